@@ -1,0 +1,338 @@
+/* What the test programs share: checks, options, time, and two sides that talk to each other.
+ *
+ * Every program prints a line `ok: ...` for each thing it has shown and ends with 0, or prints one line
+ * `FAIL file:line: ...` with what was expected and what was found, and ends with 1. The identifiers in
+ * the checks (NIC-01, XFER-03, ...) are the assertions of the conformance checklist, spec §15.
+ *
+ *   program [-1] [-d DEVICE] [words]
+ *     -1   both sides in one process, on two threads (otherwise two processes)
+ *     -d   the device to open; otherwise $VIPL_DEVICE, otherwise /dev/via_lo
+ */
+#ifndef CTEST_COMMON_H
+#define CTEST_COMMON_H
+
+#define _GNU_SOURCE 1
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vipl.h"
+
+/* How long to wait, in ms, for something that is certain to happen. */
+#define PATIENCE 20000UL
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static inline void give_up(void)
+{
+    fflush(NULL);
+    _exit(1); /* not exit(): other threads may be anywhere */
+}
+
+static inline void fail(const char *file, int line, const char *id, const char *what,
+                        const char *expected, const char *found)
+{
+    printf("FAIL %s:%d: %s: %s: expected %s, found %s\n", file, line, id, what, expected, found);
+    give_up();
+}
+
+static inline const char *return_name(long code)
+{
+    static const char *const names[] = {
+        "VIP_SUCCESS", "VIP_NOT_DONE", "VIP_INVALID_PARAMETER", "VIP_ERROR_RESOURCE", "VIP_TIMEOUT",
+        "VIP_REJECT", "VIP_INVALID_RELIABILITY_LEVEL", "VIP_INVALID_MTU", "VIP_INVALID_QOS",
+        "VIP_INVALID_PTAG", "VIP_INVALID_RDMAREAD", "VIP_DESCRIPTOR_ERROR", "VIP_INVALID_STATE",
+        "VIP_ERROR_NAMESERVICE", "VIP_NO_MATCH", "VIP_NOT_REACHABLE", "VIP_ERROR_NOT_SUPPORTED",
+    };
+    return code >= 0 && code < 17 ? names[code] : "no VIP_RETURN at all";
+}
+
+static inline void check_return(const char *file, int line, const char *id, const char *what,
+                                long found, long expected)
+{
+    if (found != expected)
+        fail(file, line, id, what, return_name(expected), return_name(found));
+}
+
+static inline void check_number(const char *file, int line, const char *id, const char *what,
+                                long long found, long long expected)
+{
+    char a[32], b[32];
+
+    if (found == expected)
+        return;
+    snprintf(a, sizeof a, "%lld", expected);
+    snprintf(b, sizeof b, "%lld", found);
+    fail(file, line, id, what, a, b);
+}
+
+static inline void check_status(const char *file, int line, const char *id, const char *what,
+                                unsigned long found, unsigned long expected)
+{
+    char a[32], b[32];
+
+    if (found == expected)
+        return;
+    snprintf(a, sizeof a, "status 0x%05lx", expected);
+    snprintf(b, sizeof b, "status 0x%05lx", found);
+    fail(file, line, id, what, a, b);
+}
+
+/* A condition holds. */
+#define CHECK(condition, id) \
+    ((condition) ? (void)0 : fail(__FILE__, __LINE__, id, #condition, "true", "false"))
+/* A number has a value. */
+#define CHECK_EQ(found, expected, id) \
+    check_number(__FILE__, __LINE__, id, #found, (long long)(found), (long long)(expected))
+/* A call returns a code. */
+#define CHECK_RETURN(call, expected, id) \
+    check_return(__FILE__, __LINE__, id, #call, (long)(call), (long)(expected))
+/* A descriptor has a status. */
+#define CHECK_STATUS(found, expected, id) \
+    check_status(__FILE__, __LINE__, id, #found, (unsigned long)(found), (unsigned long)(expected))
+/* A call that the test needs to work. */
+#define MUST(call) CHECK_RETURN(call, VIP_SUCCESS, "set-up")
+
+/* Says what has been shown. */
+static inline void ok(const char *format, ...)
+{
+    char line[256];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    printf("ok: %s\n", line);
+    fflush(stdout);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static inline double now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static inline void sleep_ms(unsigned long ms)
+{
+    struct timespec t;
+
+    t.tv_sec = (time_t)(ms / 1000);
+    t.tv_nsec = (long)(ms % 1000) * 1000000;
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
+/* Something took at least `least` ms (rule R7) and not absurdly long: a loaded machine is no error. */
+#define CHECK_TOOK(start, least, id)                             \
+    do {                                                         \
+        double took_ = now_ms() - (start);                       \
+        CHECK(took_ >= (double)(least), id);                     \
+        CHECK(took_ < (double)(least) + 5000.0, id);             \
+    } while (0)
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+struct options {
+    const char *device;
+    int one_process;
+    int words;           /* what else stood on the command line */
+    char **word;
+};
+
+static inline struct options parse_options(int argc, char **argv)
+{
+    struct options options;
+    int letter;
+
+    options.device = getenv("VIPL_DEVICE");
+    if (options.device == NULL)
+        options.device = "/dev/via_lo";
+    options.one_process = 0;
+    while ((letter = getopt(argc, argv, "1d:")) != -1) {
+        if (letter == '1') {
+            options.one_process = 1;
+        } else if (letter == 'd') {
+            options.device = optarg;
+        } else {
+            fprintf(stderr, "usage: %s [-1] [-d DEVICE]\n", argv[0]);
+            exit(2);
+        }
+    }
+    options.words = argc - optind;
+    options.word = argv + optind;
+    return options;
+}
+
+static inline int strict_mode(void)
+{
+    const char *strict = getenv("VIPL_STRICT");
+
+    return strict != NULL && strcmp(strict, "1") == 0;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static inline pthread_t start_thread(void *(*body)(void *), void *argument)
+{
+    pthread_t thread;
+
+    CHECK_EQ(pthread_create(&thread, NULL, body, argument), 0, "pthread_create");
+    return thread;
+}
+
+static inline void join_thread(pthread_t thread)
+{
+    CHECK_EQ(pthread_join(thread, NULL), 0, "pthread_join");
+}
+
+/* Atomic operations; C99 has none of its own. */
+static inline int atomic_get(int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void atomic_set(int *p, int value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
+static inline int atomic_add(int *p, int n) { return __atomic_fetch_add(p, n, __ATOMIC_ACQ_REL); }
+
+/* Waits until *p is at least `value`. */
+static inline void await(int *p, int value, const char *id)
+{
+    double start = now_ms();
+
+    while (atomic_get(p) < value) {
+        CHECK(now_ms() - start < (double)PATIENCE, id);
+        sleep_ms(1);
+    }
+}
+
+/* ---- processes ------------------------------------------------------------------------------- */
+
+/* fork, with a child that dies together with the thread that made it. */
+static inline pid_t fork_child(void)
+{
+    pid_t pid;
+
+    fflush(NULL);
+    pid = fork();
+    CHECK(pid >= 0, "fork");
+    if (pid == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return pid;
+}
+
+/* The child ends with exit status 0. */
+static inline void reap(pid_t pid)
+{
+    int status = -1;
+
+    CHECK_EQ(waitpid(pid, &status, 0), pid, "waitpid");
+    CHECK(WIFEXITED(status), "end of the other process");
+    CHECK_EQ(WEXITSTATUS(status), 0, "end of the other process");
+}
+
+/* ---- two sides ------------------------------------------------------------------------------- */
+
+/* One side of a test. The two sides meet at points the test sets, and tell each other things, over a
+ * socket that has nothing to do with VIPL. */
+struct side {
+    int number; /* 0 or 1 */
+    int link;   /* socket to the other side */
+    int run;    /* makes discriminators unique on this host */
+    int threads; /* both sides are threads of one process */
+    const char *device;
+    void *extra;
+};
+
+static inline void tell(struct side *side, const void *data, size_t bytes)
+{
+    CHECK_EQ(send(side->link, data, bytes, MSG_NOSIGNAL), (long long)bytes, "tell the other side");
+}
+
+static inline void hear(struct side *side, void *data, size_t bytes)
+{
+    CHECK_EQ(recv(side->link, data, bytes, MSG_WAITALL), (long long)bytes, "hear the other side");
+}
+
+/* Both sides have come to this point. */
+static inline void meet(struct side *side)
+{
+    char c = 'm';
+
+    tell(side, &c, 1);
+    hear(side, &c, 1);
+    CHECK_EQ(c, 'm', "both sides at one point");
+}
+
+struct second_side {
+    void (*body)(struct side *);
+    struct side *side;
+};
+
+static inline void *run_second_side(void *argument)
+{
+    struct second_side *second = (struct second_side *)argument;
+
+    second->body(second->side);
+    return NULL;
+}
+
+/* Runs one body as side 0 and side 1. Call it before any VIPL function. */
+static inline void both_sides(const struct options *options, void (*body)(struct side *))
+{
+    struct side sides[2];
+    int ends[2], i;
+
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0, "socketpair");
+    for (i = 0; i < 2; i++) {
+        sides[i].number = i;
+        sides[i].link = ends[i];
+        sides[i].run = (int)getpid();
+        sides[i].threads = options->one_process;
+        sides[i].device = options->device;
+        sides[i].extra = NULL;
+    }
+    if (options->one_process) {
+        struct second_side second;
+        pthread_t thread;
+
+        second.body = body;
+        second.side = &sides[1];
+        thread = start_thread(run_second_side, &second);
+        body(&sides[0]);
+        join_thread(thread);
+        close(ends[0]);
+        close(ends[1]);
+    } else {
+        pid_t pid = fork_child();
+
+        if (pid == 0) {
+            close(ends[0]);
+            body(&sides[1]);
+            fflush(NULL);
+            exit(0);
+        }
+        close(ends[1]);
+        body(&sides[0]);
+        reap(pid);
+        close(ends[0]);
+    }
+}
+
+#include "node.h"
+
+#include "connect.h"
+
+#endif

@@ -1,0 +1,554 @@
+/* The error table of spec §6.4, row by row, on the three levels: what the send queue says, what the
+ * receive queue says, which asynchronous errors come, and who dies.
+ *
+ * Side 1 does something wrong, or something that side 0 is not ready for. Each row runs on a connection of
+ * its own. Where the connection lives on, a good message proves it; where it dies, both VIs must be found
+ * in Error, everything else flushed, and each side must have learned the cause once: by a descriptor or by
+ * one asynchronous error, never both (ERR-08). */
+#include "common.h"
+
+#define NONE (-1)
+#define BUFFER 8192
+
+/* What side 1 posts. */
+enum action {
+    SEND,            /* 100 bytes, in order */
+    SEND_LARGE,      /* 6000 bytes, in order */
+    SEND_BAD_OP,     /* operation 3 */
+    SEND_BAD_BIT,    /* a bit of VIP_CONTROL_RESERVED */
+    SEND_SEGMENTS,   /* more than MaxSegmentsPerDesc */
+    SEND_BAD_BOTH,   /* operation 3 and an unknown handle */
+    SEND_LENGTH,     /* Length is not the sum */
+    SEND_TOO_LONG,   /* above the VI's MaxTransferSize */
+    SEND_HANDLE,     /* unknown memory handle */
+    WRITE_EMPTY,     /* RDMA Write without any segment */
+    WRITE,           /* RDMA Write to what side 0 told */
+    WRITE_IMMEDIATE, /* the same with immediate data */
+    READ,            /* RDMA Read from what side 0 told */
+    READ_IMMEDIATE,  /* RDMA Read with immediate data */
+    READ_EMPTY       /* RDMA Read without any segment */
+};
+
+/* What side 0 has prepared. */
+enum target {
+    GOOD,           /* a receive of BUFFER bytes */
+    NOTHING,        /* no receive */
+    SMALL,          /* a receive of 50 bytes */
+    RECV_HANDLE,    /* a receive with an unknown handle */
+    RECV_OP,        /* a receive whose operation is RDMA Write */
+    RECV_BIT,       /* a receive with a reserved control bit */
+    RECV_GONE,      /* a receive whose descriptor memory was deregistered */
+    REGION_CLOSED,  /* the target region admits no RDMA; a receive is posted */
+    REGION_TAG,     /* the target region has another tag; a receive is posted */
+    REGION_SHORT,   /* the remote range is longer than the region; a receive is posted */
+    REGION_UNKNOWN, /* the handle told is of no region; a receive is posted */
+    VI_CLOSED,      /* the target VI admits no RDMA; a receive is posted */
+    REGION_CLOSED_NOTHING /* as REGION_CLOSED, and no receive */
+};
+
+/* One level's outcome. Status bits are those of VIP_STATUS_ERROR_MASK. */
+struct outcome {
+    int sender;       /* bits of what side 1 posted; NONE: success, or failed with `sender_or` */
+    int sender_or;    /* with NONE: the bits that may come instead of success (0: success only) */
+    int sender_async; /* code at side 1, NONE: none; with sender NONE: comes if success did */
+    int receiver;     /* bits of the receive; NONE: it is not used, or there is none */
+    int receiver_async;
+    int dies;
+};
+
+struct row {
+    const char *id;
+    enum action action;
+    enum target target;
+    struct outcome outcome[3];
+    int not_on;      /* levels on which the row does not apply */
+    int strict_only;
+};
+
+#define FORMAT VIP_STATUS_FORMAT_ERROR
+#define PROTECTION VIP_STATUS_PROTECTION_ERROR
+#define LENGTH VIP_STATUS_LENGTH_ERROR
+#define TRANSPORT VIP_STATUS_TRANSPORT_ERROR
+#define RDMA_PROT VIP_STATUS_RDMA_PROT_ERROR
+#define REMOTE VIP_STATUS_REMOTE_DESC_ERROR
+#define FLUSHED VIP_STATUS_DESC_FLUSHED_ERROR
+#define LOST VIP_ERROR_CONN_LOST
+#define EMPTY VIP_ERROR_RECVQ_EMPTY
+#define RDMAW VIP_ERROR_RDMAW_PROT
+#define RDMAR VIP_ERROR_RDMAR_PROT
+
+/* The sender's own fault: Unreliable lives on, the reliable levels die (E1, E2, E3). */
+#define OWN_FAULT(bits)                          \
+    {                                            \
+        {bits, 0, NONE, NONE, NONE, 0},          \
+        {bits, 0, NONE, FLUSHED, LOST, 1},       \
+        {bits, 0, NONE, FLUSHED, LOST, 1},       \
+    }
+/* The receive descriptor's fault (E7, E8). */
+#define RECEIVE_FAULT(bits)                                      \
+    {                                                            \
+        {0, 0, NONE, bits, NONE, 0},                             \
+        {NONE, TRANSPORT, LOST, bits, NONE, 1},                  \
+        {REMOTE, 0, NONE, bits, NONE, 1},                        \
+    }
+/* The remote range's fault, no immediate data (E9). */
+#define WRITE_FAULT                                              \
+    {                                                            \
+        {0, 0, NONE, NONE, RDMAW, 0},                            \
+        {NONE, RDMA_PROT | TRANSPORT, LOST, FLUSHED, RDMAW, 1},  \
+        {RDMA_PROT, 0, NONE, FLUSHED, RDMAW, 1},                 \
+    }
+#define READ_FAULT                                               \
+    {                                                            \
+        {0, 0, 0, 0, 0, 0},                                      \
+        {RDMA_PROT, 0, NONE, FLUSHED, RDMAR, 1},                 \
+        {RDMA_PROT, 0, NONE, FLUSHED, RDMAR, 1},                 \
+    }
+
+static const struct row rows[] = {
+    {"E1 DERR-01", SEND_BAD_OP, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-02", SEND_BAD_BIT, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-03", SEND_SEGMENTS, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-04", WRITE_EMPTY, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-04", READ_EMPTY, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-08", SEND_BAD_BOTH, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 RDMA-19", READ_IMMEDIATE, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 RDMA-19", READ, GOOD, OWN_FAULT(FORMAT),
+     VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION, 0},
+    {"E2 DERR-07", SEND_HANDLE, GOOD, OWN_FAULT(PROTECTION), 0, 0},
+    {"E3 DERR-05", SEND_LENGTH, GOOD, OWN_FAULT(LENGTH), 0, 0},
+    {"E3 DERR-06", SEND_TOO_LONG, GOOD, OWN_FAULT(LENGTH), 0, 0},
+    {"E6 DERR-17 to 19", SEND, NOTHING,
+     {{0, 0, NONE, NONE, EMPTY, 0},
+      {NONE, TRANSPORT, LOST, NONE, EMPTY, 1},
+      {REMOTE, 0, NONE, NONE, EMPTY, 1}}, 0, 0},
+    {"E6 large", SEND_LARGE, NOTHING,
+     {{0, 0, NONE, NONE, EMPTY, 0},
+      {NONE, TRANSPORT, LOST, NONE, EMPTY, 1},
+      {REMOTE, 0, NONE, NONE, EMPTY, 1}}, 0, 0},
+    {"E7 DERR-12", SEND, SMALL, RECEIVE_FAULT(LENGTH), 0, 0},
+    {"E7 DERR-12 large", SEND_LARGE, SMALL, RECEIVE_FAULT(LENGTH), 0, 0},
+    {"E8 DERR-13", SEND, RECV_HANDLE, RECEIVE_FAULT(PROTECTION), 0, 0},
+    {"E8 DERR-13 large", SEND_LARGE, RECV_HANDLE, RECEIVE_FAULT(PROTECTION), 0, 0},
+    {"E8 DERR-14", SEND, RECV_OP, RECEIVE_FAULT(FORMAT), 0, 0},
+    {"E8 DERR-14", SEND_LARGE, RECV_BIT, RECEIVE_FAULT(FORMAT), 0, 0},
+    {"E9 RDMA-08", WRITE, REGION_CLOSED, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-09", WRITE, REGION_TAG, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-10", WRITE, REGION_SHORT, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-10", WRITE, REGION_UNKNOWN, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-07", WRITE, VI_CLOSED, WRITE_FAULT, 0, 0},
+    {"E10 RDMA-14", WRITE_IMMEDIATE, REGION_CLOSED,
+     {{0, 0, NONE, RDMA_PROT, NONE, 0},
+      {NONE, RDMA_PROT | TRANSPORT, LOST, RDMA_PROT, NONE, 1},
+      {RDMA_PROT, 0, NONE, RDMA_PROT, NONE, 1}}, 0, 0},
+    {"E10 no receive", WRITE_IMMEDIATE, REGION_CLOSED_NOTHING,
+     {{0, 0, NONE, NONE, RDMAW, 0},
+      {NONE, RDMA_PROT | TRANSPORT, LOST, NONE, RDMAW, 1},
+      {RDMA_PROT, 0, NONE, NONE, RDMAW, 1}}, 0, 0},
+    {"E11 RDMA-15", WRITE_IMMEDIATE, NOTHING,
+     {{0, 0, NONE, NONE, EMPTY, 0},
+      {NONE, TRANSPORT, LOST, NONE, EMPTY, 1},
+      {REMOTE, 0, NONE, NONE, EMPTY, 1}}, 0, 0},
+    {"E13 RDMA-20", READ, REGION_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READ, REGION_TAG, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READ, REGION_SHORT, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READ, REGION_UNKNOWN, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READ, VI_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E16 ERR-07", SEND, RECV_GONE,
+     {{0, 0, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
+      {NONE, TRANSPORT, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
+      {NONE, REMOTE | TRANSPORT, LOST, NONE, VIP_ERROR_COMP_PROT, 1}}, 0, 1},
+};
+
+struct world {
+    struct side *side;
+    struct node node;
+    address other;
+    VIP_PROTECTION_HANDLE other_tag;
+};
+
+/* One row on one level. */
+struct run {
+    struct world *w;
+    const struct row *row;
+    const struct outcome *outcome;
+    int level;
+    VIP_VI_HANDLE vi;
+    VIP_DESCRIPTOR *d, *spare;
+    unsigned char *buffer;
+    unsigned char *region; /* where RDMA goes: BUFFER bytes, of which the region has 4096 in the middle */
+    VIP_MEM_HANDLE handle, descriptors;
+};
+
+struct remote {
+    uint64_t address;
+    VIP_MEM_HANDLE handle;
+};
+
+/* Side 0 gets ready and tells where RDMA may go. */
+static void prepare(struct run *r)
+{
+    struct node *node = &r->w->node;
+    VIP_MEM_ATTRIBUTES attributes = mem_attributes(node);
+    enum target target = r->row->target;
+    struct remote remote;
+    size_t bytes = target == SMALL ? 50 : BUFFER;
+
+    memset(r->buffer, 0xEE, BUFFER);
+    memset(r->region, 0xEE, BUFFER);
+    if (target == REGION_CLOSED || target == REGION_CLOSED_NOTHING)
+        attributes.EnableRdmaWrite = attributes.EnableRdmaRead = VIP_FALSE;
+    if (target == REGION_TAG)
+        attributes.Ptag = r->w->other_tag;
+    MUST(VipRegisterMem(node->nic, r->region + 2048, 4096, &attributes, &r->handle));
+    remote.address = (uint64_t)(uintptr_t)r->region + 2048 + (target == REGION_SHORT ? 4000 : 0);
+    remote.handle = r->handle;
+    if (target == REGION_UNKNOWN) {
+        MUST(VipDeregisterMem(node->nic, r->region + 2048, r->handle));
+        r->handle = 0;
+    }
+    start_descriptor(r->d, target == RECV_OP ? VIP_CONTROL_OP_RDMAWRITE : VIP_CONTROL_OP_SENDRECV);
+    if (target == RECV_BIT)
+        control(r->d)->Control |= 0x0100;
+    add_data(r->d, r->buffer, target == RECV_HANDLE ? 0x7FFFFFFFu : node->handle, bytes);
+    if (target == RECV_GONE) {
+        MUST(VipPostRecv(r->vi, r->d, r->descriptors));
+        MUST(VipDeregisterMem(node->nic, r->d, r->descriptors));
+    } else if (target != NOTHING && target != REGION_CLOSED_NOTHING) {
+        MUST(VipPostRecv(r->vi, r->d, node->handle));
+    }
+    tell(r->w->side, &remote, sizeof remote);
+}
+
+/* Side 1 posts what the row says. */
+static void act(struct run *r, const struct remote *remote)
+{
+    struct node *node = &r->w->node;
+    size_t most = node->attributes.MaxSegmentsPerDesc;
+    VIP_CONTROL_SEGMENT *c = control(r->d);
+    unsigned i;
+
+    fill(r->buffer, BUFFER, 3);
+    start_descriptor(r->d, VIP_CONTROL_OP_SENDRECV);
+    switch (r->row->action) {
+    case SEND:
+        add_data(r->d, r->buffer, node->handle, 100);
+        break;
+    case SEND_LARGE:
+        add_data(r->d, r->buffer, node->handle, 6000);
+        break;
+    case SEND_BAD_OP:
+        add_data(r->d, r->buffer, node->handle, 100);
+        c->Control = VIP_CONTROL_OP_RESERVED;
+        break;
+    case SEND_BAD_BIT:
+        add_data(r->d, r->buffer, node->handle, 100);
+        c->Control |= 0x8000;
+        break;
+    case SEND_SEGMENTS:
+        for (i = 0; i <= most; i++)
+            add_data(r->d, r->buffer + i, node->handle, 1);
+        break;
+    case SEND_BAD_BOTH:
+        add_data(r->d, r->buffer, 0x7FFFFFFFu, 100);
+        c->Control = VIP_CONTROL_OP_RESERVED;
+        break;
+    case SEND_LENGTH:
+        add_data(r->d, r->buffer, node->handle, 100);
+        c->Length = 99;
+        break;
+    case SEND_TOO_LONG:
+        add_data(r->d, r->buffer, node->handle, 7001);
+        break;
+    case SEND_HANDLE:
+        add_data(r->d, r->buffer, 0x7FFFFFFFu, 100);
+        break;
+    case WRITE_EMPTY:
+        c->Control = VIP_CONTROL_OP_RDMAWRITE;
+        break;
+    case READ_EMPTY:
+        c->Control = VIP_CONTROL_OP_RDMAREAD;
+        break;
+    case WRITE:
+    case WRITE_IMMEDIATE:
+        c->Control = VIP_CONTROL_OP_RDMAWRITE;
+        add_remote(r->d, remote->address, remote->handle);
+        add_data(r->d, r->buffer, node->handle, 1000);
+        if (r->row->action == WRITE_IMMEDIATE)
+            set_immediate(r->d, 4711);
+        break;
+    case READ:
+    case READ_IMMEDIATE:
+        c->Control = VIP_CONTROL_OP_RDMAREAD;
+        add_remote(r->d, remote->address, remote->handle);
+        add_data(r->d, r->buffer, node->handle, 1000);
+        if (r->row->action == READ_IMMEDIATE)
+            set_immediate(r->d, 4711);
+        break;
+    }
+    MUST(VipPostSend(r->vi, r->d, node->handle));
+}
+
+/* Takes the next descriptor off; gives its error bits. */
+static int take_bits(struct run *r, int recv, VIP_DESCRIPTOR *expected)
+{
+    VIP_DESCRIPTOR *found = NULL;
+    VIP_RETURN code = recv ? VipRecvWait(r->vi, PATIENCE, &found) : VipSendWait(r->vi, PATIENCE, &found);
+    VIP_UINT32 status;
+
+    if (code != VIP_SUCCESS && code != VIP_DESCRIPTOR_ERROR)
+        fail(__FILE__, __LINE__, r->row->id, "the next descriptor", "a completed one", return_name((long)code));
+    CHECK(found == expected, r->row->id);
+    status = control(found)->Status;
+    CHECK(status & VIP_STATUS_DONE, r->row->id);
+    CHECK_EQ(status & VIP_STATUS_RESERVED, 0, "DERR-22");
+    CHECK_RETURN(code, status & VIP_STATUS_ERROR_MASK ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS, "spec §5.8");
+    return (int)(status & VIP_STATUS_ERROR_MASK);
+}
+
+static void expect_operation(struct run *r)
+{
+    static const VIP_UINT32 operation[4] = {VIP_STATUS_OP_SEND, VIP_STATUS_OP_RDMA_WRITE,
+                                            VIP_STATUS_OP_RDMA_READ, VIP_STATUS_OP_SEND};
+    int asked = control(r->d)->Control & VIP_CONTROL_OP_MASK;
+
+    if (asked != VIP_CONTROL_OP_RESERVED)
+        CHECK_STATUS(control(r->d)->Status & VIP_STATUS_OP_MASK, operation[asked], r->row->id);
+}
+
+/* Side 1: what the send queue says, and what the handler heard. */
+static void check_sender(struct run *r)
+{
+    const struct outcome *o = r->outcome;
+    int bits = take_bits(r, 0, r->d), async = o->sender_async;
+
+    expect_operation(r);
+    if (o->sender != NONE) {
+        check_status(__FILE__, __LINE__, r->row->id, "error bits of the send queue's descriptor",
+                     (unsigned long)bits, (unsigned long)o->sender);
+    } else if (bits != 0) {
+        /* still outstanding when the other side died: it tells the cause */
+        CHECK((bits & o->sender_or) == bits && (bits & (bits - 1)) == 0, r->row->id);
+        async = NONE;
+    }
+    if (!o->dies)
+        return;
+    AWAIT_STATE(r->vi, VIP_STATE_ERROR, r->row->id);
+    if (async != NONE)
+        NEXT_ERROR(&r->w->node, async, r->vi, r->row->id);
+    start_descriptor(r->spare, VIP_CONTROL_OP_SENDRECV);
+    MUST(VipPostSend(r->vi, r->spare, r->w->node.handle));
+    check_status(__FILE__, __LINE__, "DERR-11", "a later send",
+                 (unsigned long)take_bits(r, 0, r->spare), FLUSHED);
+}
+
+/* Side 0: what the receive queue says, what the handler heard, which bytes were written. */
+static void check_receiver(struct run *r)
+{
+    const struct outcome *o = r->outcome;
+    const int placed = r->row->action == WRITE_IMMEDIATE && r->row->target == NOTHING;
+
+    if (o->receiver_async != NONE) {
+        VIP_ERROR_DESCRIPTOR error =
+            NEXT_ERROR(&r->w->node, o->receiver_async, r->vi, r->row->id);
+
+        if (o->receiver_async == VIP_ERROR_COMP_PROT) {
+            CHECK(error.DescriptorPtr == r->d, r->row->id);
+            CHECK_EQ(error.ResourceCode, VIP_RESOURCE_DESCRIPTOR, r->row->id);
+        } else {
+            CHECK(error.DescriptorPtr == NULL, r->row->id);
+            CHECK_EQ(error.ResourceCode, VIP_RESOURCE_VI, r->row->id);
+        }
+        if (o->receiver_async == EMPTY)
+            CHECK_EQ(error.OpCode, VIP_STATUS_OP_RECEIVE, "spec §11");
+        if (o->receiver_async == RDMAW)
+            CHECK_EQ(error.OpCode, VIP_STATUS_OP_REMOTE_RDMA_WRITE, "spec §11");
+        if (o->receiver_async == RDMAR)
+            CHECK_EQ(error.OpCode, VIP_STATUS_OP_RDMA_READ, "spec §11");
+        if (o->dies)
+            CHECK_EQ(vi_state(r->vi), VIP_STATE_ERROR, "ERR-05");
+    }
+    if (o->receiver != NONE) {
+        int remote_write = r->row->action == WRITE_IMMEDIATE;
+
+        check_status(__FILE__, __LINE__, r->row->id, "error bits of the receive",
+                     (unsigned long)take_bits(r, 1, r->d), (unsigned long)o->receiver);
+        if (!(o->receiver & FLUSHED))
+            CHECK_STATUS(control(r->d)->Status & VIP_STATUS_OP_MASK,
+                         remote_write ? VIP_STATUS_OP_REMOTE_RDMA_WRITE : VIP_STATUS_OP_RECEIVE, r->row->id);
+    }
+    if (o->dies)
+        AWAIT_STATE(r->vi, VIP_STATE_ERROR, r->row->id);
+    if (r->row->target == SMALL)
+        CHECK(all_bytes(r->buffer + 50, BUFFER - 50, 0xEE), "DERR-12");
+    else
+        CHECK(all_bytes(r->buffer, BUFFER, 0xEE), "DERR-09");
+    CHECK(all_bytes(r->region, 2048, 0xEE), "RDMA-10");
+    if (placed)
+        CHECK(filled(r->region + 2048, 1000, 3), "E11");
+    else
+        CHECK(all_bytes(r->region + 2048, 1000, 0xEE), "RDMA-10");
+    CHECK(all_bytes(r->region + 3048, BUFFER - 3048, 0xEE), "RDMA-10");
+}
+
+/* The connection has survived: a message goes through. */
+static void survived(struct run *r)
+{
+    struct node *node = &r->w->node;
+
+    if (r->w->side->number == 0) {
+        if (r->outcome->receiver == NONE) {
+            VIP_DESCRIPTOR *found;
+
+            /* a receive that was not used is used now */
+            if (VipRecvDone(r->vi, &found) == VIP_DESCRIPTOR_ERROR && found == NULL)
+                post_recv(node, r->vi, r->d, r->buffer, BUFFER);
+        } else {
+            post_recv(node, r->vi, r->d, r->buffer, BUFFER);
+        }
+        meet(r->w->side);
+        CHECK_EQ(take_bits(r, 1, r->d), 0, "DERR-10");
+        CHECK(filled(r->buffer, 200, 8), "DERR-10");
+        CHECK_EQ(vi_state(r->vi), VIP_STATE_CONNECTED, "DERR-15");
+    } else {
+        fill(r->buffer, 200, 8);
+        meet(r->w->side);
+        post_send(node, r->vi, r->d, r->buffer, 200);
+        CHECK_EQ(take_bits(r, 0, r->d), 0, "DERR-10");
+        CHECK_EQ(vi_state(r->vi), VIP_STATE_CONNECTED, "DERR-10");
+    }
+}
+
+static void run_row(struct world *w, const struct row *row, int level, int number)
+{
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&w->node, level);
+    size_t mark = w->node.used;
+    struct remote remote;
+    struct run r;
+    char name[24];
+
+    if (row->not_on & level || (row->strict_only && !strict_mode()))
+        return;
+    memset(&r, 0, sizeof r);
+    r.w = w;
+    r.row = row;
+    r.level = level;
+    r.outcome = &row->outcome[level == 1 ? 0 : level == 2 ? 1 : 2];
+    r.d = row->target == RECV_GONE && w->side->number == 0
+              ? (VIP_DESCRIPTOR *)map_pages(4096)
+              : take_descriptor(&w->node, (unsigned)w->node.attributes.MaxSegmentsPerDesc + 1);
+    if (row->target == RECV_GONE && w->side->number == 0)
+        r.descriptors = register_range(&w->node, r.d, 4096);
+    r.spare = take_descriptor(&w->node, 1);
+    r.buffer = take(&w->node, BUFFER);
+    r.region = take(&w->node, BUFFER);
+    attributes.MaxTransferSize = 7000;
+    if (row->target == VI_CLOSED && w->side->number == 0)
+        attributes.EnableRdmaWrite = attributes.EnableRdmaRead = VIP_FALSE;
+    if (w->side->number == 1) /* the initiator's own flags do not matter (RDMA-17) */
+        attributes.EnableRdmaWrite = attributes.EnableRdmaRead = VIP_FALSE;
+    MUST(VipCreateVi(w->node.nic, &attributes, NULL, NULL, &r.vi));
+    snprintf(name, sizeof name, "row%d", number);
+    join_sides(w->side, &w->node, r.vi, &w->other, name);
+
+    if (w->side->number == 0) {
+        prepare(&r);
+        check_receiver(&r);
+    } else {
+        hear(w->side, &remote, sizeof remote);
+        act(&r, &remote);
+        check_sender(&r);
+    }
+    meet(w->side);
+    if (!r.outcome->dies)
+        survived(&r);
+    NO_ERROR(&w->node, 5, row->id); /* at most one, and that was asked for (ERR-08) */
+    meet(w->side);
+    end_vi(r.vi);
+    if (r.handle != 0)
+        MUST(VipDeregisterMem(w->node.nic, r.region + 2048, r.handle));
+    if (r.descriptors != 0)
+        munmap(r.d, 4096);
+    w->node.used = mark;
+    meet(w->side);
+    sleep_ms(5);
+    forget_errors(&w->node); /* of the disconnect */
+    meet(w->side);
+}
+
+/* Of ten sends of which the third fails, the first two succeed and the rest takes no effect (DERR-20). */
+static void third_of_ten(struct world *w)
+{
+    VIP_VI_HANDLE vi = make_vi(&w->node, VIP_SERVICE_RELIABLE_RECEPTION, NULL, NULL);
+    size_t mark = w->node.used;
+    VIP_DESCRIPTOR *d[10];
+    unsigned char *buffer = take(&w->node, 1000);
+    int i;
+
+    join_sides(w->side, &w->node, vi, &w->other, "third");
+    for (i = 0; i < 10; i++)
+        d[i] = take_descriptor(&w->node, 1);
+    if (w->side->number == 0) {
+        memset(buffer, 0xEE, 1000);
+        for (i = 0; i < 10; i++)
+            post_recv(&w->node, vi, d[i], buffer + 100 * i, i == 2 ? 50 : 100); /* the third is too small */
+        meet(w->side);
+        EXPECT_RECV(vi, d[0], STATUS_RECEIVED, "DERR-20");
+        EXPECT_RECV(vi, d[1], STATUS_RECEIVED, "DERR-20");
+        EXPECT_RECV(vi, d[2], VIP_STATUS_DONE | LENGTH | VIP_STATUS_OP_RECEIVE, "DERR-20");
+        for (i = 3; i < 10; i++)
+            EXPECT_RECV(vi, d[i], STATUS_FLUSHED_RECEIVE, "DERR-20");
+        CHECK(filled(buffer, 100, 0) && filled(buffer + 100, 100, 1), "DERR-20");
+        CHECK(all_bytes(buffer + 250, 750, 0xEE), "DERR-20");
+    } else {
+        for (i = 0; i < 10; i++)
+            fill(buffer + 100 * i, 100, (unsigned long)i);
+        meet(w->side);
+        for (i = 0; i < 10; i++)
+            post_send(&w->node, vi, d[i], buffer + 100 * i, 100);
+        EXPECT_SEND(vi, d[0], STATUS_SENT, "DERR-20");
+        EXPECT_SEND(vi, d[1], STATUS_SENT, "DERR-20");
+        EXPECT_SEND(vi, d[2], VIP_STATUS_DONE | REMOTE | VIP_STATUS_OP_SEND, "DERR-20");
+        for (i = 3; i < 10; i++)
+            EXPECT_SEND(vi, d[i], STATUS_FLUSHED_SEND, "DERR-20");
+    }
+    CHECK_EQ(vi_state(vi), VIP_STATE_ERROR, "DERR-20");
+    NO_ERROR(&w->node, 20, "DERR-20");
+    meet(w->side);
+    end_vi(vi);
+    w->node.used = mark;
+    ok("side %d: of ten sends the third fails", w->side->number);
+}
+
+static void errors(struct side *side)
+{
+    const int count = (int)(sizeof rows / sizeof rows[0]);
+    struct world w;
+    int i, level;
+
+    memset(&w, 0, sizeof w);
+    w.side = side;
+    open_node(&w.node, side->device, 1 << 20);
+    MUST(VipCreatePtag(w.node.nic, &w.other_tag));
+    w.other = swap_addresses(side, &w.node);
+    for (level = 1; level <= 4; level *= 2) {
+        for (i = 0; i < count; i++) {
+            printf("side %d: level %d: %s\n", side->number, level, rows[i].id);
+            if (rows[i].action == READ && rows[i].target != GOOD && !rdma_read_supported(&w.node, level))
+                continue; /* not on this device */
+            run_row(&w, &rows[i], level, 100 * level + i);
+        }
+        ok("side %d: level %d: %d rows", side->number, level, count);
+    }
+    third_of_ten(&w);
+    MUST(VipDestroyPtag(w.node.nic, w.other_tag));
+    close_node(&w.node);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = parse_options(argc, argv);
+
+    both_sides(&options, errors);
+    return 0;
+}

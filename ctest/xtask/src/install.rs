@@ -1,0 +1,243 @@
+//! `cargo xtask install`: puts everything under a prefix, and writes a manifest for `uninstall`.
+//!
+//! ```text
+//!   PREFIX/bin/               vipinfo vip_pingpong vip_perf
+//!   PREFIX/include/           vipl.h vipl_ext.h vipl_plugin.h
+//!   PREFIX/LIBDIR/            libvipl.so -> libvipl.so.1, libvipl.so.1, libvipl.a
+//!   PREFIX/LIBDIR/pkgconfig/  vipl.pc
+//!   PREFIX/LIBDIR/vipl/       manifest.txt
+//!   PREFIX/LIBDIR/vipl/abi1/  libvipl_NAME.so, the plug-ins
+//!   PREFIX/libexec/vipl/      vipkad
+//!   PREFIX/etc/vipl/          vipl.conf.sample (/etc/vipl for the prefix /usr)
+//! ```
+//!
+//! Files are put in place by renaming, so that running programs keep the old ones.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::Result;
+use crate::uninstall;
+use crate::workspace::{Workspace, cargo, root, run as run_program};
+
+/// The headers that users get.
+const HEADERS: [&str; 3] = ["vipl.h", "vipl_ext.h", "vipl_plugin.h"];
+
+/// Where things go; `install` and `uninstall` must be given the same.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Where the installed files will be used from, absolute
+    #[arg(long, value_name = "DIR")]
+    pub prefix: PathBuf,
+    /// Put before the prefix while installing, for packages
+    #[arg(long, value_name = "DIR")]
+    pub destdir: Option<PathBuf>,
+    /// Folder of the libraries below the prefix
+    #[arg(long, value_name = "NAME", default_value = "lib")]
+    pub libdir: String,
+}
+
+/// Arguments of `cargo xtask install`.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub place: Place,
+    /// Install what was built before
+    #[arg(long)]
+    pub no_build: bool,
+    /// Folder of the built files [default: target/release]
+    #[arg(long, value_name = "DIR")]
+    pub built: Option<PathBuf>,
+}
+
+impl Place {
+    /// Refuses a relative prefix: it is written into vipl.pc.
+    pub(crate) fn check(&self) -> Result {
+        if self.prefix.is_absolute() {
+            return Ok(());
+        }
+        Err(format!(
+            "--prefix {}: must be an absolute path",
+            self.prefix.display()
+        )
+        .into())
+    }
+
+    /// Where a file with its final path is written now.
+    pub(crate) fn staged(&self, path: &Path) -> PathBuf {
+        match &self.destdir {
+            Some(destdir) => destdir.join(path.strip_prefix("/").unwrap_or(path)),
+            None => path.to_path_buf(),
+        }
+    }
+
+    fn libraries(&self) -> PathBuf {
+        self.prefix.join(&self.libdir)
+    }
+
+    /// The list of installed files.
+    pub(crate) fn manifest(&self) -> PathBuf {
+        self.libraries().join("vipl/manifest.txt")
+    }
+
+    fn configuration(&self) -> PathBuf {
+        if self.prefix == Path::new("/usr") {
+            "/etc".into()
+        } else {
+            self.prefix.join("etc")
+        }
+    }
+}
+
+/// What becomes an installed file.
+enum Source {
+    File(PathBuf),
+    Text(String),
+    Link(&'static str),
+}
+
+/// One file: from where, its final path, its permissions.
+struct Entry {
+    source: Source,
+    path: PathBuf,
+    mode: u32,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result {
+    let place = &options.place;
+    place.check()?;
+    let workspace = Workspace::load()?;
+    if !options.no_build {
+        build()?;
+    }
+    let built = options
+        .built
+        .clone()
+        .unwrap_or_else(|| workspace.target.join("release"));
+    let entries = entries(place, &workspace, &built)?;
+    let missing = entries.iter().find_map(|entry| match &entry.source {
+        Source::File(file) if !file.exists() => Some(file),
+        _ => None,
+    });
+    if let Some(file) = missing {
+        return Err(format!("{} is missing; nothing was installed", file.display()).into());
+    }
+    let before = uninstall::read(place).unwrap_or_default();
+    let paths: Vec<PathBuf> = entries.iter().map(|entry| entry.path.clone()).collect();
+    for entry in &entries {
+        put(&entry.source, &place.staged(&entry.path), entry.mode)?;
+        println!("installed {}", entry.path.display());
+    }
+    // What an older version had and this one has not.
+    uninstall::remove(place, before.iter().filter(|old| !paths.contains(old)))?;
+    let list: String = paths
+        .iter()
+        .map(|path| format!("{}\n", path.display()))
+        .collect();
+    put(&Source::Text(list), &place.staged(&place.manifest()), 0o644)?;
+    println!(
+        "{} files; `cargo xtask uninstall` reads {}",
+        paths.len(),
+        place.manifest().display()
+    );
+    Ok(())
+}
+
+/// Builds all that gets installed.
+pub(crate) fn build() -> Result {
+    run_program(cargo().args(["build", "--release", "--workspace", "--exclude", "xtask"]))
+}
+
+fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Entry>> {
+    let (root, libraries) = (root(), place.libraries());
+    let mut entries = Vec::new();
+    let mut add =
+        |source: Source, path: PathBuf, mode: u32| entries.push(Entry { source, path, mode });
+    for name in workspace.programs("vipl-tools") {
+        add(
+            Source::File(built.join(&name)),
+            place.prefix.join("bin").join(&name),
+            0o755,
+        );
+    }
+    for name in HEADERS {
+        add(
+            Source::File(root.join("headers").join(name)),
+            place.prefix.join("include").join(name),
+            0o644,
+        );
+    }
+    add(
+        Source::File(built.join("libvipl.so")),
+        libraries.join("libvipl.so.1"),
+        0o755,
+    );
+    add(
+        Source::Link("libvipl.so.1"),
+        libraries.join("libvipl.so"),
+        0o777,
+    );
+    add(
+        Source::File(built.join("libvipl.a")),
+        libraries.join("libvipl.a"),
+        0o644,
+    );
+    for name in workspace.plugins() {
+        let file = format!("lib{name}.so");
+        let path = libraries.join("vipl/abi1").join(&file);
+        add(Source::File(built.join(&file)), path, 0o755);
+    }
+    add(
+        Source::Text(pkg_config(place, workspace)?),
+        libraries.join("pkgconfig/vipl.pc"),
+        0o644,
+    );
+    add(
+        Source::File(built.join("vipkad")),
+        place.prefix.join("libexec/vipl/vipkad"),
+        0o755,
+    );
+    let sample = place.configuration().join("vipl/vipl.conf.sample");
+    add(
+        Source::File(root.join("pkgconfig/vipl.conf")),
+        sample,
+        0o644,
+    );
+    Ok(entries)
+}
+
+fn pkg_config(place: &Place, workspace: &Workspace) -> Result<String> {
+    let template = fs::read_to_string(root().join("pkgconfig/vipl.pc.in"))?;
+    Ok(template
+        .replace("@prefix@", &place.prefix.to_string_lossy())
+        .replace("@libdir@", &place.libdir)
+        .replace("@version@", &workspace.version))
+}
+
+/// Writes beside the destination, then renames.
+fn put(source: &Source, path: &Path, mode: u32) -> Result {
+    let folder = path.parent().ok_or("a path without a folder")?;
+    let name = path
+        .file_name()
+        .ok_or("a path without a name")?
+        .to_string_lossy();
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let fresh = folder.join(format!(".{name}.new"));
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    match source {
+        Source::File(file) => drop(fs::copy(file, &fresh)?),
+        Source::Text(text) => fs::write(&fresh, text)?,
+        Source::Link(target) => symlink(target, &fresh)?,
+    }
+    if !matches!(source, Source::Link(_)) {
+        fs::set_permissions(&fresh, Permissions::from_mode(mode))?;
+    }
+    Ok(fs::rename(&fresh, path)?)
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask`: everything around the code that is not `cargo build` or `cargo test`.
+//!
+//! One file per command; each command prints what it did and ends with a non-zero code when
+//! something is wrong. Nothing here is part of what gets installed.
+
+mod abi;
+mod ci;
+mod compile;
+mod diff;
+mod headers;
+mod install;
+mod layout;
+mod smoke;
+mod static_libs;
+mod tally;
+mod uninstall;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What every command returns: the message is for a person.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Headers, install and checks"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Generate headers/*.h from the Rust sources, or compare
+    Headers(headers::Options),
+    /// Write headers/abi/*.txt, or compare them with the headers and the built library
+    Abi(abi::Options),
+    /// Build and install the library, plug-ins, agent, tools, headers and pkg-config file
+    Install(install::Options),
+    /// Remove what `install` put under a prefix
+    Uninstall(uninstall::Options),
+    /// Install to a temporary prefix, build and run a C program against it, uninstall
+    Smoke(smoke::Options),
+    /// Run every check, fast ones first
+    Ci(ci::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Headers(options) => headers::run(&options),
+        Command::Abi(options) => abi::run(&options),
+        Command::Install(options) => install::run(&options),
+        Command::Uninstall(options) => uninstall::run(&options),
+        Command::Smoke(options) => smoke::run(&options),
+        Command::Ci(options) => match ci::run(&options) {
+            // Its last line is the count of tests; nothing may follow.
+            Ok(false) => return ExitCode::FAILURE,
+            other => other.map(drop),
+        },
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `cargo xtask smoke`: what is installed works from where it is installed.
+//!
+//! Installs to a temporary prefix, compiles a C program with the flags of pkg-config (C, C++, and
+//! the archive), runs each, runs an installed tool, uninstalls, and looks for left-over files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use crate::install::{self, Place};
+use crate::uninstall;
+use crate::workspace::{have, output};
+use crate::{Result, static_libs};
+
+/// The program.
+const PROGRAM: &str = include_str!("smoke.c");
+/// A device of the plug-in that needs no hardware.
+const DEVICE: &str = "VINIC";
+const DEVICE_MAP: &str = "*=loopback:";
+
+/// Arguments of `cargo xtask smoke`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Install what was built before
+    #[arg(long)]
+    no_build: bool,
+    /// Folder of the built files [default: target/release]
+    #[arg(long, value_name = "DIR")]
+    built: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result {
+    static_libs::check()?;
+    if !have("pkg-config") {
+        println!("SKIP install smoke test: pkg-config is not installed");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let prefix = folder.path().join("prefix");
+    let place = || Place {
+        prefix: prefix.clone(),
+        destdir: None,
+        libdir: "lib".to_owned(),
+    };
+    install::run(&install::Options {
+        place: place(),
+        no_build: options.no_build,
+        built: options.built.clone(),
+    })?;
+    let source = folder.path().join("smoke.c");
+    fs::write(&source, PROGRAM)?;
+    let bench = Bench {
+        prefix: &prefix,
+        folder: folder.path(),
+        source: &source,
+    };
+    bench.shared("cc", &["-std=c99"])?;
+    if have("c++") {
+        bench.shared("c++", &["-xc++", "-std=c++17"])?;
+    }
+    bench.archive()?;
+    bench.tool()?;
+    uninstall::run(&uninstall::Options { place: place() })?;
+    let left = files(&prefix)?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(format!("uninstall left {left:?}").into())
+}
+
+/// One installed tree and a place for programs.
+struct Bench<'a> {
+    prefix: &'a Path,
+    folder: &'a Path,
+    source: &'a Path,
+}
+
+impl Bench<'_> {
+    /// Links with the shared library and opens a device: plug-in and agent are found from there.
+    fn shared(&self, compiler: &str, language: &[&str]) -> Result {
+        let program = self.folder.join("shared");
+        let mut command = self.compiler(compiler, language, &program);
+        run_quietly(command.args(self.pkg_config(&["--cflags", "--libs"])?))?;
+        let text = output(self.environment(Command::new(program).arg(DEVICE)))?;
+        println!("{compiler}, shared: {}", text.trim().replace('\n', "; "));
+        Ok(())
+    }
+
+    /// Links with the archive and the pinned list of system libraries.
+    fn archive(&self) -> Result {
+        let program = self.folder.join("archive");
+        let mut command = self.compiler("cc", &["-std=c99"], &program);
+        command
+            .args(self.pkg_config(&["--cflags"])?)
+            .arg(self.prefix.join("lib/libvipl.a"));
+        run_quietly(command.args(static_libs::pinned()?))?;
+        let text = output(self.environment(&mut Command::new(program)))?;
+        println!("cc, archive: {}", text.trim().replace('\n', "; "));
+        Ok(())
+    }
+
+    /// An installed tool finds the library by itself.
+    fn tool(&self) -> Result {
+        let tool = self.prefix.join("bin/vipinfo");
+        if !tool.exists() {
+            return Err("vipinfo was not installed".into());
+        }
+        let text = output(self.environment(&mut Command::new(tool)))?;
+        println!("vipinfo: {} lines", text.lines().count());
+        Ok(())
+    }
+
+    fn compiler(&self, compiler: &str, language: &[&str], program: &Path) -> Command {
+        let mut command = Command::new(compiler);
+        command
+            .args(language)
+            .args(["-Wall", "-Wextra", "-pedantic", "-Werror"]);
+        command.arg(self.source).args(["-xnone", "-o"]).arg(program);
+        command
+    }
+
+    fn pkg_config(&self, arguments: &[&str]) -> Result<Vec<String>> {
+        let mut command = Command::new("pkg-config");
+        command
+            .env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"))
+            .args(arguments);
+        let text = output(command.arg("vipl"))?;
+        Ok(text.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// Nothing of the user's own: settings, files, agent.
+    fn environment<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("VIPL_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("LD_LIBRARY_PATH", self.prefix.join("lib"))
+            .env("VIPL_DEVICE_MAP", DEVICE_MAP)
+            .env("VIPL_CONFIG", "/dev/null")
+            .env("HOME", self.folder)
+            .env("XDG_RUNTIME_DIR", self.folder)
+    }
+}
+
+fn run_quietly(command: &mut Command) -> Result {
+    output(command).map(drop)
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}

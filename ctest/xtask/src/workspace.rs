@@ -1,0 +1,149 @@
+//! Where things are, and how to run other programs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::Result;
+
+/// The top of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.ancestors()
+        .nth(2)
+        .map_or(here.clone(), Path::to_path_buf)
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// What cargo knows about the workspace: the products and where they are built.
+pub(crate) struct Workspace {
+    /// The target directory.
+    pub target: PathBuf,
+    /// The version all crates have.
+    pub version: String,
+    packages: Vec<Value>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub(crate) fn load() -> Result<Self> {
+        let mut command = cargo();
+        command.args(["metadata", "--no-deps", "--format-version", "1"]);
+        let text = output(&mut command)?;
+        let mut value: Value = serde_json::from_str(&text)?;
+        let target = PathBuf::from(value["target_directory"].as_str().unwrap_or("target"));
+        let packages = match value["packages"].take() {
+            Value::Array(packages) => packages,
+            _ => return Err("cargo metadata lists no packages".into()),
+        };
+        let version = packages
+            .iter()
+            .find(|package| package["name"] == "vipl")
+            .and_then(|package| package["version"].as_str())
+            .ok_or("the workspace has no package vipl")?
+            .to_owned();
+        Ok(Self {
+            target,
+            version,
+            packages,
+        })
+    }
+
+    /// Names of the plug-in libraries, sorted: `cdylib` targets `vipl_NAME` below `plugins/`.
+    pub(crate) fn plugins(&self) -> Vec<String> {
+        let folder = root().join("plugins");
+        let mut names: Vec<String> = self
+            .packages
+            .iter()
+            .filter(|package| {
+                package["manifest_path"]
+                    .as_str()
+                    .is_some_and(|p| Path::new(p).starts_with(&folder))
+            })
+            .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+            .filter(|target| has_kind(target, "cdylib"))
+            .filter_map(|target| target["name"].as_str())
+            .filter(|name| name.starts_with("vipl_"))
+            .map(str::to_owned)
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Names of the programs of one package, sorted.
+    pub(crate) fn programs(&self, package: &str) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .packages
+            .iter()
+            .filter(|candidate| candidate["name"] == package)
+            .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+            .filter(|target| has_kind(target, "bin"))
+            .filter_map(|target| target["name"].as_str().map(str::to_owned))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn has_kind(target: &Value, kind: &str) -> bool {
+    target["kind"]
+        .as_array()
+        .is_some_and(|kinds| kinds.iter().any(|k| k == kind))
+}
+
+/// Whether a program can be started.
+pub(crate) fn have(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Runs a program to its end with our own output; fails with its command line.
+pub(crate) fn run(command: &mut Command) -> Result {
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|e| failed(command, &e))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(failed(command, &status))
+    }
+}
+
+/// Runs a program and returns its standard output; fails with its command line and its messages.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| failed(command, &e))?;
+    if output.status.success() {
+        return Ok(String::from_utf8(output.stdout)?);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed(
+        command,
+        &format!("{}\n{}", output.status, said.trim_end()),
+    ))
+}
+
+fn failed(command: &Command, why: &dyn std::fmt::Display) -> Box<dyn std::error::Error> {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&argument.to_string_lossy());
+    }
+    format!("`{line}`: {why}").into()
+}

@@ -1,0 +1,289 @@
+//! Bodies of the messages. `is_valid` says whether a body that a process sent may be used at all.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Longest host address in bytes.
+pub const HOST_BYTES_MAX: usize = 16;
+/// Longest discriminator in bytes.
+pub const DISCRIMINATOR_BYTES_MAX: usize = 64;
+/// Most addresses in one [`NeighbourList`].
+pub const NEIGHBOURS_MAX: usize = 24;
+/// Bytes of the name of a provider, zero padded.
+pub const PROVIDER_BYTES: usize = 32;
+/// Largest segment that a connection may ask for, in bytes.
+pub const SEGMENT_BYTES_MAX: u32 = 16 << 20;
+
+/// A connection point: host address and discriminator.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Point {
+    /// Bytes used in `host`.
+    pub host_len: u16,
+    /// Bytes used in `discriminator`.
+    pub discriminator_len: u16,
+    /// Host address; unused bytes are 0.
+    pub host: [u8; HOST_BYTES_MAX],
+    /// Discriminator; unused bytes are 0.
+    pub discriminator: [u8; DISCRIMINATOR_BYTES_MAX],
+}
+
+impl Point {
+    /// Whether the lengths are within the arrays.
+    pub fn is_valid(&self) -> bool {
+        usize::from(self.host_len) <= HOST_BYTES_MAX
+            && usize::from(self.discriminator_len) <= DISCRIMINATOR_BYTES_MAX
+    }
+    /// The host address.
+    pub fn host(&self) -> &[u8] {
+        &self.host[..usize::from(self.host_len).min(HOST_BYTES_MAX)]
+    }
+    /// The discriminator.
+    pub fn discriminator(&self) -> &[u8] {
+        let len = usize::from(self.discriminator_len).min(DISCRIMINATOR_BYTES_MAX);
+        &self.discriminator[..len]
+    }
+    /// Builds a point; `None` when a part is too long.
+    pub fn new(host: &[u8], discriminator: &[u8]) -> Option<Point> {
+        let mut point = Point {
+            host_len: host.len().try_into().ok()?,
+            discriminator_len: discriminator.len().try_into().ok()?,
+            host: [0; HOST_BYTES_MAX],
+            discriminator: [0; DISCRIMINATOR_BYTES_MAX],
+        };
+        point.host.get_mut(..host.len())?.copy_from_slice(host);
+        point.discriminator.get_mut(..discriminator.len())?.copy_from_slice(discriminator);
+        Some(point)
+    }
+}
+
+/// The attributes of a VI that its partner learns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Attributes {
+    /// Largest message in bytes.
+    pub max_transfer_size: u64,
+    /// Quality of service; always 0.
+    pub qos: u64,
+    /// Exactly one reliability level.
+    pub reliability: u16,
+    /// 1: the partner may write by RDMA.
+    pub rdma_write: u8,
+    /// 1: the partner may read by RDMA.
+    pub rdma_read: u8,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `Op::HELLO`, first message of every process. Reply: [`Welcome`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Hello {
+    /// Feature bits the process would like; none are defined yet.
+    pub features: u64,
+}
+
+/// `Op::WELCOME`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Welcome {
+    /// Feature bits that both have.
+    pub features: u64,
+    /// Process id of the agent, for messages to people.
+    pub agent_pid: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `Op::NIC_OPEN`: a process opened a device. Beside it: up to two descriptors that partners will get
+/// (the NIC's bell page and its region table). Reply: [`NicOpened`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct NicOpen {
+    /// Name space of the address: the plug-in's name, zero padded.
+    pub provider: [u8; PROVIDER_BYTES],
+    /// Bytes used in `host`.
+    pub host_len: u16,
+    /// 0.
+    pub reserved: [u16; 3],
+    /// Host address of the device; several NICs may have the same one.
+    pub host: [u8; HOST_BYTES_MAX],
+}
+
+impl NicOpen {
+    /// Whether the address length fits.
+    pub fn is_valid(&self) -> bool {
+        (1..=HOST_BYTES_MAX).contains(&usize::from(self.host_len)) && self.provider[0] != 0
+    }
+}
+
+/// `Op::NIC_OPENED`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct NicOpened {
+    /// The agent's name for the NIC; never 0, never reused.
+    pub nic: u64,
+}
+
+/// `Op::NIC_CLOSE`: connection handles of this NIC that were not answered are rejected, waits and
+/// requests are cancelled. Reply: `Op::DONE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct NicClose {
+    /// Which NIC.
+    pub nic: u64,
+}
+
+/// `Op::WAIT`: VipConnectWait. Reply: [`Incoming`], or `Op::DONE` with a status.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Wait {
+    /// At which NIC.
+    pub nic: u64,
+    /// Milliseconds; `u64::MAX` is no limit.
+    pub timeout_ms: u64,
+    /// Only the discriminator counts.
+    pub local: Point,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `Op::INCOMING`: a request matched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Incoming {
+    /// The agent's name for the request and the later connection; never 0, never reused.
+    pub connection: u64,
+    /// The requester's VI.
+    pub attributes: Attributes,
+    /// The requester's NIC address and local discriminator.
+    pub remote: Point,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `Op::REQUEST` and `Op::PEER`: VipConnectRequest and VipConnectPeerRequest. Reply: [`Connected`], or
+/// `Op::DONE` with a status.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Request {
+    /// From which NIC.
+    pub nic: u64,
+    /// The requester's name for its VI, told to the partner.
+    pub vi: u64,
+    /// Milliseconds, not 0; `u64::MAX` is no limit.
+    pub timeout_ms: u64,
+    /// How long to look for a waiter before `Status::NO_MATCH`, in milliseconds; not used by `PEER`.
+    pub grace_ms: u64,
+    /// Bytes of the shared segment that this side's plug-in wants; the larger wish wins.
+    pub segment_bytes: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The requester's VI.
+    pub attributes: Attributes,
+    /// Only the discriminator counts: the host address is the NIC's.
+    pub local: Point,
+    /// Whom to reach.
+    pub remote: Point,
+}
+
+impl Request {
+    /// Whether lengths and sizes are within bounds.
+    pub fn is_valid(&self) -> bool {
+        self.local.is_valid()
+            && self.remote.is_valid()
+            && self.timeout_ms > 0
+            && self.segment_bytes <= SEGMENT_BYTES_MAX
+    }
+}
+
+/// `Op::ACCEPT`: VipConnectAccept. Reply: [`Connected`]; or `Op::DONE` with `TIMEOUT` when the requester
+/// gave up, a `CONFLICT_*` (the request stays), or `INVALID`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Accept {
+    /// From [`Incoming`].
+    pub connection: u64,
+    /// The accepter's name for its VI, told to the partner.
+    pub vi: u64,
+    /// The accepter's VI.
+    pub attributes: Attributes,
+    /// Bytes of the shared segment that this side's plug-in wants.
+    pub segment_bytes: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `Op::CONNECTED`: both sides get it in the same instant. Beside it: the connection's shared segment
+/// (a memfd, zeroed, sealed against resizing), then the descriptors the partner's `NicOpen` brought.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Connected {
+    /// The agent's name for the connection.
+    pub connection: u64,
+    /// Unguessable, the same at both sides.
+    pub key: u64,
+    /// The partner's NIC.
+    pub partner_nic: u64,
+    /// The partner's own name for its VI.
+    pub partner_vi: u64,
+    /// Process id of the partner as the agent sees it.
+    pub partner_pid: u32,
+    /// 0 at the accepter (or one of two peers), 1 at the other.
+    pub side: u32,
+    /// Size of the segment in bytes.
+    pub segment_bytes: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The partner's VI.
+    pub attributes: Attributes,
+}
+
+/// `Op::REJECT` and `Op::DISCONNECT`. Reply: `Op::DONE`, `OK` also when the partner has already gone.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct ConnectionRef {
+    /// Which connection.
+    pub connection: u64,
+}
+
+/// `Op::CANCEL`. Reply: `Op::DONE`; the cancelled call still gets its own reply first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Cancel {
+    /// Id of the call that shall end.
+    pub call: u64,
+}
+
+/// `Op::NEIGHBOURS`: which addresses the NIC's link has. Reply: [`NeighbourList`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Neighbours {
+    /// At which NIC.
+    pub nic: u64,
+}
+
+/// `Op::NEIGHBOUR_LIST`: addresses in use on this host, each once, the asker's own first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct NeighbourList {
+    /// Bytes of each address.
+    pub host_len: u32,
+    /// Addresses that follow.
+    pub count: u32,
+    /// The addresses.
+    pub hosts: [[u8; HOST_BYTES_MAX]; NEIGHBOURS_MAX],
+}
+
+/// `Op::PARTNER_GONE`, an event: the other side of a connection left.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct PartnerGone {
+    /// Which connection.
+    pub connection: u64,
+    /// 1: the partner disconnected or left in good order (`Op::GOODBYE`); 0: it died.
+    pub orderly: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// `Op::GOODBYE` has no body and no reply: the process is about to end in good order.

@@ -1,0 +1,85 @@
+//! Frame of every message, operation numbers and status codes.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First word of every message: "VIPK" read as little-endian.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"VIPK");
+/// Protocol version; an agent refuses another major version and says so in `Welcome`.
+pub const VERSION: u16 = 1;
+/// Largest message in bytes, header included.
+pub const MESSAGE_BYTES_MAX: usize = 512;
+/// Most file descriptors beside one message.
+pub const FDS_MAX: usize = 3;
+/// Name of the per-user agent's abstract socket, followed by the decimal user id.
+pub const SOCKET_PREFIX: &str = "vipl-kagent-";
+/// Socket of a system-wide agent; tried first.
+pub const SYSTEM_SOCKET: &str = "/run/vipl/kagent.sock";
+
+/// Frame of every message.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// [`VERSION`].
+    pub version: u16,
+    /// An [`Op`].
+    pub op: u16,
+    /// Bytes of the body that follows.
+    pub length: u32,
+    /// A [`Status`] in replies, 0 in calls.
+    pub status: u32,
+    /// Chosen by the caller and repeated in the reply; 0 in events.
+    pub id: u64,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Op(pub u16);
+
+#[allow(missing_docs)]
+impl Op {
+    // Calls, User Agent to Kernel Agent.
+    pub const HELLO: Op = Op(1);
+    pub const NIC_OPEN: Op = Op(2);
+    pub const NIC_CLOSE: Op = Op(3);
+    pub const WAIT: Op = Op(4);
+    pub const REQUEST: Op = Op(5);
+    pub const PEER: Op = Op(6);
+    pub const ACCEPT: Op = Op(7);
+    pub const REJECT: Op = Op(8);
+    pub const CANCEL: Op = Op(9);
+    pub const DISCONNECT: Op = Op(10);
+    pub const NEIGHBOURS: Op = Op(11);
+    pub const GOODBYE: Op = Op(12);
+    // Replies and events, Kernel Agent to User Agent.
+    pub const WELCOME: Op = Op(101);
+    pub const NIC_OPENED: Op = Op(102);
+    pub const DONE: Op = Op(103);
+    pub const INCOMING: Op = Op(104);
+    pub const CONNECTED: Op = Op(105);
+    pub const NEIGHBOUR_LIST: Op = Op(106);
+    pub const PARTNER_GONE: Op = Op(107);
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Status(pub u32);
+
+#[allow(missing_docs)]
+impl Status {
+    pub const OK: Status = Status(0);
+    pub const TIMEOUT: Status = Status(1);
+    pub const CANCELLED: Status = Status(2);
+    pub const REJECTED: Status = Status(3);
+    pub const NO_MATCH: Status = Status(4);
+    pub const NOT_REACHABLE: Status = Status(5);
+    pub const RESOURCE: Status = Status(6);
+    pub const INVALID: Status = Status(7);
+    pub const CONFLICT_RELIABILITY: Status = Status(8);
+    pub const CONFLICT_MTU: Status = Status(9);
+    pub const CONFLICT_QOS: Status = Status(10);
+    pub const VERSION: Status = Status(11);
+}

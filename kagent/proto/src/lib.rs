@@ -1,0 +1,33 @@
+//! The messages between the User Agent (`libvipl`) and the Kernel Agent (`kagent`).
+//!
+//! One message is one `SOCK_SEQPACKET` packet: a [`Header`], then one fixed-size body, then nothing.
+//! File descriptors travel beside the packet (`SCM_RIGHTS`), in the order each message states. Bodies
+//! are plain structures without pointers, so that a character device with ioctls could carry the same
+//! messages. All integers have the host's byte order: both ends are on one host.
+//!
+//! ```text
+//!   User Agent                                  Kernel Agent
+//!   Hello            ────────────────────────▶
+//!                    ◀────────────────────────  Welcome
+//!   NicOpen  +2 fds  ────────────────────────▶
+//!                    ◀────────────────────────  NicOpened
+//!   Wait             ────────────────────────▶  (kept until a request matches)
+//!                    ◀────────────────────────  Incoming            client: Request ──▶
+//!   Accept           ────────────────────────▶
+//!                    ◀──  Connected +3 fds                Connected +3 fds  ──▶ client
+//!   Disconnect       ────────────────────────▶            PartnerGone       ──▶ client
+//! ```
+//!
+//! Every call carries an id chosen by the User Agent, and gets exactly one reply with that id. Events
+//! (`PartnerGone`) have id 0. A call that waits (`Wait`, `Request`, `Peer`) ends with its result, with
+//! `Status::TIMEOUT` at its deadline, or with `Status::CANCELLED` after a `Cancel`; the agent decides
+//! which, so there is never a doubt about who won a race.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod body;
+mod header;
+
+pub use body::*;
+pub use header::*;

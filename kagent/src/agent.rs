@@ -1,0 +1,259 @@
+//! The agent as a whole: its tables, and the way in and out.
+//!
+//! One thread drives it. Each `handle_*` takes the time, does all that follows from what happened, and
+//! leaves the results in a queue that `poll_output` empties. Whatever a deadline says is settled before
+//! anything else, so there is never a doubt about who won a race against the clock.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use kagent_proto::{Op, Status, Welcome};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::call::{Call, CallKey};
+use crate::client::{Client, ClientId};
+use crate::connection::{Connection, ConnectionId};
+use crate::keys::Keys;
+use crate::message::{self, Command, Malformed};
+use crate::nic::{Address, Nic, NicId, Spot};
+use crate::output::{Message, Output};
+use crate::queue::Queues;
+use crate::timer::Timers;
+
+/// Who gets a reply, and under which id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) client: ClientId,
+    pub(crate) id: u64,
+}
+
+/// The Kernel Agent's logic. `F` is whatever the runtime uses for a file descriptor.
+#[derive(Debug)]
+pub struct Agent<F> {
+    /// The latest time anyone told us.
+    pub(crate) now: u64,
+    agent_pid: u32,
+    pub(crate) keys: Keys,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    /// Processes of each user.
+    pub(crate) users: BTreeMap<u32, usize>,
+    pub(crate) nics: BTreeMap<NicId, Nic<F>>,
+    pub(crate) addresses: BTreeMap<Address, BTreeSet<NicId>>,
+    pub(crate) calls: BTreeMap<CallKey, Call>,
+    pub(crate) timers: Timers,
+    /// Servers, by the place where they wait.
+    pub(crate) waits: Queues<Spot>,
+    /// Clients within their grace, by the place where they look.
+    pub(crate) seekers: Queues<Spot>,
+    /// Peers, by own and wanted place.
+    pub(crate) peers: Queues<(Spot, Spot)>,
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    pub(crate) last_nic: NicId,
+    pub(crate) last_call: u64,
+    pub(crate) last_connection: ConnectionId,
+    pub(crate) outputs: VecDeque<Output<F>>,
+}
+
+/// How many of each thing an agent has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Processes.
+    pub clients: usize,
+    /// Users with at least one process.
+    pub users: usize,
+    /// Open NICs.
+    pub nics: usize,
+    /// Distinct addresses of those.
+    pub addresses: usize,
+    /// Calls without a reply.
+    pub calls: usize,
+    /// Places in the queues where partners look.
+    pub queued: usize,
+    /// Running timers.
+    pub timers: usize,
+    /// Connection records, one for each side, and unanswered handles.
+    pub connections: usize,
+}
+
+impl<F: Clone> Agent<F> {
+    /// An agent that serves nobody yet. The seed decides the keys of connections and has to be secret
+    /// wherever users shall not guess each other's.
+    pub fn new(seed: [u8; 32]) -> Self {
+        Self {
+            now: 0,
+            agent_pid: 0,
+            keys: Keys::new(seed),
+            clients: BTreeMap::new(),
+            users: BTreeMap::new(),
+            nics: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            timers: Timers::default(),
+            waits: Queues::new(),
+            seekers: Queues::new(),
+            peers: Queues::new(),
+            connections: BTreeMap::new(),
+            last_nic: 0,
+            last_call: 0,
+            last_connection: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Sets the process id that `Welcome` tells.
+    pub fn with_pid(mut self, pid: u32) -> Self {
+        self.agent_pid = pid;
+        self
+    }
+
+    /// A packet of a process. Descriptors that are not used are dropped. An error has been answered
+    /// already where it can be; it is returned for the log only.
+    pub fn handle_message(
+        &mut self,
+        now: u64,
+        client: ClientId,
+        bytes: &[u8],
+        fds: Vec<F>,
+    ) -> Result<(), Malformed> {
+        self.advance(now);
+        let Some(known) = self.clients.get(&client) else {
+            return Err(Malformed::Client);
+        };
+        let greeted = known.greeted;
+        let header = message::header(bytes);
+        let caller = Caller {
+            client,
+            id: header.map_or(0, |header| header.id),
+        };
+        let op = header.map_or(0, |header| header.op);
+        let checked = message::parse(bytes).and_then(|command| match command {
+            Command::Hello if greeted => Err(Malformed::Turn(op)),
+            Command::NicOpen(_) => Ok(command),
+            _ if fds.is_empty() => Ok(command),
+            _ => Err(Malformed::Descriptors),
+        });
+        let command = match checked {
+            Ok(command) if greeted || matches!(command, Command::Hello) => command,
+            Ok(_) => return self.refuse(caller, Malformed::Turn(op)),
+            Err(Malformed::Version(version)) if Op(op) == Op::HELLO => {
+                self.welcome(caller, Status::VERSION);
+                return Err(Malformed::Version(version));
+            }
+            Err(cause) => return self.refuse(caller, cause),
+        };
+        if let Err(status) = self.perform(caller, command, fds) {
+            self.done(caller, status);
+        }
+        Ok(())
+    }
+
+    /// A packet whose descriptors were too many or got lost: it is refused whatever it says.
+    pub fn handle_garbled(&mut self, now: u64, client: ClientId, bytes: &[u8]) -> Malformed {
+        self.advance(now);
+        let id = message::header(bytes).map_or(0, |header| header.id);
+        self.done(Caller { client, id }, Status::INVALID);
+        Malformed::Descriptors
+    }
+
+    /// What to do next, if there is anything.
+    pub fn poll_output(&mut self) -> Option<Output<F>> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.timers.next()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: u64) {
+        self.advance(now);
+    }
+
+    /// Counts everything.
+    pub fn census(&self) -> Census {
+        Census {
+            clients: self.clients.len(),
+            users: self.users.len(),
+            nics: self.nics.len(),
+            addresses: self.addresses.len(),
+            calls: self.calls.len(),
+            queued: self.waits.len() + self.seekers.len() + self.peers.len(),
+            timers: self.timers.len(),
+            connections: self.connections.len(),
+        }
+    }
+
+    fn perform(&mut self, caller: Caller, command: Command, fds: Vec<F>) -> Result<(), Status> {
+        match command {
+            Command::Hello => {
+                if let Some(client) = self.clients.get_mut(&caller.client) {
+                    client.greeted = true;
+                }
+                self.welcome(caller, Status::OK);
+                Ok(())
+            }
+            Command::NicOpen(body) => self.nic_open(caller, &body, fds),
+            Command::NicClose(body) => self.nic_close(caller, body.nic),
+            Command::Wait(body) => self.wait(caller, &body),
+            Command::Request(body) => self.request(caller, &body),
+            Command::Peer(body) => self.peer(caller, &body),
+            Command::Accept(body) => self.accept(caller, &body),
+            Command::Reject(body) => self.reject(caller, body.connection),
+            Command::Cancel(body) => self.cancel(caller, body.call),
+            Command::Disconnect(body) => self.disconnect(caller, body.connection),
+            Command::Neighbours(body) => self.neighbours(caller, body.nic),
+            Command::Goodbye => {
+                if let Some(client) = self.clients.get_mut(&caller.client) {
+                    client.leaving = true;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves the clock, never backwards, and ends what is due.
+    pub(crate) fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        while let Some(call) = self.timers.pop_due(self.now) {
+            self.call_due(call);
+        }
+    }
+
+    fn refuse(&mut self, caller: Caller, cause: Malformed) -> Result<(), Malformed> {
+        self.done(caller, Status::INVALID);
+        Err(cause)
+    }
+
+    fn welcome(&mut self, caller: Caller, status: Status) {
+        // No feature is defined yet, so there is none that both have.
+        let body = Welcome {
+            features: 0,
+            agent_pid: self.agent_pid,
+            reserved: 0,
+        };
+        self.send(caller, Op::WELCOME, status, &body);
+    }
+
+    /// A reply without a body.
+    pub(crate) fn done(&mut self, caller: Caller, status: Status) {
+        self.send(caller, Op::DONE, status, &());
+    }
+
+    /// A reply, or with id 0 an event.
+    pub(crate) fn reply<T: IntoBytes + Immutable>(&mut self, caller: Caller, op: Op, body: &T) {
+        self.send(caller, op, Status::OK, body);
+    }
+
+    fn send<T: IntoBytes + Immutable>(&mut self, to: Caller, op: Op, status: Status, body: &T) {
+        if self.clients.contains_key(&to.client) {
+            let bytes = message::emit(op, status, to.id, body);
+            self.outputs.push_back(Output::Send(Message {
+                client: to.client,
+                bytes,
+                fds: Vec::new(),
+            }));
+        }
+    }
+}

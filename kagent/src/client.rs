@@ -1,0 +1,109 @@
+//! Processes that have connected to the agent.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+
+use crate::agent::Agent;
+use crate::call::CallKey;
+use crate::connection::ConnectionId;
+use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
+use crate::nic::NicId;
+
+/// The runtime's name for a process; never used again after the process has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Why a process was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The agent has all the processes it can have.
+    #[error("already {CLIENTS_MAX} processes")]
+    Full,
+    /// The user has all the processes that one user may have.
+    #[error("already {CLIENTS_PER_USER_MAX} processes of user {0}")]
+    UserFull(u32),
+    /// The runtime used a name twice.
+    #[error("client name in use")]
+    Known,
+}
+
+/// One process and everything that has to go when it goes.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    /// `Hello` with our version has been seen.
+    pub(crate) greeted: bool,
+    /// `Goodbye` has been seen: whatever ends from now on ends in good order.
+    pub(crate) leaving: bool,
+    pub(crate) nics: BTreeSet<NicId>,
+    /// Calls without a reply yet, by the id that the process chose.
+    pub(crate) calls: BTreeMap<u64, CallKey>,
+    pub(crate) connections: BTreeSet<ConnectionId>,
+}
+
+impl<F: Clone> Agent<F> {
+    /// A process has connected. `uid` and `pid` are what the system says, not what the process says.
+    pub fn handle_connect(
+        &mut self,
+        now: u64,
+        client: ClientId,
+        uid: u32,
+        pid: u32,
+    ) -> Result<(), Refused> {
+        self.advance(now);
+        if self.clients.contains_key(&client) {
+            return Err(Refused::Known);
+        }
+        if self.clients.len() >= CLIENTS_MAX {
+            return Err(Refused::Full);
+        }
+        let of_user = self.users.entry(uid).or_insert(0);
+        if *of_user >= CLIENTS_PER_USER_MAX {
+            return Err(Refused::UserFull(uid));
+        }
+        *of_user += 1;
+        let fresh = Client {
+            uid,
+            pid,
+            greeted: false,
+            leaving: false,
+            nics: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            connections: BTreeSet::new(),
+        };
+        self.clients.insert(client, fresh);
+        Ok(())
+    }
+
+    /// A process has gone, in good order if it said so with `Op::GOODBYE` before. Everything of it is
+    /// released, and everyone who had to do with it is told. An unknown client is nobody's loss.
+    pub fn handle_hangup(&mut self, now: u64, client: ClientId) {
+        self.advance(now);
+        // Out of the table first: from here on nothing is sent to it.
+        let Some(gone) = self.clients.remove(&client) else {
+            return;
+        };
+        if let Some(of_user) = self.users.get_mut(&gone.uid) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                self.users.remove(&gone.uid);
+            }
+        }
+        // Calls before connections, so that a process which held its own request is not told about
+        // itself, and servers which held its requests find them expired.
+        for &call in gone.calls.values() {
+            self.take_call(call);
+        }
+        for &connection in &gone.connections {
+            self.abandon(connection, gone.leaving);
+        }
+        for &nic in &gone.nics {
+            self.forget_nic(nic);
+        }
+    }
+}

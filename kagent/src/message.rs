@@ -1,0 +1,212 @@
+//! From packets to commands and back. This is where bytes of other processes are checked.
+
+#![forbid(unsafe_code)]
+
+use kagent_proto::{
+    Accept, Cancel, ConnectionRef, Header, Hello, MAGIC, MESSAGE_BYTES_MAX, Neighbours, NicClose,
+    NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait,
+};
+use thiserror::Error;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Why a message was refused. The sender has already been answered; this is for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// Shorter than a header.
+    #[error("{0} bytes are no message")]
+    Short(usize),
+    /// Not our protocol.
+    #[error("magic {0:#010x}")]
+    Magic(u32),
+    /// Another version of our protocol.
+    #[error("version {0}")]
+    Version(u16),
+    /// Not an operation that the agent performs.
+    #[error("unknown operation {0}")]
+    Op(u16),
+    /// The body is not as long as the operation needs, or the header says otherwise.
+    #[error("operation {op} with a body of {bytes} bytes, stated {stated}")]
+    Length {
+        /// The operation.
+        op: u16,
+        /// Bytes that came after the header.
+        bytes: usize,
+        /// Bytes that the header promised.
+        stated: u32,
+    },
+    /// A value in the body is out of bounds.
+    #[error("operation {0} with a value out of bounds")]
+    Value(u16),
+    /// Descriptors with an operation that takes none, too many, or lost on the way.
+    #[error("wrong file descriptors beside the message")]
+    Descriptors,
+    /// Before, or a second time after, the greeting.
+    #[error("operation {0} out of turn")]
+    Turn(u16),
+    /// From nobody we know.
+    #[error("unknown client")]
+    Client,
+}
+
+/// A call of a process, checked as far as it can be without knowing the process.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Hello,
+    NicOpen(NicOpen),
+    NicClose(NicClose),
+    Wait(Wait),
+    Request(Box<Request>),
+    Peer(Box<Request>),
+    Accept(Accept),
+    Reject(ConnectionRef),
+    Cancel(Cancel),
+    Disconnect(ConnectionRef),
+    Neighbours(Neighbours),
+    Goodbye,
+}
+
+/// The header, as far as there is one. Its id is wanted even when the rest is worth nothing.
+pub(crate) fn header(bytes: &[u8]) -> Option<Header> {
+    Header::read_from_prefix(bytes)
+        .ok()
+        .map(|(header, _)| header)
+}
+
+/// Reads a packet.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
+    let (header, body) =
+        Header::read_from_prefix(bytes).map_err(|_| Malformed::Short(bytes.len()))?;
+    if header.magic != MAGIC {
+        return Err(Malformed::Magic(header.magic));
+    }
+    if header.version != VERSION {
+        return Err(Malformed::Version(header.version));
+    }
+    if body.len() != header.length as usize {
+        return Err(wrong_length(&header, body));
+    }
+    let command = match Op(header.op) {
+        // Its one field is features, and none is defined yet.
+        Op::HELLO => read::<Hello>(&header, body).map(|_| Command::Hello)?,
+        Op::NIC_OPEN => Command::NicOpen(read(&header, body)?),
+        Op::NIC_CLOSE => Command::NicClose(read(&header, body)?),
+        Op::WAIT => Command::Wait(read(&header, body)?),
+        Op::REQUEST => Command::Request(Box::new(read(&header, body)?)),
+        Op::PEER => Command::Peer(Box::new(read(&header, body)?)),
+        Op::ACCEPT => Command::Accept(read(&header, body)?),
+        Op::REJECT => Command::Reject(read(&header, body)?),
+        Op::CANCEL => Command::Cancel(read(&header, body)?),
+        Op::DISCONNECT => Command::Disconnect(read(&header, body)?),
+        Op::NEIGHBOURS => Command::Neighbours(read(&header, body)?),
+        Op::GOODBYE if body.is_empty() => Command::Goodbye,
+        Op::GOODBYE => return Err(wrong_length(&header, body)),
+        _ => return Err(Malformed::Op(header.op)),
+    };
+    if within_bounds(&command) {
+        Ok(command)
+    } else {
+        Err(Malformed::Value(header.op))
+    }
+}
+
+fn wrong_length(header: &Header, body: &[u8]) -> Malformed {
+    Malformed::Length {
+        op: header.op,
+        bytes: body.len(),
+        stated: header.length,
+    }
+}
+
+fn read<T: FromBytes>(header: &Header, body: &[u8]) -> Result<T, Malformed> {
+    T::read_from_bytes(body).map_err(|_| wrong_length(header, body))
+}
+
+fn within_bounds(command: &Command) -> bool {
+    match command {
+        Command::NicOpen(body) => body.is_valid(),
+        Command::Wait(body) => body.local.is_valid(),
+        Command::Request(body) | Command::Peer(body) => body.is_valid(),
+        Command::Accept(body) => body.segment_bytes <= SEGMENT_BYTES_MAX,
+        _ => true,
+    }
+}
+
+/// Writes a packet.
+pub(crate) fn emit<T: IntoBytes + Immutable>(op: Op, status: Status, id: u64, body: &T) -> Vec<u8> {
+    let body = body.as_bytes();
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION,
+        op: op.0,
+        length: body.len() as u32,
+        status: status.0,
+        id,
+    };
+    let mut bytes = Vec::with_capacity(size_of::<Header>() + body.len());
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(body);
+    debug_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANCEL: Cancel = Cancel { call: 9 };
+
+    fn packet() -> Vec<u8> {
+        emit(Op::CANCEL, Status::OK, 77, &CANCEL)
+    }
+
+    #[test]
+    fn what_is_emitted_can_be_parsed() {
+        let bytes = packet();
+        assert!(matches!(parse(&bytes), Ok(Command::Cancel(body)) if body == CANCEL));
+        assert_eq!(header(&bytes).map(|h| h.id), Some(77));
+    }
+
+    #[test]
+    fn every_kind_of_damage_has_its_name() {
+        type Damage = fn(&mut Vec<u8>);
+        let table: [(Damage, Malformed); 7] = [
+            (|b| b.truncate(23), Malformed::Short(23)),
+            (|b| b[0] = 0, Malformed::Magic(MAGIC & !0xff)),
+            (|b| b[4] = 2, Malformed::Version(2)),
+            (|b| b[6] = 200, Malformed::Op(200)),
+            (
+                |b| b.push(0),
+                Malformed::Length {
+                    op: 9,
+                    bytes: 9,
+                    stated: 8,
+                },
+            ),
+            (
+                |b| {
+                    b.push(0);
+                    b[8] = 9;
+                },
+                Malformed::Length {
+                    op: 9,
+                    bytes: 9,
+                    stated: 9,
+                },
+            ),
+            (
+                |b| b[6] = Op::GOODBYE.0 as u8,
+                Malformed::Length {
+                    op: 12,
+                    bytes: 8,
+                    stated: 8,
+                },
+            ),
+        ];
+        for (damage, expected) in table {
+            let mut bytes = packet();
+            damage(&mut bytes);
+            assert_eq!(parse(&bytes).err(), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What the core wants done: messages to be sent, and segments to be made.
+
+#![forbid(unsafe_code)]
+
+use crate::client::ClientId;
+use crate::connection::ConnectionId;
+
+/// One thing for the runtime to do, in the order in which they come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output<F> {
+    /// Send a message.
+    Send(Message<F>),
+    /// Make a segment and send it to two processes.
+    Join(Join<F>),
+}
+
+/// A message to one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message<F> {
+    /// To whom.
+    pub client: ClientId,
+    /// The packet.
+    pub bytes: Vec<u8>,
+    /// Descriptors beside the packet.
+    pub fds: Vec<F>,
+}
+
+/// Two processes that have just been connected. The runtime makes one zeroed segment that cannot be
+/// resized, puts it in front of the descriptors of both messages, and sends them. If there is no
+/// segment to be had it sends neither and gives the whole back to
+/// [`handle_join_failed`](crate::Agent::handle_join_failed).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join<F> {
+    /// Size of the segment, whole pages.
+    pub segment_bytes: u32,
+    /// One message for each side.
+    pub messages: [Message<F>; 2],
+    pub(crate) ends: [JoinEnd; 2],
+}
+
+/// What it takes to undo one side of a [`Join`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JoinEnd {
+    pub(crate) connection: ConnectionId,
+    /// Id of the call that the message answers.
+    pub(crate) call: u64,
+}
+
+impl<F> Join<F> {
+    /// The two messages with the segment in its place.
+    pub fn with_segment(self, segment: F) -> [Message<F>; 2]
+    where
+        F: Clone,
+    {
+        self.messages.map(|mut message| {
+            message.fds.insert(0, segment.clone());
+            message
+        })
+    }
+}

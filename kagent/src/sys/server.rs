@@ -1,0 +1,443 @@
+//! The poll loop: waits for sockets, dying processes, signals and deadlines, and feeds the core.
+//!
+//! Descriptors are polled level-triggered, each wake-up does a bounded amount of work for each, and
+//! after every input the core's output is carried out before the next input is looked at.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use kagent_proto::MESSAGE_BYTES_MAX;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
+use nix::unistd::getuid;
+
+use super::error::{Error, trying};
+use super::listener::Listener;
+use super::log::Log;
+use super::options::Options;
+use super::packet::{self, Received};
+use super::process::{self, Watch};
+use super::segment;
+use super::session::{Session, SharedFd, Unsendable};
+use crate::agent::Agent;
+use crate::client::ClientId;
+use crate::output::{Message, Output};
+
+const NS_PER_MS: u64 = 1_000_000;
+/// Most packets of one process, and most new processes, before the others get their turn.
+const TURN_MAX: usize = 64;
+/// Most packets that are still read of a process that has died.
+const LAST_WORDS_MAX: usize = 1024;
+/// How long the agent does not accept after it ran out of descriptors.
+const ACCEPT_PAUSE_MS: u64 = 100;
+
+/// What a poll event is about: a process's socket or pidfd by its number, or one of two of our own.
+const KIND_LISTENER: u64 = 0;
+const KIND_SIGNAL: u64 = 1;
+const KIND_SOCKET: u64 = 2;
+const KIND_PIDFD: u64 = 3;
+const KIND_BITS: u32 = 2;
+
+struct Server<'a> {
+    log: &'a Log,
+    /// The only user served, unless all are.
+    only_user: Option<u32>,
+    idle_ms: u64,
+    epoch: Instant,
+    epoll: Epoll,
+    signals: SignalFd,
+    agent: Agent<SharedFd>,
+    sessions: BTreeMap<ClientId, Session>,
+    dying: BTreeSet<ClientId>,
+    last_client: u64,
+    /// Since when there has been no process.
+    idle_since: Option<u64>,
+    /// Until when nobody is accepted, for want of descriptors.
+    pause_until: Option<u64>,
+    told_of_pause: bool,
+}
+
+/// Serves until nobody has needed the agent for a while, or somebody asks it to leave.
+pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
+    let mut options = options.clone();
+    if let Some(path) = options.socket.take() {
+        let absolute = std::path::absolute(&path)
+            .map_err(|_| Error::Usage(format!("--socket {} is no path", path.display())))?;
+        options.socket = Some(absolute);
+    }
+    let signals = process::prepare()?;
+    let uid = getuid().as_raw();
+    let listener = Listener::open(&options, uid)?;
+    log.info("socket", format_args!("serving {}", listener.name()));
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(trying("epoll"))?;
+    let server = Server {
+        log,
+        only_user: (!options.system).then_some(uid),
+        idle_ms: options.idle_ms,
+        epoch: Instant::now(),
+        epoll,
+        signals,
+        agent: Agent::new(process::random_seed()?).with_pid(std::process::id()),
+        sessions: BTreeMap::new(),
+        dying: BTreeSet::new(),
+        last_client: 0,
+        idle_since: None,
+        pause_until: None,
+        told_of_pause: false,
+    };
+    server.run(listener)
+}
+
+impl Server<'_> {
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    fn run(mut self, mut listener: Listener) -> Result<(), Error> {
+        let signal = EpollEvent::new(EpollFlags::EPOLLIN, KIND_SIGNAL);
+        self.epoll
+            .add(&self.signals, signal)
+            .map_err(trying("epoll"))?;
+        self.watch_listener(&listener)?;
+        let mut events = [EpollEvent::empty(); TURN_MAX];
+        loop {
+            if self.is_idle() {
+                listener = match self.try_to_leave(listener)? {
+                    Some(listener) => listener,
+                    None => return Ok(()),
+                };
+            }
+            let count = match self.epoll.wait(&mut events, self.patience()) {
+                Err(Errno::EINTR) => continue,
+                other => other.map_err(trying("epoll"))?,
+            };
+            self.agent.handle_timeout(self.now());
+            self.settle();
+            for event in &events[..count] {
+                let client = ClientId(event.data() >> KIND_BITS);
+                match event.data() & ((1 << KIND_BITS) - 1) {
+                    KIND_LISTENER => self.accept(&listener),
+                    KIND_SOCKET => self.socket_ready(client, event.events()),
+                    KIND_PIDFD => self.mark_dying(client, "process ended"),
+                    _ => {
+                        self.log.info("socket", format_args!("asked to leave"));
+                        listener.remove();
+                        return Ok(());
+                    }
+                }
+                self.settle();
+            }
+            if self.pause_until.is_some_and(|until| until <= self.now()) {
+                self.pause_until = None;
+                self.watch_listener(&listener)?;
+            }
+        }
+    }
+
+    fn watch_listener(&self, listener: &Listener) -> Result<(), Error> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, KIND_LISTENER);
+        self.epoll.add(listener, event).map_err(trying("epoll"))
+    }
+
+    /// How long to sleep at most.
+    fn patience(&self) -> EpollTimeout {
+        let idle_end = self
+            .idle_since
+            .map(|since| since.saturating_add(self.idle_ns()));
+        let next = [self.agent.poll_timeout(), idle_end, self.pause_until]
+            .into_iter()
+            .flatten();
+        let Some(next) = next.min() else {
+            return EpollTimeout::NONE;
+        };
+        // Rounded up, or the loop would turn and turn in the last millisecond.
+        let ms = next.saturating_sub(self.now()).div_ceil(NS_PER_MS);
+        EpollTimeout::try_from(ms.min(60_000) as i32).unwrap_or(EpollTimeout::ZERO)
+    }
+
+    fn idle_ns(&self) -> u64 {
+        self.idle_ms.saturating_mul(NS_PER_MS)
+    }
+
+    /// Whether there has been no process for long enough.
+    fn is_idle(&mut self) -> bool {
+        if self.idle_ms == 0 || !self.sessions.is_empty() {
+            self.idle_since = None;
+            return false;
+        }
+        let now = self.now();
+        now >= self
+            .idle_since
+            .get_or_insert(now)
+            .saturating_add(self.idle_ns())
+    }
+
+    /// Leaves, unless somebody comes in the last moment. Gives the listener back in that case.
+    fn try_to_leave(&mut self, listener: Listener) -> Result<Option<Listener>, Error> {
+        self.accept(&listener);
+        self.settle();
+        if !self.sessions.is_empty() {
+            return Ok(Some(listener));
+        }
+        if !listener.shut() {
+            return Ok(None);
+        }
+        // Whoever finds the door shut starts another agent. Whoever was let in before must not be
+        // left between two agents: either we stay, or he is dropped and tries again.
+        self.accept(&listener);
+        self.settle();
+        if self.sessions.is_empty() {
+            self.log.info("socket", format_args!("idle, leaving"));
+            listener.remove();
+            return Ok(None);
+        }
+        let _ = self.epoll.delete(&listener);
+        let listener = listener.reopen()?;
+        self.pause_until = None;
+        self.watch_listener(&listener)?;
+        Ok(Some(listener))
+    }
+
+    fn accept(&mut self, listener: &Listener) {
+        for _ in 0..TURN_MAX {
+            match packet::accept(listener.as_fd()) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                // After the door was shut, an empty backlog is EINVAL.
+                Err(Errno::EAGAIN | Errno::EINVAL) => {
+                    self.told_of_pause = false;
+                    return;
+                }
+                Err(cause) => return self.pause(listener, cause),
+            }
+        }
+    }
+
+    /// Out of descriptors or memory: the one who knocks would wake us at once and for ever.
+    fn pause(&mut self, listener: &Listener, cause: Errno) {
+        if !self.told_of_pause {
+            self.log.warn(
+                "socket",
+                format_args!("cannot accept: {cause}; trying again"),
+            );
+            self.told_of_pause = true;
+        }
+        let _ = self.epoll.delete(listener);
+        self.pause_until = Some(self.now() + ACCEPT_PAUSE_MS * NS_PER_MS);
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let who: UnixCredentials = match getsockopt(&socket, sockopt::PeerCredentials) {
+            Ok(who) => who,
+            Err(cause) => {
+                return self
+                    .log
+                    .warn("client", format_args!("no credentials: {cause}"));
+            }
+        };
+        let (uid, pid) = (who.uid(), who.pid());
+        if self.only_user.is_some_and(|only| only != uid) {
+            return self
+                .log
+                .warn("client", format_args!("refused pid {pid} of user {uid}"));
+        }
+        self.last_client += 1;
+        let client = ClientId(self.last_client);
+        let told_pid = u32::try_from(pid).unwrap_or(0);
+        if let Err(cause) = self.agent.handle_connect(self.now(), client, uid, told_pid) {
+            return self
+                .log
+                .warn("client", format_args!("refused pid {pid}: {cause}"));
+        }
+        let watch = process::watch(socket.as_fd(), pid);
+        let gone = matches!(watch, Watch::Gone);
+        if matches!(watch, Watch::SocketOnly) {
+            self.log.info(
+                "client",
+                format_args!("pid {pid} cannot be watched, only its socket"),
+            );
+        }
+        let pidfd = if let Watch::Pidfd(pidfd) = watch {
+            Some(pidfd)
+        } else {
+            None
+        };
+        let session = Session::new(socket, pidfd, pid);
+        if let Err(cause) = self.poll_session(client, &session) {
+            self.log.warn("client", format_args!("pid {pid}: {cause}"));
+            return self.agent.handle_hangup(self.now(), client);
+        }
+        self.sessions.insert(client, session);
+        self.log.info(
+            "client",
+            format_args!("client {} is pid {pid} of user {uid}", client.0),
+        );
+        if gone {
+            self.mark_dying(client, "process ended");
+        }
+    }
+
+    fn poll_session(&self, client: ClientId, session: &Session) -> Result<(), Errno> {
+        let name = client.0 << KIND_BITS;
+        self.epoll.add(
+            &session.socket,
+            EpollEvent::new(interest(false), name | KIND_SOCKET),
+        )?;
+        if let Some(pidfd) = &session.pidfd {
+            self.epoll.add(
+                pidfd,
+                EpollEvent::new(EpollFlags::EPOLLIN, name | KIND_PIDFD),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn socket_ready(&mut self, client: ClientId, events: EpollFlags) {
+        if events.contains(EpollFlags::EPOLLOUT)
+            && let Some(session) = self.sessions.get_mut(&client)
+        {
+            let sent = session.flush();
+            self.after_send(client, sent, true);
+        }
+        if events.intersects(!EpollFlags::EPOLLOUT) {
+            self.read(client, TURN_MAX);
+        }
+    }
+
+    /// Reads packets of a process and carries out what follows from each.
+    fn read(&mut self, client: ClientId, most: usize) {
+        let mut buffer = [0; MESSAGE_BYTES_MAX + 1];
+        for _ in 0..most {
+            let Some(session) = self.sessions.get(&client) else {
+                return;
+            };
+            match packet::receive(session.socket.as_fd(), &mut buffer) {
+                Ok(Received::Packet(len, fds)) => self.hand_over(client, &buffer[..len], fds),
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) => return self.mark_dying(client, "hung up"),
+                // The error that says "it died with mail unread" comes before its own last words.
+                Err(Errno::ECONNRESET | Errno::EINTR) => {}
+                Err(cause) => return self.mark_dying(client, cause.desc()),
+            }
+        }
+    }
+
+    fn hand_over(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<OwnedFd>>) {
+        let now = self.now();
+        let result = match fds {
+            Some(fds) => {
+                let fds = fds.into_iter().map(Rc::new).collect();
+                self.agent.handle_message(now, client, bytes, fds)
+            }
+            None => Err(self.agent.handle_garbled(now, client, bytes)),
+        };
+        if let Err(cause) = result {
+            self.log
+                .debug("client", format_args!("client {}: {cause}", client.0));
+        }
+        self.carry_out();
+    }
+
+    /// Does what the core wants, and drops who is to be dropped, until there is neither.
+    fn settle(&mut self) {
+        self.carry_out();
+        while let Some(client) = self.dying.pop_first() {
+            self.bury(client);
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(output) = self.agent.poll_output() {
+            match output {
+                Output::Send(message) => self.send(message),
+                Output::Join(join) => match segment::create(join.segment_bytes) {
+                    Ok(segment) => {
+                        join.with_segment(Rc::new(segment))
+                            .into_iter()
+                            .for_each(|m| self.send(m));
+                    }
+                    Err(cause) => {
+                        let bytes = join.segment_bytes;
+                        self.log
+                            .warn("segment", format_args!("bytes {bytes}: {cause}"));
+                        self.agent.handle_join_failed(self.now(), &join);
+                    }
+                },
+            }
+        }
+    }
+
+    fn send(&mut self, message: Message<SharedFd>) {
+        let client = message.client;
+        let Some(session) = self.sessions.get_mut(&client).filter(|s| !s.dying) else {
+            return;
+        };
+        let was_backed_up = session.is_backed_up();
+        let sent = session.send(message);
+        self.after_send(client, sent, was_backed_up);
+    }
+
+    /// Asks to be told about room in the socket exactly while there is something to send.
+    fn after_send(&mut self, client: ClientId, sent: Result<(), Unsendable>, was_backed_up: bool) {
+        let Some(session) = self.sessions.get(&client) else {
+            return;
+        };
+        match sent {
+            Ok(()) if session.is_backed_up() != was_backed_up => {
+                let name = client.0 << KIND_BITS | KIND_SOCKET;
+                let mut event = EpollEvent::new(interest(session.is_backed_up()), name);
+                if let Err(cause) = self.epoll.modify(&session.socket, &mut event) {
+                    self.mark_dying(client, cause.desc());
+                }
+            }
+            Ok(()) => {}
+            Err(Unsendable::Stuck) => {
+                let pid = session.pid;
+                self.log
+                    .warn("client", format_args!("pid {pid} does not read; dropped"));
+                self.mark_dying(client, "does not read");
+            }
+            Err(Unsendable::Broken(cause)) => self.mark_dying(client, cause.desc()),
+        }
+    }
+
+    fn mark_dying(&mut self, client: ClientId, why: &str) {
+        if let Some(session) = self.sessions.get_mut(&client)
+            && !session.dying
+        {
+            session.dying = true;
+            self.dying.insert(client);
+            self.log
+                .info("client", format_args!("client {} leaves: {why}", client.0));
+        }
+    }
+
+    /// Drops a process. What it said before it died counts, above all that it meant to leave.
+    fn bury(&mut self, client: ClientId) {
+        self.read(client, LAST_WORDS_MAX);
+        let Some(session) = self.sessions.remove(&client) else {
+            return;
+        };
+        let _ = self.epoll.delete(&session.socket);
+        if let Some(pidfd) = &session.pidfd {
+            let _ = self.epoll.delete(pidfd);
+        }
+        self.agent.handle_hangup(self.now(), client);
+    }
+}
+
+fn interest(backed_up: bool) -> EpollFlags {
+    let read = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+    if backed_up {
+        read | EpollFlags::EPOLLOUT
+    } else {
+        read
+    }
+}

@@ -1,0 +1,81 @@
+//! One process as the runtime sees it: its socket, the watch on its life, and what it has not read.
+
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use nix::errno::Errno;
+
+use super::packet;
+use crate::output::Message;
+
+/// Most messages kept for a process that does not read. A sane process has far fewer calls out.
+const BACKLOG_MAX: usize = 1024;
+
+/// A descriptor that may wait in several queues.
+pub(crate) type SharedFd = Rc<OwnedFd>;
+
+/// A connected process.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) socket: OwnedFd,
+    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) pid: i32,
+    /// It is to be dropped: nothing is sent any more.
+    pub(crate) dying: bool,
+    backlog: VecDeque<Message<SharedFd>>,
+}
+
+/// Why a process cannot be sent to.
+#[derive(Debug)]
+pub(crate) enum Unsendable {
+    /// It does not read.
+    Stuck,
+    /// Its socket does not work.
+    Broken(Errno),
+}
+
+impl Session {
+    pub(crate) fn new(socket: OwnedFd, pidfd: Option<OwnedFd>, pid: i32) -> Self {
+        Self {
+            socket,
+            pidfd,
+            pid,
+            dying: false,
+            backlog: VecDeque::new(),
+        }
+    }
+
+    /// Whether there are messages that wait for room.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Sends a message now, or keeps it until there is room.
+    pub(crate) fn send(&mut self, message: Message<SharedFd>) -> Result<(), Unsendable> {
+        if self.backlog.len() >= BACKLOG_MAX {
+            return Err(Unsendable::Stuck);
+        }
+        self.backlog.push_back(message);
+        if self.backlog.len() == 1 {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends what has been kept, as far as there is room.
+    pub(crate) fn flush(&mut self) -> Result<(), Unsendable> {
+        while let Some(message) = self.backlog.front() {
+            let fds: Vec<RawFd> = message.fds.iter().map(|fd| fd.as_raw_fd()).collect();
+            match packet::send(self.socket.as_fd(), &message.bytes, &fds) {
+                Ok(true) => drop(self.backlog.pop_front()),
+                Ok(false) => break,
+                Err(cause) => return Err(Unsendable::Broken(cause)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! A world without an operating system: an agent, a clock that stands still until it is told, and a
+//! mailbox for each process. File descriptors are numbers.
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kagent::{Agent, Census, ClientId, Output};
+use kagent_proto::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub const MS: u64 = 1_000_000;
+pub const FOREVER: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub op: Op,
+    pub status: Status,
+    pub id: u64,
+    pub body: Vec<u8>,
+    pub fds: Vec<u32>,
+}
+
+impl Packet {
+    pub fn body<T: FromBytes>(&self) -> T {
+        T::read_from_bytes(&self.body).expect("body of the expected size")
+    }
+}
+
+pub struct World {
+    pub agent: Agent<u32>,
+    pub now: u64,
+    pub mail: BTreeMap<u64, VecDeque<Packet>>,
+    pub no_segments: bool,
+    pub segments: u32,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let agent = Agent::new([1; 32]).with_pid(4711);
+        World {
+            agent,
+            now: 5 * MS,
+            mail: BTreeMap::new(),
+            no_segments: false,
+            segments: 0,
+        }
+    }
+
+    /// A world with processes 1 to `count` of one user, greeted.
+    pub fn with_clients(count: u64) -> Self {
+        let mut world = Self::new();
+        for client in 1..=count {
+            world.connect(client, 1000);
+            world.hello(client);
+        }
+        world
+    }
+
+    pub fn connect(&mut self, client: u64, uid: u32) {
+        let pid = 100 + client as u32;
+        self.agent
+            .handle_connect(self.now, ClientId(client), uid, pid)
+            .expect("room for a client");
+        self.mail.insert(client, VecDeque::new());
+    }
+
+    pub fn hello(&mut self, client: u64) {
+        self.call(client, Op::HELLO, 1, &Hello { features: 0 });
+        let welcome = self.take(client);
+        assert_eq!(
+            (welcome.op, welcome.status, welcome.id),
+            (Op::WELCOME, Status::OK, 1)
+        );
+        assert_eq!(welcome.body::<Welcome>().agent_pid, 4711);
+    }
+
+    pub fn raw(&mut self, client: u64, bytes: &[u8], fds: Vec<u32>) {
+        let _ = self
+            .agent
+            .handle_message(self.now, ClientId(client), bytes, fds);
+        self.pump();
+    }
+
+    pub fn call<T: IntoBytes + Immutable>(&mut self, client: u64, op: Op, id: u64, body: &T) {
+        self.raw(client, &packet(op, id, body), Vec::new());
+    }
+
+    /// The process is gone; what it had not read is lost, and anything sent from now on is an error.
+    pub fn hangup(&mut self, client: u64) {
+        self.mail.remove(&client);
+        self.agent.handle_hangup(self.now, ClientId(client));
+        self.pump();
+    }
+
+    pub fn goodbye(&mut self, client: u64) {
+        self.call(client, Op::GOODBYE, 0, &());
+    }
+
+    /// Lets time pass the way a runtime does: timer by timer.
+    pub fn sleep_ms(&mut self, ms: u64) {
+        let end = self.now + ms * MS;
+        while let Some(next) = self.agent.poll_timeout().filter(|&next| next <= end) {
+            self.now = self.now.max(next);
+            self.agent.handle_timeout(self.now);
+            self.pump();
+        }
+        self.now = end;
+        self.agent.handle_timeout(end);
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        while let Some(output) = self.agent.poll_output() {
+            match output {
+                Output::Send(message) => self.deliver(message),
+                Output::Join(join) if self.no_segments => {
+                    self.agent.handle_join_failed(self.now, &join);
+                }
+                Output::Join(join) => {
+                    assert!(join.segment_bytes >= 4096 && join.segment_bytes.is_multiple_of(4096));
+                    self.segments += 1;
+                    let segment = 1_000_000 + self.segments;
+                    join.with_segment(segment)
+                        .into_iter()
+                        .for_each(|m| self.deliver(m));
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, message: kagent::Message<u32>) {
+        assert!(message.bytes.len() <= MESSAGE_BYTES_MAX && message.fds.len() <= FDS_MAX);
+        let (header, body) = Header::read_from_prefix(&message.bytes).expect("a header");
+        assert_eq!((header.magic, header.version), (MAGIC, VERSION));
+        assert_eq!(header.length as usize, body.len());
+        let packet = Packet {
+            op: Op(header.op),
+            status: Status(header.status),
+            id: header.id,
+            body: body.to_vec(),
+            fds: message.fds,
+        };
+        self.mail
+            .get_mut(&message.client.0)
+            .expect("a known client")
+            .push_back(packet);
+    }
+
+    /// The next packet for a process; there has to be one.
+    pub fn take(&mut self, client: u64) -> Packet {
+        let mail = self.mail.get_mut(&client).expect("a known client");
+        mail.pop_front()
+            .unwrap_or_else(|| panic!("no packet for process {client}"))
+    }
+
+    pub fn expect_done(&mut self, client: u64, id: u64, status: Status) {
+        let packet = self.take(client);
+        assert_eq!(
+            (packet.op, packet.id, packet.status),
+            (Op::DONE, id, status)
+        );
+        assert!(packet.body.is_empty());
+    }
+
+    pub fn expect_gone(&mut self, client: u64, connection: u64, orderly: u32) {
+        let packet = self.take(client);
+        assert_eq!((packet.op, packet.id), (Op::PARTNER_GONE, 0));
+        let body: PartnerGone = packet.body();
+        assert_eq!((body.connection, body.orderly), (connection, orderly));
+    }
+
+    pub fn expect_incoming(&mut self, client: u64, id: u64) -> Incoming {
+        let packet = self.take(client);
+        assert_eq!(
+            (packet.op, packet.id, packet.status),
+            (Op::INCOMING, id, Status::OK)
+        );
+        packet.body()
+    }
+
+    pub fn expect_connected(&mut self, client: u64, id: u64) -> (Connected, Vec<u32>) {
+        let packet = self.take(client);
+        assert_eq!(
+            (packet.op, packet.id, packet.status),
+            (Op::CONNECTED, id, Status::OK)
+        );
+        (packet.body(), packet.fds)
+    }
+
+    pub fn quiet(&self) {
+        for (client, mail) in &self.mail {
+            assert!(mail.is_empty(), "process {client} got {mail:?}");
+        }
+    }
+
+    pub fn open_at(&mut self, client: u64, host: &[u8]) -> u64 {
+        self.open_as(client, "loopback", host, Vec::new())
+    }
+
+    pub fn open(&mut self, client: u64) -> u64 {
+        self.open_at(client, b"hostA")
+    }
+
+    pub fn open_as(&mut self, client: u64, name: &str, host: &[u8], fds: Vec<u32>) -> u64 {
+        self.raw(client, &packet(Op::NIC_OPEN, 2, &nic_open(name, host)), fds);
+        let packet = self.take(client);
+        assert_eq!(
+            (packet.op, packet.id),
+            (Op::NIC_OPENED, 2),
+            "{:?}",
+            packet.status
+        );
+        packet.body::<NicOpened>().nic
+    }
+
+    pub fn wait(&mut self, client: u64, nic: u64, id: u64, disc: &[u8], timeout_ms: u64) {
+        self.call(client, Op::WAIT, id, &wait(nic, disc, timeout_ms));
+    }
+
+    pub fn request(&mut self, client: u64, id: u64, body: &Request) {
+        self.call(client, Op::REQUEST, id, body);
+    }
+
+    pub fn accept(&mut self, client: u64, id: u64, connection: u64) {
+        self.call(client, Op::ACCEPT, id, &accept(connection));
+    }
+
+    /// Connects a client to a server by the book; gives the names of both sides.
+    pub fn pair(&mut self, server: (u64, u64), client: (u64, u64)) -> (u64, u64) {
+        self.wait(server.0, server.1, 10, b"pair", FOREVER);
+        self.request(client.0, 11, &request(client.1, b"hostA", b"pair"));
+        let connection = self.expect_incoming(server.0, 10).connection;
+        self.accept(server.0, 12, connection);
+        let (at_server, _) = self.expect_connected(server.0, 12);
+        let (at_client, _) = self.expect_connected(client.0, 11);
+        assert_eq!(at_server.connection, connection);
+        (connection, at_client.connection)
+    }
+
+    pub fn end(mut self) {
+        let clients: Vec<u64> = self.mail.keys().copied().collect();
+        for client in clients {
+            self.hangup(client);
+        }
+        assert_eq!(self.agent.census(), Census::default());
+        assert_eq!(self.agent.poll_timeout(), None);
+    }
+}
+
+pub fn packet<T: IntoBytes + Immutable>(op: Op, id: u64, body: &T) -> Vec<u8> {
+    let length = body.as_bytes().len() as u32;
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION,
+        op: op.0,
+        length,
+        status: 0,
+        id,
+    };
+    [header.as_bytes(), body.as_bytes()].concat()
+}
+
+pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
+    let mut body = NicOpen {
+        provider: [0; PROVIDER_BYTES],
+        host_len: host.len() as u16,
+        reserved: [0; 3],
+        host: [0; HOST_BYTES_MAX],
+    };
+    body.provider[..name.len()].copy_from_slice(name.as_bytes());
+    body.host[..host.len()].copy_from_slice(host);
+    body
+}
+
+pub fn attributes() -> Attributes {
+    Attributes {
+        max_transfer_size: 65536,
+        qos: 0,
+        reliability: 2,
+        rdma_write: 1,
+        rdma_read: 0,
+        reserved: 0,
+    }
+}
+
+pub fn wait(nic: u64, disc: &[u8], timeout_ms: u64) -> Wait {
+    Wait {
+        nic,
+        timeout_ms,
+        local: Point::new(b"", disc).expect("short"),
+        reserved: 0,
+    }
+}
+
+/// No grace, a second of time.
+pub fn request(nic: u64, host: &[u8], disc: &[u8]) -> Request {
+    Request {
+        nic,
+        vi: 77,
+        timeout_ms: 1000,
+        grace_ms: 0,
+        segment_bytes: 0,
+        reserved: 0,
+        attributes: attributes(),
+        local: Point::new(b"", b"my-own").expect("short"),
+        remote: Point::new(host, disc).expect("short"),
+    }
+}
+
+pub fn peer(nic: u64, local: &[u8], host: &[u8], disc: &[u8]) -> Request {
+    Request {
+        local: Point::new(b"", local).expect("short"),
+        ..request(nic, host, disc)
+    }
+}
+
+pub fn accept(connection: u64) -> Accept {
+    Accept {
+        connection,
+        vi: 88,
+        attributes: attributes(),
+        segment_bytes: 0,
+        reserved: 0,
+    }
+}

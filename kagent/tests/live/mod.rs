@@ -1,0 +1,297 @@
+//! A real `vipkad` on a socket of its own, and real clients of it.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use kagent_proto::*;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::*;
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::Pid;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Bounds every wait; nothing here takes a fraction of it.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+pub struct Daemon {
+    pub child: Child,
+    pub socket: PathBuf,
+    pub folder: tempfile::TempDir,
+}
+
+pub fn vipkad(socket: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vipkad"));
+    command
+        .arg("--socket")
+        .arg(socket)
+        .args(args)
+        .stdin(Stdio::null());
+    command.env_remove("VIPL_LOG").env_remove("VIPL_LOG_FILE");
+    command
+}
+
+impl Daemon {
+    pub fn start(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent");
+        let child = vipkad(&socket, args).spawn().unwrap();
+        Daemon {
+            child,
+            socket,
+            folder,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn client(&self) -> Client {
+        let mut client = Client::connect(&self.socket);
+        client.hello();
+        client
+    }
+
+    pub fn open_fds(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .unwrap()
+            .count()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        wait(&mut self.child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn wait(child: &mut Child) -> ExitStatus {
+    eventually(|| child.try_wait().unwrap())
+}
+
+/// Tries until it works or the watchdog bites.
+pub fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        assert!(start.elapsed() < WATCHDOG, "the watchdog bites");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub struct Client {
+    pub fd: OwnedFd,
+    last_id: u64,
+}
+
+#[derive(Debug)]
+pub struct Reply {
+    pub op: Op,
+    pub status: Status,
+    pub id: u64,
+    pub body: Vec<u8>,
+    pub fds: Vec<File>,
+}
+
+impl Reply {
+    pub fn body<T: FromBytes>(&self) -> T {
+        T::read_from_bytes(&self.body).unwrap()
+    }
+}
+
+impl Client {
+    pub fn try_connect(path: &Path) -> Result<Self, Errno> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+        let limit = TimeVal::seconds(WATCHDOG.as_secs() as i64);
+        setsockopt(&fd, sockopt::ReceiveTimeout, &limit)?;
+        Ok(Client { fd, last_id: 0 })
+    }
+
+    pub fn connect(path: &Path) -> Self {
+        eventually(|| Self::try_connect(path).ok())
+    }
+
+    pub fn hello(&mut self) -> Welcome {
+        let welcome = self.ask(Op::HELLO, &Hello { features: 0 });
+        assert_eq!((welcome.op, welcome.status), (Op::WELCOME, Status::OK));
+        welcome.body()
+    }
+
+    pub fn raw(&self, bytes: &[u8], fds: &[RawFd]) -> Result<(), Errno> {
+        let rights = [ControlMessage::ScmRights(fds)];
+        let control = if fds.is_empty() {
+            &rights[..0]
+        } else {
+            &rights[..]
+        };
+        let parts = [IoSlice::new(bytes)];
+        sendmsg::<()>(
+            self.fd.as_raw_fd(),
+            &parts,
+            control,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        )
+        .map(drop)
+    }
+
+    pub fn call<T: IntoBytes + Immutable>(&mut self, op: Op, body: &T, fds: &[RawFd]) -> u64 {
+        self.last_id += 1;
+        let length = body.as_bytes().len() as u32;
+        let id = self.last_id;
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            op: op.0,
+            length,
+            status: 0,
+            id,
+        };
+        self.raw(&[header.as_bytes(), body.as_bytes()].concat(), fds)
+            .unwrap();
+        id
+    }
+
+    /// The next packet; `None` at the end of the connection.
+    pub fn next(&mut self) -> Option<Reply> {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let mut control = cmsg_space!([RawFd; FDS_MAX]);
+        let mut parts = [IoSliceMut::new(&mut buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let got = match recvmsg::<()>(self.fd.as_raw_fd(), &mut parts, Some(&mut control), flags) {
+            Err(Errno::ECONNRESET) => return None,
+            other => other.unwrap(),
+        };
+        let mut fds = Vec::new();
+        for message in got.cmsgs().unwrap() {
+            if let ControlMessageOwned::ScmRights(got) = message {
+                // SAFETY: the kernel has just made these descriptors for us.
+                fds.extend(got.into_iter().map(|fd| unsafe { File::from_raw_fd(fd) }));
+            }
+        }
+        let len = got.bytes;
+        if len == 0 {
+            return None;
+        }
+        let (header, body) = Header::read_from_prefix(&buffer[..len]).unwrap();
+        Some(Reply {
+            op: Op(header.op),
+            status: Status(header.status),
+            id: header.id,
+            body: body.to_vec(),
+            fds,
+        })
+    }
+
+    pub fn reply(&mut self, id: u64) -> Reply {
+        let reply = self.next().expect("a reply, not the end");
+        assert_eq!(reply.id, id, "{reply:?}");
+        reply
+    }
+
+    pub fn ask<T: IntoBytes + Immutable>(&mut self, op: Op, body: &T) -> Reply {
+        let id = self.call(op, body, &[]);
+        self.reply(id)
+    }
+
+    pub fn open(&mut self, host: &[u8], fds: &[RawFd]) -> u64 {
+        let mut body = NicOpen {
+            provider: [0; PROVIDER_BYTES],
+            host_len: host.len() as u16,
+            reserved: [0; 3],
+            host: [0; HOST_BYTES_MAX],
+        };
+        body.provider[..4].copy_from_slice(b"test");
+        body.host[..host.len()].copy_from_slice(host);
+        let id = self.call(Op::NIC_OPEN, &body, fds);
+        self.reply(id).body::<NicOpened>().nic
+    }
+
+    pub fn wait(&mut self, nic: u64, disc: &[u8]) -> u64 {
+        let local = Point::new(b"", disc).unwrap();
+        self.call(
+            Op::WAIT,
+            &Wait {
+                nic,
+                timeout_ms: u64::MAX,
+                local,
+                reserved: 0,
+            },
+            &[],
+        )
+    }
+
+    pub fn request(&mut self, nic: u64, host: &[u8], disc: &[u8], grace_ms: u64) -> u64 {
+        let body = Request {
+            nic,
+            vi: 1,
+            timeout_ms: u64::MAX,
+            grace_ms,
+            segment_bytes: 10_000,
+            reserved: 0,
+            attributes: attributes(),
+            local: Point::new(b"", b"me").unwrap(),
+            remote: Point::new(host, disc).unwrap(),
+        };
+        self.call(Op::REQUEST, &body, &[])
+    }
+
+    /// Accepts what a wait has brought.
+    pub fn accept(&mut self, wait: u64) -> Reply {
+        let connection = self.reply(wait).body::<Incoming>().connection;
+        let body = Accept {
+            connection,
+            vi: 2,
+            attributes: attributes(),
+            segment_bytes: 0,
+            reserved: 0,
+        };
+        let reply = self.ask(Op::ACCEPT, &body);
+        assert_eq!(reply.op, Op::CONNECTED);
+        reply
+    }
+
+    pub fn expect_gone(&mut self, connection: u64, orderly: u32) {
+        let gone = self.reply(0);
+        assert_eq!(gone.op, Op::PARTNER_GONE);
+        let body: PartnerGone = gone.body();
+        assert_eq!((body.connection, body.orderly), (connection, orderly));
+    }
+
+    pub fn neighbours(&mut self, nic: u64) -> u32 {
+        self.ask(Op::NEIGHBOURS, &Neighbours { nic })
+            .body::<NeighbourList>()
+            .count
+    }
+}
+
+pub fn attributes() -> Attributes {
+    Attributes {
+        max_transfer_size: 65536,
+        qos: 0,
+        reliability: 2,
+        rdma_write: 1,
+        rdma_read: 0,
+        reserved: 0,
+    }
+}

@@ -1,0 +1,66 @@
+//! Enumerations (spec §2.8). The library returns and writes them; it never reads one.
+
+/// What every function returns.
+#[must_use]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VIP_RETURN {
+    VIP_SUCCESS = 0,
+    VIP_NOT_DONE = 1,
+    VIP_INVALID_PARAMETER = 2,
+    VIP_ERROR_RESOURCE = 3,
+    VIP_TIMEOUT = 4,
+    VIP_REJECT = 5,
+    VIP_INVALID_RELIABILITY_LEVEL = 6,
+    VIP_INVALID_MTU = 7,
+    VIP_INVALID_QOS = 8,
+    VIP_INVALID_PTAG = 9,
+    VIP_INVALID_RDMAREAD = 10,
+    VIP_DESCRIPTOR_ERROR = 11,
+    VIP_INVALID_STATE = 12,
+    VIP_ERROR_NAMESERVICE = 13,
+    VIP_NO_MATCH = 14,
+    VIP_NOT_REACHABLE = 15,
+    VIP_ERROR_NOT_SUPPORTED = 16,
+}
+
+/// State of a VI.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VIP_VI_STATE {
+    VIP_STATE_IDLE = 0,
+    VIP_STATE_CONNECTED = 1,
+    VIP_STATE_CONNECT_PENDING = 2,
+    VIP_STATE_ERROR = 3,
+}
+
+/// Which asynchronous error.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VIP_ERROR_CODE {
+    VIP_ERROR_POST_DESC = 0,
+    VIP_ERROR_CONN_LOST = 1,
+    VIP_ERROR_RECVQ_EMPTY = 2,
+    VIP_ERROR_VI_OVERRUN = 3,
+    VIP_ERROR_RDMAW_PROT = 4,
+    VIP_ERROR_RDMAW_DATA = 5,
+    VIP_ERROR_RDMAW_ABORT = 6,
+    VIP_ERROR_RDMAR_PROT = 7,
+    VIP_ERROR_COMP_PROT = 8,
+    VIP_ERROR_RDMA_TRANSPORT = 9,
+    VIP_ERROR_CATASTROPHIC = 10,
+}
+
+/// What kind of object an asynchronous error is about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VIP_RESOURCE_CODE {
+    VIP_RESOURCE_NIC = 0,
+    VIP_RESOURCE_VI = 1,
+    VIP_RESOURCE_CQ = 2,
+    VIP_RESOURCE_DESCRIPTOR = 3,
+}

@@ -1,0 +1,266 @@
+//! Finding the Kernel Agent, and starting one where none answers.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use kagent_proto::{Header, MAGIC, Op, SOCKET_PREFIX, SYSTEM_SOCKET, VERSION};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, getsockopt, socket,
+    sockopt::PeerCredentials,
+};
+use zerocopy::IntoBytes;
+
+use crate::settings::Settings;
+
+/// How long a started agent may take to answer.
+const START_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Why there is no agent, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LaunchError {
+    #[error("no Kernel Agent answers at {0} ({1}); start one there or unset VIPL_AGENT")]
+    NotThere(String, io::Error),
+    #[error("the Kernel Agent's socket {0} belongs to user {1}; only your own agent or root's is used")]
+    Foreign(String, u32),
+    #[error("vipkad was not found; tried {0}; set VIPL_AGENT_PROGRAM to its path")]
+    NoProgram(String),
+    #[error("cannot start {0}: {1}")]
+    Start(String, io::Error),
+    #[error("{0} was started but does not answer")]
+    Silent(String),
+    #[error("cannot make a socket: {0}")]
+    Socket(io::Error),
+}
+
+/// Connects to the agent that the settings name; with `auto`, starts one if need be.
+pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
+    match settings.text("agent") {
+        "auto" | "" => auto(settings),
+        "off" => private(settings),
+        path => {
+            let there = UnixAddr::new(Path::new(path)).map_err(|e| LaunchError::NotThere(path.into(), e.into()))?;
+            try_connect(&there, path)?.map_err(|error| LaunchError::NotThere(path.into(), error))
+        }
+    }
+}
+
+fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
+    if Path::new(SYSTEM_SOCKET).exists() {
+        if let Ok(there) = UnixAddr::new(SYSTEM_SOCKET) {
+            if let Ok(found) = try_connect(&there, SYSTEM_SOCKET)? {
+                return Ok(found);
+            }
+        }
+    }
+    // SAFETY: always succeeds.
+    let name = format!("{SOCKET_PREFIX}{}", unsafe { libc::geteuid() });
+    let own = UnixAddr::new_abstract(name.as_bytes()).map_err(|e| LaunchError::Socket(e.into()))?;
+    if let Ok(found) = try_connect(&own, &name)? {
+        return Ok(found);
+    }
+    let program = find_program(settings)?;
+    start(&program, &[])?;
+    let end = Instant::now() + START_TIME_MAX;
+    while Instant::now() < end {
+        if let Ok(found) = try_connect(&own, &name)? {
+            log::info!(target: "agent", "started {}", program.display());
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(LaunchError::Silent(program.display().to_string()))
+}
+
+/// An agent of this process alone: it inherits one end of a pair of sockets.
+fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
+    let program = find_program(settings)?;
+    let directory = std::env::temp_dir();
+    // SAFETY: always succeeds.
+    let path = directory.join(format!("vipl-{}-{}", unsafe { libc::getpid() }, crate::clock::now_ns()));
+    start(&program, &[OsStr::new("--socket"), path.as_os_str()])?;
+    let text = path.display().to_string();
+    let end = Instant::now() + START_TIME_MAX;
+    while Instant::now() < end {
+        let there = UnixAddr::new(&path).map_err(|e| LaunchError::Socket(e.into()))?;
+        if let Ok(found) = try_connect(&there, &text)? {
+            // Nobody else shall find it.
+            let _ = std::fs::remove_file(&path);
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(LaunchError::Silent(program.display().to_string()))
+}
+
+/// The outer error is final, the inner one means that nobody answers.
+fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, LaunchError> {
+    let made = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .map_err(|error| LaunchError::Socket(error.into()))?;
+    if let Err(error) = connect_socket(made.as_raw_fd(), there) {
+        return Ok(Err(error.into()));
+    }
+    if let Ok(peer) = getsockopt(&made, PeerCredentials) {
+        // SAFETY: always succeeds.
+        let own = unsafe { libc::geteuid() };
+        if peer.uid() != own && peer.uid() != 0 {
+            return Err(LaunchError::Foreign(name.into(), peer.uid()));
+        }
+    }
+    Ok(Ok(high(made)))
+}
+
+/// Moves a descriptor out of the range that programs with fixed numbers or `select` use.
+fn high(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: duplicates a descriptor we own.
+    let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 200) };
+    // SAFETY: `moved` is new and ours.
+    if moved >= 0 { unsafe { OwnedFd::from_raw_fd(moved) } } else { fd }
+}
+
+/// Where this library is.
+pub(crate) fn library_path() -> Option<PathBuf> {
+    // SAFETY: `dladdr` fills the structure; the name lives as long as the library is loaded.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(connect as *const () as *const libc::c_void, &raw mut info) == 0
+            || info.dli_fname.is_null()
+        {
+            return None;
+        }
+        let path = OsStr::from_bytes(CStr::from_ptr(info.dli_fname).to_bytes());
+        std::fs::canonicalize(path).ok()
+    }
+}
+
+fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
+    let given = settings.text("agent_program");
+    if !given.is_empty() {
+        return Ok(given.into());
+    }
+    let mut tried = Vec::new();
+    if let Some(directory) = library_path().as_deref().and_then(Path::parent) {
+        for place in ["vipkad", "../vipkad", "../libexec/vipl/vipkad", "../../libexec/vipl/vipkad", "../bin/vipkad"] {
+            tried.push(directory.join(place));
+        }
+    }
+    tried.push("/usr/libexec/vipl/vipkad".into());
+    tried.push("/usr/local/libexec/vipl/vipkad".into());
+    if let Some(found) = tried.iter().find(|path| path.is_file()) {
+        return Ok(std::fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
+    }
+    let tried: Vec<String> = tried.iter().map(|path| path.display().to_string()).collect();
+    Err(LaunchError::NoProgram(tried.join(", ")))
+}
+
+/// Starts the agent as nobody's child: the program's SIGCHLD and `wait` must not meet it.
+fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
+    let failed = |error| LaunchError::Start(program.display().to_string(), error);
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|e| failed(e.into()));
+    let mut argv = vec![text(program.as_os_str().as_bytes())?];
+    for argument in arguments {
+        argv.push(text(argument.as_bytes())?);
+    }
+    let mut environment = Vec::new();
+    for (key, value) in std::env::vars_os() {
+        let name = key.as_bytes();
+        if name.starts_with(b"LD_") || name == b"VIPL_LOG_FILE" {
+            continue;
+        }
+        environment.push(text(&[name, b"=", value.as_bytes()].concat())?);
+    }
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, environment) = (pointers(&argv), pointers(&environment));
+    // SAFETY: the child only makes system calls. Without an exit signal it is invisible to the
+    // program's `wait`, and the grandchild belongs to init.
+    unsafe {
+        let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
+        match child {
+            -1 => return Err(failed(io::Error::last_os_error())),
+            0 => detach_and_run(argv.as_ptr(), environment.as_ptr()),
+            _ => {}
+        }
+        let mut status = 0;
+        libc::waitpid(child as libc::pid_t, &raw mut status, libc::__WALL);
+        if status != 0 {
+            return Err(failed(io::Error::other("it could not be executed")));
+        }
+    }
+    Ok(())
+}
+
+/// The child: makes a grandchild in a session of its own and ends.
+///
+/// # Safety
+/// Only in a fresh child; the arrays end with NULL.
+unsafe fn detach_and_run(
+    argv: *const *const libc::c_char,
+    environment: *const *const libc::c_char,
+) -> ! {
+    // SAFETY: system calls on valid pointers; this process shares nothing with its parent.
+    unsafe {
+        libc::setsid();
+        match libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) {
+            0 => {}
+            -1 => libc::_exit(1),
+            _ => libc::_exit(0),
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in 0..3 {
+            libc::dup2(null, fd);
+        }
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
+        libc::execve(*argv, argv, environment);
+        libc::_exit(127)
+    }
+}
+
+static GOODBYE_SOCKET: AtomicI32 = AtomicI32::new(-1);
+static GOODBYE_PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Lets the agent tell an end in good order from a death (spec §17).
+pub(super) fn say_goodbye_at_exit(socket: RawFd) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    GOODBYE_SOCKET.store(socket, Ordering::Release);
+    // SAFETY: always succeeds.
+    GOODBYE_PROCESS.store(unsafe { libc::getpid() }, Ordering::Release);
+    // SAFETY: the library is never unloaded, so the function stays.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(goodbye);
+    });
+}
+
+/// Takes no lock: the program may end from anywhere.
+extern "C" fn goodbye() {
+    let socket = GOODBYE_SOCKET.load(Ordering::Acquire);
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION,
+        op: Op::GOODBYE.0,
+        length: 0,
+        status: 0,
+        id: 0,
+    };
+    // SAFETY: sends a few bytes without blocking; the descriptor may be closed, which is harmless.
+    unsafe {
+        if socket >= 0 && GOODBYE_PROCESS.load(Ordering::Acquire) == libc::getpid() {
+            let bytes = header.as_bytes();
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags);
+        }
+    }
+}

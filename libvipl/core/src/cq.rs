@@ -1,0 +1,344 @@
+//! Completion queues (spec §3.24 to §3.29, §7).
+//!
+//! An entry names a VI and one of its queues. Entries come from completions, under the lock of the VI;
+//! the lock of the CQ is taken inside it. To poll, a CQ asks the VIs that were active last, and from time
+//! to time the plug-in which others have something, so that the cost does not grow with their number.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+
+use crate::error::Error;
+use crate::events::Job;
+use crate::handle::Kind;
+use crate::nic::{self, Nic};
+use crate::table::{Guard, Slot, Table};
+use crate::vi::Vi;
+use crate::{clock, process, wait as sleeping};
+
+static CQS: Table<Cq> = Table::new(Kind::Cq);
+
+/// VIs that a poll asks directly.
+const HOT: usize = 2;
+/// Every so many polls the plug-in is asked which VIs have something.
+const SCAN_PERIOD: u32 = 8;
+
+/// Handler of VipCQNotify.
+pub(crate) type CqNotifyHandler =
+    unsafe extern "C" fn(VIP_PVOID, VIP_NIC_HANDLE, VIP_VI_HANDLE, VIP_BOOLEAN);
+
+/// One entry.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Whose completion.
+    pub vi: VIP_VI_HANDLE,
+    /// Of its receive queue.
+    pub recv: bool,
+}
+
+enum Waiter {
+    Thread(u64),
+    Notify { handler: CqNotifyHandler, context: usize },
+}
+
+/// One completion queue.
+pub(crate) struct Cq {
+    entries: VecDeque<Entry>,
+    hot: [Option<&'static Slot<Vi>>; HOT],
+    polls: u32,
+    capacity: usize,
+    overflowed: bool,
+    attached: u32,
+    waiters: VecDeque<Waiter>,
+    given: Vec<(u64, Entry)>,
+    last_ticket: u64,
+    handle: VIP_CQ_HANDLE,
+    pub(crate) nic: Arc<Nic>,
+}
+
+// SAFETY: handles are plain values.
+unsafe impl Send for Cq {}
+
+impl Cq {
+    #[inline(always)]
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        if self.entries.is_empty() {
+            self.overflowed = false;
+        }
+        Some(entry)
+    }
+
+    fn claim(&mut self, ticket: u64) -> Option<Entry> {
+        let place = self.given.iter().position(|(owner, _)| *owner == ticket)?;
+        Some(self.given.swap_remove(place).1)
+    }
+
+    fn notifications(&self) -> usize {
+        self.waiters.iter().filter(|waiter| matches!(waiter, Waiter::Notify { .. })).count()
+    }
+
+    /// Serves those who stand in line.
+    fn serve_line(&mut self) {
+        let mut woken = false;
+        let mut notified = Vec::new();
+        while !self.waiters.is_empty() {
+            let Some(entry) = self.pop() else { break };
+            match self.waiters.pop_front() {
+                Some(Waiter::Thread(ticket)) => {
+                    self.given.push((ticket, entry));
+                    woken = true;
+                }
+                Some(Waiter::Notify { handler, context }) => notified.push(Job::Entry {
+                    handler,
+                    context,
+                    cq: self.handle.addr(),
+                    vi: entry.vi.addr(),
+                    recv: entry.recv,
+                }),
+                None => {}
+            }
+        }
+        if woken {
+            self.nic.wake();
+        }
+        if !notified.is_empty() {
+            self.nic.events.watch(-(notified.len() as i32), &self.nic);
+            self.nic.events.push(notified, &self.nic);
+        }
+    }
+}
+
+fn lock(handle: VIP_CQ_HANDLE) -> Result<Guard<Cq>, Error> {
+    CQS.lock(handle).ok_or(Error::InvalidParameter)
+}
+
+/// The CQ for a queue of a new VI: none for NULL, else one of the same NIC handle.
+pub(crate) fn for_vi(
+    nic: &Arc<Nic>,
+    handle: VIP_CQ_HANDLE,
+) -> Result<Option<&'static Slot<Cq>>, Error> {
+    if handle.is_null() {
+        return Ok(None);
+    }
+    let cq = lock(handle)?;
+    if nic::owns_cq(nic, &cq) { Ok(Some(cq.slot())) } else { Err(Error::InvalidParameter) }
+}
+
+/// A work queue begins to use the CQ.
+pub(crate) fn attach(cq: &'static Slot<Cq>) {
+    if let Some(mut cq) = cq.lock_any() {
+        cq.attached += 1;
+    }
+}
+
+/// A work queue uses the CQ no more; entries of its VI go.
+pub(crate) fn detach(cq: &'static Slot<Cq>, vi: VIP_VI_HANDLE) {
+    if let Some(mut cq) = cq.lock_any() {
+        cq.attached -= 1;
+        cq.entries.retain(|entry| entry.vi != vi);
+        cq.hot = [None; HOT];
+    }
+}
+
+/// Records completions. The VI is locked.
+pub(crate) fn push(
+    cq: &'static Slot<Cq>,
+    slot: Option<&'static Slot<Vi>>,
+    vi: VIP_VI_HANDLE,
+    recv: bool,
+    count: u32,
+) {
+    let Some(mut cq) = cq.lock_any() else { return };
+    for _ in 0..count {
+        cq.entries.push_back(Entry { vi, recv });
+    }
+    if recv {
+        remember(&mut cq, slot);
+    }
+    if !cq.waiters.is_empty() {
+        cq.serve_line();
+    }
+    if cq.entries.len() > cq.capacity && !cq.overflowed {
+        overflow(&mut cq);
+    }
+}
+
+/// Puts a VI in front of those that are asked directly.
+#[inline(always)]
+fn remember(cq: &mut Cq, slot: Option<&'static Slot<Vi>>) {
+    let same = matches!((cq.hot[0], slot), (Some(hot), Some(new)) if std::ptr::eq(hot, new));
+    if !same {
+        cq.hot.rotate_right(1);
+        cq.hot[0] = slot;
+    }
+}
+
+/// Spec §7.3: nothing is lost, but the program is told once.
+#[cold]
+fn overflow(cq: &mut Cq) {
+    cq.overflowed = true;
+    let error = VIP_ERROR_DESCRIPTOR {
+        NicHandle: cq.nic.handle,
+        ViHandle: std::ptr::null_mut(),
+        CQHandle: cq.handle,
+        DescriptorPtr: std::ptr::null_mut(),
+        OpCode: 0,
+        ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_CQ,
+        ErrorCode: VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN,
+    };
+    cq.nic.events.raise(error, &cq.nic);
+}
+
+/// VipCreateCQ.
+pub fn create(nic: VIP_NIC_HANDLE, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, Error> {
+    let nic = nic::resolve(nic)?;
+    let capacity = check_size(&nic, entries)?;
+    let before = nic.cq_count.fetch_add(1, Ordering::AcqRel);
+    if before >= nic.info.cqs_max {
+        nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+        return Err(Error::Resource);
+    }
+    let inserted = CQS.insert(&process::get().cqs, |handle| Cq {
+        entries: VecDeque::with_capacity(capacity.min(64)),
+        hot: [None; HOT],
+        polls: 0,
+        capacity,
+        overflowed: false,
+        attached: 0,
+        waiters: VecDeque::new(),
+        given: Vec::new(),
+        last_ticket: 0,
+        handle,
+        nic: nic.clone(),
+    });
+    inserted.ok_or_else(|| {
+        nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+        Error::Resource
+    })
+}
+
+fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
+    match entries as u64 {
+        0 => Err(Error::InvalidParameter),
+        count if count > u64::from(nic.info.cq_entries_max) => Err(Error::Resource),
+        count => Ok(count as usize),
+    }
+}
+
+/// VipDestroyCQ. Threads that wait on it return VIP_INVALID_PARAMETER (COMPAT-09).
+pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
+    let guard = lock(handle)?;
+    if guard.attached > 0 {
+        return Err(Error::Resource);
+    }
+    let cq = CQS.remove(&process::get().cqs, guard, handle);
+    cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+    cq.nic.events.watch(-(cq.notifications() as i32), &cq.nic);
+    cq.nic.wake();
+    cq.nic.events.forget_cq(handle);
+    Ok(())
+}
+
+/// VipResizeCQ.
+pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
+    let mut cq = lock(handle)?;
+    let capacity = check_size(&cq.nic, entries)?;
+    if capacity < cq.entries.len() {
+        return Err(Error::Resource);
+    }
+    cq.capacity = capacity;
+    Ok(())
+}
+
+/// VipCQDone.
+#[inline]
+pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
+    let mut cq = lock(handle)?;
+    if let Some(entry) = cq.pop() {
+        return Ok(entry);
+    }
+    let cq = poll(cq);
+    match cq.ok_or(Error::InvalidParameter)?.pop() {
+        Some(entry) => Ok(entry),
+        None => Err(Error::NotDone),
+    }
+}
+
+/// Lets VIs that may have something take it; the CQ is unlocked meanwhile.
+#[inline(always)]
+fn poll(mut cq: Guard<Cq>) -> Option<Guard<Cq>> {
+    let (slot, generation, hot) = (cq.slot(), cq.generation(), cq.hot);
+    cq.polls = cq.polls.wrapping_add(1);
+    let scan = hot[0].is_none() || cq.polls % SCAN_PERIOD == 0;
+    let nic = scan.then(|| cq.nic.clone());
+    drop(cq);
+    for vi in hot.into_iter().flatten() {
+        // A VI that another thread holds is being taken care of.
+        if let Some(mut vi) = vi.try_lock_any() {
+            vi.progress();
+        }
+    }
+    if let Some(nic) = nic {
+        nic.progress();
+    }
+    slot.lock(generation)
+}
+
+/// VipCQWait.
+pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
+    let deadline = clock::deadline(timeout);
+    let mut cq = lock(handle)?;
+    if cq.waiters.is_empty() {
+        if let Some(entry) = cq.pop() {
+            return Ok(entry);
+        }
+    }
+    cq.polls = SCAN_PERIOD - 1;
+    let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
+    if cq.waiters.is_empty() {
+        if let Some(entry) = cq.pop() {
+            return Ok(entry);
+        }
+    }
+    if timeout == 0 {
+        return Err(Error::Timeout);
+    }
+    cq.last_ticket += 1;
+    let ticket = cq.last_ticket;
+    cq.waiters.push_back(Waiter::Thread(ticket));
+    let (slot, generation, nic) = (cq.slot(), cq.generation(), cq.nic.clone());
+    drop(cq);
+    let outcome = sleeping::until(&nic, deadline, || {
+        nic.progress();
+        match slot.lock(generation) {
+            Some(mut cq) => cq.claim(ticket).map(Ok),
+            None => Some(Err(Error::InvalidParameter)),
+        }
+    });
+    outcome.unwrap_or_else(|| {
+        let mut cq = slot.lock(generation).ok_or(Error::InvalidParameter)?;
+        if let Some(entry) = cq.claim(ticket) {
+            return Ok(entry);
+        }
+        cq.waiters.retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+        Err(Error::Timeout)
+    })
+}
+
+/// VipCQNotify.
+pub fn notify(
+    handle: VIP_CQ_HANDLE,
+    context: VIP_PVOID,
+    handler: Option<CqNotifyHandler>,
+) -> Result<(), Error> {
+    let mut cq = lock(handle)?;
+    let handler = handler.ok_or(Error::InvalidParameter)?;
+    cq.nic.events.start(&cq.nic)?;
+    cq.waiters.push_back(Waiter::Notify { handler, context: context.addr() });
+    cq.nic.events.watch(1, &cq.nic);
+    cq.serve_line();
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! What the library knows, as JSON, for `vipinfo` and for people who ask why.
+
+use std::ffi::CStr;
+
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::process::{self, Process};
+use crate::settings::DECLARED;
+use crate::{agent, devicemap};
+
+/// The document about a topic (see `vipl_describe`).
+pub fn topic(topic: &CStr) -> Result<String, Error> {
+    let topic = topic.to_str().map_err(|_| Error::InvalidParameter)?;
+    let process = process::get();
+    let document = match topic.split_once(' ').unwrap_or((topic, "")) {
+        ("version", "") => version(process),
+        ("settings", "") => settings(process),
+        ("plugins", "") => plugins(process),
+        ("devices", "") => devices(process),
+        ("counters", "") => counters(process),
+        ("map", name) if !name.is_empty() => map(process, name.trim()),
+        _ => return Err(Error::InvalidParameter),
+    };
+    Ok(document.to_string())
+}
+
+fn version(process: &Process) -> Value {
+    json!({
+        "library": env!("CARGO_PKG_VERSION"),
+        "path": agent::library_path(),
+        "abi": vipl_plugin_abi::VIPL_PLUGIN_ABI_MAJOR,
+        "mode": if process.settings.strict() { "strict" } else { "compatible" },
+        "agent": process.settings.text("agent"),
+    })
+}
+
+fn settings(process: &Process) -> Value {
+    let strict = process.settings.strict();
+    let list = DECLARED.iter().map(|setting| {
+        let mut value = process.settings.text(setting.name).to_owned();
+        if strict && process.settings.given(setting.name).is_none() {
+            value = strict_value(setting.name).unwrap_or(&value).to_owned();
+        }
+        json!({
+            "name": setting.name,
+            "type": setting.kind,
+            "value": value,
+            "default": setting.default,
+            "source": process.settings.source(setting.name).name(),
+            "help": setting.help,
+        })
+    });
+    list.collect()
+}
+
+/// What the strict mode makes of a setting that is not set alone.
+fn strict_value(name: &str) -> Option<&'static str> {
+    match name {
+        "null_ptag" | "null_mem_attributes" | "lenient_destroy" | "carry_unflagged_immediate" => {
+            Some("false")
+        }
+        "check_descriptor_memory" => Some("true"),
+        "connect_grace_ms" | "disconnect_notice_ms" => Some("0"),
+        _ => None,
+    }
+}
+
+fn plugins(process: &Process) -> Value {
+    let mut plugins = process.plugins.lock();
+    plugins.refresh(process);
+    let mut list: Vec<Value> = plugins
+        .seen
+        .iter()
+        .map(|(path, seen)| match &seen.outcome {
+            Ok(plugin) => json!({
+                "name": plugin.name,
+                "version": plugin.version,
+                "path": plugin.path,
+                "state": "loaded",
+            }),
+            Err(refusal) => json!({
+                "name": path.file_stem().map(|stem| stem.to_string_lossy()),
+                "path": path,
+                "state": "refused",
+                "reason": refusal.to_string(),
+            }),
+        })
+        .collect();
+    list.sort_by_key(|plugin| plugin["path"].to_string());
+    list.into()
+}
+
+fn devices(process: &Process) -> Value {
+    let mut plugins = process.plugins.lock();
+    let found = plugins.refresh(process).to_vec();
+    drop(plugins);
+    let list = found.into_iter().flat_map(|plugin| {
+        plugin.devices().into_iter().map(|name| {
+            let argument = plugin.claim(&name).map(|(_, argument)| argument);
+            json!({ "name": name, "plugin": plugin.name, "argument": argument })
+        })
+    });
+    list.collect()
+}
+
+fn counters(process: &Process) -> Value {
+    let counters = process.counters.snapshot().into_iter();
+    Value::Object(counters.map(|(name, value)| (name, value.into())).collect())
+}
+
+fn map(process: &Process, name: &str) -> Value {
+    match devicemap::find(process, name) {
+        Ok(route) => json!({
+            "name": name,
+            "plugin": route.plugin.name,
+            "argument": route.argument,
+            "reason": route.reason,
+        }),
+        Err(tried) => json!({ "name": name, "error": tried }),
+    }
+}

@@ -1,0 +1,78 @@
+//! Everything that can go wrong in a call, and what the program is told.
+
+use vipl_abi::VIP_RETURN;
+
+/// Why a call failed. The first function that decides on an error logs what a person needs to know;
+/// this value only carries the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A handle, pointer or value makes no sense.
+    #[error("invalid parameter")]
+    InvalidParameter,
+    /// A limit was reached or the system refused something.
+    #[error("out of a resource")]
+    Resource,
+    /// Nothing there yet.
+    #[error("not done")]
+    NotDone,
+    /// The time ran out.
+    #[error("timed out")]
+    Timeout,
+    /// The partner refused.
+    #[error("rejected")]
+    Reject,
+    /// Reliability levels are unsupported or differ.
+    #[error("invalid reliability level")]
+    ReliabilityLevel,
+    /// Transfer sizes are out of range or differ.
+    #[error("invalid transfer size")]
+    Mtu,
+    /// QoS is not NULL.
+    #[error("invalid quality of service")]
+    Qos,
+    /// Not a live tag of this NIC handle.
+    #[error("invalid protection tag")]
+    Ptag,
+    /// RDMA Read is not offered.
+    #[error("RDMA Read not supported")]
+    RdmaRead,
+    /// The VI is in another state.
+    #[error("invalid state")]
+    State,
+    /// The name service does not know.
+    #[error("not in the name service")]
+    NameService,
+    /// Nobody waits there.
+    #[error("nobody waits for this discriminator")]
+    NoMatch,
+    /// The network says there is no such node.
+    #[error("not reachable")]
+    NotReachable,
+    /// The plug-in does not do this.
+    #[error("not supported")]
+    NotSupported,
+}
+
+impl Error {
+    /// The return code of the C interface.
+    pub fn to_return(self) -> VIP_RETURN {
+        match self {
+            Error::InvalidParameter => VIP_RETURN::VIP_INVALID_PARAMETER,
+            Error::Resource => VIP_RETURN::VIP_ERROR_RESOURCE,
+            Error::NotDone => VIP_RETURN::VIP_NOT_DONE,
+            Error::Timeout => VIP_RETURN::VIP_TIMEOUT,
+            Error::Reject => VIP_RETURN::VIP_REJECT,
+            Error::ReliabilityLevel => VIP_RETURN::VIP_INVALID_RELIABILITY_LEVEL,
+            Error::Mtu => VIP_RETURN::VIP_INVALID_MTU,
+            Error::Qos => VIP_RETURN::VIP_INVALID_QOS,
+            Error::Ptag => VIP_RETURN::VIP_INVALID_PTAG,
+            Error::RdmaRead => VIP_RETURN::VIP_INVALID_RDMAREAD,
+            Error::State => VIP_RETURN::VIP_INVALID_STATE,
+            Error::NameService => VIP_RETURN::VIP_ERROR_NAMESERVICE,
+            Error::NoMatch => VIP_RETURN::VIP_NO_MATCH,
+            Error::NotReachable => VIP_RETURN::VIP_NOT_REACHABLE,
+            Error::NotSupported => VIP_RETURN::VIP_ERROR_NOT_SUPPORTED,
+        }
+    }
+}

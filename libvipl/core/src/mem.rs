@@ -1,0 +1,299 @@
+//! Memory registration (spec §3.17 to §3.19, §10).
+//!
+//! The table of regions is read by the data path and, for RDMA, by partners, all without a lock: an
+//! entry's handle is 0 while the entry changes, and no handle comes back soon. Who reads an entry looks
+//! at the handle before and after.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use crate::error::Error;
+use crate::nic::{self, Nic};
+use crate::process;
+
+/// Who has which entry of a NIC's table.
+pub(crate) struct Regions {
+    table: *mut vipl_region,
+    count: u32,
+    free: Vec<u32>,
+    used: u32,
+    generation: u32,
+    regions: u32,
+    bytes: u64,
+    closed: bool,
+}
+
+// SAFETY: the table outlives the NIC, and its fields are atomic.
+unsafe impl Send for Regions {}
+
+/// A free entry.
+pub(crate) fn free_region() -> vipl_region {
+    vipl_region {
+        base: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        access: AtomicU64::new(0),
+        handle: AtomicU32::new(0),
+        reserved: 0,
+    }
+}
+
+/// Tag and flags of a region.
+#[derive(Clone, Copy)]
+struct Access {
+    tag: u32,
+    flags: u32,
+}
+
+impl Access {
+    fn word(self) -> u64 {
+        u64::from(self.tag) << 32 | u64::from(self.flags)
+    }
+}
+
+impl Regions {
+    pub(crate) fn new(table: *mut vipl_region, count: u32, seed: u32) -> Self {
+        let generation = seed.wrapping_mul(0x9E37_79B9);
+        Regions { table, count, free: Vec::new(), used: 0, generation, regions: 0, bytes: 0, closed: false }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.regions as usize
+    }
+
+    /// Takes no region any more, if none is there: the table is about to go.
+    pub(crate) fn close(&mut self) -> bool {
+        self.closed = self.regions == 0;
+        self.closed
+    }
+
+    fn entry(&self, index: u32) -> &vipl_region {
+        debug_assert!(index < self.count);
+        // SAFETY: the table has `count` entries.
+        unsafe { &*self.table.add(index as usize) }
+    }
+
+    /// The entry that a handle names.
+    fn find(&self, handle: u32) -> Option<&vipl_region> {
+        if self.closed {
+            return None;
+        }
+        let entry = self.entry(handle & (self.count - 1));
+        (handle != 0 && entry.handle.load(Ordering::Relaxed) == handle).then_some(entry)
+    }
+
+    fn insert(&mut self, base: u64, length: u64, access: Access) -> Option<u32> {
+        if self.closed {
+            return None;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.used < self.count => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => return None,
+        };
+        // The upper bits count; with a count of 4096 a handle comes back after a million others.
+        let handle = loop {
+            self.generation = self.generation.wrapping_add(self.count);
+            let handle = (self.generation & !(self.count - 1)) | index;
+            if handle != 0 {
+                break handle;
+            }
+        };
+        let entry = self.entry(index);
+        entry.base.store(base, Ordering::Relaxed);
+        entry.end.store(base + length, Ordering::Relaxed);
+        entry.access.store(access.word(), Ordering::Relaxed);
+        // Release pairs with the acquire of every reader: the fields above belong to this handle.
+        entry.handle.store(handle, Ordering::Release);
+        self.regions += 1;
+        self.bytes += length;
+        Some(handle)
+    }
+
+    fn remove(&mut self, handle: u32) -> Option<u32> {
+        let entry = self.find(handle)?;
+        let tag = (entry.access.load(Ordering::Relaxed) >> 32) as u32;
+        let length = entry.end.load(Ordering::Relaxed) - entry.base.load(Ordering::Relaxed);
+        entry.handle.store(0, Ordering::Release);
+        self.free.push(handle & (self.count - 1));
+        self.regions -= 1;
+        self.bytes -= length;
+        Some(tag)
+    }
+}
+
+/// Whether every page of the range is mapped. Looks at the mappings only, not at the pages.
+fn is_mapped(base: u64, length: u64) -> bool {
+    let start = base & !4095;
+    let bytes = (base + length - start) as usize;
+    // SAFETY: MS_ASYNC changes nothing; the kernel checks the range.
+    unsafe { libc::msync(start as *mut c_void, bytes, libc::MS_ASYNC) == 0 }
+}
+
+fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Access, Error> {
+    let settings = &process::get().settings;
+    let Some(attributes) = attributes else {
+        if !settings.null_mem_attributes() {
+            return Err(Error::InvalidParameter);
+        }
+        crate::log_leniency!("a region without attributes was registered");
+        return Ok(Access { tag: VIPL_PTAG_NONE, flags: 0 });
+    };
+    let tag = if attributes.Ptag.is_null() && settings.null_ptag() {
+        crate::log_leniency!("a region without a protection tag was registered");
+        VIPL_PTAG_NONE
+    } else {
+        nic.ptags.lock().number(attributes.Ptag)?
+    };
+    let mut flags = 0;
+    if attributes.EnableRdmaWrite != 0 {
+        flags |= VIPL_REGION_RDMA_WRITE;
+    }
+    if attributes.EnableRdmaRead != 0 {
+        if nic.info.rdma_read_support == 0 {
+            return Err(Error::RdmaRead);
+        }
+        flags |= VIPL_REGION_RDMA_READ;
+    }
+    Ok(Access { tag, flags })
+}
+
+/// VipRegisterMem.
+pub fn register(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    length: VIP_ULONG,
+    attributes: Option<&VIP_MEM_ATTRIBUTES>,
+) -> Result<VIP_MEM_HANDLE, Error> {
+    let nic = nic::resolve(nic)?;
+    let (base, length) = (address.addr() as u64, length as u64);
+    if base == 0 || length == 0 || base.checked_add(length).is_none() {
+        return Err(Error::InvalidParameter);
+    }
+    let access = access_of(&nic, attributes)?;
+    if length > nic.info.register_block_max {
+        log::info!(
+            target: "mem",
+            "cannot register {length} bytes: one region has at most {}", nic.info.register_block_max
+        );
+        return Err(Error::Resource);
+    }
+    if !is_mapped(base, length) {
+        return Err(Error::InvalidParameter);
+    }
+    let mut regions = nic.regions.lock();
+    if regions.bytes + length > nic.info.register_bytes_max {
+        log::warn!(
+            target: "mem",
+            "cannot register {length} bytes: {} of {} are registered (setting max_register_bytes)",
+            regions.bytes, nic.info.register_bytes_max
+        );
+        return Err(Error::Resource);
+    }
+    let handle = regions.insert(base, length, access).ok_or(Error::Resource)?;
+    if access.tag != VIPL_PTAG_NONE {
+        nic.ptags.lock().hold(access.tag);
+    }
+    Ok(handle)
+}
+
+/// VipDeregisterMem. On return nobody uses the region any more.
+pub fn deregister(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    handle: VIP_MEM_HANDLE,
+) -> Result<(), Error> {
+    let nic = nic::resolve(nic)?;
+    {
+        let mut regions = nic.regions.lock();
+        let entry = regions.find(handle).ok_or(Error::InvalidParameter)?;
+        if entry.base.load(Ordering::Relaxed) != address.addr() as u64 {
+            return Err(Error::InvalidParameter);
+        }
+        let tag = regions.remove(handle).ok_or(Error::InvalidParameter)?;
+        nic.ptags.lock().release(tag);
+    }
+    quiesce(&nic);
+    Ok(())
+}
+
+/// Waits until no transfer uses a region that was just taken out of the table. A transfer of this
+/// process holds its VI's lock; one of a partner is the plug-in's business.
+fn quiesce(nic: &Arc<Nic>) {
+    // Pairs with the atomic operation that takes a VI's lock: either that transfer sees the region
+    // gone, or the lock is seen taken here.
+    fence(Ordering::SeqCst);
+    nic.each_vi(|slot| {
+        if let Some(mut vi) = slot.lock_any() {
+            if vi.is_attached() {
+                vi.quiesce();
+            }
+        }
+    });
+}
+
+/// Finds the region that a handle names, if the address lies inside.
+fn find_inside(regions: &Regions, address: VIP_PVOID, handle: u32) -> Result<&vipl_region, Error> {
+    let entry = regions.find(handle).ok_or(Error::InvalidParameter)?;
+    let inside = entry.base.load(Ordering::Relaxed)..entry.end.load(Ordering::Relaxed);
+    if inside.contains(&(address.addr() as u64)) { Ok(entry) } else { Err(Error::InvalidParameter) }
+}
+
+/// VipQueryMem.
+pub fn query(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    handle: VIP_MEM_HANDLE,
+) -> Result<VIP_MEM_ATTRIBUTES, Error> {
+    let nic = nic::resolve(nic)?;
+    let regions = nic.regions.lock();
+    let access = find_inside(&regions, address, handle)?.access.load(Ordering::Relaxed);
+    Ok(VIP_MEM_ATTRIBUTES {
+        Ptag: nic.ptags.lock().handle((access >> 32) as u32),
+        EnableRdmaWrite: VIP_BOOLEAN::from(access as u32 & VIPL_REGION_RDMA_WRITE != 0),
+        EnableRdmaRead: VIP_BOOLEAN::from(access as u32 & VIPL_REGION_RDMA_READ != 0),
+    })
+}
+
+/// VipSetMemAttributes: all or nothing, in one store.
+pub fn set_attributes(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    handle: VIP_MEM_HANDLE,
+    attributes: &VIP_MEM_ATTRIBUTES,
+) -> Result<(), Error> {
+    let nic = nic::resolve(nic)?;
+    {
+        let regions = nic.regions.lock();
+        find_inside(&regions, address, handle)?;
+    }
+    let access = access_of(&nic, Some(attributes))?;
+    let regions = nic.regions.lock();
+    let entry = find_inside(&regions, address, handle)?;
+    let before = entry.access.swap(access.word(), Ordering::AcqRel);
+    let mut ptags = nic.ptags.lock();
+    ptags.release((before >> 32) as u32);
+    ptags.hold(access.tag);
+    Ok(())
+}
+
+/// Whether descriptor memory is registered as the post says (strict mode, POST-03 and POST-04).
+pub(crate) fn covers(nic: *const vipl_nic, handle: u32, base: u64, length: u64, tag: u32) -> bool {
+    // SAFETY: the NIC is open while a VI of it exists.
+    let nic = unsafe { &*nic };
+    // SAFETY: the table has `region_count` entries, a power of two.
+    let entry = unsafe { &*nic.regions.add((handle & (nic.region_count - 1)) as usize) };
+    if handle == 0 || entry.handle.load(Ordering::Acquire) != handle {
+        return false;
+    }
+    let region_tag = (entry.access.load(Ordering::Relaxed) >> 32) as u32;
+    base.checked_add(length).is_some_and(|end| {
+        entry.base.load(Ordering::Relaxed) <= base && end <= entry.end.load(Ordering::Relaxed)
+    }) && (tag == VIPL_PTAG_ANY || region_tag == VIPL_PTAG_NONE || region_tag == tag)
+}

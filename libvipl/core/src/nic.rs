@@ -1,0 +1,377 @@
+//! NICs: one opening of one device (spec §3.1 to §3.3). Owner of all other objects.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use crate::agent::{Agent, NicRegistration};
+use crate::cq::Cq;
+use crate::error::Error;
+use crate::events::Events;
+use crate::handle::Kind;
+use crate::loader::LoadedPlugin;
+use crate::mem::Regions;
+use crate::nameservice::Names;
+use crate::ptag::Ptags;
+use crate::table::{Slot, Table};
+use crate::vi::Vi;
+use crate::{devicemap, process};
+
+/// Longest device name in bytes.
+const NAME_BYTES_MAX: usize = 63;
+
+static NICS: Table<Arc<Nic>> = Table::new(Kind::Nic);
+
+/// The part of a NIC that plug-ins see, at a fixed address.
+struct Shared(UnsafeCell<vipl_nic>);
+// SAFETY: written during open only; afterwards read by everybody.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointers in it are the plug-in's and the host's own.
+unsafe impl Send for Shared {}
+
+/// One opening of one device.
+pub struct Nic {
+    shared: Box<Shared>,
+    pub(crate) handle: VIP_NIC_HANDLE,
+    pub(crate) plugin: &'static LoadedPlugin,
+    pub(crate) ops: vipl_provider,
+    pub(crate) info: vipl_nic_info,
+    /// What LocalNicAddress points to.
+    address: Box<[u8; 16]>,
+    /// The agent's name for this NIC, and the agent.
+    pub(crate) registration: NicRegistration,
+    pub(crate) regions: Mutex<Regions>,
+    pub(crate) ptags: Mutex<Ptags>,
+    /// VI numbers in use, and where each VI is.
+    pub(crate) vis: Mutex<Numbers>,
+    pub(crate) vi_slots: Box<[AtomicPtr<Slot<Vi>>]>,
+    pub(crate) cq_count: AtomicU32,
+    /// Connection handles that were not answered yet.
+    pub(crate) incoming: Mutex<Vec<usize>>,
+    pub(crate) events: Events,
+    pub(crate) names: Mutex<Option<Names>>,
+    pub(crate) closing: AtomicBool,
+}
+
+// SAFETY: handles and table pointers are plain values; everything that changes has its own lock.
+unsafe impl Send for Nic {}
+// SAFETY: as above.
+unsafe impl Sync for Nic {}
+
+/// Small numbers, the lowest free one first.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    free: std::collections::BinaryHeap<std::cmp::Reverse<u32>>,
+    used: u32,
+    in_use: u32,
+    closed: bool,
+}
+
+impl Numbers {
+    pub(crate) fn take(&mut self, max: u32) -> Option<u32> {
+        if self.closed {
+            return None;
+        }
+        let number = match self.free.pop() {
+            Some(std::cmp::Reverse(number)) => number,
+            None if self.used < max => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => return None,
+        };
+        self.in_use += 1;
+        Some(number)
+    }
+
+    pub(crate) fn give(&mut self, number: u32) {
+        self.in_use -= 1;
+        self.free.push(std::cmp::Reverse(number));
+    }
+
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    /// Gives no number any more, if none is in use.
+    fn close(&mut self) -> bool {
+        self.closed = self.in_use == 0;
+        self.closed
+    }
+
+    /// One past the highest number ever used.
+    pub(crate) fn bound(&self) -> u32 {
+        self.used
+    }
+}
+
+impl Nic {
+    /// The part that plug-ins see.
+    pub(crate) fn abi(&self) -> *const vipl_nic {
+        self.shared.0.get()
+    }
+
+    pub(crate) fn address(&self) -> &[u8] {
+        &self.info.address[..usize::from(self.info.address_len)]
+    }
+
+    /// Every VI of this NIC that may exist now.
+    pub(crate) fn each_vi(&self, mut visit: impl FnMut(&'static Slot<Vi>)) {
+        let bound = self.vis.lock().bound() as usize;
+        for place in &self.vi_slots[..bound] {
+            // SAFETY: slots are never unmapped.
+            if let Some(slot) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+                visit(slot);
+            }
+        }
+    }
+
+    /// The slot of the VI with this number.
+    pub(crate) fn vi_slot(&self, index: u32) -> Option<&'static Slot<Vi>> {
+        // SAFETY: slots are never unmapped.
+        unsafe { self.vi_slots.get(index as usize)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Lets every VI that may have something take it.
+    pub(crate) fn progress(&self) {
+        let Some(ready) = self.ops.ready else {
+            self.each_vi(|slot| {
+                if let Some(mut vi) = slot.lock_any() {
+                    vi.progress();
+                }
+            });
+            return;
+        };
+        let mut indices = [0u32; 64];
+        // SAFETY: the NIC is open; the plug-in writes at most `room` numbers.
+        let found = unsafe { ready(self.abi(), indices.as_mut_ptr(), indices.len() as u32) };
+        for &index in indices.iter().take(found as usize) {
+            if let Some(mut vi) = self.vi_slot(index).and_then(|slot| slot.lock_any()) {
+                if std::ptr::eq(vi.abi.nic, self.abi()) {
+                    vi.progress();
+                }
+            }
+        }
+    }
+
+    /// Ends every sleep on this NIC.
+    pub(crate) fn wake(&self) {
+        if let Some(wake) = self.ops.wake {
+            // SAFETY: the NIC is open.
+            unsafe { wake(self.abi()) };
+        }
+    }
+
+    pub(crate) fn attributes(&self) -> VIP_NIC_ATTRIBUTES {
+        let info = &self.info;
+        VIP_NIC_ATTRIBUTES {
+            Name: info.name,
+            HardwareVersion: info.hardware_version as VIP_ULONG,
+            ProviderVersion: info.provider_version as VIP_ULONG,
+            NicAddressLen: info.address_len,
+            LocalNicAddress: self.address.as_ptr(),
+            ThreadSafe: VIP_TRUE,
+            MaxDiscriminatorLen: info.discriminator_max,
+            MaxRegisterBytes: info.register_bytes_max as VIP_ULONG,
+            MaxRegisterRegions: info.regions_max as VIP_ULONG,
+            MaxRegisterBlockBytes: info.register_block_max as VIP_ULONG,
+            MaxVI: info.vis_max as VIP_ULONG,
+            MaxDescriptorsPerQueue: info.descriptors_max as VIP_ULONG,
+            MaxSegmentsPerDesc: info.segments_max as VIP_ULONG,
+            MaxCQ: info.cqs_max as VIP_ULONG,
+            MaxCQEntries: info.cq_entries_max as VIP_ULONG,
+            MaxTransferSize: info.transfer_max as VIP_ULONG,
+            NativeMTU: info.native_mtu as VIP_ULONG,
+            MaxPtags: info.ptags_max as VIP_ULONG,
+            ReliabilityLevelSupport: info.reliability_support,
+            RDMAReadSupport: info.rdma_read_support,
+        }
+    }
+}
+
+/// The NIC behind a handle.
+#[inline]
+pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
+    NICS.lock(handle).map(|nic| nic.clone()).ok_or(Error::InvalidParameter)
+}
+
+/// VipOpenNic.
+pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
+    let process = process::get();
+    vipl_guard::install();
+    let name = name.to_str().map_err(|_| Error::InvalidParameter)?;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");
+        return Err(Error::InvalidParameter);
+    }
+    let route = devicemap::find(process, name).map_err(|tried| {
+        log::warn!(target: "nic", "cannot open {name}: {tried}");
+        Error::InvalidParameter
+    })?;
+    log::info!(
+        target: "nic",
+        "{name} goes to {}:{} ({})", route.plugin.name, route.argument, route.reason
+    );
+    open_route(process, &route)
+}
+
+fn open_route(
+    process: &'static process::Process,
+    route: &devicemap::Route,
+) -> Result<VIP_NIC_HANDLE, Error> {
+    let agent = process.agents.get(process)?;
+    let (shared, info) = open_device(process, route)?;
+    let opened = finish_open(process, route, &agent, shared, info);
+    opened.inspect_err(|_| log::error!(target: "nic", "cannot open {}: the agent refused", route.plugin.name))
+}
+
+/// Calls the plug-in's `nic_open` and checks what it says.
+fn open_device(
+    process: &process::Process,
+    route: &devicemap::Route,
+) -> Result<(Box<Shared>, vipl_nic_info), Error> {
+    let settings = &process.settings;
+    let mut options = 0;
+    if settings.carry_unflagged_immediate() {
+        options |= VIPL_OPTION_CARRY_IMMEDIATE;
+    }
+    if settings.check_descriptor_memory() {
+        options |= VIPL_OPTION_CHECK_DESCRIPTOR;
+    }
+    let shared = Box::new(Shared(UnsafeCell::new(vipl_nic {
+        context: std::ptr::null_mut(),
+        host: std::ptr::null_mut(),
+        regions: std::ptr::null(),
+        region_count: 0,
+        options,
+        segments_max: 0,
+        reserved: 0,
+    })));
+    let mut info = route.plugin.blank_info();
+    let argument = std::ffi::CString::new(route.argument.as_str()).map_err(|_| Error::InvalidParameter)?;
+    let Some(nic_open) = route.plugin.ops.nic_open else { return Err(Error::NotSupported) };
+    // SAFETY: all three are valid for the call; the plug-in keeps the NIC's address only.
+    let status = unsafe { nic_open(argument.as_ptr(), shared.0.get(), &raw mut info) };
+    match status {
+        VIPL_OK => {}
+        VIPL_E_INVALID => return Err(Error::InvalidParameter),
+        _ => return Err(Error::Resource),
+    }
+    let fits = info.regions_max.is_power_of_two()
+        && info.descriptors_max.is_power_of_two()
+        && info.address_len >= 1
+        && usize::from(info.address_len) <= info.address.len()
+        && info.discriminator_max <= 64
+        && info.name[63] == 0 as c_char;
+    if !fits {
+        log::error!(target: "plugin", "{}: nic_open describes an impossible device", route.plugin.name);
+        close_device(&route.plugin.ops, &shared);
+        return Err(Error::Resource);
+    }
+    if info.regions.is_null() {
+        let regions: Vec<vipl_region> = (0..info.regions_max).map(|_| crate::mem::free_region()).collect();
+        info.regions = Box::leak(regions.into_boxed_slice()).as_mut_ptr();
+    }
+    // SAFETY: nobody else has the NIC yet.
+    unsafe {
+        let nic = &mut *shared.0.get();
+        nic.regions = info.regions;
+        nic.region_count = info.regions_max;
+        nic.segments_max = info.segments_max;
+    }
+    Ok((shared, info))
+}
+
+fn close_device(ops: &vipl_provider, shared: &Shared) {
+    if let Some(nic_close) = ops.nic_close {
+        // SAFETY: opened by `nic_open`; closed once.
+        unsafe { nic_close(shared.0.get()) };
+    }
+}
+
+fn finish_open(
+    process: &'static process::Process,
+    route: &devicemap::Route,
+    agent: &Arc<Agent>,
+    shared: Box<Shared>,
+    info: vipl_nic_info,
+) -> Result<VIP_NIC_HANDLE, Error> {
+    let registration = agent.open_nic(&route.plugin.name, &info).inspect_err(|_| {
+        close_device(&route.plugin.ops, &shared);
+    })?;
+    let mut shared = Some((shared, registration));
+    let inserted = NICS.insert(&process.nics, |handle| {
+        // `insert` calls this at most once.
+        let (shared, registration) = shared.take().unwrap_or_else(|| unreachable!());
+        let seed = handle.addr() as u32;
+        let nic = Arc::new(Nic {
+            handle,
+            plugin: route.plugin,
+            ops: route.plugin.ops,
+            address: Box::new(info.address),
+            registration,
+            regions: Mutex::new(Regions::new(info.regions, info.regions_max, seed)),
+            ptags: Mutex::new(Ptags::new(seed, info.ptags_max)),
+            vis: Mutex::default(),
+            vi_slots: (0..info.vis_max).map(|_| AtomicPtr::default()).collect(),
+            cq_count: AtomicU32::new(0),
+            incoming: Mutex::default(),
+            events: Events::default(),
+            names: Mutex::new(None),
+            closing: AtomicBool::new(false),
+            info,
+            shared,
+        });
+        // SAFETY: nobody else has the NIC yet; the Arc outlives every use by the plug-in.
+        unsafe { (*nic.shared.0.get()).host = Arc::as_ptr(&nic).cast_mut().cast() };
+        nic
+    });
+    inserted.ok_or(Error::Resource)
+}
+
+/// VipCloseNic.
+pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
+    let nic = resolve(handle)?;
+    if nic.events.on_handler_thread() {
+        return Err(Error::Resource);
+    }
+    let left = [
+        ("VIs", nic.vis.lock().in_use() as usize),
+        ("CQs", nic.cq_count.load(Ordering::Acquire) as usize),
+        ("protection tags", nic.ptags.lock().count()),
+        ("memory regions", nic.regions.lock().count()),
+    ];
+    if left.iter().any(|(_, count)| *count > 0) {
+        let text: Vec<String> =
+            left.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect();
+        log::info!(target: "nic", "VipCloseNic refused: {} left", text.join(", "));
+        return Err(Error::Resource);
+    }
+    // A thread that creates something at this very moment either came first or finds the door shut.
+    if !nic.vis.lock().close() || !nic.regions.lock().close() {
+        return Err(Error::Resource);
+    }
+    let guard = NICS.lock(handle).ok_or(Error::InvalidParameter)?;
+    nic.closing.store(true, Ordering::Release);
+    drop(NICS.remove(&process::get().nics, guard, handle));
+    crate::connection::forget_incoming(&nic);
+    nic.registration.close();
+    nic.events.stop(&nic);
+    close_device(&nic.ops, &nic.shared);
+    Ok(())
+}
+
+/// VipQueryNic.
+pub fn query(handle: VIP_NIC_HANDLE) -> Result<VIP_NIC_ATTRIBUTES, Error> {
+    Ok(resolve(handle)?.attributes())
+}
+
+/// Whether a CQ belongs to this NIC.
+pub(crate) fn owns_cq(nic: &Arc<Nic>, cq: &Cq) -> bool {
+    Arc::ptr_eq(nic, &cq.nic)
+}

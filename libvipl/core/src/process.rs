@@ -1,0 +1,91 @@
+//! What the library knows once per process: settings, plug-ins, the agent, free slots, counters.
+//!
+//! The pointer to it lies in a page that a fork wipes. So a child finds nothing and starts anew, with no
+//! lock, thread or socket of its parent in its way (spec §10.4).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::agent::Agents;
+use crate::counters::Counters;
+use crate::loader::Plugins;
+use crate::settings::Settings;
+use crate::table::Free;
+
+/// One process's state; never freed.
+pub(crate) struct Process {
+    pub(crate) settings: Settings,
+    pub(crate) plugins: Mutex<Plugins>,
+    pub(crate) agents: Agents,
+    pub(crate) counters: Counters,
+    pub(crate) nics: Free,
+    pub(crate) vis: Free,
+    pub(crate) cqs: Free,
+    pub(crate) connections: Free,
+}
+
+type Root = AtomicPtr<Process>;
+
+fn root() -> &'static Root {
+    static ROOT: OnceLock<&'static Root> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let bytes = 4096;
+        // SAFETY: a fresh, zeroed, private page; a null pointer is a valid Root.
+        unsafe {
+            let page = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(page, libc::MAP_FAILED, "no memory for one page");
+            libc::madvise(page, bytes, libc::MADV_WIPEONFORK);
+            &*page.cast::<Root>()
+        }
+    })
+}
+
+/// The process's state, made at the first call.
+pub(crate) fn get() -> &'static Process {
+    let root = root();
+    let current = root.load(Ordering::Acquire);
+    if !current.is_null() {
+        // SAFETY: set once from a leaked box.
+        return unsafe { &*current };
+    }
+    let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ crate::clock::now_ns() as u32;
+    let settings = Settings::load();
+    crate::logger::install(&settings);
+    settings.report();
+    let made = Box::into_raw(Box::new(Process {
+        settings,
+        plugins: Mutex::default(),
+        agents: Agents::default(),
+        counters: Counters::default(),
+        nics: Free::new(seed),
+        vis: Free::new(seed),
+        cqs: Free::new(seed),
+        connections: Free::new(seed),
+    }));
+    let won = root.compare_exchange(
+        std::ptr::null_mut(),
+        made,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    match won {
+        // SAFETY: leaked on purpose.
+        Ok(_) => unsafe { &*made },
+        Err(other) => {
+            // SAFETY: ours was never shared; the other one is leaked.
+            unsafe {
+                drop(Box::from_raw(made));
+                &*other
+            }
+        }
+    }
+}

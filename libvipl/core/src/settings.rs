@@ -1,0 +1,341 @@
+//! Settings: declared once, read from the configuration file and then from the environment.
+//!
+//! The name `connect_grace_ms` is `VIPL_CONNECT_GRACE_MS` in the environment. Settings of a plug-in are
+//! named `plugin.key`: a table `[plugin]` in the file, `VIPL_KEY` or `VIPL_PLUGIN_KEY` in the
+//! environment. With raised privileges (`AT_SECURE`) neither file path nor environment is heeded.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// One declared setting.
+pub(crate) struct Declared {
+    pub(crate) name: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) help: &'static str,
+}
+
+macro_rules! declare {
+    ($($name:literal $kind:literal $default:literal $help:literal)*) => {
+        &[$(Declared { name: $name, kind: $kind, default: $default, help: $help }),*]
+    };
+}
+
+/// Every setting of the library; those of plug-ins that come with it are listed too, so that a
+/// misspelt name can be told from a plug-in's own.
+pub(crate) const DECLARED: &[Declared] = declare! {
+    "strict" "boolean" "false" "keep to the letter of the Developer's Guide; the defaults of the next six follow"
+    "null_ptag" "boolean" "true" "accept a NULL protection tag; it matches everything of its NIC handle"
+    "null_mem_attributes" "boolean" "true" "accept NULL memory attributes: no tag, no RDMA"
+    "check_descriptor_memory" "boolean" "false" "check the memory handle of the descriptor itself at each post"
+    "lenient_destroy" "boolean" "true" "let VipDestroyVi drop descriptors that are still queued"
+    "connect_grace_ms" "milliseconds" "2000" "how long VipConnectRequest looks for a waiter before VIP_NO_MATCH"
+    "disconnect_notice_ms" "milliseconds" "1000" "how long after an orderly remote disconnect VIP_ERROR_CONN_LOST is raised"
+    "carry_unflagged_immediate" "boolean" "true" "let ImmediateData travel also without VIP_CONTROL_IMMEDIATE"
+    "device_map" "name=plugin:argument;..." "" "where device names go; `*` stands for every name"
+    "agent" "auto, off or PATH" "auto" "the Kernel Agent: found or started, private to this process, or at a socket"
+    "agent_program" "path" "" "the vipkad to start; default: beside the library"
+    "plugin_path" "directories" "" "searched for plug-ins before the usual places"
+    "plugins" "names" "" "only these plug-ins (a,b), or all but these (^a,b)"
+    "spin_us" "microseconds" "20" "how long a wait polls before it sleeps"
+    "max_transfer_size" "bytes" "65536" "largest message, 32768 to 1073741824"
+    "max_register_bytes" "bytes" "0" "memory that may be registered; 0: RLIMIT_MEMLOCK, but not less than the plug-in needs no pinning for"
+    "hosts" "path" "/etc/vip_hosts" "table of the name service"
+    "log" "levels" "warn" "error, warn, info, debug, trace; also subsystem=level, comma separated"
+    "log_file" "path" "" "where the log goes instead of the standard error stream"
+    "on_bug" "continue or abort" "continue" "what to do after a caught bug of the library"
+    "loopback.single_copy" "boolean" "true" "let large messages and RDMA go straight from process to process"
+    "loopback.eager_max" "bytes" "16384" "largest message that goes through the ring"
+};
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Default,
+    File,
+    Environment,
+}
+
+impl Source {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Source::Default => "default",
+            Source::File => "file",
+            Source::Environment => "environment",
+        }
+    }
+}
+
+/// The values of this process.
+#[derive(Default)]
+pub(crate) struct Settings {
+    values: BTreeMap<String, (String, Source)>,
+    /// What `[device_map]` in the file says, as `name=target` lines; the environment's map comes first.
+    pub(crate) file_device_map: Vec<(String, String)>,
+    pub(crate) secure: bool,
+    pub(crate) problems: Vec<String>,
+}
+
+impl Settings {
+    /// Reads file and environment.
+    pub(crate) fn load() -> Settings {
+        // SAFETY: no arguments; reads the auxiliary vector.
+        let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let mut settings = Settings { secure, ..Settings::default() };
+        for path in config_paths(secure) {
+            if let Ok(text) = std::fs::read_to_string(&path) {
+                settings.read_file(&path.display().to_string(), &text);
+                break;
+            }
+        }
+        if !secure {
+            settings.read_environment(
+                std::env::vars_os()
+                    .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
+            );
+        }
+        settings
+    }
+
+    /// Logs what was wrong with file and environment; the log itself needs the settings first.
+    pub(crate) fn report(&self) {
+        for problem in &self.problems {
+            log::warn!(target: "settings", "{problem}");
+        }
+    }
+
+    fn read_file(&mut self, path: &str, text: &str) {
+        let table = match text.parse::<toml::Table>() {
+            Ok(table) => table,
+            Err(error) => {
+                self.problems.push(format!("{path}: {error}"));
+                return;
+            }
+        };
+        for (key, value) in table {
+            match value {
+                toml::Value::Table(map) if key == "device_map" => {
+                    for (name, target) in map {
+                        match target.as_str() {
+                            Some(target) => self.file_device_map.push((name, target.to_owned())),
+                            None => self.problems.push(format!("{path}: device_map.{name} is not a string")),
+                        }
+                    }
+                }
+                toml::Value::Table(table) => {
+                    for (name, value) in table {
+                        self.set_from_file(path, format!("{key}.{name}"), &value);
+                    }
+                }
+                value => self.set_from_file(path, key, &value),
+            }
+        }
+    }
+
+    fn set_from_file(&mut self, path: &str, name: String, value: &toml::Value) {
+        let text = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Boolean(truth) => truth.to_string(),
+            _ => {
+                self.problems.push(format!("{path}: {name} must be a string, a number or a boolean"));
+                return;
+            }
+        };
+        if !name.contains('.') && declared(&name).is_none() {
+            self.problems.push(format!("{path}: there is no setting {name}"));
+            return;
+        }
+        self.values.insert(name, (text, Source::File));
+    }
+
+    fn read_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
+        for (key, value) in variables {
+            let Some(name) = key.strip_prefix("VIPL_") else { continue };
+            let name = name.to_ascii_lowercase();
+            if matches!(name.as_str(), "config" | "library" | "device") {
+                continue;
+            }
+            let known = DECLARED.iter().find(|setting| {
+                setting.name == name
+                    || setting.name.replace('.', "_") == name
+                    || setting.name.split_once('.').is_some_and(|(_, last)| last == name)
+            });
+            match known {
+                Some(setting) => {
+                    self.values.insert(setting.name.to_owned(), (value, Source::Environment));
+                }
+                // A plug-in that is not part of the project: VIPL_PLUGIN_KEY.
+                None => {
+                    if let Some((plugin, rest)) = name.split_once('_') {
+                        let full = format!("{plugin}.{rest}");
+                        self.values.insert(full, (value, Source::Environment));
+                    }
+                    self.problems.push(format!("{key} is not a setting of this library"));
+                }
+            }
+        }
+    }
+
+    /// The value as it was given, or the default.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        match self.values.get(name) {
+            Some((text, _)) => text,
+            None => declared(name).map_or("", |setting| setting.default),
+        }
+    }
+
+    /// The value if it was given at all.
+    pub(crate) fn given(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(|(text, _)| text.as_str())
+    }
+
+    /// Where the value came from.
+    pub(crate) fn source(&self, name: &str) -> Source {
+        self.values.get(name).map_or(Source::Default, |(_, source)| *source)
+    }
+
+    fn truth(&self, name: &str) -> bool {
+        parse_truth(self.text(name)).unwrap_or_else(|| {
+            let default = declared(name).map_or("", |setting| setting.default);
+            log::warn!(target: "settings", "{name}: {:?} is neither true nor false", self.text(name));
+            default == "true"
+        })
+    }
+
+    /// A number, within bounds.
+    pub(crate) fn number(&self, name: &str, range: std::ops::RangeInclusive<u64>) -> u64 {
+        let text = self.text(name);
+        let default = declared(name).and_then(|setting| setting.default.parse().ok()).unwrap_or(0);
+        match text.parse::<u64>() {
+            Ok(number) if range.contains(&number) => number,
+            _ => {
+                log::warn!(
+                    target: "settings",
+                    "{name}: {text:?} is not a number from {} to {}; using {default}",
+                    range.start(),
+                    range.end()
+                );
+                default
+            }
+        }
+    }
+
+    /// A leniency of the compatible mode: its own setting, else the mode decides (spec §17).
+    fn lenient(&self, name: &str) -> bool {
+        if self.given(name).is_some() { self.truth(name) } else { !self.strict() }
+    }
+
+    pub(crate) fn strict(&self) -> bool {
+        self.truth("strict")
+    }
+    pub(crate) fn null_ptag(&self) -> bool {
+        self.lenient("null_ptag")
+    }
+    pub(crate) fn null_mem_attributes(&self) -> bool {
+        self.lenient("null_mem_attributes")
+    }
+    pub(crate) fn lenient_destroy(&self) -> bool {
+        self.lenient("lenient_destroy")
+    }
+    pub(crate) fn carry_unflagged_immediate(&self) -> bool {
+        self.lenient("carry_unflagged_immediate")
+    }
+    pub(crate) fn check_descriptor_memory(&self) -> bool {
+        let name = "check_descriptor_memory";
+        if self.given(name).is_some() { self.truth(name) } else { self.strict() }
+    }
+    pub(crate) fn connect_grace_ms(&self) -> u64 {
+        self.by_mode("connect_grace_ms")
+    }
+    pub(crate) fn disconnect_notice_ms(&self) -> u64 {
+        self.by_mode("disconnect_notice_ms")
+    }
+    fn by_mode(&self, name: &str) -> u64 {
+        if self.strict() && self.given(name).is_none() { 0 } else { self.number(name, 0..=3_600_000) }
+    }
+    pub(crate) fn on_bug_abort(&self) -> bool {
+        self.text("on_bug") == "abort"
+    }
+}
+
+/// Yes and no in the usual spellings.
+pub(crate) fn parse_truth(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Some(true),
+        "0" | "false" | "no" | "off" | "" => Some(false),
+        _ => None,
+    }
+}
+
+fn declared(name: &str) -> Option<&'static Declared> {
+    DECLARED.iter().find(|setting| setting.name == name)
+}
+
+fn config_paths(secure: bool) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    if !secure {
+        if let Some(path) = std::env::var_os("VIPL_CONFIG") {
+            return vec![path.into()];
+        }
+        match (std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME")) {
+            (Some(config), _) if !config.is_empty() => {
+                paths.push(PathBuf::from(config).join("vipl/vipl.conf"));
+            }
+            (_, Some(home)) => paths.push(PathBuf::from(home).join(".config/vipl/vipl.conf")),
+            _ => {}
+        }
+    }
+    paths.push("/etc/vipl/vipl.conf".into());
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_environment(variables: &[(&str, &str)]) -> Settings {
+        let mut settings = Settings::default();
+        let owned = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        settings.read_environment(owned);
+        settings
+    }
+
+    #[test]
+    fn the_mode_decides_unless_a_point_is_set_alone() {
+        let settings = from_environment(&[]);
+        assert!(settings.null_ptag() && !settings.check_descriptor_memory());
+        assert_eq!(settings.connect_grace_ms(), 2000);
+        let settings = from_environment(&[("VIPL_STRICT", "1")]);
+        assert!(!settings.null_ptag() && settings.check_descriptor_memory());
+        assert_eq!(settings.connect_grace_ms(), 0);
+        let settings = from_environment(&[("VIPL_STRICT", "1"), ("VIPL_NULL_PTAG", "yes")]);
+        assert!(settings.null_ptag() && !settings.lenient_destroy());
+    }
+
+    #[test]
+    fn a_file_sets_values_and_the_environment_wins() {
+        let mut settings = Settings::default();
+        settings.read_file(
+            "t",
+            "strict = true\nspin_us = 7\n[device_map]\nvia_eth0 = \"loopback:\"\n[loopback]\nsingle_copy = false\n",
+        );
+        assert!(settings.problems.is_empty(), "{:?}", settings.problems);
+        assert!(settings.strict());
+        assert_eq!(settings.number("spin_us", 0..=100), 7);
+        assert_eq!(settings.text("loopback.single_copy"), "false");
+        assert_eq!(settings.file_device_map, [("via_eth0".to_owned(), "loopback:".to_owned())]);
+        settings.read_environment([("VIPL_STRICT".to_owned(), "no".to_owned())].into_iter());
+        assert!(!settings.strict());
+        assert_eq!(settings.source("strict"), Source::Environment);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let mut settings = from_environment(&[("VIPL_STRIKT", "1")]);
+        assert_eq!(settings.problems.len(), 1);
+        settings.read_file("t", "nonsense = 1\n");
+        settings.read_file("t", "= 1\n");
+        assert_eq!(settings.problems.len(), 3);
+    }
+}

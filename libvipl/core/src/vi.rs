@@ -1,0 +1,340 @@
+//! VIs: the endpoint with its two work queues (spec §3.4 to §3.7, §4).
+//!
+//! Everything of a VI lies behind the lock of its slot, which every call takes once. The first fields
+//! are what the data path uses.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use crate::connection::PeerAttempt;
+use crate::cq::{self, Cq};
+use crate::error::Error;
+use crate::handle::Kind;
+use crate::nic::{self, Nic};
+use crate::queue::{WorkQueue, free_ring};
+use crate::table::{Guard, Slot, Table};
+use crate::{mem, process};
+
+pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
+
+/// State numbers as `vipl_vi.state` holds them.
+pub(crate) const IDLE: u32 = VIP_VI_STATE::VIP_STATE_IDLE as u32;
+pub(crate) const CONNECTED: u32 = VIP_VI_STATE::VIP_STATE_CONNECTED as u32;
+pub(crate) const PENDING: u32 = VIP_VI_STATE::VIP_STATE_CONNECT_PENDING as u32;
+pub(crate) const ERROR: u32 = VIP_VI_STATE::VIP_STATE_ERROR as u32;
+
+/// One VI.
+#[repr(C)]
+pub(crate) struct Vi {
+    pub(crate) abi: vipl_vi,
+    pub(crate) post_send: unsafe extern "C" fn(*mut vipl_vi),
+    pub(crate) post_recv: unsafe extern "C" fn(*mut vipl_vi),
+    progress: unsafe extern "C" fn(*mut vipl_vi),
+    pub(crate) send: WorkQueue,
+    pub(crate) recv: WorkQueue,
+    pub(crate) check_descriptor: bool,
+    pub(crate) handle: VIP_VI_HANDLE,
+    pub(crate) nic: Arc<Nic>,
+    attributes: VIP_VI_ATTRIBUTES,
+    user_data: VIP_PVOID,
+    /// The agent's name of the connection; set from `attach` to `detach`.
+    pub(crate) connection: Option<u64>,
+    /// The call at the agent that shall connect this VI.
+    pub(crate) attempt: Option<u64>,
+    /// The peer request of this VI, from the call to the taking of its result.
+    pub(crate) peer: Option<Arc<PeerAttempt>>,
+    /// Counts connections, so that a late event can be told from a new one.
+    pub(crate) epoch: u64,
+}
+
+// SAFETY: raw pointers in it are only used under the slot's lock.
+unsafe impl Send for Vi {}
+
+impl Vi {
+    /// Asks the plug-in to take what has arrived.
+    #[inline(always)]
+    pub(crate) fn progress(&mut self) {
+        if self.abi.state == CONNECTED {
+            // SAFETY: attached and locked.
+            unsafe { (self.progress)(&raw mut self.abi) };
+        }
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Waits until the partner touches no region that has gone.
+    pub(crate) fn quiesce(&mut self) {
+        if let Some(quiesce) = self.nic.ops.quiesce {
+            // SAFETY: attached and locked.
+            unsafe { quiesce(&raw mut self.abi) };
+        }
+    }
+
+    pub(crate) fn state(&self) -> VIP_VI_STATE {
+        match self.abi.state {
+            CONNECTED => VIP_VI_STATE::VIP_STATE_CONNECTED,
+            PENDING => VIP_VI_STATE::VIP_STATE_CONNECT_PENDING,
+            ERROR => VIP_VI_STATE::VIP_STATE_ERROR,
+            _ => VIP_VI_STATE::VIP_STATE_IDLE,
+        }
+    }
+
+    /// What the partner learns of this VI.
+    pub(crate) fn wire_attributes(&self) -> kagent_proto::Attributes {
+        kagent_proto::Attributes {
+            max_transfer_size: self.abi.max_transfer_size,
+            qos: 0,
+            reliability: self.abi.reliability,
+            rdma_write: self.abi.rdma_write,
+            rdma_read: self.abi.rdma_read,
+            reserved: 0,
+        }
+    }
+
+    fn take_attributes(&mut self, attributes: &VIP_VI_ATTRIBUTES, tag: u32) {
+        self.attributes = *attributes;
+        self.abi.max_transfer_size = attributes.MaxTransferSize as u64;
+        self.abi.ptag = tag;
+        self.abi.reliability = attributes.ReliabilityLevel;
+        self.abi.rdma_write = u8::from(attributes.EnableRdmaWrite != 0);
+        self.abi.rdma_read = u8::from(attributes.EnableRdmaRead != 0);
+    }
+}
+
+/// The VI behind a handle, locked.
+#[inline(always)]
+pub(crate) fn lock(handle: VIP_VI_HANDLE) -> Result<Guard<Vi>, Error> {
+    VIS.lock(handle).ok_or(Error::InvalidParameter)
+}
+
+/// Checks attributes in the order of VI-07 and gives the tag's number.
+fn check(nic: &Nic, attributes: &VIP_VI_ATTRIBUTES) -> Result<u32, Error> {
+    let level = attributes.ReliabilityLevel;
+    if level.count_ones() != 1 || level & nic.info.reliability_support == 0 {
+        return Err(Error::ReliabilityLevel);
+    }
+    let size = attributes.MaxTransferSize as u64;
+    if size == 0 || size > nic.info.transfer_max {
+        return Err(Error::Mtu);
+    }
+    if !attributes.QoS.is_null() {
+        return Err(Error::Qos);
+    }
+    let tag = if attributes.Ptag.is_null() && process::get().settings.null_ptag() {
+        crate::log_leniency!("a VI without a protection tag is used");
+        VIPL_PTAG_ANY
+    } else {
+        nic.ptags.lock().number(attributes.Ptag)?
+    };
+    if attributes.EnableRdmaRead != 0 && level & nic.info.rdma_read_support == 0 {
+        return Err(Error::RdmaRead);
+    }
+    Ok(tag)
+}
+
+/// VipCreateVi.
+pub fn create(
+    nic: VIP_NIC_HANDLE,
+    attributes: &VIP_VI_ATTRIBUTES,
+    send_cq: VIP_CQ_HANDLE,
+    recv_cq: VIP_CQ_HANDLE,
+) -> Result<VIP_VI_HANDLE, Error> {
+    let nic = nic::resolve(nic)?;
+    let send_cq = cq::for_vi(&nic, send_cq)?;
+    let recv_cq = cq::for_vi(&nic, recv_cq)?;
+    let tag = check(&nic, attributes)?;
+    let Some(index) = nic.vis.lock().take(nic.info.vis_max) else {
+        log::info!(target: "vi", "no more than {} VIs on one NIC handle", nic.info.vis_max);
+        return Err(Error::Resource);
+    };
+    let created = insert(&nic, index, attributes, tag, send_cq, recv_cq);
+    match created {
+        Ok(handle) => {
+            nic.ptags.lock().hold(tag);
+            Ok(handle)
+        }
+        Err(error) => {
+            nic.vis.lock().give(index);
+            Err(error)
+        }
+    }
+}
+
+fn insert(
+    nic: &Arc<Nic>,
+    index: u32,
+    attributes: &VIP_VI_ATTRIBUTES,
+    tag: u32,
+    send_cq: Option<&'static Slot<Cq>>,
+    recv_cq: Option<&'static Slot<Cq>>,
+) -> Result<VIP_VI_HANDLE, Error> {
+    let ops = &nic.ops;
+    let (Some(post_send), Some(post_recv), Some(progress)) =
+        (ops.post_send, ops.post_recv, ops.progress)
+    else {
+        return Err(Error::NotSupported);
+    };
+    let queue = |which: u32, cq: &Option<&'static Slot<Cq>>| vipl_queue {
+        entries: std::ptr::null_mut(),
+        mask: 0,
+        posted: 0,
+        completed: 0,
+        taken: 0,
+        signal: u32::from(cq.is_some()),
+        which,
+    };
+    let handle = VIS
+        .insert(&process::get().vis, |handle| {
+            let mut vi = Vi {
+                abi: vipl_vi {
+                    context: std::ptr::null_mut(),
+                    nic: nic.abi(),
+                    send: queue(0, &send_cq),
+                    recv: queue(1, &recv_cq),
+                    host: std::ptr::null_mut(),
+                    max_transfer_size: 0,
+                    index,
+                    ptag: 0,
+                    state: IDLE,
+                    reliability: 0,
+                    rdma_write: 0,
+                    rdma_read: 0,
+                },
+                post_send,
+                post_recv,
+                progress,
+                send: WorkQueue::new(send_cq),
+                recv: WorkQueue::new(recv_cq),
+                check_descriptor: process::get().settings.check_descriptor_memory(),
+                handle,
+                nic: nic.clone(),
+                attributes: *attributes,
+                user_data: std::ptr::null_mut(),
+                connection: None,
+                attempt: None,
+                peer: None,
+                epoch: 0,
+            };
+            vi.take_attributes(attributes, tag);
+            vi
+        })
+        .ok_or(Error::Resource)?;
+    let mut vi = lock(handle)?;
+    let host = std::ptr::from_mut(&mut *vi);
+    vi.abi.host = host.cast();
+    if let Some(vi_create) = ops.vi_create {
+        // SAFETY: the VI is new and locked.
+        if unsafe { vi_create(&raw mut vi.abi) } != VIPL_OK {
+            drop(VIS.remove(&process::get().vis, vi, handle));
+            return Err(Error::Resource);
+        }
+    }
+    let slot = std::ptr::from_ref(vi.slot()).cast_mut();
+    nic.vi_slots[index as usize].store(slot, Ordering::Release);
+    for cq in [send_cq, recv_cq].into_iter().flatten() {
+        cq::attach(cq);
+    }
+    Ok(handle)
+}
+
+/// VipDestroyVi.
+pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
+    let mut vi = lock(handle)?;
+    if vi.abi.state != IDLE {
+        return Err(Error::State);
+    }
+    let (send, recv) = (&vi.abi.send, &vi.abi.recv);
+    let left = send.posted.wrapping_sub(send.taken) + recv.posted.wrapping_sub(recv.taken);
+    if left > 0 {
+        if !process::get().settings.lenient_destroy() {
+            return Err(Error::Resource);
+        }
+        crate::log_leniency!("a VI with {left} descriptors on its queues was destroyed");
+    }
+    if let Some(vi_destroy) = vi.nic.ops.vi_destroy {
+        // SAFETY: not attached, locked, and made by `vi_create`.
+        unsafe { vi_destroy(&raw mut vi.abi) };
+    }
+    let index = vi.abi.index;
+    vi.nic.vi_slots[index as usize].store(std::ptr::null_mut(), Ordering::Release);
+    // Entries of this VI leave its CQs before the handle becomes invalid (spec §7.4).
+    for cq in [vi.send.cq, vi.recv.cq].into_iter().flatten() {
+        cq::detach(cq, handle);
+    }
+    let mut vi = VIS.remove(&process::get().vis, vi, handle);
+    free_ring(&mut vi.abi.send);
+    free_ring(&mut vi.abi.recv);
+    vi.nic.vis.lock().give(index);
+    vi.nic.ptags.lock().release(vi.abi.ptag);
+    let open = vi.send.notifications() + vi.recv.notifications();
+    vi.nic.events.watch(-(open as i32), &vi.nic);
+    // Threads that wait on it find the handle stale; a handler that runs for it is waited for.
+    vi.nic.wake();
+    vi.nic.events.forget_vi(handle);
+    Ok(())
+}
+
+/// What VipQueryVi tells.
+pub struct Query {
+    /// State of the VI.
+    pub state: VIP_VI_STATE,
+    /// Its attributes, as they were asked for.
+    pub attributes: VIP_VI_ATTRIBUTES,
+    /// The send queue holds no descriptor, complete ones included.
+    pub send_empty: bool,
+    /// The same of the receive queue.
+    pub recv_empty: bool,
+}
+
+/// VipQueryVi.
+pub fn query(handle: VIP_VI_HANDLE) -> Result<Query, Error> {
+    let vi = lock(handle)?;
+    Ok(Query {
+        state: vi.state(),
+        attributes: vi.attributes,
+        send_empty: vi.abi.send.posted == vi.abi.send.taken,
+        recv_empty: vi.abi.recv.posted == vi.abi.recv.taken,
+    })
+}
+
+/// VipSetViAttributes.
+pub fn set_attributes(handle: VIP_VI_HANDLE, attributes: &VIP_VI_ATTRIBUTES) -> Result<(), Error> {
+    let mut vi = lock(handle)?;
+    let tag = check(&vi.nic, attributes)?;
+    if vi.abi.state != IDLE {
+        return Err(Error::State);
+    }
+    let before = vi.abi.ptag;
+    vi.take_attributes(attributes, tag);
+    let mut ptags = vi.nic.ptags.lock();
+    ptags.release(before);
+    ptags.hold(tag);
+    Ok(())
+}
+
+/// VipSetUserData.
+pub fn set_user_data(handle: VIP_VI_HANDLE, data: VIP_PVOID) -> Result<(), Error> {
+    lock(handle)?.user_data = data;
+    Ok(())
+}
+
+/// VipGetUserData.
+pub fn user_data(handle: VIP_VI_HANDLE) -> Result<VIP_PVOID, Error> {
+    Ok(lock(handle)?.user_data)
+}
+
+/// Whether the memory of a descriptor is registered for this VI, segments included.
+pub(crate) fn descriptor_is_registered(vi: &Vi, descriptor: u64, memory: u32) -> bool {
+    let control = mem::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
+    // SAFETY: the control segment is registered; a fault is caught all the same.
+    let image = control.then(|| unsafe { vipl_guard::load_descriptor(descriptor as *const u8) });
+    image.and_then(Result::ok).is_some_and(|image| {
+        let bytes = 32 + 16 * u64::from(image.seg_count);
+        mem::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
+    })
+}

@@ -1,0 +1,128 @@
+//! The signal handler that sends a faulting routine to its exit. It only reads the table of ranges.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Instructions that may fault, and where they go on then.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// Address of the first instruction.
+    pub start: usize,
+    /// Address behind the last one.
+    pub end: usize,
+    /// Where to go on.
+    pub fixup: usize,
+}
+
+struct Slot {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    fixup: AtomicUsize,
+}
+
+/// One range per library or plug-in that has the routines.
+const RANGES_MAX: usize = 64;
+static RANGES: [Slot; RANGES_MAX] = [const {
+    Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), fixup: AtomicUsize::new(0) }
+}; RANGES_MAX];
+
+/// Adds a range; `false` when the table is full.
+pub fn register(range: Range) -> bool {
+    if range.start == range.end {
+        return true;
+    }
+    for slot in &RANGES {
+        match slot.start.compare_exchange(0, range.start, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                slot.fixup.store(range.fixup, Ordering::Relaxed);
+                // Release: a handler that sees the end sees the fixup too.
+                slot.end.store(range.end, Ordering::Release);
+                return true;
+            }
+            Err(taken) if taken == range.start => return true,
+            Err(_) => {}
+        }
+    }
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+mod fault {
+    use super::{Ordering, RANGES};
+    use std::sync::atomic::AtomicPtr;
+
+    /// What was there before, per signal; leaked, because a handler may run for ever.
+    pub(super) static BEFORE: [AtomicPtr<libc::sigaction>; 2] =
+        [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
+
+    pub(super) extern "C" fn on_fault(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+    ) {
+        let ucontext = context.cast::<libc::ucontext_t>();
+        // SAFETY: the kernel passes a valid context.
+        let rip = unsafe { &mut (*ucontext).uc_mcontext.gregs[libc::REG_RIP as usize] };
+        let at = *rip as usize;
+        for slot in &RANGES {
+            let start = slot.start.load(Ordering::Relaxed);
+            if start == 0 {
+                break;
+            }
+            if (start..slot.end.load(Ordering::Acquire)).contains(&at) {
+                *rip = slot.fixup.load(Ordering::Relaxed) as i64;
+                return;
+            }
+        }
+        pass_on(signal, info, context);
+    }
+
+    /// Gives the fault to the handler that was there before us.
+    fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        let index = usize::from(signal == libc::SIGBUS);
+        let before = BEFORE[index].load(Ordering::Acquire);
+        // SAFETY: set before the handler was installed, never freed.
+        let Some(before) = (unsafe { before.as_ref() }) else { return };
+        match before.sa_sigaction {
+            libc::SIG_DFL | libc::SIG_IGN => {
+                // SAFETY: puts the old disposition back; the instruction then faults again.
+                unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+            }
+            handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+                type Action =
+                    extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+                // SAFETY: SA_SIGINFO says that the handler has this signature.
+                let handler: Action = unsafe { std::mem::transmute(handler) };
+                handler(signal, info, context);
+            }
+            handler => {
+                // SAFETY: without SA_SIGINFO the handler takes the signal number.
+                let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+                handler(signal);
+            }
+        }
+    }
+}
+
+/// Installs the handler, once per process, and registers this crate's own routines.
+pub fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        register(crate::range());
+        #[cfg(target_arch = "x86_64")]
+        for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
+            // SAFETY: plain system calls on valid structures; the old action is leaked on purpose.
+            unsafe {
+                let mut before: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(signal, std::ptr::null(), &raw mut before) != 0 {
+                    continue;
+                }
+                fault::BEFORE[index].store(Box::into_raw(Box::new(before)), Ordering::Release);
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = fault::on_fault as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+                libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+            }
+        }
+    });
+}

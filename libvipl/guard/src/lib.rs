@@ -1,0 +1,56 @@
+//! Copies that survive a bad address.
+//!
+//! Descriptors and buffers belong to the program, which may unmap or write-protect them while they are
+//! posted. That is the program's mistake, but it must end as a protection error and not as a crash (spec
+//! §10.4), and it must not cost a system call per message. So every access of the data path to a
+//! program's memory goes through the few leaf routines of this crate. They are written in assembly,
+//! touch no stack, and return 0; when one of them faults, a handler for SIGSEGV and SIGBUS sends it to a
+//! common exit that returns 1. Faults anywhere else go to whatever handler was there before.
+//!
+//! A program that replaces the handler later and does not chain loses this protection and nothing else.
+//! On machines other than x86-64 the routines are plain copies.
+
+mod handler;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
+mod routines;
+
+pub use handler::{Range, install, register};
+pub use routines::{complete, copy, load_descriptor, range, store32};
+
+/// The fields of a descriptor that a provider reads, each read once.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// Segments that follow the control segment.
+    pub seg_count: u16,
+    /// Operation and flags.
+    pub control: u16,
+    /// Immediate data.
+    pub immediate: u32,
+    /// Total length.
+    pub length: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The first two segments, whether used or not.
+    pub segments: [Segment; 2],
+}
+
+/// One segment, address or data.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Virtual address.
+    pub address: u64,
+    /// Memory handle.
+    pub handle: u32,
+    /// Bytes; reserved in an address segment.
+    pub length: u32,
+}
+
+/// The memory could not be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+use super::*;
+
+fn page(protection: libc::c_int) -> *mut u8 {
+    // SAFETY: a fresh anonymous mapping.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            8192,
+            protection,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(page, libc::MAP_FAILED);
+    page.cast()
+}
+
+#[test]
+fn every_length_is_copied_exactly() {
+    install();
+    let from: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
+    for length in (0..1100).chain([2047, 2048, 2999]) {
+        let mut to = vec![0xEEu8; 3001];
+        // SAFETY: both ranges are ours.
+        unsafe { copy(to.as_mut_ptr(), from.as_ptr(), length) }.unwrap();
+        assert_eq!(&to[..length], &from[..length], "length {length}");
+        assert!(to[length..].iter().all(|&byte| byte == 0xEE), "length {length}");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn bad_addresses_are_errors() {
+    install();
+    let none = page(libc::PROT_NONE);
+    let read_only = page(libc::PROT_READ);
+    let good = page(libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: faults are what is tested; the memory is nobody else's.
+    unsafe {
+        for length in [1, 2, 5, 8, 9, 16, 17, 32, 33, 100, 767, 768, 5000] {
+            assert_eq!(copy(good, none, length), Err(Fault), "from, length {length}");
+            assert_eq!(copy(none, good, length), Err(Fault), "to, length {length}");
+            assert_eq!(copy(read_only, good, length), Err(Fault), "read only, length {length}");
+            assert_eq!(copy(good, read_only, length), Ok(()), "length {length}");
+        }
+        assert_eq!(load_descriptor(none), Err(Fault));
+        assert_eq!(complete(read_only, 1, 2, 3), Err(Fault));
+        assert_eq!(store32(none, 1), Err(Fault));
+        assert_eq!(store32(good, 7), Ok(()));
+    }
+}
+
+#[test]
+fn a_descriptor_is_read_field_by_field() {
+    install();
+    let mut bytes = [0u64; 8];
+    let raw = bytes.as_mut_ptr().cast::<u8>();
+    // SAFETY: 64 bytes of ours.
+    unsafe {
+        raw.add(12).cast::<u16>().write(2);
+        raw.add(14).cast::<u16>().write(5);
+        raw.add(20).cast::<u32>().write(0xDEAD);
+        raw.add(24).cast::<u32>().write(4096);
+        raw.add(32).cast::<u64>().write(0x1234_5678_9ABC);
+        raw.add(40).cast::<u32>().write(77);
+        raw.add(44).cast::<u32>().write(4096);
+        let image = load_descriptor(raw).unwrap();
+        assert_eq!((image.seg_count, image.control), (2, 5));
+        assert_eq!((image.immediate, image.length), (0xDEAD, 4096));
+        let first = Segment { address: 0x1234_5678_9ABC, handle: 77, length: 4096 };
+        assert_eq!(image.segments[0], first);
+        complete(raw, 9, 8, 1).unwrap();
+        assert_eq!(raw.add(20).cast::<u32>().read(), 9);
+        assert_eq!(raw.add(24).cast::<u32>().read(), 8);
+        assert_eq!(raw.add(28).cast::<u32>().read(), 1);
+    }
+}

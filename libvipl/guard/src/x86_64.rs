@@ -1,0 +1,197 @@
+//! The routines for x86-64. Everything between the first and the last label may fault.
+
+use core::arch::global_asm;
+
+use crate::{Fault, Image, Range};
+
+// System V: rdi, rsi, rdx are the arguments, eax the result. No routine writes to the stack, so the
+// common exit may simply return.
+global_asm!(
+    ".globl vipl_guard_first",
+    ".hidden vipl_guard_first",
+    ".globl vipl_guard_copy",
+    ".hidden vipl_guard_copy",
+    ".globl vipl_guard_load",
+    ".hidden vipl_guard_load",
+    ".globl vipl_guard_complete",
+    ".hidden vipl_guard_complete",
+    ".globl vipl_guard_store32",
+    ".hidden vipl_guard_store32",
+    ".globl vipl_guard_last",
+    ".hidden vipl_guard_last",
+    ".p2align 6",
+    "vipl_guard_first:",
+    // copy(to, from, bytes)
+    "vipl_guard_copy:",
+    "cmp rdx, 16",
+    "ja 3f",
+    "cmp rdx, 8",
+    "jae 2f",
+    "cmp rdx, 4",
+    "jae 1f",
+    "test rdx, rdx",
+    "je 9f",
+    "mov r8, rdx",
+    "shr r8, 1",
+    "movzx eax, byte ptr [rsi]",
+    "movzx r9d, byte ptr [rsi + r8]",
+    "movzx ecx, byte ptr [rsi + rdx - 1]",
+    "mov byte ptr [rdi], al",
+    "mov byte ptr [rdi + r8], r9b",
+    "mov byte ptr [rdi + rdx - 1], cl",
+    "9: xor eax, eax",
+    "ret",
+    "1: mov eax, dword ptr [rsi]",
+    "mov ecx, dword ptr [rsi + rdx - 4]",
+    "mov dword ptr [rdi], eax",
+    "mov dword ptr [rdi + rdx - 4], ecx",
+    "xor eax, eax",
+    "ret",
+    "2: mov rax, qword ptr [rsi]",
+    "mov rcx, qword ptr [rsi + rdx - 8]",
+    "mov qword ptr [rdi], rax",
+    "mov qword ptr [rdi + rdx - 8], rcx",
+    "xor eax, eax",
+    "ret",
+    "3: cmp rdx, 32",
+    "ja 4f",
+    "movups xmm0, xmmword ptr [rsi]",
+    "movups xmm1, xmmword ptr [rsi + rdx - 16]",
+    "movups xmmword ptr [rdi], xmm0",
+    "movups xmmword ptr [rdi + rdx - 16], xmm1",
+    "xor eax, eax",
+    "ret",
+    "4: cmp rdx, 768",
+    "jae 7f",
+    // 33 to 767 bytes: whole 32-byte blocks, then the last 32 bytes once more.
+    "lea rcx, [rsi + rdx - 32]",
+    "movups xmm2, xmmword ptr [rcx]",
+    "movups xmm3, xmmword ptr [rcx + 16]",
+    "lea r8, [rdi + rdx - 32]",
+    "5: movups xmm0, xmmword ptr [rsi]",
+    "movups xmm1, xmmword ptr [rsi + 16]",
+    "movups xmmword ptr [rdi], xmm0",
+    "movups xmmword ptr [rdi + 16], xmm1",
+    "add rsi, 32",
+    "add rdi, 32",
+    "cmp rdi, r8",
+    "jb 5b",
+    "movups xmmword ptr [r8], xmm2",
+    "movups xmmword ptr [r8 + 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    "7: mov rcx, rdx",
+    "rep movsb",
+    "xor eax, eax",
+    "ret",
+    // load_descriptor(image, descriptor): each field with its own width, so that the loads are
+    // forwarded from the stores with which the program has just written the descriptor.
+    "vipl_guard_load:",
+    "movzx eax, word ptr [rsi + 12]",
+    "movzx ecx, word ptr [rsi + 14]",
+    "mov r8d, dword ptr [rsi + 20]",
+    "mov r9d, dword ptr [rsi + 24]",
+    "mov word ptr [rdi], ax",
+    "mov word ptr [rdi + 2], cx",
+    "mov dword ptr [rdi + 4], r8d",
+    "mov dword ptr [rdi + 8], r9d",
+    "mov rax, qword ptr [rsi + 32]",
+    "mov ecx, dword ptr [rsi + 40]",
+    "mov r8d, dword ptr [rsi + 44]",
+    "mov qword ptr [rdi + 16], rax",
+    "mov dword ptr [rdi + 24], ecx",
+    "mov dword ptr [rdi + 28], r8d",
+    "mov rax, qword ptr [rsi + 48]",
+    "mov ecx, dword ptr [rsi + 56]",
+    "mov r8d, dword ptr [rsi + 60]",
+    "mov qword ptr [rdi + 32], rax",
+    "mov dword ptr [rdi + 40], ecx",
+    "mov dword ptr [rdi + 44], r8d",
+    "xor eax, eax",
+    "ret",
+    // complete(descriptor, immediate, length, status): status last, which is release order here.
+    "vipl_guard_complete:",
+    "mov dword ptr [rdi + 20], esi",
+    "mov dword ptr [rdi + 24], edx",
+    "mov dword ptr [rdi + 28], ecx",
+    "xor eax, eax",
+    "ret",
+    // store32(address, value)
+    "vipl_guard_store32:",
+    "mov dword ptr [rdi], esi",
+    "xor eax, eax",
+    "ret",
+    "vipl_guard_last:",
+    "mov eax, 1",
+    "ret",
+);
+
+unsafe extern "C" {
+    static vipl_guard_first: u8;
+    static vipl_guard_last: u8;
+    fn vipl_guard_copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
+    fn vipl_guard_load(image: *mut Image, descriptor: *const u8) -> u32;
+    fn vipl_guard_complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
+    fn vipl_guard_store32(address: *mut u8, value: u32) -> u32;
+}
+
+fn checked(result: u32) -> Result<(), Fault> {
+    if result == 0 { Ok(()) } else { Err(Fault) }
+}
+
+/// Where these routines are, for [`crate::register`].
+pub fn range() -> Range {
+    let first = &raw const vipl_guard_first as usize;
+    let last = &raw const vipl_guard_last as usize;
+    Range { start: first, end: last, fixup: last }
+}
+
+/// Copies `bytes` bytes; after a fault some of them may have been copied.
+///
+/// # Safety
+/// Neither range may be memory that this process's own Rust or C objects rely on not to change, and the
+/// ranges must not overlap. They need not be mapped.
+#[inline(always)]
+pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { vipl_guard_copy(to, from, bytes) })
+}
+
+/// Reads the fields of a descriptor that is aligned to 64 bytes.
+///
+/// # Safety
+/// `descriptor` is a program's descriptor; it need not be mapped.
+#[inline(always)]
+pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
+    let mut image = core::mem::MaybeUninit::<Image>::zeroed();
+    // SAFETY: faults are caught; every field of the image is an integer, so zero is valid.
+    unsafe {
+        checked(vipl_guard_load(image.as_mut_ptr(), descriptor))?;
+        Ok(image.assume_init())
+    }
+}
+
+/// Writes ImmediateData, Length and, last, Status.
+///
+/// # Safety
+/// `descriptor` is a program's descriptor, owned by the provider; it need not be mapped.
+#[inline(always)]
+pub unsafe fn complete(
+    descriptor: *mut u8,
+    immediate: u32,
+    length: u32,
+    status: u32,
+) -> Result<(), Fault> {
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { vipl_guard_complete(descriptor, immediate, length, status) })
+}
+
+/// Writes four bytes.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { vipl_guard_store32(address, value) })
+}

@@ -1,0 +1,129 @@
+//! Connections: client/server, peer-to-peer, disconnect (spec §3.8 to §3.15).
+
+use vipl_abi::*;
+use vipl_core::address::Address;
+use vipl_core::connection;
+
+use crate::edge::{entry, put, required};
+
+/// Reads an address of the caller, which may have any alignment (spec §2.2).
+///
+/// # Safety
+/// `address` is NULL or points to a network address whose lengths describe readable bytes.
+unsafe fn address(address: *mut VIP_NET_ADDRESS) -> Result<Address, vipl_core::Error> {
+    // SAFETY: not NULL; the rest is the caller's promise.
+    unsafe { Address::read(required(address)?) }
+}
+
+/// Waits for one connection request for the discriminator of `LocalAddr` (spec §3.8).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectWait(
+    NicHandle: VIP_NIC_HANDLE,
+    LocalAddr: *mut VIP_NET_ADDRESS,
+    Timeout: VIP_ULONG,
+    RemoteAddr: *mut VIP_NET_ADDRESS,
+    RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
+    ConnHandle: *mut VIP_CONN_HANDLE,
+) -> VIP_RETURN {
+    entry(|| {
+        let nic = vipl_core::nic::resolve(NicHandle)?;
+        let (remote, attributes) = (required(RemoteAddr)?, required(RemoteViAttribs)?);
+        let out = required(ConnHandle)?;
+        // SAFETY: the caller's address, as `address` asks.
+        let local = unsafe { address(LocalAddr) }?;
+        let incoming = connection::wait(&nic, &local, Timeout)?;
+        // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
+        unsafe {
+            incoming.remote.write(remote);
+            put(attributes, incoming.attributes);
+            put(out, incoming.handle);
+        }
+        Ok(())
+    })
+}
+
+/// Binds a request to an Idle VI (spec §3.9).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectAccept(
+    ConnHandle: VIP_CONN_HANDLE,
+    ViHandle: VIP_VI_HANDLE,
+) -> VIP_RETURN {
+    entry(|| connection::accept(ConnHandle, ViHandle))
+}
+
+/// Refuses a request (spec §3.10).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
+    entry(|| connection::reject(ConnHandle))
+}
+
+/// Asks a server for a connection; blocks until it ends one way or another (spec §3.11).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectRequest(
+    ViHandle: VIP_VI_HANDLE,
+    LocalAddr: *mut VIP_NET_ADDRESS,
+    RemoteAddr: *mut VIP_NET_ADDRESS,
+    Timeout: VIP_ULONG,
+    RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
+) -> VIP_RETURN {
+    entry(|| {
+        let out = required(RemoteViAttribs)?;
+        // SAFETY: the caller's addresses, as `address` asks.
+        let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
+        let attributes = connection::request(ViHandle, &local, &remote, Timeout)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, attributes) };
+        Ok(())
+    })
+}
+
+/// Ends the connection and makes the VI Idle (spec §3.12).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
+    entry(|| connection::disconnect(ViHandle))
+}
+
+/// Starts a peer-to-peer connection and returns at once (spec §3.13).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectPeerRequest(
+    ViHandle: VIP_VI_HANDLE,
+    LocalAddr: *mut VIP_NET_ADDRESS,
+    RemoteAddr: *mut VIP_NET_ADDRESS,
+    Timeout: VIP_ULONG,
+) -> VIP_RETURN {
+    entry(|| {
+        // SAFETY: the caller's addresses, as `address` asks.
+        let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
+        connection::peer_request(ViHandle, &local, &remote, Timeout)
+    })
+}
+
+/// Asks whether a peer-to-peer connection has come about (spec §3.14).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectPeerDone(
+    ViHandle: VIP_VI_HANDLE,
+    RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
+) -> VIP_RETURN {
+    entry(|| {
+        let out = required(RemoteViAttribs)?;
+        let attributes = connection::peer_done(ViHandle)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, attributes) };
+        Ok(())
+    })
+}
+
+/// Waits until a peer-to-peer connection has come about (spec §3.15).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectPeerWait(
+    ViHandle: VIP_VI_HANDLE,
+    RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
+) -> VIP_RETURN {
+    entry(|| {
+        let out = required(RemoteViAttribs)?;
+        let attributes = connection::peer_wait(ViHandle)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, attributes) };
+        Ok(())
+    })
+}

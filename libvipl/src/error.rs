@@ -1,0 +1,18 @@
+//! Asynchronous errors (spec §3.31).
+
+use vipl_abi::*;
+use vipl_core::events;
+
+use crate::edge::entry;
+
+/// Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipErrorCallback(
+    NicHandle: VIP_NIC_HANDLE,
+    Context: VIP_PVOID,
+    Handler: Option<
+        unsafe extern "C" fn(Context: VIP_PVOID, ErrorDesc: *mut VIP_ERROR_DESCRIPTOR),
+    >,
+) -> VIP_RETURN {
+    entry(|| events::set_error_handler(NicHandle, Context, Handler))
+}

@@ -1,0 +1,25 @@
+//! The C entry points of VIPL: what `libvipl.so.1` exports, and nothing else.
+//!
+//! Each entry point is three steps: check the pointers, let `vipl-core` resolve the handles and do the
+//! work, turn the result into a `VIP_RETURN`. One file per group of functions, in the order of the
+//! specification (§3); each function's own text there is its contract. No function of this library
+//! calls another one through its exported name, so a program may define a symbol of the same name.
+//!
+//! Every function may be called from every thread; none is async-signal-safe (spec §3.0, R4 and R10).
+
+#![allow(non_snake_case)]
+// What is public here is public to C.
+#![allow(unreachable_pub)]
+// The contract of every entry point is its section of the specification.
+#![allow(clippy::missing_safety_doc)]
+
+mod connection;
+mod cq;
+mod edge;
+mod error;
+mod ext;
+mod mem;
+mod nameservice;
+mod nic;
+mod queue;
+mod vi;

@@ -1,0 +1,94 @@
+//! Protection tags and memory registration (spec §3.16 to §3.19).
+
+use vipl_abi::*;
+use vipl_core::{mem, ptag};
+
+use crate::edge::{entry, put, required};
+
+/// Makes a new protection tag (spec §3.16).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipCreatePtag(
+    NicHandle: VIP_NIC_HANDLE,
+    Ptag: *mut VIP_PROTECTION_HANDLE,
+) -> VIP_RETURN {
+    entry(|| {
+        let out = required(Ptag)?;
+        let handle = ptag::create(NicHandle)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, handle) };
+        Ok(())
+    })
+}
+
+/// Destroys a protection tag that nothing uses (spec §3.16).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipDestroyPtag(
+    NicHandle: VIP_NIC_HANDLE,
+    Ptag: VIP_PROTECTION_HANDLE,
+) -> VIP_RETURN {
+    entry(|| ptag::destroy(NicHandle, Ptag))
+}
+
+/// Registers a range of memory (spec §3.17).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipRegisterMem(
+    NicHandle: VIP_NIC_HANDLE,
+    VirtualAddress: VIP_PVOID,
+    Length: VIP_ULONG,
+    MemAttribs: *mut VIP_MEM_ATTRIBUTES,
+    MemoryHandle: *mut VIP_MEM_HANDLE,
+) -> VIP_RETURN {
+    entry(|| {
+        let out = required(MemoryHandle)?;
+        // SAFETY: NULL, which the compatible mode admits, or the caller's structure, copied once.
+        let attributes =
+            (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
+        let handle = mem::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, handle) };
+        Ok(())
+    })
+}
+
+/// Ends a registration (spec §3.18).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipDeregisterMem(
+    NicHandle: VIP_NIC_HANDLE,
+    VirtualAddress: VIP_PVOID,
+    MemoryHandle: VIP_MEM_HANDLE,
+) -> VIP_RETURN {
+    entry(|| mem::deregister(NicHandle, VirtualAddress, MemoryHandle))
+}
+
+/// Tells the attributes of a region (spec §3.19).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipQueryMem(
+    NicHandle: VIP_NIC_HANDLE,
+    Address: VIP_PVOID,
+    MemHandle: VIP_MEM_HANDLE,
+    MemAttribs: *mut VIP_MEM_ATTRIBUTES,
+) -> VIP_RETURN {
+    entry(|| {
+        let out = required(MemAttribs)?;
+        let attributes = mem::query(NicHandle, Address, MemHandle)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, attributes) };
+        Ok(())
+    })
+}
+
+/// Changes the attributes of a region, all or none (spec §3.19).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipSetMemAttributes(
+    NicHandle: VIP_NIC_HANDLE,
+    Address: VIP_PVOID,
+    MemHandle: VIP_MEM_HANDLE,
+    MemAttribs: *mut VIP_MEM_ATTRIBUTES,
+) -> VIP_RETURN {
+    entry(|| {
+        let attributes = required(MemAttribs)?;
+        // SAFETY: checked; the structure is copied once.
+        let attributes = unsafe { attributes.read_unaligned() };
+        mem::set_attributes(NicHandle, Address, MemHandle, &attributes)
+    })
+}

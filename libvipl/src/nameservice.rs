@@ -1,0 +1,65 @@
+//! Name service (spec §3.32 to §3.34).
+
+use std::ffi::CStr;
+
+use vipl_abi::*;
+use vipl_core::address::Address as NetAddress;
+use vipl_core::{nameservice, nic};
+
+use crate::edge::{entry, required};
+
+/// Reads the table of names; NULL means the default file (spec §3.32).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipNSInit(NicHandle: VIP_NIC_HANDLE, NSInitInfo: VIP_PVOID) -> VIP_RETURN {
+    entry(|| {
+        let nic = nic::resolve(NicHandle)?;
+        // SAFETY: not NULL is a NUL-terminated path.
+        let path = (!NSInitInfo.is_null()).then(|| unsafe { CStr::from_ptr(NSInitInfo.cast()) });
+        nameservice::init(&nic, path)
+    })
+}
+
+/// Translates a name to an address; only the host part is written (spec §3.33).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipNSGetHostByName(
+    NicHandle: VIP_NIC_HANDLE,
+    Name: *mut VIP_CHAR,
+    Address: *mut VIP_NET_ADDRESS,
+    NameIndex: VIP_ULONG,
+) -> VIP_RETURN {
+    entry(|| {
+        let nic = nic::resolve(NicHandle)?;
+        let out = required(Address)?;
+        // SAFETY: not NULL; a NUL-terminated string.
+        let name = unsafe { CStr::from_ptr(required(Name)?) };
+        let host = nameservice::host_by_name(&nic, name, NameIndex)?;
+        // SAFETY: the caller has room for `4 + NicAddressLen` bytes.
+        unsafe { vipl_core::address::write_host(out, &host) };
+        Ok(())
+    })
+}
+
+/// Translates an address to its first name (spec §3.34).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipNSGetHostByAddr(
+    NicHandle: VIP_NIC_HANDLE,
+    Address: *mut VIP_NET_ADDRESS,
+    Name: *mut VIP_CHAR,
+    NameLen: *mut VIP_ULONG,
+) -> VIP_RETURN {
+    entry(|| {
+        let nic = nic::resolve(NicHandle)?;
+        let (address, name, length) = (required(Address)?, required(Name)?, required(NameLen)?);
+        // SAFETY: checked; the host bytes are the caller's promise.
+        let host = unsafe { NetAddress::read_host(address) }?;
+        let found = nameservice::name_by_host(&nic, &host)?;
+        // SAFETY: checked; `length` tells the room behind `name`.
+        unsafe { nameservice::give_name(&found, name, length) }
+    })
+}
+
+/// Forgets the table (spec §3.32).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
+    entry(|| nameservice::shutdown(&*nic::resolve(NicHandle)?))
+}

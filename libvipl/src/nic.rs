@@ -1,0 +1,65 @@
+//! NICs: VipOpenNic, VipCloseNic, VipQueryNic, VipQuerySystemManagementInfo (spec §3.1 to §3.3, §3.30).
+
+use std::ffi::CStr;
+
+use vipl_abi::*;
+use vipl_core::{Error, nic};
+
+use crate::edge::{entry, put, required};
+
+/// Opens the device that the device map gives for `DeviceName` (spec §3.1).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipOpenNic(
+    DeviceName: *const VIP_CHAR,
+    NicHandle: *mut VIP_NIC_HANDLE,
+) -> VIP_RETURN {
+    entry(|| {
+        required(DeviceName.cast_mut())?;
+        let out = required(NicHandle)?;
+        // SAFETY: not NULL; the caller passes a NUL-terminated string.
+        let name = unsafe { CStr::from_ptr(DeviceName) };
+        let handle = nic::open(name)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, handle) };
+        Ok(())
+    })
+}
+
+/// Ends the association of process and NIC (spec §3.2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
+    entry(|| nic::close(NicHandle))
+}
+
+/// Tells the properties of the NIC (spec §3.3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipQueryNic(
+    NicHandle: VIP_NIC_HANDLE,
+    NicAttribs: *mut VIP_NIC_ATTRIBUTES,
+) -> VIP_RETURN {
+    entry(|| {
+        let attributes = nic::query(NicHandle)?;
+        let out = required(NicAttribs)?;
+        // SAFETY: `out` was checked.
+        unsafe { put(out, attributes) };
+        Ok(())
+    })
+}
+
+/// Autodiscovery (spec §3.30).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipQuerySystemManagementInfo(
+    NicHandle: VIP_NIC_HANDLE,
+    InfoType: VIP_ULONG,
+    SysManInfo: VIP_PVOID,
+) -> VIP_RETURN {
+    entry(|| {
+        let nic = nic::resolve(NicHandle)?;
+        let list = required(SysManInfo)?.cast::<VIP_AUTODISCOVERY_LIST>();
+        if InfoType != VIP_SMI_AUTODISCOVERY {
+            return Err(Error::InvalidParameter);
+        }
+        // SAFETY: `list` is not NULL and for this InfoType points to an autodiscovery list.
+        unsafe { vipl_core::discovery::autodiscover(&nic, list) }
+    })
+}

@@ -1,0 +1,119 @@
+//! Work queues: post, done, wait, notify (spec §3.20 to §3.23). Post and done are the data path.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use vipl_abi::*;
+use vipl_core::queue::{self, Taken, Which};
+
+use crate::edge::{entry, put};
+
+/// Hands a descriptor that was taken off to the caller, as Done and Wait do (spec §3.21): NULL comes
+/// with every result that takes nothing.
+#[inline(always)]
+fn take(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Taken) -> VIP_RETURN {
+    if out.is_null() {
+        return VIP_RETURN::VIP_INVALID_PARAMETER;
+    }
+    let taken = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(taken) => taken,
+        Err(panic) => return vipl_core::bug::caught(&*panic),
+    };
+    if taken.result != VIP_RETURN::VIP_INVALID_PARAMETER {
+        // SAFETY: not NULL; the caller's output.
+        unsafe { put(out, taken.descriptor) };
+    }
+    taken.result
+}
+
+/// Posts to the send queue (spec §3.20).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipPostSend(
+    ViHandle: VIP_VI_HANDLE,
+    DescriptorPtr: *mut VIP_DESCRIPTOR,
+    MemoryHandle: VIP_MEM_HANDLE,
+) -> VIP_RETURN {
+    entry(|| queue::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle))
+}
+
+/// Posts to the receive queue (spec §3.20).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipPostRecv(
+    ViHandle: VIP_VI_HANDLE,
+    DescriptorPtr: *mut VIP_DESCRIPTOR,
+    MemoryHandle: VIP_MEM_HANDLE,
+) -> VIP_RETURN {
+    entry(|| queue::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle))
+}
+
+/// Takes a completed descriptor off the send queue (spec §3.21).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipSendDone(
+    ViHandle: VIP_VI_HANDLE,
+    DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
+) -> VIP_RETURN {
+    take(DescriptorPtr, || queue::done(ViHandle, Which::Send))
+}
+
+/// Takes a completed descriptor off the receive queue (spec §3.21).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipRecvDone(
+    ViHandle: VIP_VI_HANDLE,
+    DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
+) -> VIP_RETURN {
+    take(DescriptorPtr, || queue::done(ViHandle, Which::Recv))
+}
+
+/// Waits for a completed descriptor of the send queue (spec §3.22).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipSendWait(
+    ViHandle: VIP_VI_HANDLE,
+    Timeout: VIP_ULONG,
+    DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
+) -> VIP_RETURN {
+    take(DescriptorPtr, || queue::wait(ViHandle, Which::Send, Timeout))
+}
+
+/// Waits for a completed descriptor of the receive queue (spec §3.22).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipRecvWait(
+    ViHandle: VIP_VI_HANDLE,
+    Timeout: VIP_ULONG,
+    DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
+) -> VIP_RETURN {
+    take(DescriptorPtr, || queue::wait(ViHandle, Which::Recv, Timeout))
+}
+
+/// Asks for one call of `Handler`, for the next completion of the send queue (spec §3.23).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipSendNotify(
+    ViHandle: VIP_VI_HANDLE,
+    Context: VIP_PVOID,
+    Handler: Option<
+        unsafe extern "C" fn(
+            Context: VIP_PVOID,
+            NicHandle: VIP_NIC_HANDLE,
+            ViHandle: VIP_VI_HANDLE,
+            DescriptorPtr: *mut VIP_DESCRIPTOR,
+        ),
+    >,
+) -> VIP_RETURN {
+    entry(|| queue::notify(ViHandle, Which::Send, Context, Handler))
+}
+
+/// Asks for one call of `Handler`, for the next completion of the receive queue (spec §3.23).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipRecvNotify(
+    ViHandle: VIP_VI_HANDLE,
+    Context: VIP_PVOID,
+    Handler: Option<
+        unsafe extern "C" fn(
+            Context: VIP_PVOID,
+            NicHandle: VIP_NIC_HANDLE,
+            ViHandle: VIP_VI_HANDLE,
+            DescriptorPtr: *mut VIP_DESCRIPTOR,
+        ),
+    >,
+) -> VIP_RETURN {
+    entry(|| queue::notify(ViHandle, Which::Recv, Context, Handler))
+}
+

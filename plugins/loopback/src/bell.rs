@@ -1,0 +1,142 @@
+//! The bell page of a NIC: how partners wake it, and which of its VIs have something.
+//!
+//! ```text
+//!   line 0   ring    counts everything that may have to be looked at; sleepers sleep on it
+//!   line 1   want    not 0: somebody sleeps; partners read it after every message, seldom written
+//!   line 2…  ready   one bit per VI
+//! ```
+//!
+//! A sleeper announces itself in `want` and looks once more; a sender writes its message and looks at
+//! `want`. One of the two must see the other, which needs a full fence on both sides. Sending is far more
+//! frequent than going to sleep, so the sleeper pays for both: `membarrier` makes every processor that
+//! runs a process of ours execute a fence. Where it is not available, `fences` tells senders to do it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::nic::VIS_MAX;
+
+const WORDS: usize = VIS_MAX as usize / 64;
+
+/// What `bell` looks like in shared memory; all zero at first.
+#[repr(C, align(64))]
+pub(crate) struct Bell {
+    ring: AtomicU32,
+    pad0: [u32; 15],
+    want: AtomicU32,
+    fences: AtomicU32,
+    pad1: [u32; 14],
+    ready: [AtomicU64; WORDS],
+}
+
+const _: () = assert!(size_of::<Bell>() <= 4096);
+
+/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and its registration.
+const GLOBAL_EXPEDITED: i32 = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+
+fn membarrier(command: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+impl Bell {
+    /// The owner's set-up: this process takes part in other processes' barriers.
+    pub(crate) fn prepare(&self) {
+        let works = membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED);
+        self.fences.store(u32::from(!works), Ordering::Release);
+    }
+
+    /// Wakes the owner if somebody sleeps. Called after something was published.
+    #[inline(always)]
+    pub(crate) fn ring_if_wanted(&self, own_fences: bool) {
+        if own_fences || self.fences.load(Ordering::Relaxed) != 0 {
+            fence(Ordering::SeqCst);
+        } else {
+            // The processor's fence comes from the sleeper's `membarrier`; the compiler must obey too.
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        }
+        if self.want.load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    /// Wakes everybody who sleeps on this bell.
+    #[cold]
+    pub(crate) fn ring(&self) {
+        self.ring.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the futex is in memory that both map.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.ring.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
+        }
+    }
+
+    /// Marks a VI of the owner.
+    #[inline(always)]
+    pub(crate) fn mark(&self, index: u32) {
+        if let Some(word) = self.ready.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::Release);
+        }
+    }
+
+    /// Takes marks off, as many as there is room for.
+    #[inline]
+    pub(crate) fn take_marks(&self, indices: &mut [u32]) -> usize {
+        let mut found = 0;
+        for (place, word) in self.ready.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 || found + 64 > indices.len() {
+                continue;
+            }
+            // Acquire pairs with `mark`: what was published before it is seen.
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                indices[found] = place as u32 * 64 + bits.trailing_zeros();
+                found += 1;
+                bits &= bits - 1;
+            }
+        }
+        found
+    }
+
+    /// Announces a sleeper of the owner; gives what `sleep` needs.
+    pub(crate) fn arm(&self) -> u32 {
+        let epoch = self.ring.load(Ordering::SeqCst);
+        self.want.fetch_add(1, Ordering::SeqCst);
+        if self.fences.load(Ordering::Relaxed) == 0 {
+            membarrier(GLOBAL_EXPEDITED);
+        }
+        epoch
+    }
+
+    /// Sleeps until the bell has rung since `arm`, and takes the announcement back.
+    pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        if timeout_ns > 0 {
+            self.wait(epoch, timeout_ns);
+        }
+        self.want.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn wait(&self, epoch: u32, timeout_ns: u64) {
+        let time = libc::timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+        };
+        let limit = if timeout_ns == u64::MAX { std::ptr::null() } else { &raw const time };
+        // SAFETY: the futex is in memory that both map; the time is valid.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.ring.as_ptr(),
+                libc::FUTEX_WAIT,
+                epoch,
+                limit,
+                0,
+                0,
+            );
+        }
+    }
+
+    /// Whether this process must fence itself before it looks at anybody's `want`.
+    pub(crate) fn needs_fences(&self) -> bool {
+        self.fences.load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,234 @@
+//! The beginning and the end of a connection.
+//!
+//! A side that leaves says why in one word of its own line. The other side first takes every message
+//! that arrived before, and every acknowledgement, and then acts on the reason. No message is needed
+//! for it, so it works when the ring is full.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use vipl_abi::*;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::{Host, Port, Queue, Status};
+
+use crate::mem::Reach;
+use crate::nic::LoopbackNic;
+use crate::ring::{Ends, Outbox, SEGMENT};
+use crate::shm::Mapping;
+use crate::vi::{Link, carries_immediate};
+
+/// How long the end of a connection waits for a partner that is copying (spec §3.12).
+const COPY_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Why a side has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Closed(pub(crate) u32);
+
+impl Closed {
+    /// VipDisconnect.
+    pub(crate) const DISCONNECTED: Closed = Closed(1);
+    /// An error of its own, which its own descriptor tells.
+    pub(crate) const LOST: Closed = Closed(2);
+    /// A message could not be received: the next one that is not acknowledged.
+    pub(crate) const RECEIVE_FAILED: Closed = Closed(3);
+    /// The initiator found its RDMA Write not permitted at the target, which reads this.
+    pub(crate) const WRITE_REFUSED: Closed = Closed(4);
+    /// The same for an RDMA Read.
+    pub(crate) const READ_REFUSED: Closed = Closed(5);
+    /// The sender found no receive descriptor at the receiver, which reads this.
+    pub(crate) const EMPTY: Closed = Closed(6);
+    /// The target refused the RDMA operation that is under way, and reported it itself.
+    pub(crate) const TARGET_REFUSED: Closed = Closed(7);
+}
+
+/// A word that partners read to see whether they can read this process at all.
+static PROBE: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn attach(
+    nic: &LoopbackNic,
+    port: &Port,
+    connection: &vipl_connection,
+) -> Result<Box<Link>, Status> {
+    let failed = |error: std::io::Error| {
+        Host::get().log(VIPL_LOG_ERROR, &format!("loopback: cannot map a connection: {error}"));
+        Status::Resource
+    };
+    if (connection.segment_bytes as usize) < SEGMENT {
+        return Err(failed(std::io::Error::other("the segment is too small")));
+    }
+    let segment = Mapping::open(connection.segment_fd, SEGMENT, true).map_err(failed)?;
+    let partner_nic = nic.partner(connection.partner_nic, connection.partner_fds).map_err(failed)?;
+    // SAFETY: the mapping lives in the link, behind the view.
+    let ends = unsafe { Ends::new(segment.base(), connection.side) };
+    let posted_base = port.completed(Queue::Recv);
+    let link = Box::new(Link {
+        ends,
+        arrived: 0,
+        outbox: Outbox::new(),
+        partner_posted: 0,
+        messages: 0,
+        posted_base,
+        outstanding: VecDeque::new(),
+        halted: false,
+        waiting: false,
+        fences: nic.fences,
+        carry_immediate: carries_immediate(port),
+        partner_index: connection.partner_vi,
+        own_index: port.vi().index,
+        reach: Reach::Unknown,
+        partner_nic,
+        sending: None,
+        reading: false,
+        receiving: None,
+        writing: None,
+        serving: None,
+        partner_rdma_write: connection.partner_rdma_write != 0,
+        partner_rdma_read: connection.partner_rdma_read != 0,
+        watch: nic.watch.clone(),
+        _segment: segment,
+    });
+    introduce(&link, port);
+    nic.watch.add(link.own_index);
+    if link.ends.partner().waiting.load(Ordering::SeqCst) != 0 {
+        link.kick_hard();
+    }
+    Ok(link)
+}
+
+/// Fills in this side's line.
+fn introduce(link: &Link, port: &Port) {
+    let own = link.ends.own();
+    let secret = PROBE.load(Ordering::Relaxed);
+    if secret == 0 {
+        let fresh = Host::get().now_ns() ^ u64::from(std::process::id()).rotate_left(40) | 1;
+        let _ = PROBE.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    own.pid.store(std::process::id(), Ordering::Relaxed);
+    own.ptag.store(port.vi().ptag, Ordering::Relaxed);
+    own.probe_at.store(PROBE.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
+    own.probe.store(PROBE.load(Ordering::Relaxed), Ordering::Relaxed);
+    own.posted.store(link.posted_count(port), Ordering::Relaxed);
+    // Release: whoever sees it sees the line.
+    own.attached.store(1, Ordering::Release);
+    fence(Ordering::SeqCst);
+}
+
+pub(crate) fn detach(link: Link) {
+    link.close(Closed::DISCONNECTED);
+    wait_for_copies(&link.ends);
+}
+
+/// Waits until the partner does not touch this process's memory. It looks whether the connection is
+/// closed, and whether a region exists, only after it has announced that it copies.
+pub(crate) fn wait_for_copies(ends: &Ends) {
+    fence(Ordering::SeqCst);
+    let copying = &ends.partner().copying;
+    let before = copying.load(Ordering::SeqCst);
+    if before % 2 == 0 {
+        return;
+    }
+    let end = Instant::now() + COPY_TIME_MAX;
+    while copying.load(Ordering::SeqCst) == before && Instant::now() < end {
+        std::thread::yield_now();
+    }
+}
+
+impl Link {
+    /// Says why this side leaves; the first reason counts.
+    #[cold]
+    pub(crate) fn close(&self, reason: Closed) {
+        let closed = &self.ends.own().closed;
+        let first = closed.compare_exchange(0, reason.0, Ordering::SeqCst, Ordering::SeqCst);
+        if first.is_ok() {
+            self.kick_hard();
+        }
+    }
+
+    /// Ends the connection from this side.
+    #[cold]
+    pub(crate) fn die(&mut self, port: &Port, reason: Closed, cause: i32, opcode: u32) {
+        self.halted = true;
+        self.close(reason);
+        port.fail(cause, opcode, std::ptr::null_mut());
+    }
+
+    /// The partner has left, and everything from before has been taken.
+    #[cold]
+    pub(crate) fn partner_closed(&mut self, port: &Port, reason: Closed) {
+        self.refresh(port);
+        if !port.is_connected() {
+            return;
+        }
+        let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+        let code = |code: VIP_ERROR_CODE| code as i32;
+        match reason {
+            Closed::DISCONNECTED => self.die(port, Closed::LOST, VIPL_CAUSE_DISCONNECTED, 0),
+            Closed::RECEIVE_FAILED => {
+                let told = self.blame_first(port, receive_failure(port));
+                self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
+            }
+            Closed::TARGET_REFUSED => {
+                let told = self.blame_first(port, target_refusal(port));
+                self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
+            }
+            Closed::WRITE_REFUSED => {
+                let cause = code(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT);
+                self.die(port, Closed::LOST, cause, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+            }
+            Closed::READ_REFUSED => {
+                let cause = code(VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT);
+                self.die(port, Closed::LOST, cause, VIP_STATUS_OP_RDMA_READ);
+            }
+            Closed::EMPTY => {
+                let cause = code(VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY);
+                self.die(port, Closed::RECEIVE_FAILED, cause, VIP_STATUS_OP_RECEIVE);
+            }
+            _ => self.die(port, Closed::LOST, lost, 0),
+        }
+    }
+
+    /// Completes the oldest descriptor that is under way with an error, if there is one.
+    fn blame_first(&mut self, port: &Port, error: Option<u32>) -> bool {
+        let under_way = !self.outstanding.is_empty() || self.sending.is_some() || self.reading;
+        let (Some(error), true) = (error, under_way) else { return false };
+        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        // SAFETY: a posted descriptor; faults are caught.
+        let control = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) };
+        let opcode = match control.map_or(0, |image| image.control) & VIP_CONTROL_OP_MASK {
+            VIP_CONTROL_OP_RDMAWRITE => VIP_STATUS_OP_RDMA_WRITE,
+            VIP_CONTROL_OP_RDMAREAD => VIP_STATUS_OP_RDMA_READ,
+            _ => VIP_STATUS_OP_SEND,
+        };
+        self.outstanding.clear();
+        port.complete(Queue::Send, error | opcode, None)
+    }
+
+    /// The agent says so; what lies in the ring still counts.
+    pub(crate) fn partner_gone(&mut self, nic: &LoopbackNic, port: &Port, orderly: bool) {
+        self.drain(nic, port);
+        if port.is_connected() {
+            self.refresh(port);
+        }
+        if port.is_connected() {
+            let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+            let cause = if orderly { VIPL_CAUSE_DISCONNECTED } else { lost };
+            self.die(port, Closed::LOST, cause, 0);
+        }
+    }
+}
+
+/// What a send says whose message could not be received (E6 to E8).
+fn receive_failure(port: &Port) -> Option<u32> {
+    match port.vi().reliability {
+        VIP_SERVICE_RELIABLE_RECEPTION => Some(VIP_STATUS_REMOTE_DESC_ERROR),
+        _ => Some(VIP_STATUS_TRANSPORT_ERROR),
+    }
+}
+
+/// What an RDMA operation says that the target refused (E9, E10, E13). A write under Reliable Delivery
+/// was complete when its data had left.
+fn target_refusal(_port: &Port) -> Option<u32> {
+    Some(VIP_STATUS_RDMA_PROT_ERROR)
+}

@@ -1,0 +1,77 @@
+//! VIA between the processes of one host, over shared memory: no privilege, no configuration.
+//!
+//! Each connection has one segment with a ring of slots per direction (`ring`). A small message travels
+//! in the slot that announces it, a larger one in the ring's payload area; the receiver copies it out.
+//! What is larger still is announced only: the receiver fetches it from the sender's memory in one copy.
+//! RDMA is one copy too, made by the initiator without any help from the target. Where the kernel does
+//! not let one process touch another's memory, all of that goes through the payload area in pieces.
+//!
+//! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that
+//! the partner writes is hostile input: it is read once, checked, and can only hurt this connection.
+//!
+//! | file | is |
+//! | --- | --- |
+//! | `nic` | one opening: attributes, the bell that wakes sleepers, the table of regions |
+//! | `vi` | one VI's part: the connection, and what is under way |
+//! | `ring` | the layout of the segment, and its two ends |
+//! | `queue` | the send doorbell: from descriptors to slots |
+//! | `progress` | the receive side: from slots to descriptors; acknowledgements |
+//! | `rdma` | both sides of RDMA Write and Read |
+//! | `mem` | copies between processes |
+//! | `cm` | attach, detach, and how a broken connection is told |
+//! | `watch` | the thread that makes progress while the program does not |
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("loopback needs memfd, futex and process_vm_*: Linux");
+
+mod bell;
+mod cm;
+mod mem;
+mod nic;
+mod progress;
+mod queue;
+mod rdma;
+mod ring;
+mod shm;
+mod vi;
+mod watch;
+
+use std::ffi::CStr;
+
+use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info};
+use vipl_plugin_sdk::{Provider, Status};
+
+/// Name of the plug-in, for settings and counters.
+pub(crate) const NAME: &CStr = c"loopback";
+
+/// The plug-in.
+pub struct Loopback;
+
+impl Provider for Loopback {
+    const NAME: &'static CStr = NAME;
+    const VERSION: &'static CStr = c"0.1.0";
+    type Nic = nic::LoopbackNic;
+
+    fn claim(name: &str) -> Option<(i32, String)> {
+        match name {
+            "via_lo" | "loopback" => Some((100, String::new())),
+            // "The best device present": every device that leaves this host is better.
+            "VINIC" | "VINIC0" => Some((1, String::new())),
+            _ => None,
+        }
+    }
+
+    fn devices() -> Vec<String> {
+        vec!["via_lo".to_owned()]
+    }
+
+    fn open(
+        argument: &str,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<Self::Nic, Status> {
+        nic::LoopbackNic::open(argument, nic, info)
+    }
+}
+
+vipl_plugin_sdk::plugin!(Loopback);

@@ -1,0 +1,359 @@
+//! Copies between the memories of two processes, or of one.
+
+use std::sync::atomic::{Ordering, fence};
+
+use vipl_guard::Segment;
+use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
+use vipl_plugin_sdk::Host;
+
+use crate::nic::LoopbackNic;
+use crate::vi::Link;
+
+/// Bytes of one system call, so that the end of a connection waits for little.
+const CALL_BYTES_MAX: u64 = 512 << 10;
+/// Pieces of one system call.
+const PIECES_MAX: usize = 64;
+
+/// How this side touches the partner's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Not known yet: the partner is not there.
+    Unknown,
+    /// Both sides are in this process.
+    Same,
+    /// By `process_vm_readv` and `process_vm_writev`.
+    Process(i32),
+    /// Not at all.
+    None,
+}
+
+/// Which way the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the partner to this side.
+    Fetch,
+    /// From this side to the partner.
+    Place,
+}
+
+/// Why a copy ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyError {
+    /// An address is bad, on one side or the other.
+    Fault,
+    /// The partner has left meanwhile.
+    Closed,
+}
+
+/// Walks over a list of segments.
+struct Cursor<'a> {
+    segments: &'a [Segment],
+    offset: u64,
+}
+
+impl Cursor<'_> {
+    /// The next contiguous piece of at most `most` bytes.
+    fn next(&mut self, most: u64) -> Option<(u64, u64)> {
+        loop {
+            let segment = self.segments.first()?;
+            let left = u64::from(segment.length) - self.offset;
+            if left == 0 {
+                self.segments = &self.segments[1..];
+                self.offset = 0;
+                continue;
+            }
+            let bytes = left.min(most);
+            let at = segment.address + self.offset;
+            self.offset += bytes;
+            return Some((at, bytes));
+        }
+    }
+}
+
+impl Link {
+    /// Finds out how the partner's memory can be touched, once the partner is there, and tells it.
+    pub(crate) fn find_reach(&mut self, nic: &LoopbackNic) {
+        let partner = self.ends.partner();
+        if self.reach != Reach::Unknown || partner.attached.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let pid = partner.pid.load(Ordering::Relaxed) as i32;
+        let (at, value) =
+            (partner.probe_at.load(Ordering::Relaxed), partner.probe.load(Ordering::Relaxed));
+        let same = pid as u32 == std::process::id() && at == self.ends.own().probe_at.load(Ordering::Relaxed);
+        self.reach = if same && nic.single_copy {
+            Reach::Same
+        } else if nic.single_copy && probe(pid, at) == Some(value) {
+            Reach::Process(pid)
+        } else {
+            LoopbackNic::count(nic.counters.single_copy_refused, 1);
+            if nic.single_copy {
+                let text = format!(
+                    "loopback: the kernel does not let this process touch the memory of process {pid} \
+                     (ptrace scope, user, or name space); large messages go through shared memory"
+                );
+                Host::get().log(VIPL_LOG_INFO, &text);
+            }
+            Reach::None
+        };
+        let told = if self.reach == Reach::None { 2 } else { 1 };
+        self.ends.own().reach.store(told, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
+            self.kick_hard();
+        }
+    }
+
+    /// Copies between local segments and remote ones of the same total length. While it copies, this
+    /// side says so, and looks whether the partner has left, and `permitted`, only after saying it.
+    pub(crate) fn copy(
+        &self,
+        way: Way,
+        local: &[Segment],
+        remote: &[Segment],
+        mut permitted: impl FnMut() -> bool,
+    ) -> Result<u64, CopyError> {
+        let (mut local, mut remote) =
+            (Cursor { segments: local, offset: 0 }, Cursor { segments: remote, offset: 0 });
+        let mut total = 0;
+        loop {
+            self.announce_copy();
+            let step = if self.ends.partner().closed.load(Ordering::SeqCst) != 0 {
+                Err(CopyError::Closed)
+            } else if !permitted() {
+                Err(CopyError::Fault)
+            } else {
+                match self.reach {
+                    Reach::Same => copy_within(way, &mut local, &mut remote),
+                    Reach::Process(pid) => copy_across(pid, way, &mut local, &mut remote),
+                    Reach::Unknown | Reach::None => Err(CopyError::Fault),
+                }
+            };
+            self.announce_copy();
+            match step? {
+                0 => return Ok(total),
+                bytes => total += bytes,
+            }
+        }
+    }
+
+    /// Turns this side's "I am copying" on or off.
+    fn announce_copy(&self) {
+        self.ends.own().copying.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+fn probe(pid: i32, at: u64) -> Option<u64> {
+    let mut value = 0u64;
+    let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(at as usize), iov_len: 8 };
+    // SAFETY: one local word; the kernel checks the remote one.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    (read == 8).then_some(value)
+}
+
+fn copy_within(way: Way, local: &mut Cursor<'_>, remote: &mut Cursor<'_>) -> Result<u64, CopyError> {
+    let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else { return Ok(0) };
+    let mut done = 0;
+    while done < bytes {
+        let (far, piece) = remote.next(bytes - done).ok_or(CopyError::Fault)?;
+        let pointer = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
+        let (near, far) = (pointer(near + done), pointer(far));
+        let (to, from) = if way == Way::Fetch { (near, far) } else { (far, near) };
+        // The last eight bytes become visible after all others (spec §5.4).
+        let (body, tail) = if piece > 8 { (piece - 8, 8) } else { (0, piece) };
+        // SAFETY: program memory of this process; faults are caught.
+        unsafe {
+            vipl_guard::copy(to, from, body as usize)
+                .and_then(|()| {
+                    let (to, from) = (to.wrapping_add(body as usize), from.wrapping_add(body as usize));
+                    vipl_guard::copy(to, from, tail as usize)
+                })
+                .map_err(|_| CopyError::Fault)?;
+        }
+        done += piece;
+    }
+    Ok(bytes)
+}
+
+/// One system call's worth.
+fn copy_across(
+    pid: i32,
+    way: Way,
+    local: &mut Cursor<'_>,
+    remote: &mut Cursor<'_>,
+) -> Result<u64, CopyError> {
+    const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let mut near = [EMPTY; PIECES_MAX];
+    let mut far = [EMPTY; PIECES_MAX + 1];
+    let (mut near_count, mut far_count) = (0, 0);
+    let mut bytes = 0;
+    while near_count < PIECES_MAX && bytes < CALL_BYTES_MAX {
+        let Some((at, length)) = local.next(CALL_BYTES_MAX - bytes) else { break };
+        near[near_count] = iovec(at, length);
+        near_count += 1;
+        bytes += length;
+    }
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let mut matched = 0;
+    while matched < bytes {
+        if far_count == PIECES_MAX {
+            return copy_rest(pid, way, &near[..near_count], &far[..far_count], matched, bytes, remote);
+        }
+        let (at, length) = remote.next(bytes - matched).ok_or(CopyError::Fault)?;
+        far[far_count] = iovec(at, length);
+        far_count += 1;
+        matched += length;
+    }
+    split_tail(&mut far, &mut far_count);
+    call(pid, way, &near[..near_count], &far[..far_count], bytes)?;
+    Ok(bytes)
+}
+
+/// More remote pieces than one call takes: copies piece by piece.
+#[cold]
+fn copy_rest(
+    pid: i32,
+    way: Way,
+    near: &[libc::iovec],
+    far: &[libc::iovec],
+    matched: u64,
+    bytes: u64,
+    remote: &mut Cursor<'_>,
+) -> Result<u64, CopyError> {
+    let segment = |v: &libc::iovec| Segment {
+        address: v.iov_base.expose_provenance() as u64,
+        handle: 0,
+        length: v.iov_len as u32,
+    };
+    let near: Vec<Segment> = near.iter().map(segment).collect();
+    let mut far: Vec<Segment> = far.iter().map(segment).collect();
+    let mut matched = matched;
+    while matched < bytes {
+        let (address, length) = remote.next(bytes - matched).ok_or(CopyError::Fault)?;
+        far.push(Segment { address, handle: 0, length: length as u32 });
+        matched += length;
+    }
+    let (mut near, mut far) =
+        (Cursor { segments: &near, offset: 0 }, Cursor { segments: &far, offset: 0 });
+    let mut done = 0;
+    while done < bytes {
+        let (at, length) = near.next(CALL_BYTES_MAX).ok_or(CopyError::Fault)?;
+        let mut part = 0;
+        while part < length {
+            let (there, piece) = far.next(length - part).ok_or(CopyError::Fault)?;
+            call(pid, way, &[iovec(at + part, piece)], &[iovec(there, piece)], piece)?;
+            part += piece;
+        }
+        done += length;
+    }
+    Ok(bytes)
+}
+
+/// Makes the last eight remote bytes a piece of their own: the kernel copies pieces in order.
+fn split_tail(far: &mut [libc::iovec; PIECES_MAX + 1], count: &mut usize) {
+    let last = far[*count - 1];
+    if last.iov_len > 8 {
+        let at = last.iov_base.expose_provenance() as u64;
+        let body = last.iov_len as u64 - 8;
+        far[*count - 1] = iovec(at, body);
+        far[*count] = iovec(at + body, 8);
+        *count += 1;
+    }
+}
+
+fn iovec(at: u64, length: u64) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
+        iov_len: length as usize,
+    }
+}
+
+fn call(
+    pid: i32,
+    way: Way,
+    near: &[libc::iovec],
+    far: &[libc::iovec],
+    bytes: u64,
+) -> Result<(), CopyError> {
+    let (near_count, far_count) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
+    // SAFETY: the kernel checks every address of both lists.
+    let copied = unsafe {
+        match way {
+            Way::Fetch => {
+                libc::process_vm_readv(pid, near.as_ptr(), near_count, far.as_ptr(), far_count, 0)
+            }
+            Way::Place => {
+                libc::process_vm_writev(pid, near.as_ptr(), near_count, far.as_ptr(), far_count, 0)
+            }
+        }
+    };
+    if copied == bytes as isize { Ok(()) } else { Err(CopyError::Fault) }
+}
+
+/// Whether this side's own memory can be accessed, page by page: tells whose fault a failed copy was.
+pub(crate) fn is_accessible(segments: &[Segment], write: bool) -> bool {
+    segments.iter().filter(|segment| segment.length > 0).all(|segment| {
+        let end = segment.address + u64::from(segment.length);
+        let mut at = segment.address;
+        while at < end {
+            let place = std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
+            let mut byte = 0u8;
+            // SAFETY: faults are caught; the byte is written back as it was read.
+            let accessible = unsafe {
+                vipl_guard::copy(&raw mut byte, place, 1).is_ok()
+                    && (!write || vipl_guard::copy(place, &raw const byte, 1).is_ok())
+            };
+            if !accessible {
+                return false;
+            }
+            at = (at & !4095) + 4096;
+        }
+        true
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(memory: &[u8], cuts: &[usize]) -> Vec<Segment> {
+        let mut at = 0;
+        cuts.iter()
+            .map(|&length| {
+                let address = memory[at..].as_ptr().expose_provenance() as u64;
+                at += length;
+                Segment { address, handle: 0, length: length as u32 }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn both_ways_of_copying_gather_and_scatter() {
+        vipl_guard::install();
+        let from: Vec<u8> = (0..5000u32).map(|i| (i * 13 + 5) as u8).collect();
+        for across in [false, true] {
+            let to = vec![0u8; 5000];
+            let local = segments(&from, &[1, 0, 700, 4299]);
+            let remote = segments(&to, &(0..100).map(|_| 50).collect::<Vec<_>>());
+            let (mut near, mut far) = (
+                Cursor { segments: &local, offset: 0 },
+                Cursor { segments: &remote, offset: 0 },
+            );
+            loop {
+                let bytes = if across {
+                    copy_across(std::process::id() as i32, Way::Place, &mut near, &mut far)
+                } else {
+                    copy_within(Way::Place, &mut near, &mut far)
+                };
+                if bytes.unwrap() == 0 {
+                    break;
+                }
+            }
+            assert_eq!(std::hint::black_box(&to), &from, "across {across}");
+        }
+    }
+}

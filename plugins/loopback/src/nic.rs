@@ -1,0 +1,220 @@
+//! One opening of the loopback device.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use vipl_abi::{
+    VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
+};
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::region::Table;
+use vipl_plugin_sdk::{Host, Nic, Status};
+
+use crate::bell::Bell;
+use crate::ring::SEGMENT;
+use crate::shm::{self, Mapping};
+use crate::vi::LoopbackVi;
+use crate::watch::Watch;
+use crate::NAME;
+
+/// VIs of one NIC handle.
+pub(crate) const VIS_MAX: u32 = 1024;
+/// Regions of one NIC handle.
+const REGIONS_MAX: u32 = 4096;
+const BELL_BYTES: usize = 4096;
+const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
+/// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
+const REGISTER_BYTES_MIN: u64 = 64 << 20;
+/// Levels on which RDMA Read works.
+pub(crate) const READ_LEVELS: u16 =
+    VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+
+/// What a NIC shares with its partners, as this process maps it.
+pub(crate) struct SharedNic {
+    bell: Mapping,
+    regions: Mapping,
+}
+
+impl SharedNic {
+    #[inline(always)]
+    pub(crate) fn bell(&self) -> &Bell {
+        // SAFETY: the mapping is a page of zeroes at first, which is a valid Bell, and all atomic.
+        unsafe { &*self.bell.base().cast::<Bell>() }
+    }
+
+    /// The regions of this NIC.
+    pub(crate) fn table(&self) -> Table {
+        Table { regions: self.regions.base().cast(), count: REGIONS_MAX }
+    }
+}
+
+/// Counters that `vipinfo` shows.
+pub(crate) struct Counters {
+    /// Bytes that went from process to process in one copy.
+    pub(crate) single_copy_bytes: &'static AtomicU64,
+    /// Bytes of large messages and RDMA that went through the ring.
+    pub(crate) ring_copy_bytes: &'static AtomicU64,
+    /// Connections on which the kernel forbade the single copy.
+    pub(crate) single_copy_refused: &'static AtomicU64,
+}
+
+/// One opening of the device.
+pub struct LoopbackNic {
+    pub(crate) shared: Arc<SharedNic>,
+    _fds: [OwnedFd; 2],
+    partners: Mutex<HashMap<u64, Weak<SharedNic>>>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) single_copy: bool,
+    pub(crate) eager_max: u32,
+    /// This process must fence itself before it looks whether a partner sleeps.
+    pub(crate) fences: bool,
+    pub(crate) counters: Counters,
+}
+
+fn number(key: &std::ffi::CStr, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
+    let Some(text) = Host::get().setting(NAME, key) else { return default };
+    match text.parse() {
+        Ok(value) if range.contains(&value) => value,
+        _ => {
+            let text = format!("loopback: {key:?}: {text} is not a number from {range:?}");
+            Host::get().log(VIPL_LOG_WARN, &text);
+            default
+        }
+    }
+}
+
+/// Memory that may be registered: the lock limit of the process, or what it may well use here.
+fn register_bytes_max() -> u64 {
+    let given = number(c"max_register_bytes", 0, 0..=u64::MAX >> 1);
+    if given > 0 {
+        return given;
+    }
+    // SAFETY: the structures are valid.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
+        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
+        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
+        if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
+            memory
+        } else {
+            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
+        }
+    }
+}
+
+/// The address of a node: one per host by default; `loopback:N` makes further ones on the same host.
+fn address(argument: &str) -> Result<[u8; 6], Status> {
+    let node: u8 = match argument {
+        "" => 0,
+        text => text.parse().map_err(|_| Status::Invalid)?,
+    };
+    // Locally administered, "VIL" and the node.
+    Ok([0x02, b'V', b'I', b'L', 0, node])
+}
+
+impl LoopbackNic {
+    pub(crate) fn open(
+        argument: &str,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<LoopbackNic, Status> {
+        let address = address(argument)?;
+        let failed = |error: std::io::Error| {
+            Host::get().log(VIPL_LOG_ERROR, &format!("loopback: no shared memory: {error}"));
+            Status::Resource
+        };
+        let bell_fd = shm::create(BELL_BYTES).map_err(failed)?;
+        let regions_fd = shm::create(REGION_BYTES).map_err(failed)?;
+        let shared = Arc::new(SharedNic {
+            bell: Mapping::open(bell_fd.as_raw_fd(), BELL_BYTES, true).map_err(failed)?,
+            regions: Mapping::open(regions_fd.as_raw_fd(), REGION_BYTES, true).map_err(failed)?,
+        });
+        shm::seal_for_readers(&regions_fd);
+        shared.bell().prepare();
+        describe(argument, address, info);
+        info.shared_fds = [bell_fd.as_raw_fd(), regions_fd.as_raw_fd()];
+        info.regions = shared.regions.base().cast();
+        let host = Host::get();
+        let truth = host.setting(NAME, c"single_copy").unwrap_or_default();
+        Ok(LoopbackNic {
+            watch: Watch::new(nic, shared.clone()),
+            fences: shared.bell().needs_fences(),
+            shared,
+            _fds: [bell_fd, regions_fd],
+            partners: Mutex::default(),
+            single_copy: !matches!(truth.as_str(), "0" | "false" | "no" | "off"),
+            eager_max: number(c"eager_max", 16_384, 40..=65_536) as u32,
+            counters: Counters {
+                single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
+                ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
+                single_copy_refused: host.counter(NAME, c"single_copy_refused"),
+            },
+        })
+    }
+
+    /// A partner's NIC, mapped once however many connections lead there.
+    pub(crate) fn partner(&self, name: u64, fds: [i32; 2]) -> std::io::Result<Arc<SharedNic>> {
+        let mut partners = self.partners.lock().unwrap_or_else(|broken| broken.into_inner());
+        if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        partners.retain(|_, known| known.strong_count() > 0);
+        let shared = Arc::new(SharedNic {
+            bell: Mapping::open(fds[0], BELL_BYTES, true)?,
+            regions: Mapping::open(fds[1], REGION_BYTES, false)?,
+        });
+        partners.insert(name, Arc::downgrade(&shared));
+        Ok(shared)
+    }
+
+    /// Counts bytes of one kind of copy.
+    pub(crate) fn count(counter: &AtomicU64, bytes: u64) {
+        counter.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
+    let name = if argument.is_empty() { "via_lo".to_owned() } else { format!("loopback:{argument}") };
+    for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
+        *to = from as std::ffi::c_char;
+    }
+    info.address[..6].copy_from_slice(&address);
+    info.address_len = 6;
+    info.reliability_support =
+        VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+    info.rdma_read_support = READ_LEVELS;
+    info.vis_max = VIS_MAX;
+    info.regions_max = REGIONS_MAX;
+    info.transfer_max = number(c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.native_mtu = 16_384;
+    info.register_bytes_max = register_bytes_max();
+    info.register_block_max = info.register_bytes_max;
+    info.segment_bytes = SEGMENT as u32;
+}
+
+impl Nic for LoopbackNic {
+    type Vi = LoopbackVi;
+
+    fn close(&mut self) {
+        self.watch.stop();
+    }
+
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        self.shared.bell().take_marks(indices)
+    }
+
+    fn arm(&self) -> u32 {
+        self.shared.bell().arm()
+    }
+
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        self.shared.bell().sleep(epoch, timeout_ns);
+    }
+
+    fn wake(&self) {
+        self.shared.bell().ring();
+    }
+}

@@ -1,0 +1,448 @@
+//! The receive side: from slots to receive descriptors; and acknowledgements for the send side.
+
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+use vipl_guard::Segment;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::descriptor::{self, Segments};
+use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::{Port, Queue};
+
+use crate::cm::Closed;
+use crate::mem::{CopyError, Way};
+use crate::nic::LoopbackNic;
+use crate::ring::{Arrival, INLINE, PAYLOAD, flag, op};
+use crate::vi::{Assembly, Link};
+
+/// Slots taken in one go.
+const BATCH: u32 = 32;
+/// Segments of one message.
+const SEGMENTS_MAX: u32 = 4096;
+const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+
+/// What became of an arrival.
+enum Taken {
+    /// Consumed.
+    Yes,
+    /// Consumed, and the connection has ended; the partner must not count it as received.
+    Failed,
+}
+
+impl Link {
+    /// Takes what has arrived, then goes on with what was waiting.
+    #[inline(always)]
+    pub(crate) fn progress(&mut self, nic: &LoopbackNic, port: &Port) {
+        let before = self.arrived;
+        self.receive(nic, port, BATCH);
+        if self.arrived != before {
+            self.acknowledge();
+        }
+        if self.needs_more(port) {
+            self.progress_more(nic, port);
+        }
+    }
+
+    /// Whether anything but the ring wants attention.
+    #[inline(always)]
+    fn needs_more(&self, port: &Port) -> bool {
+        port.posted(Queue::Send) != port.completed(Queue::Send)
+            || self.ends.partner().closed.load(Ordering::Relaxed) != 0
+            || self.serving.is_some()
+            || self.waiting
+            || self.ends.own().reach.load(Ordering::Relaxed) == 0
+    }
+
+    #[cold]
+    fn progress_more(&mut self, nic: &LoopbackNic, port: &Port) {
+        if !port.is_connected() {
+            return;
+        }
+        self.find_reach(nic);
+        if self.serving.is_some() {
+            self.learn_consumed();
+            self.serve_read(port);
+        }
+        if port.is_connected() {
+            self.refresh(port);
+        }
+        if port.is_connected() {
+            self.pump(nic, port);
+        }
+        // Acquire pairs with the partner's `close`: what it sent before is in the ring.
+        let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
+        if closed.0 != 0 && port.is_connected() {
+            self.drain(nic, port);
+            if port.is_connected() {
+                self.partner_closed(port, closed);
+            }
+        }
+    }
+
+    /// Takes everything that lies in the ring.
+    pub(crate) fn drain(&mut self, nic: &LoopbackNic, port: &Port) {
+        while port.is_connected() && self.ends.arrival(self.arrived).is_some() {
+            self.receive(nic, port, BATCH);
+        }
+        self.acknowledge();
+    }
+
+    /// Tells the partner how far this side is.
+    #[inline(always)]
+    fn acknowledge(&self) {
+        // Release: the payload of these slots has been read.
+        self.ends.own().consumed.store(self.arrived, Ordering::Release);
+        if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
+            self.kick_hard();
+        }
+    }
+
+    /// Learns how far the partner is and completes what that completes.
+    pub(crate) fn refresh(&mut self, port: &Port) {
+        self.learn_consumed();
+        self.reap(port);
+    }
+
+    /// Completes sends in order.
+    pub(crate) fn reap(&mut self, port: &Port) {
+        while let Some(first) = self.outstanding.front() {
+            if (self.outbox.consumed.wrapping_sub(first.need) as i32) < 0 {
+                break;
+            }
+            let (status, cause) = (first.status, first.cause);
+            self.outstanding.pop_front();
+            if !port.complete(Queue::Send, status, None) {
+                self.broken(port);
+                return;
+            }
+            if let Some(cause) = cause {
+                self.die(port, Closed::LOST, cause, 0);
+                return;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) {
+        for _ in 0..most {
+            let Some(arrival) = self.ends.arrival(self.arrived) else { return };
+            self.learn(&arrival);
+            match self.take(nic, port, &arrival) {
+                Taken::Yes => self.arrived = self.arrived.wrapping_add(1),
+                Taken::Failed => return,
+            }
+            if !port.is_connected() {
+                return;
+            }
+        }
+    }
+
+    /// The partner's counts, which every slot carries. Impossible ones are ignored.
+    #[inline(always)]
+    fn learn(&mut self, arrival: &Arrival) {
+        self.outbox.learn_short(arrival.consumed);
+        let more = arrival.posted.wrapping_sub(self.partner_posted as u16) as i16;
+        if more > 0 {
+            self.partner_posted = self.partner_posted.wrapping_add(more as u32);
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        match arrival.op {
+            op::INLINE if arrival.length as usize <= INLINE => {
+                self.deliver(port, arrival, arrival.inline)
+            }
+            op::EAGER if arrival.length <= PAYLOAD => {
+                match self.ends.payload_in(arrival.payload, arrival.length) {
+                    Some(from) => self.deliver(port, arrival, from),
+                    None => self.nonsense(port),
+                }
+            }
+            _ => self.take_other(nic, port, arrival),
+        }
+    }
+
+    #[cold]
+    fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        match arrival.op {
+            op::FETCH => self.fetch(nic, port, arrival),
+            op::PIECE => self.piece(port, arrival),
+            op::PLACED => {
+                if self.placed(port, arrival, arrival.flags & flag::REFUSED) {
+                    Taken::Yes
+                } else {
+                    Taken::Failed
+                }
+            }
+            op::NEWS => self.hear(port, arrival),
+            op::WRITE => {
+                if self.write_arrived(port, arrival) { Taken::Yes } else { Taken::Failed }
+            }
+            op::READ => {
+                self.read_asked(port, arrival);
+                Taken::Yes
+            }
+            op::DATA => {
+                self.data_arrived(port, arrival);
+                Taken::Yes
+            }
+            _ => self.nonsense(port),
+        }
+    }
+
+    /// A partner that breaks the rules loses the connection, and nothing else happens.
+    #[cold]
+    fn nonsense(&mut self, port: &Port) -> Taken {
+        self.die(port, Closed::LOST, CONN_LOST, 0);
+        Taken::Failed
+    }
+
+    /// Copies a message that lies in one place into the next receive descriptor.
+    #[inline(always)]
+    fn deliver(&mut self, port: &Port, arrival: &Arrival, from: *const u8) -> Taken {
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            return self.nothing_posted(port);
+        }
+        let entry = port.entry(Queue::Recv, number);
+        let segments = match descriptor::incoming(port, &entry, true) {
+            Ok(segments) => segments,
+            Err(fault) => return self.cannot_receive(port, fault.status, 0),
+        };
+        match scatter_into(&segments, from, arrival.length) {
+            Ok(()) => {}
+            Err(status) => return self.cannot_receive(port, status, 0),
+        }
+        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+    }
+
+    /// Completes the next receive descriptor with success.
+    #[inline(always)]
+    fn received(&mut self, port: &Port, arrival: &Arrival, opcode: u32) -> Taken {
+        let flagged = arrival.flags & flag::IMMEDIATE != 0;
+        let immediate = if flagged || self.carry_immediate { arrival.immediate } else { 0 };
+        let status = opcode | if flagged { VIP_STATUS_IMMEDIATE } else { 0 };
+        if port.complete(Queue::Recv, status, Some((arrival.length, immediate))) {
+            Taken::Yes
+        } else {
+            self.broken(port);
+            Taken::Failed
+        }
+    }
+
+    /// The partner sent although nothing is posted: it has not looked, or has lied.
+    #[cold]
+    fn nothing_posted(&mut self, port: &Port) -> Taken {
+        let code = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY;
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            port.raise(code, VIP_STATUS_OP_RECEIVE);
+            return Taken::Yes;
+        }
+        self.die(port, Closed::RECEIVE_FAILED, code as i32, VIP_STATUS_OP_RECEIVE);
+        Taken::Failed
+    }
+
+    /// E7, E8: the receive descriptor tells; on the reliable levels the connection ends.
+    #[cold]
+    fn cannot_receive(&mut self, port: &Port, status: u32, length: u32) -> Taken {
+        let opcode = VIP_STATUS_OP_RECEIVE;
+        if !port.complete(Queue::Recv, status | opcode, Some((length, 0))) {
+            self.broken(port);
+            return Taken::Failed;
+        }
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            return Taken::Yes;
+        }
+        self.acknowledge();
+        self.die(port, Closed::RECEIVE_FAILED, VIPL_CAUSE_TOLD, 0);
+        Taken::Failed
+    }
+
+    /// Unreliable: an error that only the sender could see.
+    #[cold]
+    fn hear(&mut self, port: &Port, arrival: &Arrival) -> Taken {
+        if port.vi().reliability != VIP_SERVICE_UNRELIABLE {
+            return self.nonsense(port);
+        }
+        if arrival.length == VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32 {
+            port.raise(VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY, VIP_STATUS_OP_RECEIVE);
+        } else if arrival.length == VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32 {
+            let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+            port.raise(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT, opcode);
+        }
+        Taken::Yes
+    }
+
+    /// The immediate data of an RDMA Write uses one receive descriptor (spec §5.5). False: it ended.
+    #[cold]
+    pub(crate) fn placed(&mut self, port: &Port, arrival: &Arrival, refused: u8) -> bool {
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            if refused != 0 {
+                return self.refuse_write(port);
+            }
+            return matches!(self.nothing_posted(port), Taken::Yes);
+        }
+        let entry = port.entry(Queue::Recv, number);
+        if let Err(fault) = descriptor::incoming(port, &entry, false) {
+            return matches!(self.cannot_receive(port, fault.status, 0), Taken::Yes);
+        }
+        let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+        if refused == 0 {
+            return matches!(self.received(port, arrival, opcode), Taken::Yes);
+        }
+        let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
+        if !port.complete(Queue::Recv, status, Some((0, arrival.immediate))) {
+            self.broken(port);
+            return false;
+        }
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            return true;
+        }
+        self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_TOLD, 0);
+        false
+    }
+
+    /// Fetches a large message from the sender's memory, straight into the posted buffers.
+    fn fetch(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            return self.nothing_posted(port);
+        }
+        let count = arrival.extra().bytes;
+        let bytes = count.saturating_mul(size_of::<Segment>() as u32);
+        let from = self.ends.payload_in(arrival.payload, bytes);
+        let (Some(from), true) = (from, count <= SEGMENTS_MAX) else { return self.nonsense(port) };
+        let mut remote = vec![Segment::default(); count as usize];
+        // SAFETY: `bytes` bytes are there; every bit pattern is a segment; checked below.
+        unsafe { std::ptr::copy_nonoverlapping(from, remote.as_mut_ptr().cast(), bytes as usize) };
+        let total: u64 = remote.iter().map(|segment| u64::from(segment.length)).sum();
+        if total != u64::from(arrival.length) {
+            return self.nonsense(port);
+        }
+        let entry = port.entry(Queue::Recv, number);
+        let local = match descriptor::incoming(port, &entry, true)
+            .map_err(|fault| fault.status)
+            .and_then(|segments| cut(&segments, arrival.length))
+        {
+            Ok(local) => local,
+            Err(status) => return self.cannot_receive(port, status, 0),
+        };
+        self.find_reach(nic);
+        let table = self.partner_nic.table();
+        let live = || remote.iter().all(|segment| is_live(table, segment));
+        match self.copy(Way::Fetch, &local, &remote, live) {
+            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
+            // The partner's reason is dealt with next; this message never arrived.
+            Err(CopyError::Closed) => {
+                let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
+                self.acknowledge();
+                self.partner_closed(port, closed);
+                return Taken::Failed;
+            }
+            Err(CopyError::Fault) => {
+                return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
+            }
+        }
+        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+    }
+
+    /// A piece of a large message.
+    fn piece(&mut self, port: &Port, arrival: &Arrival) -> Taken {
+        let extra = arrival.extra();
+        if arrival.flags & flag::FIRST != 0 {
+            if let Err(taken) = self.begin_assembly(port, arrival) {
+                return taken;
+            }
+        }
+        let end = u64::from(extra.offset) + u64::from(extra.bytes);
+        let from = self.ends.payload_in(arrival.payload, extra.bytes);
+        let (Some(assembly), Some(from)) = (&self.receiving, from) else {
+            return self.nonsense(port);
+        };
+        if end > u64::from(arrival.length) {
+            return self.nonsense(port);
+        }
+        let last = arrival.flags & flag::LAST != 0;
+        if assembly.dropped {
+            if last {
+                self.receiving = None;
+            }
+            return Taken::Yes;
+        }
+        if !crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes) {
+            self.receiving = Some(Assembly { segments: Vec::new(), dropped: true });
+            return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
+        }
+        if !last {
+            return Taken::Yes;
+        }
+        self.receiving = None;
+        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+    }
+
+    fn begin_assembly(&mut self, port: &Port, arrival: &Arrival) -> Result<(), Taken> {
+        let dropped = || Some(Assembly { segments: Vec::new(), dropped: true });
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            self.receiving = dropped();
+            return Err(self.nothing_posted(port));
+        }
+        let entry = port.entry(Queue::Recv, number);
+        let segments = descriptor::incoming(port, &entry, true)
+            .map_err(|fault| fault.status)
+            .and_then(|segments| cut(&segments, arrival.length));
+        match segments {
+            Ok(segments) => {
+                self.receiving = Some(Assembly { segments, dropped: false });
+                Ok(())
+            }
+            Err(status) => {
+                self.receiving = dropped();
+                Err(self.cannot_receive(port, status, 0))
+            }
+        }
+    }
+}
+
+/// Whether a segment of the sender still lies in a region of its own.
+fn is_live(table: Table, segment: &Segment) -> bool {
+    let length = u64::from(segment.length);
+    length == 0 || region::is_registered(table, segment.handle, segment.address, length)
+}
+
+/// Copies a message into the segments of a receive descriptor. The error is a status bit.
+#[inline(always)]
+fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(), u32> {
+    let capacity = segments.total().map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+    if u64::from(length) > capacity {
+        return Err(VIP_STATUS_LENGTH_ERROR);
+    }
+    let (mut left, mut at) = (length, from);
+    for number in 0..segments.len() {
+        if left == 0 {
+            break;
+        }
+        let segment = segments.get(number).map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        let piece = segment.length.min(left);
+        let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
+        // SAFETY: `from` has `length` bytes; faults are caught.
+        unsafe { vipl_guard::copy(to, at, piece as usize) }
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        at = at.wrapping_add(piece as usize);
+        left -= piece;
+    }
+    Ok(())
+}
+
+/// The segments of a receive descriptor, cut to the length of a message. The error is a status bit.
+fn cut(segments: &Segments, length: u32) -> Result<Vec<Segment>, u32> {
+    let mut list = segments.to_vec().map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+    let mut left = length;
+    for segment in &mut list {
+        segment.length = segment.length.min(left);
+        left -= segment.length;
+    }
+    if left > 0 { Err(VIP_STATUS_LENGTH_ERROR) } else { Ok(list) }
+}

@@ -1,0 +1,400 @@
+//! The send doorbell: takes descriptors from the send queue and turns them into slots.
+
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+use vipl_guard::Segment;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
+use vipl_plugin_sdk::{Port, Queue};
+
+use crate::cm::Closed;
+use crate::mem::{self, Reach};
+use crate::nic::{LoopbackNic, READ_LEVELS};
+use crate::ring::{Extra, INLINE, flag, op};
+use crate::vi::{Link, Outstanding, Pieces};
+
+/// Bytes of one piece of a message that goes through the payload area.
+pub(crate) const PIECE: u32 = 32 << 10;
+
+/// What became of a descriptor.
+pub(crate) enum Step {
+    /// It is processed; on to the next one.
+    Next,
+    /// It cannot go on before the partner has.
+    Wait,
+    /// The connection has ended, or will.
+    Stop,
+}
+
+impl Link {
+    /// Processes what was posted.
+    #[inline(always)]
+    pub(crate) fn pump(&mut self, nic: &LoopbackNic, port: &Port) {
+        let before = self.outbox.sent;
+        let mut waits = false;
+        while !self.halted {
+            let next = port.completed(Queue::Send).wrapping_add(self.outstanding.len() as u32);
+            if next == port.posted(Queue::Send) {
+                break;
+            }
+            match self.process(nic, port, next) {
+                Step::Next => {}
+                Step::Wait => {
+                    waits = true;
+                    break;
+                }
+                Step::Stop => break,
+            }
+        }
+        if self.outbox.sent != before {
+            self.kick();
+        }
+        let waits = waits || !self.outstanding.is_empty();
+        if waits != self.waiting {
+            self.wait_for_partner(nic, port, waits);
+        }
+    }
+
+    #[cold]
+    fn wait_for_partner(&mut self, nic: &LoopbackNic, port: &Port, waits: bool) {
+        self.set_waiting(waits);
+        if waits && port.is_connected() && self.learn_consumed() {
+            // It went on while we said so.
+            self.reap(port);
+            self.find_reach(nic);
+        }
+    }
+
+    #[inline(always)]
+    fn process(&mut self, nic: &LoopbackNic, port: &Port, number: u32) -> Step {
+        let entry = port.entry(Queue::Send, number);
+        let outgoing = match descriptor::outgoing(port, &entry, READ_LEVELS) {
+            Ok(outgoing) => outgoing,
+            Err(fault) => return self.local_error(port, fault.status),
+        };
+        if outgoing.operation == Operation::Send {
+            self.send(nic, port, &outgoing)
+        } else {
+            self.rdma(nic, port, &outgoing)
+        }
+    }
+
+    #[inline(always)]
+    fn send(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        if self.sending.is_some() {
+            return self.send_pieces(nic, port, outgoing);
+        }
+        if self.messages == self.partner_posted && !self.learn_posted() {
+            return self.no_descriptor(port, VIP_STATUS_OP_SEND);
+        }
+        if !self.outbox.has_slot() && !self.learn_consumed() {
+            return Step::Wait;
+        }
+        let length = outgoing.length;
+        if length as usize <= INLINE {
+            let to = self.ends.inline_out(self.outbox.sent);
+            if self.gather(outgoing, to).is_err() {
+                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+            }
+            self.publish(port, op::INLINE, outgoing, 0);
+        } else if length <= nic.eager_max {
+            let Some(place) = self.reserve(length) else { return Step::Wait };
+            if self.gather(outgoing, self.ends.payload_out(place)).is_err() {
+                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+            }
+            self.publish(port, op::EAGER, outgoing, place);
+        } else {
+            return self.send_large(nic, port, outgoing);
+        }
+        self.messages = self.messages.wrapping_add(1);
+        self.accepted(port, VIP_STATUS_OP_SEND)
+    }
+
+    /// Copies the data segments to one place.
+    #[inline(always)]
+    fn gather(&self, outgoing: &Outgoing, to: *mut u8) -> Result<(), vipl_guard::Fault> {
+        let segments = &outgoing.segments;
+        let mut at = to;
+        for number in 0..segments.len() {
+            let segment = segments.get(number)?;
+            let length = segment.length as usize;
+            let from = std::ptr::with_exposed_provenance(segment.address as usize);
+            // SAFETY: `at` has room for the total length, which was checked; faults are caught.
+            unsafe { vipl_guard::copy(at, from, length)? };
+            at = at.wrapping_add(length);
+        }
+        Ok(())
+    }
+
+    /// Room in the payload area, looked for twice.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
+        if let Some(place) = self.outbox.reserve(bytes) {
+            return Some(place);
+        }
+        self.learn_consumed();
+        self.outbox.reserve(bytes)
+    }
+
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, port: &Port, op: u8, outgoing: &Outgoing, payload: u32) {
+        let flags = if outgoing.flagged { flag::IMMEDIATE } else { 0 };
+        self.publish_slot(port, op, flags, outgoing.length, outgoing.immediate, payload);
+    }
+
+    /// Announces the next slot, with this side's own counts.
+    #[inline(always)]
+    pub(crate) fn publish_slot(
+        &mut self,
+        port: &Port,
+        op: u8,
+        flags: u8,
+        length: u32,
+        immediate: u32,
+        payload: u32,
+    ) {
+        let immediate =
+            if flags & flag::IMMEDIATE != 0 || self.carry_immediate { immediate } else { 0 };
+        let (posted, consumed) = (self.posted_count(port), self.arrived);
+        self.ends.publish(
+            self.outbox.sent,
+            op,
+            flags,
+            length,
+            immediate,
+            payload,
+            posted,
+            consumed,
+        );
+        self.outbox.advance();
+    }
+
+    /// The data has left: complete at once, or, where the level asks for it, when the partner has it.
+    #[inline(always)]
+    pub(crate) fn accepted(&mut self, port: &Port, opcode: u32) -> Step {
+        if port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION && self.outstanding.is_empty() {
+            return if port.complete(Queue::Send, opcode, None) { Step::Next } else { self.broken(port) };
+        }
+        self.when_consumed(opcode)
+    }
+
+    /// Complete when the partner has consumed everything sent so far.
+    #[cold]
+    pub(crate) fn when_consumed(&mut self, opcode: u32) -> Step {
+        self.outstanding.push_back(Outstanding {
+            need: self.outbox.sent,
+            status: opcode,
+            cause: None,
+        });
+        Step::Next
+    }
+
+    /// Complete in turn, with nothing to wait for of its own; `cause` ends the connection then.
+    #[cold]
+    pub(crate) fn in_turn(&mut self, port: &Port, status: u32, cause: Option<i32>) -> Step {
+        self.outstanding.push_back(Outstanding { need: self.outbox.consumed, status, cause });
+        self.halted |= cause.is_some();
+        self.reap(port);
+        if self.halted { Step::Stop } else { Step::Next }
+    }
+
+    /// E1, E2, E3: the descriptor tells; on the reliable levels the connection ends.
+    #[cold]
+    pub(crate) fn local_error(&mut self, port: &Port, status: u32) -> Step {
+        let reliable = port.vi().reliability != VIP_SERVICE_UNRELIABLE;
+        self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_TOLD))
+    }
+
+    /// E6: the partner has no receive descriptor for this message.
+    #[cold]
+    pub(crate) fn no_descriptor(&mut self, port: &Port, opcode: u32) -> Step {
+        if self.ends.partner().attached.load(Ordering::Acquire) == 0 {
+            return Step::Wait;
+        }
+        // The count may have changed together with that.
+        if self.learn_posted() {
+            return Step::Wait;
+        }
+        let empty = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
+        match port.vi().reliability {
+            VIP_SERVICE_UNRELIABLE => {
+                self.news(port, empty);
+                self.in_turn(port, opcode, None)
+            }
+            VIP_SERVICE_RELIABLE_DELIVERY if self.outstanding.is_empty() => {
+                self.close(Closed::EMPTY);
+                self.in_turn(port, VIP_STATUS_TRANSPORT_ERROR | opcode, Some(VIPL_CAUSE_TOLD))
+            }
+            // Earlier messages are still on their way: the partner's answer settles them all.
+            _ => {
+                self.halted = true;
+                let need = self.outbox.sent.wrapping_add(1);
+                self.outstanding.push_back(Outstanding { need, status: opcode, cause: None });
+                self.close(Closed::EMPTY);
+                Step::Stop
+            }
+        }
+    }
+
+    /// Unreliable: tells the receiver of an error it could not see; lost if there is no slot.
+    #[cold]
+    pub(crate) fn news(&mut self, port: &Port, code: u32) {
+        if self.outbox.has_slot() || self.learn_consumed() {
+            self.publish_slot(port, op::NEWS, 0, code, 0, 0);
+        }
+    }
+
+    /// A completion could not be written: `complete` has broken the connection.
+    #[cold]
+    pub(crate) fn broken(&mut self, _port: &Port) -> Step {
+        self.halted = true;
+        self.close(Closed::LOST);
+        Step::Stop
+    }
+
+    /// A message that stays where it is until the receiver fetches it.
+    #[cold]
+    fn send_large(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        self.find_reach(nic);
+        match self.ends.partner().reach.load(Ordering::Acquire) {
+            0 => {
+                self.kick_hard();
+                return Step::Wait;
+            }
+            1 => {}
+            _ => {
+                self.sending = Some(Pieces { offset: 0 });
+                return self.send_pieces(nic, port, outgoing);
+            }
+        }
+        let Ok(segments) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+        };
+        if !mem::is_accessible(&segments, false) {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+        }
+        let bytes = size_of_val(segments.as_slice()) as u32;
+        let Some(place) = self.reserve(bytes) else { return Step::Wait };
+        let extra = Extra { bytes: segments.len() as u32, ..Extra::default() };
+        self.ends.put_extra(self.outbox.sent, extra);
+        // SAFETY: the place has room for the list.
+        unsafe {
+            let from = segments.as_ptr().cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, self.ends.payload_out(place), bytes as usize);
+        }
+        self.publish(port, op::FETCH, outgoing, place);
+        self.messages = self.messages.wrapping_add(1);
+        self.when_consumed(VIP_STATUS_OP_SEND)
+    }
+
+    /// A message that goes through the payload area in pieces, as room comes free.
+    #[cold]
+    fn send_pieces(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        let Ok(segments) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+        };
+        let total = outgoing.length;
+        loop {
+            let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
+            let bytes = (total - offset).min(PIECE);
+            let Some(flags) = self.put_piece(&segments, offset, bytes, total, Extra::default()) else {
+                return Step::Wait;
+            };
+            let Ok((flags, place)) = flags else {
+                self.sending = None;
+                // What has left cannot be taken back: the partner would wait for the rest.
+                return self.in_turn(port, VIP_STATUS_PROTECTION_ERROR, Some(VIPL_CAUSE_TOLD));
+            };
+            let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
+            self.publish_slot(port, op::PIECE, flags, total, outgoing.immediate, place);
+            LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
+            self.sending = Some(Pieces { offset: offset + bytes });
+            if offset + bytes == total {
+                break;
+            }
+        }
+        self.sending = None;
+        self.messages = self.messages.wrapping_add(1);
+        self.accepted(port, VIP_STATUS_OP_SEND)
+    }
+
+    /// Puts one piece into the payload area and its description into the next slot. `None`: no room
+    /// yet. Gives the slot's flags and the place.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn put_piece(
+        &mut self,
+        segments: &[Segment],
+        offset: u32,
+        bytes: u32,
+        total: u32,
+        extra: Extra,
+    ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
+        if !self.outbox.has_slot() && !self.learn_consumed() {
+            return None;
+        }
+        let place = self.reserve(bytes)?;
+        let copied = copy_range(segments, offset, bytes, self.ends.payload_out(place));
+        self.ends.put_extra(self.outbox.sent, Extra { bytes, offset, ..extra });
+        let first = if offset == 0 { flag::FIRST } else { 0 };
+        let last = if offset + bytes == total { flag::LAST } else { 0 };
+        Some(copied.map(|()| (first | last, place)))
+    }
+
+    /// Looks how many receive descriptors the partner has posted; true when there are more than known.
+    #[cold]
+    pub(crate) fn learn_posted(&mut self) -> bool {
+        // Acquire pairs with the release of the partner's post.
+        let posted = self.ends.partner().posted.load(Ordering::Acquire);
+        if (posted.wrapping_sub(self.messages) as i32) > 0 {
+            self.partner_posted = posted;
+        }
+        self.partner_posted != self.messages
+    }
+
+    /// Looks how many slots the partner has consumed; true when a slot is free now.
+    #[cold]
+    pub(crate) fn learn_consumed(&mut self) -> bool {
+        // Acquire pairs with the release in `acknowledge`.
+        let consumed = self.ends.partner().consumed.load(Ordering::Acquire);
+        self.outbox.learn(consumed);
+        self.outbox.has_slot()
+    }
+
+    /// Whether the partner's memory can be touched; `None` when that is not known yet.
+    pub(crate) fn reaches(&mut self, nic: &LoopbackNic) -> Option<bool> {
+        self.find_reach(nic);
+        match self.reach {
+            Reach::Unknown => None,
+            Reach::None => Some(false),
+            Reach::Same | Reach::Process(_) => Some(true),
+        }
+    }
+}
+
+/// Copies `bytes` bytes, beginning at `offset` of the list, to one place.
+fn copy_range(
+    segments: &[Segment],
+    offset: u32,
+    bytes: u32,
+    to: *mut u8,
+) -> Result<(), vipl_guard::Fault> {
+    let (mut skip, mut left, mut at) = (offset, bytes, to);
+    for segment in segments {
+        if skip >= segment.length {
+            skip -= segment.length;
+            continue;
+        }
+        let piece = (segment.length - skip).min(left);
+        let from = std::ptr::with_exposed_provenance((segment.address + u64::from(skip)) as usize);
+        // SAFETY: `to` has room for `bytes`; faults are caught.
+        unsafe { vipl_guard::copy(at, from, piece as usize)? };
+        at = at.wrapping_add(piece as usize);
+        left -= piece;
+        skip = 0;
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,382 @@
+//! RDMA Write and Read, both sides (spec §10.2, E9 to E13).
+
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+use vipl_guard::Segment;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::descriptor::{Operation, Outgoing};
+use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::{Port, Queue};
+
+use crate::cm::Closed;
+use crate::mem::{self, CopyError, Way};
+use crate::nic::LoopbackNic;
+use crate::queue::{PIECE, Step};
+use crate::ring::{Arrival, Extra, flag, op};
+use crate::vi::{Link, Pieces, Serving};
+
+const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+
+impl Link {
+    /// Processes an RDMA descriptor of the send queue.
+    pub(crate) fn rdma(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        if self.ends.partner().attached.load(Ordering::Acquire) == 0 {
+            return Step::Wait;
+        }
+        match (outgoing.operation, self.reaches(nic)) {
+            (_, None) => Step::Wait,
+            (Operation::Write, Some(true)) => self.write_direct(nic, port, outgoing),
+            (Operation::Write, Some(false)) => self.write_pieces(nic, port, outgoing),
+            (_, Some(true)) => self.read_direct(nic, port, outgoing),
+            (_, Some(false)) => self.ask_to_read(port, outgoing),
+        }
+    }
+
+    fn write_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        let slots = self.outbox.has_slot() || self.learn_consumed();
+        if outgoing.flagged && !slots {
+            return Step::Wait;
+        }
+        let Ok(local) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE);
+        };
+        match self.copy_remote(Way::Place, outgoing, &local) {
+            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
+            // The partner's reason is dealt with by `progress`.
+            Err(CopyError::Closed) => return Step::Wait,
+            Err(CopyError::Fault) if !mem::is_accessible(&local, false) => {
+                let status = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE;
+                return self.local_error(port, status);
+            }
+            Err(CopyError::Fault) => return self.write_refused(port, outgoing),
+        }
+        if outgoing.flagged {
+            return self.announce_write(port, outgoing);
+        }
+        // The data is in place: complete at every level.
+        self.in_turn(port, VIP_STATUS_OP_RDMA_WRITE, None)
+    }
+
+    /// Copies to or from the target range, if the target permits it.
+    fn copy_remote(
+        &self,
+        way: Way,
+        outgoing: &Outgoing,
+        local: &[Segment],
+    ) -> Result<u64, CopyError> {
+        if outgoing.length == 0 {
+            return Ok(0);
+        }
+        let remote = Segment { length: outgoing.length, ..outgoing.remote };
+        let (enabled, flag) = match way {
+            Way::Place => (self.partner_rdma_write, VIPL_REGION_RDMA_WRITE),
+            Way::Fetch => (self.partner_rdma_read, VIPL_REGION_RDMA_READ),
+        };
+        let table = self.partner_nic.table();
+        let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
+        let length = u64::from(outgoing.length);
+        self.copy(way, local, &[remote], || {
+            enabled && region::is_remote(table, remote.handle, remote.address, length, tag, flag)
+        })
+    }
+
+    /// The immediate data of an RDMA Write that has been placed.
+    fn announce_write(&mut self, port: &Port, outgoing: &Outgoing) -> Step {
+        if self.messages == self.partner_posted && !self.learn_posted() {
+            return self.no_descriptor(port, VIP_STATUS_OP_RDMA_WRITE);
+        }
+        self.publish(port, op::PLACED, outgoing, 0);
+        self.messages = self.messages.wrapping_add(1);
+        self.accepted(port, VIP_STATUS_OP_RDMA_WRITE)
+    }
+
+    /// E9 and E10, found by the initiator.
+    #[cold]
+    fn write_refused(&mut self, port: &Port, outgoing: &Outgoing) -> Step {
+        let posted = self.messages != self.partner_posted || self.learn_posted();
+        let by_descriptor = outgoing.flagged && posted;
+        if by_descriptor {
+            let flags = flag::IMMEDIATE | flag::REFUSED;
+            self.publish_slot(port, op::PLACED, flags, 0, outgoing.immediate, 0);
+            self.messages = self.messages.wrapping_add(1);
+        }
+        let refused = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
+        let opcode = VIP_STATUS_OP_RDMA_WRITE;
+        match port.vi().reliability {
+            VIP_SERVICE_UNRELIABLE => {
+                if !by_descriptor {
+                    self.news(port, refused);
+                }
+                self.in_turn(port, opcode, None)
+            }
+            level => {
+                if !by_descriptor {
+                    self.close(Closed::WRITE_REFUSED);
+                }
+                if level == VIP_SERVICE_RELIABLE_RECEPTION {
+                    let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
+                    self.in_turn(port, status, Some(VIPL_CAUSE_TOLD))
+                } else {
+                    // The write was complete when its data had left; the loss is told afterwards.
+                    self.in_turn(port, opcode, Some(CONN_LOST))
+                }
+            }
+        }
+    }
+
+    fn read_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        let opcode = VIP_STATUS_OP_RDMA_READ;
+        let Ok(local) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
+        };
+        match self.copy_remote(Way::Fetch, outgoing, &local) {
+            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
+            Err(CopyError::Closed) => return Step::Wait,
+            Err(CopyError::Fault) if !mem::is_accessible(&local, true) => {
+                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
+            }
+            Err(CopyError::Fault) => {
+                self.close(Closed::READ_REFUSED);
+                let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
+                return self.in_turn(port, status, Some(VIPL_CAUSE_TOLD));
+            }
+        }
+        self.in_turn(port, opcode, None)
+    }
+
+    /// An RDMA Write through the payload area; the target checks and places it.
+    fn write_pieces(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
+        let opcode = VIP_STATUS_OP_RDMA_WRITE;
+        let Ok(segments) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
+        };
+        let total = outgoing.length;
+        loop {
+            let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
+            let bytes = (total - offset).min(PIECE);
+            if total > 0 && offset == total {
+                break;
+            }
+            let remote =
+                Extra { address: outgoing.remote.address, handle: outgoing.remote.handle, ..Extra::default() };
+            let Some(put) = self.put_piece(&segments, offset, bytes, total, remote) else {
+                return Step::Wait;
+            };
+            let Ok((flags, place)) = put else {
+                self.sending = None;
+                let status = VIP_STATUS_PROTECTION_ERROR | opcode;
+                return self.in_turn(port, status, Some(VIPL_CAUSE_TOLD));
+            };
+            let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
+            self.publish_slot(port, op::WRITE, flags, total, outgoing.immediate, place);
+            LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
+            self.sending = Some(Pieces { offset: offset + bytes });
+            if offset + bytes == total {
+                break;
+            }
+        }
+        self.sending = None;
+        if outgoing.flagged {
+            // The target counts it if it has a descriptor; so does this side, from the same count.
+            if self.messages == self.partner_posted {
+                self.learn_posted();
+            }
+            if self.messages != self.partner_posted {
+                self.messages = self.messages.wrapping_add(1);
+            }
+        }
+        self.accepted(port, opcode)
+    }
+
+    fn ask_to_read(&mut self, port: &Port, outgoing: &Outgoing) -> Step {
+        if self.reading {
+            return Step::Wait;
+        }
+        if !self.outbox.has_slot() && !self.learn_consumed() {
+            return Step::Wait;
+        }
+        if outgoing.length == 0 {
+            return self.in_turn(port, VIP_STATUS_OP_RDMA_READ, None);
+        }
+        // Earlier sends complete first, so that the data belongs to the head of the queue.
+        if !self.outstanding.is_empty() {
+            return Step::Wait;
+        }
+        let extra =
+            Extra { address: outgoing.remote.address, handle: outgoing.remote.handle, ..Extra::default() };
+        self.ends.put_extra(self.outbox.sent, extra);
+        self.publish_slot(port, op::READ, 0, outgoing.length, 0, 0);
+        self.reading = true;
+        Step::Wait
+    }
+
+    /// A piece of the data that this side asked for.
+    #[cold]
+    pub(crate) fn data_arrived(&mut self, port: &Port, arrival: &Arrival) {
+        let opcode = VIP_STATUS_OP_RDMA_READ;
+        let extra = arrival.extra();
+        let from = self.ends.payload_in(arrival.payload, extra.bytes);
+        let (Some(from), true) = (from, self.reading) else {
+            return self.die(port, Closed::LOST, CONN_LOST, 0);
+        };
+        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        let placed = vipl_plugin_sdk::descriptor::outgoing(port, &entry, crate::nic::READ_LEVELS)
+            .ok()
+            .and_then(|outgoing| outgoing.segments.to_vec().ok())
+            .is_some_and(|segments| scatter(&segments, extra.offset, from, extra.bytes));
+        if !placed {
+            self.reading = false;
+            self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
+            return;
+        }
+        if arrival.flags & flag::LAST != 0 {
+            self.reading = false;
+            if !port.complete(Queue::Send, opcode, None) {
+                self.broken(port);
+            }
+        }
+    }
+
+    /// The target's side of an RDMA Read.
+    #[cold]
+    pub(crate) fn read_asked(&mut self, port: &Port, arrival: &Arrival) {
+        let extra = arrival.extra();
+        let permitted = self.serving.is_none()
+            && port.vi().rdma_read != 0
+            && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_READ);
+        if !permitted {
+            let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
+            return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
+        }
+        self.serving = Some(Serving {
+            address: extra.address,
+            handle: extra.handle,
+            length: arrival.length,
+            offset: 0,
+        });
+    }
+
+    /// Sends data that the partner asked for, as far as there is room.
+    #[cold]
+    pub(crate) fn serve_read(&mut self, port: &Port) {
+        while let Some(serving) = &self.serving {
+            let (offset, total) = (serving.offset, serving.length);
+            let whole = Segment { address: serving.address, handle: serving.handle, length: total };
+            let extra = Extra { address: serving.address, handle: serving.handle, ..Extra::default() };
+            let bytes = (total - offset).min(PIECE);
+            // The region may have gone since the last piece.
+            let permitted = is_target(port, &extra, total, VIPL_REGION_RDMA_READ);
+            let put = if permitted {
+                self.put_piece(&[whole], offset, bytes, total, Extra::default())
+            } else {
+                Some(Err(vipl_guard::Fault))
+            };
+            match put {
+                None => return,
+                Some(Err(_)) => {
+                    self.serving = None;
+                    let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
+                    return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
+                }
+                Some(Ok((flags, place))) => {
+                    self.publish_slot(port, op::DATA, flags, total, 0, place);
+                    self.kick();
+                }
+            }
+            if offset + bytes == total {
+                self.serving = None;
+            } else if let Some(serving) = &mut self.serving {
+                serving.offset += bytes;
+            }
+        }
+    }
+
+    /// A piece of an RDMA Write for this side. False: the connection has ended.
+    #[cold]
+    pub(crate) fn write_arrived(&mut self, port: &Port, arrival: &Arrival) -> bool {
+        let extra = arrival.extra();
+        if arrival.flags & flag::FIRST != 0 {
+            let permitted = arrival.length == 0
+                || (port.vi().rdma_write != 0
+                    && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE));
+            self.writing = Some(permitted);
+        }
+        let end = u64::from(extra.offset) + u64::from(extra.bytes);
+        let from = self.ends.payload_in(arrival.payload, extra.bytes);
+        let (Some(from), Some(permitted), true) =
+            (from, self.writing, end <= u64::from(arrival.length))
+        else {
+            self.die(port, Closed::LOST, CONN_LOST, 0);
+            return false;
+        };
+        let target = Segment { address: extra.address, handle: extra.handle, length: arrival.length };
+        let placed = permitted
+            && (arrival.length == 0
+                || (is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
+                    && scatter(&[target], extra.offset, from, extra.bytes)));
+        if !placed {
+            self.writing = Some(false);
+        }
+        if arrival.flags & flag::LAST == 0 {
+            return true;
+        }
+        self.writing = None;
+        if arrival.flags & flag::IMMEDIATE != 0 {
+            let refused = if placed { 0 } else { flag::REFUSED };
+            return self.placed(port, arrival, refused);
+        }
+        placed || self.refuse_write(port)
+    }
+
+    /// E9 at the target.
+    #[cold]
+    pub(crate) fn refuse_write(&mut self, port: &Port) -> bool {
+        let code = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT;
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            port.raise(code, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+            return true;
+        }
+        let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+        self.die(port, Closed::TARGET_REFUSED, code as i32, opcode);
+        false
+    }
+}
+
+/// Whether a range of this side may be the target of RDMA.
+fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> bool {
+    let nic = port.nic();
+    let table = Table { regions: nic.regions, count: nic.region_count };
+    region::is_remote(table, extra.handle, extra.address, length.into(), port.vi().ptag, flag)
+}
+
+/// Copies one piece into the list, beginning at `offset`, its last eight bytes after all others.
+pub(crate) fn scatter(segments: &[Segment], offset: u32, from: *const u8, bytes: u32) -> bool {
+    let (mut skip, mut left, mut at) = (offset, bytes, from);
+    for segment in segments {
+        if skip >= segment.length {
+            skip -= segment.length;
+            continue;
+        }
+        let piece = (segment.length - skip).min(left);
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(
+            (segment.address + u64::from(skip)) as usize,
+        );
+        let (body, tail) = if piece > 8 { (piece as usize - 8, 8) } else { (0, piece as usize) };
+        // SAFETY: `from` has `bytes` bytes; faults are caught.
+        let copied = unsafe {
+            vipl_guard::copy(to, at, body).is_ok()
+                && vipl_guard::copy(to.wrapping_add(body), at.wrapping_add(body), tail).is_ok()
+        };
+        if !copied {
+            return false;
+        }
+        at = at.wrapping_add(piece as usize);
+        left -= piece;
+        skip = 0;
+        if left == 0 {
+            break;
+        }
+    }
+    left == 0
+}

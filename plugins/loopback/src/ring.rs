@@ -1,0 +1,413 @@
+//! The segment of a connection.
+//!
+//! ```text
+//!   page 0     Side 0 │ Side 1            what each side tells the other
+//!   then       direction 0: slots         256 slots of 64 bytes, written by side 0
+//!              direction 0: payload       256 KiB, written by side 0
+//!              direction 1: slots, payload
+//! ```
+//!
+//! A slot is one cache line. Its first word is written last and holds the lap number, so the receiver
+//! knows a new slot by looking at the very line that brings the message. Every slot also carries the
+//! sender's own counts, which saves the other side from reading them where they lie.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots of one direction.
+pub(crate) const SLOTS: u32 = 256;
+/// Bytes that fit into the slot itself.
+pub(crate) const INLINE: usize = 40;
+/// Payload area of one direction in bytes.
+pub(crate) const PAYLOAD: u32 = 256 << 10;
+const HEADER: usize = 4096;
+const DIRECTION: usize = SLOTS as usize * size_of::<Slot>() + PAYLOAD as usize;
+/// Size of the segment.
+pub(crate) const SEGMENT: usize = HEADER + 2 * DIRECTION;
+
+/// What a slot says.
+pub(crate) mod op {
+    /// A message inside the slot.
+    pub(crate) const INLINE: u8 = 1;
+    /// A message in the payload area.
+    pub(crate) const EAGER: u8 = 2;
+    /// A message still in the sender's memory; its segments are in the payload area.
+    pub(crate) const FETCH: u8 = 3;
+    /// A piece of a message, in the payload area.
+    pub(crate) const PIECE: u8 = 4;
+    /// An RDMA Write with immediate data has been placed.
+    pub(crate) const PLACED: u8 = 5;
+    /// Unreliable only: an asynchronous error for the receiver; `length` is its code.
+    pub(crate) const NEWS: u8 = 6;
+    /// A piece of an RDMA Write, in the payload area.
+    pub(crate) const WRITE: u8 = 7;
+    /// Asks for the data of an RDMA Read.
+    pub(crate) const READ: u8 = 8;
+    /// A piece of the data of an RDMA Read, in the payload area.
+    pub(crate) const DATA: u8 = 9;
+}
+
+/// Flags of a slot.
+pub(crate) mod flag {
+    /// The program set the immediate flag.
+    pub(crate) const IMMEDIATE: u8 = 1;
+    /// First piece.
+    pub(crate) const FIRST: u8 = 2;
+    /// Last piece.
+    pub(crate) const LAST: u8 = 4;
+    /// The RDMA Write was refused; the receive descriptor tells it.
+    pub(crate) const REFUSED: u8 = 8;
+}
+
+/// One slot.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// Lap 32, op 8, flags 8, receive descriptors posted by the sender 16.
+    word: AtomicU64,
+    length: u32,
+    immediate: u32,
+    /// Slots of the other direction that the sender has consumed, 16 bits.
+    consumed: u32,
+    /// Where in the payload area.
+    payload: u32,
+    inline: [u8; INLINE],
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+/// A slot as the receiver read it, each field once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) op: u8,
+    pub(crate) flags: u8,
+    pub(crate) posted: u16,
+    pub(crate) consumed: u16,
+    pub(crate) length: u32,
+    pub(crate) immediate: u32,
+    pub(crate) payload: u32,
+    /// The inline bytes, still in the slot.
+    pub(crate) inline: *const u8,
+}
+
+/// Words inside the slot that describe RDMA and pieces.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extra {
+    /// Remote address.
+    pub(crate) address: u64,
+    /// Remote handle.
+    pub(crate) handle: u32,
+    /// Bytes of this piece.
+    pub(crate) bytes: u32,
+    /// Where this piece begins.
+    pub(crate) offset: u32,
+    /// Padding.
+    pub(crate) reserved: u32,
+}
+
+/// What one side tells the other; only that side writes it. A line of its own for each habit of writing.
+#[repr(C, align(64))]
+pub(crate) struct Side {
+    /// Receive descriptors posted so far. Written often, read when the other side knows of none.
+    pub(crate) posted: AtomicU32,
+    /// Slots consumed so far. Written often, read when the other side is short of slots.
+    pub(crate) consumed: AtomicU32,
+    pad0: [u32; 14],
+
+    /// 1 when the side has filled in the rest of this line.
+    pub(crate) attached: AtomicU32,
+    /// Mark the VI in the bell page of this side's NIC with every message.
+    pub(crate) marks: AtomicU32,
+    /// This side waits for slots to be consumed: mark it and ring then.
+    pub(crate) waiting: AtomicU32,
+    /// Why this side has left, or 0 (`cm::Closed`).
+    pub(crate) closed: AtomicU32,
+    /// Process id in its own name space.
+    pub(crate) pid: AtomicU32,
+    /// Protection tag of the VI.
+    pub(crate) ptag: AtomicU32,
+    /// Address of the probe word in this side's process.
+    pub(crate) probe_at: AtomicU64,
+    /// What is there.
+    pub(crate) probe: AtomicU64,
+    /// Whether this side can touch the other side's memory: 0 not known yet, 1 yes, 2 no.
+    pub(crate) reach: AtomicU32,
+    pad1: [u32; 3],
+
+    /// Odd while this side copies to or from the other side's memory.
+    pub(crate) copying: AtomicU32,
+    pad2: [u32; 15],
+}
+
+const _: () = assert!(size_of::<Side>() == 192 && 2 * size_of::<Side>() <= HEADER);
+
+/// One side's view of the segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends {
+    base: *mut u8,
+    own: usize,
+}
+
+// SAFETY: an address; what is there is atomic or owned by one side.
+unsafe impl Send for Ends {}
+
+impl Ends {
+    /// The view of side 0 or 1.
+    ///
+    /// # Safety
+    /// `base` is a mapping of `SEGMENT` bytes that outlives the view.
+    pub(crate) unsafe fn new(base: *mut u8, side: u32) -> Ends {
+        Ends { base, own: (side & 1) as usize }
+    }
+
+    #[inline(always)]
+    fn side(&self, number: usize) -> &Side {
+        // SAFETY: both lie in the first page.
+        unsafe { &*self.base.cast::<Side>().add(number) }
+    }
+
+    /// What this side tells.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> &Side {
+        self.side(self.own)
+    }
+
+    /// What the other side tells.
+    #[inline(always)]
+    pub(crate) fn partner(&self) -> &Side {
+        self.side(self.own ^ 1)
+    }
+
+    #[inline(always)]
+    fn slot(&self, direction: usize, number: u32) -> *mut Slot {
+        let place = (number & (SLOTS - 1)) as usize;
+        // SAFETY: masked, so inside the direction's slots.
+        unsafe { self.base.add(HEADER + direction * DIRECTION).cast::<Slot>().add(place) }
+    }
+
+    #[inline(always)]
+    fn payload(&self, direction: usize) -> *mut u8 {
+        // SAFETY: inside the segment.
+        unsafe {
+            self.base.add(HEADER + direction * DIRECTION + SLOTS as usize * size_of::<Slot>())
+        }
+    }
+
+    /// The inline bytes of an outgoing slot.
+    #[inline(always)]
+    pub(crate) fn inline_out(&self, number: u32) -> *mut u8 {
+        // SAFETY: inside the segment; only an address is made.
+        unsafe { (&raw mut (*self.slot(self.own, number)).inline).cast() }
+    }
+
+    /// Writes the words that describe RDMA and pieces into an outgoing slot.
+    pub(crate) fn put_extra(&self, number: u32, extra: Extra) {
+        // SAFETY: inside the segment, and this side's to write.
+        unsafe { self.inline_out(number).cast::<Extra>().write_unaligned(extra) };
+    }
+
+    /// A place in the outgoing payload area.
+    #[inline(always)]
+    pub(crate) fn payload_out(&self, at: u32) -> *mut u8 {
+        self.payload(self.own).wrapping_add((at & (PAYLOAD - 1)) as usize)
+    }
+
+    /// A place in the incoming payload area, if `bytes` bytes fit there.
+    #[inline(always)]
+    pub(crate) fn payload_in(&self, at: u32, bytes: u32) -> Option<*const u8> {
+        let at = at & (PAYLOAD - 1);
+        (bytes <= PAYLOAD - at)
+            .then(|| self.payload(self.own ^ 1).wrapping_add(at as usize).cast_const())
+    }
+
+    /// Announces an outgoing slot; everything else of it has been written.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn publish(
+        &self,
+        number: u32,
+        op: u8,
+        flags: u8,
+        length: u32,
+        immediate: u32,
+        payload: u32,
+        posted: u32,
+        consumed: u32,
+    ) {
+        let lap = u64::from(number / SLOTS).wrapping_add(1) as u32;
+        let word = u64::from(lap)
+            | u64::from(op) << 32
+            | u64::from(flags) << 40
+            | u64::from(posted as u16) << 48;
+        let slot = self.slot(self.own, number);
+        // SAFETY: this side owns the slot until the word is stored.
+        unsafe {
+            (&raw mut (*slot).length).write_volatile(length);
+            (&raw mut (*slot).immediate).write_volatile(immediate);
+            (&raw mut (*slot).consumed).write_volatile(consumed);
+            (&raw mut (*slot).payload).write_volatile(payload);
+            // Release pairs with the acquire in `arrival`.
+            (*slot).word.store(word, Ordering::Release);
+        }
+    }
+
+    /// The incoming slot with this number, if it has arrived.
+    #[inline(always)]
+    pub(crate) fn arrival(&self, number: u32) -> Option<Arrival> {
+        let slot = self.slot(self.own ^ 1, number);
+        // SAFETY: inside the segment; every field is read once, with volatile or atomic loads.
+        unsafe {
+            let word = (*slot).word.load(Ordering::Acquire);
+            let lap = u64::from(number / SLOTS).wrapping_add(1) as u32;
+            if word as u32 != lap {
+                return None;
+            }
+            Some(Arrival {
+                op: (word >> 32) as u8,
+                flags: (word >> 40) as u8,
+                posted: (word >> 48) as u16,
+                consumed: (&raw const (*slot).consumed).read_volatile() as u16,
+                length: (&raw const (*slot).length).read_volatile(),
+                immediate: (&raw const (*slot).immediate).read_volatile(),
+                payload: (&raw const (*slot).payload).read_volatile(),
+                inline: (&raw const (*slot).inline).cast(),
+            })
+        }
+    }
+}
+
+impl Arrival {
+    /// The words that describe RDMA and pieces, read once.
+    pub(crate) fn extra(&self) -> Extra {
+        // SAFETY: inside the slot; every bit pattern is valid.
+        unsafe { self.inline.cast::<Extra>().read_unaligned() }
+    }
+}
+
+/// The sender's bookkeeping of its direction. Numbers of slots and payload positions wrap.
+pub(crate) struct Outbox {
+    /// Slots written so far.
+    pub(crate) sent: u32,
+    /// Slots that the partner is known to have consumed.
+    pub(crate) consumed: u32,
+    /// Payload bytes given out so far.
+    payload: u32,
+    /// Payload bytes that are free again.
+    freed: u32,
+    /// Payload position behind each slot.
+    ends: Box<[u32; SLOTS as usize]>,
+}
+
+impl Outbox {
+    pub(crate) fn new() -> Outbox {
+        Outbox { sent: 0, consumed: 0, payload: 0, freed: 0, ends: Box::new([0; SLOTS as usize]) }
+    }
+
+    /// Learns how far the partner is; a count that cannot be is ignored.
+    #[inline(always)]
+    pub(crate) fn learn(&mut self, consumed: u32) {
+        let ahead = self.sent.wrapping_sub(consumed);
+        let new = consumed.wrapping_sub(self.consumed);
+        if new != 0 && ahead <= SLOTS && new <= SLOTS {
+            self.consumed = consumed;
+            self.freed = self.ends[(consumed.wrapping_sub(1) & (SLOTS - 1)) as usize];
+        }
+    }
+
+    /// The same from 16 bits.
+    #[inline(always)]
+    pub(crate) fn learn_short(&mut self, consumed: u16) {
+        let ahead = (self.sent as u16).wrapping_sub(consumed);
+        self.learn(self.sent.wrapping_sub(u32::from(ahead)));
+    }
+
+    /// Whether a slot is free.
+    #[inline(always)]
+    pub(crate) fn has_slot(&self) -> bool {
+        self.sent.wrapping_sub(self.consumed) < SLOTS
+    }
+
+    /// A contiguous place for `bytes` bytes of payload, if there is one.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
+        let rounded = (bytes + 63) & !63;
+        let at = self.payload & (PAYLOAD - 1);
+        let skip = if at + rounded > PAYLOAD { PAYLOAD - at } else { 0 };
+        let used = self.payload.wrapping_sub(self.freed);
+        if used + skip + rounded > PAYLOAD {
+            return None;
+        }
+        let start = self.payload.wrapping_add(skip);
+        self.payload = start.wrapping_add(rounded);
+        Some(start)
+    }
+
+    /// Counts a slot as sent.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        self.ends[(self.sent & (SLOTS - 1)) as usize] = self.payload;
+        self.sent = self.sent.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_is_contiguous_and_comes_back_with_its_slot() {
+        let mut outbox = Outbox::new();
+        let mut places = Vec::new();
+        while let Some(place) = outbox.reserve(16 << 10) {
+            places.push(place);
+            outbox.advance();
+        }
+        assert_eq!(places.len(), 16);
+        outbox.learn(1);
+        let place = outbox.reserve(16 << 10).unwrap();
+        outbox.advance();
+        assert_eq!(place & (PAYLOAD - 1), 0, "the first place is used again");
+        assert!(outbox.reserve(1).is_none());
+        // A message that does not fit at the end begins at the start.
+        outbox.learn(17);
+        let mut last = 0;
+        for _ in 0..100 {
+            last = outbox.reserve(60_000).unwrap();
+            outbox.advance();
+            assert!((last & (PAYLOAD - 1)) + 60_000 <= PAYLOAD);
+            outbox.learn(outbox.sent);
+        }
+        assert!(last > 0);
+    }
+
+    #[test]
+    fn impossible_counts_are_ignored() {
+        let mut outbox = Outbox::new();
+        for _ in 0..10 {
+            outbox.advance();
+        }
+        outbox.learn(11);
+        assert_eq!(outbox.consumed, 0);
+        outbox.learn(7);
+        assert_eq!(outbox.consumed, 7);
+        outbox.learn(6);
+        assert_eq!(outbox.consumed, 7);
+        outbox.learn_short(9);
+        assert_eq!(outbox.consumed, 9);
+    }
+
+    #[test]
+    fn a_slot_is_seen_once_it_is_published() {
+        let mut memory = vec![0u64; SEGMENT / 8];
+        let base = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: large enough, and alive.
+        let (left, right) = unsafe { (Ends::new(base, 0), Ends::new(base, 1)) };
+        for number in [0u32, 1, SLOTS - 1, SLOTS, 5 * SLOTS + 3] {
+            assert!(right.arrival(number).is_none());
+            left.publish(number, op::INLINE, flag::IMMEDIATE, 7, 8, 9, 70_000, 65_537);
+            let arrival = right.arrival(number).unwrap();
+            assert_eq!((arrival.op, arrival.flags), (op::INLINE, flag::IMMEDIATE));
+            assert_eq!((arrival.length, arrival.immediate, arrival.payload), (7, 8, 9));
+            assert_eq!((arrival.posted, arrival.consumed), (70_000u32 as u16, 1));
+        }
+    }
+}

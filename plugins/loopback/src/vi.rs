@@ -1,0 +1,201 @@
+//! One VI's part of the device.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use vipl_guard::Segment;
+use vipl_plugin_sdk::abi::{VIPL_OPTION_CARRY_IMMEDIATE, vipl_connection};
+use vipl_plugin_sdk::{Port, Queue, Status, Vi};
+
+use crate::mem::Reach;
+use crate::nic::{LoopbackNic, SharedNic};
+use crate::ring::{Ends, Outbox};
+use crate::shm::Mapping;
+use crate::watch::Watch;
+
+/// One VI; the connection comes and goes.
+pub struct LoopbackVi {
+    pub(crate) link: Option<Box<Link>>,
+}
+
+/// A send-queue descriptor that has been processed and is not complete yet. They complete in order.
+pub(crate) struct Outstanding {
+    /// Slots the partner must have consumed.
+    pub(crate) need: u32,
+    /// Final status.
+    pub(crate) status: u32,
+    /// The connection ends with it, for this cause.
+    pub(crate) cause: Option<i32>,
+}
+
+/// A message or RDMA operation that travels in pieces: the head of the send queue.
+pub(crate) struct Pieces {
+    pub(crate) offset: u32,
+}
+
+/// A message that arrives in pieces, for the head of the receive queue.
+pub(crate) struct Assembly {
+    pub(crate) segments: Vec<Segment>,
+    /// The receive descriptor is complete already, with an error; the rest is dropped.
+    pub(crate) dropped: bool,
+}
+
+/// An RDMA Read whose data this side sends.
+pub(crate) struct Serving {
+    pub(crate) address: u64,
+    pub(crate) handle: u32,
+    pub(crate) length: u32,
+    pub(crate) offset: u32,
+}
+
+/// A connection.
+pub(crate) struct Link {
+    pub(crate) ends: Ends,
+    /// Next incoming slot.
+    pub(crate) arrived: u32,
+    pub(crate) outbox: Outbox,
+    /// Receive descriptors that the partner is known to have posted.
+    pub(crate) partner_posted: u32,
+    /// Messages sent that used one of them.
+    pub(crate) messages: u32,
+    /// `posted` of the receive queue when nothing had been received.
+    pub(crate) posted_base: u32,
+    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Nothing is sent any more: an error is on its way.
+    pub(crate) halted: bool,
+    pub(crate) waiting: bool,
+    pub(crate) fences: bool,
+    pub(crate) carry_immediate: bool,
+    pub(crate) partner_index: u32,
+    pub(crate) own_index: u32,
+    pub(crate) reach: Reach,
+    pub(crate) partner_nic: Arc<SharedNic>,
+    pub(crate) sending: Option<Pieces>,
+    pub(crate) reading: bool,
+    pub(crate) receiving: Option<Assembly>,
+    pub(crate) writing: Option<bool>,
+    pub(crate) serving: Option<Serving>,
+    pub(crate) partner_rdma_write: bool,
+    pub(crate) partner_rdma_read: bool,
+    pub(crate) watch: Arc<Watch>,
+    /// The segment; last, so that it goes last.
+    pub(crate) _segment: Mapping,
+}
+
+impl Link {
+    /// Receive descriptors posted so far, as the partner counts them.
+    #[inline(always)]
+    pub(crate) fn posted_count(&self, port: &Port) -> u32 {
+        port.posted(Queue::Recv).wrapping_sub(self.posted_base)
+    }
+
+    /// Tells the partner that there is something new.
+    #[inline(always)]
+    pub(crate) fn kick(&self) {
+        let partner = self.ends.partner();
+        let bell = self.partner_nic.bell();
+        if partner.marks.load(Ordering::Relaxed) != 0 {
+            bell.mark(self.partner_index);
+        }
+        bell.ring_if_wanted(self.fences);
+    }
+
+    /// Tells the partner even if it does not look at marks.
+    #[cold]
+    pub(crate) fn kick_hard(&self) {
+        self.partner_nic.bell().mark(self.partner_index);
+        fence(Ordering::SeqCst);
+        self.partner_nic.bell().ring_if_wanted(true);
+    }
+
+    /// Says whether sends wait for the partner, so that it tells when it has got on.
+    #[cold]
+    pub(crate) fn set_waiting(&mut self, waiting: bool) {
+        if waiting == self.waiting {
+            return;
+        }
+        self.waiting = waiting;
+        self.ends.own().waiting.store(u32::from(waiting), Ordering::Release);
+        // Pairs with the fence in `attach`; otherwise the watch thread looks from time to time.
+        fence(Ordering::SeqCst);
+        self.watch.set_pending(waiting);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.set_waiting(false);
+        self.watch.remove(self.own_index);
+    }
+}
+
+impl Vi for LoopbackVi {
+    type Nic = LoopbackNic;
+
+    fn new(_nic: &LoopbackNic, _port: &Port) -> Result<Self, Status> {
+        Ok(LoopbackVi { link: None })
+    }
+
+    fn attach(
+        &mut self,
+        nic: &LoopbackNic,
+        port: &Port,
+        connection: &vipl_connection,
+    ) -> Result<(), Status> {
+        self.link = Some(crate::cm::attach(nic, port, connection)?);
+        Ok(())
+    }
+
+    fn detach(&mut self, _nic: &LoopbackNic, _port: &Port) {
+        if let Some(link) = self.link.take() {
+            crate::cm::detach(*link);
+        }
+    }
+
+    fn partner_gone(&mut self, nic: &LoopbackNic, port: &Port, orderly: bool) {
+        if let Some(link) = &mut self.link {
+            link.partner_gone(nic, port, orderly);
+        }
+    }
+
+    #[inline(always)]
+    fn post_send(&mut self, nic: &LoopbackNic, port: &Port) {
+        if let Some(link) = &mut self.link {
+            link.pump(nic, port);
+        }
+    }
+
+    #[inline(always)]
+    fn post_recv(&mut self, _nic: &LoopbackNic, port: &Port) {
+        if let Some(link) = &mut self.link {
+            // Release: the partner may send as soon as it sees the count.
+            link.ends.own().posted.store(link.posted_count(port), Ordering::Release);
+        }
+    }
+
+    #[inline(always)]
+    fn progress(&mut self, nic: &LoopbackNic, port: &Port) {
+        if let Some(link) = &mut self.link {
+            link.progress(nic, port);
+        }
+    }
+
+    fn watch(&mut self, on: bool) {
+        if let Some(link) = &mut self.link {
+            link.ends.own().marks.store(u32::from(on), Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn quiesce(&mut self) {
+        if let Some(link) = &mut self.link {
+            crate::cm::wait_for_copies(&link.ends);
+        }
+    }
+}
+
+/// Whether immediate data travels without the flag.
+pub(crate) fn carries_immediate(port: &Port) -> bool {
+    port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0
+}

@@ -1,0 +1,187 @@
+//! Walking a program's descriptor: every field is read once, then checked, then used.
+
+use vipl_abi::*;
+use vipl_guard::{Image, Segment};
+use vipl_plugin_abi::vipl_entry;
+
+use crate::Port;
+use crate::region;
+
+/// What an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Send.
+    Send,
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+}
+
+impl Operation {
+    /// Its `VIP_STATUS_OP_*`.
+    #[inline(always)]
+    pub fn opcode(self) -> u32 {
+        match self {
+            Operation::Send => VIP_STATUS_OP_SEND,
+            Operation::Write => VIP_STATUS_OP_RDMA_WRITE,
+            Operation::Read => VIP_STATUS_OP_RDMA_READ,
+        }
+    }
+}
+
+/// A send-queue descriptor that has passed all checks of its own side.
+pub struct Outgoing {
+    /// What it asks for.
+    pub operation: Operation,
+    /// Bytes.
+    pub length: u32,
+    /// Immediate data.
+    pub immediate: u32,
+    /// The immediate flag is set.
+    pub flagged: bool,
+    /// Remote address and handle of RDMA.
+    pub remote: Segment,
+    /// The data segments.
+    pub segments: Segments,
+}
+
+/// A list of data segments.
+#[derive(Clone, Copy)]
+pub struct Segments {
+    image: Image,
+    descriptor: *const u8,
+    first: u16,
+    count: u16,
+}
+
+/// Why a descriptor cannot be processed: one status bit, and the operation bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`.
+    pub status: u32,
+}
+
+impl Segments {
+    /// Data segments.
+    #[inline(always)]
+    pub fn len(&self) -> u16 {
+        self.count
+    }
+
+    /// No data segment at all.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The data segment with this number; segments beyond the second are read from the program again.
+    #[inline(always)]
+    pub fn get(&self, number: u16) -> Result<Segment, vipl_guard::Fault> {
+        let place = usize::from(self.first + number);
+        if place < 2 {
+            return Ok(self.image.segments[place]);
+        }
+        let mut segment = Segment::default();
+        // SAFETY: a posted descriptor's memory; faults are caught; every bit pattern is a segment.
+        unsafe {
+            let from = self.descriptor.wrapping_add(32 + 16 * place);
+            vipl_guard::copy((&raw mut segment).cast(), from, 16)?;
+        }
+        Ok(segment)
+    }
+
+    /// Copies all segments out, so that a program that changes them later changes nothing.
+    pub fn to_vec(&self) -> Result<Vec<Segment>, vipl_guard::Fault> {
+        (0..self.count).map(|number| self.get(number)).collect()
+    }
+
+    /// Sum of the lengths.
+    #[inline(always)]
+    pub fn total(&self) -> Result<u64, vipl_guard::Fault> {
+        let mut total = 0;
+        for number in 0..self.count {
+            total += u64::from(self.get(number)?.length);
+        }
+        Ok(total)
+    }
+
+    /// Whether every segment lies in a region that this VI may use.
+    #[inline(always)]
+    pub fn are_permitted(&self, port: &Port) -> Result<bool, vipl_guard::Fault> {
+        let (nic, tag) = (port.nic(), port.vi().ptag);
+        for number in 0..self.count {
+            let segment = self.get(number)?;
+            let length = u64::from(segment.length);
+            if length > 0 && !region::is_local(nic, segment.handle, segment.address, length, tag) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn protection(opcode: u32) -> Fault {
+    Fault { status: VIP_STATUS_PROTECTION_ERROR | opcode }
+}
+
+/// Reads and checks a descriptor of the send queue, in the order of spec §5.7. `read_levels` are the
+/// reliability levels on which RDMA Read works.
+#[inline(always)]
+pub fn outgoing(port: &Port, entry: &vipl_entry, read_levels: u16) -> Result<Outgoing, Fault> {
+    let descriptor = entry.descriptor.cast_const().cast::<u8>();
+    // SAFETY: a posted descriptor; faults are caught.
+    let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;
+    let vi = port.vi();
+    let operation = match image.control & VIP_CONTROL_OP_MASK {
+        VIP_CONTROL_OP_SENDRECV => Operation::Send,
+        VIP_CONTROL_OP_RDMAWRITE => Operation::Write,
+        VIP_CONTROL_OP_RDMAREAD => Operation::Read,
+        _ => return Err(Fault { status: VIP_STATUS_FORMAT_ERROR }),
+    };
+    let opcode = operation.opcode();
+    let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
+    let rdma = operation != Operation::Send;
+    let malformed = image.control & VIP_CONTROL_RESERVED != 0
+        || u32::from(image.seg_count) > port.nic().segments_max
+        || (rdma && image.seg_count == 0)
+        || (operation == Operation::Read && (flagged || vi.reliability & read_levels == 0));
+    if malformed {
+        return Err(Fault { status: VIP_STATUS_FORMAT_ERROR | opcode });
+    }
+    let first = u16::from(rdma);
+    let segments = Segments { image, descriptor, first, count: image.seg_count - first };
+    let total = segments.total().map_err(|_| protection(opcode))?;
+    if total != u64::from(image.length) || total > vi.max_transfer_size {
+        return Err(Fault { status: VIP_STATUS_LENGTH_ERROR | opcode });
+    }
+    if !segments.are_permitted(port).map_err(|_| protection(opcode))? {
+        return Err(protection(opcode));
+    }
+    Ok(Outgoing {
+        operation,
+        length: image.length,
+        immediate: image.immediate,
+        flagged,
+        remote: image.segments[0],
+        segments,
+    })
+}
+
+/// Reads and checks a receive descriptor when a message wants it (spec §5.7): FORMAT, then PROTECTION.
+/// The status of a fault has no operation bits. Data segments do not matter where `data` is false.
+#[inline(always)]
+pub fn incoming(port: &Port, entry: &vipl_entry, data: bool) -> Result<Segments, Fault> {
+    let descriptor = entry.descriptor.cast_const().cast::<u8>();
+    // SAFETY: a posted descriptor; faults are caught.
+    let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;
+    let malformed = image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
+        || u32::from(image.seg_count) > port.nic().segments_max;
+    if malformed {
+        return Err(Fault { status: VIP_STATUS_FORMAT_ERROR });
+    }
+    let segments = Segments { image, descriptor, first: 0, count: image.seg_count };
+    if data && !segments.are_permitted(port).map_err(|_| protection(0))? {
+        return Err(protection(0));
+    }
+    Ok(segments)
+}

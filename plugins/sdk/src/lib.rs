@@ -1,0 +1,33 @@
+//! What a plug-in in Rust stands on.
+//!
+//! A plug-in implements three traits, one per object: [`Provider`] (the plug-in itself), [`Nic`] (one
+//! opening of a device) and [`Vi`] (its part of a VI), and names itself with [`plugin!`]. The macro makes
+//! the C table and the data symbol; every operation is wrapped so that a panic stays inside. The host
+//! holds the VI's lock during every operation of a [`Vi`], which is why they take `&mut self`.
+//!
+//! [`Port`] is the plug-in's view of the host's VI: queues, attributes, and what may be told to the host.
+//! [`descriptor`] walks descriptors, [`region`] checks memory. Both read the program's memory through
+//! `vipl-guard`, so that a bad address ends as an error and never as a crash.
+
+pub mod descriptor;
+mod host;
+mod port;
+pub mod region;
+mod shim;
+
+pub use host::Host;
+pub use port::{Port, Queue};
+pub use shim::{Nic, Provider, Status, Vi, table};
+pub use vipl_guard as guard;
+pub use vipl_plugin_abi as abi;
+
+/// Makes the symbol `vipl_plugin_v1` for a [`Provider`].
+#[macro_export]
+macro_rules! plugin {
+    ($provider:ty) => {
+        /// What the library finds in this file.
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        pub static vipl_plugin_v1: $crate::abi::vipl_plugin = $crate::table::<$provider>();
+    };
+}

@@ -1,0 +1,163 @@
+//! The plug-in's view of the host's VI.
+
+use std::ffi::c_int;
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use crate::Host;
+use crate::region;
+
+/// One VI during one operation; the host holds its lock.
+#[derive(Clone, Copy)]
+pub struct Port(*mut vipl_vi);
+
+/// One of the two work queues of a VI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Send queue.
+    Send,
+    /// Receive queue.
+    Recv,
+}
+
+impl Port {
+    /// The view of a VI.
+    ///
+    /// # Safety
+    /// `vi` is the argument of an operation, and the view is used within that operation only.
+    #[inline(always)]
+    pub unsafe fn new(vi: *mut vipl_vi) -> Port {
+        Port(vi)
+    }
+
+    /// The host's structure.
+    #[inline(always)]
+    pub fn vi(&self) -> &vipl_vi {
+        // SAFETY: valid and locked during the operation.
+        unsafe { &*self.0 }
+    }
+
+    /// The NIC.
+    #[inline(always)]
+    pub fn nic(&self) -> &vipl_nic {
+        // SAFETY: a VI's NIC is open.
+        unsafe { &*self.vi().nic }
+    }
+
+    /// Whether the VI is still connected; `fail` ends that.
+    #[inline(always)]
+    pub fn is_connected(&self) -> bool {
+        self.vi().state == VIP_VI_STATE::VIP_STATE_CONNECTED as u32
+    }
+
+    #[inline(always)]
+    fn queue(&self, queue: Queue) -> *mut vipl_queue {
+        // SAFETY: valid and locked during the operation; only addresses are made.
+        unsafe {
+            match queue {
+                Queue::Send => &raw mut (*self.0).send,
+                Queue::Recv => &raw mut (*self.0).recv,
+            }
+        }
+    }
+
+    /// Descriptors posted so far, wrapping.
+    #[inline(always)]
+    pub fn posted(&self, queue: Queue) -> u32 {
+        // SAFETY: valid and locked during the operation.
+        unsafe { (*self.queue(queue)).posted }
+    }
+
+    /// Descriptors completed so far, wrapping.
+    #[inline(always)]
+    pub fn completed(&self, queue: Queue) -> u32 {
+        // SAFETY: valid and locked during the operation.
+        unsafe { (*self.queue(queue)).completed }
+    }
+
+    /// The posted entry with this number, between `completed` and `posted`.
+    #[inline(always)]
+    pub fn entry(&self, queue: Queue, number: u32) -> vipl_entry {
+        // SAFETY: masked, so inside the ring, which exists since something was posted.
+        unsafe {
+            let queue = &*self.queue(queue);
+            *queue.entries.add((number & queue.mask) as usize)
+        }
+    }
+
+    /// Whether the host wants to hear of completions on this queue.
+    #[inline(always)]
+    pub fn wants_signal(&self, queue: Queue) -> bool {
+        // SAFETY: valid and locked during the operation.
+        unsafe { (*self.queue(queue)).signal != 0 }
+    }
+
+    /// Completes the oldest descriptor that is not complete. `length` and `immediate` are `None` where
+    /// the program's own values stay. False: the descriptor's memory is not accessible or not registered
+    /// any more, the connection was broken (E16), and the operation must end.
+    #[inline(always)]
+    pub fn complete(&self, queue: Queue, status: u32, data: Option<(u32, u32)>) -> bool {
+        let entry = self.entry(queue, self.completed(queue));
+        if self.nic().options & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers(&entry) {
+            self.descriptor_gone(queue, &entry, status);
+            return false;
+        }
+        let at = entry.descriptor.cast::<u8>();
+        let status = status | VIP_STATUS_DONE;
+        // SAFETY: a posted descriptor belongs to the provider; faults are caught.
+        let written = unsafe {
+            match data {
+                Some((length, immediate)) => vipl_guard::complete(at, immediate, length, status),
+                None => vipl_guard::store32(at.wrapping_add(28), status),
+            }
+        };
+        if written.is_err() {
+            self.descriptor_gone(queue, &entry, status);
+            return false;
+        }
+        self.account(queue, status);
+        true
+    }
+
+    /// The descriptor's own region must still be there (strict mode).
+    #[cold]
+    fn covers(&self, entry: &vipl_entry) -> bool {
+        let base = entry.descriptor.addr() as u64;
+        region::is_local(self.nic(), entry.memory, base, 32, self.vi().ptag)
+    }
+
+    #[inline(always)]
+    fn account(&self, queue: Queue, status: u32) {
+        let place = self.queue(queue);
+        // SAFETY: valid and locked during the operation; the entry is inside the ring.
+        unsafe {
+            let entry = (*place).entries.add(((*place).completed & (*place).mask) as usize);
+            (*entry).status = status;
+            (*place).completed = (*place).completed.wrapping_add(1);
+            if (*place).signal != 0 {
+                (Host::get().table().completed)(self.0, place);
+            }
+        }
+    }
+
+    #[cold]
+    fn descriptor_gone(&self, queue: Queue, entry: &vipl_entry, status: u32) {
+        let opcode = if queue == Queue::Recv { VIP_STATUS_OP_RECEIVE } else { status & VIP_STATUS_OP_MASK };
+        self.fail(VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int, opcode, entry.descriptor);
+    }
+
+    /// Raises an asynchronous error; the VI stays as it is.
+    #[cold]
+    pub fn raise(&self, code: VIP_ERROR_CODE, opcode: u32) {
+        // SAFETY: within an operation.
+        unsafe { (Host::get().table().raise)(self.0, code as c_int, opcode, std::ptr::null_mut()) };
+    }
+
+    /// Breaks the connection; `cause` is the number of an asynchronous error or a `VIPL_CAUSE_*`.
+    #[cold]
+    pub fn fail(&self, cause: c_int, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
+        // SAFETY: within an operation.
+        unsafe { (Host::get().table().fail)(self.0, cause, opcode, descriptor) };
+    }
+}

@@ -1,0 +1,94 @@
+//! Checks of memory against a table of regions (spec §10.2), without a lock.
+
+use std::sync::atomic::{Ordering, fence};
+
+use vipl_plugin_abi::*;
+
+/// Tables that partners share may be written by a hostile process: only their entries are trusted, and
+/// only to refuse.
+#[derive(Clone, Copy)]
+pub struct Table {
+    /// First entry.
+    pub regions: *const vipl_region,
+    /// Entries, a power of two.
+    pub count: u32,
+}
+
+/// Tag and flags of the region that covers the range, if the handle names it.
+#[inline(always)]
+fn find(table: Table, handle: u32, base: u64, length: u64) -> Option<(u32, u32)> {
+    // SAFETY: the table has `count` entries, and the index is masked.
+    let entry = unsafe { &*table.regions.add((handle & (table.count - 1)) as usize) };
+    // Acquire pairs with the release of the handle: the fields belong to this handle or a later one.
+    if handle == 0 || entry.handle.load(Ordering::Acquire) != handle {
+        return None;
+    }
+    let (first, end) = (entry.base.load(Ordering::Relaxed), entry.end.load(Ordering::Relaxed));
+    let access = entry.access.load(Ordering::Relaxed);
+    // Orders the loads above before the second look at the handle.
+    fence(Ordering::Acquire);
+    if entry.handle.load(Ordering::Relaxed) != handle {
+        return None;
+    }
+    let inside = base >= first && base <= end && length <= end - base;
+    inside.then_some(((access >> 32) as u32, access as u32))
+}
+
+/// Whether the tag of a VI and that of a region go together.
+#[inline(always)]
+fn tags_match(vi: u32, region: u32) -> bool {
+    vi == region || vi == VIPL_PTAG_ANY || region == VIPL_PTAG_NONE
+}
+
+/// Local access: descriptor or data segment.
+#[inline(always)]
+pub fn is_local(nic: &vipl_nic, handle: u32, base: u64, length: u64, tag: u32) -> bool {
+    let table = Table { regions: nic.regions, count: nic.region_count };
+    find(table, handle, base, length).is_some_and(|(region, _)| tags_match(tag, region))
+}
+
+/// Access by RDMA; `flag` is the one the region must have, `tag` that of the target VI.
+#[inline(always)]
+pub fn is_remote(table: Table, handle: u32, base: u64, length: u64, tag: u32, flag: u32) -> bool {
+    find(table, handle, base, length)
+        .is_some_and(|(region, flags)| tags_match(tag, region) && flags & flag != 0)
+}
+
+/// Whether a range lies in a region at all, whoever may use it.
+pub fn is_registered(table: Table, handle: u32, base: u64, length: u64) -> bool {
+    find(table, handle, base, length).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+
+    fn region(base: u64, end: u64, tag: u32, flags: u32, handle: u32) -> vipl_region {
+        vipl_region {
+            base: AtomicU64::new(base),
+            end: AtomicU64::new(end),
+            access: AtomicU64::new(u64::from(tag) << 32 | u64::from(flags)),
+            handle: AtomicU32::new(handle),
+            reserved: 0,
+        }
+    }
+
+    #[test]
+    fn access_is_exact_to_the_byte() {
+        let regions = [region(100, 200, 5, VIPL_REGION_RDMA_WRITE, 6), region(0, 0, 0, 0, 0)];
+        let table = Table { regions: regions.as_ptr(), count: 2 };
+        let allowed = |handle, base, length, tag, flag| {
+            is_remote(table, handle, base, length, tag, flag)
+        };
+        assert!(allowed(6, 100, 100, 5, VIPL_REGION_RDMA_WRITE));
+        assert!(!allowed(6, 100, 101, 5, VIPL_REGION_RDMA_WRITE));
+        assert!(!allowed(6, 99, 1, 5, VIPL_REGION_RDMA_WRITE));
+        assert!(!allowed(6, 150, u64::MAX, 5, VIPL_REGION_RDMA_WRITE));
+        assert!(!allowed(6, 100, 1, 4, VIPL_REGION_RDMA_WRITE), "another tag");
+        assert!(allowed(6, 100, 1, VIPL_PTAG_ANY, VIPL_REGION_RDMA_WRITE));
+        assert!(!allowed(6, 100, 1, 5, VIPL_REGION_RDMA_READ), "no such permission");
+        assert!(!allowed(8, 100, 1, 5, VIPL_REGION_RDMA_WRITE), "stale handle");
+        assert!(!allowed(0, 0, 0, 5, VIPL_REGION_RDMA_WRITE));
+    }
+}

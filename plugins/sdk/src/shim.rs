@@ -1,0 +1,347 @@
+//! From the traits to the C table. Every operation is a function of its own, made for the provider.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use vipl_plugin_abi::*;
+
+use crate::{Host, Port};
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Out of something.
+    Resource,
+    /// An argument makes no sense.
+    Invalid,
+}
+
+impl Status {
+    fn code(self) -> c_int {
+        match self {
+            Status::Resource => VIPL_E_RESOURCE,
+            Status::Invalid => VIPL_E_INVALID,
+        }
+    }
+}
+
+/// The plug-in itself.
+pub trait Provider: 'static {
+    /// Name; the file is `libvipl_NAME.so`.
+    const NAME: &'static CStr;
+    /// Version, for people.
+    const VERSION: &'static CStr;
+    /// One opening of a device.
+    type Nic: Nic;
+
+    /// Rank and argument, if this plug-in serves the device `name`.
+    fn claim(name: &str) -> Option<(i32, String)>;
+    /// Devices that are present.
+    fn devices() -> Vec<String>;
+    /// Opens the device; fills what differs from the defaults in `info`.
+    fn open(
+        argument: &str,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<Self::Nic, Status>;
+}
+
+/// One opening of a device. Its methods may run on several threads at once.
+pub trait Nic: Sync + Send + 'static {
+    /// The plug-in's part of a VI.
+    type Vi: Vi<Nic = Self>;
+
+    /// Before the NIC is dropped: no VI is left.
+    fn close(&mut self);
+    /// Numbers of VIs that may have something; returns how many were written.
+    fn ready(&self, indices: &mut [u32]) -> usize;
+    /// Announces a sleeper.
+    fn arm(&self) -> u32;
+    /// Sleeps until something happened since `arm` gave `epoch`; 0 only takes the announcement back.
+    fn sleep(&self, epoch: u32, timeout_ns: u64);
+    /// Ends every sleep.
+    fn wake(&self);
+}
+
+/// The plug-in's part of a VI; the host holds the VI's lock.
+pub trait Vi: Send + 'static {
+    /// Where it belongs.
+    type Nic;
+
+    /// A new VI, not connected.
+    fn new(nic: &Self::Nic, port: &Port) -> Result<Self, Status>
+    where
+        Self: Sized;
+    /// The VI is connected.
+    fn attach(
+        &mut self,
+        nic: &Self::Nic,
+        port: &Port,
+        connection: &vipl_connection,
+    ) -> Result<(), Status>;
+    /// The VI is connected no more.
+    fn detach(&mut self, nic: &Self::Nic, port: &Port);
+    /// The agent says that the partner has gone.
+    fn partner_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool);
+    /// The send doorbell.
+    fn post_send(&mut self, nic: &Self::Nic, port: &Port);
+    /// The receive doorbell.
+    fn post_recv(&mut self, nic: &Self::Nic, port: &Port);
+    /// Takes what has arrived.
+    fn progress(&mut self, nic: &Self::Nic, port: &Port);
+    /// Whether `ready` shall report this VI.
+    fn watch(&mut self, on: bool);
+    /// Returns when no transfer uses a region that has gone.
+    fn quiesce(&mut self);
+}
+
+/// The data symbol of a provider.
+pub const fn table<P: Provider>() -> vipl_plugin {
+    vipl_plugin {
+        magic: VIPL_PLUGIN_MAGIC,
+        size: size_of::<vipl_plugin>() as u32,
+        abi_major: VIPL_PLUGIN_ABI_MAJOR,
+        abi_minor: VIPL_PLUGIN_ABI_MINOR,
+        fingerprint: VIPL_PLUGIN_FINGERPRINT,
+        kind: VIPL_KIND_PROVIDER,
+        reserved: 0,
+        name: P::NAME.as_ptr(),
+        version: P::VERSION.as_ptr(),
+        required: 0,
+        optional: 0,
+        init: Some(init::<P>),
+    }
+}
+
+unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_provider) -> c_int {
+    // SAFETY: the host's table lives as long as the process.
+    let status = unsafe { Host::set(host) };
+    if status != VIPL_OK {
+        return status;
+    }
+    let ops = vipl_provider {
+        size: size_of::<vipl_provider>(),
+        claim: Some(claim::<P>),
+        device: Some(device::<P>),
+        nic_open: Some(nic_open::<P>),
+        nic_close: Some(nic_close::<P>),
+        vi_create: Some(vi_create::<P>),
+        vi_destroy: Some(vi_destroy::<P>),
+        attach: Some(attach::<P>),
+        detach: Some(detach::<P>),
+        partner_gone: Some(partner_gone::<P>),
+        post_send: Some(post_send::<P>),
+        post_recv: Some(post_recv::<P>),
+        progress: Some(progress::<P>),
+        ready: Some(ready::<P>),
+        watch: Some(watch::<P>),
+        arm: Some(arm::<P>),
+        sleep: Some(sleep::<P>),
+        wake: Some(wake::<P>),
+        quiesce: Some(quiesce::<P>),
+    };
+    // SAFETY: the host gave room for as much as its own size says, which is the first word.
+    unsafe {
+        let room = (*out).size.min(size_of::<vipl_provider>());
+        std::ptr::copy_nonoverlapping((&raw const ops).cast::<u8>(), out.cast(), room);
+    }
+    VIPL_OK
+}
+
+/// Runs an operation; a panic is a bug of the plug-in and must not cross the boundary.
+#[inline(always)]
+fn contained<R>(default: R, body: impl FnOnce() -> R) -> R {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result,
+        Err(_) => {
+            Host::get().log(VIPL_LOG_ERROR, "a bug of a plug-in was caught; please report it");
+            default
+        }
+    }
+}
+
+/// # Safety
+/// NUL-terminated.
+unsafe fn text<'a>(text: *const c_char) -> &'a str {
+    // SAFETY: as asked of the caller.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
+}
+
+/// Writes a string into 64 bytes, cut if need be.
+///
+/// # Safety
+/// `out` has 64 bytes.
+unsafe fn give(value: &str, out: *mut c_char) {
+    let bytes = &value.as_bytes()[..value.len().min(63)];
+    // SAFETY: as asked of the caller.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len());
+        *out.add(bytes.len()) = 0;
+    }
+}
+
+/// # Safety
+/// The NIC is open: `context` is what `nic_open` made.
+#[inline(always)]
+unsafe fn nic_of<'a, P: Provider>(nic: *const vipl_nic) -> &'a P::Nic {
+    // SAFETY: as asked of the caller.
+    unsafe { &*(*nic).context.cast::<P::Nic>() }
+}
+
+type ViOf<P> = <<P as Provider>::Nic as Nic>::Vi;
+
+/// # Safety
+/// Within an operation of the VI, whose `context` is what `vi_create` made.
+#[inline(always)]
+unsafe fn parts<'a, P: Provider>(vi: *mut vipl_vi) -> (&'a mut ViOf<P>, &'a P::Nic, Port) {
+    // SAFETY: as asked of the caller.
+    unsafe { (&mut *(*vi).context.cast::<ViOf<P>>(), nic_of::<P>((*vi).nic), Port::new(vi)) }
+}
+
+// SAFETY of all operations below: the host calls them as the interface says (see `vipl-plugin-abi`).
+
+unsafe extern "C" fn claim<P: Provider>(name: *const c_char, argument: *mut c_char) -> c_int {
+    // SAFETY: see above.
+    contained(0, || match P::claim(unsafe { text(name) }) {
+        Some((rank, found)) => {
+            // SAFETY: see above.
+            unsafe { give(&found, argument) };
+            rank
+        }
+        None => 0,
+    })
+}
+
+unsafe extern "C" fn device<P: Provider>(number: u32, name: *mut c_char) -> c_int {
+    contained(VIPL_E_INVALID, || match P::devices().get(number as usize) {
+        Some(found) => {
+            // SAFETY: see above.
+            unsafe { give(found, name) };
+            VIPL_OK
+        }
+        None => VIPL_E_INVALID,
+    })
+}
+
+unsafe extern "C" fn nic_open<P: Provider>(
+    argument: *const c_char,
+    nic: *mut vipl_nic,
+    info: *mut vipl_nic_info,
+) -> c_int {
+    // SAFETY: see above.
+    contained(VIPL_E_RESOURCE, || unsafe {
+        match P::open(text(argument), nic, &mut *info) {
+            Ok(made) => {
+                (*nic).context = Box::into_raw(Box::new(made)).cast::<c_void>();
+                VIPL_OK
+            }
+            Err(status) => status.code(),
+        }
+    })
+}
+
+unsafe extern "C" fn nic_close<P: Provider>(nic: *mut vipl_nic) {
+    // SAFETY: see above; closed once.
+    contained((), || unsafe {
+        let mut made = Box::from_raw((*nic).context.cast::<P::Nic>());
+        made.close();
+    });
+}
+
+unsafe extern "C" fn vi_create<P: Provider>(vi: *mut vipl_vi) -> c_int {
+    // SAFETY: see above.
+    contained(VIPL_E_RESOURCE, || unsafe {
+        match ViOf::<P>::new(nic_of::<P>((*vi).nic), &Port::new(vi)) {
+            Ok(made) => {
+                (*vi).context = Box::into_raw(Box::new(made)).cast::<c_void>();
+                VIPL_OK
+            }
+            Err(status) => status.code(),
+        }
+    })
+}
+
+unsafe extern "C" fn vi_destroy<P: Provider>(vi: *mut vipl_vi) {
+    // SAFETY: see above; destroyed once.
+    contained((), || unsafe { drop(Box::from_raw((*vi).context.cast::<ViOf<P>>())) });
+}
+
+unsafe extern "C" fn attach<P: Provider>(
+    vi: *mut vipl_vi,
+    connection: *const vipl_connection,
+) -> c_int {
+    // SAFETY: see above.
+    contained(VIPL_E_RESOURCE, || unsafe {
+        let (own, nic, port) = parts::<P>(vi);
+        own.attach(nic, &port, &*connection).map_or_else(Status::code, |()| VIPL_OK)
+    })
+}
+
+unsafe extern "C" fn detach<P: Provider>(vi: *mut vipl_vi) {
+    // SAFETY: see above.
+    let (own, nic, port) = unsafe { parts::<P>(vi) };
+    contained((), || own.detach(nic, &port));
+}
+
+unsafe extern "C" fn partner_gone<P: Provider>(vi: *mut vipl_vi, orderly: c_int) {
+    // SAFETY: see above.
+    let (own, nic, port) = unsafe { parts::<P>(vi) };
+    contained((), || own.partner_gone(nic, &port, orderly != 0));
+}
+
+unsafe extern "C" fn post_send<P: Provider>(vi: *mut vipl_vi) {
+    // SAFETY: see above.
+    let (own, nic, port) = unsafe { parts::<P>(vi) };
+    contained((), || own.post_send(nic, &port));
+}
+
+unsafe extern "C" fn post_recv<P: Provider>(vi: *mut vipl_vi) {
+    // SAFETY: see above.
+    let (own, nic, port) = unsafe { parts::<P>(vi) };
+    contained((), || own.post_recv(nic, &port));
+}
+
+unsafe extern "C" fn progress<P: Provider>(vi: *mut vipl_vi) {
+    // SAFETY: see above.
+    let (own, nic, port) = unsafe { parts::<P>(vi) };
+    contained((), || own.progress(nic, &port));
+}
+
+unsafe extern "C" fn ready<P: Provider>(
+    nic: *const vipl_nic,
+    indices: *mut u32,
+    room: u32,
+) -> u32 {
+    // SAFETY: see above.
+    contained(0, || unsafe {
+        let room = std::slice::from_raw_parts_mut(indices, room as usize);
+        nic_of::<P>(nic).ready(room) as u32
+    })
+}
+
+unsafe extern "C" fn watch<P: Provider>(vi: *mut vipl_vi, on: c_int) {
+    // SAFETY: see above.
+    let (own, _, _) = unsafe { parts::<P>(vi) };
+    contained((), || own.watch(on != 0));
+}
+
+unsafe extern "C" fn arm<P: Provider>(nic: *const vipl_nic) -> u32 {
+    // SAFETY: see above.
+    contained(0, || unsafe { nic_of::<P>(nic) }.arm())
+}
+
+unsafe extern "C" fn sleep<P: Provider>(nic: *const vipl_nic, epoch: u32, timeout_ns: u64) {
+    // SAFETY: see above.
+    contained((), || unsafe { nic_of::<P>(nic) }.sleep(epoch, timeout_ns));
+}
+
+unsafe extern "C" fn wake<P: Provider>(nic: *const vipl_nic) {
+    // SAFETY: see above.
+    contained((), || unsafe { nic_of::<P>(nic) }.wake());
+}
+
+unsafe extern "C" fn quiesce<P: Provider>(vi: *mut vipl_vi) {
+    // SAFETY: see above.
+    let (own, _, _) = unsafe { parts::<P>(vi) };
+    contained((), || own.quiesce());
+}

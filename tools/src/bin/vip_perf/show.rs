@@ -1,0 +1,178 @@
+//! Results as people, programs and spreadsheets read them.
+
+use vipl_tools::report::{Table, number};
+use vipl_tools::size;
+
+use crate::bench::{Limit, Measured};
+
+/// One test's results at all sizes, as a table. Columns that would be empty are left out.
+pub(crate) fn table(results: &[Measured]) -> String {
+    let Some(first) = results.first() else {
+        return String::new();
+    };
+    let sized = results.iter().any(|result| result.bytes.is_some());
+    let mut headings: Vec<String> = sized.then(|| "size".to_owned()).into_iter().collect();
+    headings.extend(first.figures.iter().map(|f| titled(f.name, f.unit)));
+    let most = results
+        .iter()
+        .max_by_key(|result| result.bounds.len())
+        .unwrap_or(first);
+    let limits: Vec<(Limit, bool)> = most
+        .bounds
+        .iter()
+        .map(|bound| {
+            let of_size = results
+                .iter()
+                .filter_map(|result| result.bound(bound.limit));
+            (
+                bound.limit,
+                of_size.into_iter().any(|bound| bound.ratio.is_finite()),
+            )
+        })
+        .collect();
+    for (limit, has_ratio) in &limits {
+        headings.push(titled(limit.name(), limit.unit()));
+        headings.extend(has_ratio.then(|| "ratio".to_owned()));
+    }
+    headings.push("runs".to_owned());
+    let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
+    for result in results {
+        let size = result.bytes.map_or_else(String::new, size::show);
+        let mut cells: Vec<String> = sized.then_some(size).into_iter().collect();
+        cells.extend(result.figures.iter().map(|figure| number(figure.value)));
+        for (limit, has_ratio) in &limits {
+            let (value, ratio) = result
+                .bound(*limit)
+                .map_or((f64::NAN, f64::NAN), |b| (b.value, b.ratio));
+            cells.push(number(value));
+            cells.extend(has_ratio.then(|| number(ratio)));
+        }
+        cells.push(runs(result));
+        table.row(cells);
+    }
+    format!("{}\n{}", first.test, table.text())
+}
+
+fn titled(name: &str, unit: &str) -> String {
+    if unit.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{name}, {unit}")
+    }
+}
+
+/// How many runs count, and how many do not.
+pub(crate) fn runs(result: &Measured) -> String {
+    match (result.unsteady, result.discarded) {
+        (true, _) => format!("{} unsteady", result.runs),
+        (false, 0) => result.runs.to_string(),
+        (false, discarded) => format!("{} (+{discarded} discarded)", result.runs),
+    }
+}
+
+/// All results, one figure or limit per line.
+pub(crate) fn csv(results: &[Measured]) -> String {
+    let mut table = Table::new(&["test", "bytes", "figure", "value", "unit", "ratio", "runs"]);
+    for result in results {
+        let bytes = result
+            .bytes
+            .map_or_else(String::new, |bytes| bytes.to_string());
+        let mut row = |name: &str, value: f64, unit: &str, ratio: String| {
+            let runs = result.runs.to_string();
+            let (name, unit) = (name.to_owned(), unit.to_owned());
+            let test = result.test.to_owned();
+            table.row(vec![
+                test,
+                bytes.clone(),
+                name,
+                value.to_string(),
+                unit,
+                ratio,
+                runs,
+            ]);
+        };
+        for figure in &result.figures {
+            row(figure.name, figure.value, figure.unit, String::new());
+        }
+        for bound in &result.bounds {
+            let name = format!("limit: {}", bound.limit.name());
+            let ratio = if bound.ratio.is_finite() {
+                bound.ratio.to_string()
+            } else {
+                String::new()
+            };
+            row(&name, bound.value, bound.limit.unit(), ratio);
+        }
+    }
+    table.csv()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{Bound, figure};
+
+    fn result() -> Measured {
+        Measured {
+            test: "latency",
+            bytes: Some(8),
+            figures: vec![figure("one way", 0.125, "µs"), figure("p99", 0.5, "µs")],
+            bounds: vec![Bound {
+                limit: Limit::CacheLine,
+                value: 100.0,
+                ratio: 1.25,
+            }],
+            runs: 5,
+            discarded: 2,
+            unsteady: false,
+        }
+    }
+
+    #[test]
+    fn every_number_has_its_unit_in_the_heading() {
+        let text = table(&[result()]);
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("latency"));
+        let heading = lines.next().unwrap();
+        assert!(
+            heading.contains("one way, µs") && heading.contains("cache line, ns"),
+            "{heading}"
+        );
+        let row: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+        assert_eq!(
+            row,
+            [
+                "8",
+                "B",
+                "0.12",
+                "0.50",
+                "100",
+                "1.25",
+                "5",
+                "(+2",
+                "discarded)"
+            ]
+        );
+    }
+
+    #[test]
+    fn columns_that_mean_nothing_are_left_out() {
+        let mut result = result();
+        result.bytes = None;
+        result.bounds[0].ratio = f64::NAN;
+        let text = table(&[result]);
+        assert!(!text.contains("size") && !text.contains("ratio"), "{text}");
+        assert!(text.contains("cache line, ns"), "{text}");
+    }
+
+    #[test]
+    fn csv_has_a_line_per_figure_and_limit() {
+        let text = csv(&[result()]);
+        assert_eq!(text.lines().count(), 4);
+        assert!(text.contains("latency,8,one way,0.125,µs,,5\n"), "{text}");
+        assert!(
+            text.contains("latency,8,limit: cache line,100,ns,1.25,5\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! The tests by name, at both sides.
+
+use serde_json::{Value, json};
+use vipl_tools::nic::Nic;
+use vipl_tools::session::Session;
+use vipl_tools::stats::median;
+use vipl_tools::{Error, Result, size};
+
+use crate::alone::{Alone, What};
+use crate::bench::{Bench, Figure, Limit, Measured, Params, Plan, repeat};
+use crate::cq::{self, CqCost};
+use crate::latency::{self, Latency};
+use crate::memory::{self, IdleMemory};
+use crate::stream::{self, Kind, Stream};
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    Latency,
+    Bandwidth,
+    Rate,
+    Write,
+    WriteLatency,
+    Read,
+    Cq,
+    IdleMemory,
+    Register,
+    Post,
+}
+
+/// All of them, in the order in which `all` runs them; what `write` measures is two.
+const ALL: [Test; 10] = [
+    Test::Latency,
+    Test::Bandwidth,
+    Test::Rate,
+    Test::WriteLatency,
+    Test::Write,
+    Test::Read,
+    Test::Cq,
+    Test::IdleMemory,
+    Test::Register,
+    Test::Post,
+];
+
+impl Test {
+    /// The tests that a word of the command line stands for; None if it is no test.
+    pub(crate) fn named(word: &str) -> Option<Vec<Self>> {
+        match word {
+            "all" => Some(ALL.to_vec()),
+            "write" => Some(vec![Self::WriteLatency, Self::Write]),
+            _ => {
+                let found = ALL.iter().find(|test| test.name() == word);
+                found.map(|test| vec![*test])
+            }
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
+            Self::Rate => "rate",
+            Self::Write => "write-bandwidth",
+            Self::WriteLatency => "write-latency",
+            Self::Read => "read",
+            Self::Cq => "cq",
+            Self::IdleMemory => "idle-memory",
+            Self::Register => "register",
+            Self::Post => "post",
+        }
+    }
+
+    /// Whether it needs no partner.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::Register | Self::Post)
+    }
+
+    /// The sizes that are measured when none are asked for.
+    pub(crate) fn sizes(self) -> Vec<usize> {
+        match self {
+            Self::Latency | Self::WriteLatency => vec![8, 64, 512, 4096, 16384, 65536],
+            Self::Bandwidth | Self::Write | Self::Read => size::powers(4096, 65536),
+            Self::Rate | Self::Post => vec![8],
+            Self::Register => vec![4096, 65536, 1 << 20, 16 << 20],
+            Self::Cq | Self::IdleMemory => vec![8],
+        }
+    }
+
+    /// Whether the size means nothing to it.
+    fn is_sizeless(self) -> bool {
+        matches!(self, Self::Cq | Self::IdleMemory | Self::Post)
+    }
+
+    /// The limits that it is compared with; the cache line also tells where the two CPUs are.
+    pub(crate) fn limits(self, bytes: usize) -> &'static [Limit] {
+        match self {
+            Self::Latency | Self::WriteLatency if bytes <= 8 => &[Limit::CacheLine],
+            Self::Latency | Self::WriteLatency => &[Limit::CacheLine, Limit::RawPingPong],
+            Self::Bandwidth | Self::Write | Self::Read => {
+                &[Limit::CacheLine, Limit::Memcpy, Limit::ProcessWrite]
+            }
+            Self::Rate | Self::Cq => &[Limit::CacheLine],
+            Self::IdleMemory | Self::Register | Self::Post => &[],
+        }
+    }
+
+    fn open(self, session: &mut Session, params: Params) -> Result<Box<dyn Bench>> {
+        Ok(match self {
+            Self::Latency => Box::new(Latency::open(session, params, false)?),
+            Self::WriteLatency => Box::new(Latency::open(session, params, true)?),
+            Self::Bandwidth => Box::new(Stream::open(session, params, Kind::Send, false)?),
+            Self::Rate => Box::new(Stream::open(session, params, Kind::Send, true)?),
+            Self::Write => Box::new(Stream::open(session, params, Kind::Write, false)?),
+            Self::Read => Box::new(Stream::open(session, params, Kind::Read, false)?),
+            Self::Cq => Box::new(CqCost::open(params)),
+            Self::IdleMemory => Box::new(IdleMemory::open(session, params)?),
+            Self::Register => Box::new(Alone::open(&session.nic, params, What::Register)?),
+            Self::Post => Box::new(Alone::open(&session.nic, params, What::Post)?),
+        })
+    }
+}
+
+/// Measures one test at one size.
+pub(crate) fn measure(
+    test: Test,
+    session: &mut Session,
+    params: Params,
+    plan: Plan<'_>,
+) -> Result<Measured> {
+    let mut bench = test.open(session, params)?;
+    let bytes = (!test.is_sizeless()).then_some(params.bytes);
+    let plan = if test == Test::IdleMemory {
+        Plan { runs: 1, ..plan }
+    } else {
+        plan
+    };
+    let measured = repeat(test.name(), bytes, bench.as_mut(), session, plan)?;
+    bench.close(session)?;
+    Ok(measured)
+}
+
+/// Measures a test that needs no partner.
+pub(crate) fn measure_alone(
+    test: Test,
+    nic: &Nic,
+    params: Params,
+    runs: usize,
+) -> Result<Measured> {
+    let what = if test == Test::Post {
+        What::Post
+    } else {
+        What::Register
+    };
+    let alone = Alone::open(nic, params, what)?;
+    let all = (0..runs)
+        .map(|_| alone.run_once())
+        .collect::<Result<Vec<_>>>()?;
+    let bytes = (!test.is_sizeless()).then_some(params.bytes);
+    Ok(of_runs(test.name(), bytes, &all, median))
+}
+
+/// Measures memory: the most that any of the runs took, each in fresh processes.
+pub(crate) fn measure_memory(
+    arguments: &[String],
+    unset: Option<&str>,
+    runs: usize,
+) -> Result<Measured> {
+    let all = (0..runs).map(|_| memory::in_fresh_processes(arguments, unset));
+    let all = all.collect::<Result<Vec<_>>>()?;
+    let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    Ok(of_runs(Test::IdleMemory.name(), None, &all, most))
+}
+
+fn of_runs(
+    test: &'static str,
+    bytes: Option<usize>,
+    runs: &[Vec<Figure>],
+    pick: impl Fn(&[f64]) -> f64,
+) -> Measured {
+    let first = runs.first().cloned().unwrap_or_default();
+    let figures = first.into_iter().enumerate().map(|(index, figure)| {
+        let values: Vec<f64> = runs.iter().map(|run| run[index].value).collect();
+        Figure {
+            value: pick(&values),
+            ..figure
+        }
+    });
+    let figures = figures.collect();
+    Measured {
+        test,
+        bytes,
+        figures,
+        bounds: Vec::new(),
+        runs: runs.len(),
+        discarded: 0,
+        unsteady: false,
+    }
+}
+
+/// The server's loop: serves whatever the client asks for.
+pub(crate) fn serve(session: &mut Session) -> Result<()> {
+    while let Some(question) = session.next_question()? {
+        let served = serve_one(session, &question);
+        if let Err(error) = served {
+            let _ = session.reply(&json!({"error": error.to_string()}));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn serve_one(session: &mut Session, question: &Value) -> Result<()> {
+    match question["op"].as_str().unwrap_or_default() {
+        "pingpong" => latency::serve(session, question),
+        "stream" => stream::serve(session, question),
+        "cq" => cq::serve(session, question),
+        "memory" => memory::serve(session, question),
+        other => Err(Error::Partner(format!(
+            "asked for {other:?}; are both of one version?"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+    use crate::bench::figure;
+
+    #[test]
+    fn every_test_is_found_by_its_name() {
+        for test in ALL {
+            assert_eq!(Test::named(test.name()), Some(vec![test]));
+        }
+        assert_eq!(
+            Test::named("write"),
+            Some(vec![Test::WriteLatency, Test::Write])
+        );
+        assert_eq!(Test::named("localhost"), None);
+        assert_eq!(Test::named("all").map(|tests| tests.len()), Some(ALL.len()));
+    }
+
+    #[test]
+    fn memory_takes_the_worst_run() {
+        let runs = [
+            vec![figure("per pair", 9.0, "KiB")],
+            vec![figure("per pair", 12.0, "KiB")],
+        ];
+        let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(
+            of_runs("idle-memory", None, &runs, most).figures[0].value,
+            12.0
+        );
+        assert_eq!(of_runs("x", None, &runs, median).figures[0].value, 10.5);
+    }
+}

@@ -1,0 +1,240 @@
+//! `vip_pingpong`: two processes throw messages to and fro, and the one that began tells how fast.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use vipl_tools::options::{self, Level};
+use vipl_tools::pin::Pair;
+use vipl_tools::pingpong::{self, Driver, Outcome, Spec};
+use vipl_tools::report::{Table, number};
+use vipl_tools::session::Session;
+use vipl_tools::size;
+use vipl_tools::vipl::Vipl;
+use vipl_tools::{Error, Result, host, sys};
+
+/// Sends messages to and fro between two processes and tells how long they take.
+///
+/// Start it twice: once without HOST, which waits, and once with the HOST where the first one waits.
+/// Or once with --self, which starts both.
+#[derive(Parser)]
+#[command(name = "vip_pingpong", version, max_term_width = 100)]
+struct Options {
+    /// Host of the waiting process: a name that the name service knows (localhost), or an address
+    host: Option<String>,
+
+    /// Start both processes, each on its own CPU
+    #[arg(long = "self", conflicts_with = "host")]
+    alone: bool,
+
+    /// Device to open
+    #[arg(short, long, env = "VIPL_DEVICE", default_value = options::DEVICE)]
+    device: String,
+
+    /// Bytes of a message: a list such as 8,4k,64k, or all powers of two
+    #[arg(short, long, default_value = "all")]
+    size: String,
+
+    /// Round trips for each size
+    #[arg(short = 'n', long, default_value_t = 10_000)]
+    iterations: u64,
+
+    /// Round trips before, that do not count
+    #[arg(short, long, default_value_t = 1_000)]
+    warmup: u64,
+
+    /// Fill every message with other bytes and check each of them
+    #[arg(short, long)]
+    check: bool,
+
+    /// Sleep until a message comes (VipRecvWait) instead of polling (VipRecvDone)
+    #[arg(short, long)]
+    events: bool,
+
+    /// Reliability level of the connection
+    #[arg(short, long, value_enum, default_value_t = Level::Delivery)]
+    reliability: Level,
+
+    /// Number that the two processes find each other by (the discriminator)
+    #[arg(short, long, default_value_t = 5001)]
+    port: u16,
+
+    /// Write into the partner's memory by RDMA, which the partner polls
+    #[arg(long)]
+    rdma: bool,
+
+    /// The started process of --self
+    #[arg(long, hide = true)]
+    partner: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    sys::raise_file_limit();
+    let waits = options.host.is_none() && !options.alone;
+    // A client may ask for any size.
+    options::allow_transfer(if waits {
+        usize::MAX
+    } else {
+        size::largest(Some(&options.size))
+    });
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vip_pingpong: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    if let Some(numbers) = &options.partner {
+        return serve(&mut Session::as_partner(numbers, Vipl::open)?);
+    }
+    let vipl = Vipl::open()?;
+    let device = &options.device;
+    match &options.host {
+        None if options.alone => {
+            let cpus = Pair::choose();
+            if cpus.0 == cpus.1 {
+                eprintln!("only one CPU: the two processes take turns on it, figures mean little");
+            }
+            drive(options, &mut Session::with_partner(vipl, device, cpus)?)
+        }
+        None => {
+            let mut session = Session::listen(vipl, device, options.port)?;
+            sys::run_on(Pair::choose().1)?;
+            eprintln!("connected");
+            serve(&mut session)
+        }
+        Some(host) => {
+            let mut session = Session::connect(vipl, device, host, options.port)?;
+            sys::run_on(Pair::choose().0)?;
+            drive(options, &mut session)
+        }
+    }
+}
+
+fn serve(session: &mut Session) -> Result<()> {
+    while let Some(question) = session.next_question()? {
+        let served = match question["op"].as_str() {
+            Some("pingpong") => pingpong::serve(session, &question),
+            other => Err(Error::Partner(format!("asked for {other:?}"))),
+        };
+        if let Err(error) = served {
+            let _ = session.reply(&serde_json::json!({"error": error.to_string()}));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+const HEADINGS: [&str; 6] = [
+    "bytes",
+    "iterations",
+    "MB/s",
+    "µs one way",
+    "µs p99",
+    "messages/s",
+];
+
+fn drive(options: &Options, session: &mut Session) -> Result<()> {
+    let nic = session.nic.attributes().clone();
+    print!("{}", host::lines(session.nic.vipl()));
+    println!("# {}, {}", options.device, describe(options));
+    let largest = usize::try_from(nic.transfer_max)
+        .unwrap_or(usize::MAX)
+        .min(options::TRANSFER_USUAL);
+    let sizes = size::parse_list(&options.size, largest)?;
+    println!("{}", line(&HEADINGS.map(str::to_owned)));
+    for bytes in sizes {
+        let vi = options::vi_spec(&nic, options.reliability, bytes, None)?;
+        let (wait, check) = (options.events, options.check);
+        let spec = Spec {
+            vi,
+            bytes,
+            wait,
+            check,
+            rdma: options.rdma,
+        };
+        let mut driver = Driver::open(session, spec)?;
+        if options.warmup > 0 {
+            driver.play(session, options.warmup)?;
+        }
+        let outcome = driver.play(session, options.iterations)?;
+        driver.close(session)?;
+        println!("{}", line(&cells(bytes, &outcome)));
+    }
+    Ok(())
+}
+
+fn describe(options: &Options) -> String {
+    let mut words = vec![match options.reliability {
+        Level::Unreliable => "unreliable",
+        Level::Delivery => "reliable delivery",
+        Level::Reception => "reliable reception",
+    }];
+    words.push(if options.rdma {
+        "RDMA Write"
+    } else {
+        "send and receive"
+    });
+    words.push(if options.events { "waiting" } else { "polling" });
+    if options.check {
+        words.push("every byte checked");
+    }
+    words.join(", ")
+}
+
+fn cells(bytes: usize, outcome: &Outcome) -> [String; 6] {
+    let messages = 2.0 * outcome.turns as f64 / outcome.total_ns * 1e9;
+    [
+        bytes.to_string(),
+        outcome.turns.to_string(),
+        number(bytes as f64 / outcome.median_ns * 1e3),
+        format!("{:.3}", outcome.median_ns / 1e3),
+        format!("{:.3}", outcome.p99_ns / 1e3),
+        number(messages),
+    ]
+}
+
+/// One line of the table, which is printed while it grows.
+fn line(cells: &[String; 6]) -> String {
+    let mut table = Table::new(&[
+        "       .",
+        "         .",
+        "         .",
+        "         .",
+        "         .",
+        "         .",
+    ]);
+    table.row(cells.to_vec());
+    table.text().lines().nth(1).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn lines_have_the_columns_of_the_heading() {
+        let outcome = Outcome {
+            median_ns: 100.0,
+            p99_ns: 250.0,
+            turns: 1000,
+            total_ns: 200_000.0,
+        };
+        let values = line(&cells(8, &outcome));
+        let headings = line(&HEADINGS.map(str::to_owned));
+        assert_eq!(values.chars().count(), headings.chars().count());
+        let words: Vec<&str> = values.split_whitespace().collect();
+        assert_eq!(words, ["8", "1000", "80.0", "0.100", "0.250", "10000000"]);
+    }
+}

@@ -1,0 +1,382 @@
+//! `vipinfo`: what VIPL finds on this machine, and why.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::{Map, Value, json};
+use vipl_tools::nic::{Attributes, Nic, address_text, level_names};
+use vipl_tools::options;
+use vipl_tools::report::Table;
+use vipl_tools::vipl::Vipl;
+use vipl_tools::{Error, Result};
+
+/// Shows the devices that VIPL can open, their limits, and how the library is set up.
+#[derive(Parser)]
+#[command(name = "vipinfo", version, max_term_width = 100)]
+struct Options {
+    /// Everything: all attributes, settings, plug-ins, counters, the agent, the library's file and mode
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// One device only
+    #[arg(short, long)]
+    device: Option<String>,
+
+    /// Where each name would go, and why
+    #[arg(short, long, value_name = "NAME", num_args = 1..)]
+    map: Vec<String>,
+
+    /// Settings: current value, default, and where the value comes from
+    #[arg(short = 'e', long)]
+    settings: bool,
+
+    /// JSON instead of text; everything, unless -d, -m or -e asks for less
+    #[arg(long)]
+    json: bool,
+}
+
+/// A device, and what came of opening it.
+struct Device {
+    name: String,
+    plugin: Option<String>,
+    argument: Option<String>,
+    attributes: Result<Attributes>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match Vipl::open().and_then(|vipl| run(&options, vipl)) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("vipinfo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options, vipl: &'static Vipl) -> Result<String> {
+    if !options.map.is_empty() {
+        return show_map(options, vipl);
+    }
+    if options.settings {
+        let settings = vipl
+            .describe("settings")
+            .ok_or_else(|| cannot_tell("its settings"))?;
+        return Ok(if options.json {
+            pretty(&settings)
+        } else {
+            settings_table(&settings)
+        });
+    }
+    let devices = devices(options, vipl);
+    let first_reason = devices
+        .iter()
+        .find_map(|device| device.attributes.as_ref().err());
+    if !devices.iter().any(|device| device.attributes.is_ok()) {
+        let reason = first_reason.map_or_else(|| "there is none".to_owned(), ToString::to_string);
+        let refused = vipl.describe("plugins").map(|plugins| refusals(&plugins));
+        let refused = refused.unwrap_or_default();
+        return Err(Error::Usage(format!(
+            "no device can be opened: {reason}\n{refused}"
+        )));
+    }
+    if options.json {
+        return Ok(pretty(&everything(vipl, &devices)));
+    }
+    let mut text = String::new();
+    if options.verbose {
+        text += &library_text(vipl);
+    }
+    for device in &devices {
+        text += &device_text(device, options.verbose);
+    }
+    if options.verbose {
+        text += &verbose_text(vipl);
+    }
+    Ok(text)
+}
+
+fn cannot_tell(what: &str) -> Error {
+    Error::Usage(format!(
+        "this VIPL library cannot tell {what}: it has no vipl_describe"
+    ))
+}
+
+/// The devices that the library names; without its help, the one asked for or the default.
+fn devices(options: &Options, vipl: &'static Vipl) -> Vec<Device> {
+    let known = vipl.describe("devices");
+    let known = known
+        .as_ref()
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let mut listed: Vec<Value> = match &options.device {
+        None => known,
+        Some(name) => {
+            let short = |name: &str| name.trim_start_matches("/dev/").to_owned();
+            let same = |d: &&Value| d["name"].as_str().is_some_and(|n| short(n) == short(name));
+            let found = known.iter().find(same).cloned();
+            let told = || vipl.describe(&format!("map {name}"));
+            let mut device = found.or_else(told).unwrap_or_else(|| json!({}));
+            device["name"] = json!(name);
+            vec![device]
+        }
+    };
+    if listed.is_empty() {
+        listed.push(json!({"name": options::DEVICE}));
+    }
+    let open = |device: &Value| {
+        let name = text(&device["name"]).unwrap_or_default();
+        let attributes = Nic::open(vipl, &name).map(|nic| nic.attributes().clone());
+        let (plugin, argument) = (text(&device["plugin"]), text(&device["argument"]));
+        Device {
+            name,
+            plugin,
+            argument,
+            attributes,
+        }
+    };
+    listed.iter().map(open).collect()
+}
+
+fn device_text(device: &Device, verbose: bool) -> String {
+    let mut text = format!("{}\n", device.name);
+    let mut line = |name: &str, value: &str| text += &format!("  {name:<24}  {value}\n");
+    if let Some(plugin) = &device.plugin {
+        let argument = device.argument.as_deref().unwrap_or_default();
+        line(
+            "plug-in",
+            format!("{plugin}:{argument}").trim_end_matches(':'),
+        );
+    }
+    match &device.attributes {
+        Err(error) => line("cannot be opened", &error.to_string()),
+        Ok(attributes) if verbose => {
+            for (name, value, unit) in attributes.rows() {
+                line(name, format!("{} {unit}", plain(&value)).trim_end());
+            }
+        }
+        Ok(attributes) => {
+            let read = level_names(attributes.rdma_read_levels);
+            line("address", &address_text(&attributes.address));
+            line(
+                "reliability levels",
+                &level_names(attributes.reliability_levels),
+            );
+            line("RDMA Read on", &read);
+            line(
+                "largest message",
+                &format!("{} bytes", attributes.transfer_max),
+            );
+            line("VIs", &format!("{} at most", attributes.vi_max));
+            line(
+                "queue",
+                &format!("{} descriptors", attributes.descriptors_per_queue_max),
+            );
+            line(
+                "registered memory",
+                &format!("{} bytes", attributes.register_bytes_max),
+            );
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn library_text(vipl: &Vipl) -> String {
+    let version = vipl.describe("version").unwrap_or_else(|| json!({}));
+    let say = |name: &str| version[name].as_str().unwrap_or("unknown").to_owned();
+    let path = vipl.path().display();
+    format!(
+        "library\n  {:<24}  {}\n  {:<24}  {path}\n  {:<24}  {}\n  {:<24}  {}\n\n",
+        "version",
+        say("library"),
+        "file",
+        "mode",
+        say("mode"),
+        "agent",
+        say("agent"),
+    )
+}
+
+fn verbose_text(vipl: &Vipl) -> String {
+    let mut text = String::new();
+    if let Some(plugins) = vipl.describe("plugins") {
+        text += &format!("plug-ins\n{}\n", indent(&plugins_table(&plugins)));
+    }
+    if let Some(settings) = vipl.describe("settings") {
+        text += &format!("settings\n{}\n", indent(&settings_table(&settings)));
+    }
+    if let Some(counters) = vipl.describe("counters") {
+        let mut table = Table::new(&["<counter", "value"]);
+        for (name, value) in counters.as_object().into_iter().flatten() {
+            table.row(vec![name.clone(), plain(value)]);
+        }
+        text += &format!("counters of this process\n{}", indent(&table.text()));
+    }
+    text
+}
+
+fn settings_table(settings: &Value) -> String {
+    let columns = ["name", "value", "default", "source", "help"];
+    rows_table(
+        settings,
+        &["<setting", "<value", "<default", "<from", "<meaning"],
+        &columns,
+    )
+}
+
+fn plugins_table(plugins: &Value) -> String {
+    let columns = ["name", "version", "state", "path", "reason"];
+    rows_table(
+        plugins,
+        &["<plug-in", "<version", "<state", "<file", "<reason"],
+        &columns,
+    )
+}
+
+/// A table of an array of objects.
+fn rows_table(rows: &Value, headings: &[&str], columns: &[&str]) -> String {
+    let mut table = Table::new(headings);
+    for row in rows.as_array().into_iter().flatten() {
+        table.row(columns.iter().map(|column| plain(&row[*column])).collect());
+    }
+    table.text()
+}
+
+/// Why plug-ins were refused, a line each.
+fn refusals(plugins: &Value) -> String {
+    let refused = plugins
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|p| p["state"] == "refused");
+    let lines = refused.map(|plugin| {
+        let (path, reason) = (plain(&plugin["path"]), plain(&plugin["reason"]));
+        format!("  {path} was refused: {reason}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn show_map(options: &Options, vipl: &Vipl) -> Result<String> {
+    let mut answers = Vec::new();
+    for name in &options.map {
+        let answer = vipl.describe(&format!("map {name}"));
+        answers.push(answer.ok_or_else(|| cannot_tell("where names go"))?);
+    }
+    if options.json {
+        return Ok(pretty(&json!(answers)));
+    }
+    let mut table = Table::new(&["<name", "<goes to", "<because"]);
+    for (name, answer) in options.map.iter().zip(&answers) {
+        let (target, reason) = if answer["error"].is_null() {
+            let target = format!(
+                "{}:{}",
+                plain(&answer["plugin"]),
+                plain(&answer["argument"])
+            );
+            (target, plain(&answer["reason"]))
+        } else {
+            ("nowhere".to_owned(), plain(&answer["error"]))
+        };
+        table.row(vec![name.clone(), target, reason]);
+    }
+    if answers.iter().all(|answer| !answer["error"].is_null()) {
+        return Err(Error::Usage(format!("no such device\n{}", table.text())));
+    }
+    Ok(table.text())
+}
+
+fn everything(vipl: &Vipl, devices: &[Device]) -> Value {
+    let device = |device: &Device| {
+        let (name, plugin, argument) = (&device.name, &device.plugin, &device.argument);
+        let mut object = json!({"name": name, "plugin": plugin, "argument": argument});
+        match &device.attributes {
+            Err(error) => object["error"] = json!(error.to_string()),
+            Ok(attributes) => {
+                let rows = attributes.rows().into_iter();
+                let all = rows.map(|(name, value, _)| (name.to_owned(), value));
+                object["attributes"] = Value::Object(all.collect::<Map<_, _>>());
+            }
+        }
+        object
+    };
+    json!({
+        "file": vipl.path().display().to_string(),
+        "version": vipl.describe("version"),
+        "devices": devices.iter().map(device).collect::<Vec<_>>(),
+        "plugins": vipl.describe("plugins"),
+        "settings": vipl.describe("settings"),
+        "counters": vipl.describe("counters"),
+    })
+}
+
+/// A value as a person reads it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn settings_become_a_table() {
+        let settings = json!([{"name": "strict", "type": "bool", "value": true, "default": false,
+            "source": "environment", "help": "the letter"}]);
+        let text = settings_table(&settings);
+        assert!(
+            text.starts_with("setting  value  default  from         meaning\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("strict   yes    no       environment  the letter"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn refusals_name_file_and_reason() {
+        let plugins = json!([{"name": "a", "path": "/a.so", "state": "loaded"},
+            {"name": "b", "path": "/b.so", "state": "refused", "reason": "too old"}]);
+        assert_eq!(refusals(&plugins), "  /b.so was refused: too old");
+    }
+
+    #[test]
+    fn a_device_that_fails_says_why() {
+        let attributes = Err(Error::Usage("no".to_owned()));
+        let device = Device {
+            name: "x".to_owned(),
+            plugin: None,
+            argument: None,
+            attributes,
+        };
+        assert!(device_text(&device, false).contains("cannot be opened"));
+    }
+}

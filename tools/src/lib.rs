@@ -1,0 +1,37 @@
+//! What the tools `vipinfo`, `vip_pingpong` and `vip_perf` share.
+//!
+//! The tools use the library as a C program does: they open `libvipl.so.1` at run time and call its C
+//! functions, so that they measure what a user's program gets, and work with any VIPL. From bottom to
+//! top:
+//!
+//! ```text
+//!   sys, vipl                 the system, the library's functions
+//!   nic, region, descriptor, endpoint, cq     safe objects over the handles
+//!   control, session          two processes that do something together
+//!   pingpong, limits          measuring
+//!   size, stats, report, host, pin, procmem   helpers
+//! ```
+//!
+//! `unsafe` is confined to `sys`, `vipl`, `nic`, `region`, `descriptor`, `endpoint`, `cq` and `limits`.
+
+pub mod control;
+pub mod cq;
+pub mod descriptor;
+pub mod endpoint;
+pub mod error;
+pub mod host;
+pub mod limits;
+pub mod nic;
+pub mod options;
+pub mod pin;
+pub mod pingpong;
+pub mod procmem;
+pub mod region;
+pub mod report;
+pub mod session;
+pub mod size;
+pub mod stats;
+pub mod sys;
+pub mod vipl;
+
+pub use error::{Error, Result};

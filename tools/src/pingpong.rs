@@ -1,0 +1,480 @@
+//! The ping-pong: one message there, one back, as two processes of a program would do it.
+//!
+//! Each side keeps `DEPTH` receives posted and posts each one again before it answers, so that no
+//! message ever meets an empty receive queue. Completed sends are taken while the answer is under way.
+//! With RDMA the message is written straight into the partner's memory, which is polled.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::descriptor::Descriptor;
+use crate::endpoint::{Endpoint, Layout, ViSpec};
+use crate::error::PATIENCE_S;
+use crate::limits::Patience;
+use crate::region::Span;
+use crate::session::Session;
+use crate::stats::{median, percentile};
+use crate::{Error, Result};
+
+/// Descriptors of each queue.
+const DEPTH: usize = 8;
+
+/// What to play.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// The VI.
+    pub vi: ViSpec,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Sleep in VipRecvWait instead of polling.
+    pub wait: bool,
+    /// Fill and check every byte.
+    pub check: bool,
+    /// RDMA Write instead of send.
+    pub rdma: bool,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Median one-way time in ns.
+    pub median_ns: f64,
+    /// 99th percentile of the one-way time in ns.
+    pub p99_ns: f64,
+    /// Round trips.
+    pub turns: u64,
+    /// Time of all of them in ns, the clock included.
+    pub total_ns: f64,
+}
+
+impl Spec {
+    fn to_json(self, channel: u32) -> Value {
+        json!({
+            "op": "pingpong", "channel": channel, "level": self.vi.level,
+            "transfer_max": self.vi.transfer_max, "bytes": self.bytes, "wait": self.wait,
+            "check": self.check, "rdma": self.rdma,
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let flag = |name: &str| value[name].as_bool().unwrap_or(false);
+        let number = |name: &str| value[name].as_u64().unwrap_or(0);
+        let vi = ViSpec {
+            level: number("level") as u16,
+            transfer_max: number("transfer_max"),
+        };
+        let bytes = number("bytes") as usize;
+        Self {
+            vi,
+            bytes,
+            wait: flag("wait"),
+            check: flag("check"),
+            rdma: flag("rdma"),
+        }
+    }
+}
+
+/// The client's side of an open ping-pong.
+pub struct Driver {
+    player: Player,
+}
+
+impl Driver {
+    /// Connects with the server.
+    ///
+    /// # Errors
+    /// The device cannot do it, or the server does not come.
+    pub fn open(session: &mut Session, spec: Spec) -> Result<Self> {
+        if spec.rdma && spec.bytes == 0 {
+            return Err(Error::Usage(
+                "an RDMA ping-pong needs at least one byte".to_owned(),
+            ));
+        }
+        let channel = session.new_channel();
+        let mut player = Player::new(session, spec)?;
+        let answer = session.ask(&spec.to_json(channel))?;
+        player.aim(span_of(&answer));
+        session.join(&player.endpoint.vi, channel)?;
+        let own = player.endpoint.target();
+        session.ask(
+            &json!({"op": "target", "address": own.address, "handle": own.handle,
+            "length": own.length}),
+        )?;
+        Ok(Self { player })
+    }
+
+    /// Plays about `turns` round trips: most in blocks, for the median, the rest one by one, for the
+    /// tail.
+    ///
+    /// # Errors
+    /// The connection broke or data is wrong.
+    pub fn play(&mut self, session: &mut Session, turns: u64) -> Result<Outcome> {
+        let chunks = (turns / 100).clamp(1, 50);
+        let single = (turns / chunks / 6).max(1);
+        let block = (turns / chunks).saturating_sub(single).max(1);
+        let turns = chunks * (single + block);
+        session.go(turns)?;
+        let mut blocks = Vec::with_capacity(chunks as usize);
+        let mut singles = Vec::with_capacity((chunks * single) as usize);
+        let begin = Instant::now();
+        for _ in 0..chunks {
+            let start = Instant::now();
+            for _ in 0..block {
+                self.player.there_and_back()?;
+            }
+            blocks.push(nanoseconds(start.elapsed()) / (2 * block) as f64);
+            for _ in 0..single {
+                let start = Instant::now();
+                self.player.there_and_back()?;
+                singles.push(nanoseconds(start.elapsed()) / 2.0);
+            }
+        }
+        let total_ns = nanoseconds(begin.elapsed());
+        self.player.settle()?;
+        let p99_ns = percentile(&mut singles, 0.99);
+        Ok(Outcome {
+            median_ns: median(&blocks),
+            p99_ns,
+            turns,
+            total_ns,
+        })
+    }
+
+    /// Warms up, and finds how many turns take `time`.
+    ///
+    /// # Errors
+    /// As `play`.
+    pub fn turns_for(&mut self, session: &mut Session, time: Duration) -> Result<u64> {
+        let first = self.play(session, 200)?;
+        let guess = 0.02 * 1e9 / (2.0 * first.median_ns).max(1.0);
+        let warm = self.play(session, (guess as u64).clamp(200, 100_000))?;
+        let turns = nanoseconds(time) / (warm.total_ns / warm.turns as f64);
+        Ok((turns as u64).clamp(100, 5_000_000))
+    }
+
+    /// Ends it on both sides.
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn close(self, session: &mut Session) -> Result<()> {
+        drop(self);
+        session.end()
+    }
+}
+
+/// The server's side, from the question that opened it to its end.
+///
+/// # Errors
+/// The connection broke or data is wrong.
+pub fn serve(session: &mut Session, question: &Value) -> Result<()> {
+    let spec = Spec::from_json(question);
+    let channel = question["channel"].as_u64().unwrap_or(0) as u32;
+    let mut player = Player::new(session, spec)?;
+    session.reply(&span_json(player.endpoint.target()))?;
+    session.join(&player.endpoint.vi, channel)?;
+    let target = session.next_question()?.unwrap_or_default();
+    player.aim(span_of(&target));
+    session.reply(&json!({}))?;
+    while let Some(turns) = session.next_go()? {
+        for _ in 0..turns {
+            player.back()?;
+        }
+        player.settle()?;
+    }
+    drop(player);
+    session.ended()
+}
+
+/// A span for the partner.
+#[must_use]
+pub fn span_json(span: Span) -> Value {
+    json!({"address": span.address, "handle": span.handle, "length": span.length})
+}
+
+/// The partner's span.
+#[must_use]
+pub fn span_of(value: &Value) -> Span {
+    let number = |name: &str| value[name].as_u64().unwrap_or(0);
+    let (handle, length) = (number("handle") as u32, number("length") as u32);
+    Span {
+        address: number("address"),
+        handle,
+        length,
+    }
+}
+
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+struct Player {
+    endpoint: Endpoint,
+    spec: Spec,
+    sent: u64,
+    taken: u64,
+    received: u64,
+    scratch: Vec<u8>,
+}
+
+impl Player {
+    fn new(session: &Session, spec: Spec) -> Result<Self> {
+        let layout = Layout {
+            sends: DEPTH,
+            receives: DEPTH,
+            bytes: spec.bytes,
+            separate: spec.check,
+        };
+        let endpoint = Endpoint::new(&session.nic, spec.vi, layout, None)?;
+        let scratch = if spec.check {
+            vec![0; spec.bytes]
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            endpoint,
+            spec,
+            sent: 0,
+            taken: 0,
+            received: 0,
+            scratch,
+        })
+    }
+
+    /// Learns where the partner's memory is.
+    fn aim(&mut self, target: Span) {
+        if self.spec.rdma {
+            for (descriptor, offset) in self.endpoint.sends.iter().zip(&self.endpoint.send_offsets)
+            {
+                let local = self.endpoint.region.span(*offset, self.endpoint.bytes);
+                descriptor.set_write(local, target);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn there_and_back(&mut self) -> Result<()> {
+        self.send()?;
+        self.receive()
+    }
+
+    #[inline(always)]
+    fn back(&mut self) -> Result<()> {
+        self.receive()?;
+        self.send()
+    }
+
+    #[inline(always)]
+    fn send(&mut self) -> Result<()> {
+        let index = self.sent as usize % DEPTH;
+        self.sent += 1;
+        if self.spec.check || self.spec.rdma {
+            self.prepare(index)?;
+        }
+        self.endpoint.vi.post_send(self.endpoint.sends[index])?;
+        // While the message travels: take what is complete, without waiting for it.
+        if self.endpoint.vi.send_done()?.is_some() {
+            self.taken += 1;
+        }
+        if self.sent - self.taken >= DEPTH as u64 / 2 {
+            self.settle()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes every send that is still out.
+    fn settle(&mut self) -> Result<()> {
+        let mut patience = Patience::new("waiting for a send to complete");
+        while self.taken < self.sent {
+            match self.endpoint.vi.send_done()? {
+                Some(_) => self.taken += 1,
+                None if self.spec.wait => {
+                    let done = self.endpoint.vi.send_wait(PATIENCE_S * 1000)?;
+                    done.ok_or(Error::Silence("waiting for a send to complete"))?;
+                    self.taken += 1;
+                }
+                None => patience.spend()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the buffer: with a pattern when bytes are checked, and with the number of the message at
+    /// its end when the partner polls for it.
+    #[inline(never)]
+    fn prepare(&mut self, index: usize) -> Result<()> {
+        if self.spec.rdma {
+            // One buffer may still be under way. (`sent` counts the one that is being prepared.)
+            self.sent -= 1;
+            self.settle()?;
+            self.sent += 1;
+        }
+        let offset = self.endpoint.send_offsets[index];
+        if self.spec.check {
+            pattern(&mut self.scratch, self.sent);
+            self.endpoint.region.write(offset, &self.scratch);
+        }
+        if self.spec.rdma {
+            match self.spec.bytes {
+                bytes if bytes >= 8 => self
+                    .endpoint
+                    .region
+                    .store_u64(offset + bytes - 8, self.sent),
+                bytes => self
+                    .endpoint
+                    .region
+                    .write(offset + bytes - 1, &[self.sent as u8]),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        self.received += 1;
+        if self.spec.rdma {
+            return self.poll_memory();
+        }
+        let descriptor = self.next_message()?;
+        if self.spec.check {
+            self.verify(descriptor)?;
+        }
+        // Before the answer: the partner may then send again without asking.
+        self.endpoint.vi.post_receive(descriptor)
+    }
+
+    #[inline(always)]
+    fn next_message(&mut self) -> Result<Descriptor> {
+        let mut patience = Patience::new("waiting for a message");
+        loop {
+            if let Some(descriptor) = self.endpoint.vi.receive_done()? {
+                return Ok(descriptor);
+            }
+            if self.spec.wait {
+                let waited = self.endpoint.vi.receive_wait(PATIENCE_S * 1000)?;
+                return waited.ok_or(Error::Silence("waiting for a message"));
+            }
+            patience.spend()?;
+        }
+    }
+
+    #[inline(never)]
+    fn verify(&mut self, descriptor: Descriptor) -> Result<()> {
+        let bytes = self.spec.bytes;
+        if descriptor.length() as usize != bytes {
+            let got = descriptor.length();
+            return Err(Error::Corrupt(format!(
+                "message of {bytes} bytes came with {got}"
+            )));
+        }
+        let index = (self.received - 1) as usize % DEPTH;
+        self.compare(self.endpoint.receive_offsets[index], bytes)
+    }
+
+    fn compare(&mut self, offset: usize, bytes: usize) -> Result<()> {
+        let mut got = vec![0; bytes];
+        self.endpoint.region.read(offset, &mut got);
+        pattern(&mut self.scratch, self.received);
+        match got
+            .iter()
+            .zip(&self.scratch)
+            .position(|(got, expected)| got != expected)
+        {
+            None => Ok(()),
+            Some(at) => Err(Error::Corrupt(format!(
+                "message {} of {} bytes is wrong at byte {at}: {:#04x} came, {:#04x} was sent",
+                self.received, self.spec.bytes, got[at], self.scratch[at]
+            ))),
+        }
+    }
+
+    /// Waits for the number of the message in the last bytes of the buffer.
+    #[inline(always)]
+    fn poll_memory(&mut self) -> Result<()> {
+        let offset = self.endpoint.receive_offsets[0];
+        let bytes = self.spec.bytes;
+        let region = &self.endpoint.region;
+        let mut patience = Patience::new("waiting for RDMA data");
+        let mut spins = 0u32;
+        loop {
+            let here = if bytes >= 8 {
+                region.load_u64(offset + bytes - 8) == self.received
+            } else {
+                region.load_u8(offset + bytes - 1) == self.received as u8
+            };
+            if here {
+                break;
+            }
+            spins = spins.wrapping_add(1);
+            if spins.is_multiple_of(4096) {
+                // Lets a provider that needs it make progress, and notices a broken connection.
+                self.endpoint.vi.receive_done()?;
+            }
+            patience.spend()?;
+        }
+        if self.spec.check && bytes > 8 {
+            self.compare(offset, bytes - 8)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that depend on the message and on the place.
+fn pattern(bytes: &mut [u8], message: u64) {
+    let mut state = message.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for chunk in bytes.chunks_mut(8) {
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(message | 1);
+        let word = (state ^ (state >> 29)).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_survives_the_control_channel() {
+        let vi = ViSpec {
+            level: 4,
+            transfer_max: 1 << 30,
+        };
+        let spec = Spec {
+            vi,
+            bytes: 4096,
+            wait: true,
+            check: false,
+            rdma: true,
+        };
+        assert_eq!(Spec::from_json(&spec.to_json(3)), spec);
+        assert_eq!(spec.to_json(3)["channel"], 3);
+    }
+
+    #[test]
+    fn a_span_survives_the_control_channel() {
+        let span = Span {
+            address: u64::MAX - 1,
+            handle: 7,
+            length: 9,
+        };
+        assert_eq!(span_of(&span_json(span)), span);
+    }
+
+    #[test]
+    fn patterns_differ_by_message_and_place() {
+        let make = |message| {
+            let mut bytes = vec![0; 37];
+            pattern(&mut bytes, message);
+            bytes
+        };
+        assert_eq!(make(1), make(1));
+        assert_ne!(make(1), make(2));
+        assert_ne!(make(1)[..8], make(1)[8..16]);
+        assert_ne!(make(1)[32..], [0; 5]);
+    }
+}

@@ -1,0 +1,167 @@
+//! Tables for people, and the same as CSV.
+
+#![forbid(unsafe_code)]
+
+/// A table of text cells with a line of headings.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    headings: Vec<String>,
+    rows: Vec<Vec<String>>,
+    left: Vec<bool>,
+}
+
+impl Table {
+    /// A table with these headings. A heading that begins with `<` is aligned to the left.
+    #[must_use]
+    pub fn new(headings: &[&str]) -> Self {
+        Self {
+            headings: headings
+                .iter()
+                .map(|h| h.trim_start_matches('<').to_owned())
+                .collect(),
+            left: headings.iter().map(|h| h.starts_with('<')).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; missing cells are empty.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Whether it has no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells
+                .chain(self.headings.get(column))
+                .map(|c| c.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        (0..self.headings.len()).map(width).collect()
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+        let mut line = String::new();
+        for (column, width) in widths.iter().enumerate() {
+            let cell = cells.get(column).map_or("", String::as_str);
+            let padding = " ".repeat(width - cell.chars().count());
+            if column > 0 {
+                line.push_str("  ");
+            }
+            if self.left[column] {
+                line.push_str(cell);
+                line.push_str(&padding);
+            } else {
+                line.push_str(&padding);
+                line.push_str(cell);
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
+
+    /// The headings and rows, in columns as wide as they need.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let widths = self.widths();
+        let lines = std::iter::once(&self.headings).chain(&self.rows);
+        lines
+            .map(|cells| self.line(cells, &widths) + "\n")
+            .collect()
+    }
+
+    /// Comma-separated values with quotes where needed.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let lines = std::iter::once(&self.headings).chain(&self.rows);
+        lines.map(|cells| csv_line(cells) + "\n").collect()
+    }
+}
+
+fn csv_line(cells: &[String]) -> String {
+    let quoted = cells.iter().map(|cell| {
+        if cell.contains([',', '"', '\n']) {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        } else {
+            cell.clone()
+        }
+    });
+    quoted.collect::<Vec<_>>().join(",")
+}
+
+/// A number with about three digits that count.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    match value.abs() {
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 0.1 || v == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A number with its unit.
+#[must_use]
+pub fn with_unit(value: f64, unit: &str) -> String {
+    if unit.is_empty() {
+        number(value)
+    } else {
+        format!("{} {unit}", number(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Table {
+        let mut table = Table::new(&["<name", "value"]);
+        table.row(vec!["a".into(), "1".into()]);
+        table.row(vec!["long name".into(), "12 µs".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_line_up() {
+        assert_eq!(
+            sample().text(),
+            "name       value\na              1\nlong name  12 µs\n"
+        );
+    }
+
+    #[test]
+    fn csv_quotes_what_needs_it() {
+        let mut table = Table::new(&["a", "b"]);
+        table.row(vec!["x,y".into(), "say \"hi\"".into()]);
+        assert_eq!(table.csv(), "a,b\n\"x,y\",\"say \"\"hi\"\"\"\n");
+    }
+
+    #[test]
+    fn missing_cells_are_empty() {
+        let mut table = Table::new(&["<a", "b"]);
+        table.row(vec!["x".into()]);
+        assert_eq!(table.text(), "a  b\nx\n");
+        assert!(!table.is_empty());
+    }
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        assert_eq!(number(1234.5), "1234");
+        assert_eq!(number(12.345), "12.3");
+        assert_eq!(number(1.2345), "1.23");
+        assert_eq!(number(0.01234), "0.012");
+        assert_eq!(number(0.0), "0.00");
+        assert_eq!(number(f64::NAN), "-");
+        assert_eq!(with_unit(2.0, "µs"), "2.00 µs");
+    }
+}

@@ -1,0 +1,143 @@
+//! Safe names for the few system calls that the standard library lacks.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+use crate::{Error, Result};
+
+fn last_error(what: &str) -> Error {
+    Error::io(what, std::io::Error::last_os_error())
+}
+
+/// Sets an environment variable unless it is set. Only at the start of `main`, before the library is
+/// opened.
+pub fn default_env(name: &str, value: &str) {
+    if std::env::var_os(name).is_none() {
+        // SAFETY: the tools have one thread until the library is opened.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+/// Allows as many open files as the system lets us have: a connection may need some.
+pub fn raise_file_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` has room.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is filled. If it fails, the old limit stays.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
+/// Makes the kernel kill this process when the thread that started it ends.
+pub fn die_with_parent() {
+    // SAFETY: plain arguments.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Whether a descriptor survives exec.
+///
+/// # Errors
+/// `fd` is not open.
+pub fn set_inherited(fd: RawFd, inherited: bool) -> Result<()> {
+    let flags = if inherited { 0 } else { libc::FD_CLOEXEC };
+    // SAFETY: plain arguments.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, flags) } < 0 {
+        return Err(last_error("fcntl"));
+    }
+    Ok(())
+}
+
+/// Takes over a descriptor that the parent process passed by number.
+///
+/// # Errors
+/// `fd` is not open.
+pub fn adopt(fd: RawFd) -> Result<OwnedFd> {
+    set_inherited(fd, false)?;
+    // SAFETY: open, as the call above found, and passed to this process for this very purpose.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An anonymous file of this many zero bytes, to be mapped by several processes.
+///
+/// # Errors
+/// The system refuses.
+pub fn anonymous_file(bytes: usize) -> Result<File> {
+    // SAFETY: a NUL-terminated name.
+    let fd = unsafe { libc::memfd_create(c"vip_perf".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(last_error("memfd_create"));
+    }
+    // SAFETY: just opened, owned by nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(bytes as u64)
+        .map_err(|error| Error::io("memfd", error))?;
+    Ok(file)
+}
+
+/// Maps `bytes` of memory, zeroed: of a file, shared, or private. It stays mapped until the process
+/// ends, so that a pointer into it is never stale.
+///
+/// # Errors
+/// The system refuses.
+pub fn map(bytes: usize, file: Option<&File>) -> Result<NonNull<u8>> {
+    let (flags, fd) = match file {
+        Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+        None => (
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+            -1,
+        ),
+    };
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(last_error("mmap"));
+    }
+    NonNull::new(address.cast()).ok_or_else(|| last_error("mmap"))
+}
+
+/// This process's user.
+#[must_use]
+pub fn user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::getuid() }
+}
+
+/// The CPUs that this thread may run on.
+#[must_use]
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: the all-zero set is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` has room for its own size.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
+        return vec![0];
+    }
+    let all = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: `cpu` is below CPU_SETSIZE.
+    all.filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect()
+}
+
+/// Keeps the calling thread on one CPU.
+///
+/// # Errors
+/// There is no such CPU, or it is not allowed.
+pub fn run_on(cpu: usize) -> Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(Error::Usage(format!("there is no CPU {cpu}")));
+    }
+    // SAFETY: the all-zero set is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below CPU_SETSIZE.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` is filled and has this size.
+    if unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } != 0 {
+        return Err(last_error(&format!("pinning to CPU {cpu}")));
+    }
+    Ok(())
+}
