@@ -255,8 +255,8 @@ static void conflicts(struct world *w)
     } else {
         VIP_VI_ATTRIBUTES wrong = mine;
 
-        busy[0] = make_vi(&w->node, RD, NULL, NULL);
-        busy[1] = make_vi(&w->node, RD, NULL, NULL);
+        MUST(VipCreateVi(w->node.nic, &mine, NULL, NULL, &busy[0]));
+        MUST(VipCreateVi(w->node.nic, &mine, NULL, NULL, &busy[1]));
         join_vis(&w->node, busy[0], &w->node, busy[1]); /* CONN-30, by the way */
         wrong.ReliabilityLevel = VIP_SERVICE_UNRELIABLE;
         wrong.EnableRdmaRead = VIP_FALSE;

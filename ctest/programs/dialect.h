@@ -9,9 +9,9 @@
 #include "common.h"
 
 /* These are the dialect's own. */
-static void build(VIP_DESCRIPTOR *d, int operation, void *data, VIP_MEM_HANDLE handle, unsigned bytes);
-static void build_rdma(VIP_DESCRIPTOR *d, uint64_t target, VIP_MEM_HANDLE target_handle, void *data,
-                       VIP_MEM_HANDLE handle, unsigned bytes);
+static void build(VIP_DESCRIPTOR *d, void *data, VIP_MEM_HANDLE handle, unsigned bytes);
+static void build_write(VIP_DESCRIPTOR *d, uint64_t target, VIP_MEM_HANDLE target_handle, void *data,
+                        VIP_MEM_HANDLE handle, unsigned bytes);
 static unsigned length_of(const VIP_DESCRIPTOR *d);
 static unsigned status_of(const VIP_DESCRIPTOR *d);
 
@@ -20,15 +20,35 @@ struct told {
     VIP_MEM_HANDLE handle;
 };
 
+static void send_it(VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, unsigned status)
+{
+    VIP_DESCRIPTOR *done;
+
+    MUST(VipPostSend(vi, d, handle));
+    MUST(VipSendWait(vi, PATIENCE, &done));
+    CHECK(done == d, "ABI-11");
+    CHECK_STATUS(status_of(d), status, "ABI-11");
+}
+
+static void receive_it(VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d, unsigned bytes)
+{
+    VIP_DESCRIPTOR *done;
+
+    MUST(VipRecvWait(vi, PATIENCE, &done));
+    CHECK(done == d, "ABI-11");
+    CHECK_STATUS(status_of(d), STATUS_RECEIVED, "ABI-11");
+    CHECK_EQ(length_of(d), bytes, "ABI-11");
+}
+
 static int run_dialect(int argc, char **argv, const char *dialect)
 {
     struct options options = parse_options(argc, argv);
-    VIP_DESCRIPTOR *in, *out, *done;
-    unsigned char *received, *sent;
-    struct told *told;
+    struct told mine, theirs;
+    VIP_DESCRIPTOR *in[3], *out;
+    unsigned char *received[3], *sent, *target;
     struct node node;
     VIP_VI_HANDLE vi;
-    int server, run;
+    int server, run, i;
 
     if (options.words != 2) {
         fprintf(stderr, "usage: %s [-d DEVICE] server|client NUMBER\n", argv[0]);
@@ -38,63 +58,43 @@ static int run_dialect(int argc, char **argv, const char *dialect)
     run = atoi(options.word[1]);
     open_node(&node, options.device, 65536);
     vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
-    in = take_descriptor(&node, 2);
     out = take_descriptor(&node, 2);
-    received = take(&node, 1000);
     sent = take(&node, 1000);
-    build(in, VIP_CONTROL_OP_SENDRECV, received, node.handle, 1000);
-    MUST(VipPostRecv(vi, in, node.handle));
+    target = take(&node, 1000);
+    for (i = 0; i < 3; i++) {
+        in[i] = take_descriptor(&node, 2);
+        received[i] = take(&node, 1000);
+        build(in[i], received[i], node.handle, 1000);
+        MUST(VipPostRecv(vi, in[i], node.handle));
+    }
     if (server)
         serve(&node, vi, local_point(&node, run, "dialect"));
     else
         ask(vi, local_point(&node, run, "client"), local_point(&node, run, "dialect"));
 
-    /* each tells the other where it may write, and writes there, then says so */
-    told = (struct told *)(void *)sent;
-    told->address = (uint64_t)(uintptr_t)received + 500;
-    told->handle = node.handle;
-    build(out, VIP_CONTROL_OP_SENDRECV, sent, node.handle, sizeof *told);
-    MUST(VipPostSend(vi, out, node.handle));
-    MUST(VipSendWait(vi, PATIENCE, &done));
-    CHECK(done == out && status_of(out) == STATUS_SENT, "ABI-11");
-    MUST(VipRecvWait(vi, PATIENCE, &done));
-    CHECK(done == in && status_of(in) == STATUS_RECEIVED, "ABI-11");
-    CHECK_EQ(length_of(in), sizeof *told, "ABI-11");
-    told = (struct told *)(void *)take(&node, sizeof *told);
-    memcpy(told, received, sizeof *told);
+    mine.address = (uint64_t)(uintptr_t)target;
+    mine.handle = node.handle;
+    memcpy(sent, &mine, sizeof mine);
+    build(out, sent, node.handle, sizeof mine);
+    send_it(vi, out, node.handle, STATUS_SENT);
+    receive_it(vi, in[0], sizeof theirs);
+    memcpy(&theirs, received[0], sizeof theirs);
 
-    build(in, VIP_CONTROL_OP_SENDRECV, received, node.handle, 100);
-    MUST(VipPostRecv(vi, in, node.handle));
-    build(out, VIP_CONTROL_OP_SENDRECV, sent, node.handle, 4); /* ready for what follows */
-    MUST(VipPostSend(vi, out, node.handle));
-    MUST(VipSendWait(vi, PATIENCE, &done));
-    MUST(VipRecvWait(vi, PATIENCE, &done));
-    CHECK_EQ(length_of(in), 4, "ABI-11");
+    fill(sent, 1000, server ? 1 : 2);
+    build_write(out, theirs.address, theirs.handle, sent, node.handle, 1000);
+    send_it(vi, out, node.handle, STATUS_WRITTEN);
+    build(out, sent, node.handle, 700);
+    send_it(vi, out, node.handle, STATUS_SENT);
+    receive_it(vi, in[1], 700);
+    CHECK(filled(received[1], 700, server ? 2 : 1), "ABI-11");
+    CHECK(filled(target, 1000, server ? 2 : 1), "ABI-11");
 
-    build(in, VIP_CONTROL_OP_SENDRECV, received, node.handle, 100);
-    MUST(VipPostRecv(vi, in, node.handle));
-    build(out, VIP_CONTROL_OP_SENDRECV, sent, node.handle, 0);
-    MUST(VipPostSend(vi, out, node.handle));
-    MUST(VipSendWait(vi, PATIENCE, &done));
-    MUST(VipRecvWait(vi, PATIENCE, &done));
-    build(in, VIP_CONTROL_OP_SENDRECV, received, node.handle, 100);
-    MUST(VipPostRecv(vi, in, node.handle));
-    build(out, VIP_CONTROL_OP_SENDRECV, sent, node.handle, 0);
-    MUST(VipPostSend(vi, out, node.handle));
-    MUST(VipSendWait(vi, PATIENCE, &done));
-    MUST(VipRecvWait(vi, PATIENCE, &done)); /* both have posted what the last message needs */
-    build(in, VIP_CONTROL_OP_SENDRECV, received, node.handle, 100);
-    MUST(VipPostRecv(vi, in, node.handle));
-    fill(sent, 400, server ? 1 : 2);
-    build_rdma(out, told->address, told->handle, sent, node.handle, 400);
-    MUST(VipPostSend(vi, out, node.handle));
-    MUST(VipSendWait(vi, PATIENCE, &done));
-    CHECK(done == out && status_of(out) == STATUS_WRITTEN, "ABI-11");
-    sleep_ms(0);
+    build(out, sent, node.handle, 0); /* nobody leaves before the other has seen everything */
+    send_it(vi, out, node.handle, STATUS_SENT);
+    receive_it(vi, in[2], 0);
     end_vi(vi);
-    (void)in;
     close_node(&node);
-    ok("%s: descriptors of %d bytes", dialect, (int)sizeof(VIP_DESCRIPTOR));
+    ok("%s dialect: descriptors of %d bytes", dialect, (int)sizeof(VIP_DESCRIPTOR));
     return 0;
 }
 

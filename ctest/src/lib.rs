@@ -1,1 +1,28 @@
-//! To be written.
+//! Driver of the C tests: builds the library, compiles the programs of `programs/`, runs them.
+//!
+//! The tests in `tests/` are the list of what is run and how. Everything they make goes to
+//! `target/PROFILE/ctest/`:
+//!
+//! ```text
+//!   lib/   libvipl.so.1, libvipl.so, libvipl_loopback.so, vipkad   as they would be installed
+//!   bin/   the programs
+//!   …      what single tests need (plug-in folders, stubs)
+//! ```
+//!
+//! Two variables change what is tested:
+//!
+//! - `CTEST_LIBDIR`: a folder with an installed library; nothing is built then
+//! - `CC`, `CXX`: the compilers, otherwise `cc` and `c++`
+
+mod compile;
+mod library;
+mod run;
+
+pub use compile::{CompilerChoice, Program, find_tool, headers, program, source};
+pub use library::{library_dir, work_dir};
+pub use run::{Finished, Run, start_together};
+
+/// Marks a test as skipped, with the reason, in a form that is easy to find in the output.
+pub fn skip(reason: &str) {
+    eprintln!("skipped: {reason}");
+}

@@ -120,8 +120,16 @@ fn entry(queue: &vipl_queue, number: u32) -> *mut vipl_entry {
 /// Takes the oldest entry off; the caller has seen that it is complete.
 #[inline(always)]
 fn take(queue: &mut vipl_queue) -> vipl_entry {
-    // SAFETY: `taken` is below `completed`.
-    let entry = unsafe { *entry(queue, queue.taken) };
+    let place = entry(queue, queue.taken);
+    // SAFETY: `taken` is below `completed`. Each field is loaded by itself, as it was stored: one wide
+    // load right after narrow stores would have to wait for them.
+    let entry = unsafe {
+        vipl_entry {
+            descriptor: (&raw const (*place).descriptor).read_volatile(),
+            memory: 0,
+            status: (&raw const (*place).status).read_volatile(),
+        }
+    };
     queue.taken = queue.taken.wrapping_add(1);
     entry
 }

@@ -19,7 +19,6 @@ pub use handler::{Range, install, register};
 pub use routines::{complete, copy, load_descriptor, range, store32};
 
 /// The fields of a descriptor that a provider reads, each read once.
-#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Segments that follow the control segment.
@@ -30,10 +29,8 @@ pub struct Image {
     pub immediate: u32,
     /// Total length.
     pub length: u32,
-    /// 0.
-    pub reserved: u32,
-    /// The first two segments, whether used or not.
-    pub segments: [Segment; 2],
+    /// The first segment, whether used or not.
+    pub first: Segment,
 }
 
 /// One segment, address or data.

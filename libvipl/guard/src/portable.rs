@@ -39,8 +39,7 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
         control: half(14),
         immediate: word(20),
         length: word(24),
-        reserved: 0,
-        segments: [segment(32), segment(48)],
+        first: segment(32),
     })
 }
 

@@ -69,7 +69,7 @@ fn a_descriptor_is_read_field_by_field() {
         assert_eq!((image.seg_count, image.control), (2, 5));
         assert_eq!((image.immediate, image.length), (0xDEAD, 4096));
         let first = Segment { address: 0x1234_5678_9ABC, handle: 77, length: 4096 };
-        assert_eq!(image.segments[0], first);
+        assert_eq!(image.first, first);
         complete(raw, 9, 8, 1).unwrap();
         assert_eq!(raw.add(20).cast::<u32>().read(), 9);
         assert_eq!(raw.add(24).cast::<u32>().read(), 8);

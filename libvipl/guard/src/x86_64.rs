@@ -2,7 +2,7 @@
 
 use core::arch::global_asm;
 
-use crate::{Fault, Image, Range};
+use crate::{Fault, Image, Range, Segment};
 
 // System V: rdi, rsi, rdx are the arguments, eax the result. No routine writes to the stack, so the
 // common exit may simply return.
@@ -84,29 +84,16 @@ global_asm!(
     "rep movsb",
     "xor eax, eax",
     "ret",
-    // load_descriptor(image, descriptor): each field with its own width, so that the loads are
-    // forwarded from the stores with which the program has just written the descriptor.
+    // load_descriptor: descriptor in rdi; fields in registers. Each is loaded with its own width, so
+    // that the loads are forwarded from the stores with which the program has just written them.
     "vipl_guard_load:",
-    "movzx eax, word ptr [rsi + 12]",
-    "movzx ecx, word ptr [rsi + 14]",
-    "mov r8d, dword ptr [rsi + 20]",
-    "mov r9d, dword ptr [rsi + 24]",
-    "mov word ptr [rdi], ax",
-    "mov word ptr [rdi + 2], cx",
-    "mov dword ptr [rdi + 4], r8d",
-    "mov dword ptr [rdi + 8], r9d",
-    "mov rax, qword ptr [rsi + 32]",
-    "mov ecx, dword ptr [rsi + 40]",
-    "mov r8d, dword ptr [rsi + 44]",
-    "mov qword ptr [rdi + 16], rax",
-    "mov dword ptr [rdi + 24], ecx",
-    "mov dword ptr [rdi + 28], r8d",
-    "mov rax, qword ptr [rsi + 48]",
-    "mov ecx, dword ptr [rsi + 56]",
-    "mov r8d, dword ptr [rsi + 60]",
-    "mov qword ptr [rdi + 32], rax",
-    "mov dword ptr [rdi + 40], ecx",
-    "mov dword ptr [rdi + 44], r8d",
+    "movzx ecx, word ptr [rdi + 12]",
+    "movzx edx, word ptr [rdi + 14]",
+    "mov esi, dword ptr [rdi + 20]",
+    "mov r8d, dword ptr [rdi + 24]",
+    "mov r9, qword ptr [rdi + 32]",
+    "mov r10d, dword ptr [rdi + 40]",
+    "mov r11d, dword ptr [rdi + 44]",
     "xor eax, eax",
     "ret",
     // complete(descriptor, immediate, length, status): status last, which is release order here.
@@ -130,7 +117,7 @@ unsafe extern "C" {
     static vipl_guard_first: u8;
     static vipl_guard_last: u8;
     fn vipl_guard_copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
-    fn vipl_guard_load(image: *mut Image, descriptor: *const u8) -> u32;
+    fn vipl_guard_load();
     fn vipl_guard_complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
     fn vipl_guard_store32(address: *mut u8, value: u32) -> u32;
 }
@@ -163,12 +150,34 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fau
 /// `descriptor` is a program's descriptor; it need not be mapped.
 #[inline(always)]
 pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
-    let mut image = core::mem::MaybeUninit::<Image>::zeroed();
-    // SAFETY: faults are caught; every field of the image is an integer, so zero is valid.
+    let fault: u32;
+    let (seg_count, control, immediate, length): (u32, u32, u32, u32);
+    let (address, handle, segment_length): (u64, u32, u32);
+    // SAFETY: the routine only reads, writes the registers named here, and catches faults.
     unsafe {
-        checked(vipl_guard_load(image.as_mut_ptr(), descriptor))?;
-        Ok(image.assume_init())
+        core::arch::asm!(
+            "call {load}",
+            load = sym vipl_guard_load,
+            in("rdi") descriptor,
+            lateout("eax") fault,
+            lateout("ecx") seg_count,
+            lateout("edx") control,
+            lateout("esi") immediate,
+            lateout("r8d") length,
+            lateout("r9") address,
+            lateout("r10d") handle,
+            lateout("r11d") segment_length,
+            options(readonly),
+        );
     }
+    checked(fault)?;
+    Ok(Image {
+        seg_count: seg_count as u16,
+        control: control as u16,
+        immediate,
+        length,
+        first: Segment { address, handle, length: segment_length },
+    })
 }
 
 /// Writes ImmediateData, Length and, last, Status.

@@ -2,10 +2,9 @@
 
 use vipl_abi::*;
 use vipl_guard::{Image, Segment};
-use vipl_plugin_abi::vipl_entry;
 
-use crate::Port;
-use crate::region;
+use crate::port::Entry;
+use crate::{Port, region};
 
 /// What an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +73,12 @@ impl Segments {
         self.count == 0
     }
 
-    /// The data segment with this number; segments beyond the second are read from the program again.
+    /// The data segment with this number; segments beyond the first are read from the program again.
     #[inline(always)]
     pub fn get(&self, number: u16) -> Result<Segment, vipl_guard::Fault> {
         let place = usize::from(self.first + number);
-        if place < 2 {
-            return Ok(self.image.segments[place]);
+        if place == 0 {
+            return Ok(self.image.first);
         }
         let mut segment = Segment::default();
         // SAFETY: a posted descriptor's memory; faults are caught; every bit pattern is a segment.
@@ -127,7 +126,7 @@ fn protection(opcode: u32) -> Fault {
 /// Reads and checks a descriptor of the send queue, in the order of spec §5.7. `read_levels` are the
 /// reliability levels on which RDMA Read works.
 #[inline(always)]
-pub fn outgoing(port: &Port, entry: &vipl_entry, read_levels: u16) -> Result<Outgoing, Fault> {
+pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing, Fault> {
     let descriptor = entry.descriptor.cast_const().cast::<u8>();
     // SAFETY: a posted descriptor; faults are caught.
     let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;
@@ -162,7 +161,7 @@ pub fn outgoing(port: &Port, entry: &vipl_entry, read_levels: u16) -> Result<Out
         length: image.length,
         immediate: image.immediate,
         flagged,
-        remote: image.segments[0],
+        remote: image.first,
         segments,
     })
 }
@@ -170,7 +169,7 @@ pub fn outgoing(port: &Port, entry: &vipl_entry, read_levels: u16) -> Result<Out
 /// Reads and checks a receive descriptor when a message wants it (spec §5.7): FORMAT, then PROTECTION.
 /// The status of a fault has no operation bits. Data segments do not matter where `data` is false.
 #[inline(always)]
-pub fn incoming(port: &Port, entry: &vipl_entry, data: bool) -> Result<Segments, Fault> {
+pub fn incoming(port: &Port, entry: &Entry, data: bool) -> Result<Segments, Fault> {
     let descriptor = entry.descriptor.cast_const().cast::<u8>();
     // SAFETY: a posted descriptor; faults are caught.
     let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;

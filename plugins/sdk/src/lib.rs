@@ -16,7 +16,7 @@ pub mod region;
 mod shim;
 
 pub use host::Host;
-pub use port::{Port, Queue};
+pub use port::{Entry, Port, Queue};
 pub use shim::{Nic, Provider, Status, Vi, table};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;

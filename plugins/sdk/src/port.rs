@@ -21,6 +21,15 @@ pub enum Queue {
     Recv,
 }
 
+/// One posted descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The program's descriptor.
+    pub descriptor: *mut VIP_DESCRIPTOR,
+    /// Memory handle given at the post.
+    pub memory: u32,
+}
+
 impl Port {
     /// The view of a VI.
     ///
@@ -78,11 +87,16 @@ impl Port {
 
     /// The posted entry with this number, between `completed` and `posted`.
     #[inline(always)]
-    pub fn entry(&self, queue: Queue, number: u32) -> vipl_entry {
-        // SAFETY: masked, so inside the ring, which exists since something was posted.
+    pub fn entry(&self, queue: Queue, number: u32) -> Entry {
+        // SAFETY: masked, so inside the ring, which exists since something was posted. Each field is
+        // loaded by itself: the host has just stored it so, and one wide load would have to wait.
         unsafe {
             let queue = &*self.queue(queue);
-            *queue.entries.add((number & queue.mask) as usize)
+            let place = queue.entries.add((number & queue.mask) as usize);
+            Entry {
+                descriptor: (&raw const (*place).descriptor).read_volatile(),
+                memory: (&raw const (*place).memory).read_volatile(),
+            }
         }
     }
 
@@ -122,7 +136,7 @@ impl Port {
 
     /// The descriptor's own region must still be there (strict mode).
     #[cold]
-    fn covers(&self, entry: &vipl_entry) -> bool {
+    fn covers(&self, entry: &Entry) -> bool {
         let base = entry.descriptor.addr() as u64;
         region::is_local(self.nic(), entry.memory, base, 32, self.vi().ptag)
     }
@@ -142,7 +156,7 @@ impl Port {
     }
 
     #[cold]
-    fn descriptor_gone(&self, queue: Queue, entry: &vipl_entry, status: u32) {
+    fn descriptor_gone(&self, queue: Queue, entry: &Entry, status: u32) {
         let opcode = if queue == Queue::Recv { VIP_STATUS_OP_RECEIVE } else { status & VIP_STATUS_OP_MASK };
         self.fail(VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int, opcode, entry.descriptor);
     }

@@ -1,0 +1,154 @@
+//! Compiles C and C++ sources, with every warning an error.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::library::{library_dir, work_dir};
+
+/// Flags of every C source: plain C99.
+const C_FLAGS: &[&str] = &["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"];
+/// Flags of every C++ source.
+const CXX_FLAGS: &[&str] = &["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"];
+
+/// The folder with `vipl.h` and `vipl_plugin.h`.
+pub fn headers() -> PathBuf {
+    match std::env::var_os("CTEST_HEADERS") {
+        Some(dir) => dir.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../headers"),
+    }
+}
+
+/// A file of this crate, or of its neighbours.
+pub fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A program on `PATH`.
+pub fn find_tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// Which compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompilerChoice {
+    /// `$CC`, otherwise `cc`.
+    C,
+    /// `$CXX`, otherwise `c++`.
+    Cxx,
+    /// A compiler of this name.
+    Named(&'static str),
+}
+
+impl CompilerChoice {
+    fn command(self) -> Command {
+        let from_env = |variable: &str, default: &str| {
+            std::env::var_os(variable).unwrap_or_else(|| OsString::from(default))
+        };
+        match self {
+            CompilerChoice::C => Command::new(from_env("CC", "cc")),
+            CompilerChoice::Cxx => Command::new(from_env("CXX", "c++")),
+            CompilerChoice::Named(name) => Command::new(name),
+        }
+    }
+}
+
+/// One thing to compile.
+pub struct Program {
+    compiler: CompilerChoice,
+    source: PathBuf,
+    flags: Vec<OsString>,
+    libraries: Vec<OsString>,
+}
+
+impl Program {
+    /// A C source, or a C++ one if its name ends in `.cpp`; not linked with the library.
+    pub fn new(source: impl Into<PathBuf>) -> Program {
+        let source = source.into();
+        let cxx = source.extension().is_some_and(|extension| extension == "cpp");
+        let (compiler, standard) =
+            if cxx { (CompilerChoice::Cxx, CXX_FLAGS) } else { (CompilerChoice::C, C_FLAGS) };
+        let mut flags: Vec<OsString> = standard.iter().map(OsString::from).collect();
+        flags.extend(["-O1", "-g", "-pthread"].map(OsString::from));
+        Program { compiler, source, flags, libraries: vec!["-ldl".into()] }
+    }
+
+    /// With another compiler.
+    pub fn compiler(mut self, compiler: CompilerChoice) -> Program {
+        self.compiler = compiler;
+        self
+    }
+
+    /// With a further flag.
+    pub fn flag(mut self, flag: impl Into<OsString>) -> Program {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// As a shared library.
+    pub fn shared(self) -> Program {
+        self.flag("-shared").flag("-fPIC")
+    }
+
+    /// Linked with the library under test, which the program then finds by itself.
+    pub fn linked(self) -> Program {
+        self.linked_in(library_dir())
+    }
+
+    /// Linked with the `libvipl.so` in a folder.
+    pub fn linked_in(mut self, dir: &Path) -> Program {
+        let option = |prefix: &str| {
+            let mut option = OsString::from(prefix);
+            option.push(dir);
+            option
+        };
+        self.libraries.push(option("-L"));
+        self.libraries.push("-lvipl".into());
+        self.libraries.push(option("-Wl,-rpath,"));
+        self
+    }
+
+    /// Compiles to this file.
+    pub fn build(self, output: &Path) -> PathBuf {
+        std::fs::create_dir_all(output.parent().expect("a folder")).expect("a folder");
+        let mut command = self.compiler.command();
+        command.args(&self.flags).arg("-I").arg(headers()).arg(&self.source);
+        command.arg("-o").arg(output).args(&self.libraries);
+        let done = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        assert!(
+            done.status.success(),
+            "{command:?}\n{}{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr)
+        );
+        output.to_owned()
+    }
+}
+
+/// A program of `programs/`, linked with the library under test and compiled once per run.
+pub fn program(name: &str) -> PathBuf {
+    type Once = Arc<OnceLock<PathBuf>>;
+    static BUILT: Mutex<Option<HashMap<String, Once>>> = Mutex::new(None);
+    let once = {
+        let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Arc::clone(built.get_or_insert_default().entry(name.to_owned()).or_default())
+    };
+    once.get_or_init(|| {
+        let file = if name == "cxx" { "cxx.cpp".to_owned() } else { format!("{name}.c") };
+        let source = source("programs").join(file);
+        // A name of its own for each test program: they may run at the same time.
+        let output = work_dir().join("bin").join(format!("{name}.{}", std::process::id()));
+        let program = Program::new(source).linked();
+        let built = match name {
+            "shadow" => program.flag("-rdynamic").build(&output),
+            _ => program.build(&output),
+        };
+        let last = work_dir().join("bin").join(name);
+        std::fs::rename(built, &last).expect("rename");
+        last
+    })
+    .clone()
+}

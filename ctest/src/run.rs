@@ -1,0 +1,250 @@
+//! Runs programs under a watchdog, and judges what they did.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::library::library_dir;
+
+/// How long a program may take unless told otherwise.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long its pipes may stay open after its end.
+const AFTERMATH: Duration = Duration::from_secs(5);
+
+/// One run of one program.
+pub struct Run {
+    command: Command,
+    shown: String,
+    patience: Duration,
+    allowed: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Finished {
+    /// The command line.
+    pub shown: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: String,
+    /// What it, the library and the system complained about.
+    pub stderr: String,
+    /// The watchdog ended it.
+    pub timed_out: bool,
+    /// Some process still holds its standard output or error, though it has ended.
+    pub held: bool,
+    allowed: Vec<String>,
+}
+
+impl Run {
+    /// Of a program, with the library under test, in strict mode.
+    pub fn strict(program: impl AsRef<Path>) -> Run {
+        Run::compatible(program).env("VIPL_STRICT", "1")
+    }
+
+    /// Of a program, with the library under test, in the compatible mode.
+    pub fn compatible(program: impl AsRef<Path>) -> Run {
+        let program = program.as_ref();
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("VIPL_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("LD_LIBRARY_PATH", library_dir());
+        command.env("VIPL_CONFIG", "/dev/null");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.process_group(0);
+        let shown = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Run { command, shown, patience: PATIENCE, allowed: Vec::new() }
+    }
+
+    /// With an argument.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Run {
+        self.shown += &format!(" {}", argument.as_ref().to_string_lossy());
+        self.command.arg(argument);
+        self
+    }
+
+    /// With a variable.
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Run {
+        let value = value.into();
+        self.shown = format!("{name}={} {}", value.to_string_lossy(), self.shown);
+        self.command.env(name, value);
+        self
+    }
+
+    /// Without a variable.
+    pub fn without(mut self, name: &str) -> Run {
+        self.command.env_remove(name);
+        self
+    }
+
+    /// With a number of seconds to end in.
+    pub fn seconds(mut self, seconds: u64) -> Run {
+        self.patience = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Log lines with this text are no failure.
+    pub fn allow(mut self, text: &str) -> Run {
+        self.allowed.push(text.to_owned());
+        self
+    }
+
+    /// Runs it, whatever comes of it.
+    pub fn finish(self) -> Finished {
+        self.start().finish()
+    }
+
+    /// Runs it; it must succeed, say `ok:` and nothing else of note.
+    pub fn pass(self) -> Finished {
+        let finished = self.finish();
+        finished.expect_pass();
+        finished
+    }
+
+    fn start(mut self) -> Started {
+        let mut child = self.command.spawn().unwrap_or_else(|e| panic!("{}: {e}", self.shown));
+        let stdout = collect(child.stdout.take().expect("a pipe"));
+        let stderr = collect(child.stderr.take().expect("a pipe"));
+        let begun = Instant::now();
+        Started { run: self, child, stdout, stderr, begun }
+    }
+}
+
+/// Runs several programs at the same time, all of which must pass.
+pub fn start_together(runs: Vec<Run>) -> Vec<Finished> {
+    let started: Vec<Started> = runs.into_iter().map(Run::start).collect();
+    let finished: Vec<Finished> = started.into_iter().map(Started::finish).collect();
+    for one in &finished {
+        one.expect_pass();
+    }
+    finished
+}
+
+struct Started {
+    run: Run,
+    child: Child,
+    stdout: mpsc::Receiver<Vec<u8>>,
+    stderr: mpsc::Receiver<Vec<u8>>,
+    begun: Instant,
+}
+
+impl Started {
+    fn finish(mut self) -> Finished {
+        let pause = Duration::from_millis(5);
+        let mut timed_out = false;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("wait for a program") {
+                break status;
+            }
+            if self.begun.elapsed() > self.run.patience {
+                timed_out = true;
+                self.kill_group();
+                break self.child.wait().expect("wait for a program");
+            }
+            thread::sleep(pause);
+        };
+        let ended = Instant::now();
+        let (stdout, one) = drain(&self.stdout, ended);
+        let (stderr, two) = drain(&self.stderr, ended);
+        self.kill_group(); // children that outlived it
+        Finished {
+            shown: self.run.shown,
+            status,
+            stdout,
+            stderr,
+            timed_out,
+            held: one || two,
+            allowed: self.run.allowed,
+        }
+    }
+
+    /// Ends the program and what it has started, all of which is its process group.
+    fn kill_group(&self) {
+        let group = self.child.id() as libc::pid_t;
+        // SAFETY: no memory is involved; the group is the one made for this child.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+    }
+}
+
+/// Reads a pipe on a thread of its own; a piece at a time, so that nothing read is lost.
+fn collect(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(bytes @ 1..) = pipe.read(&mut piece) {
+            if sender.send(piece[..bytes].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// What was read; true when the pipe has not come to its end in time.
+fn drain(pipe: &mpsc::Receiver<Vec<u8>>, ended: Instant) -> (String, bool) {
+    let mut bytes = Vec::new();
+    let held = loop {
+        let left = AFTERMATH.saturating_sub(ended.elapsed());
+        match pipe.recv_timeout(left) {
+            Ok(piece) => bytes.extend(piece),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break false,
+            Err(mpsc::RecvTimeoutError::Timeout) => break true,
+        }
+    };
+    (String::from_utf8_lossy(&bytes).into_owned(), held)
+}
+
+impl Finished {
+    /// Fails the test unless the program did what it should.
+    pub fn expect_pass(&self) {
+        let ended_well = self.status.success() && !self.timed_out;
+        assert!(ended_well, "{}", self.report(&self.ending()));
+        assert!(self.stdout.lines().any(|l| l.starts_with("ok:")), "{}", self.report("said no ok"));
+        let unexpected = self.unexpected_log();
+        assert!(unexpected.is_empty(), "{}", self.report(&format!("log: {unexpected:?}")));
+        assert!(!self.held, "{}", self.report("another process holds its standard output or error"));
+    }
+
+    fn ending(&self) -> String {
+        match (self.timed_out, self.status.signal()) {
+            (true, _) => "was ended by the watchdog".to_owned(),
+            (_, Some(signal)) => format!("was ended by signal {signal}"),
+            _ => format!("ended with {:?}", self.status.code()),
+        }
+    }
+
+    /// All that is known, for people.
+    pub fn report(&self, what: &str) -> String {
+        format!("{}: {what}\n-- stdout\n{}\n-- stderr\n{}", self.shown, self.stdout, self.stderr)
+    }
+
+    /// Warnings and errors of the library that the test did not allow.
+    fn unexpected_log(&self) -> Vec<&str> {
+        self.log(&["warn", "error"])
+            .into_iter()
+            .filter(|line| !self.allowed.iter().any(|text| line.contains(text.as_str())))
+            .collect()
+    }
+
+    /// The library's log lines of these levels.
+    pub fn log(&self, levels: &[&str]) -> Vec<&str> {
+        let level_of = |line: &str| {
+            let rest = line.strip_prefix("vipl[")?.split_once("] ")?.1;
+            Some(rest.split(' ').next()?.to_owned())
+        };
+        self.stderr
+            .lines()
+            .filter(|line| level_of(line).is_some_and(|level| levels.contains(&level.as_str())))
+            .collect()
+    }
+}
+
