@@ -156,8 +156,8 @@ static const struct row rows[] = {
     {"E13 RDMA-20", READ, VI_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
     {"E16 ERR-07", SEND, RECV_GONE,
      {{0, 0, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
-      {NONE, TRANSPORT, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
-      {NONE, REMOTE | TRANSPORT, LOST, NONE, VIP_ERROR_COMP_PROT, 1}}, 0, 1},
+      {NONE, TRANSPORT | FLUSHED, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
+      {NONE, REMOTE | TRANSPORT | FLUSHED, LOST, NONE, VIP_ERROR_COMP_PROT, 1}}, 0, 1},
 };
 
 struct world {
@@ -327,11 +327,12 @@ static void check_sender(struct run *r)
         check_status(__FILE__, __LINE__, r->row->id, "error bits of the send queue's descriptor",
                      (unsigned long)bits, (unsigned long)o->sender);
     } else if (bits != 0) {
-        /* still outstanding when the other side died: it tells the cause */
+        /* still outstanding when the other side died */
         if ((bits & o->sender_or) != bits || (bits & (bits - 1)) != 0)
             check_status(__FILE__, __LINE__, r->row->id, "error bits of the send queue's descriptor",
                          (unsigned long)bits, (unsigned long)o->sender_or);
-        async = NONE;
+        if (bits != FLUSHED) /* which is no cause (spec §6.4) */
+            async = NONE;
     }
     if (!o->dies)
         return;

@@ -2,9 +2,11 @@
 //!
 //! Each connection has one segment with a ring of slots per direction (`ring`). A small message travels
 //! in the slot that announces it, a larger one in the ring's payload area; the receiver copies it out.
-//! What is larger still is announced only: the receiver fetches it from the sender's memory in one copy.
-//! RDMA is one copy too, made by the initiator without any help from the target. Where the kernel does
-//! not let one process touch another's memory, all of that goes through the payload area in pieces.
+//! What is larger still goes one of two ways, whichever proves faster at the time: announced only, so that
+//! the receiver fetches it from the sender's memory in one copy; or through the payload area in pieces,
+//! two copies that overlap. RDMA is one copy, made by the initiator without any help from the target,
+//! unless the target's program is seen to poll. Where the kernel does not let one process touch another's
+//! memory, everything goes through the payload area.
 //!
 //! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that
 //! the partner writes is hostile input: it is read once, checked, and can only hurt this connection.
@@ -18,6 +20,7 @@
 //! | `progress` | the receive side: from slots to descriptors; acknowledgements |
 //! | `rdma` | both sides of RDMA Write and Read |
 //! | `mem` | copies between processes |
+//! | `pace` | which way large data goes |
 //! | `cm` | attach, detach, and how a broken connection is told |
 //! | `watch` | the thread that makes progress while the program does not |
 
@@ -28,6 +31,7 @@ mod bell;
 mod cm;
 mod mem;
 mod nic;
+mod pace;
 mod progress;
 mod queue;
 mod rdma;

@@ -12,6 +12,7 @@ use vipl_plugin_sdk::{Port, Queue};
 use crate::cm::Closed;
 use crate::mem::{CopyError, Way};
 use crate::nic::LoopbackNic;
+use crate::pace::{self, Road};
 use crate::ring::{Arrival, INLINE, PAYLOAD, flag, op};
 use crate::vi::{Assembly, Link};
 
@@ -38,6 +39,7 @@ impl Link {
         if self.arrived != before {
             self.acknowledge();
         }
+        self.answer();
         if self.needs_more(port) {
             self.progress_more(nic, port);
         }
@@ -332,8 +334,12 @@ impl Link {
         self.find_reach(nic);
         let table = self.partner_nic.table();
         let live = || remote.iter().all(|segment| is_live(table, segment));
+        let start = pace::ticks();
         match self.copy(Way::Fetch, &local, &remote, live) {
-            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
+            Ok(bytes) => {
+                self.note(Road::Kernel, pace::ticks() - start, arrival.length);
+                LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
+            }
             // The partner's reason is dealt with next; this message never arrived.
             Err(CopyError::Closed) => {
                 let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
@@ -371,7 +377,10 @@ impl Link {
             }
             return Taken::Yes;
         }
-        if !crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes) {
+        let start = pace::ticks();
+        let placed = crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes);
+        self.note(Road::Ring, pace::ticks() - start, extra.bytes);
+        if !placed {
             self.receiving = Some(Assembly { segments: Vec::new(), dropped: true });
             return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
         }

@@ -11,11 +11,12 @@ use vipl_plugin_sdk::{Port, Queue};
 use crate::cm::Closed;
 use crate::mem::{self, Reach};
 use crate::nic::{LoopbackNic, READ_LEVELS};
+use crate::pace::Road;
 use crate::ring::{Extra, INLINE, flag, op};
 use crate::vi::{Link, Outstanding, Pieces};
 
 /// Bytes of one piece of a message that goes through the payload area.
-pub(crate) const PIECE: u32 = 32 << 10;
+pub(crate) const PIECE: u32 = 16 << 10;
 
 /// What became of a descriptor.
 pub(crate) enum Step {
@@ -262,7 +263,7 @@ impl Link {
                 self.kick_hard();
                 return Step::Wait;
             }
-            1 => {}
+            1 if self.road_for_send() == Road::Kernel => {}
             _ => {
                 self.sending = Some(Pieces { offset: 0 });
                 return self.send_pieces(nic, port, outgoing);

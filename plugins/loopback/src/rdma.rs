@@ -12,10 +12,15 @@ use vipl_plugin_sdk::{Port, Queue};
 use crate::cm::Closed;
 use crate::mem::{self, CopyError, Way};
 use crate::nic::LoopbackNic;
+use crate::pace::{self, Road};
 use crate::queue::{PIECE, Step};
 use crate::ring::{Arrival, Extra, flag, op};
 use crate::vi::{Link, Pieces, Serving};
 
+/// Smallest RDMA Write that may go through the ring with the target's help.
+const HELPED_MIN: u32 = 128 << 10;
+/// How long the initiator waits for room in the ring before it goes back to its program.
+const ROOM_TICKS: u64 = 40_000;
 const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
 
 impl Link {
@@ -26,11 +31,42 @@ impl Link {
         }
         match (outgoing.operation, self.reaches(nic)) {
             (_, None) => Step::Wait,
-            (Operation::Write, Some(true)) => self.write_direct(nic, port, outgoing),
-            (Operation::Write, Some(false)) => self.write_pieces(nic, port, outgoing),
+            (Operation::Write, Some(true)) if !self.must_use_ring(outgoing) => {
+                self.write_direct(nic, port, outgoing)
+            }
+            (Operation::Write, _) => self.write_pieces(nic, port, outgoing),
+            // A read must see what earlier writes wrote.
+            (_, Some(true)) if self.writes_under_way() => Step::Wait,
             (_, Some(true)) => self.read_direct(nic, port, outgoing),
             (_, Some(false)) => self.ask_to_read(port, outgoing),
         }
+    }
+
+    /// Whether pieces of earlier RDMA Writes still lie in the ring.
+    fn writes_under_way(&mut self) -> bool {
+        if (self.outbox.consumed.wrapping_sub(self.written) as i32) < 0 {
+            self.learn_consumed();
+        }
+        (self.outbox.consumed.wrapping_sub(self.written) as i32) < 0
+    }
+
+    /// Whether an RDMA Write goes through the ring although the kernel would do it: because it has begun
+    /// so, because it must not overtake one that did, or because it is faster and the target helps.
+    fn must_use_ring(&mut self, outgoing: &Outgoing) -> bool {
+        self.sending.is_some()
+            || self.writes_under_way()
+            || (outgoing.length >= HELPED_MIN
+                && self.target_permits(outgoing)
+                && self.road_for_write() == Road::Ring)
+    }
+
+    fn target_permits(&self, outgoing: &Outgoing) -> bool {
+        let remote = outgoing.remote;
+        let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
+        let (table, length) = (self.partner_nic.table(), u64::from(outgoing.length));
+        let flag = VIPL_REGION_RDMA_WRITE;
+        self.partner_rdma_write
+            && region::is_remote(table, remote.handle, remote.address, length, tag, flag)
     }
 
     fn write_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
@@ -41,8 +77,14 @@ impl Link {
         let Ok(local) = outgoing.segments.to_vec() else {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE);
         };
+        let start = pace::ticks();
         match self.copy_remote(Way::Place, outgoing, &local) {
-            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
+            Ok(bytes) => {
+                if outgoing.length >= HELPED_MIN {
+                    self.note(Road::Kernel, pace::ticks() - start, outgoing.length);
+                }
+                LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
+            }
             // The partner's reason is dealt with by `progress`.
             Err(CopyError::Closed) => return Step::Wait,
             Err(CopyError::Fault) if !mem::is_accessible(&local, false) => {
@@ -160,7 +202,7 @@ impl Link {
             }
             let remote =
                 Extra { address: outgoing.remote.address, handle: outgoing.remote.handle, ..Extra::default() };
-            let Some(put) = self.put_piece(&segments, offset, bytes, total, remote) else {
+            let Some(put) = self.put_piece_soon(&segments, offset, bytes, total, remote) else {
                 return Step::Wait;
             };
             let Ok((flags, place)) = put else {
@@ -170,6 +212,7 @@ impl Link {
             };
             let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
             self.publish_slot(port, op::WRITE, flags, total, outgoing.immediate, place);
+            self.written = self.outbox.sent;
             LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
             self.sending = Some(Pieces { offset: offset + bytes });
             if offset + bytes == total {
@@ -187,6 +230,26 @@ impl Link {
             }
         }
         self.accepted(port, opcode)
+    }
+
+    /// As `put_piece`, but gives a target that is at work a moment to make room.
+    #[allow(clippy::type_complexity)]
+    fn put_piece_soon(
+        &mut self,
+        segments: &[Segment],
+        offset: u32,
+        bytes: u32,
+        total: u32,
+        extra: Extra,
+    ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
+        let start = pace::ticks();
+        loop {
+            let put = self.put_piece(segments, offset, bytes, total, extra);
+            if put.is_some() || pace::ticks().wrapping_sub(start) > ROOM_TICKS {
+                return put;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     fn ask_to_read(&mut self, port: &Port, outgoing: &Outgoing) -> Step {
@@ -311,10 +374,14 @@ impl Link {
             return false;
         };
         let target = Segment { address: extra.address, handle: extra.handle, length: arrival.length };
+        let start = pace::ticks();
         let placed = permitted
             && (arrival.length == 0
                 || (is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
                     && scatter(&[target], extra.offset, from, extra.bytes)));
+        if extra.bytes == PIECE {
+            self.note(Road::Ring, pace::ticks() - start, extra.bytes);
+        }
         if !placed {
             self.writing = Some(false);
         }

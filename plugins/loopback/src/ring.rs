@@ -131,14 +131,21 @@ pub(crate) struct Side {
     pub(crate) probe: AtomicU64,
     /// Whether this side can touch the other side's memory: 0 not known yet, 1 yes, 2 no.
     pub(crate) reach: AtomicU32,
-    pad1: [u32; 3],
+    /// What this side measured: ticks for 64 KiB taken out of the ring, and copied by the kernel. 0: not
+    /// known yet.
+    pub(crate) ring_cost: AtomicU32,
+    pub(crate) kernel_cost: AtomicU32,
+    /// Asks the other side's program for a sign of life, and answers such a question.
+    pub(crate) asked: AtomicU32,
+    pub(crate) answered: AtomicU32,
+    pad1: [u32; 15],
 
     /// Odd while this side copies to or from the other side's memory.
     pub(crate) copying: AtomicU32,
     pad2: [u32; 15],
 }
 
-const _: () = assert!(size_of::<Side>() == 192 && 2 * size_of::<Side>() <= HEADER);
+const _: () = assert!(size_of::<Side>() == 256 && 2 * size_of::<Side>() <= HEADER);
 
 /// One side's view of the segment.
 #[derive(Clone, Copy)]

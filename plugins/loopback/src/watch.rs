@@ -5,6 +5,7 @@
 //! make progress, and for a while goes on doing so now and then, at first often and then less, before it
 //! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -20,6 +21,15 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Looks without a find before the thread sleeps.
 const QUIET_LOOKS: u32 = 12;
+
+thread_local! {
+    static ON_WATCH: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is a thread of this module: the program itself may well be busy elsewhere.
+pub(crate) fn is_this_thread() -> bool {
+    ON_WATCH.get()
+}
 
 /// The host's NIC, for `Host::poll`.
 struct NicPointer(*const vipl_nic);
@@ -82,6 +92,7 @@ impl Watch {
     }
 
     fn run(&self) {
+        ON_WATCH.set(true);
         let bell = self.shared.bell();
         while !self.stop.load(Ordering::Acquire) {
             let epoch = bell.arm();
