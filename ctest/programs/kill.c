@@ -83,6 +83,14 @@ static void traffic_ready(struct traffic *t, VIP_VI_HANDLE vi)
     t->idles = 2 * TOKENS;
 }
 
+/* The first descriptor that failed was flushed: the loss of the partner is nobody's fault. */
+static int traffic_over(VIP_DESCRIPTOR *found)
+{
+    if (found != NULL)
+        CHECK_STATUS(control(found)->Status & VIP_STATUS_ERROR_MASK, VIP_STATUS_DESC_FLUSHED_ERROR, "DISC-11");
+    return 0;
+}
+
 /* Sends one message; 0 when the connection has gone. */
 static int traffic_send(struct traffic *t)
 {
@@ -94,7 +102,7 @@ static int traffic_send(struct traffic *t)
         if (code == VIP_SUCCESS)
             t->idle[t->idles++] = found;
         else if (code != VIP_NOT_DONE)
-            return 0;
+            return traffic_over(found);
     }
     post_send(t->node, t->vi, t->idle[--t->idles], t->sent, t->completions % 3 ? 64 : BYTES);
     return 1;
@@ -113,8 +121,10 @@ static void traffic_run(struct traffic *t)
     for (;;) {
         code = VipRecvWait(t->vi, PATIENCE, &found);
         CHECK(code != VIP_TIMEOUT, "kill: no standstill");
-        if (code != VIP_SUCCESS)
+        if (code != VIP_SUCCESS) {
+            traffic_over(found);
             return;
+        }
         t->completions++;
         for (i = 0; t->in[i] != found; i++)
             ;

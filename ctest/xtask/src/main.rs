@@ -6,6 +6,7 @@
 mod abi;
 mod ci;
 mod compile;
+mod demo;
 mod diff;
 mod headers;
 mod install;
@@ -36,6 +37,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Build everything and let a C program move data between two processes
+    Demo(demo::Options),
     /// Generate headers/*.h from the Rust sources, or compare
     Headers(headers::Options),
     /// Write headers/abi/*.txt, or compare them with the headers and the built library
@@ -52,6 +55,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Demo(options) => demo::run(&options),
         Command::Headers(options) => headers::run(&options),
         Command::Abi(options) => abi::run(&options),
         Command::Install(options) => install::run(&options),

@@ -28,6 +28,9 @@ mod launch;
 
 pub(crate) use launch::library_path;
 
+/// How often the agent is greeted anew.
+const HELLO_TRIES: usize = 5;
+
 /// What the agent said to a call.
 pub(crate) struct Reply {
     pub(crate) op: Op,
@@ -105,9 +108,34 @@ impl Agents {
                 return Ok(agent.clone());
             }
         }
+        // An agent that is about to leave may still take the connection: then there soon is another.
+        let mut agent = Err(Introduction::Dropped);
+        for _ in 0..HELLO_TRIES {
+            agent = Agent::introduce(process);
+            if !matches!(agent, Err(Introduction::Dropped)) {
+                break;
+            }
+        }
+        let agent = agent.map_err(|_| Error::Resource)?;
+        *current = Some(agent.clone());
+        Ok(agent)
+    }
+}
+
+/// Why there is no agent.
+enum Introduction {
+    /// It went away before it answered.
+    Dropped,
+    /// Somebody has been told why.
+    Refused,
+}
+
+impl Agent {
+    /// Connects, starts the reading thread, and says hello.
+    fn introduce(process: &'static Process) -> Result<Arc<Agent>, Introduction> {
         let socket = launch::connect(&process.settings).map_err(|error| {
             log::error!(target: "agent", "{error}");
-            Error::Resource
+            Introduction::Refused
         })?;
         let agent = Arc::new(Agent {
             socket,
@@ -119,24 +147,25 @@ impl Agents {
         let reader = agent.clone();
         crate::start::thread("vipl-agent", move || reader.read()).map_err(|error| {
             log::error!(target: "agent", "cannot start a thread: {error}");
-            Error::Resource
+            Introduction::Refused
         })?;
-        launch::say_goodbye_at_exit(agent.socket.as_raw_fd());
-        let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[])?;
+        let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
+        let welcome = welcome.map_err(|_| Introduction::Dropped)?;
+        if welcome.op != Op::WELCOME && agent.dead.load(Ordering::Acquire) {
+            return Err(Introduction::Dropped);
+        }
         if welcome.op != Op::WELCOME || welcome.status != Status::OK {
             log::error!(
                 target: "agent",
                 "the running Kernel Agent speaks another protocol; end it (pkill vipkad) and try again"
             );
             agent.dead.store(true, Ordering::Release);
-            return Err(Error::Resource);
+            return Err(Introduction::Refused);
         }
-        *current = Some(agent.clone());
+        launch::say_goodbye_at_exit(agent.socket.as_raw_fd());
         Ok(agent)
     }
-}
 
-impl Agent {
     /// Sends a call and waits for its reply.
     pub(crate) fn call<B>(&self, op: Op, body: &B, fds: &[RawFd]) -> Result<Reply, Error>
     where
@@ -173,7 +202,7 @@ impl Agent {
         self.calls.lock().insert(id, call);
         if self.dead.load(Ordering::Acquire) || self.send(id, op, body.as_bytes(), fds).is_err() {
             self.calls.lock().remove(&id);
-            log::error!(target: "agent", "the Kernel Agent has gone");
+            log::warn!(target: "agent", "the Kernel Agent has gone");
             return Err(Error::Resource);
         }
         Ok(())

@@ -88,8 +88,9 @@ fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     while Instant::now() < end {
         let there = UnixAddr::new(&path).map_err(|e| LaunchError::Socket(e.into()))?;
         if let Ok(found) = try_connect(&there, &text)? {
-            // Nobody else shall find it.
+            // Nobody else shall find it, and nothing shall stay behind.
             let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(format!("{text}.lock"));
             return Ok(found);
         }
         std::thread::sleep(Duration::from_millis(1));
