@@ -1,7 +1,7 @@
 /* fork and exec in a program that uses VIPL (spec §10.4). Side 1 is an ordinary partner; side 0 forks. */
 #include "common.h"
 
-#define BYTES 50000
+#define BYTES 30000
 
 struct world {
     struct side *side;

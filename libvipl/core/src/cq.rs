@@ -276,8 +276,7 @@ fn poll(mut cq: Guard<Cq>) -> Option<Guard<Cq>> {
     let nic = scan.then(|| cq.nic.clone());
     drop(cq);
     for vi in hot.into_iter().flatten() {
-        // A VI that another thread holds is being taken care of.
-        if let Some(mut vi) = vi.try_lock_any() {
+        if let Some(mut vi) = vi.lock_any() {
             vi.progress();
         }
     }

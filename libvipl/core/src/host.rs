@@ -108,7 +108,8 @@ unsafe extern "C" fn fail(
 unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
     // SAFETY: a thread of the plug-in calls this while the NIC is open, so the host's NIC lives.
     let nic = unsafe { &*(*nic).host.cast::<crate::nic::Nic>() };
-    let Some(mut vi) = nic.vi_slot(index).and_then(|slot| slot.lock_any()) else { return 0 };
+    let Some(slot) = nic.vi_slot(index).filter(|slot| !slot.is_in_use()) else { return 0 };
+    let Some(mut vi) = slot.lock_any() else { return 0 };
     if !std::ptr::eq(vi.abi.nic, nic.abi()) {
         return 0;
     }

@@ -6,7 +6,7 @@
 //! descriptors, completion queues, waiting, notification, asynchronous errors, tags and regions.
 //!
 //! ```text
-//!   handle ──▶ table ──▶ Vi (one spin lock) ──▶ plug-in operation ──▶ host ──▶ Cq · waiters · events
+//!   handle ──▶ table ──▶ Vi (one lock) ──▶ plug-in operation ──▶ host ──▶ Cq · waiters · events
 //! ```
 //!
 //! Lock order, outermost first: VI slot → CQ slot → the mutexes inside a NIC → log. The agent's tables

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use crate::handle::{self, Kind, Parts};
-use crate::lock::SpinLock;
+use crate::lock::{Held, Lock};
 
 /// Slots of one chunk.
 const CHUNK: usize = 64;
@@ -27,7 +27,7 @@ const CHUNKS: usize = if usize::BITS == 64 { 1024 } else { 256 };
 /// One place for one object. All zero is free.
 #[repr(C, align(64))]
 pub(crate) struct Slot<T> {
-    lock: SpinLock,
+    lock: Lock,
     /// Generation of the object that is here, 0 when the slot is free.
     live: AtomicU32,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -39,42 +39,35 @@ unsafe impl<T: Send> Sync for Slot<T> {}
 /// The object of a slot, locked.
 pub(crate) struct Guard<T: 'static> {
     slot: &'static Slot<T>,
+    held: Held,
 }
 
 impl<T> Slot<T> {
     /// Locks the slot if an object is there.
     #[inline(always)]
     pub(crate) fn lock_any(&'static self) -> Option<Guard<T>> {
-        self.lock.lock();
-        if self.live.load(Ordering::Relaxed) == 0 {
-            self.lock.unlock();
-            return None;
-        }
-        Some(Guard { slot: self })
-    }
-
-    /// As `lock_any`, but gives up if another thread holds the lock.
-    #[inline(always)]
-    pub(crate) fn try_lock_any(&'static self) -> Option<Guard<T>> {
-        if !self.lock.try_lock() {
-            return None;
-        }
-        if self.live.load(Ordering::Relaxed) == 0 {
-            self.lock.unlock();
-            return None;
-        }
-        Some(Guard { slot: self })
+        self.lock_if(|live| live != 0)
     }
 
     /// Locks the slot if this very object is there.
     #[inline(always)]
     pub(crate) fn lock(&'static self, generation: u32) -> Option<Guard<T>> {
-        self.lock.lock();
-        if self.live.load(Ordering::Relaxed) != generation {
-            self.lock.unlock();
+        self.lock_if(|live| live == generation)
+    }
+
+    #[inline(always)]
+    fn lock_if(&'static self, wanted: impl FnOnce(u32) -> bool) -> Option<Guard<T>> {
+        let held = self.lock.lock();
+        if !wanted(self.live.load(Ordering::Relaxed)) {
+            self.lock.unlock(held);
             return None;
         }
-        Some(Guard { slot: self })
+        Some(Guard { slot: self, held })
+    }
+
+    /// Whether the thread that owns the lock has used it lately (see `Lock::owner_is_active`).
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.lock.owner_is_active()
     }
 }
 
@@ -117,7 +110,7 @@ impl<T> DerefMut for Guard<T> {
 impl<T> Drop for Guard<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.slot.lock.unlock();
+        self.slot.lock.unlock(self.held);
     }
 }
 
@@ -175,11 +168,11 @@ impl<T: Send> Table<T> {
     ) -> Option<*mut c_void> {
         let (slot, parts) = self.reserve(free)?;
         let handle = handle::join(self.kind, parts);
-        slot.lock.lock();
+        let held = slot.lock.lock();
         // SAFETY: the slot is free and locked; writing drops nothing.
         unsafe { (*slot.value.get()).write(make(handle)) };
         slot.live.store(parts.generation, Ordering::Relaxed);
-        slot.lock.unlock();
+        slot.lock.unlock(held);
         Some(handle)
     }
 

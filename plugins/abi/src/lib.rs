@@ -319,8 +319,9 @@ pub struct vipl_host {
         opcode: u32,
         descriptor: *mut VIP_DESCRIPTOR,
     ),
-    /// Locks the VI with this number and calls `progress` on it, if it is connected. For threads of the
-    /// plug-in, never from within an operation. Returns 1 when some descriptor completed.
+    /// Locks the VI with this number and calls `progress` on it, if it is connected and the program is
+    /// not at work on it anyway. For threads of the plug-in, never from within an operation. Returns 1
+    /// when some descriptor completed.
     pub poll: unsafe extern "C" fn(nic: *const vipl_nic, index: u32) -> c_int,
     /// Faults of instructions in `start..end` continue at `fixup`. Any thread.
     pub guard: unsafe extern "C" fn(start: usize, end: usize, fixup: usize) -> c_int,

@@ -7,7 +7,7 @@ use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
-use vipl_plugin_sdk::{Port, Queue};
+use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use crate::cm::Closed;
 use crate::mem::{CopyError, Way};
@@ -165,7 +165,7 @@ impl Link {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
         match arrival.op {
             op::FETCH => self.fetch(nic, port, arrival),
@@ -208,7 +208,22 @@ impl Link {
             return self.nothing_posted(port);
         }
         let entry = port.entry(Queue::Recv, number);
-        let segments = match descriptor::incoming(port, &entry, true) {
+        if place_plain(port, &entry, from, arrival.length) {
+            return self.received(port, arrival, VIP_STATUS_OP_RECEIVE);
+        }
+        self.deliver_any(port, arrival, from, &entry)
+    }
+
+    /// The same for any descriptor.
+    #[inline(never)]
+    fn deliver_any(
+        &mut self,
+        port: &Port,
+        arrival: &Arrival,
+        from: *const u8,
+        entry: &Entry,
+    ) -> Taken {
+        let segments = match descriptor::incoming(port, entry, true) {
             Ok(segments) => segments,
             Err(fault) => return self.cannot_receive(port, fault.status, 0),
         };
@@ -421,8 +436,28 @@ fn is_live(table: Table, segment: &Segment) -> bool {
     length == 0 || region::is_registered(table, segment.handle, segment.address, length)
 }
 
-/// Copies a message into the segments of a receive descriptor. The error is a status bit.
+/// The common case, straight through: one segment that takes the whole message. False: something else,
+/// or an error.
 #[inline(always)]
+fn place_plain(port: &Port, entry: &Entry, from: *const u8, length: u32) -> bool {
+    // SAFETY: a posted descriptor; faults are caught.
+    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) };
+    let Ok(image) = image else { return false };
+    let (segment, tag) = (image.first, port.vi().ptag);
+    let room = u64::from(segment.length);
+    if image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
+        || image.seg_count != 1
+        || segment.length < length
+        || !region::is_local(port.nic(), segment.handle, segment.address, room, tag)
+    {
+        return false;
+    }
+    let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
+    // SAFETY: `from` has `length` bytes; faults are caught.
+    unsafe { vipl_guard::copy(to, from, length as usize) }.is_ok()
+}
+
+/// Copies a message into the segments of a receive descriptor. The error is a status bit.
 fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(), u32> {
     let capacity = segments.total().map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
     if u64::from(length) > capacity {

@@ -6,7 +6,7 @@ use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
-use vipl_plugin_sdk::{Port, Queue};
+use vipl_plugin_sdk::{Entry, Port, Queue, region};
 
 use crate::cm::Closed;
 use crate::mem::{self, Reach};
@@ -70,7 +70,53 @@ impl Link {
     #[inline(always)]
     fn process(&mut self, nic: &LoopbackNic, port: &Port, number: u32) -> Step {
         let entry = port.entry(Queue::Send, number);
-        let outgoing = match descriptor::outgoing(port, &entry, READ_LEVELS) {
+        match self.send_plain(nic, port, &entry) {
+            Some(step) => step,
+            None => self.process_any(nic, port, &entry),
+        }
+    }
+
+    /// The common case, straight through: a small message of one segment, with nothing in its way.
+    /// `None`: the descriptor is something else, and nothing has been done.
+    #[inline(always)]
+    fn send_plain(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Option<Step> {
+        // SAFETY: a posted descriptor; faults are caught.
+        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) }.ok()?;
+        let (segment, length) = (image.first, image.length);
+        let plain = image.control & !(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE) == 0
+            && image.seg_count == 1
+            && segment.length == length
+            && (1..=nic.eager_max).contains(&length)
+            && u64::from(length) <= port.vi().max_transfer_size
+            && self.sending.is_none()
+            && (self.messages != self.partner_posted || self.learn_posted())
+            && (self.outbox.has_slot() || self.learn_consumed());
+        let (tag, bytes) = (port.vi().ptag, u64::from(length));
+        if !plain || !region::is_local(port.nic(), segment.handle, segment.address, bytes, tag) {
+            return None;
+        }
+        let (to, op, place) = if length as usize <= INLINE {
+            (self.ends.inline_out(self.outbox.sent), op::INLINE, 0)
+        } else {
+            let place = self.reserve(length)?;
+            (self.ends.payload_out(place), op::EAGER, place)
+        };
+        let from = std::ptr::with_exposed_provenance(segment.address as usize);
+        // SAFETY: `to` has room for `length` bytes; faults are caught.
+        if unsafe { vipl_guard::copy(to, from, length as usize) }.is_err() {
+            return Some(self.local_error(port, VIP_STATUS_PROTECTION_ERROR));
+        }
+        let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
+        let flags = if flagged { flag::IMMEDIATE } else { 0 };
+        self.publish_slot(port, op, flags, length, image.immediate, place);
+        self.messages = self.messages.wrapping_add(1);
+        Some(self.accepted(port, VIP_STATUS_OP_SEND))
+    }
+
+    /// Any descriptor.
+    #[inline(never)]
+    fn process_any(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Step {
+        let outgoing = match descriptor::outgoing(port, entry, READ_LEVELS) {
             Ok(outgoing) => outgoing,
             Err(fault) => return self.local_error(port, fault.status),
         };
@@ -81,7 +127,6 @@ impl Link {
         }
     }
 
-    #[inline(always)]
     fn send(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
         if self.sending.is_some() {
             return self.send_pieces(nic, port, outgoing);
@@ -113,7 +158,6 @@ impl Link {
     }
 
     /// Copies the data segments to one place.
-    #[inline(always)]
     fn gather(&self, outgoing: &Outgoing, to: *mut u8) -> Result<(), vipl_guard::Fault> {
         let segments = &outgoing.segments;
         let mut at = to;

@@ -27,6 +27,8 @@ thread_local! {
 }
 
 /// Whether the caller is a thread of this module: the program itself may well be busy elsewhere.
+#[cold]
+#[inline(never)]
 pub(crate) fn is_this_thread() -> bool {
     ON_WATCH.get()
 }

@@ -1,0 +1,124 @@
+/* A plug-in with one thing wrong, chosen by a macro. Without any it is in order, and its device `bad` cannot
+ * be opened only because `nic_open` says so. The library must refuse each for the right reason, without
+ * running any of its code before it was checked, and go on without it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "vipl_plugin.h"
+
+#ifndef NAME
+#define NAME "bad"
+#endif
+
+#ifdef BAD_NO_SYMBOL
+#define vipl_plugin_v1 vipl_plugin_v9
+#endif
+
+/* Code that runs too early shows by ending the process. */
+#if defined(BAD_MAGIC) || defined(BAD_MAJOR) || defined(BAD_FINGERPRINT) || defined(BAD_SIZE) || \
+    defined(BAD_REQUIRED) || defined(BAD_KIND) || defined(BAD_NAME)
+#define MUST_NOT_RUN() abort()
+#else
+#define MUST_NOT_RUN() (void)0
+#endif
+
+static int nic_open(const char *argument, vipl_nic *nic, vipl_nic_info *info)
+{
+    (void)argument, (void)nic, (void)info;
+    return VIPL_E_INVALID;
+}
+
+static void nic_close(vipl_nic *nic) { (void)nic; }
+static void a_doorbell(vipl_vi *vi) { (void)vi; }
+static void partner_gone(vipl_vi *vi, int orderly) { (void)vi, (void)orderly; }
+
+static int attach(vipl_vi *vi, const vipl_connection *connection)
+{
+    (void)vi, (void)connection;
+    return VIPL_E_RESOURCE;
+}
+
+static int claim(const char *name, char *argument)
+{
+    argument[0] = '\0';
+    return strcmp(name, "bad") == 0;
+}
+
+static int init(const vipl_host *host, vipl_provider *out)
+{
+    vipl_provider ops;
+
+    MUST_NOT_RUN();
+    (void)host;
+    memset(&ops, 0, sizeof ops);
+    ops.size = sizeof ops;
+    ops.claim = claim;
+    ops.nic_open = nic_open;
+    ops.nic_close = nic_close;
+    ops.attach = attach;
+    ops.detach = a_doorbell;
+    ops.partner_gone = partner_gone;
+    ops.post_send = a_doorbell;
+    ops.post_recv = a_doorbell;
+    ops.progress = a_doorbell;
+#ifdef BAD_MISSING_OP
+    ops.progress = NULL;
+#endif
+    memcpy(out, &ops, sizeof ops);
+#ifdef BAD_TABLE_SIZE
+    /* as of a plug-in from before most operations were thought of: what lies behind is not to be used */
+    out->size = (size_t)((char *)&ops.attach - (char *)&ops);
+#endif
+#ifdef BAD_INIT
+    return VIPL_E_RESOURCE;
+#else
+    return VIPL_OK;
+#endif
+}
+
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const vipl_plugin vipl_plugin_v1 = {
+#ifdef BAD_MAGIC
+    .magic = VIPL_PLUGIN_MAGIC + 1,
+#else
+    .magic = VIPL_PLUGIN_MAGIC,
+#endif
+#ifdef BAD_SIZE
+    .size = 24,
+#else
+    .size = sizeof(vipl_plugin),
+#endif
+#ifdef BAD_MAJOR
+    .abi_major = VIPL_PLUGIN_ABI_MAJOR + 1,
+#else
+    .abi_major = VIPL_PLUGIN_ABI_MAJOR,
+#endif
+    .abi_minor = VIPL_PLUGIN_ABI_MINOR,
+#ifdef BAD_FINGERPRINT
+    .fingerprint = VIPL_PLUGIN_FINGERPRINT ^ 0xFF,
+#else
+    .fingerprint = VIPL_PLUGIN_FINGERPRINT,
+#endif
+#ifdef BAD_KIND
+    .kind = 77,
+#else
+    .kind = VIPL_KIND_PROVIDER,
+#endif
+#ifdef BAD_NAME
+    .name = "another",
+#else
+    .name = NAME,
+#endif
+    .version = "0",
+#ifdef BAD_REQUIRED
+    .required = (uint64_t)1 << 40,
+#endif
+    .optional = ~(uint64_t)0, /* unknown optional features are no reason to refuse */
+#ifdef BAD_NO_INIT
+    .init = NULL,
+#else
+    .init = init,
+#endif
+};
