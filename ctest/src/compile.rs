@@ -29,7 +29,9 @@ pub fn source(path: &str) -> PathBuf {
 /// A program on `PATH`.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
 }
 
 /// Which compiler.
@@ -68,12 +70,22 @@ impl Program {
     /// A C source, or a C++ one if its name ends in `.cpp`; not linked with the library.
     pub fn new(source: impl Into<PathBuf>) -> Program {
         let source = source.into();
-        let cxx = source.extension().is_some_and(|extension| extension == "cpp");
-        let (compiler, standard) =
-            if cxx { (CompilerChoice::Cxx, CXX_FLAGS) } else { (CompilerChoice::C, C_FLAGS) };
+        let cxx = source
+            .extension()
+            .is_some_and(|extension| extension == "cpp");
+        let (compiler, standard) = if cxx {
+            (CompilerChoice::Cxx, CXX_FLAGS)
+        } else {
+            (CompilerChoice::C, C_FLAGS)
+        };
         let mut flags: Vec<OsString> = standard.iter().map(OsString::from).collect();
         flags.extend(["-O1", "-g", "-pthread"].map(OsString::from));
-        Program { compiler, source, flags, libraries: vec!["-ldl".into()] }
+        Program {
+            compiler,
+            source,
+            flags,
+            libraries: vec!["-ldl".into()],
+        }
     }
 
     /// With another compiler.
@@ -115,9 +127,15 @@ impl Program {
     pub fn build(self, output: &Path) -> PathBuf {
         std::fs::create_dir_all(output.parent().expect("a folder")).expect("a folder");
         let mut command = self.compiler.command();
-        command.args(&self.flags).arg("-I").arg(headers()).arg(&self.source);
+        command
+            .args(&self.flags)
+            .arg("-I")
+            .arg(headers())
+            .arg(&self.source);
         command.arg("-o").arg(output).args(&self.libraries);
-        let done = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let done = command
+            .output()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
         assert!(
             done.status.success(),
             "{command:?}\n{}{}",
@@ -133,14 +151,27 @@ pub fn program(name: &str) -> PathBuf {
     type Once = Arc<OnceLock<PathBuf>>;
     static BUILT: Mutex<Option<HashMap<String, Once>>> = Mutex::new(None);
     let once = {
-        let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Arc::clone(built.get_or_insert_default().entry(name.to_owned()).or_default())
+        let mut built = BUILT
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        Arc::clone(
+            built
+                .get_or_insert_default()
+                .entry(name.to_owned())
+                .or_default(),
+        )
     };
     once.get_or_init(|| {
-        let file = if name == "cxx" { "cxx.cpp".to_owned() } else { format!("{name}.c") };
+        let file = if name == "cxx" {
+            "cxx.cpp".to_owned()
+        } else {
+            format!("{name}.c")
+        };
         let source = source("programs").join(file);
         // A name of its own for each test program: they may run at the same time.
-        let output = work_dir().join("bin").join(format!("{name}.{}", std::process::id()));
+        let output = work_dir()
+            .join("bin")
+            .join(format!("{name}.{}", std::process::id()));
         let program = Program::new(source).linked();
         let built = match name {
             "shadow" => program.flag("-rdynamic").build(&output),

@@ -12,7 +12,10 @@ fn profile_dir() -> &'static Path {
     DIR.get_or_init(|| {
         let exe = std::env::current_exe().expect("the path of the test program");
         // target/PROFILE/deps/test-HASH
-        exe.ancestors().nth(2).expect("target/PROFILE/deps").to_owned()
+        exe.ancestors()
+            .nth(2)
+            .expect("target/PROFILE/deps")
+            .to_owned()
     })
 }
 
@@ -24,7 +27,9 @@ pub fn work_dir() -> PathBuf {
 }
 
 /// A lock between the test programs of one target folder; held while the value lives.
-pub(crate) struct FileLock(#[expect(dead_code, reason = "closing the file ends the lock")] fs::File);
+pub(crate) struct FileLock(
+    #[expect(dead_code, reason = "closing the file ends the lock")] fs::File,
+);
 
 impl FileLock {
     pub(crate) fn take() -> FileLock {
@@ -61,11 +66,23 @@ pub fn library_dir() -> &'static Path {
 }
 
 fn build() {
-    let profile = profile_dir().file_name().and_then(|name| name.to_str()).expect("a profile");
+    let profile = profile_dir()
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a profile");
     let profile = if profile == "debug" { "dev" } else { profile };
     let target = profile_dir().parent().expect("a target folder");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--profile", profile, "-p", "vipl", "-p", "vipl-loopback"])
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            profile,
+            "-p",
+            "vipl",
+            "-p",
+            "vipl-loopback",
+        ])
         .args(["-p", "kagent"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", target)

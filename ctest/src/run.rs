@@ -59,10 +59,22 @@ impl Run {
         }
         command.env("LD_LIBRARY_PATH", library_dir());
         command.env("VIPL_CONFIG", "/dev/null");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.process_group(0);
-        let shown = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Run { command, shown, patience: PATIENCE, allowed: Vec::new() }
+        let shown = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        Run {
+            command,
+            shown,
+            patience: PATIENCE,
+            allowed: Vec::new(),
+        }
     }
 
     /// With an argument.
@@ -111,11 +123,20 @@ impl Run {
     }
 
     fn start(mut self) -> Started {
-        let mut child = self.command.spawn().unwrap_or_else(|e| panic!("{}: {e}", self.shown));
+        let mut child = self
+            .command
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", self.shown));
         let stdout = collect(child.stdout.take().expect("a pipe"));
         let stderr = collect(child.stderr.take().expect("a pipe"));
         let begun = Instant::now();
-        Started { run: self, child, stdout, stderr, begun }
+        Started {
+            run: self,
+            child,
+            stdout,
+            stderr,
+            begun,
+        }
     }
 }
 
@@ -208,10 +229,22 @@ impl Finished {
     pub fn expect_pass(&self) {
         let ended_well = self.status.success() && !self.timed_out;
         assert!(ended_well, "{}", self.report(&self.ending()));
-        assert!(self.stdout.lines().any(|l| l.starts_with("ok:")), "{}", self.report("said no ok"));
+        assert!(
+            self.stdout.lines().any(|l| l.starts_with("ok:")),
+            "{}",
+            self.report("said no ok")
+        );
         let unexpected = self.unexpected_log();
-        assert!(unexpected.is_empty(), "{}", self.report(&format!("log: {unexpected:?}")));
-        assert!(!self.held, "{}", self.report("another process holds its standard output or error"));
+        assert!(
+            unexpected.is_empty(),
+            "{}",
+            self.report(&format!("log: {unexpected:?}"))
+        );
+        assert!(
+            !self.held,
+            "{}",
+            self.report("another process holds its standard output or error")
+        );
     }
 
     fn ending(&self) -> String {
@@ -224,7 +257,10 @@ impl Finished {
 
     /// All that is known, for people.
     pub fn report(&self, what: &str) -> String {
-        format!("{}: {what}\n-- stdout\n{}\n-- stderr\n{}", self.shown, self.stdout, self.stderr)
+        format!(
+            "{}: {what}\n-- stdout\n{}\n-- stderr\n{}",
+            self.shown, self.stdout, self.stderr
+        )
     }
 
     /// Warnings and errors of the library that the test did not allow.
@@ -247,4 +283,3 @@ impl Finished {
             .collect()
     }
 }
-

@@ -52,31 +52,55 @@ impl Reply {
 
 /// A place where one result will be.
 pub(crate) struct Ticket<T> {
-    result: Mutex<Option<T>>,
+    result: Mutex<Outcome<T>>,
     ready: Condvar,
+}
+
+/// A result is given once.
+enum Outcome<T> {
+    Open,
+    Ready(T),
+    Taken,
 }
 
 impl<T> Ticket<T> {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Ticket { result: Mutex::new(None), ready: Condvar::new() })
+        Arc::new(Ticket { result: Mutex::new(Outcome::Open), ready: Condvar::new() })
     }
 
     pub(crate) fn complete(&self, result: T) {
-        *self.result.lock() = Some(result);
+        let mut outcome = self.result.lock();
+        if matches!(*outcome, Outcome::Open) {
+            *outcome = Outcome::Ready(result);
+        }
         self.ready.notify_all();
     }
 
-    pub(crate) fn try_take(&self) -> Option<T> {
-        self.result.lock().take()
+    /// The result, if it is there. An error: somebody else has taken it.
+    pub(crate) fn try_take(&self) -> Result<Option<T>, Error> {
+        let mut outcome = self.result.lock();
+        if matches!(*outcome, Outcome::Open) {
+            return Ok(None);
+        }
+        match std::mem::replace(&mut *outcome, Outcome::Taken) {
+            Outcome::Ready(result) => {
+                self.ready.notify_all();
+                Ok(Some(result))
+            }
+            _ => Err(Error::State),
+        }
     }
 
-    pub(crate) fn wait(&self) -> T {
-        let mut result = self.result.lock();
+    /// Waits for the result. An error: somebody else has taken it.
+    pub(crate) fn wait(&self) -> Result<T, Error> {
         loop {
-            if let Some(result) = result.take() {
-                return result;
+            if let Some(result) = self.try_take()? {
+                return Ok(result);
             }
-            self.ready.wait(&mut result);
+            let mut outcome = self.result.lock();
+            if matches!(*outcome, Outcome::Open) {
+                self.ready.wait(&mut outcome);
+            }
         }
     }
 }
@@ -174,7 +198,7 @@ impl Agent {
         let ticket = Ticket::new();
         let id = self.next_id();
         self.start(id, Call::Reply(ticket.clone()), op, body, fds)?;
-        Ok(ticket.wait())
+        ticket.wait()
     }
 
     /// A number for the next call.

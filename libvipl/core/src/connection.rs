@@ -109,12 +109,16 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
         attributes: incoming.attributes,
         busy: false,
     };
-    if nic.closing.load(Ordering::Acquire) {
-        return Err(Error::InvalidParameter);
-    }
-    let handle =
-        INCOMING.insert(&process::get().connections, |_| request).ok_or(Error::Resource)?;
-    nic.incoming.lock().push(handle.addr());
+    let handle = {
+        let mut unanswered = nic.incoming.lock();
+        if nic.closing.load(Ordering::Acquire) {
+            return Err(Error::InvalidParameter);
+        }
+        let handle =
+            INCOMING.insert(&process::get().connections, |_| request).ok_or(Error::Resource)?;
+        unanswered.push(handle.addr());
+        handle
+    };
     Ok(Arrived {
         remote: Address(incoming.remote),
         attributes: to_program(&incoming.attributes),
@@ -178,7 +182,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     let outcome = agent
         .connect(call, attempt, Op::ACCEPT, &body)
         .inspect_err(|_| give_up(handle, call))
-        .and_then(|()| result.wait().map(drop));
+        .and_then(|()| result.wait()?.map(drop));
     match outcome {
         // The agent found a conflict that was not there a moment ago: the request stays.
         Err(Error::ReliabilityLevel | Error::Mtu | Error::Qos) => {
@@ -270,6 +274,11 @@ fn start(
     vi.peer = (op == Op::PEER).then(|| result.clone());
     drop(vi);
     agent.connect(call, attempt, op, &body).inspect_err(|_| give_up(handle, call))?;
+    // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+    let cancelled = vi::lock(handle).map_or(true, |vi| vi.attempt != Some(call));
+    if cancelled {
+        agent.tell(Op::CANCEL, &Cancel { call });
+    }
     Ok(result)
 }
 
@@ -281,7 +290,7 @@ pub fn request(
     timeout: VIP_ULONG,
 ) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let attributes = start(handle, local, remote, timeout, Op::REQUEST)?.wait()?;
-    Ok(to_program(&attributes))
+    Ok(to_program(&attributes?))
 }
 
 /// VipConnectPeerRequest.
@@ -298,7 +307,7 @@ pub fn peer_request(
 pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let mut vi = vi::lock(handle)?;
     let attempt = vi.peer.as_ref().ok_or(Error::State)?;
-    let result = attempt.try_take().ok_or(Error::NotDone)?;
+    let result = attempt.try_take()?.ok_or(Error::NotDone)?;
     vi.peer = None;
     result.map(|attributes| to_program(&attributes))
 }
@@ -306,7 +315,7 @@ pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
 /// VipConnectPeerWait.
 pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let attempt = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
-    let result = attempt.wait();
+    let result = attempt.wait()?;
     if let Ok(mut vi) = vi::lock(handle) {
         if vi.peer.as_ref().is_some_and(|current| Arc::ptr_eq(current, &attempt)) {
             vi.peer = None;
@@ -327,7 +336,9 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     vi.abi.state = IDLE;
     vi.epoch += 1;
     queue::flush(&mut vi);
+    let nic = vi.nic.clone();
     drop(vi);
+    nic.events.forget_breaks(handle);
     if let Some(call) = attempt {
         let _ = agent.call(Op::CANCEL, &Cancel { call }, &[]);
     }

@@ -145,12 +145,25 @@ impl Events {
     }
 
     fn notice(&self, notice: Notice, nic: &Arc<Nic>) {
-        if self.start(nic).is_err() {
-            return;
-        }
+        let _ = self.start(nic);
         let mut state = self.state.lock();
         state.notices.push(notice);
         self.wake(&state, nic);
+    }
+
+    /// Errors about the connection that a VI had are raised no more (spec §9.6).
+    pub(crate) fn forget_breaks(&self, vi: VIP_VI_HANDLE) {
+        use VIP_ERROR_CODE::{VIP_ERROR_CATASTROPHIC, VIP_ERROR_POST_DESC, VIP_ERROR_VI_OVERRUN};
+        let mut state = self.state.lock();
+        let before = state.jobs.len();
+        state.jobs.retain(|job| match job {
+            Job::Error(ErrorCopy(error)) if error.ViHandle == vi => matches!(
+                error.ErrorCode,
+                VIP_ERROR_POST_DESC | VIP_ERROR_VI_OVERRUN | VIP_ERROR_CATASTROPHIC
+            ),
+            _ => true,
+        });
+        state.errors -= before - state.jobs.len();
     }
 
     /// Cancels what was to be called for a VI, and waits for a call that is under way.

@@ -108,14 +108,18 @@ unsafe extern "C" fn fail(
 unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
     // SAFETY: a thread of the plug-in calls this while the NIC is open, so the host's NIC lives.
     let nic = unsafe { &*(*nic).host.cast::<crate::nic::Nic>() };
-    let Some(slot) = nic.vi_slot(index).filter(|slot| !slot.is_in_use()) else { return 0 };
-    let Some(mut vi) = slot.lock_any() else { return 0 };
+    let Some(slot) = nic.vi_slot(index) else { return VIPL_POLL_NOTHING };
+    if slot.is_in_use() {
+        return VIPL_POLL_BUSY;
+    }
+    let Some(mut vi) = slot.lock_any() else { return VIPL_POLL_NOTHING };
     if !std::ptr::eq(vi.abi.nic, nic.abi()) {
-        return 0;
+        return VIPL_POLL_NOTHING;
     }
     let before = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
     vi.progress();
-    c_int::from(vi.abi.send.completed.wrapping_add(vi.abi.recv.completed) != before)
+    let after = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
+    if after == before { VIPL_POLL_NOTHING } else { VIPL_POLL_PROGRESS }
 }
 
 unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {

@@ -131,7 +131,11 @@ impl Lock {
     #[cold]
     fn take_bias_away(&self) {
         self.owner.store(NOBODY, Ordering::SeqCst);
-        membarrier(PRIVATE_EXPEDITED);
+        if !membarrier(PRIVATE_EXPEDITED) {
+            // It worked before. Registered anew it works after a fork; if not, two threads would be inside.
+            let again = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
+            assert!(again, "membarrier has been taken away from this process");
+        }
         let mut rounds = 0;
         // Acquire pairs with the release of the owner's `unlock`.
         while self.sequence.load(Ordering::Acquire) % 2 != 0 {

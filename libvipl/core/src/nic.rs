@@ -24,6 +24,8 @@ use crate::{devicemap, process};
 
 /// Longest device name in bytes.
 const NAME_BYTES_MAX: usize = 63;
+/// Times a poll asks the plug-in which VIs have something.
+const READY_ROUNDS: u32 = 16;
 
 static NICS: Table<Arc<Nic>> = Table::new(Kind::Nic);
 
@@ -147,13 +149,18 @@ impl Nic {
             });
             return;
         };
-        let mut indices = [0u32; 64];
-        // SAFETY: the NIC is open; the plug-in writes at most `room` numbers.
-        let found = unsafe { ready(self.abi(), indices.as_mut_ptr(), indices.len() as u32) };
-        for &index in indices.iter().take(found as usize) {
-            if let Some(mut vi) = self.vi_slot(index).and_then(|slot| slot.lock_any()) {
-                if std::ptr::eq(vi.abi.nic, self.abi()) {
-                    vi.progress();
+        let mut indices = [0u32; 128];
+        for _ in 0..READY_ROUNDS {
+            // SAFETY: the NIC is open; the plug-in writes at most `room` numbers.
+            let found = unsafe { ready(self.abi(), indices.as_mut_ptr(), indices.len() as u32) };
+            if found == 0 {
+                break;
+            }
+            for &index in indices.iter().take(found as usize) {
+                if let Some(mut vi) = self.vi_slot(index).and_then(|slot| slot.lock_any()) {
+                    if std::ptr::eq(vi.abi.nic, self.abi()) {
+                        vi.progress();
+                    }
                 }
             }
         }
@@ -353,7 +360,11 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
         return Err(Error::Resource);
     }
     // A thread that creates something at this very moment either came first or finds the door shut.
-    if !nic.vis.lock().close() || !nic.regions.lock().close() {
+    if !nic.vis.lock().close() {
+        return Err(Error::Resource);
+    }
+    if !nic.regions.lock().close() {
+        nic.vis.lock().closed = false;
         return Err(Error::Resource);
     }
     let guard = NICS.lock(handle).ok_or(Error::InvalidParameter)?;
@@ -362,8 +373,15 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     crate::connection::forget_incoming(&nic);
     nic.registration.close();
     nic.events.stop(&nic);
-    close_device(&nic.ops, &nic.shared);
     Ok(())
+}
+
+impl Drop for Nic {
+    /// The device is closed when nobody can be inside it any more: a thread that still waits on an object
+    /// that has just been destroyed holds the NIC until it has noticed.
+    fn drop(&mut self) {
+        close_device(&self.ops, &self.shared);
+    }
 }
 
 /// VipQueryNic.

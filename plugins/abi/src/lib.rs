@@ -73,6 +73,13 @@ pub const VIPL_CAUSE_TOLD: c_int = -1;
 /// `fail`: the partner disconnected in good order.
 pub const VIPL_CAUSE_DISCONNECTED: c_int = -2;
 
+/// `poll`: nothing completed.
+pub const VIPL_POLL_NOTHING: c_int = 0;
+/// `poll`: some descriptor completed.
+pub const VIPL_POLL_PROGRESS: c_int = 1;
+/// `poll`: nothing was done, because the program is at work on the VI itself. Ask again before sleeping.
+pub const VIPL_POLL_BUSY: c_int = 2;
+
 /// Log level of `log`.
 pub const VIPL_LOG_ERROR: c_int = 1;
 /// Log level of `log`.
@@ -320,8 +327,8 @@ pub struct vipl_host {
         descriptor: *mut VIP_DESCRIPTOR,
     ),
     /// Locks the VI with this number and calls `progress` on it, if it is connected and the program is
-    /// not at work on it anyway. For threads of the plug-in, never from within an operation. Returns 1
-    /// when some descriptor completed.
+    /// not at work on it anyway. For threads of the plug-in, never from within an operation. Returns a
+    /// `VIPL_POLL_*`.
     pub poll: unsafe extern "C" fn(nic: *const vipl_nic, index: u32) -> c_int,
     /// Faults of instructions in `start..end` continue at `fixup`. Any thread.
     pub guard: unsafe extern "C" fn(start: usize, end: usize, fixup: usize) -> c_int,

@@ -4,7 +4,8 @@
 //! that arrived before, and every acknowledgement, and then acts on the reason. No message is needed
 //! for it, so it works when the ring is full.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ impl Closed {
     pub(crate) const EMPTY: Closed = Closed(6);
     /// The target refused the RDMA operation that is under way, and reported it itself.
     pub(crate) const TARGET_REFUSED: Closed = Closed(7);
+    /// The sender's own memory could not be read, which the receiver found.
+    pub(crate) const SENDER_FAULT: Closed = Closed(8);
 }
 
 /// A word that partners read to see whether they can read this process at all.
@@ -76,6 +79,9 @@ pub(crate) fn attach(
         fences: nic.fences,
         carry_immediate: carries_immediate(port),
         partner_index: connection.partner_vi,
+        partner_pid: connection.partner_pid,
+        partner_dead: false,
+        key: connection.key,
         own_index: port.vi().index,
         reach: Reach::Unknown,
         partner_nic,
@@ -91,12 +97,36 @@ pub(crate) fn attach(
         watch: nic.watch.clone(),
         _segment: segment,
     });
+    *ends_here().entry(link.key).or_insert(0) += 1;
     introduce(&link, port);
     nic.watch.add(link.own_index);
     if link.ends.partner().waiting.load(Ordering::SeqCst) != 0 {
         link.kick_hard();
     }
     Ok(link)
+}
+
+/// How many ends of each connection are in this process.
+static ENDS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
+
+fn ends_here() -> MutexGuard<'static, BTreeMap<u64, u32>> {
+    ENDS.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+/// Whether this process has both ends of a connection.
+pub(crate) fn both_ends_are_here(key: u64) -> bool {
+    ends_here().get(&key) == Some(&2)
+}
+
+/// One end has gone.
+pub(crate) fn leave(key: u64) {
+    let mut ends = ends_here();
+    if let Some(count) = ends.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            ends.remove(&key);
+        }
+    }
 }
 
 /// Fills in this side's line.
@@ -119,28 +149,30 @@ fn introduce(link: &Link, port: &Port) {
 
 pub(crate) fn detach(link: Link) {
     link.close(Closed::DISCONNECTED);
-    wait_for_copies(&link.ends);
-}
-
-/// Waits until the partner does not touch this process's memory. It looks whether the connection is
-/// closed, and whether a region exists, only after it has announced that it copies.
-pub(crate) fn wait_for_copies(ends: &Ends) {
-    fence(Ordering::SeqCst);
-    let copying = &ends.partner().copying;
-    let before = copying.load(Ordering::SeqCst);
-    if before % 2 == 0 {
-        return;
-    }
-    let end = Instant::now() + COPY_TIME_MAX;
-    while copying.load(Ordering::SeqCst) == before && Instant::now() < end {
-        std::thread::yield_now();
-    }
+    link.wait_for_copies();
 }
 
 impl Link {
+    /// Waits until the partner does not touch this process's memory. It looks whether the connection is
+    /// closed, and whether a region exists, only after it has announced that it copies.
+    pub(crate) fn wait_for_copies(&self) {
+        fence(Ordering::SeqCst);
+        let copying = &self.ends.partner().copying;
+        let before = copying.load(Ordering::SeqCst);
+        if before % 2 == 0 || self.partner_dead {
+            return;
+        }
+        let end = Instant::now() + COPY_TIME_MAX;
+        while copying.load(Ordering::SeqCst) == before && Instant::now() < end {
+            std::thread::yield_now();
+        }
+    }
+
     /// Says why this side leaves; the first reason counts.
     #[cold]
     pub(crate) fn close(&self, reason: Closed) {
+        // What was received counts as received, whoever looks at the reason first.
+        self.ends.own().consumed.store(self.arrived, Ordering::Release);
         let closed = &self.ends.own().closed;
         let first = closed.compare_exchange(0, reason.0, Ordering::SeqCst, Ordering::SeqCst);
         if first.is_ok() {
@@ -153,6 +185,7 @@ impl Link {
     pub(crate) fn die(&mut self, port: &Port, reason: Closed, cause: i32, opcode: u32) {
         self.halted = true;
         self.close(reason);
+        self.set_waiting(false);
         port.fail(cause, opcode, std::ptr::null_mut());
     }
 
@@ -172,7 +205,11 @@ impl Link {
                 self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
             }
             Closed::TARGET_REFUSED => {
-                let told = self.blame_first(port, target_refusal(port));
+                let told = self.blame_first(port, VIP_STATUS_RDMA_PROT_ERROR);
+                self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
+            }
+            Closed::SENDER_FAULT => {
+                let told = self.blame_first(port, VIP_STATUS_PROTECTION_ERROR);
                 self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
             }
             Closed::WRITE_REFUSED => {
@@ -192,9 +229,11 @@ impl Link {
     }
 
     /// Completes the oldest descriptor that is under way with an error, if there is one.
-    fn blame_first(&mut self, port: &Port, error: Option<u32>) -> bool {
+    fn blame_first(&mut self, port: &Port, error: u32) -> bool {
         let under_way = !self.outstanding.is_empty() || self.sending.is_some() || self.reading;
-        let (Some(error), true) = (error, under_way) else { return false };
+        if !under_way {
+            return false;
+        }
         let entry = port.entry(Queue::Send, port.completed(Queue::Send));
         // SAFETY: a posted descriptor; faults are caught.
         let control = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) };
@@ -209,11 +248,15 @@ impl Link {
 
     /// The agent says so; what lies in the ring still counts.
     pub(crate) fn partner_gone(&mut self, nic: &LoopbackNic, port: &Port, orderly: bool) {
+        self.partner_dead = !orderly;
         self.drain(nic, port);
         if port.is_connected() {
             self.refresh(port);
         }
-        if port.is_connected() {
+        let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
+        if port.is_connected() && closed.0 != 0 {
+            self.partner_closed(port, closed);
+        } else if port.is_connected() {
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
             let cause = if orderly { VIPL_CAUSE_DISCONNECTED } else { lost };
             self.die(port, Closed::LOST, cause, 0);
@@ -222,15 +265,9 @@ impl Link {
 }
 
 /// What a send says whose message could not be received (E6 to E8).
-fn receive_failure(port: &Port) -> Option<u32> {
+fn receive_failure(port: &Port) -> u32 {
     match port.vi().reliability {
-        VIP_SERVICE_RELIABLE_RECEPTION => Some(VIP_STATUS_REMOTE_DESC_ERROR),
-        _ => Some(VIP_STATUS_TRANSPORT_ERROR),
+        VIP_SERVICE_RELIABLE_RECEPTION => VIP_STATUS_REMOTE_DESC_ERROR,
+        _ => VIP_STATUS_TRANSPORT_ERROR,
     }
-}
-
-/// What an RDMA operation says that the target refused (E9, E10, E13). A write under Reliable Delivery
-/// was complete when its data had left.
-fn target_refusal(_port: &Port) -> Option<u32> {
-    Some(VIP_STATUS_RDMA_PROT_ERROR)
 }

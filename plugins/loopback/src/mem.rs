@@ -80,10 +80,13 @@ impl Link {
         let pid = partner.pid.load(Ordering::Relaxed) as i32;
         let (at, value) =
             (partner.probe_at.load(Ordering::Relaxed), partner.probe.load(Ordering::Relaxed));
-        let same = pid as u32 == std::process::id() && at == self.ends.own().probe_at.load(Ordering::Relaxed);
-        self.reach = if same && nic.single_copy {
+        // The partner writes its line itself: who it is, the agent and this process's own list tell.
+        let known = pid as u32 == self.partner_pid;
+        self.reach = if !nic.single_copy {
+            Reach::None
+        } else if crate::cm::both_ends_are_here(self.key) {
             Reach::Same
-        } else if nic.single_copy && probe(pid, at) == Some(value) {
+        } else if known && pid as u32 != std::process::id() && probe(pid, at) == Some(value) {
             Reach::Process(pid)
         } else {
             LoopbackNic::count(nic.counters.single_copy_refused, 1);

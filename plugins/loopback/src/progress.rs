@@ -10,10 +10,10 @@ use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use crate::cm::Closed;
-use crate::mem::{CopyError, Way};
+use crate::mem::{self, CopyError, Way};
 use crate::nic::LoopbackNic;
 use crate::pace::{self, Road};
-use crate::ring::{Arrival, INLINE, PAYLOAD, flag, op};
+use crate::ring::{Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::vi::{Assembly, Link};
 
 /// Slots taken in one go.
@@ -37,12 +37,31 @@ impl Link {
         let before = self.arrived;
         self.receive(nic, port, BATCH);
         if self.arrived != before {
+            if self.arrived.wrapping_sub(before) == BATCH {
+                self.receive_more(nic, port);
+            }
             self.acknowledge();
         }
         self.answer();
         if self.needs_more(port) {
             self.progress_more(nic, port);
         }
+    }
+
+    /// A whole batch: goes on while nothing completes, and asks to be called again if there is more.
+    #[cold]
+    fn receive_more(&mut self, nic: &LoopbackNic, port: &Port) {
+        let completed = port.completed(Queue::Recv);
+        for _ in 0..SLOTS / BATCH {
+            if !port.is_connected() || self.ends.arrival(self.arrived).is_none() {
+                return;
+            }
+            if port.completed(Queue::Recv) != completed {
+                break;
+            }
+            self.receive(nic, port, BATCH);
+        }
+        nic.shared.bell().mark(self.own_index);
     }
 
     /// Whether anything but the ring wants attention.
@@ -83,7 +102,11 @@ impl Link {
 
     /// Takes everything that lies in the ring.
     pub(crate) fn drain(&mut self, nic: &LoopbackNic, port: &Port) {
-        while port.is_connected() && self.ends.arrival(self.arrived).is_some() {
+        // An honest partner has no more slots than these.
+        for _ in 0..SLOTS / BATCH {
+            if !port.is_connected() || self.ends.arrival(self.arrived).is_none() {
+                break;
+            }
             self.receive(nic, port, BATCH);
         }
         self.acknowledge();
@@ -142,7 +165,7 @@ impl Link {
     /// The partner's counts, which every slot carries. Impossible ones are ignored.
     #[inline(always)]
     fn learn(&mut self, arrival: &Arrival) {
-        self.outbox.learn_short(arrival.consumed);
+        self.outbox.learn(arrival.consumed);
         let more = arrival.posted.wrapping_sub(self.partner_posted as u16) as i16;
         if more > 0 {
             self.partner_posted = self.partner_posted.wrapping_add(more as u32);
@@ -167,6 +190,7 @@ impl Link {
 
     #[inline(never)]
     fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        self.watch.note_arrival();
         match arrival.op {
             op::FETCH => self.fetch(nic, port, arrival),
             op::PIECE => self.piece(port, arrival),
@@ -362,11 +386,24 @@ impl Link {
                 self.partner_closed(port, closed);
                 return Taken::Failed;
             }
+            Err(CopyError::Fault) if mem::is_accessible(&local, true) => {
+                return self.sender_fault(port);
+            }
             Err(CopyError::Fault) => {
                 return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
             }
         }
         self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+    }
+
+    /// The sender has taken its buffer away before it was read: its own mistake.
+    #[cold]
+    fn sender_fault(&mut self, port: &Port) -> Taken {
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            return Taken::Yes;
+        }
+        self.die(port, Closed::SENDER_FAULT, CONN_LOST, 0);
+        Taken::Failed
     }
 
     /// A piece of a large message.
@@ -386,6 +423,9 @@ impl Link {
             return self.nonsense(port);
         }
         let last = arrival.flags & flag::LAST != 0;
+        if !assembly.dropped && assembly.number != port.completed(Queue::Recv) {
+            return self.nonsense(port);
+        }
         if assembly.dropped {
             if last {
                 self.receiving = None;
@@ -393,10 +433,12 @@ impl Link {
             return Taken::Yes;
         }
         let start = pace::ticks();
-        let placed = crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes);
+        // Regions may have gone since the first piece.
+        let placed = are_local(port, &assembly.segments)
+            && crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes);
         self.note(Road::Ring, pace::ticks() - start, extra.bytes);
         if !placed {
-            self.receiving = Some(Assembly { segments: Vec::new(), dropped: true });
+            self.receiving = Some(Assembly { segments: Vec::new(), number: 0, dropped: true });
             return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
         }
         if !last {
@@ -407,7 +449,7 @@ impl Link {
     }
 
     fn begin_assembly(&mut self, port: &Port, arrival: &Arrival) -> Result<(), Taken> {
-        let dropped = || Some(Assembly { segments: Vec::new(), dropped: true });
+        let dropped = || Some(Assembly { segments: Vec::new(), number: 0, dropped: true });
         let number = port.completed(Queue::Recv);
         if number == port.posted(Queue::Recv) {
             self.receiving = dropped();
@@ -419,7 +461,7 @@ impl Link {
             .and_then(|segments| cut(&segments, arrival.length));
         match segments {
             Ok(segments) => {
-                self.receiving = Some(Assembly { segments, dropped: false });
+                self.receiving = Some(Assembly { segments, number, dropped: false });
                 Ok(())
             }
             Err(status) => {
@@ -428,6 +470,15 @@ impl Link {
             }
         }
     }
+}
+
+/// Whether this VI may still use all of these.
+fn are_local(port: &Port, segments: &[Segment]) -> bool {
+    let (nic, tag) = (port.nic(), port.vi().ptag);
+    segments.iter().all(|segment| {
+        let length = u64::from(segment.length);
+        length == 0 || region::is_local(nic, segment.handle, segment.address, length, tag)
+    })
 }
 
 /// Whether a segment of the sender still lies in a region of its own.

@@ -51,7 +51,8 @@ impl Link {
         if self.outbox.sent != before {
             self.kick();
         }
-        let waits = waits || !self.outstanding.is_empty();
+        let waits = port.is_connected()
+            && (waits || !self.outstanding.is_empty() || self.serving.is_some());
         if waits != self.waiting {
             self.wait_for_partner(nic, port, waits);
         }
@@ -60,10 +61,14 @@ impl Link {
     #[cold]
     fn wait_for_partner(&mut self, nic: &LoopbackNic, port: &Port, waits: bool) {
         self.set_waiting(waits);
-        if waits && port.is_connected() && self.learn_consumed() {
-            // It went on while we said so.
-            self.reap(port);
+        if waits && port.is_connected() {
             self.find_reach(nic);
+            let before = self.outbox.consumed;
+            self.refresh(port);
+            if self.outbox.consumed != before && port.is_connected() {
+                // It went on while we said so.
+                self.pump(nic, port);
+            }
         }
     }
 
@@ -104,6 +109,7 @@ impl Link {
         let from = std::ptr::with_exposed_provenance(segment.address as usize);
         // SAFETY: `to` has room for `length` bytes; faults are caught.
         if unsafe { vipl_guard::copy(to, from, length as usize) }.is_err() {
+            self.outbox.give_back();
             return Some(self.local_error(port, VIP_STATUS_PROTECTION_ERROR));
         }
         let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
@@ -118,6 +124,10 @@ impl Link {
     fn process_any(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Step {
         let outgoing = match descriptor::outgoing(port, entry, READ_LEVELS) {
             Ok(outgoing) => outgoing,
+            // What has left in pieces cannot be taken back: the partner would wait for the rest.
+            Err(fault) if self.sending.take().is_some() => {
+                return self.in_turn(port, fault.status, Some(VIPL_CAUSE_TOLD));
+            }
             Err(fault) => return self.local_error(port, fault.status),
         };
         if outgoing.operation == Operation::Send {
@@ -132,7 +142,9 @@ impl Link {
             return self.send_pieces(nic, port, outgoing);
         }
         if self.messages == self.partner_posted && !self.learn_posted() {
-            return self.no_descriptor(port, VIP_STATUS_OP_SEND);
+            if let Some(step) = self.no_descriptor(port, VIP_STATUS_OP_SEND) {
+                return step;
+            }
         }
         if !self.outbox.has_slot() && !self.learn_consumed() {
             return Step::Wait;
@@ -147,6 +159,7 @@ impl Link {
         } else if length <= nic.eager_max {
             let Some(place) = self.reserve(length) else { return Step::Wait };
             if self.gather(outgoing, self.ends.payload_out(place)).is_err() {
+                self.outbox.give_back();
                 return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
             }
             self.publish(port, op::EAGER, outgoing, place);
@@ -160,9 +173,11 @@ impl Link {
     /// Copies the data segments to one place.
     fn gather(&self, outgoing: &Outgoing, to: *mut u8) -> Result<(), vipl_guard::Fault> {
         let segments = &outgoing.segments;
-        let mut at = to;
+        let (mut at, mut left) = (to, outgoing.length);
         for number in 0..segments.len() {
+            // Read for the second time: the program may have changed it since the check.
             let segment = segments.get(number)?;
+            left = left.checked_sub(segment.length).ok_or(vipl_guard::Fault)?;
             let length = segment.length as usize;
             let from = std::ptr::with_exposed_provenance(segment.address as usize);
             // SAFETY: `at` has room for the total length, which was checked; faults are caught.
@@ -251,35 +266,31 @@ impl Link {
         self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_TOLD))
     }
 
-    /// E6: the partner has no receive descriptor for this message.
+    /// E6: the partner has no receive descriptor for this message. `None`: it has one after all.
     #[cold]
-    pub(crate) fn no_descriptor(&mut self, port: &Port, opcode: u32) -> Step {
+    pub(crate) fn no_descriptor(&mut self, port: &Port, opcode: u32) -> Option<Step> {
         if self.ends.partner().attached.load(Ordering::Acquire) == 0 {
-            return Step::Wait;
+            return Some(Step::Wait);
         }
-        // The count may have changed together with that.
+        // The count may have come together with that.
         if self.learn_posted() {
-            return Step::Wait;
+            return None;
         }
-        let empty = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
-        match port.vi().reliability {
-            VIP_SERVICE_UNRELIABLE => {
-                self.news(port, empty);
-                self.in_turn(port, opcode, None)
-            }
-            VIP_SERVICE_RELIABLE_DELIVERY if self.outstanding.is_empty() => {
-                self.close(Closed::EMPTY);
-                self.in_turn(port, VIP_STATUS_TRANSPORT_ERROR | opcode, Some(VIPL_CAUSE_TOLD))
-            }
-            // Earlier messages are still on their way: the partner's answer settles them all.
-            _ => {
-                self.halted = true;
-                let need = self.outbox.sent.wrapping_add(1);
-                self.outstanding.push_back(Outstanding { need, status: opcode, cause: None });
-                self.close(Closed::EMPTY);
-                Step::Stop
-            }
+        let level = port.vi().reliability;
+        if level == VIP_SERVICE_UNRELIABLE {
+            self.news(port, VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32);
+            return Some(self.in_turn(port, opcode, None));
         }
+        // What was sent before is received before: the connection must not end under it.
+        if !self.outstanding.is_empty() {
+            return Some(Step::Wait);
+        }
+        self.close(Closed::EMPTY);
+        let error = match level {
+            VIP_SERVICE_RELIABLE_RECEPTION => VIP_STATUS_REMOTE_DESC_ERROR,
+            _ => VIP_STATUS_TRANSPORT_ERROR,
+        };
+        Some(self.in_turn(port, error | opcode, Some(VIPL_CAUSE_TOLD)))
     }
 
     /// Unreliable: tells the receiver of an error it could not see; lost if there is no slot.
@@ -295,6 +306,7 @@ impl Link {
     pub(crate) fn broken(&mut self, _port: &Port) -> Step {
         self.halted = true;
         self.close(Closed::LOST);
+        self.set_waiting(false);
         Step::Stop
     }
 
@@ -380,6 +392,9 @@ impl Link {
         }
         let place = self.reserve(bytes)?;
         let copied = copy_range(segments, offset, bytes, self.ends.payload_out(place));
+        if copied.is_err() {
+            self.outbox.give_back();
+        }
         self.ends.put_extra(self.outbox.sent, Extra { bytes, offset, ..extra });
         let first = if offset == 0 { flag::FIRST } else { 0 };
         let last = if offset + bytes == total { flag::LAST } else { 0 };

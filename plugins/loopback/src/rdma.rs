@@ -21,6 +21,8 @@ use crate::vi::{Link, Pieces, Serving};
 const HELPED_MIN: u32 = 128 << 10;
 /// How long the initiator waits for room in the ring before it goes back to its program.
 const ROOM_TICKS: u64 = 40_000;
+/// How long one post may take with such waits (some milliseconds).
+const POST_TICKS: u64 = 10_000_000;
 const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
 
 impl Link {
@@ -44,10 +46,15 @@ impl Link {
 
     /// Whether pieces of earlier RDMA Writes still lie in the ring.
     fn writes_under_way(&mut self) -> bool {
-        if (self.outbox.consumed.wrapping_sub(self.written) as i32) < 0 {
+        let under_way = |link: &Link| {
+            // Slots since the last piece, and slots that the partner has not consumed.
+            let (since, open) = (link.written, link.outbox.consumed);
+            link.outbox.sent.wrapping_sub(since) < link.outbox.sent.wrapping_sub(open)
+        };
+        if under_way(self) {
             self.learn_consumed();
         }
-        (self.outbox.consumed.wrapping_sub(self.written) as i32) < 0
+        under_way(self)
     }
 
     /// Whether an RDMA Write goes through the ring although the kernel would do it: because it has begun
@@ -71,7 +78,9 @@ impl Link {
 
     fn write_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
         let slots = self.outbox.has_slot() || self.learn_consumed();
-        if outgoing.flagged && !slots {
+        // Under Reliable Reception nothing takes effect before what was sent earlier has been received.
+        let ordered = port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION;
+        if outgoing.flagged && !slots || ordered && !self.outstanding.is_empty() {
             return Step::Wait;
         }
         let Ok(local) = outgoing.segments.to_vec() else {
@@ -91,6 +100,8 @@ impl Link {
                 let status = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE;
                 return self.local_error(port, status);
             }
+            // What was sent before is received before the connection ends.
+            Err(CopyError::Fault) if !self.outstanding.is_empty() => return Step::Wait,
             Err(CopyError::Fault) => return self.write_refused(port, outgoing),
         }
         if outgoing.flagged {
@@ -126,7 +137,9 @@ impl Link {
     /// The immediate data of an RDMA Write that has been placed.
     fn announce_write(&mut self, port: &Port, outgoing: &Outgoing) -> Step {
         if self.messages == self.partner_posted && !self.learn_posted() {
-            return self.no_descriptor(port, VIP_STATUS_OP_RDMA_WRITE);
+            if let Some(step) = self.no_descriptor(port, VIP_STATUS_OP_RDMA_WRITE) {
+                return step;
+            }
         }
         self.publish(port, op::PLACED, outgoing, 0);
         self.messages = self.messages.wrapping_add(1);
@@ -178,6 +191,7 @@ impl Link {
             Err(CopyError::Fault) if !mem::is_accessible(&local, true) => {
                 return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
             }
+            Err(CopyError::Fault) if !self.outstanding.is_empty() => return Step::Wait,
             Err(CopyError::Fault) => {
                 self.close(Closed::READ_REFUSED);
                 let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
@@ -194,6 +208,7 @@ impl Link {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
         };
         let total = outgoing.length;
+        let start = pace::ticks();
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
             let bytes = (total - offset).min(PIECE);
@@ -202,7 +217,7 @@ impl Link {
             }
             let remote =
                 Extra { address: outgoing.remote.address, handle: outgoing.remote.handle, ..Extra::default() };
-            let Some(put) = self.put_piece_soon(&segments, offset, bytes, total, remote) else {
+            let Some(put) = self.put_piece_soon(&segments, offset, bytes, total, remote, start) else {
                 return Step::Wait;
             };
             let Ok((flags, place)) = put else {
@@ -241,11 +256,14 @@ impl Link {
         bytes: u32,
         total: u32,
         extra: Extra,
+        begun: u64,
     ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
         let start = pace::ticks();
         loop {
             let put = self.put_piece(segments, offset, bytes, total, extra);
-            if put.is_some() || pace::ticks().wrapping_sub(start) > ROOM_TICKS {
+            let now = pace::ticks();
+            let patient = now.wrapping_sub(start) < ROOM_TICKS && now.wrapping_sub(begun) < POST_TICKS;
+            if put.is_some() || !patient {
                 return put;
             }
             std::hint::spin_loop();

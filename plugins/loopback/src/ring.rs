@@ -65,7 +65,7 @@ pub(crate) struct Slot {
     word: AtomicU64,
     length: u32,
     immediate: u32,
-    /// Slots of the other direction that the sender has consumed, 16 bits.
+    /// Slots of the other direction that the sender has consumed.
     consumed: u32,
     /// Where in the payload area.
     payload: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Arrival {
     pub(crate) op: u8,
     pub(crate) flags: u8,
     pub(crate) posted: u16,
-    pub(crate) consumed: u16,
+    pub(crate) consumed: u32,
     pub(crate) length: u32,
     pub(crate) immediate: u32,
     pub(crate) payload: u32,
@@ -272,7 +272,7 @@ impl Ends {
                 op: (word >> 32) as u8,
                 flags: (word >> 40) as u8,
                 posted: (word >> 48) as u16,
-                consumed: (&raw const (*slot).consumed).read_volatile() as u16,
+                consumed: (&raw const (*slot).consumed).read_volatile(),
                 length: (&raw const (*slot).length).read_volatile(),
                 immediate: (&raw const (*slot).immediate).read_volatile(),
                 payload: (&raw const (*slot).payload).read_volatile(),
@@ -320,13 +320,6 @@ impl Outbox {
         }
     }
 
-    /// The same from 16 bits.
-    #[inline(always)]
-    pub(crate) fn learn_short(&mut self, consumed: u16) {
-        let ahead = (self.sent as u16).wrapping_sub(consumed);
-        self.learn(self.sent.wrapping_sub(u32::from(ahead)));
-    }
-
     /// Whether a slot is free.
     #[inline(always)]
     pub(crate) fn has_slot(&self) -> bool {
@@ -346,6 +339,15 @@ impl Outbox {
         let start = self.payload.wrapping_add(skip);
         self.payload = start.wrapping_add(rounded);
         Some(start)
+    }
+
+    /// Takes back what was reserved since the last slot.
+    pub(crate) fn give_back(&mut self) {
+        self.payload = if self.sent == self.consumed {
+            self.freed
+        } else {
+            self.ends[(self.sent.wrapping_sub(1) & (SLOTS - 1)) as usize]
+        };
     }
 
     /// Counts a slot as sent.
@@ -398,8 +400,6 @@ mod tests {
         assert_eq!(outbox.consumed, 7);
         outbox.learn(6);
         assert_eq!(outbox.consumed, 7);
-        outbox.learn_short(9);
-        assert_eq!(outbox.consumed, 9);
     }
 
     #[test]
@@ -414,7 +414,7 @@ mod tests {
             let arrival = right.arrival(number).unwrap();
             assert_eq!((arrival.op, arrival.flags), (op::INLINE, flag::IMMEDIATE));
             assert_eq!((arrival.length, arrival.immediate, arrival.payload), (7, 8, 9));
-            assert_eq!((arrival.posted, arrival.consumed), (70_000u32 as u16, 1));
+            assert_eq!((arrival.posted, arrival.consumed), (70_000u32 as u16, 65_537));
         }
     }
 }

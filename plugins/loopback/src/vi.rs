@@ -37,6 +37,8 @@ pub(crate) struct Pieces {
 /// A message that arrives in pieces, for the head of the receive queue.
 pub(crate) struct Assembly {
     pub(crate) segments: Vec<Segment>,
+    /// Number of the receive descriptor.
+    pub(crate) number: u32,
     /// The receive descriptor is complete already, with an error; the rest is dropped.
     pub(crate) dropped: bool,
 }
@@ -68,6 +70,10 @@ pub(crate) struct Link {
     pub(crate) fences: bool,
     pub(crate) carry_immediate: bool,
     pub(crate) partner_index: u32,
+    pub(crate) partner_pid: u32,
+    /// The partner was killed: it copies no more, whatever it said last.
+    pub(crate) partner_dead: bool,
+    pub(crate) key: u64,
     pub(crate) own_index: u32,
     pub(crate) reach: Reach,
     pub(crate) partner_nic: Arc<SharedNic>,
@@ -131,6 +137,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.set_waiting(false);
         self.watch.remove(self.own_index);
+        crate::cm::leave(self.key);
     }
 }
 
@@ -194,7 +201,7 @@ impl Vi for LoopbackVi {
 
     fn quiesce(&mut self) {
         if let Some(link) = &mut self.link {
-            crate::cm::wait_for_copies(&link.ends);
+            link.wait_for_copies();
         }
     }
 }

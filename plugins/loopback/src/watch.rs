@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vipl_plugin_sdk::Host;
+use vipl_plugin_sdk::{Host, Poll};
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
 
 use crate::nic::{SharedNic, VIS_MAX};
@@ -21,6 +21,8 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Looks without a find before the thread sleeps.
 const QUIET_LOOKS: u32 = 12;
+/// Longest sleep: a partner that misbehaves may keep the bell from being rung.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 thread_local! {
     static ON_WATCH: Cell<bool> = const { Cell::new(false) };
@@ -48,6 +50,7 @@ pub(crate) struct Watch {
     /// VIs with sends that wait for the partner.
     pending: AtomicU32,
     asleep: AtomicBool,
+    arrived: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -60,6 +63,7 @@ impl Watch {
             connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
             pending: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
+            arrived: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
         })
@@ -100,10 +104,10 @@ impl Watch {
             let epoch = bell.arm();
             self.asleep.store(true, Ordering::SeqCst);
             // Something may have come just before the announcement.
-            let found = self.look();
-            let busy = found || self.pending.load(Ordering::SeqCst) > 0;
-            let awake = busy || self.stop.load(Ordering::Acquire);
-            bell.sleep(epoch, if awake { 0 } else { u64::MAX });
+            let awake = self.look() != Poll::Nothing
+                || self.pending.load(Ordering::SeqCst) > 0
+                || self.stop.load(Ordering::Acquire);
+            bell.sleep(epoch, if awake { 0 } else { SLEEP_MAX.as_nanos() as u64 });
             self.asleep.store(false, Ordering::SeqCst);
             self.stay_awake();
         }
@@ -112,13 +116,16 @@ impl Watch {
     fn stay_awake(&self) {
         let (mut pause, mut quiet) = (PAUSE_MIN, 0);
         while quiet < QUIET_LOOKS && !self.stop.load(Ordering::Acquire) {
-            if self.look() {
+            let found = self.look();
+            if found == Poll::Progress {
                 (pause, quiet) = (PAUSE_MIN, 0);
                 std::thread::yield_now();
                 continue;
             }
             // Sends that wait for the partner keep the thread awake: the partner's sign may be missed.
-            quiet = if self.pending.load(Ordering::Acquire) > 0 { 0 } else { quiet + 1 };
+            // So does a program at work, which may stop working at any time.
+            let awake = found == Poll::Busy || self.pending.load(Ordering::Acquire) > 0;
+            quiet = if awake { 0 } else { quiet + 1 };
             std::thread::park_timeout(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -128,24 +135,33 @@ impl Watch {
     pub(crate) fn set_pending(&self, pending: bool) {
         if !pending {
             self.pending.fetch_sub(1, Ordering::AcqRel);
-        } else if self.pending.fetch_add(1, Ordering::AcqRel) == 0 && self.asleep.load(Ordering::Acquire) {
+        } else if self.pending.fetch_add(1, Ordering::AcqRel) == 0 && self.asleep.load(Ordering::SeqCst) {
             self.shared.bell().ring();
         }
     }
 
-    /// Lets every connected VI make progress; true when that completed something.
-    fn look(&self) -> bool {
-        let mut found = false;
+    /// Something arrived that completes no descriptor.
+    pub(crate) fn note_arrival(&self) {
+        self.arrived.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets every connected VI make progress.
+    fn look(&self) -> Poll {
+        let mut found = Poll::Nothing;
         for (place, word) in self.connected.iter().enumerate() {
             let mut bits = word.load(Ordering::Acquire);
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
-                found |= unsafe { Host::get().poll(self.nic.0, index) };
+                match unsafe { Host::get().poll(self.nic.0, index) } {
+                    Poll::Nothing => {}
+                    Poll::Busy if found == Poll::Progress => {}
+                    result => found = result,
+                }
             }
         }
-        found
+        if self.arrived.swap(false, Ordering::Relaxed) { Poll::Progress } else { found }
     }
 }
 

@@ -11,6 +11,17 @@ static HOST: AtomicPtr<vipl_host> = AtomicPtr::new(std::ptr::null_mut());
 #[derive(Clone, Copy)]
 pub struct Host(&'static vipl_host);
 
+/// What [`Host::poll`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// Nothing completed.
+    Nothing,
+    /// Some descriptor completed.
+    Progress,
+    /// The program is at work on the VI itself.
+    Busy,
+}
+
 impl Host {
     /// Remembers the host's table and tells it about the guarded routines of this file.
     ///
@@ -58,13 +69,17 @@ impl Host {
         unsafe { AtomicU64::from_ptr((self.0.counter)(plugin.as_ptr(), name.as_ptr())) }
     }
 
-    /// Lets one VI of a NIC make progress, from a thread of the plug-in. True when something completed.
+    /// Lets one VI of a NIC make progress, from a thread of the plug-in.
     ///
     /// # Safety
     /// The NIC is open, and the calling thread is inside no operation.
-    pub unsafe fn poll(self, nic: *const vipl_nic, index: u32) -> bool {
+    pub unsafe fn poll(self, nic: *const vipl_nic, index: u32) -> Poll {
         // SAFETY: as asked of the caller.
-        unsafe { (self.0.poll)(nic, index) != 0 }
+        match unsafe { (self.0.poll)(nic, index) } {
+            VIPL_POLL_PROGRESS => Poll::Progress,
+            VIPL_POLL_BUSY => Poll::Busy,
+            _ => Poll::Nothing,
+        }
     }
 
     /// Monotonic time in nanoseconds.

@@ -193,7 +193,9 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
             _ => {}
         }
         let mut status = 0;
-        libc::waitpid(child as libc::pid_t, &raw mut status, libc::__WALL);
+        while libc::waitpid(child as libc::pid_t, &raw mut status, libc::__WALL) < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
         if status != 0 {
             return Err(failed(io::Error::other("it could not be executed")));
         }

@@ -1,0 +1,377 @@
+//! Plug-ins as a third party makes them: the example in C, bad ones, and where they are looked for.
+
+use std::path::{Path, PathBuf};
+
+use vipl_ctest::{Finished, Program, Run, headers, library_dir, program, source, work_dir};
+
+/// A folder of this test alone, empty.
+fn folder(name: &str) -> PathBuf {
+    let dir = work_dir().join("plugins").join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    dir
+}
+
+/// Builds the example plug-in into a folder, as its README says.
+fn example_in(dir: &Path) -> PathBuf {
+    Program::new(source("../plugins/example-c/example.c"))
+        .flag("-O2")
+        .shared()
+        .build(&dir.join("libvipl_example.so"))
+}
+
+/// Builds a bad plug-in; `wrong` is what is wrong with it, without the `BAD_`.
+fn bad_in(dir: &Path, file: &str, wrong: &str) -> PathBuf {
+    let mut program = Program::new(source("badplugins/bad.c")).shared();
+    if !wrong.is_empty() {
+        program = program.flag(format!("-DBAD_{wrong}"));
+    }
+    program.build(&dir.join(file))
+}
+
+/// Opens devices with a plug-in path.
+fn opens(path: &str, names: &[&str]) -> Finished {
+    let mut run = Run::compatible(program("opens"))
+        .env("VIPL_PLUGIN_PATH", path)
+        .allow("");
+    for name in names {
+        run = run.arg(name);
+    }
+    run.pass()
+}
+
+/// The bad plug-in is refused with a line that has all of `said`; loopback is unharmed.
+fn refused(wrong: &str, said: &[&str]) {
+    let dir = folder(&format!("bad-{wrong}"));
+    let file = bad_in(&dir, "libvipl_bad.so", wrong);
+    refused_file(&dir, &file, said);
+}
+
+fn refused_file(dir: &Path, file: &Path, said: &[&str]) {
+    let path = dir.to_str().expect("a plain name");
+    let file = file.to_str().expect("a plain name");
+    for device in ["bad:", "bad"] {
+        let finished = opens(path, &[device, "/dev/via_lo", device]);
+        assert_eq!(
+            finished
+                .stdout
+                .matches("does not open: VIP_INVALID_PARAMETER")
+                .count(),
+            2,
+            "{}",
+            finished.report("the device must not open")
+        );
+        assert!(
+            finished.stdout.contains("/dev/via_lo opens as"),
+            "{}",
+            finished.report("loopback")
+        );
+        let lines: Vec<&str> = finished
+            .log(&["warn", "error"])
+            .into_iter()
+            .filter(|line| line.contains(file))
+            .collect();
+        assert_eq!(
+            lines.len(),
+            1,
+            "{}",
+            finished.report("one line about the file")
+        );
+        for word in said {
+            assert!(
+                lines[0].contains(word),
+                "{}",
+                finished.report(&format!("the line has no {word:?}"))
+            );
+        }
+    }
+    // Beside it, everything works.
+    Run::compatible(program("simple"))
+        .env("VIPL_PLUGIN_PATH", path)
+        .allow(file)
+        .pass();
+}
+
+#[test]
+fn without_the_symbol() {
+    refused("NO_SYMBOL", &["vipl_plugin_v1"]);
+}
+
+#[test]
+fn with_a_wrong_magic() {
+    refused(
+        "MAGIC",
+        &["magic", "0x47554c504c504956", "0x47554c504c504957"],
+    );
+}
+
+#[test]
+fn with_a_short_description() {
+    refused("SIZE", &["size", "0x18"]);
+}
+
+#[test]
+fn of_another_major_version() {
+    refused("MAJOR", &["abi_major", "0x1", "0x2"]);
+}
+
+#[test]
+fn with_another_layout() {
+    refused("FINGERPRINT", &["fingerprint", "expected", "found"]);
+}
+
+#[test]
+fn of_an_unknown_kind() {
+    refused("KIND", &["kind", "0x1", "0x4d"]);
+}
+
+#[test]
+fn with_another_name_than_its_file() {
+    refused("NAME", &["bad", "another"]);
+}
+
+#[test]
+fn that_needs_features_of_the_future() {
+    refused("REQUIRED", &["0x10000000000"]);
+}
+
+#[test]
+fn without_init() {
+    refused("NO_INIT", &["init"]);
+}
+
+#[test]
+fn whose_init_fails() {
+    refused("INIT", &["init", "-1"]);
+}
+
+#[test]
+fn without_a_mandatory_operation() {
+    refused("MISSING_OP", &["progress"]);
+}
+
+#[test]
+fn with_a_table_that_is_too_short() {
+    refused("TABLE_SIZE", &["attach"]);
+}
+
+#[test]
+fn that_is_no_library_at_all() {
+    let dir = folder("bad-no-elf");
+    let file = dir.join("libvipl_bad.so");
+    std::fs::write(&file, "this is not a shared library\n").expect("a file");
+    refused_file(&dir, &file, &["cannot be loaded"]);
+    let empty = folder("bad-empty");
+    let file = empty.join("libvipl_bad.so");
+    std::fs::write(&file, "").expect("a file");
+    refused_file(&empty, &file, &["cannot be loaded"]);
+}
+
+#[test]
+fn that_lacks_a_symbol_it_uses() {
+    let dir = folder("bad-unresolved");
+    let text = "extern int nobody_has_this(void);\nint here(void);\n\
+                int here(void) { return nobody_has_this(); }\n";
+    std::fs::write(dir.join("unresolved.c"), text).expect("a file");
+    let file = Program::new(dir.join("unresolved.c"))
+        .shared()
+        .build(&dir.join("libvipl_bad.so"));
+    refused_file(&dir, &file, &["cannot be loaded", "nobody_has_this"]);
+}
+
+/// A plug-in that is in order, but opens nothing; unknown optional features are no reason to refuse it.
+#[test]
+fn whose_device_does_not_open() {
+    let dir = folder("good-but-closed");
+    bad_in(&dir, "libvipl_bad.so", "");
+    let finished = opens(
+        dir.to_str().expect("a plain name"),
+        &["bad:", "bad", "via_lo"],
+    );
+    assert_eq!(
+        finished.stdout.matches("VIP_INVALID_PARAMETER").count(),
+        2,
+        "{}",
+        finished.stdout
+    );
+    assert!(
+        finished.stdout.contains("via_lo opens as"),
+        "{}",
+        finished.stdout
+    );
+    assert!(
+        !finished.stderr.contains("refused"),
+        "{}",
+        finished.report("is not refused")
+    );
+}
+
+/// Of two files with one name the first one in the path is taken, and the other one not looked at.
+#[test]
+fn two_of_one_name() {
+    let (first, second) = (folder("two-first"), folder("two-second"));
+    example_in(&first);
+    bad_in(&second, "libvipl_example.so", "MAGIC");
+    let path = format!("{}:{}", first.display(), second.display());
+    let finished = opens(&path, &["example", "example:"]);
+    assert_eq!(
+        finished.stdout.matches("opens as example").count(),
+        2,
+        "{}",
+        finished.report("first wins")
+    );
+    assert!(
+        !finished.stderr.contains("two-second"),
+        "{}",
+        finished.report("the second is not looked at")
+    );
+    // The other way round: a refused file does not hide a good one further on.
+    let path = format!("{}:{}", second.display(), first.display());
+    let finished = opens(&path, &["example"]);
+    assert!(
+        finished.stdout.contains("opens as example"),
+        "{}",
+        finished.report("goes on looking")
+    );
+    assert!(
+        finished.stderr.contains("magic"),
+        "{}",
+        finished.report("and says why")
+    );
+}
+
+/// A file of the library's own folder is found without any setting, as is one in `vipl/abi1/` there.
+#[test]
+fn beside_the_library() {
+    for place in ["", "vipl/abi1"] {
+        let dir = folder(&format!("beside{}", place.replace('/', "-")));
+        for file in ["libvipl.so.1", "libvipl_loopback.so", "vipkad"] {
+            std::fs::copy(library_dir().join(file), dir.join(file)).expect("a copy");
+        }
+        let plugins = dir.join(place);
+        std::fs::create_dir_all(&plugins).expect("a folder");
+        example_in(&plugins);
+        let opens_it = |run: Run| {
+            let finished = run.arg("example").arg("via_lo").pass();
+            assert!(
+                finished.stdout.contains("opens as example"),
+                "{}",
+                finished.report("example")
+            );
+            assert!(
+                finished.stdout.contains("via_lo opens as via_lo"),
+                "{}",
+                finished.report("loopback")
+            );
+        };
+        // The program's own rpath names the library of the other tests; the preloaded one comes first.
+        opens_it(Run::compatible(program("opens")).env("LD_PRELOAD", dir.join("libvipl.so.1")));
+    }
+}
+
+/// An empty path, missing folders, relative ones: no harm.
+#[test]
+fn odd_paths() {
+    for path in ["", ":", "/nowhere/at/all", "::/nowhere::"] {
+        let finished = opens(path, &["via_lo"]);
+        assert!(
+            finished.log(&["warn", "error"]).is_empty(),
+            "{}",
+            finished.report("no complaint")
+        );
+    }
+    let finished = opens("relative/folder", &["via_lo"]);
+    assert!(
+        finished.stderr.contains("relative/folder"),
+        "{}",
+        finished.report("is told")
+    );
+}
+
+/// MOD-03: a plug-in that is dropped in while a program runs makes its device openable.
+#[test]
+fn dropped_in_while_a_program_runs() {
+    let dir = folder("dropped");
+    let elsewhere = folder("dropped-from");
+    let plugin = example_in(&elsewhere);
+    let ready = dir.join("ready");
+    let path = dir.to_str().expect("a plain name").to_owned();
+    let run = Run::compatible(program("opens"))
+        .env("VIPL_PLUGIN_PATH", path)
+        .allow("cannot open")
+        .arg("-w")
+        .arg(&ready)
+        .arg("example");
+    let dropping = std::thread::spawn(move || {
+        // The program's first try comes before or after this; both tries are told apart by `ready` alone.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::fs::rename(plugin, dir.join("libvipl_example.so")).expect("rename");
+        std::fs::write(ready, "").expect("a file");
+    });
+    let finished = run.pass();
+    dropping
+        .join()
+        .expect("the thread that drops the plug-in in");
+    assert!(
+        finished.stdout.contains("example opens as example"),
+        "{}",
+        finished.report("opens")
+    );
+}
+
+/// The example plug-in carries everything that does not need RDMA or another level (MOD-01, MOD-02).
+#[test]
+fn the_example_in_c() {
+    let dir = folder("example");
+    example_in(&dir);
+    let over_example = |run: Run| run.env("VIPL_PLUGIN_PATH", &dir).arg("-d").arg("example:");
+    for name in ["simple", "threads", "forked"] {
+        over_example(Run::strict(program(name))).pass();
+        over_example(Run::strict(program(name)).arg("-1")).pass();
+        over_example(Run::compatible(program(name))).pass();
+    }
+    for name in [
+        "queue",
+        "cq",
+        "notify",
+        "kill",
+        "never_close",
+        "exit_in_handler",
+        "dlopen_loop",
+    ] {
+        over_example(Run::strict(program(name))).pass();
+    }
+    // One binary, two devices, by name alone.
+    Run::compatible(program("simple"))
+        .env("VIPL_PLUGIN_PATH", &dir)
+        .arg("-d")
+        .arg("via_lo")
+        .pass();
+    Run::compatible(program("simple"))
+        .env("VIPL_PLUGIN_PATH", &dir)
+        .env("VIPL_DEVICE_MAP", "*=example:")
+        .arg("-d")
+        .arg("/dev/clanvi0")
+        .pass();
+}
+
+/// What the README says compiles, word for word.
+#[test]
+fn the_readme_compiles_the_example() {
+    let dir = source("../plugins/example-c");
+    let readme = std::fs::read_to_string(dir.join("README.md")).expect("the README");
+    let line = readme
+        .lines()
+        .find(|line| line.starts_with("cc "))
+        .expect("the line that compiles");
+    let output = folder("readme").join("libvipl_example.so");
+    let line = line
+        .replace("-o libvipl_example.so", &format!("-o {}", output.display()))
+        .replace("../../headers", &headers().display().to_string());
+    let status = std::process::Command::new("sh")
+        .args(["-ec", &line])
+        .current_dir(&dir)
+        .status()
+        .expect("sh");
+    assert!(status.success() && output.is_file(), "{line}");
+}

@@ -1,0 +1,245 @@
+//! The same programs under other circumstances: another vendor's library, a foreign device name, without
+//! copies from process to process, under valgrind, with other compilers, with both dialects.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vipl_ctest::{
+    CompilerChoice, Program, Run, find_tool, library_dir, program, skip, source, start_together,
+    work_dir,
+};
+
+/// A program that is linked with a library of somebody else runs on this one under LD_PRELOAD.
+#[test]
+fn preloaded_over_another_library() {
+    let dir = work_dir().join("stub");
+    Program::new(source("programs/stub.c"))
+        .shared()
+        .flag("-Wl,-soname,libvipl.so")
+        .build(&dir.join("libvipl.so"));
+    let tour = Program::new(source("programs/tour.c"))
+        .linked_in(&dir)
+        .build(&dir.join("tour"));
+    // Without the preload it is the stub that answers.
+    let alone = Run::compatible(&tour).without("LD_LIBRARY_PATH").finish();
+    assert!(
+        !alone.status.success(),
+        "{}",
+        alone.report("the stub does nothing")
+    );
+    assert!(
+        alone.stdout.contains("VIP_ERROR_NOT_SUPPORTED"),
+        "{}",
+        alone.report("is the stub")
+    );
+    for name in ["libvipl.so", "libvipl.so.1"] {
+        let real = library_dir().join(name);
+        Run::compatible(&tour)
+            .without("LD_LIBRARY_PATH")
+            .env("LD_PRELOAD", &real)
+            .pass();
+        Run::compatible(&tour)
+            .without("LD_LIBRARY_PATH")
+            .env("LD_PRELOAD", &real)
+            .arg("-1")
+            .pass();
+    }
+}
+
+/// Programs have the device names of their time built in.
+#[test]
+fn foreign_device_names() {
+    let everything = "*=loopback:";
+    for device in ["/dev/clanvi0", "/dev/via_eth0", "VINIC", "nic0"] {
+        Run::compatible(program("tour"))
+            .env("VIPL_DEVICE_MAP", everything)
+            .arg("-d")
+            .arg(device)
+            .pass();
+    }
+    Run::compatible(program("tour"))
+        .env("VIPL_DEVICE_MAP", "clanvi0=loopback:;via_eth1=nothing:")
+        .env("VIPL_DEVICE", "/dev/clanvi0")
+        .pass();
+    // A name that the map does not have is not changed by it.
+    let lost = Run::compatible(program("tour"))
+        .env("VIPL_DEVICE_MAP", "clanvi0=loopback:")
+        .env("VIPL_DEVICE", "/dev/clanvi1")
+        .finish();
+    assert!(
+        !lost.status.success(),
+        "{}",
+        lost.report("clanvi1 is not mapped")
+    );
+    assert!(
+        lost.log(&["warn", "error"])
+            .iter()
+            .any(|line| line.contains("clanvi1"))
+    );
+}
+
+/// The configuration file can hold the map, too.
+#[test]
+fn device_map_in_a_file() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "[device_map]\nclanvi0 = \"loopback:\"\n").expect("a file");
+    Run::compatible(program("tour"))
+        .env("VIPL_CONFIG", file.path())
+        .arg("-d")
+        .arg("/dev/clanvi0")
+        .pass();
+}
+
+/// Where the kernel forbids copies from process to process the data goes another way.
+#[test]
+fn without_single_copy() {
+    for name in ["tour", "rdma", "errors", "memory", "simple"] {
+        for run in [
+            Run::strict(program(name)),
+            Run::strict(program(name)).arg("-1"),
+        ] {
+            run.env("VIPL_SINGLE_COPY", "false").pass();
+        }
+    }
+}
+
+#[test]
+fn without_single_copy_at_length() {
+    Run::strict(program("xfer"))
+        .env("VIPL_SINGLE_COPY", "false")
+        .pass();
+    Run::compatible(program("compat"))
+        .env("VIPL_SINGLE_COPY", "false")
+        .pass();
+    Run::strict(program("kill"))
+        .env("VIPL_SINGLE_COPY", "false")
+        .pass();
+    Run::strict(program("rdma"))
+        .env("VIPL_SINGLE_COPY", "false")
+        .env("VIPL_MAX_TRANSFER_SIZE", "4194304")
+        .pass();
+}
+
+/// Waits that never spin, and waits that spin long.
+#[test]
+fn with_and_without_spinning() {
+    for microseconds in ["0", "2000"] {
+        for name in ["tour", "waits", "notify"] {
+            Run::strict(program(name))
+                .env("VIPL_SPIN_US", microseconds)
+                .pass();
+        }
+    }
+}
+
+fn valgrind(name: &str, arguments: &[&str]) {
+    if find_tool("valgrind").is_none() {
+        skip("there is no valgrind here");
+        return;
+    }
+    let mut run = Run::strict("valgrind")
+        .arg("--quiet")
+        .arg("--error-exitcode=9")
+        .arg("--trace-children=yes")
+        .arg("--trace-children-skip=*/vipkad")
+        .arg(program(name))
+        .seconds(300)
+        .allow("cannot open");
+    for argument in arguments {
+        run = run.arg(argument);
+    }
+    let finished = run.pass();
+    assert!(
+        !finished.stderr.contains("== "),
+        "{}",
+        finished.report("valgrind has found something")
+    );
+}
+
+#[test]
+fn tour_under_valgrind() {
+    valgrind("tour", &[]);
+}
+
+#[test]
+fn tour_of_one_process_under_valgrind() {
+    valgrind("tour", &["-1"]);
+}
+
+#[test]
+fn nulls_under_valgrind() {
+    valgrind("nulls", &[]);
+}
+
+/// A number for the connection points of one run.
+fn number() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}", std::process::id() * 100 + next)
+}
+
+/// ABI-11: programs of both dialects, and of each alone, exchange messages.
+#[test]
+fn dialects() {
+    for server in ["dialect_clan", "dialect_intel"] {
+        for client in ["dialect_clan", "dialect_intel"] {
+            let number = number();
+            start_together(vec![
+                Run::strict(program(server)).arg("server").arg(&number),
+                Run::strict(program(client)).arg("client").arg(&number),
+            ]);
+        }
+    }
+}
+
+/// The programs are plain C99: another compiler makes the same of them.
+#[test]
+fn other_compilers() {
+    for name in ["gcc", "clang"] {
+        if find_tool(name).is_none() {
+            skip(&format!("there is no {name} here"));
+            continue;
+        }
+        for (source_name, flags) in [
+            ("tour", "-O2"),
+            ("nulls", "-O0"),
+            ("dialect_clan", "-O2"),
+            ("dialect_intel", "-O2"),
+        ] {
+            let output = work_dir()
+                .join("compilers")
+                .join(format!("{source_name}-{name}"));
+            Program::new(source("programs").join(format!("{source_name}.c")))
+                .compiler(CompilerChoice::Named(name))
+                .flag(flags)
+                .linked()
+                .build(&output);
+            if source_name == "tour" {
+                Run::compatible(&output).pass();
+            }
+        }
+    }
+}
+
+/// The same program, linked with a static glance at nothing but the soname: `libvipl.so.1`.
+#[test]
+fn the_soname_is_what_programs_record() {
+    let Some(readelf) = find_tool("readelf") else {
+        skip("there is no readelf here");
+        return;
+    };
+    let dynamic = |file: &std::path::Path| {
+        let output = std::process::Command::new(&readelf)
+            .arg("-d")
+            .arg(file)
+            .output()
+            .expect("readelf");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let library = dynamic(&library_dir().join("libvipl.so.1"));
+    assert!(
+        library.contains("Library soname: [libvipl.so.1]"),
+        "{library}"
+    );
+    let tour = dynamic(&program("tour"));
+    assert!(tour.contains("Shared library: [libvipl.so.1]"), "{tour}");
+}
