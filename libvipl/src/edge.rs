@@ -19,7 +19,11 @@ pub(crate) fn entry(body: impl FnOnce() -> Result<(), Error>) -> VIP_RETURN {
 /// Refuses NULL (rule R2).
 #[inline(always)]
 pub(crate) fn required<T>(pointer: *mut T) -> Result<*mut T, Error> {
-    if pointer.is_null() { Err(Error::InvalidParameter) } else { Ok(pointer) }
+    if pointer.is_null() {
+        Err(Error::InvalidParameter)
+    } else {
+        Ok(pointer)
+    }
 }
 
 /// Writes an output of the caller.

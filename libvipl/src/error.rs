@@ -10,9 +10,7 @@ use crate::edge::entry;
 pub unsafe extern "C" fn VipErrorCallback(
     NicHandle: VIP_NIC_HANDLE,
     Context: VIP_PVOID,
-    Handler: Option<
-        unsafe extern "C" fn(Context: VIP_PVOID, ErrorDesc: *mut VIP_ERROR_DESCRIPTOR),
-    >,
+    Handler: Option<unsafe extern "C" fn(Context: VIP_PVOID, ErrorDesc: *mut VIP_ERROR_DESCRIPTOR)>,
 ) -> VIP_RETURN {
     entry(|| events::set_error_handler(NicHandle, Context, Handler))
 }

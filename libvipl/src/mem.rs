@@ -41,8 +41,7 @@ pub unsafe extern "C" fn VipRegisterMem(
     entry(|| {
         let out = required(MemoryHandle)?;
         // SAFETY: NULL, which the compatible mode admits, or the caller's structure, copied once.
-        let attributes =
-            (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
+        let attributes = (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
         let handle = mem::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
         // SAFETY: `out` was checked.
         unsafe { put(out, handle) };

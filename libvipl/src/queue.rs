@@ -70,7 +70,9 @@ pub unsafe extern "C" fn VipSendWait(
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take(DescriptorPtr, || queue::wait(ViHandle, Which::Send, Timeout))
+    take(DescriptorPtr, || {
+        queue::wait(ViHandle, Which::Send, Timeout)
+    })
 }
 
 /// Waits for a completed descriptor of the receive queue (spec §3.22).
@@ -80,7 +82,9 @@ pub unsafe extern "C" fn VipRecvWait(
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take(DescriptorPtr, || queue::wait(ViHandle, Which::Recv, Timeout))
+    take(DescriptorPtr, || {
+        queue::wait(ViHandle, Which::Recv, Timeout)
+    })
 }
 
 /// Asks for one call of `Handler`, for the next completion of the send queue (spec §3.23).
@@ -116,4 +120,3 @@ pub unsafe extern "C" fn VipRecvNotify(
 ) -> VIP_RETURN {
     entry(|| queue::notify(ViHandle, Which::Recv, Context, Handler))
 }
-

@@ -51,7 +51,10 @@ impl Point {
             discriminator: [0; DISCRIMINATOR_BYTES_MAX],
         };
         point.host.get_mut(..host.len())?.copy_from_slice(host);
-        point.discriminator.get_mut(..discriminator.len())?.copy_from_slice(discriminator);
+        point
+            .discriminator
+            .get_mut(..discriminator.len())?
+            .copy_from_slice(discriminator);
         Some(point)
     }
 }

@@ -22,7 +22,10 @@ impl Address {
         let bytes = address.cast::<u8>();
         // SAFETY: the two lengths are always readable.
         let (host_len, discriminator_len) = unsafe {
-            (bytes.cast::<u16>().read_unaligned(), bytes.add(2).cast::<u16>().read_unaligned())
+            (
+                bytes.cast::<u16>().read_unaligned(),
+                bytes.add(2).cast::<u16>().read_unaligned(),
+            )
         };
         let length = usize::from(discriminator_len);
         if length > DISCRIMINATOR_BYTES_MAX {
@@ -71,7 +74,10 @@ impl Address {
         // SAFETY: as asked of the caller.
         unsafe {
             write_host(out, host);
-            bytes.add(2).cast::<u16>().write_unaligned(self.0.discriminator_len);
+            bytes
+                .add(2)
+                .cast::<u16>()
+                .write_unaligned(self.0.discriminator_len);
             let to = bytes.add(BYTES_AT + host.len());
             std::ptr::copy_nonoverlapping(discriminator.as_ptr(), to, discriminator.len());
         }
@@ -110,6 +116,10 @@ mod tests {
         assert_eq!(bytes[15], 0xEE, "4 + 6 + 4 bytes and no more");
         // SAFETY: 10 bytes.
         unsafe { write_host(at, &[9; 6]) };
-        assert_eq!(&bytes[3..5], &4u16.to_ne_bytes(), "the discriminator length stays");
+        assert_eq!(
+            &bytes[3..5],
+            &4u16.to_ne_bytes(),
+            "the discriminator length stays"
+        );
     }
 }

@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kagent_proto::*;
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg,
-};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 use parking_lot::{Condvar, Mutex};
 use vipl_plugin_abi::vipl_nic_info;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -46,7 +44,12 @@ impl Reply {
     }
 
     fn failed(status: Status) -> Reply {
-        Reply { op: Op::DONE, status, body: Vec::new(), fds: Vec::new() }
+        Reply {
+            op: Op::DONE,
+            status,
+            body: Vec::new(),
+            fds: Vec::new(),
+        }
     }
 }
 
@@ -65,7 +68,10 @@ enum Outcome<T> {
 
 impl<T> Ticket<T> {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Ticket { result: Mutex::new(Outcome::Open), ready: Condvar::new() })
+        Arc::new(Ticket {
+            result: Mutex::new(Outcome::Open),
+            ready: Condvar::new(),
+        })
     }
 
     pub(crate) fn complete(&self, result: T) {
@@ -127,10 +133,10 @@ impl Agents {
     /// The agent, found or started.
     pub(crate) fn get(&self, process: &'static Process) -> Result<Arc<Agent>, Error> {
         let mut current = self.0.lock();
-        if let Some(agent) = &*current {
-            if !agent.dead.load(Ordering::Acquire) {
-                return Ok(agent.clone());
-            }
+        if let Some(agent) = &*current
+            && !agent.dead.load(Ordering::Acquire)
+        {
+            return Ok(agent.clone());
         }
         // An agent that is about to leave may still take the connection: then there soon is another.
         let mut agent = Err(Introduction::Dropped);
@@ -207,7 +213,13 @@ impl Agent {
     }
 
     /// Starts an attempt to connect a VI; the result goes to the attempt.
-    pub(crate) fn connect<B>(&self, id: u64, attempt: Attempt, op: Op, body: &B) -> Result<(), Error>
+    pub(crate) fn connect<B>(
+        &self,
+        id: u64,
+        attempt: Attempt,
+        op: Op,
+        body: &B,
+    ) -> Result<(), Error>
     where
         B: IntoBytes + Immutable,
     {
@@ -256,7 +268,9 @@ impl Agent {
 
     /// Remembers which VI a connection belongs to.
     pub(crate) fn connected(&self, connection: u64, slot: &'static Slot<Vi>, generation: u32) {
-        self.connections.lock().insert(connection, (slot, generation));
+        self.connections
+            .lock()
+            .insert(connection, (slot, generation));
     }
 
     /// Ends a connection at the agent.
@@ -286,7 +300,10 @@ impl Agent {
             Status::OK => reply.body().ok_or(Error::Resource)?,
             _ => return Err(Error::Resource),
         };
-        Ok(NicRegistration { agent: self.clone(), nic: opened.nic })
+        Ok(NicRegistration {
+            agent: self.clone(),
+            nic: opened.nic,
+        })
     }
 
     /// The reading thread.
@@ -315,7 +332,11 @@ impl Agent {
                     for part in message.cmsgs().into_iter().flatten() {
                         if let ControlMessageOwned::ScmRights(received) = part {
                             // SAFETY: the kernel has just given them to us.
-                            fds.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                            fds.extend(
+                                received
+                                    .into_iter()
+                                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+                            );
                         }
                     }
                     return Some((message.bytes, fds));
@@ -327,7 +348,9 @@ impl Agent {
     }
 
     fn dispatch(&self, message: &[u8], fds: Vec<OwnedFd>) {
-        let Ok((header, body)) = Header::read_from_prefix(message) else { return };
+        let Ok((header, body)) = Header::read_from_prefix(message) else {
+            return;
+        };
         if header.magic != MAGIC || header.length as usize != body.len() {
             return;
         }
@@ -341,7 +364,16 @@ impl Agent {
         let call = self.calls.lock().remove(&header.id);
         if let Some(call) = call {
             let status = Status(header.status);
-            finish(self, call, Reply { op, status, body: body.to_vec(), fds });
+            finish(
+                self,
+                call,
+                Reply {
+                    op,
+                    status,
+                    body: body.to_vec(),
+                    fds,
+                },
+            );
         }
     }
 
@@ -369,6 +401,8 @@ pub(crate) struct NicRegistration {
 impl NicRegistration {
     /// The NIC is closed: waits end, unanswered requests are rejected.
     pub(crate) fn close(&self) {
-        let _ = self.agent.call(Op::NIC_CLOSE, &NicClose { nic: self.nic }, &[]);
+        let _ = self
+            .agent
+            .call(Op::NIC_CLOSE, &NicClose { nic: self.nic }, &[]);
     }
 }

@@ -6,7 +6,10 @@ use vipl_abi::VIP_ULONG;
 
 /// Nanoseconds on the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is valid; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -27,5 +30,9 @@ pub(crate) fn deadline(timeout: VIP_ULONG) -> Option<Instant> {
 
 /// The timeout as the agent's messages carry it.
 pub(crate) fn timeout_ms(timeout: VIP_ULONG) -> u64 {
-    if is_infinite(timeout) { u64::MAX } else { timeout as u64 }
+    if is_infinite(timeout) {
+        u64::MAX
+    } else {
+        timeout as u64
+    }
 }

@@ -92,8 +92,12 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     check_discriminator(nic, local)?;
     let local = Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?;
     let registration = &nic.registration;
-    let body =
-        Wait { nic: registration.nic, timeout_ms: clock::timeout_ms(timeout), local, reserved: 0 };
+    let body = Wait {
+        nic: registration.nic,
+        timeout_ms: clock::timeout_ms(timeout),
+        local,
+        reserved: 0,
+    };
     let reply = registration.agent.call(Op::WAIT, &body, &[])?;
     if reply.op != Op::INCOMING {
         // A wait is cancelled by VipCloseNic only.
@@ -114,8 +118,9 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
         if nic.closing.load(Ordering::Acquire) {
             return Err(Error::InvalidParameter);
         }
-        let handle =
-            INCOMING.insert(&process::get().connections, |_| request).ok_or(Error::Resource)?;
+        let handle = INCOMING
+            .insert(&process::get().connections, |_| request)
+            .ok_or(Error::Resource)?;
         unanswered.push(handle.addr());
         handle
     };
@@ -136,7 +141,11 @@ fn lock_incoming(handle: VIP_CONN_HANDLE) -> Result<Guard<Unanswered>, Error> {
 
 fn drop_incoming(handle: VIP_CONN_HANDLE) {
     if let Some(request) = INCOMING.lock(handle) {
-        request.nic.incoming.lock().retain(|known| *known != handle.addr());
+        request
+            .nic
+            .incoming
+            .lock()
+            .retain(|known| *known != handle.addr());
         drop(INCOMING.remove(&process::get().connections, request, handle));
     }
 }
@@ -192,7 +201,13 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
         }
         _ => drop_incoming(connection),
     }
-    outcome.map_err(|error| if error == Error::InvalidParameter { Error::Timeout } else { error })
+    outcome.map_err(|error| {
+        if error == Error::InvalidParameter {
+            Error::Timeout
+        } else {
+            error
+        }
+    })
 }
 
 /// What must be equal, in the order of spec §3.9.
@@ -216,7 +231,9 @@ pub fn reject(connection: VIP_CONN_HANDLE) -> Result<(), Error> {
         (request.nic.clone(), request.connection)
     };
     drop_incoming(connection);
-    nic.registration.agent.call(Op::REJECT, &ConnectionRef { connection: id }, &[])?;
+    nic.registration
+        .agent
+        .call(Op::REJECT, &ConnectionRef { connection: id }, &[])?;
     Ok(())
 }
 
@@ -224,17 +241,22 @@ pub fn reject(connection: VIP_CONN_HANDLE) -> Result<(), Error> {
 fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
     vi.abi.state = PENDING;
     vi.attempt = Some(call);
-    Attempt { slot: vi.slot(), generation: vi.generation(), call, result: Ticket::new() }
+    Attempt {
+        slot: vi.slot(),
+        generation: vi.generation(),
+        call,
+        result: Ticket::new(),
+    }
 }
 
 /// The attempt never reached the agent.
 fn give_up(handle: VIP_VI_HANDLE, call: u64) {
-    if let Ok(mut vi) = vi::lock(handle) {
-        if vi.attempt == Some(call) {
-            vi.attempt = None;
-            vi.peer = None;
-            vi.abi.state = IDLE;
-        }
+    if let Ok(mut vi) = vi::lock(handle)
+        && vi.attempt == Some(call)
+    {
+        vi.attempt = None;
+        vi.peer = None;
+        vi.abi.state = IDLE;
     }
 }
 
@@ -273,7 +295,9 @@ fn start(
     let result = attempt.result.clone();
     vi.peer = (op == Op::PEER).then(|| result.clone());
     drop(vi);
-    agent.connect(call, attempt, op, &body).inspect_err(|_| give_up(handle, call))?;
+    agent
+        .connect(call, attempt, op, &body)
+        .inspect_err(|_| give_up(handle, call))?;
     // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
     let cancelled = vi::lock(handle).map_or(true, |vi| vi.attempt != Some(call));
     if cancelled {
@@ -316,10 +340,13 @@ pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
 pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let attempt = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
     let result = attempt.wait()?;
-    if let Ok(mut vi) = vi::lock(handle) {
-        if vi.peer.as_ref().is_some_and(|current| Arc::ptr_eq(current, &attempt)) {
-            vi.peer = None;
-        }
+    if let Ok(mut vi) = vi::lock(handle)
+        && vi
+            .peer
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, &attempt))
+    {
+        vi.peer = None;
     }
     result.map(|attributes| to_program(&attributes))
 }
@@ -363,9 +390,8 @@ fn detach(vi: &mut Vi) -> Option<u64> {
 impl Attempt {
     /// The agent has decided. Runs on the thread that reads the agent's messages.
     pub(crate) fn finish(self, agent: &Agent, reply: Reply) {
-        let connected: Option<Connected> = (reply.op == Op::CONNECTED)
-            .then(|| reply.body())
-            .flatten();
+        let connected: Option<Connected> =
+            (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
         let mut vi = self.slot.lock(self.generation);
         let ours = vi.as_ref().is_some_and(|vi| vi.attempt == Some(self.call));
         let result = match (&mut vi, connected) {
@@ -395,7 +421,12 @@ fn attach(
     connected: &Connected,
     reply: &Reply,
 ) -> Result<Attributes, Error> {
-    let fd = |place: usize| reply.fds.get(place).map_or(-1, |fd| fd.as_raw_fd() as c_int);
+    let fd = |place: usize| {
+        reply
+            .fds
+            .get(place)
+            .map_or(-1, |fd| fd.as_raw_fd() as c_int)
+    };
     let description = vipl_connection {
         id: connected.connection,
         key: connected.key,
@@ -410,7 +441,9 @@ fn attach(
         partner_rdma_read: connected.attributes.rdma_read,
         reserved: [0; 2],
     };
-    let Some(attach) = vi.nic.ops.attach else { return Err(Error::NotSupported) };
+    let Some(attach) = vi.nic.ops.attach else {
+        return Err(Error::NotSupported);
+    };
     // SAFETY: locked and not attached; the descriptors stay open during the call.
     let status = unsafe { attach(&raw mut vi.abi, &raw const description) };
     if status != VIPL_OK {
@@ -451,7 +484,11 @@ impl Vi {
         }
         if self.abi.state != ERROR {
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
-            let cause = if orderly { VIPL_CAUSE_DISCONNECTED } else { lost };
+            let cause = if orderly {
+                VIPL_CAUSE_DISCONNECTED
+            } else {
+                lost
+            };
             self.fail(cause, 0, std::ptr::null_mut());
         }
     }

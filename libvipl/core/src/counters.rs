@@ -23,6 +23,9 @@ impl Counters {
     /// Name and value of each.
     pub(crate) fn snapshot(&self) -> Vec<(String, u64)> {
         let counters = self.0.lock();
-        counters.iter().map(|(name, value)| (name.clone(), value.load(Ordering::Relaxed))).collect()
+        counters
+            .iter()
+            .map(|(name, value)| (name.clone(), value.load(Ordering::Relaxed)))
+            .collect()
     }
 }

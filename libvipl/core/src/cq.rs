@@ -40,7 +40,10 @@ pub struct Entry {
 
 enum Waiter {
     Thread(u64),
-    Notify { handler: CqNotifyHandler, context: usize },
+    Notify {
+        handler: CqNotifyHandler,
+        context: usize,
+    },
 }
 
 /// One completion queue.
@@ -77,7 +80,10 @@ impl Cq {
     }
 
     fn notifications(&self) -> usize {
-        self.waiters.iter().filter(|waiter| matches!(waiter, Waiter::Notify { .. })).count()
+        self.waiters
+            .iter()
+            .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
+            .count()
     }
 
     /// Serves those who stand in line.
@@ -124,7 +130,11 @@ pub(crate) fn for_vi(
         return Ok(None);
     }
     let cq = lock(handle)?;
-    if nic::owns_cq(nic, &cq) { Ok(Some(cq.slot())) } else { Err(Error::InvalidParameter) }
+    if nic::owns_cq(nic, &cq) {
+        Ok(Some(cq.slot()))
+    } else {
+        Err(Error::InvalidParameter)
+    }
 }
 
 /// A work queue begins to use the CQ.
@@ -272,7 +282,7 @@ pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
 fn poll(mut cq: Guard<Cq>) -> Option<Guard<Cq>> {
     let (slot, generation, hot) = (cq.slot(), cq.generation(), cq.hot);
     cq.polls = cq.polls.wrapping_add(1);
-    let scan = hot[0].is_none() || cq.polls % SCAN_PERIOD == 0;
+    let scan = hot[0].is_none() || cq.polls.is_multiple_of(SCAN_PERIOD);
     let nic = scan.then(|| cq.nic.clone());
     drop(cq);
     for vi in hot.into_iter().flatten() {
@@ -290,17 +300,17 @@ fn poll(mut cq: Guard<Cq>) -> Option<Guard<Cq>> {
 pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
     let deadline = clock::deadline(timeout);
     let mut cq = lock(handle)?;
-    if cq.waiters.is_empty() {
-        if let Some(entry) = cq.pop() {
-            return Ok(entry);
-        }
+    if cq.waiters.is_empty()
+        && let Some(entry) = cq.pop()
+    {
+        return Ok(entry);
     }
     cq.polls = SCAN_PERIOD - 1;
     let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
-    if cq.waiters.is_empty() {
-        if let Some(entry) = cq.pop() {
-            return Ok(entry);
-        }
+    if cq.waiters.is_empty()
+        && let Some(entry) = cq.pop()
+    {
+        return Ok(entry);
     }
     if timeout == 0 {
         return Err(Error::Timeout);
@@ -322,7 +332,8 @@ pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
         if let Some(entry) = cq.claim(ticket) {
             return Ok(entry);
         }
-        cq.waiters.retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+        cq.waiters
+            .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
         Err(Error::Timeout)
     })
 }
@@ -336,7 +347,10 @@ pub fn notify(
     let mut cq = lock(handle)?;
     let handler = handler.ok_or(Error::InvalidParameter)?;
     cq.nic.events.start(&cq.nic)?;
-    cq.waiters.push_back(Waiter::Notify { handler, context: context.addr() });
+    cq.waiters.push_back(Waiter::Notify {
+        handler,
+        context: context.addr(),
+    });
     cq.nic.events.watch(1, &cq.nic);
     cq.serve_line();
     Ok(())

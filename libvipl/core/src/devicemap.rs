@@ -18,7 +18,10 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
     let short = plain(name);
     let settings = &process.settings;
     let environment = parse_map(settings.text("device_map"));
-    let maps = [("the setting device_map", environment), ("the configuration file", settings.file_device_map.clone())];
+    let maps = [
+        ("the setting device_map", environment),
+        ("the configuration file", settings.file_device_map.clone()),
+    ];
     for (what, map) in &maps {
         for (from, to) in map {
             if from != "*" && plain(from) != short {
@@ -26,8 +29,14 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
             }
             // `*` must not turn an explicit device of a known plug-in around in a circle.
             return explicit(&plugins, to)
-                .map(|(plugin, argument)| Route { plugin, argument, reason: format!("{what} maps {from}") })
-                .ok_or_else(|| no_plugin(&plugins, to, &format!("{what} maps {from} to {to}, but ")));
+                .map(|(plugin, argument)| Route {
+                    plugin,
+                    argument,
+                    reason: format!("{what} maps {from}"),
+                })
+                .ok_or_else(|| {
+                    no_plugin(&plugins, to, &format!("{what} maps {from} to {to}, but "))
+                });
         }
     }
     if short.contains(':') {
@@ -47,7 +56,11 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
     match claims.max_by_key(|(rank, _, _)| *rank) {
         Some((_, plugin, argument)) => {
             let reason = format!("the plug-in {} claims {short}", plugin.name);
-            Ok(Route { plugin, argument, reason })
+            Ok(Route {
+                plugin,
+                argument,
+                reason,
+            })
         }
         None => Err(format!(
             "no plug-in claims {short:?}; plug-ins: {}; map it with VIPL_DEVICE_MAP='{short}=PLUGIN:ARGUMENT'",
@@ -58,7 +71,9 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
 
 /// The name without the folder that M-VIA's devices were in; one program says `/etc/via_lo`.
 fn plain(name: &str) -> &str {
-    name.strip_prefix("/dev/").or_else(|| name.strip_prefix("/etc/")).unwrap_or(name)
+    name.strip_prefix("/dev/")
+        .or_else(|| name.strip_prefix("/etc/"))
+        .unwrap_or(name)
 }
 
 /// `plugin:argument`.
@@ -69,14 +84,24 @@ fn explicit(plugins: &Plugins, target: &str) -> Option<(&'static LoadedPlugin, S
 
 fn known(plugins: &Plugins) -> String {
     let names = plugins.names();
-    if names.is_empty() { "none found".to_owned() } else { names.join(", ") }
+    if names.is_empty() {
+        "none found".to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 fn no_plugin(plugins: &Plugins, target: &str, before: &str) -> String {
     let asked = target.split(':').next().unwrap_or(target);
-    let near = plugins.names().into_iter().find(|name| distance(name, asked) <= 2);
+    let near = plugins
+        .names()
+        .into_iter()
+        .find(|name| distance(name, asked) <= 2);
     let hint = near.map_or(String::new(), |name| format!("; did you mean {name}?"));
-    format!("{before}there is no plug-in {asked:?}; plug-ins: {}{hint}", known(plugins))
+    format!(
+        "{before}there is no plug-in {asked:?}; plug-ins: {}{hint}",
+        known(plugins)
+    )
 }
 
 /// Edit distance, for names of a few letters.
@@ -87,7 +112,9 @@ fn distance(a: &str, b: &str) -> usize {
         let mut before = row[0];
         row[0] = i + 1;
         for (j, y) in b.iter().enumerate() {
-            let cost = (before + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            let cost = (before + usize::from(x != *y))
+                .min(row[j] + 1)
+                .min(row[j + 1] + 1);
             before = row[j + 1];
             row[j + 1] = cost;
         }

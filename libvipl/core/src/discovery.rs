@@ -14,10 +14,21 @@ fn addresses(nic: &Nic, hops: VIP_ULONG) -> Result<Vec<Vec<u8>>, Error> {
         return Ok(found);
     }
     let registration = &nic.registration;
-    let reply = registration.agent.call(Op::NEIGHBOURS, &Neighbours { nic: registration.nic }, &[])?;
+    let reply = registration.agent.call(
+        Op::NEIGHBOURS,
+        &Neighbours {
+            nic: registration.nic,
+        },
+        &[],
+    )?;
     if let (Status::OK, Some(list)) = (reply.status, reply.body::<NeighbourList>()) {
         let length = nic.address().len();
-        found.extend(list.hosts.iter().take(list.count as usize).map(|host| host[..length].to_vec()));
+        found.extend(
+            list.hosts
+                .iter()
+                .take(list.count as usize)
+                .map(|host| host[..length].to_vec()),
+        );
     }
     let table = nic.names.lock();
     if let Some(names) = table.as_ref() {
@@ -63,5 +74,9 @@ pub unsafe fn autodiscover(nic: &Nic, list: *mut VIP_AUTODISCOVERY_LIST) -> Resu
     }
     // SAFETY: as asked of the caller.
     unsafe { (&raw mut (*list).NumAdAddrs).write_unaligned(found.len() as VIP_ULONG) };
-    if !only_count && found.len() > room { Err(Error::Resource) } else { Ok(()) }
+    if !only_count && found.len() > room {
+        Err(Error::Resource)
+    } else {
+        Ok(())
+    }
 }

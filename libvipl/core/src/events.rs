@@ -28,8 +28,19 @@ type ErrorFunction = unsafe extern "C" fn(VIP_PVOID, *mut VIP_ERROR_DESCRIPTOR);
 
 /// One call of a handler. Pointers are kept as addresses: they belong to the program.
 pub(crate) enum Job {
-    Descriptor { handler: NotifyHandler, context: usize, vi: usize, descriptor: usize },
-    Entry { handler: CqNotifyHandler, context: usize, cq: usize, vi: usize, recv: bool },
+    Descriptor {
+        handler: NotifyHandler,
+        context: usize,
+        vi: usize,
+        descriptor: usize,
+    },
+    Entry {
+        handler: CqNotifyHandler,
+        context: usize,
+        cq: usize,
+        vi: usize,
+        recv: bool,
+    },
     Error(ErrorCopy),
 }
 
@@ -169,13 +180,19 @@ impl Events {
     /// Cancels what was to be called for a VI, and waits for a call that is under way.
     pub(crate) fn forget_vi(&self, vi: VIP_VI_HANDLE) {
         let vi = vi.addr();
-        self.forget(Subject::Vi(vi), |job| matches!(job, Job::Descriptor { vi: of, .. } if *of == vi));
+        self.forget(
+            Subject::Vi(vi),
+            |job| matches!(job, Job::Descriptor { vi: of, .. } if *of == vi),
+        );
     }
 
     /// The same for a CQ.
     pub(crate) fn forget_cq(&self, cq: VIP_CQ_HANDLE) {
         let cq = cq.addr();
-        self.forget(Subject::Cq(cq), |job| matches!(job, Job::Entry { cq: of, .. } if *of == cq));
+        self.forget(
+            Subject::Cq(cq),
+            |job| matches!(job, Job::Entry { cq: of, .. } if *of == cq),
+        );
     }
 
     fn forget(&self, subject: Subject, concerned: impl Fn(&Job) -> bool) {
@@ -228,7 +245,10 @@ pub fn set_error_handler(
 /// The default handler: one line, not too many of them.
 fn log_error(state: &mut State, error: &VIP_ERROR_DESCRIPTOR) {
     let now = Instant::now();
-    if state.log_second.is_none_or(|second| now - second >= Duration::from_secs(1)) {
+    if state
+        .log_second
+        .is_none_or(|second| now - second >= Duration::from_secs(1))
+    {
         state.log_second = Some(now);
         state.log_lines = 0;
     }
@@ -280,7 +300,12 @@ fn watch_nic(nic: &Arc<Nic>, due: Option<Instant>) {
 fn call(state: &mut MutexGuard<'_, State>, events: &Events, nic: &Arc<Nic>, job: Job) {
     let pointer = |address: usize| -> VIP_PVOID { std::ptr::with_exposed_provenance_mut(address) };
     match job {
-        Job::Descriptor { handler, context, vi, descriptor } => {
+        Job::Descriptor {
+            handler,
+            context,
+            vi,
+            descriptor,
+        } => {
             state.running = Some(Subject::Vi(vi));
             let descriptor = pointer(descriptor).cast();
             // SAFETY: the program's handler with what it asked for.
@@ -288,11 +313,22 @@ fn call(state: &mut MutexGuard<'_, State>, events: &Events, nic: &Arc<Nic>, job:
                 handler(pointer(context), nic.handle, pointer(vi), descriptor);
             });
         }
-        Job::Entry { handler, context, cq, vi, recv } => {
+        Job::Entry {
+            handler,
+            context,
+            cq,
+            vi,
+            recv,
+        } => {
             state.running = Some(Subject::Cq(cq));
             // SAFETY: as above.
             MutexGuard::unlocked(state, || unsafe {
-                handler(pointer(context), nic.handle, pointer(vi), VIP_BOOLEAN::from(recv));
+                handler(
+                    pointer(context),
+                    nic.handle,
+                    pointer(vi),
+                    VIP_BOOLEAN::from(recv),
+                );
             });
         }
         Job::Error(ErrorCopy(mut error)) => {
@@ -315,8 +351,9 @@ fn call(state: &mut MutexGuard<'_, State>, events: &Events, nic: &Arc<Nic>, job:
 /// Raises CONN_LOST for VIs that are still in Error.
 fn raise_due_notices(state: &mut MutexGuard<'_, State>, nic: &Arc<Nic>) {
     let now = Instant::now();
-    let (due, later): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut state.notices).into_iter().partition(|notice| notice.due <= now);
+    let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.notices)
+        .into_iter()
+        .partition(|notice| notice.due <= now);
     state.notices = later;
     if due.is_empty() {
         return;
@@ -324,7 +361,9 @@ fn raise_due_notices(state: &mut MutexGuard<'_, State>, nic: &Arc<Nic>) {
     MutexGuard::unlocked(state, || {
         for notice in due {
             let handle = std::ptr::with_exposed_provenance_mut(notice.vi);
-            let Ok(mut vi) = vi::lock(handle) else { continue };
+            let Ok(mut vi) = vi::lock(handle) else {
+                continue;
+            };
             if vi.abi.state == ERROR && vi.epoch == notice.epoch && Arc::ptr_eq(&vi.nic, nic) {
                 vi.raise(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST, 0, std::ptr::null_mut());
             }
@@ -360,7 +399,12 @@ impl Vi {
     }
 
     /// Tells the program why its connection broke.
-    pub(crate) fn report_break(&mut self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
+    pub(crate) fn report_break(
+        &mut self,
+        cause: i32,
+        opcode: u32,
+        descriptor: *mut VIP_DESCRIPTOR,
+    ) {
         if cause == vipl_plugin_abi::VIPL_CAUSE_TOLD {
             return;
         }
@@ -368,7 +412,11 @@ impl Vi {
             let after = process::get().settings.disconnect_notice_ms();
             if after > 0 {
                 let due = Instant::now() + Duration::from_millis(after);
-                let notice = Notice { due, vi: self.handle.expose_provenance(), epoch: self.epoch };
+                let notice = Notice {
+                    due,
+                    vi: self.handle.expose_provenance(),
+                    epoch: self.epoch,
+                };
                 self.nic.events.notice(notice, &self.nic);
                 return;
             }

@@ -60,12 +60,18 @@ mod tests {
 
     #[test]
     fn a_handle_keeps_its_parts_and_its_kind() {
-        let parts = Parts { generation: 77, slot: 12_345 };
+        let parts = Parts {
+            generation: 77,
+            slot: 12_345,
+        };
         let handle = join(Kind::Vi, parts);
         assert_eq!(split(Kind::Vi, handle), Some(parts));
         assert_eq!(split(Kind::Cq, handle), None);
         assert_eq!(split(Kind::Vi, std::ptr::null_mut()), None);
-        assert_eq!(split(Kind::Vi, std::ptr::without_provenance_mut(usize::MAX)), None);
+        assert_eq!(
+            split(Kind::Vi, std::ptr::without_provenance_mut(usize::MAX)),
+            None
+        );
     }
 
     #[test]

@@ -32,7 +32,9 @@ unsafe fn string<'a>(text: *const c_char) -> &'a str {
         return "";
     }
     // SAFETY: as asked of the caller.
-    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("(not UTF-8)")
+    unsafe { CStr::from_ptr(text) }
+        .to_str()
+        .unwrap_or("(not UTF-8)")
 }
 
 unsafe extern "C" fn log(level: c_int, text: *const c_char) {
@@ -52,12 +54,20 @@ unsafe extern "C" fn setting(plugin: *const c_char, key: *const c_char) -> *cons
     let settings = &process::get().settings;
     let own = format!("{plugin}.{key}");
     let value = settings.given(&own).map(str::to_owned).or_else(|| {
-        let known = crate::settings::DECLARED.iter().any(|s| s.name == own || s.name == key);
-        let text = settings.text(if settings.given(key).is_some() { key } else { &own });
+        let known = crate::settings::DECLARED
+            .iter()
+            .any(|s| s.name == own || s.name == key);
+        let text = settings.text(if settings.given(key).is_some() {
+            key
+        } else {
+            &own
+        });
         (known && !text.is_empty()).then(|| text.to_owned())
     });
     // A handful of values, asked for when a NIC is opened: leaking them keeps the promise "for ever".
-    value.and_then(|value| CString::new(value).ok()).map_or(std::ptr::null(), |v| v.into_raw())
+    value
+        .and_then(|value| CString::new(value).ok())
+        .map_or(std::ptr::null(), |v| v.into_raw())
 }
 
 unsafe extern "C" fn counter(plugin: *const c_char, name: *const c_char) -> *mut u64 {
@@ -78,7 +88,11 @@ unsafe fn vi<'a>(vi: *mut vipl_vi) -> &'a mut Vi {
 unsafe extern "C" fn completed(this: *mut vipl_vi, queue: *mut vipl_queue) {
     // SAFETY: within an operation of the VI; `queue` is one of its two.
     unsafe {
-        let which = if (*queue).which == 0 { Which::Send } else { Which::Recv };
+        let which = if (*queue).which == 0 {
+            Which::Send
+        } else {
+            Which::Recv
+        };
         queue::signal(vi(this), which);
     }
 }
@@ -108,22 +122,34 @@ unsafe extern "C" fn fail(
 unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
     // SAFETY: a thread of the plug-in calls this while the NIC is open, so the host's NIC lives.
     let nic = unsafe { &*(*nic).host.cast::<crate::nic::Nic>() };
-    let Some(slot) = nic.vi_slot(index) else { return VIPL_POLL_NOTHING };
+    let Some(slot) = nic.vi_slot(index) else {
+        return VIPL_POLL_NOTHING;
+    };
     if slot.is_in_use() {
         return VIPL_POLL_BUSY;
     }
-    let Some(mut vi) = slot.lock_any() else { return VIPL_POLL_NOTHING };
+    let Some(mut vi) = slot.lock_any() else {
+        return VIPL_POLL_NOTHING;
+    };
     if !std::ptr::eq(vi.abi.nic, nic.abi()) {
         return VIPL_POLL_NOTHING;
     }
     let before = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
     vi.progress();
     let after = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
-    if after == before { VIPL_POLL_NOTHING } else { VIPL_POLL_PROGRESS }
+    if after == before {
+        VIPL_POLL_NOTHING
+    } else {
+        VIPL_POLL_PROGRESS
+    }
 }
 
 unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
-    if vipl_guard::register(vipl_guard::Range { start, end, fixup }) { VIPL_OK } else { VIPL_E_RESOURCE }
+    if vipl_guard::register(vipl_guard::Range { start, end, fixup }) {
+        VIPL_OK
+    } else {
+        VIPL_E_RESOURCE
+    }
 }
 
 unsafe extern "C" fn now() -> u64 {

@@ -43,7 +43,11 @@ pub(crate) enum Refusal {
     #[error("has no symbol vipl_plugin_v{VIPL_PLUGIN_ABI_MAJOR}")]
     NoSymbol,
     #[error("{field}: expected {expected:#x}, found {found:#x}")]
-    Mismatch { field: &'static str, expected: u64, found: u64 },
+    Mismatch {
+        field: &'static str,
+        expected: u64,
+        found: u64,
+    },
     #[error("name: expected {expected:?} from the file's name, found {found:?}")]
     Name { expected: String, found: String },
     #[error("asks for features {0:#x} that this library does not have")]
@@ -84,7 +88,11 @@ impl Plugins {
     fn consider(&mut self, name: &str, path: PathBuf) {
         let modified = path.metadata().and_then(|data| data.modified()).ok();
         // A refused file is tried again when it has changed.
-        if self.seen.get(&path).is_some_and(|seen| seen.modified == modified) {
+        if self
+            .seen
+            .get(&path)
+            .is_some_and(|seen| seen.modified == modified)
+        {
             return;
         }
         let outcome = load(name, &path);
@@ -102,11 +110,17 @@ impl Plugins {
 
     /// The plug-in of this name.
     pub(crate) fn named(&self, name: &str) -> Option<&'static LoadedPlugin> {
-        self.order.iter().find(|plugin| plugin.name == name).copied()
+        self.order
+            .iter()
+            .find(|plugin| plugin.name == name)
+            .copied()
     }
 
     pub(crate) fn names(&self) -> Vec<&str> {
-        self.order.iter().map(|plugin| plugin.name.as_str()).collect()
+        self.order
+            .iter()
+            .map(|plugin| plugin.name.as_str())
+            .collect()
     }
 }
 
@@ -144,7 +158,9 @@ pub(crate) fn directories(process: &Process) -> Vec<PathBuf> {
 
 /// The plug-in files of a directory, sorted by name.
 fn candidates(directory: &Path) -> Vec<(String, PathBuf)> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return Vec::new();
+    };
     let mut found: Vec<(String, PathBuf)> = entries
         .flatten()
         .filter_map(|entry| {
@@ -185,19 +201,30 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
     }
     // SAFETY: it is as large as we know it.
     let plugin = unsafe { &*plugin };
-    expect("abi_major", VIPL_PLUGIN_ABI_MAJOR.into(), plugin.abi_major.into())?;
+    expect(
+        "abi_major",
+        VIPL_PLUGIN_ABI_MAJOR.into(),
+        plugin.abi_major.into(),
+    )?;
     expect("fingerprint", VIPL_PLUGIN_FINGERPRINT, plugin.fingerprint)?;
     expect("kind", VIPL_KIND_PROVIDER.into(), plugin.kind.into())?;
     if plugin.required & !FEATURES_KNOWN != 0 {
         return Err(Refusal::Features(plugin.required & !FEATURES_KNOWN));
     }
     let text = |text: *const c_char| {
-        // SAFETY: NULL or the plug-in's constant string.
-        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the plug-in's constant string.
+        let text = unsafe { CStr::from_ptr(text) };
+        Some(text.to_string_lossy().into_owned())
     };
     let found = text(plugin.name).unwrap_or_default();
     if found != name {
-        return Err(Refusal::Name { expected: name.to_owned(), found });
+        return Err(Refusal::Name {
+            expected: name.to_owned(),
+            found,
+        });
     }
     let ops = initialise(plugin)?;
     Ok(Box::leak(Box::new(LoadedPlugin {
@@ -209,7 +236,15 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
 }
 
 fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), Refusal> {
-    if expected == found { Ok(()) } else { Err(Refusal::Mismatch { field, expected, found }) }
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Refusal::Mismatch {
+            field,
+            expected,
+            found,
+        })
+    }
 }
 
 /// Calls `init` and checks the table it fills.
@@ -284,7 +319,9 @@ impl LoadedPlugin {
 
     /// Names of the devices that are present.
     pub(crate) fn devices(&self) -> Vec<String> {
-        let Some(device) = self.ops.device else { return Vec::new() };
+        let Some(device) = self.ops.device else {
+            return Vec::new();
+        };
         let mut names = Vec::new();
         for number in 0..64 {
             let mut name = [0 as c_char; 64];
@@ -301,7 +338,9 @@ impl LoadedPlugin {
 fn from_chars(chars: &mut [c_char; 64]) -> String {
     chars[63] = 0;
     // SAFETY: NUL-terminated by the line above.
-    unsafe { CStr::from_ptr(chars.as_ptr()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(chars.as_ptr()) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]

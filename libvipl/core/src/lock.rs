@@ -81,7 +81,8 @@ fn this_thread() -> usize {
 fn can_bias() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     cfg!(all(target_arch = "x86_64", target_os = "linux"))
-        && *CAN.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
+        && *CAN
+            .get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
 }
 
 fn membarrier(command: i32) -> bool {
@@ -95,13 +96,15 @@ impl Lock {
         let me = this_thread();
         if self.owner.load(Ordering::Relaxed) == me {
             let sequence = self.sequence.load(Ordering::Relaxed);
-            self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+            self.sequence
+                .store(sequence.wrapping_add(1), Ordering::Relaxed);
             // The processor's fence comes from the other thread's `membarrier`.
             compiler_fence(Ordering::SeqCst);
             if self.owner.load(Ordering::Relaxed) == me {
                 return Held::Biased;
             }
-            self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+            self.sequence
+                .store(sequence.wrapping_add(2), Ordering::Release);
         }
         self.lock_shared(me)
     }
@@ -125,7 +128,11 @@ impl Lock {
             self.streak.store(streak + 1, Ordering::Relaxed);
             return Held::Shared;
         }
-        if can_bias() { Held::Earned } else { Held::Shared }
+        if can_bias() {
+            Held::Earned
+        } else {
+            Held::Shared
+        }
     }
 
     #[cold]
@@ -138,12 +145,13 @@ impl Lock {
         }
         let mut rounds = 0;
         // Acquire pairs with the release of the owner's `unlock`.
-        while self.sequence.load(Ordering::Acquire) % 2 != 0 {
+        while !self.sequence.load(Ordering::Acquire).is_multiple_of(2) {
             back_off(&mut rounds);
         }
         self.streak.store(0, Ordering::Relaxed);
         let penalty = self.penalty.load(Ordering::Relaxed);
-        self.penalty.store((penalty + 1).min(PENALTY_MAX), Ordering::Relaxed);
+        self.penalty
+            .store((penalty + 1).min(PENALTY_MAX), Ordering::Relaxed);
     }
 
     #[cold]
@@ -163,7 +171,8 @@ impl Lock {
     pub(crate) fn unlock(&self, held: Held) {
         if held == Held::Biased {
             let sequence = self.sequence.load(Ordering::Relaxed);
-            self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+            self.sequence
+                .store(sequence.wrapping_add(1), Ordering::Release);
             return;
         }
         if held == Held::Earned {
@@ -182,7 +191,8 @@ impl Lock {
         let before = self.watched.swap(now, Ordering::Relaxed);
         let spared = self.spared.load(Ordering::Relaxed);
         let active = now != before && spared < SPARED_MAX;
-        self.spared.store(if active { spared + 1 } else { 0 }, Ordering::Relaxed);
+        self.spared
+            .store(if active { spared + 1 } else { 0 }, Ordering::Relaxed);
         active
     }
 }
@@ -228,7 +238,10 @@ mod tests {
 
     #[test]
     fn one_thread_comes_to_own_the_lock() {
-        let counter = Counter { lock: Lock::default(), value: 0.into() };
+        let counter = Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        };
         let biased = add(&counter, 1000);
         if can_bias() {
             assert!(biased > 900, "{biased}");
@@ -237,7 +250,10 @@ mod tests {
 
     #[test]
     fn no_update_is_lost_whoever_owns_it() {
-        let counter = Arc::new(Counter { lock: Lock::default(), value: 0.into() });
+        let counter = Arc::new(Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        });
         let threads: Vec<_> = (0..4u64)
             .map(|number| {
                 let counter = counter.clone();

@@ -16,7 +16,10 @@ struct Logger {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let own = self.by_subsystem.iter().find(|(name, _)| name == metadata.target());
+        let own = self
+            .by_subsystem
+            .iter()
+            .find(|(name, _)| name == metadata.target());
         metadata.level() <= own.map_or(self.general, |(_, level)| *level)
     }
 
@@ -26,7 +29,11 @@ impl Log for Logger {
         }
         let level = record.level().as_str().to_ascii_lowercase();
         let pid = std::process::id();
-        let line = format!("vipl[{pid}] {level} {}: {}\n", record.target(), record.args());
+        let line = format!(
+            "vipl[{pid}] {level} {}: {}\n",
+            record.target(),
+            record.args()
+        );
         // One write per line, so that the lines of several processes do not mix.
         let _ = match &self.file {
             Some(file) => file.lock().map(|mut file| file.write_all(line.as_bytes())),
@@ -42,7 +49,12 @@ pub(crate) fn install(settings: &Settings) {
     static LOGGER: OnceLock<Logger> = OnceLock::new();
     let mut general = LevelFilter::Warn;
     let mut by_subsystem = Vec::new();
-    for part in settings.text("log").split(',').map(str::trim).filter(|part| !part.is_empty()) {
+    for part in settings
+        .text("log")
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
         match part.split_once('=') {
             Some((name, level)) => {
                 by_subsystem.push((name.to_owned(), level.parse().unwrap_or(LevelFilter::Warn)));
@@ -52,9 +64,20 @@ pub(crate) fn install(settings: &Settings) {
     }
     let path = settings.text("log_file");
     let file = (!path.is_empty())
-        .then(|| File::options().create(true).append(true).open(path).ok().map(Mutex::new))
+        .then(|| {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .ok()
+                .map(Mutex::new)
+        })
         .flatten();
-    let logger = LOGGER.get_or_init(|| Logger { general, by_subsystem, file });
+    let logger = LOGGER.get_or_init(|| Logger {
+        general,
+        by_subsystem,
+        file,
+    });
     let most = logger.by_subsystem.iter().map(|(_, level)| *level).max();
     if log::set_logger(logger).is_ok() {
         log::set_max_level(logger.general.max(most.unwrap_or(LevelFilter::Off)));

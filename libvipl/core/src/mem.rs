@@ -57,7 +57,16 @@ impl Access {
 impl Regions {
     pub(crate) fn new(table: *mut vipl_region, count: u32, seed: u32) -> Self {
         let generation = seed.wrapping_mul(0x9E37_79B9);
-        Regions { table, count, free: Vec::new(), used: 0, generation, regions: 0, bytes: 0, closed: false }
+        Regions {
+            table,
+            count,
+            free: Vec::new(),
+            used: 0,
+            generation,
+            regions: 0,
+            bytes: 0,
+            closed: false,
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -143,7 +152,10 @@ fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Acces
             return Err(Error::InvalidParameter);
         }
         crate::log_leniency!("a region without attributes was registered");
-        return Ok(Access { tag: VIPL_PTAG_NONE, flags: 0 });
+        return Ok(Access {
+            tag: VIPL_PTAG_NONE,
+            flags: 0,
+        });
     };
     let tag = if attributes.Ptag.is_null() && settings.null_ptag() {
         crate::log_leniency!("a region without a protection tag was registered");
@@ -196,7 +208,9 @@ pub fn register(
         );
         return Err(Error::Resource);
     }
-    let handle = regions.insert(base, length, access).ok_or(Error::Resource)?;
+    let handle = regions
+        .insert(base, length, access)
+        .ok_or(Error::Resource)?;
     if access.tag != VIPL_PTAG_NONE {
         nic.ptags.lock().hold(access.tag);
     }
@@ -230,10 +244,10 @@ fn quiesce(nic: &Arc<Nic>) {
     // gone, or the lock is seen taken here.
     fence(Ordering::SeqCst);
     nic.each_vi(|slot| {
-        if let Some(mut vi) = slot.lock_any() {
-            if vi.is_attached() {
-                vi.quiesce();
-            }
+        if let Some(mut vi) = slot.lock_any()
+            && vi.is_attached()
+        {
+            vi.quiesce();
         }
     });
 }
@@ -242,7 +256,11 @@ fn quiesce(nic: &Arc<Nic>) {
 fn find_inside(regions: &Regions, address: VIP_PVOID, handle: u32) -> Result<&vipl_region, Error> {
     let entry = regions.find(handle).ok_or(Error::InvalidParameter)?;
     let inside = entry.base.load(Ordering::Relaxed)..entry.end.load(Ordering::Relaxed);
-    if inside.contains(&(address.addr() as u64)) { Ok(entry) } else { Err(Error::InvalidParameter) }
+    if inside.contains(&(address.addr() as u64)) {
+        Ok(entry)
+    } else {
+        Err(Error::InvalidParameter)
+    }
 }
 
 /// VipQueryMem.
@@ -253,7 +271,9 @@ pub fn query(
 ) -> Result<VIP_MEM_ATTRIBUTES, Error> {
     let nic = nic::resolve(nic)?;
     let regions = nic.regions.lock();
-    let access = find_inside(&regions, address, handle)?.access.load(Ordering::Relaxed);
+    let access = find_inside(&regions, address, handle)?
+        .access
+        .load(Ordering::Relaxed);
     Ok(VIP_MEM_ATTRIBUTES {
         Ptag: nic.ptags.lock().handle((access >> 32) as u32),
         EnableRdmaWrite: VIP_BOOLEAN::from(access as u32 & VIPL_REGION_RDMA_WRITE != 0),

@@ -136,7 +136,12 @@ impl Nic {
     /// The slot of the VI with this number.
     pub(crate) fn vi_slot(&self, index: u32) -> Option<&'static Slot<Vi>> {
         // SAFETY: slots are never unmapped.
-        unsafe { self.vi_slots.get(index as usize)?.load(Ordering::Acquire).as_ref() }
+        unsafe {
+            self.vi_slots
+                .get(index as usize)?
+                .load(Ordering::Acquire)
+                .as_ref()
+        }
     }
 
     /// Lets every VI that may have something take it.
@@ -157,10 +162,10 @@ impl Nic {
                 break;
             }
             for &index in indices.iter().take(found as usize) {
-                if let Some(mut vi) = self.vi_slot(index).and_then(|slot| slot.lock_any()) {
-                    if std::ptr::eq(vi.abi.nic, self.abi()) {
-                        vi.progress();
-                    }
+                if let Some(mut vi) = self.vi_slot(index).and_then(|slot| slot.lock_any())
+                    && std::ptr::eq(vi.abi.nic, self.abi())
+                {
+                    vi.progress();
                 }
             }
         }
@@ -204,7 +209,9 @@ impl Nic {
 /// The NIC behind a handle.
 #[inline]
 pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
-    NICS.lock(handle).map(|nic| nic.clone()).ok_or(Error::InvalidParameter)
+    NICS.lock(handle)
+        .map(|nic| nic.clone())
+        .ok_or(Error::InvalidParameter)
 }
 
 /// VipOpenNic.
@@ -234,7 +241,9 @@ fn open_route(
     let agent = process.agents.get(process)?;
     let (shared, info) = open_device(process, route)?;
     let opened = finish_open(process, route, &agent, shared, info);
-    opened.inspect_err(|_| log::error!(target: "nic", "cannot open {}: the agent refused", route.plugin.name))
+    opened.inspect_err(
+        |_| log::error!(target: "nic", "cannot open {}: the agent refused", route.plugin.name),
+    )
 }
 
 /// Calls the plug-in's `nic_open` and checks what it says.
@@ -260,8 +269,11 @@ fn open_device(
         reserved: 0,
     })));
     let mut info = route.plugin.blank_info();
-    let argument = std::ffi::CString::new(route.argument.as_str()).map_err(|_| Error::InvalidParameter)?;
-    let Some(nic_open) = route.plugin.ops.nic_open else { return Err(Error::NotSupported) };
+    let argument =
+        std::ffi::CString::new(route.argument.as_str()).map_err(|_| Error::InvalidParameter)?;
+    let Some(nic_open) = route.plugin.ops.nic_open else {
+        return Err(Error::NotSupported);
+    };
     // SAFETY: all three are valid for the call; the plug-in keeps the NIC's address only.
     let status = unsafe { nic_open(argument.as_ptr(), shared.0.get(), &raw mut info) };
     match status {
@@ -281,7 +293,9 @@ fn open_device(
         return Err(Error::Resource);
     }
     if info.regions.is_null() {
-        let regions: Vec<vipl_region> = (0..info.regions_max).map(|_| crate::mem::free_region()).collect();
+        let regions: Vec<vipl_region> = (0..info.regions_max)
+            .map(|_| crate::mem::free_region())
+            .collect();
         info.regions = Box::leak(regions.into_boxed_slice()).as_mut_ptr();
     }
     // SAFETY: nobody else has the NIC yet.
@@ -354,8 +368,11 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
         ("memory regions", nic.regions.lock().count()),
     ];
     if left.iter().any(|(_, count)| *count > 0) {
-        let text: Vec<String> =
-            left.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect();
+        let text: Vec<String> = left
+            .iter()
+            .filter(|(_, n)| *n > 0)
+            .map(|(what, n)| format!("{n} {what}"))
+            .collect();
         log::info!(target: "nic", "VipCloseNic refused: {} left", text.join(", "));
         return Err(Error::Resource);
     }

@@ -21,7 +21,12 @@ pub(crate) struct Ptags {
 impl Ptags {
     pub(crate) fn new(seed: u32, max: u32) -> Self {
         let slot = seed & ((1 << handle::SLOT_BITS) - 1);
-        Ptags { users: HashMap::new(), last: seed.wrapping_mul(0x9E37_79B9) >> 8, max, slot }
+        Ptags {
+            users: HashMap::new(),
+            last: seed.wrapping_mul(0x9E37_79B9) >> 8,
+            max,
+            slot,
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -48,13 +53,21 @@ impl Ptags {
         if tag == VIPL_PTAG_ANY || tag == VIPL_PTAG_NONE {
             return std::ptr::null_mut();
         }
-        handle::join(Kind::Ptag, Parts { generation: tag, slot: self.slot })
+        handle::join(
+            Kind::Ptag,
+            Parts {
+                generation: tag,
+                slot: self.slot,
+            },
+        )
     }
 
     /// The number of a live tag of this NIC handle.
     pub(crate) fn number(&self, handle: VIP_PROTECTION_HANDLE) -> Result<u32, Error> {
         match handle::split(Kind::Ptag, handle) {
-            Some(parts) if parts.slot == self.slot && self.users.contains_key(&parts.generation) => {
+            Some(parts)
+                if parts.slot == self.slot && self.users.contains_key(&parts.generation) =>
+            {
                 Ok(parts.generation)
             }
             _ => Err(Error::Ptag),

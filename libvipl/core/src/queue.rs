@@ -47,22 +47,34 @@ pub struct Taken {
 impl Taken {
     #[inline(always)]
     fn nothing(result: VIP_RETURN) -> Taken {
-        Taken { result, descriptor: std::ptr::null_mut() }
+        Taken {
+            result,
+            descriptor: std::ptr::null_mut(),
+        }
     }
 
     #[inline(always)]
     fn entry(entry: &vipl_entry) -> Taken {
         let failed = entry.status & VIP_STATUS_ERROR_MASK != 0;
-        let result =
-            if failed { VIP_RETURN::VIP_DESCRIPTOR_ERROR } else { VIP_RETURN::VIP_SUCCESS };
-        Taken { result, descriptor: entry.descriptor }
+        let result = if failed {
+            VIP_RETURN::VIP_DESCRIPTOR_ERROR
+        } else {
+            VIP_RETURN::VIP_SUCCESS
+        };
+        Taken {
+            result,
+            descriptor: entry.descriptor,
+        }
     }
 }
 
 /// One who waits for a completion.
 enum Waiter {
     Thread(u64),
-    Notify { handler: NotifyHandler, context: usize },
+    Notify {
+        handler: NotifyHandler,
+        context: usize,
+    },
 }
 
 /// Handler of VipSendNotify and VipRecvNotify.
@@ -96,7 +108,10 @@ impl WorkQueue {
 
     /// Open notify requests.
     pub(crate) fn notifications(&self) -> usize {
-        self.waiters.iter().filter(|waiter| matches!(waiter, Waiter::Notify { .. })).count()
+        self.waiters
+            .iter()
+            .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
+            .count()
     }
 }
 
@@ -143,7 +158,9 @@ pub fn post(
     memory: VIP_MEM_HANDLE,
 ) -> Result<(), Error> {
     let mut vi = vi::lock(handle)?;
-    if descriptor.addr() % VIP_DESCRIPTOR_ALIGNMENT != 0 || descriptor.is_null() || vi.check_descriptor
+    if !descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
+        || descriptor.is_null()
+        || vi.check_descriptor
     {
         check_descriptor(&mut vi, descriptor, memory)?;
     }
@@ -157,10 +174,20 @@ pub fn post(
     }
     let (queue, _) = vi.queue(which);
     // SAFETY: there is room for it.
-    unsafe { entry(queue, queue.posted).write(vipl_entry { descriptor, memory, status: 0 }) };
+    unsafe {
+        entry(queue, queue.posted).write(vipl_entry {
+            descriptor,
+            memory,
+            status: 0,
+        })
+    };
     queue.posted = queue.posted.wrapping_add(1);
     if vi.abi.state == CONNECTED {
-        let doorbell = if which == Which::Send { vi.post_send } else { vi.post_recv };
+        let doorbell = if which == Which::Send {
+            vi.post_send
+        } else {
+            vi.post_recv
+        };
         // SAFETY: attached and locked.
         unsafe { doorbell(&raw mut vi.abi) };
     } else {
@@ -179,11 +206,15 @@ fn post_unconnected(vi: &mut Vi, which: Which) {
 }
 
 #[cold]
-fn check_descriptor(vi: &mut Vi, descriptor: *mut VIP_DESCRIPTOR, memory: u32) -> Result<(), Error> {
+fn check_descriptor(
+    vi: &mut Vi,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: u32,
+) -> Result<(), Error> {
     if descriptor.is_null() {
         return Err(Error::InvalidParameter);
     }
-    let aligned = descriptor.addr() % VIP_DESCRIPTOR_ALIGNMENT == 0;
+    let aligned = descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT);
     let registered = !vi.check_descriptor
         || (aligned && vi::descriptor_is_registered(vi, descriptor.addr() as u64, memory));
     if aligned && registered {
@@ -204,10 +235,17 @@ fn bad_descriptor(vi: &mut Vi, descriptor: *mut VIP_DESCRIPTOR) -> Error {
 fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<(), Error> {
     let max = vi.nic.info.descriptors_max;
     let (queue, own) = vi.queue(which);
-    let room = if own.room == 0 { RING_FIRST.min(max) } else { own.room * 2 };
+    let room = if own.room == 0 {
+        RING_FIRST.min(max)
+    } else {
+        own.room * 2
+    };
     if room > max {
-        let opcode =
-            if which == Which::Send { VIP_STATUS_OP_SEND } else { VIP_STATUS_OP_RECEIVE };
+        let opcode = if which == Which::Send {
+            VIP_STATUS_OP_SEND
+        } else {
+            VIP_STATUS_OP_RECEIVE
+        };
         vi.raise(VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN, opcode, descriptor);
         return Err(Error::Resource);
     }
@@ -220,7 +258,11 @@ fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<()
     let mut number = queue.taken;
     while number != queue.posted {
         // SAFETY: both rings have room for every entry in use.
-        unsafe { entries.add((number & (room - 1)) as usize).write(*entry(queue, number)) };
+        unsafe {
+            entries
+                .add((number & (room - 1)) as usize)
+                .write(*entry(queue, number))
+        };
         number = number.wrapping_add(1);
     }
     free_ring(queue);
@@ -271,7 +313,9 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
 pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
     let deadline = clock::deadline(timeout);
     let invalid = Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
-    let Ok(mut vi) = vi::lock(handle) else { return invalid };
+    let Ok(mut vi) = vi::lock(handle) else {
+        return invalid;
+    };
     if vi.queue(which).1.cq.is_some() {
         return invalid;
     }
@@ -327,7 +371,8 @@ fn leave_line(slot: &'static Slot<Vi>, generation: u32, which: Which, ticket: u6
     if let Some(taken) = claim(own, ticket) {
         return taken;
     }
-    own.waiters.retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+    own.waiters
+        .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
     queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
     Taken::nothing(VIP_RETURN::VIP_TIMEOUT)
 }
@@ -347,7 +392,10 @@ pub fn notify(
     vi.nic.clone().events.start(&vi.nic)?;
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
-    own.waiters.push_back(Waiter::Notify { handler, context: context.addr() });
+    own.waiters.push_back(Waiter::Notify {
+        handler,
+        context: context.addr(),
+    });
     queue.signal = 1;
     vi.nic.events.watch(1, &vi.nic);
     vi.set_watch();
@@ -380,7 +428,9 @@ fn serve_line(vi: &mut Vi, which: Which) {
     let mut notified = Vec::new();
     let (queue, own) = vi.queue(which);
     while queue.completed != queue.taken {
-        let Some(waiter) = own.waiters.pop_front() else { break };
+        let Some(waiter) = own.waiters.pop_front() else {
+            break;
+        };
         let entry = take(queue);
         match waiter {
             Waiter::Thread(ticket) => {
@@ -423,7 +473,8 @@ fn flush_queue(vi: &mut Vi, which: Which) {
         let place = entry(queue, queue.completed);
         // SAFETY: inside the ring, and posted.
         let posted = unsafe { *place };
-        let status = VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR | opcode(which, posted.descriptor);
+        let status =
+            VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR | opcode(which, posted.descriptor);
         // A descriptor whose memory is registered no more is not written (spec §10.5).
         if !check || mem::covers(nic, posted.memory, posted.descriptor.addr() as u64, 32, tag) {
             write_flushed(posted.descriptor, which, status);
@@ -443,7 +494,8 @@ fn opcode(which: Which, descriptor: *mut VIP_DESCRIPTOR) -> u32 {
         return VIP_STATUS_OP_RECEIVE;
     }
     // SAFETY: a program's descriptor; a fault is caught.
-    let control = unsafe { vipl_guard::load_descriptor(descriptor.cast()) }.map_or(0, |i| i.control);
+    let control =
+        unsafe { vipl_guard::load_descriptor(descriptor.cast()) }.map_or(0, |i| i.control);
     match control & VIP_CONTROL_OP_MASK {
         VIP_CONTROL_OP_RDMAWRITE => VIP_STATUS_OP_RDMA_WRITE,
         VIP_CONTROL_OP_RDMAREAD => VIP_STATUS_OP_RDMA_READ,

@@ -81,7 +81,10 @@ impl Settings {
     pub(crate) fn load() -> Settings {
         // SAFETY: no arguments; reads the auxiliary vector.
         let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-        let mut settings = Settings { secure, ..Settings::default() };
+        let mut settings = Settings {
+            secure,
+            ..Settings::default()
+        };
         for path in config_paths(secure) {
             if let Ok(text) = std::fs::read_to_string(&path) {
                 settings.read_file(&path.display().to_string(), &text);
@@ -118,7 +121,9 @@ impl Settings {
                     for (name, target) in map {
                         match target.as_str() {
                             Some(target) => self.file_device_map.push((name, target.to_owned())),
-                            None => self.problems.push(format!("{path}: device_map.{name} is not a string")),
+                            None => self
+                                .problems
+                                .push(format!("{path}: device_map.{name} is not a string")),
                         }
                     }
                 }
@@ -138,12 +143,15 @@ impl Settings {
             toml::Value::Integer(number) => number.to_string(),
             toml::Value::Boolean(truth) => truth.to_string(),
             _ => {
-                self.problems.push(format!("{path}: {name} must be a string, a number or a boolean"));
+                self.problems.push(format!(
+                    "{path}: {name} must be a string, a number or a boolean"
+                ));
                 return;
             }
         };
         if !name.contains('.') && declared(&name).is_none() {
-            self.problems.push(format!("{path}: there is no setting {name}"));
+            self.problems
+                .push(format!("{path}: there is no setting {name}"));
             return;
         }
         self.values.insert(name, (text, Source::File));
@@ -151,7 +159,9 @@ impl Settings {
 
     fn read_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
         for (key, value) in variables {
-            let Some(name) = key.strip_prefix("VIPL_") else { continue };
+            let Some(name) = key.strip_prefix("VIPL_") else {
+                continue;
+            };
             let name = name.to_ascii_lowercase();
             if matches!(name.as_str(), "config" | "library" | "device") {
                 continue;
@@ -159,11 +169,15 @@ impl Settings {
             let known = DECLARED.iter().find(|setting| {
                 setting.name == name
                     || setting.name.replace('.', "_") == name
-                    || setting.name.split_once('.').is_some_and(|(_, last)| last == name)
+                    || setting
+                        .name
+                        .split_once('.')
+                        .is_some_and(|(_, last)| last == name)
             });
             match known {
                 Some(setting) => {
-                    self.values.insert(setting.name.to_owned(), (value, Source::Environment));
+                    self.values
+                        .insert(setting.name.to_owned(), (value, Source::Environment));
                 }
                 // A plug-in that is not part of the project: VIPL_PLUGIN_KEY.
                 None => {
@@ -171,7 +185,8 @@ impl Settings {
                         let full = format!("{plugin}.{rest}");
                         self.values.insert(full, (value, Source::Environment));
                     }
-                    self.problems.push(format!("{key} is not a setting of this library"));
+                    self.problems
+                        .push(format!("{key} is not a setting of this library"));
                 }
             }
         }
@@ -192,7 +207,9 @@ impl Settings {
 
     /// Where the value came from.
     pub(crate) fn source(&self, name: &str) -> Source {
-        self.values.get(name).map_or(Source::Default, |(_, source)| *source)
+        self.values
+            .get(name)
+            .map_or(Source::Default, |(_, source)| *source)
     }
 
     fn truth(&self, name: &str) -> bool {
@@ -206,7 +223,9 @@ impl Settings {
     /// A number, within bounds.
     pub(crate) fn number(&self, name: &str, range: std::ops::RangeInclusive<u64>) -> u64 {
         let text = self.text(name);
-        let default = declared(name).and_then(|setting| setting.default.parse().ok()).unwrap_or(0);
+        let default = declared(name)
+            .and_then(|setting| setting.default.parse().ok())
+            .unwrap_or(0);
         match text.parse::<u64>() {
             Ok(number) if range.contains(&number) => number,
             _ => {
@@ -223,7 +242,11 @@ impl Settings {
 
     /// A leniency of the compatible mode: its own setting, else the mode decides (spec §17).
     fn lenient(&self, name: &str) -> bool {
-        if self.given(name).is_some() { self.truth(name) } else { !self.strict() }
+        if self.given(name).is_some() {
+            self.truth(name)
+        } else {
+            !self.strict()
+        }
     }
 
     pub(crate) fn strict(&self) -> bool {
@@ -243,7 +266,11 @@ impl Settings {
     }
     pub(crate) fn check_descriptor_memory(&self) -> bool {
         let name = "check_descriptor_memory";
-        if self.given(name).is_some() { self.truth(name) } else { self.strict() }
+        if self.given(name).is_some() {
+            self.truth(name)
+        } else {
+            self.strict()
+        }
     }
     pub(crate) fn connect_grace_ms(&self) -> u64 {
         self.by_mode("connect_grace_ms")
@@ -252,7 +279,11 @@ impl Settings {
         self.by_mode("disconnect_notice_ms")
     }
     fn by_mode(&self, name: &str) -> u64 {
-        if self.strict() && self.given(name).is_none() { 0 } else { self.number(name, 0..=3_600_000) }
+        if self.strict() && self.given(name).is_none() {
+            0
+        } else {
+            self.number(name, 0..=3_600_000)
+        }
     }
     pub(crate) fn on_bug_abort(&self) -> bool {
         self.text("on_bug") == "abort"
@@ -278,7 +309,10 @@ fn config_paths(secure: bool) -> Vec<PathBuf> {
         if let Some(path) = std::env::var_os("VIPL_CONFIG") {
             return vec![path.into()];
         }
-        match (std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME")) {
+        match (
+            std::env::var_os("XDG_CONFIG_HOME"),
+            std::env::var_os("HOME"),
+        ) {
             (Some(config), _) if !config.is_empty() => {
                 paths.push(PathBuf::from(config).join("vipl/vipl.conf"));
             }
@@ -296,7 +330,9 @@ mod tests {
 
     fn from_environment(variables: &[(&str, &str)]) -> Settings {
         let mut settings = Settings::default();
-        let owned = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let owned = variables
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         settings.read_environment(owned);
         settings
     }
@@ -324,7 +360,10 @@ mod tests {
         assert!(settings.strict());
         assert_eq!(settings.number("spin_us", 0..=100), 7);
         assert_eq!(settings.text("loopback.single_copy"), "false");
-        assert_eq!(settings.file_device_map, [("via_eth0".to_owned(), "loopback:".to_owned())]);
+        assert_eq!(
+            settings.file_device_map,
+            [("via_eth0".to_owned(), "loopback:".to_owned())]
+        );
         settings.read_environment([("VIPL_STRICT".to_owned(), "no".to_owned())].into_iter());
         assert!(!settings.strict());
         assert_eq!(settings.source("strict"), Source::Environment);

@@ -13,7 +13,9 @@ pub(crate) fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Re
         libc::sigdelset(&raw mut all, libc::SIGSEGV);
         libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let started = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         started.map(drop)
     }

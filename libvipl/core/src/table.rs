@@ -126,7 +126,11 @@ struct FreeState {
 impl Free {
     /// Nothing in use. `seed` makes the generations of different processes differ.
     pub(crate) fn new(seed: u32) -> Self {
-        Free(Mutex::new(FreeState { free: Vec::new(), used: 0, generation: seed }))
+        Free(Mutex::new(FreeState {
+            free: Vec::new(),
+            used: 0,
+            generation: seed,
+        }))
     }
 }
 
@@ -138,19 +142,28 @@ pub(crate) struct Table<T: 'static> {
 
 impl<T: Send> Table<T> {
     pub(crate) const fn new(kind: Kind) -> Self {
-        Table { kind, chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS] }
+        Table {
+            kind,
+            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+        }
     }
 
     /// The slot that a handle names, whatever is in it now.
     #[inline(always)]
     pub(crate) fn slot(&self, handle: *mut c_void) -> Option<(&'static Slot<T>, u32)> {
         let parts = handle::split(self.kind, handle)?;
-        let chunk = self.chunks.get(parts.slot as usize / CHUNK)?.load(Ordering::Acquire);
+        let chunk = self
+            .chunks
+            .get(parts.slot as usize / CHUNK)?
+            .load(Ordering::Acquire);
         if chunk.is_null() {
             return None;
         }
         // SAFETY: chunks have CHUNK slots and are never unmapped.
-        Some((unsafe { &*chunk.add(parts.slot as usize % CHUNK) }, parts.generation))
+        Some((
+            unsafe { &*chunk.add(parts.slot as usize % CHUNK) },
+            parts.generation,
+        ))
     }
 
     /// Locks the object that a handle names; `None` when the handle is stale or never was one.
@@ -188,7 +201,10 @@ impl<T: Send> Table<T> {
             }
         };
         state.generation = state.generation.wrapping_add(1);
-        let parts = Parts { generation: handle::generation(state.generation), slot };
+        let parts = Parts {
+            generation: handle::generation(state.generation),
+            slot,
+        };
         let (slot, _) = self.slot(handle::join(self.kind, parts))?;
         Some((slot, parts))
     }

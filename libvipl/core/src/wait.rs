@@ -55,9 +55,10 @@ pub(crate) fn step<R>(
     let left = match (&result, deadline) {
         (Some(_), _) => 0,
         (None, None) => u64::MAX,
-        (None, Some(end)) => {
-            end.saturating_duration_since(Instant::now()).as_nanos().min(u64::MAX.into()) as u64
-        }
+        (None, Some(end)) => end
+            .saturating_duration_since(Instant::now())
+            .as_nanos()
+            .min(u64::MAX.into()) as u64,
     };
     // SAFETY: as above; every `arm` is followed by one `sleep`.
     unsafe { sleep(nic.abi(), epoch, left) };

@@ -23,7 +23,11 @@ struct Slot {
 /// One range per library or plug-in that has the routines.
 const RANGES_MAX: usize = 64;
 static RANGES: [Slot; RANGES_MAX] = [const {
-    Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), fixup: AtomicUsize::new(0) }
+    Slot {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        fixup: AtomicUsize::new(0),
+    }
 }; RANGES_MAX];
 
 /// Adds a range; `false` when the table is full.
@@ -32,7 +36,10 @@ pub fn register(range: Range) -> bool {
         return true;
     }
     for slot in &RANGES {
-        match slot.start.compare_exchange(0, range.start, Ordering::AcqRel, Ordering::Acquire) {
+        match slot
+            .start
+            .compare_exchange(0, range.start, Ordering::AcqRel, Ordering::Acquire)
+        {
             Ok(_) => {
                 slot.fixup.store(range.fixup, Ordering::Relaxed);
                 // Release: a handler that sees the end sees the fixup too.
@@ -82,15 +89,16 @@ mod fault {
         let index = usize::from(signal == libc::SIGBUS);
         let before = BEFORE[index].load(Ordering::Acquire);
         // SAFETY: set before the handler was installed, never freed.
-        let Some(before) = (unsafe { before.as_ref() }) else { return };
+        let Some(before) = (unsafe { before.as_ref() }) else {
+            return;
+        };
         match before.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => {
                 // SAFETY: puts the old disposition back; the instruction then faults again.
                 unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
             }
             handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-                type Action =
-                    extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+                type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
                 // SAFETY: SA_SIGINFO says that the handler has this signature.
                 let handler: Action = unsafe { std::mem::transmute(handler) };
                 handler(signal, info, context);

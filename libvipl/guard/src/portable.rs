@@ -6,7 +6,11 @@ use crate::{Fault, Image, Range, Segment};
 
 /// An empty range: nothing to register.
 pub fn range() -> Range {
-    Range { start: 0, end: 0, fixup: 0 }
+    Range {
+        start: 0,
+        end: 0,
+        fixup: 0,
+    }
 }
 
 /// Copies `bytes` bytes.

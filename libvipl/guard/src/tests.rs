@@ -25,7 +25,10 @@ fn every_length_is_copied_exactly() {
         // SAFETY: both ranges are ours.
         unsafe { copy(to.as_mut_ptr(), from.as_ptr(), length) }.unwrap();
         assert_eq!(&to[..length], &from[..length], "length {length}");
-        assert!(to[length..].iter().all(|&byte| byte == 0xEE), "length {length}");
+        assert!(
+            to[length..].iter().all(|&byte| byte == 0xEE),
+            "length {length}"
+        );
     }
 }
 
@@ -39,9 +42,17 @@ fn bad_addresses_are_errors() {
     // SAFETY: faults are what is tested; the memory is nobody else's.
     unsafe {
         for length in [1, 2, 5, 8, 9, 16, 17, 32, 33, 100, 767, 768, 5000] {
-            assert_eq!(copy(good, none, length), Err(Fault), "from, length {length}");
+            assert_eq!(
+                copy(good, none, length),
+                Err(Fault),
+                "from, length {length}"
+            );
             assert_eq!(copy(none, good, length), Err(Fault), "to, length {length}");
-            assert_eq!(copy(read_only, good, length), Err(Fault), "read only, length {length}");
+            assert_eq!(
+                copy(read_only, good, length),
+                Err(Fault),
+                "read only, length {length}"
+            );
             assert_eq!(copy(good, read_only, length), Ok(()), "length {length}");
         }
         assert_eq!(load_descriptor(none), Err(Fault));
@@ -68,7 +79,11 @@ fn a_descriptor_is_read_field_by_field() {
         let image = load_descriptor(raw).unwrap();
         assert_eq!((image.seg_count, image.control), (2, 5));
         assert_eq!((image.immediate, image.length), (0xDEAD, 4096));
-        let first = Segment { address: 0x1234_5678_9ABC, handle: 77, length: 4096 };
+        let first = Segment {
+            address: 0x1234_5678_9ABC,
+            handle: 77,
+            length: 4096,
+        };
         assert_eq!(image.first, first);
         complete(raw, 9, 8, 1).unwrap();
         assert_eq!(raw.add(20).cast::<u32>().read(), 9);

@@ -130,7 +130,11 @@ fn checked(result: u32) -> Result<(), Fault> {
 pub fn range() -> Range {
     let first = &raw const vipl_guard_first as usize;
     let last = &raw const vipl_guard_last as usize;
-    Range { start: first, end: last, fixup: last }
+    Range {
+        start: first,
+        end: last,
+        fixup: last,
+    }
 }
 
 /// Copies `bytes` bytes; after a fault some of them may have been copied.
@@ -176,7 +180,11 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
         control: control as u16,
         immediate,
         length,
-        first: Segment { address, handle, length: segment_length },
+        first: Segment {
+            address,
+            handle,
+            length: segment_length,
+        },
     })
 }
 

@@ -116,9 +116,8 @@ pub struct vipl_plugin {
     /// Feature bits the host may ignore.
     pub optional: u64,
     /// Called once per process. `out->size` is the host's; the plug-in sets its own, if smaller.
-    pub init: Option<
-        unsafe extern "C" fn(host: *const vipl_host, out: *mut vipl_provider) -> c_int,
-    >,
+    pub init:
+        Option<unsafe extern "C" fn(host: *const vipl_host, out: *mut vipl_provider) -> c_int>,
 }
 // SAFETY: constant data.
 unsafe impl Sync for vipl_plugin {}

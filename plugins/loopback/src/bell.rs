@@ -66,7 +66,15 @@ impl Bell {
         self.ring.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the futex is in memory that both map.
         unsafe {
-            libc::syscall(libc::SYS_futex, self.ring.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
+            libc::syscall(
+                libc::SYS_futex,
+                self.ring.as_ptr(),
+                libc::FUTEX_WAKE,
+                i32::MAX,
+                0,
+                0,
+                0,
+            );
         }
     }
 
@@ -120,7 +128,11 @@ impl Bell {
             tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
             tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
         };
-        let limit = if timeout_ns == u64::MAX { std::ptr::null() } else { &raw const time };
+        let limit = if timeout_ns == u64::MAX {
+            std::ptr::null()
+        } else {
+            &raw const time
+        };
         // SAFETY: the futex is in memory that both map; the time is valid.
         unsafe {
             libc::syscall(

@@ -5,8 +5,8 @@
 //! for it, so it works when the ring is full.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use vipl_abi::*;
@@ -55,14 +55,19 @@ pub(crate) fn attach(
     connection: &vipl_connection,
 ) -> Result<Box<Link>, Status> {
     let failed = |error: std::io::Error| {
-        Host::get().log(VIPL_LOG_ERROR, &format!("loopback: cannot map a connection: {error}"));
+        Host::get().log(
+            VIPL_LOG_ERROR,
+            &format!("loopback: cannot map a connection: {error}"),
+        );
         Status::Resource
     };
     if (connection.segment_bytes as usize) < SEGMENT {
         return Err(failed(std::io::Error::other("the segment is too small")));
     }
     let segment = Mapping::open(connection.segment_fd, SEGMENT, true).map_err(failed)?;
-    let partner_nic = nic.partner(connection.partner_nic, connection.partner_fds).map_err(failed)?;
+    let partner_nic = nic
+        .partner(connection.partner_nic, connection.partner_fds)
+        .map_err(failed)?;
     // SAFETY: the mapping lives in the link, behind the view.
     let ends = unsafe { Ends::new(segment.base(), connection.side) };
     let posted_base = port.completed(Queue::Recv);
@@ -139,8 +144,10 @@ fn introduce(link: &Link, port: &Port) {
     }
     own.pid.store(std::process::id(), Ordering::Relaxed);
     own.ptag.store(port.vi().ptag, Ordering::Relaxed);
-    own.probe_at.store(PROBE.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
-    own.probe.store(PROBE.load(Ordering::Relaxed), Ordering::Relaxed);
+    own.probe_at
+        .store(PROBE.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
+    own.probe
+        .store(PROBE.load(Ordering::Relaxed), Ordering::Relaxed);
     own.posted.store(link.posted_count(port), Ordering::Relaxed);
     // Release: whoever sees it sees the line.
     own.attached.store(1, Ordering::Release);
@@ -159,7 +166,7 @@ impl Link {
         fence(Ordering::SeqCst);
         let copying = &self.ends.partner().copying;
         let before = copying.load(Ordering::SeqCst);
-        if before % 2 == 0 || self.partner_dead {
+        if before.is_multiple_of(2) || self.partner_dead {
             return;
         }
         let end = Instant::now() + COPY_TIME_MAX;
@@ -172,7 +179,10 @@ impl Link {
     #[cold]
     pub(crate) fn close(&self, reason: Closed) {
         // What was received counts as received, whoever looks at the reason first.
-        self.ends.own().consumed.store(self.arrived, Ordering::Release);
+        self.ends
+            .own()
+            .consumed
+            .store(self.arrived, Ordering::Release);
         let closed = &self.ends.own().closed;
         let first = closed.compare_exchange(0, reason.0, Ordering::SeqCst, Ordering::SeqCst);
         if first.is_ok() {
@@ -202,15 +212,30 @@ impl Link {
             Closed::DISCONNECTED => self.die(port, Closed::LOST, VIPL_CAUSE_DISCONNECTED, 0),
             Closed::RECEIVE_FAILED => {
                 let told = self.blame_first(port, receive_failure(port));
-                self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
+                self.die(
+                    port,
+                    Closed::LOST,
+                    if told { VIPL_CAUSE_TOLD } else { lost },
+                    0,
+                );
             }
             Closed::TARGET_REFUSED => {
                 let told = self.blame_first(port, VIP_STATUS_RDMA_PROT_ERROR);
-                self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
+                self.die(
+                    port,
+                    Closed::LOST,
+                    if told { VIPL_CAUSE_TOLD } else { lost },
+                    0,
+                );
             }
             Closed::SENDER_FAULT => {
                 let told = self.blame_first(port, VIP_STATUS_PROTECTION_ERROR);
-                self.die(port, Closed::LOST, if told { VIPL_CAUSE_TOLD } else { lost }, 0);
+                self.die(
+                    port,
+                    Closed::LOST,
+                    if told { VIPL_CAUSE_TOLD } else { lost },
+                    0,
+                );
             }
             Closed::WRITE_REFUSED => {
                 let cause = code(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT);
@@ -258,7 +283,11 @@ impl Link {
             self.partner_closed(port, closed);
         } else if port.is_connected() {
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
-            let cause = if orderly { VIPL_CAUSE_DISCONNECTED } else { lost };
+            let cause = if orderly {
+                VIPL_CAUSE_DISCONNECTED
+            } else {
+                lost
+            };
             self.die(port, Closed::LOST, cause, 0);
         }
     }

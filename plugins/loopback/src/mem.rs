@@ -3,8 +3,8 @@
 use std::sync::atomic::{Ordering, fence};
 
 use vipl_guard::Segment;
-use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
 use vipl_plugin_sdk::Host;
+use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
 
 use crate::nic::LoopbackNic;
 use crate::vi::Link;
@@ -78,8 +78,10 @@ impl Link {
             return;
         }
         let pid = partner.pid.load(Ordering::Relaxed) as i32;
-        let (at, value) =
-            (partner.probe_at.load(Ordering::Relaxed), partner.probe.load(Ordering::Relaxed));
+        let (at, value) = (
+            partner.probe_at.load(Ordering::Relaxed),
+            partner.probe.load(Ordering::Relaxed),
+        );
         // The partner writes its line itself: who it is, the agent and this process's own list tell.
         let known = pid as u32 == self.partner_pid;
         self.reach = if !nic.single_copy {
@@ -116,8 +118,16 @@ impl Link {
         remote: &[Segment],
         mut permitted: impl FnMut() -> bool,
     ) -> Result<u64, CopyError> {
-        let (mut local, mut remote) =
-            (Cursor { segments: local, offset: 0 }, Cursor { segments: remote, offset: 0 });
+        let (mut local, mut remote) = (
+            Cursor {
+                segments: local,
+                offset: 0,
+            },
+            Cursor {
+                segments: remote,
+                offset: 0,
+            },
+        );
         let mut total = 0;
         loop {
             self.announce_copy();
@@ -149,28 +159,51 @@ impl Link {
 
 fn probe(pid: i32, at: u64) -> Option<u64> {
     let mut value = 0u64;
-    let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
-    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(at as usize), iov_len: 8 };
+    let local = libc::iovec {
+        iov_base: (&raw mut value).cast(),
+        iov_len: 8,
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
+        iov_len: 8,
+    };
     // SAFETY: one local word; the kernel checks the remote one.
     let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
     (read == 8).then_some(value)
 }
 
-fn copy_within(way: Way, local: &mut Cursor<'_>, remote: &mut Cursor<'_>) -> Result<u64, CopyError> {
-    let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else { return Ok(0) };
+fn copy_within(
+    way: Way,
+    local: &mut Cursor<'_>,
+    remote: &mut Cursor<'_>,
+) -> Result<u64, CopyError> {
+    let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else {
+        return Ok(0);
+    };
     let mut done = 0;
     while done < bytes {
         let (far, piece) = remote.next(bytes - done).ok_or(CopyError::Fault)?;
         let pointer = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
         let (near, far) = (pointer(near + done), pointer(far));
-        let (to, from) = if way == Way::Fetch { (near, far) } else { (far, near) };
+        let (to, from) = if way == Way::Fetch {
+            (near, far)
+        } else {
+            (far, near)
+        };
         // The last eight bytes become visible after all others (spec §5.4).
-        let (body, tail) = if piece > 8 { (piece - 8, 8) } else { (0, piece) };
+        let (body, tail) = if piece > 8 {
+            (piece - 8, 8)
+        } else {
+            (0, piece)
+        };
         // SAFETY: program memory of this process; faults are caught.
         unsafe {
             vipl_guard::copy(to, from, body as usize)
                 .and_then(|()| {
-                    let (to, from) = (to.wrapping_add(body as usize), from.wrapping_add(body as usize));
+                    let (to, from) = (
+                        to.wrapping_add(body as usize),
+                        from.wrapping_add(body as usize),
+                    );
                     vipl_guard::copy(to, from, tail as usize)
                 })
                 .map_err(|_| CopyError::Fault)?;
@@ -187,13 +220,18 @@ fn copy_across(
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
 ) -> Result<u64, CopyError> {
-    const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    const EMPTY: libc::iovec = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
     let mut near = [EMPTY; PIECES_MAX];
     let mut far = [EMPTY; PIECES_MAX + 1];
     let (mut near_count, mut far_count) = (0, 0);
     let mut bytes = 0;
     while near_count < PIECES_MAX && bytes < CALL_BYTES_MAX {
-        let Some((at, length)) = local.next(CALL_BYTES_MAX - bytes) else { break };
+        let Some((at, length)) = local.next(CALL_BYTES_MAX - bytes) else {
+            break;
+        };
         near[near_count] = iovec(at, length);
         near_count += 1;
         bytes += length;
@@ -204,7 +242,15 @@ fn copy_across(
     let mut matched = 0;
     while matched < bytes {
         if far_count == PIECES_MAX {
-            return copy_rest(pid, way, &near[..near_count], &far[..far_count], matched, bytes, remote);
+            return copy_rest(
+                pid,
+                way,
+                &near[..near_count],
+                &far[..far_count],
+                matched,
+                bytes,
+                remote,
+            );
         }
         let (at, length) = remote.next(bytes - matched).ok_or(CopyError::Fault)?;
         far[far_count] = iovec(at, length);
@@ -237,18 +283,36 @@ fn copy_rest(
     let mut matched = matched;
     while matched < bytes {
         let (address, length) = remote.next(bytes - matched).ok_or(CopyError::Fault)?;
-        far.push(Segment { address, handle: 0, length: length as u32 });
+        far.push(Segment {
+            address,
+            handle: 0,
+            length: length as u32,
+        });
         matched += length;
     }
-    let (mut near, mut far) =
-        (Cursor { segments: &near, offset: 0 }, Cursor { segments: &far, offset: 0 });
+    let (mut near, mut far) = (
+        Cursor {
+            segments: &near,
+            offset: 0,
+        },
+        Cursor {
+            segments: &far,
+            offset: 0,
+        },
+    );
     let mut done = 0;
     while done < bytes {
         let (at, length) = near.next(CALL_BYTES_MAX).ok_or(CopyError::Fault)?;
         let mut part = 0;
         while part < length {
             let (there, piece) = far.next(length - part).ok_or(CopyError::Fault)?;
-            call(pid, way, &[iovec(at + part, piece)], &[iovec(there, piece)], piece)?;
+            call(
+                pid,
+                way,
+                &[iovec(at + part, piece)],
+                &[iovec(there, piece)],
+                piece,
+            )?;
             part += piece;
         }
         done += length;
@@ -294,29 +358,36 @@ fn call(
             }
         }
     };
-    if copied == bytes as isize { Ok(()) } else { Err(CopyError::Fault) }
+    if copied == bytes as isize {
+        Ok(())
+    } else {
+        Err(CopyError::Fault)
+    }
 }
 
 /// Whether this side's own memory can be accessed, page by page: tells whose fault a failed copy was.
 pub(crate) fn is_accessible(segments: &[Segment], write: bool) -> bool {
-    segments.iter().filter(|segment| segment.length > 0).all(|segment| {
-        let end = segment.address + u64::from(segment.length);
-        let mut at = segment.address;
-        while at < end {
-            let place = std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-            let mut byte = 0u8;
-            // SAFETY: faults are caught; the byte is written back as it was read.
-            let accessible = unsafe {
-                vipl_guard::copy(&raw mut byte, place, 1).is_ok()
-                    && (!write || vipl_guard::copy(place, &raw const byte, 1).is_ok())
-            };
-            if !accessible {
-                return false;
+    segments
+        .iter()
+        .filter(|segment| segment.length > 0)
+        .all(|segment| {
+            let end = segment.address + u64::from(segment.length);
+            let mut at = segment.address;
+            while at < end {
+                let place = std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
+                let mut byte = 0u8;
+                // SAFETY: faults are caught; the byte is written back as it was read.
+                let accessible = unsafe {
+                    vipl_guard::copy(&raw mut byte, place, 1).is_ok()
+                        && (!write || vipl_guard::copy(place, &raw const byte, 1).is_ok())
+                };
+                if !accessible {
+                    return false;
+                }
+                at = (at & !4095) + 4096;
             }
-            at = (at & !4095) + 4096;
-        }
-        true
-    })
+            true
+        })
 }
 
 #[cfg(test)]
@@ -329,7 +400,11 @@ mod tests {
             .map(|&length| {
                 let address = memory[at..].as_ptr().expose_provenance() as u64;
                 at += length;
-                Segment { address, handle: 0, length: length as u32 }
+                Segment {
+                    address,
+                    handle: 0,
+                    length: length as u32,
+                }
             })
             .collect()
     }
@@ -343,8 +418,14 @@ mod tests {
             let local = segments(&from, &[1, 0, 700, 4299]);
             let remote = segments(&to, &(0..100).map(|_| 50).collect::<Vec<_>>());
             let (mut near, mut far) = (
-                Cursor { segments: &local, offset: 0 },
-                Cursor { segments: &remote, offset: 0 },
+                Cursor {
+                    segments: &local,
+                    offset: 0,
+                },
+                Cursor {
+                    segments: &remote,
+                    offset: 0,
+                },
             );
             loop {
                 let bytes = if across {

@@ -12,12 +12,12 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
 use vipl_plugin_sdk::{Host, Nic, Status};
 
+use crate::NAME;
 use crate::bell::Bell;
 use crate::ring::SEGMENT;
 use crate::shm::{self, Mapping};
 use crate::vi::LoopbackVi;
 use crate::watch::Watch;
-use crate::NAME;
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;
@@ -28,8 +28,7 @@ const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
 /// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
 const REGISTER_BYTES_MIN: u64 = 64 << 20;
 /// Levels on which RDMA Read works.
-pub(crate) const READ_LEVELS: u16 =
-    VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
 
 /// What a NIC shares with its partners, as this process maps it.
 pub(crate) struct SharedNic {
@@ -46,7 +45,10 @@ impl SharedNic {
 
     /// The regions of this NIC.
     pub(crate) fn table(&self) -> Table {
-        Table { regions: self.regions.base().cast(), count: REGIONS_MAX }
+        Table {
+            regions: self.regions.base().cast(),
+            count: REGIONS_MAX,
+        }
     }
 }
 
@@ -74,7 +76,9 @@ pub struct LoopbackNic {
 }
 
 fn number(key: &std::ffi::CStr, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
-    let Some(text) = Host::get().setting(NAME, key) else { return default };
+    let Some(text) = Host::get().setting(NAME, key) else {
+        return default;
+    };
     match text.parse() {
         Ok(value) if range.contains(&value) => value,
         _ => {
@@ -123,7 +127,10 @@ impl LoopbackNic {
     ) -> Result<LoopbackNic, Status> {
         let address = address(argument)?;
         let failed = |error: std::io::Error| {
-            Host::get().log(VIPL_LOG_ERROR, &format!("loopback: no shared memory: {error}"));
+            Host::get().log(
+                VIPL_LOG_ERROR,
+                &format!("loopback: no shared memory: {error}"),
+            );
             Status::Resource
         };
         let bell_fd = shm::create(BELL_BYTES).map_err(failed)?;
@@ -157,7 +164,10 @@ impl LoopbackNic {
 
     /// A partner's NIC, mapped once however many connections lead there.
     pub(crate) fn partner(&self, name: u64, fds: [i32; 2]) -> std::io::Result<Arc<SharedNic>> {
-        let mut partners = self.partners.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut partners = self
+            .partners
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner());
         if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
             return Ok(known);
         }
@@ -177,7 +187,11 @@ impl LoopbackNic {
 }
 
 fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
-    let name = if argument.is_empty() { "via_lo".to_owned() } else { format!("loopback:{argument}") };
+    let name = if argument.is_empty() {
+        "via_lo".to_owned()
+    } else {
+        format!("loopback:{argument}")
+    };
     for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
         *to = from as std::ffi::c_char;
     }

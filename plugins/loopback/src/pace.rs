@@ -36,11 +36,19 @@ impl Link {
     /// Takes a measurement into account and publishes it when it has changed by an eighth.
     pub(crate) fn note(&self, road: Road, ticks: u64, bytes: u32) {
         let own = self.ends.own();
-        let cost = if road == Road::Ring { &own.ring_cost } else { &own.kernel_cost };
+        let cost = if road == Road::Ring {
+            &own.ring_cost
+        } else {
+            &own.kernel_cost
+        };
         let fresh = (ticks << 16) / u64::from(bytes.max(1));
         let fresh = fresh.clamp(1, u64::from(u32::MAX >> 3)) as u32;
         let known = cost.load(Ordering::Relaxed);
-        let next = if known == 0 { fresh } else { known - known / 4 + fresh / 4 };
+        let next = if known == 0 {
+            fresh
+        } else {
+            known - known / 4 + fresh / 4
+        };
         if known.abs_diff(next) > known / 8 {
             cost.store(next.max(1), Ordering::Relaxed);
         }
@@ -60,7 +68,11 @@ impl Link {
         let ring = self.ends.partner().ring_cost.load(Ordering::Relaxed);
         let kernel = self.ends.own().kernel_cost.load(Ordering::Relaxed);
         let road = self.choose(ring, kernel);
-        if road == Road::Ring && !self.partner_polls() { Road::Kernel } else { road }
+        if road == Road::Ring && !self.partner_polls() {
+            Road::Kernel
+        } else {
+            road
+        }
     }
 
     fn choose(&mut self, ring: u32, kernel: u32) -> Road {
@@ -68,14 +80,19 @@ impl Link {
         match (ring, kernel) {
             (_, 0) => Road::Kernel,
             (0, _) => Road::Ring,
-            _ if (ring < kernel) != (self.large % TRY_PERIOD == 0) => Road::Ring,
+            _ if (ring < kernel) != self.large.is_multiple_of(TRY_PERIOD) => Road::Ring,
             _ => Road::Kernel,
         }
     }
 
     /// Whether the partner's program looks at the connection right now.
     fn partner_polls(&self) -> bool {
-        let question = self.ends.own().asked.load(Ordering::Relaxed).wrapping_add(1);
+        let question = self
+            .ends
+            .own()
+            .asked
+            .load(Ordering::Relaxed)
+            .wrapping_add(1);
         self.ends.own().asked.store(question, Ordering::Release);
         let start = ticks();
         while ticks().wrapping_sub(start) < ANSWER_TICKS {

@@ -116,7 +116,10 @@ impl Link {
     #[inline(always)]
     fn acknowledge(&self) {
         // Release: the payload of these slots has been read.
-        self.ends.own().consumed.store(self.arrived, Ordering::Release);
+        self.ends
+            .own()
+            .consumed
+            .store(self.arrived, Ordering::Release);
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
             self.kick_hard();
         }
@@ -150,7 +153,9 @@ impl Link {
     #[inline(always)]
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) {
         for _ in 0..most {
-            let Some(arrival) = self.ends.arrival(self.arrived) else { return };
+            let Some(arrival) = self.ends.arrival(self.arrived) else {
+                return;
+            };
             self.learn(&arrival);
             match self.take(nic, port, &arrival) {
                 Taken::Yes => self.arrived = self.arrived.wrapping_add(1),
@@ -203,7 +208,11 @@ impl Link {
             }
             op::NEWS => self.hear(port, arrival),
             op::WRITE => {
-                if self.write_arrived(port, arrival) { Taken::Yes } else { Taken::Failed }
+                if self.write_arrived(port, arrival) {
+                    Taken::Yes
+                } else {
+                    Taken::Failed
+                }
             }
             op::READ => {
                 self.read_asked(port, arrival);
@@ -262,7 +271,11 @@ impl Link {
     #[inline(always)]
     fn received(&mut self, port: &Port, arrival: &Arrival, opcode: u32) -> Taken {
         let flagged = arrival.flags & flag::IMMEDIATE != 0;
-        let immediate = if flagged || self.carry_immediate { arrival.immediate } else { 0 };
+        let immediate = if flagged || self.carry_immediate {
+            arrival.immediate
+        } else {
+            0
+        };
         let status = opcode | if flagged { VIP_STATUS_IMMEDIATE } else { 0 };
         if port.complete(Queue::Recv, status, Some((arrival.length, immediate))) {
             Taken::Yes
@@ -280,7 +293,12 @@ impl Link {
             port.raise(code, VIP_STATUS_OP_RECEIVE);
             return Taken::Yes;
         }
-        self.die(port, Closed::RECEIVE_FAILED, code as i32, VIP_STATUS_OP_RECEIVE);
+        self.die(
+            port,
+            Closed::RECEIVE_FAILED,
+            code as i32,
+            VIP_STATUS_OP_RECEIVE,
+        );
         Taken::Failed
     }
 
@@ -354,7 +372,9 @@ impl Link {
         let count = arrival.extra().bytes;
         let bytes = count.saturating_mul(size_of::<Segment>() as u32);
         let from = self.ends.payload_in(arrival.payload, bytes);
-        let (Some(from), true) = (from, count <= SEGMENTS_MAX) else { return self.nonsense(port) };
+        let (Some(from), true) = (from, count <= SEGMENTS_MAX) else {
+            return self.nonsense(port);
+        };
         let mut remote = vec![Segment::default(); count as usize];
         // SAFETY: `bytes` bytes are there; every bit pattern is a segment; checked below.
         unsafe { std::ptr::copy_nonoverlapping(from, remote.as_mut_ptr().cast(), bytes as usize) };
@@ -409,10 +429,10 @@ impl Link {
     /// A piece of a large message.
     fn piece(&mut self, port: &Port, arrival: &Arrival) -> Taken {
         let extra = arrival.extra();
-        if arrival.flags & flag::FIRST != 0 {
-            if let Err(taken) = self.begin_assembly(port, arrival) {
-                return taken;
-            }
+        if arrival.flags & flag::FIRST != 0
+            && let Err(taken) = self.begin_assembly(port, arrival)
+        {
+            return taken;
         }
         let end = u64::from(extra.offset) + u64::from(extra.bytes);
         let from = self.ends.payload_in(arrival.payload, extra.bytes);
@@ -438,7 +458,11 @@ impl Link {
             && crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes);
         self.note(Road::Ring, pace::ticks() - start, extra.bytes);
         if !placed {
-            self.receiving = Some(Assembly { segments: Vec::new(), number: 0, dropped: true });
+            self.receiving = Some(Assembly {
+                segments: Vec::new(),
+                number: 0,
+                dropped: true,
+            });
             return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
         }
         if !last {
@@ -449,7 +473,13 @@ impl Link {
     }
 
     fn begin_assembly(&mut self, port: &Port, arrival: &Arrival) -> Result<(), Taken> {
-        let dropped = || Some(Assembly { segments: Vec::new(), number: 0, dropped: true });
+        let dropped = || {
+            Some(Assembly {
+                segments: Vec::new(),
+                number: 0,
+                dropped: true,
+            })
+        };
         let number = port.completed(Queue::Recv);
         if number == port.posted(Queue::Recv) {
             self.receiving = dropped();
@@ -461,7 +491,11 @@ impl Link {
             .and_then(|segments| cut(&segments, arrival.length));
         match segments {
             Ok(segments) => {
-                self.receiving = Some(Assembly { segments, number, dropped: false });
+                self.receiving = Some(Assembly {
+                    segments,
+                    number,
+                    dropped: false,
+                });
                 Ok(())
             }
             Err(status) => {
@@ -519,7 +553,9 @@ fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(),
         if left == 0 {
             break;
         }
-        let segment = segments.get(number).map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        let segment = segments
+            .get(number)
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
         let piece = segment.length.min(left);
         let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
         // SAFETY: `from` has `length` bytes; faults are caught.
@@ -539,5 +575,9 @@ fn cut(segments: &Segments, length: u32) -> Result<Vec<Segment>, u32> {
         segment.length = segment.length.min(left);
         left -= segment.length;
     }
-    if left > 0 { Err(VIP_STATUS_LENGTH_ERROR) } else { Ok(list) }
+    if left > 0 {
+        Err(VIP_STATUS_LENGTH_ERROR)
+    } else {
+        Ok(list)
+    }
 }

@@ -35,7 +35,9 @@ impl Link {
         let before = self.outbox.sent;
         let mut waits = false;
         while !self.halted {
-            let next = port.completed(Queue::Send).wrapping_add(self.outstanding.len() as u32);
+            let next = port
+                .completed(Queue::Send)
+                .wrapping_add(self.outstanding.len() as u32);
             if next == port.posted(Queue::Send) {
                 break;
             }
@@ -141,10 +143,11 @@ impl Link {
         if self.sending.is_some() {
             return self.send_pieces(nic, port, outgoing);
         }
-        if self.messages == self.partner_posted && !self.learn_posted() {
-            if let Some(step) = self.no_descriptor(port, VIP_STATUS_OP_SEND) {
-                return step;
-            }
+        if self.messages == self.partner_posted
+            && !self.learn_posted()
+            && let Some(step) = self.no_descriptor(port, VIP_STATUS_OP_SEND)
+        {
+            return step;
         }
         if !self.outbox.has_slot() && !self.learn_consumed() {
             return Step::Wait;
@@ -157,7 +160,9 @@ impl Link {
             }
             self.publish(port, op::INLINE, outgoing, 0);
         } else if length <= nic.eager_max {
-            let Some(place) = self.reserve(length) else { return Step::Wait };
+            let Some(place) = self.reserve(length) else {
+                return Step::Wait;
+            };
             if self.gather(outgoing, self.ends.payload_out(place)).is_err() {
                 self.outbox.give_back();
                 return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
@@ -200,7 +205,14 @@ impl Link {
     #[inline(always)]
     pub(crate) fn publish(&mut self, port: &Port, op: u8, outgoing: &Outgoing, payload: u32) {
         let flags = if outgoing.flagged { flag::IMMEDIATE } else { 0 };
-        self.publish_slot(port, op, flags, outgoing.length, outgoing.immediate, payload);
+        self.publish_slot(
+            port,
+            op,
+            flags,
+            outgoing.length,
+            outgoing.immediate,
+            payload,
+        );
     }
 
     /// Announces the next slot, with this side's own counts.
@@ -214,8 +226,11 @@ impl Link {
         immediate: u32,
         payload: u32,
     ) {
-        let immediate =
-            if flags & flag::IMMEDIATE != 0 || self.carry_immediate { immediate } else { 0 };
+        let immediate = if flags & flag::IMMEDIATE != 0 || self.carry_immediate {
+            immediate
+        } else {
+            0
+        };
         let (posted, consumed) = (self.posted_count(port), self.arrived);
         self.ends.publish(
             self.outbox.sent,
@@ -234,7 +249,11 @@ impl Link {
     #[inline(always)]
     pub(crate) fn accepted(&mut self, port: &Port, opcode: u32) -> Step {
         if port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION && self.outstanding.is_empty() {
-            return if port.complete(Queue::Send, opcode, None) { Step::Next } else { self.broken(port) };
+            return if port.complete(Queue::Send, opcode, None) {
+                Step::Next
+            } else {
+                self.broken(port)
+            };
         }
         self.when_consumed(opcode)
     }
@@ -253,7 +272,11 @@ impl Link {
     /// Complete in turn, with nothing to wait for of its own; `cause` ends the connection then.
     #[cold]
     pub(crate) fn in_turn(&mut self, port: &Port, status: u32, cause: Option<i32>) -> Step {
-        self.outstanding.push_back(Outstanding { need: self.outbox.consumed, status, cause });
+        self.outstanding.push_back(Outstanding {
+            need: self.outbox.consumed,
+            status,
+            cause,
+        });
         self.halted |= cause.is_some();
         self.reap(port);
         if self.halted { Step::Stop } else { Step::Next }
@@ -332,8 +355,13 @@ impl Link {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
         }
         let bytes = size_of_val(segments.as_slice()) as u32;
-        let Some(place) = self.reserve(bytes) else { return Step::Wait };
-        let extra = Extra { bytes: segments.len() as u32, ..Extra::default() };
+        let Some(place) = self.reserve(bytes) else {
+            return Step::Wait;
+        };
+        let extra = Extra {
+            bytes: segments.len() as u32,
+            ..Extra::default()
+        };
         self.ends.put_extra(self.outbox.sent, extra);
         // SAFETY: the place has room for the list.
         unsafe {
@@ -355,7 +383,8 @@ impl Link {
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
             let bytes = (total - offset).min(PIECE);
-            let Some(flags) = self.put_piece(&segments, offset, bytes, total, Extra::default()) else {
+            let Some(flags) = self.put_piece(&segments, offset, bytes, total, Extra::default())
+            else {
                 return Step::Wait;
             };
             let Ok((flags, place)) = flags else {
@@ -366,7 +395,9 @@ impl Link {
             let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
             self.publish_slot(port, op::PIECE, flags, total, outgoing.immediate, place);
             LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
-            self.sending = Some(Pieces { offset: offset + bytes });
+            self.sending = Some(Pieces {
+                offset: offset + bytes,
+            });
             if offset + bytes == total {
                 break;
             }
@@ -395,9 +426,20 @@ impl Link {
         if copied.is_err() {
             self.outbox.give_back();
         }
-        self.ends.put_extra(self.outbox.sent, Extra { bytes, offset, ..extra });
+        self.ends.put_extra(
+            self.outbox.sent,
+            Extra {
+                bytes,
+                offset,
+                ..extra
+            },
+        );
         let first = if offset == 0 { flag::FIRST } else { 0 };
-        let last = if offset + bytes == total { flag::LAST } else { 0 };
+        let last = if offset + bytes == total {
+            flag::LAST
+        } else {
+            0
+        };
         Some(copied.map(|()| (first | last, place)))
     }
 

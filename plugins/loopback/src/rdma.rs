@@ -121,7 +121,10 @@ impl Link {
         if outgoing.length == 0 {
             return Ok(0);
         }
-        let remote = Segment { length: outgoing.length, ..outgoing.remote };
+        let remote = Segment {
+            length: outgoing.length,
+            ..outgoing.remote
+        };
         let (enabled, flag) = match way {
             Way::Place => (self.partner_rdma_write, VIPL_REGION_RDMA_WRITE),
             Way::Fetch => (self.partner_rdma_read, VIPL_REGION_RDMA_READ),
@@ -136,10 +139,11 @@ impl Link {
 
     /// The immediate data of an RDMA Write that has been placed.
     fn announce_write(&mut self, port: &Port, outgoing: &Outgoing) -> Step {
-        if self.messages == self.partner_posted && !self.learn_posted() {
-            if let Some(step) = self.no_descriptor(port, VIP_STATUS_OP_RDMA_WRITE) {
-                return step;
-            }
+        if self.messages == self.partner_posted
+            && !self.learn_posted()
+            && let Some(step) = self.no_descriptor(port, VIP_STATUS_OP_RDMA_WRITE)
+        {
+            return step;
         }
         self.publish(port, op::PLACED, outgoing, 0);
         self.messages = self.messages.wrapping_add(1);
@@ -215,9 +219,13 @@ impl Link {
             if total > 0 && offset == total {
                 break;
             }
-            let remote =
-                Extra { address: outgoing.remote.address, handle: outgoing.remote.handle, ..Extra::default() };
-            let Some(put) = self.put_piece_soon(&segments, offset, bytes, total, remote, start) else {
+            let remote = Extra {
+                address: outgoing.remote.address,
+                handle: outgoing.remote.handle,
+                ..Extra::default()
+            };
+            let Some(put) = self.put_piece_soon(&segments, offset, bytes, total, remote, start)
+            else {
                 return Step::Wait;
             };
             let Ok((flags, place)) = put else {
@@ -229,7 +237,9 @@ impl Link {
             self.publish_slot(port, op::WRITE, flags, total, outgoing.immediate, place);
             self.written = self.outbox.sent;
             LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
-            self.sending = Some(Pieces { offset: offset + bytes });
+            self.sending = Some(Pieces {
+                offset: offset + bytes,
+            });
             if offset + bytes == total {
                 break;
             }
@@ -262,7 +272,8 @@ impl Link {
         loop {
             let put = self.put_piece(segments, offset, bytes, total, extra);
             let now = pace::ticks();
-            let patient = now.wrapping_sub(start) < ROOM_TICKS && now.wrapping_sub(begun) < POST_TICKS;
+            let patient =
+                now.wrapping_sub(start) < ROOM_TICKS && now.wrapping_sub(begun) < POST_TICKS;
             if put.is_some() || !patient {
                 return put;
             }
@@ -284,8 +295,11 @@ impl Link {
         if !self.outstanding.is_empty() {
             return Step::Wait;
         }
-        let extra =
-            Extra { address: outgoing.remote.address, handle: outgoing.remote.handle, ..Extra::default() };
+        let extra = Extra {
+            address: outgoing.remote.address,
+            handle: outgoing.remote.handle,
+            ..Extra::default()
+        };
         self.ends.put_extra(self.outbox.sent, extra);
         self.publish_slot(port, op::READ, 0, outgoing.length, 0, 0);
         self.reading = true;
@@ -343,8 +357,16 @@ impl Link {
     pub(crate) fn serve_read(&mut self, port: &Port) {
         while let Some(serving) = &self.serving {
             let (offset, total) = (serving.offset, serving.length);
-            let whole = Segment { address: serving.address, handle: serving.handle, length: total };
-            let extra = Extra { address: serving.address, handle: serving.handle, ..Extra::default() };
+            let whole = Segment {
+                address: serving.address,
+                handle: serving.handle,
+                length: total,
+            };
+            let extra = Extra {
+                address: serving.address,
+                handle: serving.handle,
+                ..Extra::default()
+            };
             let bytes = (total - offset).min(PIECE);
             // The region may have gone since the last piece.
             let permitted = is_target(port, &extra, total, VIPL_REGION_RDMA_READ);
@@ -391,7 +413,11 @@ impl Link {
             self.die(port, Closed::LOST, CONN_LOST, 0);
             return false;
         };
-        let target = Segment { address: extra.address, handle: extra.handle, length: arrival.length };
+        let target = Segment {
+            address: extra.address,
+            handle: extra.handle,
+            length: arrival.length,
+        };
         let start = pace::ticks();
         let placed = permitted
             && (arrival.length == 0
@@ -431,8 +457,18 @@ impl Link {
 /// Whether a range of this side may be the target of RDMA.
 fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> bool {
     let nic = port.nic();
-    let table = Table { regions: nic.regions, count: nic.region_count };
-    region::is_remote(table, extra.handle, extra.address, length.into(), port.vi().ptag, flag)
+    let table = Table {
+        regions: nic.regions,
+        count: nic.region_count,
+    };
+    region::is_remote(
+        table,
+        extra.handle,
+        extra.address,
+        length.into(),
+        port.vi().ptag,
+        flag,
+    )
 }
 
 /// Copies one piece into the list, beginning at `offset`, its last eight bytes after all others.
@@ -447,7 +483,11 @@ pub(crate) fn scatter(segments: &[Segment], offset: u32, from: *const u8, bytes:
         let to = std::ptr::with_exposed_provenance_mut::<u8>(
             (segment.address + u64::from(skip)) as usize,
         );
-        let (body, tail) = if piece > 8 { (piece as usize - 8, 8) } else { (0, piece as usize) };
+        let (body, tail) = if piece > 8 {
+            (piece as usize - 8, 8)
+        } else {
+            (0, piece as usize)
+        };
         // SAFETY: `from` has `bytes` bytes; faults are caught.
         let copied = unsafe {
             vipl_guard::copy(to, at, body).is_ok()

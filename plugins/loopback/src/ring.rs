@@ -163,7 +163,10 @@ impl Ends {
     /// # Safety
     /// `base` is a mapping of `SEGMENT` bytes that outlives the view.
     pub(crate) unsafe fn new(base: *mut u8, side: u32) -> Ends {
-        Ends { base, own: (side & 1) as usize }
+        Ends {
+            base,
+            own: (side & 1) as usize,
+        }
     }
 
     #[inline(always)]
@@ -188,14 +191,20 @@ impl Ends {
     fn slot(&self, direction: usize, number: u32) -> *mut Slot {
         let place = (number & (SLOTS - 1)) as usize;
         // SAFETY: masked, so inside the direction's slots.
-        unsafe { self.base.add(HEADER + direction * DIRECTION).cast::<Slot>().add(place) }
+        unsafe {
+            self.base
+                .add(HEADER + direction * DIRECTION)
+                .cast::<Slot>()
+                .add(place)
+        }
     }
 
     #[inline(always)]
     fn payload(&self, direction: usize) -> *mut u8 {
         // SAFETY: inside the segment.
         unsafe {
-            self.base.add(HEADER + direction * DIRECTION + SLOTS as usize * size_of::<Slot>())
+            self.base
+                .add(HEADER + direction * DIRECTION + SLOTS as usize * size_of::<Slot>())
         }
     }
 
@@ -209,21 +218,29 @@ impl Ends {
     /// Writes the words that describe RDMA and pieces into an outgoing slot.
     pub(crate) fn put_extra(&self, number: u32, extra: Extra) {
         // SAFETY: inside the segment, and this side's to write.
-        unsafe { self.inline_out(number).cast::<Extra>().write_unaligned(extra) };
+        unsafe {
+            self.inline_out(number)
+                .cast::<Extra>()
+                .write_unaligned(extra)
+        };
     }
 
     /// A place in the outgoing payload area.
     #[inline(always)]
     pub(crate) fn payload_out(&self, at: u32) -> *mut u8 {
-        self.payload(self.own).wrapping_add((at & (PAYLOAD - 1)) as usize)
+        self.payload(self.own)
+            .wrapping_add((at & (PAYLOAD - 1)) as usize)
     }
 
     /// A place in the incoming payload area, if `bytes` bytes fit there.
     #[inline(always)]
     pub(crate) fn payload_in(&self, at: u32, bytes: u32) -> Option<*const u8> {
         let at = at & (PAYLOAD - 1);
-        (bytes <= PAYLOAD - at)
-            .then(|| self.payload(self.own ^ 1).wrapping_add(at as usize).cast_const())
+        (bytes <= PAYLOAD - at).then(|| {
+            self.payload(self.own ^ 1)
+                .wrapping_add(at as usize)
+                .cast_const()
+        })
     }
 
     /// Announces an outgoing slot; everything else of it has been written.
@@ -306,7 +323,13 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new() -> Outbox {
-        Outbox { sent: 0, consumed: 0, payload: 0, freed: 0, ends: Box::new([0; SLOTS as usize]) }
+        Outbox {
+            sent: 0,
+            consumed: 0,
+            payload: 0,
+            freed: 0,
+            ends: Box::new([0; SLOTS as usize]),
+        }
     }
 
     /// Learns how far the partner is; a count that cannot be is ignored.
@@ -331,7 +354,11 @@ impl Outbox {
     pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
         let rounded = (bytes + 63) & !63;
         let at = self.payload & (PAYLOAD - 1);
-        let skip = if at + rounded > PAYLOAD { PAYLOAD - at } else { 0 };
+        let skip = if at + rounded > PAYLOAD {
+            PAYLOAD - at
+        } else {
+            0
+        };
         let used = self.payload.wrapping_sub(self.freed);
         if used + skip + rounded > PAYLOAD {
             return None;
@@ -413,8 +440,14 @@ mod tests {
             left.publish(number, op::INLINE, flag::IMMEDIATE, 7, 8, 9, 70_000, 65_537);
             let arrival = right.arrival(number).unwrap();
             assert_eq!((arrival.op, arrival.flags), (op::INLINE, flag::IMMEDIATE));
-            assert_eq!((arrival.length, arrival.immediate, arrival.payload), (7, 8, 9));
-            assert_eq!((arrival.posted, arrival.consumed), (70_000u32 as u16, 65_537));
+            assert_eq!(
+                (arrival.length, arrival.immediate, arrival.payload),
+                (7, 8, 9)
+            );
+            assert_eq!(
+                (arrival.posted, arrival.consumed),
+                (70_000u32 as u16, 65_537)
+            );
         }
     }
 }

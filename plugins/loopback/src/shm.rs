@@ -42,7 +42,11 @@ pub(crate) fn seal_for_readers(fd: &OwnedFd) {
     const F_SEAL_FUTURE_WRITE: c_int = 0x10;
     // SAFETY: a system call on a descriptor of our own.
     unsafe {
-        libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL);
+        libc::fcntl(
+            fd.as_raw_fd(),
+            libc::F_ADD_SEALS,
+            F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL,
+        );
     }
 }
 
@@ -62,15 +66,27 @@ impl Mapping {
             if (status.st_size as u64) < bytes as u64 {
                 return Err(io::Error::other("a shared memory is too small"));
             }
-            let protection =
-                if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-            let base =
-                libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0);
+            let protection = if writable {
+                libc::PROT_READ | libc::PROT_WRITE
+            } else {
+                libc::PROT_READ
+            };
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            );
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
             libc::madvise(base, bytes, libc::MADV_DONTFORK);
-            Ok(Mapping { base: base.cast(), bytes })
+            Ok(Mapping {
+                base: base.cast(),
+                bytes,
+            })
         }
     }
 

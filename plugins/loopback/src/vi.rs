@@ -126,7 +126,10 @@ impl Link {
             return;
         }
         self.waiting = waiting;
-        self.ends.own().waiting.store(u32::from(waiting), Ordering::Release);
+        self.ends
+            .own()
+            .waiting
+            .store(u32::from(waiting), Ordering::Release);
         // Pairs with the fence in `attach`; otherwise the watch thread looks from time to time.
         fence(Ordering::SeqCst);
         self.watch.set_pending(waiting);
@@ -181,7 +184,10 @@ impl Vi for LoopbackVi {
     fn post_recv(&mut self, _nic: &LoopbackNic, port: &Port) {
         if let Some(link) = &mut self.link {
             // Release: the partner may send as soon as it sees the count.
-            link.ends.own().posted.store(link.posted_count(port), Ordering::Release);
+            link.ends
+                .own()
+                .posted
+                .store(link.posted_count(port), Ordering::Release);
         }
     }
 
@@ -194,7 +200,10 @@ impl Vi for LoopbackVi {
 
     fn watch(&mut self, on: bool) {
         if let Some(link) = &mut self.link {
-            link.ends.own().marks.store(u32::from(on), Ordering::Release);
+            link.ends
+                .own()
+                .marks
+                .store(u32::from(on), Ordering::Release);
             fence(Ordering::SeqCst);
         }
     }

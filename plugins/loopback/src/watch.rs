@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vipl_plugin_sdk::{Host, Poll};
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
+use vipl_plugin_sdk::{Host, Poll};
 
 use crate::nic::{SharedNic, VIS_MAX};
 
@@ -72,11 +72,16 @@ impl Watch {
     /// Begins to look after a VI; the first one starts the thread.
     pub(crate) fn add(self: &Arc<Self>, index: u32) {
         self.connected[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
-        let mut thread = self.thread.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner());
         if thread.is_none() {
             let watch = self.clone();
             *thread = deaf(|| {
-                std::thread::Builder::new().name("vipl-watch".into()).spawn(move || watch.run())
+                std::thread::Builder::new()
+                    .name("vipl-watch".into())
+                    .spawn(move || watch.run())
             });
         }
     }
@@ -90,7 +95,11 @@ impl Watch {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.shared.bell().ring();
-        let thread = self.thread.lock().unwrap_or_else(|broken| broken.into_inner()).take();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+            .take();
         if let Some(thread) = thread {
             thread.thread().unpark();
             let _ = thread.join();
@@ -107,7 +116,14 @@ impl Watch {
             let awake = self.look() != Poll::Nothing
                 || self.pending.load(Ordering::SeqCst) > 0
                 || self.stop.load(Ordering::Acquire);
-            bell.sleep(epoch, if awake { 0 } else { SLEEP_MAX.as_nanos() as u64 });
+            bell.sleep(
+                epoch,
+                if awake {
+                    0
+                } else {
+                    SLEEP_MAX.as_nanos() as u64
+                },
+            );
             self.asleep.store(false, Ordering::SeqCst);
             self.stay_awake();
         }
@@ -135,7 +151,9 @@ impl Watch {
     pub(crate) fn set_pending(&self, pending: bool) {
         if !pending {
             self.pending.fetch_sub(1, Ordering::AcqRel);
-        } else if self.pending.fetch_add(1, Ordering::AcqRel) == 0 && self.asleep.load(Ordering::SeqCst) {
+        } else if self.pending.fetch_add(1, Ordering::AcqRel) == 0
+            && self.asleep.load(Ordering::SeqCst)
+        {
             self.shared.bell().ring();
         }
     }
@@ -161,14 +179,16 @@ impl Watch {
                 }
             }
         }
-        if self.arrived.swap(false, Ordering::Relaxed) { Poll::Progress } else { found }
+        if self.arrived.swap(false, Ordering::Relaxed) {
+            Poll::Progress
+        } else {
+            found
+        }
     }
 }
 
 /// Starts a thread that takes none of the program's signals.
-fn deaf(
-    start: impl FnOnce() -> std::io::Result<JoinHandle<()>>,
-) -> Option<JoinHandle<()>> {
+fn deaf(start: impl FnOnce() -> std::io::Result<JoinHandle<()>>) -> Option<JoinHandle<()>> {
     // SAFETY: both sets are valid; a new thread inherits the mask of the one that makes it.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -181,7 +201,10 @@ fn deaf(
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         started
             .inspect_err(|error| {
-                Host::get().log(VIPL_LOG_ERROR, &format!("loopback: cannot start a thread: {error}"));
+                Host::get().log(
+                    VIPL_LOG_ERROR,
+                    &format!("loopback: cannot start a thread: {error}"),
+                );
             })
             .ok()
     }

@@ -120,7 +120,9 @@ impl Segments {
 }
 
 fn protection(opcode: u32) -> Fault {
-    Fault { status: VIP_STATUS_PROTECTION_ERROR | opcode }
+    Fault {
+        status: VIP_STATUS_PROTECTION_ERROR | opcode,
+    }
 }
 
 /// Reads and checks a descriptor of the send queue, in the order of spec §5.7. `read_levels` are the
@@ -135,7 +137,11 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
         VIP_CONTROL_OP_SENDRECV => Operation::Send,
         VIP_CONTROL_OP_RDMAWRITE => Operation::Write,
         VIP_CONTROL_OP_RDMAREAD => Operation::Read,
-        _ => return Err(Fault { status: VIP_STATUS_FORMAT_ERROR }),
+        _ => {
+            return Err(Fault {
+                status: VIP_STATUS_FORMAT_ERROR,
+            });
+        }
     };
     let opcode = operation.opcode();
     let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
@@ -145,15 +151,27 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
         || (rdma && image.seg_count == 0)
         || (operation == Operation::Read && (flagged || vi.reliability & read_levels == 0));
     if malformed {
-        return Err(Fault { status: VIP_STATUS_FORMAT_ERROR | opcode });
+        return Err(Fault {
+            status: VIP_STATUS_FORMAT_ERROR | opcode,
+        });
     }
     let first = u16::from(rdma);
-    let segments = Segments { image, descriptor, first, count: image.seg_count - first };
+    let segments = Segments {
+        image,
+        descriptor,
+        first,
+        count: image.seg_count - first,
+    };
     let total = segments.total().map_err(|_| protection(opcode))?;
     if total != u64::from(image.length) || total > vi.max_transfer_size {
-        return Err(Fault { status: VIP_STATUS_LENGTH_ERROR | opcode });
+        return Err(Fault {
+            status: VIP_STATUS_LENGTH_ERROR | opcode,
+        });
     }
-    if !segments.are_permitted(port).map_err(|_| protection(opcode))? {
+    if !segments
+        .are_permitted(port)
+        .map_err(|_| protection(opcode))?
+    {
         return Err(protection(opcode));
     }
     Ok(Outgoing {
@@ -176,9 +194,16 @@ pub fn incoming(port: &Port, entry: &Entry, data: bool) -> Result<Segments, Faul
     let malformed = image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
         || u32::from(image.seg_count) > port.nic().segments_max;
     if malformed {
-        return Err(Fault { status: VIP_STATUS_FORMAT_ERROR });
+        return Err(Fault {
+            status: VIP_STATUS_FORMAT_ERROR,
+        });
     }
-    let segments = Segments { image, descriptor, first: 0, count: image.seg_count };
+    let segments = Segments {
+        image,
+        descriptor,
+        first: 0,
+        count: image.seg_count,
+    };
     if data && !segments.are_permitted(port).map_err(|_| protection(0))? {
         return Err(protection(0));
     }

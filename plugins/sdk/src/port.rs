@@ -146,7 +146,9 @@ impl Port {
         let place = self.queue(queue);
         // SAFETY: valid and locked during the operation; the entry is inside the ring.
         unsafe {
-            let entry = (*place).entries.add(((*place).completed & (*place).mask) as usize);
+            let entry = (*place)
+                .entries
+                .add(((*place).completed & (*place).mask) as usize);
             (*entry).status = status;
             (*place).completed = (*place).completed.wrapping_add(1);
             if (*place).signal != 0 {
@@ -157,8 +159,16 @@ impl Port {
 
     #[cold]
     fn descriptor_gone(&self, queue: Queue, entry: &Entry, status: u32) {
-        let opcode = if queue == Queue::Recv { VIP_STATUS_OP_RECEIVE } else { status & VIP_STATUS_OP_MASK };
-        self.fail(VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int, opcode, entry.descriptor);
+        let opcode = if queue == Queue::Recv {
+            VIP_STATUS_OP_RECEIVE
+        } else {
+            status & VIP_STATUS_OP_MASK
+        };
+        self.fail(
+            VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int,
+            opcode,
+            entry.descriptor,
+        );
     }
 
     /// Raises an asynchronous error; the VI stays as it is.
@@ -168,8 +178,10 @@ impl Port {
         unsafe { (Host::get().table().raise)(self.0, code as c_int, opcode, std::ptr::null_mut()) };
     }
 
-    /// Breaks the connection; `cause` is the number of an asynchronous error or a `VIPL_CAUSE_*`.
+    /// Breaks the connection; `cause` is the number of an asynchronous error or a `VIPL_CAUSE_*`. The
+    /// host passes the descriptor's address on and does not follow it.
     #[cold]
+    #[allow(clippy::not_unsafe_ptr_arg_deref)]
     pub fn fail(&self, cause: c_int, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
         // SAFETY: within an operation.
         unsafe { (Host::get().table().fail)(self.0, cause, opcode, descriptor) };

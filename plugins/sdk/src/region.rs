@@ -23,7 +23,10 @@ fn find(table: Table, handle: u32, base: u64, length: u64) -> Option<(u32, u32)>
     if handle == 0 || entry.handle.load(Ordering::Acquire) != handle {
         return None;
     }
-    let (first, end) = (entry.base.load(Ordering::Relaxed), entry.end.load(Ordering::Relaxed));
+    let (first, end) = (
+        entry.base.load(Ordering::Relaxed),
+        entry.end.load(Ordering::Relaxed),
+    );
     let access = entry.access.load(Ordering::Relaxed);
     // Orders the loads above before the second look at the handle.
     fence(Ordering::Acquire);
@@ -43,7 +46,10 @@ fn tags_match(vi: u32, region: u32) -> bool {
 /// Local access: descriptor or data segment.
 #[inline(always)]
 pub fn is_local(nic: &vipl_nic, handle: u32, base: u64, length: u64, tag: u32) -> bool {
-    let table = Table { regions: nic.regions, count: nic.region_count };
+    let table = Table {
+        regions: nic.regions,
+        count: nic.region_count,
+    };
     find(table, handle, base, length).is_some_and(|(region, _)| tags_match(tag, region))
 }
 
@@ -76,19 +82,33 @@ mod tests {
 
     #[test]
     fn access_is_exact_to_the_byte() {
-        let regions = [region(100, 200, 5, VIPL_REGION_RDMA_WRITE, 6), region(0, 0, 0, 0, 0)];
-        let table = Table { regions: regions.as_ptr(), count: 2 };
-        let allowed = |handle, base, length, tag, flag| {
-            is_remote(table, handle, base, length, tag, flag)
+        let regions = [
+            region(100, 200, 5, VIPL_REGION_RDMA_WRITE, 6),
+            region(0, 0, 0, 0, 0),
+        ];
+        let table = Table {
+            regions: regions.as_ptr(),
+            count: 2,
         };
+        let allowed =
+            |handle, base, length, tag, flag| is_remote(table, handle, base, length, tag, flag);
         assert!(allowed(6, 100, 100, 5, VIPL_REGION_RDMA_WRITE));
         assert!(!allowed(6, 100, 101, 5, VIPL_REGION_RDMA_WRITE));
         assert!(!allowed(6, 99, 1, 5, VIPL_REGION_RDMA_WRITE));
         assert!(!allowed(6, 150, u64::MAX, 5, VIPL_REGION_RDMA_WRITE));
-        assert!(!allowed(6, 100, 1, 4, VIPL_REGION_RDMA_WRITE), "another tag");
+        assert!(
+            !allowed(6, 100, 1, 4, VIPL_REGION_RDMA_WRITE),
+            "another tag"
+        );
         assert!(allowed(6, 100, 1, VIPL_PTAG_ANY, VIPL_REGION_RDMA_WRITE));
-        assert!(!allowed(6, 100, 1, 5, VIPL_REGION_RDMA_READ), "no such permission");
-        assert!(!allowed(8, 100, 1, 5, VIPL_REGION_RDMA_WRITE), "stale handle");
+        assert!(
+            !allowed(6, 100, 1, 5, VIPL_REGION_RDMA_READ),
+            "no such permission"
+        );
+        assert!(
+            !allowed(8, 100, 1, 5, VIPL_REGION_RDMA_WRITE),
+            "stale handle"
+        );
         assert!(!allowed(0, 0, 0, 5, VIPL_REGION_RDMA_WRITE));
     }
 }

@@ -154,7 +154,10 @@ fn contained<R>(default: R, body: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(_) => {
-            Host::get().log(VIPL_LOG_ERROR, "a bug of a plug-in was caught; please report it");
+            Host::get().log(
+                VIPL_LOG_ERROR,
+                "a bug of a plug-in was caught; please report it",
+            );
             default
         }
     }
@@ -195,7 +198,13 @@ type ViOf<P> = <<P as Provider>::Nic as Nic>::Vi;
 #[inline(always)]
 unsafe fn parts<'a, P: Provider>(vi: *mut vipl_vi) -> (&'a mut ViOf<P>, &'a P::Nic, Port) {
     // SAFETY: as asked of the caller.
-    unsafe { (&mut *(*vi).context.cast::<ViOf<P>>(), nic_of::<P>((*vi).nic), Port::new(vi)) }
+    unsafe {
+        (
+            &mut *(*vi).context.cast::<ViOf<P>>(),
+            nic_of::<P>((*vi).nic),
+            Port::new(vi),
+        )
+    }
 }
 
 // SAFETY of all operations below: the host calls them as the interface says (see `vipl-plugin-abi`).
@@ -263,7 +272,9 @@ unsafe extern "C" fn vi_create<P: Provider>(vi: *mut vipl_vi) -> c_int {
 
 unsafe extern "C" fn vi_destroy<P: Provider>(vi: *mut vipl_vi) {
     // SAFETY: see above; destroyed once.
-    contained((), || unsafe { drop(Box::from_raw((*vi).context.cast::<ViOf<P>>())) });
+    contained((), || unsafe {
+        drop(Box::from_raw((*vi).context.cast::<ViOf<P>>()))
+    });
 }
 
 unsafe extern "C" fn attach<P: Provider>(
@@ -273,7 +284,8 @@ unsafe extern "C" fn attach<P: Provider>(
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
         let (own, nic, port) = parts::<P>(vi);
-        own.attach(nic, &port, &*connection).map_or_else(Status::code, |()| VIPL_OK)
+        own.attach(nic, &port, &*connection)
+            .map_or_else(Status::code, |()| VIPL_OK)
     })
 }
 
@@ -307,11 +319,7 @@ unsafe extern "C" fn progress<P: Provider>(vi: *mut vipl_vi) {
     contained((), || own.progress(nic, &port));
 }
 
-unsafe extern "C" fn ready<P: Provider>(
-    nic: *const vipl_nic,
-    indices: *mut u32,
-    room: u32,
-) -> u32 {
+unsafe extern "C" fn ready<P: Provider>(nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32 {
     // SAFETY: see above.
     contained(0, || unsafe {
         let room = std::slice::from_raw_parts_mut(indices, room as usize);

@@ -25,7 +25,9 @@ const START_TIME_MAX: Duration = Duration::from_secs(5);
 pub(super) enum LaunchError {
     #[error("no Kernel Agent answers at {0} ({1}); start one there or unset VIPL_AGENT")]
     NotThere(String, io::Error),
-    #[error("the Kernel Agent's socket {0} belongs to user {1}; only your own agent or root's is used")]
+    #[error(
+        "the Kernel Agent's socket {0} belongs to user {1}; only your own agent or root's is used"
+    )]
     Foreign(String, u32),
     #[error("vipkad was not found; tried {0}; set VIPL_AGENT_PROGRAM to its path")]
     NoProgram(String),
@@ -43,19 +45,19 @@ pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
         "auto" | "" => auto(settings),
         "off" => private(settings),
         path => {
-            let there = UnixAddr::new(Path::new(path)).map_err(|e| LaunchError::NotThere(path.into(), e.into()))?;
+            let there = UnixAddr::new(Path::new(path))
+                .map_err(|e| LaunchError::NotThere(path.into(), e.into()))?;
             try_connect(&there, path)?.map_err(|error| LaunchError::NotThere(path.into(), error))
         }
     }
 }
 
 fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
-    if Path::new(SYSTEM_SOCKET).exists() {
-        if let Ok(there) = UnixAddr::new(SYSTEM_SOCKET) {
-            if let Ok(found) = try_connect(&there, SYSTEM_SOCKET)? {
-                return Ok(found);
-            }
-        }
+    if Path::new(SYSTEM_SOCKET).exists()
+        && let Ok(there) = UnixAddr::new(SYSTEM_SOCKET)
+        && let Ok(found) = try_connect(&there, SYSTEM_SOCKET)?
+    {
+        return Ok(found);
     }
     // SAFETY: always succeeds.
     let name = format!("{SOCKET_PREFIX}{}", unsafe { libc::geteuid() });
@@ -80,8 +82,8 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
 fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
     let directory = std::env::temp_dir();
-    // SAFETY: always succeeds.
-    let path = directory.join(format!("vipl-{}-{}", unsafe { libc::getpid() }, crate::clock::now_ns()));
+    let name = format!("vipl-{}-{}", std::process::id(), crate::clock::now_ns());
+    let path = directory.join(name);
     start(&program, &[OsStr::new("--socket"), path.as_os_str()])?;
     let text = path.display().to_string();
     let end = Instant::now() + START_TIME_MAX;
@@ -124,8 +126,11 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
 fn high(fd: OwnedFd) -> OwnedFd {
     // SAFETY: duplicates a descriptor we own.
     let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 200) };
+    if moved < 0 {
+        return fd;
+    }
     // SAFETY: `moved` is new and ours.
-    if moved >= 0 { unsafe { OwnedFd::from_raw_fd(moved) } } else { fd }
+    unsafe { OwnedFd::from_raw_fd(moved) }
 }
 
 /// Where this library is.
@@ -150,7 +155,13 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     }
     let mut tried = Vec::new();
     if let Some(directory) = library_path().as_deref().and_then(Path::parent) {
-        for place in ["vipkad", "../vipkad", "../libexec/vipl/vipkad", "../../libexec/vipl/vipkad", "../bin/vipkad"] {
+        for place in [
+            "vipkad",
+            "../vipkad",
+            "../libexec/vipl/vipkad",
+            "../../libexec/vipl/vipkad",
+            "../bin/vipkad",
+        ] {
             tried.push(directory.join(place));
         }
     }
@@ -159,7 +170,10 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     if let Some(found) = tried.iter().find(|path| path.is_file()) {
         return Ok(std::fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
     }
-    let tried: Vec<String> = tried.iter().map(|path| path.display().to_string()).collect();
+    let tried: Vec<String> = tried
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     Err(LaunchError::NoProgram(tried.join(", ")))
 }
 
@@ -180,7 +194,10 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
         environment.push(text(&[name, b"=", value.as_bytes()].concat())?);
     }
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+        list.iter()
+            .map(|text| text.as_ptr())
+            .chain([std::ptr::null()])
+            .collect()
     };
     let (argv, environment) = (pointers(&argv), pointers(&environment));
     // SAFETY: the child only makes system calls. Without an exit signal it is invisible to the
