@@ -63,6 +63,12 @@
 /* `fail`: the partner disconnected in good order. */
 #define VIPL_CAUSE_DISCONNECTED (-2)
 
+#define VIPL_POLL_NOTHING  0 /* `poll`: nothing completed. */
+#define VIPL_POLL_PROGRESS 1 /* `poll`: some descriptor completed. */
+/* `poll`: nothing was done, because the program is at work on the VI itself. Ask again before
+ * sleeping. */
+#define VIPL_POLL_BUSY     2
+
 #define VIPL_LOG_ERROR 1 /* Log level of `log`. */
 #define VIPL_LOG_WARN  2 /* Log level of `log`. */
 #define VIPL_LOG_INFO  3 /* Log level of `log`. */
@@ -216,8 +222,9 @@ struct vipl_host {
   /* Breaks the connection: the VI goes to Error and both queues are flushed. `cause` is the code
    * of the asynchronous error to raise, or `VIPL_CAUSE_*`. Within an operation of the VI. */
   void (*fail)(vipl_vi *vi, int cause, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
-  /* Locks the VI with this number and calls `progress` on it, if it is connected. For threads of
-   * the plug-in, never from within an operation. Returns 1 when some descriptor completed. */
+  /* Locks the VI with this number and calls `progress` on it, if it is connected and the program
+   * is not at work on it anyway. For threads of the plug-in, never from within an operation.
+   * Returns a `VIPL_POLL_*`. */
   int (*poll)(const vipl_nic *nic, uint32_t index);
   /* Faults of instructions in `start..end` continue at `fixup`. Any thread. */
   int (*guard)(size_t start, size_t end, size_t fixup);
