@@ -1,9 +1,11 @@
 /* Opens each device named on the command line and says what came of it; nothing else.
  *
  *   opens NAME...
- *   opens -w FILE NAME   the first try must fail; then FILE is made (by whoever reads `waiting`), and a second
- *                        try in the same process must work */
+ *   opens -w FOLDER NAME   the first try must fail; then the program makes the file `tried` in the folder and
+ *                          waits for the file `go` there; a second try must work, in the same process */
 #include "common.h"
+
+#include <fcntl.h>
 
 static VIP_RETURN try_open(const char *name)
 {
@@ -29,8 +31,10 @@ int main(int argc, char **argv)
 
     if (argc == 4 && strcmp(argv[1], "-w") == 0) {
         CHECK_RETURN(try_open(argv[3]), VIP_INVALID_PARAMETER, "MOD-03");
-        for (i = 0; access(argv[2], F_OK) != 0; i++) {
-            CHECK(i < 20000, "the file that is waited for");
+        CHECK_EQ(chdir(argv[2]), 0, "the folder");
+        CHECK(creat("tried", 0600) >= 0, "the file `tried`");
+        for (i = 0; access("go", F_OK) != 0; i++) {
+            CHECK(i < 20000, "the file `go`");
             sleep_ms(1);
         }
         CHECK_RETURN(try_open(argv[3]), VIP_SUCCESS, "MOD-03");

@@ -1,6 +1,7 @@
 //! Plug-ins as a third party makes them: the example in C, bad ones, and where they are looked for.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use vipl_ctest::{Finished, Program, Run, headers, library_dir, program, source, work_dir};
 
@@ -292,21 +293,24 @@ fn odd_paths() {
 #[test]
 fn dropped_in_while_a_program_runs() {
     let dir = folder("dropped");
-    let elsewhere = folder("dropped-from");
-    let plugin = example_in(&elsewhere);
-    let ready = dir.join("ready");
-    let path = dir.to_str().expect("a plain name").to_owned();
+    let plugin = example_in(&folder("dropped-from"));
     let run = Run::compatible(program("opens"))
-        .env("VIPL_PLUGIN_PATH", path)
+        .env("VIPL_PLUGIN_PATH", &dir)
         .allow("cannot open")
         .arg("-w")
-        .arg(&ready)
+        .arg(&dir)
         .arg("example");
     let dropping = std::thread::spawn(move || {
-        // The program's first try comes before or after this; both tries are told apart by `ready` alone.
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let begun = Instant::now();
+        while !dir.join("tried").exists() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "the program has not tried"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::fs::rename(plugin, dir.join("libvipl_example.so")).expect("rename");
-        std::fs::write(ready, "").expect("a file");
+        std::fs::write(dir.join("go"), "").expect("a file");
     });
     let finished = run.pass();
     dropping

@@ -150,11 +150,27 @@ const _: () = assert!(size_of::<Side>() == 256 && 2 * size_of::<Side>() <= HEADE
 /// One side's view of the segment.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
-    base: *mut u8,
-    own: usize,
+    own: *const Side,
+    partner: *const Side,
+    out: Direction,
+    in_: Direction,
 }
 
-// SAFETY: an address; what is there is atomic or owned by one side.
+/// Where one direction lies.
+#[derive(Clone, Copy)]
+struct Direction {
+    slots: *mut Slot,
+    payload: *mut u8,
+}
+
+impl Direction {
+    #[inline(always)]
+    fn slot(&self, number: u32) -> *mut Slot {
+        self.slots.wrapping_add((number & (SLOTS - 1)) as usize)
+    }
+}
+
+// SAFETY: addresses; what is there is atomic or owned by one side.
 unsafe impl Send for Ends {}
 
 impl Ends {
@@ -163,56 +179,42 @@ impl Ends {
     /// # Safety
     /// `base` is a mapping of `SEGMENT` bytes that outlives the view.
     pub(crate) unsafe fn new(base: *mut u8, side: u32) -> Ends {
+        let own = (side & 1) as usize;
+        let sides = base.cast_const().cast::<Side>();
+        let direction = |side: usize| {
+            let slots = base.wrapping_add(HEADER + side * DIRECTION).cast::<Slot>();
+            Direction {
+                slots,
+                payload: slots.wrapping_add(SLOTS as usize).cast(),
+            }
+        };
         Ends {
-            base,
-            own: (side & 1) as usize,
+            own: sides.wrapping_add(own),
+            partner: sides.wrapping_add(own ^ 1),
+            out: direction(own),
+            in_: direction(own ^ 1),
         }
-    }
-
-    #[inline(always)]
-    fn side(&self, number: usize) -> &Side {
-        // SAFETY: both lie in the first page.
-        unsafe { &*self.base.cast::<Side>().add(number) }
     }
 
     /// What this side tells.
     #[inline(always)]
     pub(crate) fn own(&self) -> &Side {
-        self.side(self.own)
+        // SAFETY: in the first page of the mapping, which lives.
+        unsafe { &*self.own }
     }
 
     /// What the other side tells.
     #[inline(always)]
     pub(crate) fn partner(&self) -> &Side {
-        self.side(self.own ^ 1)
-    }
-
-    #[inline(always)]
-    fn slot(&self, direction: usize, number: u32) -> *mut Slot {
-        let place = (number & (SLOTS - 1)) as usize;
-        // SAFETY: masked, so inside the direction's slots.
-        unsafe {
-            self.base
-                .add(HEADER + direction * DIRECTION)
-                .cast::<Slot>()
-                .add(place)
-        }
-    }
-
-    #[inline(always)]
-    fn payload(&self, direction: usize) -> *mut u8 {
-        // SAFETY: inside the segment.
-        unsafe {
-            self.base
-                .add(HEADER + direction * DIRECTION + SLOTS as usize * size_of::<Slot>())
-        }
+        // SAFETY: as above.
+        unsafe { &*self.partner }
     }
 
     /// The inline bytes of an outgoing slot.
     #[inline(always)]
     pub(crate) fn inline_out(&self, number: u32) -> *mut u8 {
         // SAFETY: inside the segment; only an address is made.
-        unsafe { (&raw mut (*self.slot(self.own, number)).inline).cast() }
+        unsafe { (&raw mut (*self.out.slot(number)).inline).cast() }
     }
 
     /// Writes the words that describe RDMA and pieces into an outgoing slot.
@@ -228,19 +230,14 @@ impl Ends {
     /// A place in the outgoing payload area.
     #[inline(always)]
     pub(crate) fn payload_out(&self, at: u32) -> *mut u8 {
-        self.payload(self.own)
-            .wrapping_add((at & (PAYLOAD - 1)) as usize)
+        self.out.payload.wrapping_add((at & (PAYLOAD - 1)) as usize)
     }
 
     /// A place in the incoming payload area, if `bytes` bytes fit there.
     #[inline(always)]
     pub(crate) fn payload_in(&self, at: u32, bytes: u32) -> Option<*const u8> {
         let at = at & (PAYLOAD - 1);
-        (bytes <= PAYLOAD - at).then(|| {
-            self.payload(self.own ^ 1)
-                .wrapping_add(at as usize)
-                .cast_const()
-        })
+        (bytes <= PAYLOAD - at).then(|| self.in_.payload.wrapping_add(at as usize).cast_const())
     }
 
     /// Announces an outgoing slot; everything else of it has been written.
@@ -257,12 +254,12 @@ impl Ends {
         posted: u32,
         consumed: u32,
     ) {
-        let lap = u64::from(number / SLOTS).wrapping_add(1) as u32;
+        let lap = number / SLOTS + 1;
         let word = u64::from(lap)
             | u64::from(op) << 32
             | u64::from(flags) << 40
             | u64::from(posted as u16) << 48;
-        let slot = self.slot(self.own, number);
+        let slot = self.out.slot(number);
         // SAFETY: this side owns the slot until the word is stored.
         unsafe {
             (&raw mut (*slot).length).write_volatile(length);
@@ -277,11 +274,11 @@ impl Ends {
     /// The incoming slot with this number, if it has arrived.
     #[inline(always)]
     pub(crate) fn arrival(&self, number: u32) -> Option<Arrival> {
-        let slot = self.slot(self.own ^ 1, number);
+        let slot = self.in_.slot(number);
         // SAFETY: inside the segment; every field is read once, with volatile or atomic loads.
         unsafe {
             let word = (*slot).word.load(Ordering::Acquire);
-            let lap = u64::from(number / SLOTS).wrapping_add(1) as u32;
+            let lap = number / SLOTS + 1;
             if word as u32 != lap {
                 return None;
             }
