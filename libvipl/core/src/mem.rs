@@ -137,12 +137,13 @@ impl Regions {
     }
 }
 
-/// Whether every page of the range is mapped. Looks at the mappings only, not at the pages.
+/// Whether every page of the range is mapped. Looks at the mappings only, not at the pages. Without the
+/// C library's `msync`, which is a point of cancellation.
 fn is_mapped(base: u64, length: u64) -> bool {
     let start = base & !4095;
     let bytes = (base + length - start) as usize;
     // SAFETY: MS_ASYNC changes nothing; the kernel checks the range.
-    unsafe { libc::msync(start as *mut c_void, bytes, libc::MS_ASYNC) == 0 }
+    unsafe { libc::syscall(libc::SYS_msync, start as *mut c_void, bytes, libc::MS_ASYNC) == 0 }
 }
 
 fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Access, Error> {

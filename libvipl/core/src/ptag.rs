@@ -1,6 +1,6 @@
 //! Protection tags (spec §3.16). A tag's number is what plug-ins compare.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use vipl_abi::{VIP_NIC_HANDLE, VIP_PROTECTION_HANDLE};
 use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE};
@@ -11,7 +11,7 @@ use crate::nic;
 
 /// The tags of one NIC handle, with the number of VIs and regions that use each.
 pub(crate) struct Ptags {
-    users: HashMap<u32, u32>,
+    users: BTreeMap<u32, u32>,
     last: u32,
     max: u32,
     /// Tells the tags of different NIC handles apart.
@@ -22,7 +22,7 @@ impl Ptags {
     pub(crate) fn new(seed: u32, max: u32) -> Self {
         let slot = seed & ((1 << handle::SLOT_BITS) - 1);
         Ptags {
-            users: HashMap::new(),
+            users: BTreeMap::new(),
             last: seed.wrapping_mul(0x9E37_79B9) >> 8,
             max,
             slot,
