@@ -53,7 +53,7 @@ impl Link {
     fn receive_more(&mut self, nic: &LoopbackNic, port: &Port) {
         let completed = port.completed(Queue::Recv);
         for _ in 0..SLOTS / BATCH {
-            if !port.is_connected() || self.ends.arrival(self.arrived).is_none() {
+            if !port.is_connected() || self.next_arrival().is_none() {
                 return;
             }
             if port.completed(Queue::Recv) != completed {
@@ -104,7 +104,7 @@ impl Link {
     pub(crate) fn drain(&mut self, nic: &LoopbackNic, port: &Port) {
         // An honest partner has no more slots than these.
         for _ in 0..SLOTS / BATCH {
-            if !port.is_connected() || self.ends.arrival(self.arrived).is_none() {
+            if !port.is_connected() || self.next_arrival().is_none() {
                 break;
             }
             self.receive(nic, port, BATCH);
@@ -153,7 +153,7 @@ impl Link {
     #[inline(always)]
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) {
         for _ in 0..most {
-            let Some(arrival) = self.ends.arrival(self.arrived) else {
+            let Some(arrival) = self.next_arrival() else {
                 return;
             };
             self.learn(&arrival);

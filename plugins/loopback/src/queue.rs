@@ -243,6 +243,10 @@ impl Link {
             consumed,
         );
         self.outbox.advance();
+        if self.outbox.sent == 1 {
+            // Release: whoever sees it finds the first slot.
+            self.ends.own().sends.store(1, Ordering::Release);
+        }
     }
 
     /// The data has left: complete at once, or, where the level asks for it, when the partner has it.

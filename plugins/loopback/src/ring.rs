@@ -138,7 +138,9 @@ pub(crate) struct Side {
     /// Asks the other side's program for a sign of life, and answers such a question.
     pub(crate) asked: AtomicU32,
     pub(crate) answered: AtomicU32,
-    pad1: [u32; 15],
+    /// 1 once this side has sent anything: before that nobody touches the memory of its ring.
+    pub(crate) sends: AtomicU32,
+    pad1: [u32; 14],
 
     /// Odd while this side copies to or from the other side's memory.
     pub(crate) copying: AtomicU32,

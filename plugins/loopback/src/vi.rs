@@ -10,7 +10,7 @@ use vipl_plugin_sdk::{Port, Queue, Status, Vi};
 
 use crate::mem::Reach;
 use crate::nic::{LoopbackNic, SharedNic};
-use crate::ring::{Ends, Outbox};
+use crate::ring::{Arrival, Ends, Outbox};
 use crate::shm::Mapping;
 use crate::watch::Watch;
 
@@ -56,6 +56,8 @@ pub(crate) struct Link {
     pub(crate) ends: Ends,
     /// Next incoming slot.
     pub(crate) arrived: u32,
+    /// The partner has sent something.
+    pub(crate) listening: bool,
     pub(crate) outbox: Outbox,
     /// Receive descriptors that the partner is known to have posted.
     pub(crate) partner_posted: u32,
@@ -94,6 +96,18 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// The next slot, if it has arrived.
+    #[inline(always)]
+    pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
+        if !self.listening {
+            self.listening = self.ends.partner().sends.load(Ordering::Acquire) != 0;
+            if !self.listening {
+                return None;
+            }
+        }
+        self.ends.arrival(self.arrived)
+    }
+
     /// Receive descriptors posted so far, as the partner counts them.
     #[inline(always)]
     pub(crate) fn posted_count(&self, port: &Port) -> u32 {
