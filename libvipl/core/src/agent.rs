@@ -146,7 +146,12 @@ impl Agents {
                 break;
             }
         }
-        let agent = agent.map_err(|_| Error::Resource)?;
+        let agent = agent.map_err(|why| {
+            if matches!(why, Introduction::Dropped) {
+                log::error!(target: "agent", "the Kernel Agent hangs up at once; it may have reached its limits");
+            }
+            Error::Resource
+        })?;
         *current = Some(agent.clone());
         Ok(agent)
     }
@@ -351,7 +356,15 @@ impl Agent {
         let Ok((header, body)) = Header::read_from_prefix(message) else {
             return;
         };
-        if header.magic != MAGIC || header.length as usize != body.len() {
+        if header.magic != MAGIC {
+            return;
+        }
+        if header.length as usize != body.len() {
+            log::error!(target: "agent", "the Kernel Agent sent a garbled message");
+            let call = self.calls.lock().remove(&header.id);
+            if let Some(call) = call {
+                finish(self, call, Reply::failed(Status::RESOURCE));
+            }
             return;
         }
         let op = Op(header.op);

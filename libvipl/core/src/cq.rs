@@ -121,26 +121,26 @@ fn lock(handle: VIP_CQ_HANDLE) -> Result<Guard<Cq>, Error> {
     CQS.lock(handle).ok_or(Error::InvalidParameter)
 }
 
-/// The CQ for a queue of a new VI: none for NULL, else one of the same NIC handle.
-pub(crate) fn for_vi(
+/// A queue of a new VI begins to use a CQ of the same NIC handle, or none.
+pub(crate) fn attach(
     nic: &Arc<Nic>,
     handle: VIP_CQ_HANDLE,
 ) -> Result<Option<&'static Slot<Cq>>, Error> {
     if handle.is_null() {
         return Ok(None);
     }
-    let cq = lock(handle)?;
-    if nic::owns_cq(nic, &cq) {
-        Ok(Some(cq.slot()))
-    } else {
-        Err(Error::InvalidParameter)
+    let mut cq = lock(handle)?;
+    if !nic::owns_cq(nic, &cq) {
+        return Err(Error::InvalidParameter);
     }
+    cq.attached += 1;
+    Ok(Some(cq.slot()))
 }
 
-/// A work queue begins to use the CQ.
-pub(crate) fn attach(cq: &'static Slot<Cq>) {
-    if let Some(mut cq) = cq.lock_any() {
-        cq.attached += 1;
+/// The VI did not come about.
+pub(crate) fn release(cq: Option<&'static Slot<Cq>>) {
+    if let Some(mut cq) = cq.and_then(Slot::lock_any) {
+        cq.attached -= 1;
     }
 }
 

@@ -27,7 +27,6 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
             if from != "*" && plain(from) != short {
                 continue;
             }
-            // `*` must not turn an explicit device of a known plug-in around in a circle.
             return explicit(&plugins, to)
                 .map(|(plugin, argument)| Route {
                     plugin,

@@ -189,7 +189,7 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
     let library = unsafe { Library::open(Some(path), flags) };
-    let library = ManuallyDrop::new(library.map_err(|error| Refusal::Load(error.to_string()))?);
+    let library = ManuallyDrop::new(library.map_err(|error| Refusal::Load(whole_story(&error)))?);
     // SAFETY: the symbol is data; it is only read after its magic was checked.
     let symbol = unsafe { library.get::<*const vipl_plugin>(b"vipl_plugin_v1\0") };
     let plugin = *symbol.map_err(|_| Refusal::NoSymbol)?;
@@ -235,6 +235,14 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
     })))
 }
 
+/// An error with its cause: only the cause says what the loader did not like.
+fn whole_story(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), Refusal> {
     if expected == found {
         Ok(())
@@ -258,6 +266,11 @@ fn initialise(plugin: &vipl_plugin) -> Result<vipl_provider, Refusal> {
     if status != VIPL_OK {
         return Err(Refusal::Init(status));
     }
+    let least = std::mem::offset_of!(vipl_provider, progress) + size_of::<usize>();
+    if ops.size < least {
+        expect("provider size", least as u64, ops.size as u64)?;
+    }
+    forget_beyond(&mut ops);
     let needed = [
         ("nic_open", ops.nic_open.is_some()),
         ("nic_close", ops.nic_close.is_some()),
@@ -276,6 +289,18 @@ fn initialise(plugin: &vipl_plugin) -> Result<vipl_provider, Refusal> {
         (ops.arm, ops.sleep, ops.wake) = (None, None, None);
     }
     Ok(ops)
+}
+
+/// What lies behind the end of an older plug-in's table is absent, whatever is there.
+fn forget_beyond(ops: &mut vipl_provider) {
+    let size = ops.size.min(size_of::<vipl_provider>());
+    // SAFETY: inside the table; absent operations are NULL, which is what zero is.
+    unsafe {
+        let table = std::ptr::from_mut(ops).cast::<u8>();
+        table
+            .add(size)
+            .write_bytes(0, size_of::<vipl_provider>() - size);
+    }
 }
 
 impl LoadedPlugin {

@@ -141,7 +141,10 @@ impl Lock {
         if !membarrier(PRIVATE_EXPEDITED) {
             // It worked before. Registered anew it works after a fork; if not, two threads would be inside.
             let again = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
-            assert!(again, "membarrier has been taken away from this process");
+            if !again {
+                log::error!(target: "core", "membarrier has been taken away from this process; cannot go on");
+                std::process::abort();
+            }
         }
         let mut rounds = 0;
         // Acquire pairs with the release of the owner's `unlock`.

@@ -49,6 +49,7 @@ pub(crate) fn install(settings: &Settings) {
     static LOGGER: OnceLock<Logger> = OnceLock::new();
     let mut general = LevelFilter::Warn;
     let mut by_subsystem = Vec::new();
+    let mut problems = Vec::new();
     for part in settings
         .text("log")
         .split(',')
@@ -59,20 +60,20 @@ pub(crate) fn install(settings: &Settings) {
             Some((name, level)) => {
                 by_subsystem.push((name.to_owned(), level.parse().unwrap_or(LevelFilter::Warn)));
             }
-            None => general = part.parse().unwrap_or(general),
+            None => match part.parse() {
+                Ok(level) => general = level,
+                Err(_) => problems.push(format!("log: {part:?} is not a level")),
+            },
         }
     }
     let path = settings.text("log_file");
-    let file = (!path.is_empty())
-        .then(|| {
-            File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .ok()
-                .map(Mutex::new)
-        })
-        .flatten();
+    let mut file = None;
+    if !path.is_empty() {
+        match File::options().create(true).append(true).open(path) {
+            Ok(opened) => file = Some(Mutex::new(opened)),
+            Err(error) => problems.push(format!("log_file: {path}: {error}")),
+        }
+    }
     let logger = LOGGER.get_or_init(|| Logger {
         general,
         by_subsystem,
@@ -81,5 +82,8 @@ pub(crate) fn install(settings: &Settings) {
     let most = logger.by_subsystem.iter().map(|(_, level)| *level).max();
     if log::set_logger(logger).is_ok() {
         log::set_max_level(logger.general.max(most.unwrap_or(LevelFilter::Off)));
+    }
+    for problem in problems {
+        log::warn!(target: "settings", "{problem}");
     }
 }

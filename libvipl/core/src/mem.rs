@@ -140,10 +140,16 @@ impl Regions {
 /// Whether every page of the range is mapped. Looks at the mappings only, not at the pages. Without the
 /// C library's `msync`, which is a point of cancellation.
 fn is_mapped(base: u64, length: u64) -> bool {
-    let start = base & !4095;
+    let start = base & !(page_size() - 1);
     let bytes = (base + length - start) as usize;
     // SAFETY: MS_ASYNC changes nothing; the kernel checks the range.
     unsafe { libc::syscall(libc::SYS_msync, start as *mut c_void, bytes, libc::MS_ASYNC) == 0 }
+}
+
+fn page_size() -> u64 {
+    static SIZE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    // SAFETY: no pointers.
+    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64)
 }
 
 fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Access, Error> {
@@ -209,13 +215,12 @@ pub fn register(
         );
         return Err(Error::Resource);
     }
-    let handle = regions
-        .insert(base, length, access)
-        .ok_or(Error::Resource)?;
-    if access.tag != VIPL_PTAG_NONE {
-        nic.ptags.lock().hold(access.tag);
-    }
-    Ok(handle)
+    // Held before the region exists: the tag may be destroyed at any moment until then.
+    nic.ptags.lock().hold(access.tag)?;
+    regions.insert(base, length, access).ok_or_else(|| {
+        nic.ptags.lock().release(access.tag);
+        Error::Resource
+    })
 }
 
 /// VipDeregisterMem. On return nobody uses the region any more.
@@ -241,8 +246,7 @@ pub fn deregister(
 /// Waits until no transfer uses a region that was just taken out of the table. A transfer of this
 /// process holds its VI's lock; one of a partner is the plug-in's business.
 fn quiesce(nic: &Arc<Nic>) {
-    // Pairs with the atomic operation that takes a VI's lock: either that transfer sees the region
-    // gone, or the lock is seen taken here.
+    // To take a VI's lock is to wait for the transfer that holds it; later ones see the region gone.
     fence(Ordering::SeqCst);
     nic.each_vi(|slot| {
         if let Some(mut vi) = slot.lock_any()
@@ -297,10 +301,10 @@ pub fn set_attributes(
     let access = access_of(&nic, Some(attributes))?;
     let regions = nic.regions.lock();
     let entry = find_inside(&regions, address, handle)?;
-    let before = entry.access.swap(access.word(), Ordering::AcqRel);
     let mut ptags = nic.ptags.lock();
+    ptags.hold(access.tag)?;
+    let before = entry.access.swap(access.word(), Ordering::AcqRel);
     ptags.release((before >> 32) as u32);
-    ptags.hold(access.tag);
     Ok(())
 }
 

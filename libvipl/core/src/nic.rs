@@ -30,7 +30,11 @@ const READY_ROUNDS: u32 = 16;
 static NICS: Table<Arc<Nic>> = Table::new(Kind::Nic);
 
 /// The part of a NIC that plug-ins see, at a fixed address.
-struct Shared(UnsafeCell<vipl_nic>);
+struct Shared {
+    nic: UnsafeCell<vipl_nic>,
+    /// The table of regions, where the plug-in has none of its own.
+    regions: Option<Box<[vipl_region]>>,
+}
 // SAFETY: written during open only; afterwards read by everybody.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointers in it are the plug-in's and the host's own.
@@ -115,7 +119,7 @@ impl Numbers {
 impl Nic {
     /// The part that plug-ins see.
     pub(crate) fn abi(&self) -> *const vipl_nic {
-        self.shared.0.get()
+        self.shared.nic.get()
     }
 
     pub(crate) fn address(&self) -> &[u8] {
@@ -240,10 +244,7 @@ fn open_route(
 ) -> Result<VIP_NIC_HANDLE, Error> {
     let agent = process.agents.get(process)?;
     let (shared, info) = open_device(process, route)?;
-    let opened = finish_open(process, route, &agent, shared, info);
-    opened.inspect_err(
-        |_| log::error!(target: "nic", "cannot open {}: the agent refused", route.plugin.name),
-    )
+    finish_open(process, route, &agent, shared, info)
 }
 
 /// Calls the plug-in's `nic_open` and checks what it says.
@@ -259,7 +260,7 @@ fn open_device(
     if settings.check_descriptor_memory() {
         options |= VIPL_OPTION_CHECK_DESCRIPTOR;
     }
-    let shared = Box::new(Shared(UnsafeCell::new(vipl_nic {
+    let nic = UnsafeCell::new(vipl_nic {
         context: std::ptr::null_mut(),
         host: std::ptr::null_mut(),
         regions: std::ptr::null(),
@@ -267,7 +268,8 @@ fn open_device(
         options,
         segments_max: 0,
         reserved: 0,
-    })));
+    });
+    let mut shared = Box::new(Shared { nic, regions: None });
     let mut info = route.plugin.blank_info();
     let argument =
         std::ffi::CString::new(route.argument.as_str()).map_err(|_| Error::InvalidParameter)?;
@@ -275,7 +277,7 @@ fn open_device(
         return Err(Error::NotSupported);
     };
     // SAFETY: all three are valid for the call; the plug-in keeps the NIC's address only.
-    let status = unsafe { nic_open(argument.as_ptr(), shared.0.get(), &raw mut info) };
+    let status = unsafe { nic_open(argument.as_ptr(), shared.nic.get(), &raw mut info) };
     match status {
         VIPL_OK => {}
         VIPL_E_INVALID => return Err(Error::InvalidParameter),
@@ -292,26 +294,26 @@ fn open_device(
         close_device(&route.plugin.ops, &shared);
         return Err(Error::Resource);
     }
+    let mut own_regions: Option<Box<[vipl_region]>> = None;
     if info.regions.is_null() {
-        let regions: Vec<vipl_region> = (0..info.regions_max)
-            .map(|_| crate::mem::free_region())
-            .collect();
-        info.regions = Box::leak(regions.into_boxed_slice()).as_mut_ptr();
+        let made = (0..info.regions_max).map(|_| crate::mem::free_region());
+        info.regions = own_regions.insert(made.collect()).as_mut_ptr();
     }
     // SAFETY: nobody else has the NIC yet.
     unsafe {
-        let nic = &mut *shared.0.get();
+        let nic = &mut *shared.nic.get();
         nic.regions = info.regions;
         nic.region_count = info.regions_max;
         nic.segments_max = info.segments_max;
     }
+    shared.regions = own_regions;
     Ok((shared, info))
 }
 
 fn close_device(ops: &vipl_provider, shared: &Shared) {
     if let Some(nic_close) = ops.nic_close {
         // SAFETY: opened by `nic_open`; closed once.
-        unsafe { nic_close(shared.0.get()) };
+        unsafe { nic_close(shared.nic.get()) };
     }
 }
 
@@ -349,10 +351,17 @@ fn finish_open(
             shared,
         });
         // SAFETY: nobody else has the NIC yet; the Arc outlives every use by the plug-in.
-        unsafe { (*nic.shared.0.get()).host = Arc::as_ptr(&nic).cast_mut().cast() };
+        unsafe { (*nic.shared.nic.get()).host = Arc::as_ptr(&nic).cast_mut().cast() };
         nic
     });
-    inserted.ok_or(Error::Resource)
+    inserted.ok_or_else(|| {
+        if let Some((shared, registration)) = shared {
+            registration.close();
+            close_device(&route.plugin.ops, &shared);
+        }
+        log::error!(target: "nic", "no more NIC handles in this process");
+        Error::Resource
+    })
 }
 
 /// VipCloseNic.

@@ -74,11 +74,12 @@ impl Ptags {
         }
     }
 
-    /// A VI or region begins to use the tag.
-    pub(crate) fn hold(&mut self, tag: u32) {
-        if let Some(users) = self.users.get_mut(&tag) {
-            *users += 1;
+    /// A VI or region begins to use the tag, or none.
+    pub(crate) fn hold(&mut self, tag: u32) -> Result<(), Error> {
+        if tag != VIPL_PTAG_ANY && tag != VIPL_PTAG_NONE {
+            *self.users.get_mut(&tag).ok_or(Error::Ptag)? += 1;
         }
+        Ok(())
     }
 
     /// A VI or region uses the tag no more.
@@ -119,7 +120,7 @@ mod tests {
         let second = ptags.create().unwrap();
         assert_eq!(ptags.create(), Err(Error::Resource));
         let tag = ptags.number(first).unwrap();
-        ptags.hold(tag);
+        ptags.hold(tag).unwrap();
         assert_eq!(ptags.destroy(first), Err(Error::Resource));
         ptags.release(tag);
         assert_eq!(ptags.destroy(first), Ok(()));

@@ -24,7 +24,7 @@ macro_rules! declare {
 /// Every setting of the library; those of plug-ins that come with it are listed too, so that a
 /// misspelt name can be told from a plug-in's own.
 pub(crate) const DECLARED: &[Declared] = declare! {
-    "strict" "boolean" "false" "keep to the letter of the Developer's Guide; the defaults of the next six follow"
+    "strict" "boolean" "false" "keep to the letter of the Developer's Guide; the defaults of the next seven follow"
     "null_ptag" "boolean" "true" "accept a NULL protection tag; it matches everything of its NIC handle"
     "null_mem_attributes" "boolean" "true" "accept NULL memory attributes: no tag, no RDMA"
     "check_descriptor_memory" "boolean" "false" "check the memory handle of the descriptor itself at each post"
@@ -39,7 +39,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "plugins" "names" "" "only these plug-ins (a,b), or all but these (^a,b)"
     "spin_us" "microseconds" "20" "how long a wait polls before it sleeps"
     "max_transfer_size" "bytes" "65536" "largest message, 32768 to 1073741824"
-    "max_register_bytes" "bytes" "0" "memory that may be registered; 0: RLIMIT_MEMLOCK, but not less than the plug-in needs no pinning for"
+    "max_register_bytes" "bytes" "0" "memory that may be registered; 0: what the plug-in says, for loopback RLIMIT_MEMLOCK but at least 64 MiB"
     "hosts" "path" "/etc/vip_hosts" "table of the name service"
     "log" "levels" "warn" "error, warn, info, debug, trace; also subsystem=level, comma separated"
     "log_file" "path" "" "where the log goes instead of the standard error stream"

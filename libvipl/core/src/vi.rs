@@ -145,24 +145,33 @@ pub fn create(
     recv_cq: VIP_CQ_HANDLE,
 ) -> Result<VIP_VI_HANDLE, Error> {
     let nic = nic::resolve(nic)?;
-    let send_cq = cq::for_vi(&nic, send_cq)?;
-    let recv_cq = cq::for_vi(&nic, recv_cq)?;
-    let tag = check(&nic, attributes)?;
-    let Some(index) = nic.vis.lock().take(nic.info.vis_max) else {
-        log::info!(target: "vi", "no more than {} VIs on one NIC handle", nic.info.vis_max);
-        return Err(Error::Resource);
+    let send_cq = cq::attach(&nic, send_cq)?;
+    let recv_cq = cq::attach(&nic, recv_cq).inspect_err(|_| cq::release(send_cq))?;
+    create_on(&nic, attributes, send_cq, recv_cq).inspect_err(|_| {
+        cq::release(send_cq);
+        cq::release(recv_cq);
+    })
+}
+
+/// Takes the tag and a number for the new VI, or gives both back.
+fn create_on(
+    nic: &Arc<Nic>,
+    attributes: &VIP_VI_ATTRIBUTES,
+    send_cq: Option<&'static Slot<Cq>>,
+    recv_cq: Option<&'static Slot<Cq>>,
+) -> Result<VIP_VI_HANDLE, Error> {
+    let tag = check(nic, attributes)?;
+    nic.ptags.lock().hold(tag)?;
+    let index = nic.vis.lock().take(nic.info.vis_max);
+    let created = match index {
+        Some(index) => insert(nic, index, attributes, tag, send_cq, recv_cq)
+            .inspect_err(|_| nic.vis.lock().give(index)),
+        None => {
+            log::info!(target: "vi", "no more than {} VIs on one NIC handle", nic.info.vis_max);
+            Err(Error::Resource)
+        }
     };
-    let created = insert(&nic, index, attributes, tag, send_cq, recv_cq);
-    match created {
-        Ok(handle) => {
-            nic.ptags.lock().hold(tag);
-            Ok(handle)
-        }
-        Err(error) => {
-            nic.vis.lock().give(index);
-            Err(error)
-        }
-    }
+    created.inspect_err(|_| nic.ptags.lock().release(tag))
 }
 
 fn insert(
@@ -236,9 +245,6 @@ fn insert(
     }
     let slot = std::ptr::from_ref(vi.slot()).cast_mut();
     nic.vi_slots[index as usize].store(slot, Ordering::Release);
-    for cq in [send_cq, recv_cq].into_iter().flatten() {
-        cq::attach(cq);
-    }
     Ok(handle)
 }
 
@@ -309,11 +315,10 @@ pub fn set_attributes(handle: VIP_VI_HANDLE, attributes: &VIP_VI_ATTRIBUTES) -> 
     if vi.abi.state != IDLE {
         return Err(Error::State);
     }
+    vi.nic.ptags.lock().hold(tag)?;
     let before = vi.abi.ptag;
     vi.take_attributes(attributes, tag);
-    let mut ptags = vi.nic.ptags.lock();
-    ptags.release(before);
-    ptags.hold(tag);
+    vi.nic.ptags.lock().release(before);
     Ok(())
 }
 

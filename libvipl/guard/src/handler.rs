@@ -96,6 +96,12 @@ mod fault {
             libc::SIG_DFL | libc::SIG_IGN => {
                 // SAFETY: puts the old disposition back; the instruction then faults again.
                 unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+                // SAFETY: the kernel passes valid information. A signal that somebody sent does not come
+                // back by itself.
+                if unsafe { (*info).si_code } <= 0 {
+                    // SAFETY: no pointers.
+                    unsafe { libc::raise(signal) };
+                }
             }
             handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
                 type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);

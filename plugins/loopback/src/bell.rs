@@ -110,7 +110,8 @@ impl Bell {
         let epoch = self.ring.load(Ordering::SeqCst);
         self.want.fetch_add(1, Ordering::SeqCst);
         if self.fences.load(Ordering::Relaxed) == 0 {
-            membarrier(GLOBAL_EXPEDITED);
+            let works = membarrier(GLOBAL_EXPEDITED);
+            self.fences.store(u32::from(!works), Ordering::SeqCst);
         }
         epoch
     }

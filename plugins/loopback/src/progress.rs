@@ -396,7 +396,11 @@ impl Link {
         let start = pace::ticks();
         match self.copy(Way::Fetch, &local, &remote, live) {
             Ok(bytes) => {
-                self.note(Road::Kernel, pace::ticks() - start, arrival.length);
+                self.note(
+                    Road::Kernel,
+                    pace::ticks().wrapping_sub(start),
+                    arrival.length,
+                );
                 LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
             }
             // The partner's reason is dealt with next; this message never arrived.
@@ -456,7 +460,7 @@ impl Link {
         // Regions may have gone since the first piece.
         let placed = are_local(port, &assembly.segments)
             && crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes);
-        self.note(Road::Ring, pace::ticks() - start, extra.bytes);
+        self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);
         if !placed {
             self.receiving = Some(Assembly {
                 segments: Vec::new(),

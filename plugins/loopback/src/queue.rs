@@ -132,6 +132,14 @@ impl Link {
             }
             Err(fault) => return self.local_error(port, fault.status),
         };
+        if self
+            .sending
+            .as_ref()
+            .is_some_and(|pieces| pieces.total != outgoing.length)
+        {
+            self.sending = None;
+            return self.in_turn(port, VIP_STATUS_LENGTH_ERROR, Some(VIPL_CAUSE_TOLD));
+        }
         if outgoing.operation == Operation::Send {
             self.send(nic, port, &outgoing)
         } else {
@@ -348,7 +356,10 @@ impl Link {
             }
             1 if self.road_for_send() == Road::Kernel => {}
             _ => {
-                self.sending = Some(Pieces { offset: 0 });
+                self.sending = Some(Pieces {
+                    offset: 0,
+                    total: outgoing.length,
+                });
                 return self.send_pieces(nic, port, outgoing);
             }
         }
@@ -401,6 +412,7 @@ impl Link {
             LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
             self.sending = Some(Pieces {
                 offset: offset + bytes,
+                total,
             });
             if offset + bytes == total {
                 break;

@@ -90,7 +90,11 @@ impl Link {
         match self.copy_remote(Way::Place, outgoing, &local) {
             Ok(bytes) => {
                 if outgoing.length >= HELPED_MIN {
-                    self.note(Road::Kernel, pace::ticks() - start, outgoing.length);
+                    self.note(
+                        Road::Kernel,
+                        pace::ticks().wrapping_sub(start),
+                        outgoing.length,
+                    );
                 }
                 LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
             }
@@ -239,6 +243,7 @@ impl Link {
             LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
             self.sending = Some(Pieces {
                 offset: offset + bytes,
+                total,
             });
             if offset + bytes == total {
                 break;
@@ -424,7 +429,7 @@ impl Link {
                 || (is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
                     && scatter(&[target], extra.offset, from, extra.bytes)));
         if extra.bytes == PIECE {
-            self.note(Road::Ring, pace::ticks() - start, extra.bytes);
+            self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);
         }
         if !placed {
             self.writing = Some(false);

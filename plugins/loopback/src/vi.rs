@@ -32,6 +32,8 @@ pub(crate) struct Outstanding {
 /// A message or RDMA operation that travels in pieces: the head of the send queue.
 pub(crate) struct Pieces {
     pub(crate) offset: u32,
+    /// Length of the whole, which the program must not change meanwhile.
+    pub(crate) total: u32,
 }
 
 /// A message that arrives in pieces, for the head of the receive queue.

@@ -78,7 +78,7 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     Err(LaunchError::Silent(program.display().to_string()))
 }
 
-/// An agent of this process alone: it inherits one end of a pair of sockets.
+/// An agent of this process alone, on a socket whose name goes as soon as this process is connected.
 fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
     let directory = std::env::temp_dir();
@@ -151,7 +151,12 @@ pub(crate) fn library_path() -> Option<PathBuf> {
 fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     let given = settings.text("agent_program");
     if !given.is_empty() {
-        return Ok(given.into());
+        let given = PathBuf::from(given);
+        return if is_program(&given) {
+            Ok(given)
+        } else {
+            Err(LaunchError::NoProgram(given.display().to_string()))
+        };
     }
     let mut tried = Vec::new();
     if let Some(directory) = library_path().as_deref().and_then(Path::parent) {
@@ -167,7 +172,7 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     }
     tried.push("/usr/libexec/vipl/vipkad".into());
     tried.push("/usr/local/libexec/vipl/vipkad".into());
-    if let Some(found) = tried.iter().find(|path| path.is_file()) {
+    if let Some(found) = tried.iter().find(|path| is_program(path)) {
         return Ok(std::fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
     }
     let tried: Vec<String> = tried
@@ -175,6 +180,15 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
         .map(|path| path.display().to_string())
         .collect();
     Err(LaunchError::NoProgram(tried.join(", ")))
+}
+
+/// Whether this user can execute it.
+fn is_program(path: &Path) -> bool {
+    let Ok(text) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: a NUL-terminated path.
+    path.is_file() && unsafe { libc::access(text.as_ptr(), libc::X_OK) } == 0
 }
 
 /// Starts the agent as nobody's child: the program's SIGCHLD and `wait` must not meet it.
