@@ -266,10 +266,6 @@ fn initialise(plugin: &vipl_plugin) -> Result<vipl_provider, Refusal> {
     if status != VIPL_OK {
         return Err(Refusal::Init(status));
     }
-    let least = std::mem::offset_of!(vipl_provider, progress) + size_of::<usize>();
-    if ops.size < least {
-        expect("provider size", least as u64, ops.size as u64)?;
-    }
     forget_beyond(&mut ops);
     let needed = [
         ("nic_open", ops.nic_open.is_some()),

@@ -9,11 +9,16 @@
 //!
 //! ```text
 //!   owner thread                           other thread (holds `spin`)
-//!   sequence = odd                         owner = nobody
+//!   own sequence = odd                     owner = nobody
 //!   compiler fence                         membarrier
 //!   owner still me?  yes: inside           sequence odd?  wait until it is even
 //!                    no: sequence = even, take `spin`
 //! ```
+//!
+//! A thread may be stopped between its two looks at the owner, and go on when the lock has another owner.
+//! What it writes then must not be that owner's mark: each thread that ever owned the lock has a sequence
+//! of its own, whose number is part of the owner's word. There is room for a few of them; later threads
+//! find a plain spin lock.
 //!
 //! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
 //! so that threads which share a lock end up with a plain spin lock.
@@ -31,14 +36,20 @@ const NOBODY: usize = 0;
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
+/// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
+const OWNERS: usize = 4;
+
 /// A lock that can be all zero.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Lock {
+    /// The owner's thread pointer, and the number of its sequence in the low bits.
     owner: AtomicUsize,
-    /// Odd while the owner is inside.
-    sequence: AtomicU32,
+    /// Odd while that thread is inside as owner; each is written by one thread only.
+    sequences: [AtomicU32; OWNERS],
     spin: AtomicU32,
+    /// Whose the sequences are; guarded by `spin`.
+    owners: [AtomicUsize; OWNERS],
     /// Who took `spin` last, how often in a row, and how often a bias was lost; guarded by `spin`.
     last: AtomicUsize,
     streak: AtomicU32,
@@ -51,12 +62,12 @@ pub(crate) struct Lock {
 /// How a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// By its owner.
-    Biased,
+    /// By its owner, whose sequence this is.
+    Biased(u8),
     /// By `spin`.
     Shared,
-    /// By `spin`, and the thread will own it.
-    Earned,
+    /// By `spin`, and the thread will own it, with this sequence.
+    Earned(u8),
 }
 
 /// A number that no two living threads share and that costs one load.
@@ -73,7 +84,7 @@ fn this_thread() -> usize {
     }
     #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
     {
-        usize::MAX
+        !(OWNERS - 1)
     }
 }
 
@@ -94,17 +105,17 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn lock(&self) -> Held {
         let me = this_thread();
-        if self.owner.load(Ordering::Relaxed) == me {
-            let sequence = self.sequence.load(Ordering::Relaxed);
-            self.sequence
-                .store(sequence.wrapping_add(1), Ordering::Relaxed);
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner & !(OWNERS - 1) == me {
+            let own = &self.sequences[owner % OWNERS];
+            let sequence = own.load(Ordering::Relaxed);
+            own.store(sequence.wrapping_add(1), Ordering::Relaxed);
             // The processor's fence comes from the other thread's `membarrier`.
             compiler_fence(Ordering::SeqCst);
-            if self.owner.load(Ordering::Relaxed) == me {
-                return Held::Biased;
+            if self.owner.load(Ordering::Relaxed) == owner {
+                return Held::Biased((owner % OWNERS) as u8);
             }
-            self.sequence
-                .store(sequence.wrapping_add(2), Ordering::Release);
+            own.store(sequence.wrapping_add(2), Ordering::Release);
         }
         self.lock_shared(me)
     }
@@ -128,16 +139,26 @@ impl Lock {
             self.streak.store(streak + 1, Ordering::Relaxed);
             return Held::Shared;
         }
-        if can_bias() {
-            Held::Earned
-        } else {
-            Held::Shared
+        match self.sequence_of(me) {
+            Some(number) if can_bias() => Held::Earned(number as u8),
+            _ => Held::Shared,
         }
+    }
+
+    /// The sequence of a thread, if there is one left for it. Under `spin`.
+    #[cold]
+    fn sequence_of(&self, me: usize) -> Option<usize> {
+        let mine = |known: &AtomicUsize| {
+            matches!(known.load(Ordering::Relaxed), NOBODY) || known.load(Ordering::Relaxed) == me
+        };
+        let number = self.owners.iter().position(mine)?;
+        self.owners[number].store(me, Ordering::Relaxed);
+        Some(number)
     }
 
     #[cold]
     fn take_bias_away(&self) {
-        self.owner.store(NOBODY, Ordering::SeqCst);
+        let number = self.owner.swap(NOBODY, Ordering::SeqCst) % OWNERS;
         if !membarrier(PRIVATE_EXPEDITED) {
             // It worked before. Registered anew it works after a fork; if not, two threads would be inside.
             let again = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
@@ -148,7 +169,10 @@ impl Lock {
         }
         let mut rounds = 0;
         // Acquire pairs with the release of the owner's `unlock`.
-        while !self.sequence.load(Ordering::Acquire).is_multiple_of(2) {
+        while !self.sequences[number]
+            .load(Ordering::Acquire)
+            .is_multiple_of(2)
+        {
             back_off(&mut rounds);
         }
         self.streak.store(0, Ordering::Relaxed);
@@ -172,14 +196,15 @@ impl Lock {
 
     #[inline(always)]
     pub(crate) fn unlock(&self, held: Held) {
-        if held == Held::Biased {
-            let sequence = self.sequence.load(Ordering::Relaxed);
-            self.sequence
-                .store(sequence.wrapping_add(1), Ordering::Release);
+        if let Held::Biased(number) = held {
+            let own = &self.sequences[usize::from(number) % OWNERS];
+            let sequence = own.load(Ordering::Relaxed);
+            own.store(sequence.wrapping_add(1), Ordering::Release);
             return;
         }
-        if held == Held::Earned {
-            self.owner.store(this_thread(), Ordering::Relaxed);
+        if let Held::Earned(number) = held {
+            let owner = this_thread() | usize::from(number);
+            self.owner.store(owner, Ordering::Relaxed);
         }
         self.spin.store(0, Ordering::Release);
     }
@@ -187,10 +212,11 @@ impl Lock {
     /// For a watcher: whether the owner has been inside since the watcher asked last, so that it may be
     /// left alone. It is not left alone for ever: what it does there may not be what is needed.
     pub(crate) fn owner_is_active(&self) -> bool {
-        if self.owner.load(Ordering::Relaxed) == NOBODY {
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner == NOBODY {
             return false;
         }
-        let now = self.sequence.load(Ordering::Relaxed);
+        let now = self.sequences[owner % OWNERS].load(Ordering::Relaxed);
         let before = self.watched.swap(now, Ordering::Relaxed);
         let spared = self.spared.load(Ordering::Relaxed);
         let active = now != before && spared < SPARED_MAX;
@@ -231,7 +257,7 @@ mod tests {
         let mut biased = 0;
         for _ in 0..times {
             let held = counter.lock.lock();
-            biased += u64::from(held == Held::Biased);
+            biased += u64::from(matches!(held, Held::Biased(_)));
             // SAFETY: under the lock.
             unsafe { *counter.value.get() += 1 };
             counter.lock.unlock(held);
