@@ -263,6 +263,49 @@ static void unmapped(struct world *w)
     ok("side %d: memory that was taken away", w->side->number);
 }
 
+/* A large send of which the second half is not there: the send is refused, side 0 gets nothing, or learns
+ * that it got a part (spec §6.2), and the connection lives on (E2). */
+static void half_there(struct world *w)
+{
+    const size_t room = 49152;
+    unsigned char *pages = (unsigned char *)map_pages(room);
+    VIP_MEM_HANDLE handle = register_range(&w->node, pages, room);
+
+    meet(w->side);
+    if (w->side->number == 1) {
+        vanish(w, pages + 24576, room - 24576);
+        start_descriptor(w->out, VIP_CONTROL_OP_SENDRECV);
+        add_data(w->out, pages, handle, LARGE);
+        meet(w->side);
+        MUST(VipPostSend(w->vi, w->out, w->node.handle));
+        EXPECT_SEND(w->vi, w->out, SEND_REFUSED, "E2");
+        fill(w->buffer, 50, 18);
+        post_send(&w->node, w->vi, w->out, w->buffer, 50);
+        EXPECT_SEND(w->vi, w->out, STATUS_SENT, "E2");
+    } else {
+        VIP_DESCRIPTOR *spare = take_descriptor(&w->node, 1), *last = w->in;
+
+        post_recv(&w->node, w->vi, w->in, w->buffer, LARGE);
+        post_recv(&w->node, w->vi, spare, w->buffer, LARGE);
+        meet(w->side);
+        if (VipRecvWait(w->vi, PATIENCE, &last) == VIP_DESCRIPTOR_ERROR && last == w->in) {
+            CHECK_STATUS(control(last)->Status & VIP_STATUS_ERROR_MASK, VIP_STATUS_PARTIAL_ERROR, "spec §6.2");
+            EXPECT_RECV(w->vi, spare, STATUS_RECEIVED, "E2");
+            last = spare;
+        } else {
+            CHECK(last == w->in, "E2");
+            CHECK_STATUS(control(last)->Status, STATUS_RECEIVED, "E2");
+        }
+        CHECK_EQ(control(last)->Length, 50, "E2");
+        CHECK(filled(w->buffer, 50, 18), "E2");
+    }
+    CHECK_EQ(vi_state(w->vi), VIP_STATE_CONNECTED, "E2");
+    MUST(VipDeregisterMem(w->node.nic, pages, handle));
+    munmap(pages, room);
+    meet(w->side);
+    ok("side %d: memory of which half is there", w->side->number);
+}
+
 static void read_only(struct world *w)
 {
     static const size_t sizes[] = {20, LARGE};
@@ -371,6 +414,7 @@ static void memory(struct side *side)
     read_only(&w);
     sorts_of_memory(&w);
     unmapped(&w);
+    half_there(&w);
     NO_ERROR(&w.node, 50, "everything was told by descriptors");
     meet(side);
     end_vi(w.vi);

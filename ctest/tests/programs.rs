@@ -170,6 +170,20 @@ fn compat() {
     compatible_both("compat");
 }
 
+/// The part of the group that holds in both modes.
+#[test]
+fn compat_in_strict_mode() {
+    strict_both("compat");
+}
+
+#[test]
+fn stopped() {
+    Run::strict(program("stopped")).pass();
+    Run::strict(program("stopped"))
+        .env("VIPL_SINGLE_COPY", "false")
+        .pass();
+}
+
 #[test]
 fn ns() {
     // The malformed lines of the test's table are reported (spec §12).

@@ -10,9 +10,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::sync::{Condvar, Mutex};
 use kagent_proto::*;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
-use parking_lot::{Condvar, Mutex};
 use vipl_plugin_abi::vipl_nic_info;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

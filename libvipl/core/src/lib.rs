@@ -39,6 +39,7 @@ pub mod ptag;
 pub mod queue;
 mod settings;
 mod start;
+mod sync;
 mod table;
 pub mod vi;
 mod wait;

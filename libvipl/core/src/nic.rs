@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use crate::agent::Agents;
 use crate::counters::Counters;

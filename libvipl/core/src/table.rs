@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use crate::handle::{self, Kind, Parts};
 use crate::lock::{Held, Lock};

@@ -126,10 +126,6 @@ impl Link {
     fn process_any(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Step {
         let outgoing = match descriptor::outgoing(port, entry, READ_LEVELS) {
             Ok(outgoing) => outgoing,
-            // What has left in pieces cannot be taken back: the partner would wait for the rest.
-            Err(fault) if self.sending.take().is_some() => {
-                return self.in_turn(port, fault.status, Some(VIPL_CAUSE_TOLD));
-            }
             Err(fault) => return self.local_error(port, fault.status),
         };
         if self
@@ -137,8 +133,7 @@ impl Link {
             .as_ref()
             .is_some_and(|pieces| pieces.total != outgoing.length)
         {
-            self.sending = None;
-            return self.in_turn(port, VIP_STATUS_LENGTH_ERROR, Some(VIPL_CAUSE_TOLD));
+            return self.local_error(port, VIP_STATUS_LENGTH_ERROR | outgoing.operation.opcode());
         }
         if outgoing.operation == Operation::Send {
             self.send(nic, port, &outgoing)
@@ -298,7 +293,9 @@ impl Link {
     #[cold]
     pub(crate) fn local_error(&mut self, port: &Port, status: u32) -> Step {
         let reliable = port.vi().reliability != VIP_SERVICE_UNRELIABLE;
-        self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_TOLD))
+        // What has left in pieces cannot be taken back, and the partner waits for the rest.
+        let begun = self.sending.take().is_some_and(|pieces| pieces.offset > 0);
+        self.in_turn(port, status, (reliable || begun).then_some(VIPL_CAUSE_TOLD))
     }
 
     /// E6: the partner has no receive descriptor for this message. `None`: it has one after all.
@@ -403,9 +400,7 @@ impl Link {
                 return Step::Wait;
             };
             let Ok((flags, place)) = flags else {
-                self.sending = None;
-                // What has left cannot be taken back: the partner would wait for the rest.
-                return self.in_turn(port, VIP_STATUS_PROTECTION_ERROR, Some(VIPL_CAUSE_TOLD));
+                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
             };
             let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
             self.publish_slot(port, op::PIECE, flags, total, outgoing.immediate, place);

@@ -233,9 +233,7 @@ impl Link {
                 return Step::Wait;
             };
             let Ok((flags, place)) = put else {
-                self.sending = None;
-                let status = VIP_STATUS_PROTECTION_ERROR | opcode;
-                return self.in_turn(port, status, Some(VIPL_CAUSE_TOLD));
+                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
             };
             let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
             self.publish_slot(port, op::WRITE, flags, total, outgoing.immediate, place);

@@ -1,0 +1,146 @@
+/* A partner that is stopped (SIGSTOP) holds up nobody: posts return at once (POST-11), waits keep their time,
+ * and VipDisconnect comes to its end (spec §3.12). Two processes only. */
+#include "common.h"
+
+#define SMALL 400
+#define LARGE 20
+#define BYTES 40000
+
+struct world {
+    struct side *side;
+    struct node node;
+    address other;
+    pid_t partner; /* side 0: the process to stop */
+};
+
+static void stop(struct world *w)
+{
+    int status;
+
+    CHECK_EQ(kill(w->partner, SIGSTOP), 0, "kill");
+    CHECK_EQ(waitpid(w->partner, &status, WUNTRACED), w->partner, "waitpid");
+    CHECK(WIFSTOPPED(status), "a stopped partner");
+}
+
+static void go_on(struct world *w)
+{
+    CHECK_EQ(kill(w->partner, SIGCONT), 0, "kill");
+}
+
+/* Side 0 sends while side 1 is stopped; afterwards everything arrives. */
+static void posts(struct world *w, int level)
+{
+    static VIP_DESCRIPTOR *d[SMALL + LARGE];
+    VIP_VI_HANDLE vi = make_vi(&w->node, level, NULL, NULL);
+    size_t mark = w->node.used;
+    unsigned char *buffer = take(&w->node, BYTES), *received[LARGE];
+    VIP_DESCRIPTOR *found;
+    double start, slowest = 0;
+    char name[24];
+    int i;
+
+    snprintf(name, sizeof name, "posts%d", level);
+    join_sides(w->side, &w->node, vi, &w->other, name);
+    for (i = 0; i < SMALL + LARGE; i++)
+        d[i] = take_descriptor(&w->node, 1);
+    if (w->side->number == 1) {
+        for (i = 0; i < LARGE; i++)
+            received[i] = take(&w->node, BYTES);
+        for (i = 0; i < SMALL + LARGE; i++)
+            post_recv(&w->node, vi, d[i], i < SMALL ? buffer : received[i - SMALL], i < SMALL ? 100 : BYTES);
+        meet(w->side);
+        for (i = 0; i < SMALL + LARGE; i++)
+            EXPECT_RECV(vi, d[i], STATUS_RECEIVED, "POST-11");
+        for (i = 0; i < LARGE; i++)
+            CHECK(filled(received[i], BYTES, 9), "POST-11");
+    } else {
+        fill(buffer, BYTES, 9);
+        meet(w->side);
+        stop(w);
+        for (i = 0; i < SMALL + LARGE; i++) {
+            start = now_ms();
+            post_send(&w->node, vi, d[i], buffer, i < SMALL ? 100 : BYTES);
+            if (now_ms() - start > slowest)
+                slowest = now_ms() - start;
+        }
+        CHECK(slowest < 1000, "POST-11");
+        start = now_ms();
+        CHECK_RETURN(VipRecvWait(vi, 100, &found), VIP_DESCRIPTOR_ERROR, "WAIT-05");
+        CHECK(now_ms() - start < 5000, "R7");
+        CHECK_EQ(vi_state(vi), VIP_STATE_CONNECTED, "POST-11");
+        go_on(w);
+        for (i = 0; i < SMALL + LARGE; i++)
+            EXPECT_SEND(vi, d[i], STATUS_SENT, "POST-11");
+        ok("level %d: %d posts to a stopped partner, the slowest took %.2f ms", level, SMALL + LARGE, slowest);
+    }
+    meet(w->side);
+    end_vi(vi);
+    w->node.used = mark;
+    meet(w->side);
+}
+
+/* Side 0 leaves a connection, and gives up a request, while side 1 is stopped. */
+static void teardown(struct world *w)
+{
+    const int level = VIP_SERVICE_RELIABLE_DELIVERY;
+    VIP_VI_HANDLE vi = make_vi(&w->node, level, NULL, NULL);
+    VIP_DESCRIPTOR *in = take_descriptor(&w->node, 1);
+    unsigned char *buffer = take(&w->node, BYTES);
+    double start;
+    int i;
+
+    join_sides(w->side, &w->node, vi, &w->other, "teardown");
+    post_recv(&w->node, vi, in, buffer, BYTES);
+    meet(w->side);
+    if (w->side->number == 0) {
+        VIP_DESCRIPTOR *out[LARGE];
+
+        stop(w);
+        for (i = 0; i < LARGE; i++) {
+            out[i] = take_descriptor(&w->node, 1);
+            post_send(&w->node, vi, out[i], buffer, 100);
+        }
+        start = now_ms();
+        MUST(VipDisconnect(vi));
+        CHECK(now_ms() - start < 5000, "spec §3.12: bounded");
+        CHECK_EQ(vi_state(vi), VIP_STATE_IDLE, "DISC-01");
+        EXPECT_RECV(vi, in, STATUS_FLUSHED_RECEIVE, "DISC-02");
+        drain(vi);
+        MUST(VipDestroyVi(vi));
+        memset(buffer, 0, BYTES); /* is ours again */
+        go_on(w);
+        ok("a disconnect from a stopped partner");
+    } else {
+        AWAIT_STATE(vi, VIP_STATE_ERROR, "DISC-05");
+        end_vi(vi);
+    }
+    meet(w->side);
+}
+
+static void stopped(struct side *side)
+{
+    struct world w;
+    pid_t self = getpid();
+    int level;
+
+    memset(&w, 0, sizeof w);
+    w.side = side;
+    tell(side, &self, sizeof self);
+    hear(side, &w.partner, sizeof w.partner);
+    open_node(&w.node, side->device, 4 << 20);
+    w.other = swap_addresses(side, &w.node);
+    for (level = 1; level <= 4; level *= 2)
+        if (level_supported(&w.node, level))
+            posts(&w, level);
+    teardown(&w);
+    close_node(&w.node);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = parse_options(argc, argv);
+
+    options.one_process = 0;
+    both_sides(&options, stopped);
+    return 0;
+}
