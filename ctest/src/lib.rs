@@ -24,5 +24,5 @@ pub use run::{Finished, Run, start_together};
 
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.
 pub fn skip(reason: &str) {
-    eprintln!("skipped: {reason}");
+    println!("SKIP {reason}");
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::library::library_dir;
 
 /// How long a program may take unless told otherwise.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long its pipes may stay open after its end.
 const AFTERMATH: Duration = Duration::from_secs(5);
 

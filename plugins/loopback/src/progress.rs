@@ -447,6 +447,10 @@ impl Link {
             return self.nonsense(port);
         }
         let last = arrival.flags & flag::LAST != 0;
+        if arrival.flags & flag::ABORTED != 0 && !assembly.dropped {
+            self.receiving = None;
+            return self.cannot_receive(port, VIP_STATUS_PARTIAL_ERROR, extra.offset);
+        }
         if !assembly.dropped && assembly.number != port.completed(Queue::Recv) {
             return self.nonsense(port);
         }

@@ -293,9 +293,12 @@ impl Link {
     #[cold]
     pub(crate) fn local_error(&mut self, port: &Port, status: u32) -> Step {
         let reliable = port.vi().reliability != VIP_SERVICE_UNRELIABLE;
-        // What has left in pieces cannot be taken back, and the partner waits for the rest.
-        let begun = self.sending.take().is_some_and(|pieces| pieces.offset > 0);
-        self.in_turn(port, status, (reliable || begun).then_some(VIPL_CAUSE_TOLD))
+        if let Some(begun) = self.sending.take().filter(|pieces| pieces.offset > 0) {
+            if !reliable {
+                self.abort_pieces(port, status, &begun);
+            }
+        }
+        self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_TOLD))
     }
 
     /// E6: the partner has no receive descriptor for this message. `None`: it has one after all.
@@ -330,6 +333,27 @@ impl Link {
     pub(crate) fn news(&mut self, port: &Port, code: u32) {
         if self.outbox.has_slot() || self.learn_consumed() {
             self.publish_slot(port, op::NEWS, 0, code, 0, 0);
+        }
+    }
+
+    /// Unreliable: what has left in pieces cannot be taken back; the partner learns that the rest will
+    /// not come (spec §6.2).
+    #[cold]
+    fn abort_pieces(&mut self, port: &Port, status: u32, begun: &Pieces) {
+        let op = match status & VIP_STATUS_OP_MASK {
+            VIP_STATUS_OP_RDMA_WRITE => op::WRITE,
+            _ => op::PIECE,
+        };
+        if op == op::PIECE {
+            self.messages = self.messages.wrapping_add(1);
+        }
+        if self.outbox.has_slot() || self.learn_consumed() {
+            let extra = Extra {
+                offset: begun.offset,
+                ..Extra::default()
+            };
+            self.ends.put_extra(self.outbox.sent, extra);
+            self.publish_slot(port, op, flag::LAST | flag::ABORTED, begun.total, 0, 0);
         }
     }
 

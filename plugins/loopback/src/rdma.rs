@@ -408,6 +408,12 @@ impl Link {
                     && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE));
             self.writing = Some(permitted);
         }
+        if arrival.flags & flag::ABORTED != 0 {
+            self.writing = None;
+            let code = VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT;
+            port.raise(code, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+            return true;
+        }
         let end = u64::from(extra.offset) + u64::from(extra.bytes);
         let from = self.ends.payload_in(arrival.payload, extra.bytes);
         let (Some(from), Some(permitted), true) =

@@ -56,6 +56,8 @@ pub(crate) mod flag {
     pub(crate) const LAST: u8 = 4;
     /// The RDMA Write was refused; the receive descriptor tells it.
     pub(crate) const REFUSED: u8 = 8;
+    /// Unreliable only: the rest of the pieces will not come.
+    pub(crate) const ABORTED: u8 = 16;
 }
 
 /// One slot.
