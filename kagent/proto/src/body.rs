@@ -128,7 +128,7 @@ pub struct NicOpened {
 }
 
 /// `Op::NIC_CLOSE`: connection handles of this NIC that were not answered are rejected, waits and
-/// requests are cancelled. Reply: `Op::DONE`.
+/// requests are cancelled, connections end in good order. Reply: `Op::DONE`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct NicClose {
@@ -221,7 +221,8 @@ pub struct Accept {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Connected {
-    /// The agent's name for the connection.
+    /// The agent's name for this side of the connection: the accepter's is that of [`Incoming`], every
+    /// other side gets a new one. Only `key` is common to both.
     pub connection: u64,
     /// Unguessable, the same at both sides.
     pub key: u64,

@@ -4,7 +4,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First word of every message: "VIPK" read as little-endian.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"VIPK");
-/// Protocol version; an agent refuses another major version and says so in `Welcome`.
+/// Protocol version; an agent answers another one with `Op::WELCOME` and `Status::VERSION`, its own
+/// version in the header.
 pub const VERSION: u16 = 1;
 /// Largest message in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 512;

@@ -51,7 +51,7 @@ pub const VIPL_OK: c_int = 0;
 pub const VIPL_E_RESOURCE: c_int = -1;
 /// Status of an operation: an argument (a device name, say) makes no sense to the plug-in.
 pub const VIPL_E_INVALID: c_int = -2;
-/// Status of an operation: not part of this plug-in. The host fills absent operations with it.
+/// Status of an operation: not part of this plug-in.
 pub const VIPL_E_NOT_SUPPORTED: c_int = -3;
 
 /// Bit of [`vipl_region`]'s access word: may be written by RDMA.
