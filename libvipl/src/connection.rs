@@ -4,7 +4,7 @@ use vipl_abi::*;
 use vipl_core::address::Address;
 use vipl_core::connection;
 
-use crate::edge::{entry, put, required};
+use crate::edge::{entry, put, put_vi_attributes, required};
 
 /// Reads an address of the caller, which may have any alignment (spec §2.2).
 ///
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn VipConnectWait(
         // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
         unsafe {
             incoming.remote.write(remote);
-            put(attributes, incoming.attributes);
+            put_vi_attributes(attributes, incoming.attributes);
             put(out, incoming.handle);
         }
         Ok(())
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn VipConnectRequest(
         let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
         let attributes = connection::request(ViHandle, &local, &remote, Timeout)?;
         // SAFETY: `out` was checked.
-        unsafe { put(out, attributes) };
+        unsafe { put_vi_attributes(out, attributes) };
         Ok(())
     })
 }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn VipConnectPeerDone(
         let out = required(RemoteViAttribs)?;
         let attributes = connection::peer_done(ViHandle)?;
         // SAFETY: `out` was checked.
-        unsafe { put(out, attributes) };
+        unsafe { put_vi_attributes(out, attributes) };
         Ok(())
     })
 }
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn VipConnectPeerWait(
         let out = required(RemoteViAttribs)?;
         let attributes = connection::peer_wait(ViHandle)?;
         // SAFETY: `out` was checked.
-        unsafe { put(out, attributes) };
+        unsafe { put_vi_attributes(out, attributes) };
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use vipl_abi::*;
 use vipl_core::{Error, nic};
 
-use crate::edge::{entry, put, required};
+use crate::edge::{entry, put, put_fields, required};
 
 /// Opens the device that the device map gives for `DeviceName` (spec §3.1).
 #[unsafe(no_mangle)]
@@ -41,7 +41,32 @@ pub unsafe extern "C" fn VipQueryNic(
         let attributes = nic::query(NicHandle)?;
         let out = required(NicAttribs)?;
         // SAFETY: `out` was checked.
-        unsafe { put(out, attributes) };
+        unsafe {
+            put_fields!(
+                out,
+                attributes,
+                Name,
+                HardwareVersion,
+                ProviderVersion,
+                NicAddressLen,
+                LocalNicAddress,
+                ThreadSafe,
+                MaxDiscriminatorLen,
+                MaxRegisterBytes,
+                MaxRegisterRegions,
+                MaxRegisterBlockBytes,
+                MaxVI,
+                MaxDescriptorsPerQueue,
+                MaxSegmentsPerDesc,
+                MaxCQ,
+                MaxCQEntries,
+                MaxTransferSize,
+                NativeMTU,
+                MaxPtags,
+                ReliabilityLevelSupport,
+                RDMAReadSupport,
+            );
+        }
         Ok(())
     })
 }

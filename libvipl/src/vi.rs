@@ -3,7 +3,7 @@
 use vipl_abi::*;
 use vipl_core::vi;
 
-use crate::edge::{entry, put, required};
+use crate::edge::{entry, put, put_vi_attributes, required};
 
 /// Creates a VI in state Idle (spec §3.4).
 #[unsafe(no_mangle)]
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn VipQueryVi(
         // SAFETY: all four were checked.
         unsafe {
             put(state, query.state);
-            put(attributes, query.attributes);
+            put_vi_attributes(attributes, query.attributes);
             put(send, VIP_BOOLEAN::from(query.send_empty));
             put(recv, VIP_BOOLEAN::from(query.recv_empty));
         }

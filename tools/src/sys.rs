@@ -19,6 +19,12 @@ pub fn default_env(name: &str, value: &str) {
     }
 }
 
+/// Ends the program quietly when nobody reads its output any more (`vip_perf | head`).
+pub fn end_with_the_reader() {
+    // SAFETY: the default action, set before there is another thread.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Allows as many open files as the system lets us have: a connection may need some.
 pub fn raise_file_limit() {
     let mut limit = libc::rlimit {

@@ -228,7 +228,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
         return Err(Error::InvalidParameter);
     }
     let route = devicemap::find(process, name).map_err(|tried| {
-        log::warn!(target: "nic", "cannot open {name}: {tried}");
+        log::warn!(target: "nic", "cannot open {name:?}: {tried}");
         Error::InvalidParameter
     })?;
     log::info!(

@@ -70,6 +70,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    sys::end_with_the_reader();
     let options = Options::parse();
     sys::raise_file_limit();
     let waits = options.host.is_none() && !options.alone;

@@ -46,6 +46,7 @@ struct Device {
 }
 
 fn main() -> ExitCode {
+    vipl_tools::sys::end_with_the_reader();
     let options = Options::parse();
     match Vipl::open().and_then(|vipl| run(&options, vipl)) {
         Ok(text) => {

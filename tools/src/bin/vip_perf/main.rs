@@ -127,6 +127,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    vipl_tools::sys::end_with_the_reader();
     let options = Options::parse();
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
