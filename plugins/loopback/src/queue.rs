@@ -293,10 +293,9 @@ impl Link {
     #[cold]
     pub(crate) fn local_error(&mut self, port: &Port, status: u32) -> Step {
         let reliable = port.vi().reliability != VIP_SERVICE_UNRELIABLE;
-        if let Some(begun) = self.sending.take().filter(|pieces| pieces.offset > 0) {
-            if !reliable {
-                self.abort_pieces(port, status, &begun);
-            }
+        let begun = self.sending.take().filter(|pieces| pieces.offset > 0);
+        if let (Some(begun), false) = (begun, reliable) {
+            self.abort_pieces(port, status, &begun);
         }
         self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_TOLD))
     }
