@@ -35,14 +35,11 @@
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
 
-/* Status of an operation: it worked. */
-#define VIPL_OK              0
-/* Status of an operation: out of something. */
-#define VIPL_E_RESOURCE      (-1)
+#define VIPL_OK              0    /* Status of an operation: it worked. */
+#define VIPL_E_RESOURCE      (-1) /* Status of an operation: out of something. */
 /* Status of an operation: an argument (a device name, say) makes no sense to the plug-in. */
 #define VIPL_E_INVALID       (-2)
-/* Status of an operation: not part of this plug-in. The host fills absent operations with it. */
-#define VIPL_E_NOT_SUPPORTED (-3)
+#define VIPL_E_NOT_SUPPORTED (-3) /* Status of an operation: not part of this plug-in. */
 
 /* Bit of vipl_region's access word: may be written by RDMA. */
 #define VIPL_REGION_RDMA_WRITE 1
