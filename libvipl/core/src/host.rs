@@ -128,7 +128,7 @@ unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
     if slot.is_in_use() {
         return VIPL_POLL_BUSY;
     }
-    let Some(mut vi) = slot.lock_any() else {
+    let Some(mut vi) = slot.lock_watching() else {
         return VIPL_POLL_NOTHING;
     };
     if !std::ptr::eq(vi.abi.nic, nic.abi()) {

@@ -54,7 +54,9 @@ pub(crate) struct Lock {
     last: AtomicUsize,
     streak: AtomicU32,
     penalty: AtomicU32,
-    /// What `sequence` was when a watcher looked last, and how often it left the owner alone since.
+    /// Times that `spin` was taken, watchers not counted; guarded by `spin`.
+    uses: AtomicU32,
+    /// What the owner's sequence, or `uses`, was when a watcher looked last, and how often it left the owner alone since.
     watched: AtomicU32,
     spared: AtomicU32,
 }
@@ -68,6 +70,8 @@ pub(crate) enum Held {
     Shared,
     /// By `spin`, and the thread will own it, with this sequence.
     Earned(u8),
+    /// By `spin`, for a moment: this owner gets it back.
+    Borrowed(usize),
 }
 
 /// A number that no two living threads share and that costs one load.
@@ -112,7 +116,8 @@ impl Lock {
             own.store(sequence.wrapping_add(1), Ordering::Relaxed);
             // The processor's fence comes from the other thread's `membarrier`.
             compiler_fence(Ordering::SeqCst);
-            if self.owner.load(Ordering::Relaxed) == owner {
+            // Acquire pairs with the release of a watcher.
+            if self.owner.load(Ordering::Acquire) == owner {
                 return Held::Biased((owner % OWNERS) as u8);
             }
             own.store(sequence.wrapping_add(2), Ordering::Release);
@@ -126,8 +131,19 @@ impl Lock {
         if self.spin.swap(1, Ordering::Acquire) != 0 {
             self.contended();
         }
-        if self.owner.load(Ordering::Relaxed) != NOBODY {
+        let uses = self.uses.load(Ordering::Relaxed);
+        self.uses.store(uses.wrapping_add(1), Ordering::Relaxed);
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner & !(OWNERS - 1) == me {
+            // A watcher had borrowed it. While `spin` is held nobody else is inside.
+            return Held::Shared;
+        }
+        if owner != NOBODY {
             self.take_bias_away();
+            self.streak.store(0, Ordering::Relaxed);
+            let penalty = self.penalty.load(Ordering::Relaxed);
+            self.penalty
+                .store((penalty + 1).min(PENALTY_MAX), Ordering::Relaxed);
         }
         if self.last.load(Ordering::Relaxed) != me {
             self.last.store(me, Ordering::Relaxed);
@@ -143,6 +159,18 @@ impl Lock {
             Some(number) if can_bias() => Held::Earned(number as u8),
             _ => Held::Shared,
         }
+    }
+
+    /// For a watcher, who takes the lock seldom: the owner keeps its bias, and no streak is broken.
+    pub(crate) fn borrow(&self) -> Held {
+        if self.spin.swap(1, Ordering::Acquire) != 0 {
+            self.contended();
+        }
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != NOBODY {
+            self.take_bias_away();
+        }
+        Held::Borrowed(owner)
     }
 
     /// The sequence of a thread, if there is one left for it. Under `spin`.
@@ -175,10 +203,6 @@ impl Lock {
         {
             back_off(&mut rounds);
         }
-        self.streak.store(0, Ordering::Relaxed);
-        let penalty = self.penalty.load(Ordering::Relaxed);
-        self.penalty
-            .store((penalty + 1).min(PENALTY_MAX), Ordering::Relaxed);
     }
 
     #[cold]
@@ -202,21 +226,26 @@ impl Lock {
             own.store(sequence.wrapping_add(1), Ordering::Release);
             return;
         }
-        if let Held::Earned(number) = held {
-            let owner = this_thread() | usize::from(number);
-            self.owner.store(owner, Ordering::Relaxed);
+        match held {
+            Held::Earned(number) => {
+                let owner = this_thread() | usize::from(number);
+                self.owner.store(owner, Ordering::Relaxed);
+            }
+            // Release: the owner sees what the watcher did.
+            Held::Borrowed(owner) => self.owner.store(owner, Ordering::Release),
+            Held::Biased(_) | Held::Shared => {}
         }
         self.spin.store(0, Ordering::Release);
     }
 
-    /// For a watcher: whether the owner has been inside since the watcher asked last, so that it may be
+    /// For a watcher: whether anybody has been inside since the watcher asked last, so that the lock may be
     /// left alone. It is not left alone for ever: what it does there may not be what is needed.
     pub(crate) fn owner_is_active(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
-        if owner == NOBODY {
-            return false;
-        }
-        let now = self.sequences[owner % OWNERS].load(Ordering::Relaxed);
+        let now = match owner {
+            NOBODY => self.uses.load(Ordering::Relaxed),
+            owner => self.sequences[owner % OWNERS].load(Ordering::Relaxed),
+        };
         let before = self.watched.swap(now, Ordering::Relaxed);
         let spared = self.spared.load(Ordering::Relaxed);
         let active = now != before && spared < SPARED_MAX;
@@ -275,6 +304,33 @@ mod tests {
         if can_bias() {
             assert!(biased > 900, "{biased}");
         }
+    }
+
+    #[test]
+    fn a_watcher_leaves_the_bias_and_loses_no_update() {
+        let counter = Arc::new(Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        });
+        let owner = {
+            let counter = counter.clone();
+            std::thread::spawn(move || add(&counter, 400_000))
+        };
+        let mut borrowed = 0;
+        while !owner.is_finished() {
+            let held = counter.lock.borrow();
+            // SAFETY: under the lock.
+            unsafe { *counter.value.get() += 1 };
+            counter.lock.unlock(held);
+            borrowed += 1;
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        let biased = owner.join().unwrap();
+        if can_bias() {
+            assert!(biased > 300_000, "{biased}");
+        }
+        // SAFETY: the other thread has ended.
+        assert_eq!(unsafe { *counter.value.get() }, 400_000 + borrowed);
     }
 
     #[test]

@@ -65,6 +65,16 @@ impl<T> Slot<T> {
         Some(Guard { slot: self, held })
     }
 
+    /// Locks the slot for a watcher, if an object is there (see `Lock::borrow`).
+    pub(crate) fn lock_watching(&'static self) -> Option<Guard<T>> {
+        let held = self.lock.borrow();
+        if self.live.load(Ordering::Relaxed) == 0 {
+            self.lock.unlock(held);
+            return None;
+        }
+        Some(Guard { slot: self, held })
+    }
+
     /// Whether the thread that owns the lock has used it lately (see `Lock::owner_is_active`).
     pub(crate) fn is_in_use(&self) -> bool {
         self.lock.owner_is_active()
