@@ -212,31 +212,16 @@ impl Link {
         match reason {
             Closed::DISCONNECTED => self.die(port, Closed::LOST, VIPL_CAUSE_DISCONNECTED, 0),
             Closed::RECEIVE_FAILED => {
-                let told = self.blame_first(port, receive_failure(port));
-                self.die(
-                    port,
-                    Closed::LOST,
-                    if told { VIPL_CAUSE_TOLD } else { lost },
-                    0,
-                );
+                let cause = self.blame_first(port, receive_failure(port));
+                self.die(port, Closed::LOST, cause, 0);
             }
             Closed::TARGET_REFUSED => {
-                let told = self.blame_first(port, VIP_STATUS_RDMA_PROT_ERROR);
-                self.die(
-                    port,
-                    Closed::LOST,
-                    if told { VIPL_CAUSE_TOLD } else { lost },
-                    0,
-                );
+                let cause = self.blame_first(port, VIP_STATUS_RDMA_PROT_ERROR);
+                self.die(port, Closed::LOST, cause, 0);
             }
             Closed::SENDER_FAULT => {
-                let told = self.blame_first(port, VIP_STATUS_PROTECTION_ERROR);
-                self.die(
-                    port,
-                    Closed::LOST,
-                    if told { VIPL_CAUSE_TOLD } else { lost },
-                    0,
-                );
+                let cause = self.blame_first(port, VIP_STATUS_PROTECTION_ERROR);
+                self.die(port, Closed::LOST, cause, 0);
             }
             Closed::WRITE_REFUSED => {
                 let cause = code(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT);
@@ -254,11 +239,13 @@ impl Link {
         }
     }
 
-    /// Completes the oldest descriptor that is under way with an error, if there is one.
-    fn blame_first(&mut self, port: &Port, error: u32) -> bool {
+    /// Completes the oldest descriptor that is under way with an error, if there is one. Gives the cause
+    /// that is left to tell.
+    fn blame_first(&mut self, port: &Port, error: u32) -> i32 {
+        let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
         let under_way = !self.outstanding.is_empty() || self.sending.is_some() || self.reading;
         if !under_way {
-            return false;
+            return lost;
         }
         let entry = port.entry(Queue::Send, port.completed(Queue::Send));
         // SAFETY: a posted descriptor; faults are caught.
@@ -269,7 +256,11 @@ impl Link {
             _ => VIP_STATUS_OP_SEND,
         };
         self.outstanding.clear();
-        port.complete(Queue::Send, error | opcode, None)
+        if port.complete(Queue::Send, error | opcode, None) {
+            VIPL_CAUSE_TOLD
+        } else {
+            lost
+        }
     }
 
     /// The agent says so; what lies in the ring still counts.
