@@ -418,8 +418,12 @@ impl Link {
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
             let bytes = (total - offset).min(PIECE);
-            let Some(flags) = self.put_piece(&segments, offset, bytes, total, Extra::default())
-            else {
+            let piece = Extra {
+                offset,
+                bytes,
+                ..Extra::default()
+            };
+            let Some(flags) = self.put_piece(&segments, total, piece) else {
                 return Step::Wait;
             };
             let Ok((flags, place)) = flags else {
@@ -441,17 +445,16 @@ impl Link {
         self.accepted(port, VIP_STATUS_OP_SEND)
     }
 
-    /// Puts one piece into the payload area and its description into the next slot. `None`: no room
-    /// yet. Gives the slot's flags and the place.
+    /// Puts the piece that `extra` describes into the payload area, and `extra` into the next slot. `None`:
+    /// no room yet. Gives the slot's flags and the place.
     #[allow(clippy::type_complexity)]
     pub(crate) fn put_piece(
         &mut self,
         segments: &[Segment],
-        offset: u32,
-        bytes: u32,
         total: u32,
         extra: Extra,
     ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
+        let Extra { offset, bytes, .. } = extra;
         if !self.outbox.has_slot() && !self.learn_consumed() {
             return None;
         }
@@ -460,14 +463,7 @@ impl Link {
         if copied.is_err() {
             self.outbox.give_back();
         }
-        self.ends.put_extra(
-            self.outbox.sent,
-            Extra {
-                bytes,
-                offset,
-                ..extra
-            },
-        );
+        self.ends.put_extra(self.outbox.sent, extra);
         let first = if offset == 0 { flag::FIRST } else { 0 };
         let last = if offset + bytes == total {
             flag::LAST

@@ -223,13 +223,14 @@ impl Link {
             if total > 0 && offset == total {
                 break;
             }
-            let remote = Extra {
+            let piece = Extra {
                 address: outgoing.remote.address,
                 handle: outgoing.remote.handle,
+                offset,
+                bytes,
                 ..Extra::default()
             };
-            let Some(put) = self.put_piece_soon(&segments, offset, bytes, total, remote, start)
-            else {
+            let Some(put) = self.put_piece_soon(&segments, total, piece, start) else {
                 return Step::Wait;
             };
             let Ok((flags, place)) = put else {
@@ -265,15 +266,13 @@ impl Link {
     fn put_piece_soon(
         &mut self,
         segments: &[Segment],
-        offset: u32,
-        bytes: u32,
         total: u32,
         extra: Extra,
         begun: u64,
     ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
         let start = pace::ticks();
         loop {
-            let put = self.put_piece(segments, offset, bytes, total, extra);
+            let put = self.put_piece(segments, total, extra);
             let now = pace::ticks();
             let patient =
                 now.wrapping_sub(start) < ROOM_TICKS && now.wrapping_sub(begun) < POST_TICKS;
@@ -373,8 +372,13 @@ impl Link {
             let bytes = (total - offset).min(PIECE);
             // The region may have gone since the last piece.
             let permitted = is_target(port, &extra, total, VIPL_REGION_RDMA_READ);
+            let piece = Extra {
+                offset,
+                bytes,
+                ..Extra::default()
+            };
             let put = if permitted {
-                self.put_piece(&[whole], offset, bytes, total, Extra::default())
+                self.put_piece(&[whole], total, piece)
             } else {
                 Some(Err(vipl_guard::Fault))
             };
