@@ -88,7 +88,7 @@ const CLIPPY: &[&str] = &[
 const BUILD: &[&str] = &["build", "--release", "--workspace", "--exclude", "xtask"];
 #[rustfmt::skip]
 const TEST: &[&str] = &[
-    "test", "--release", "--workspace", "--exclude", "xtask", "--no-fail-fast",
+    "test", "--profile", "tested", "--workspace", "--exclude", "xtask", "--no-fail-fast",
     "--", "--show-output",
 ];
 
