@@ -45,6 +45,8 @@ struct Step {
 enum Program {
     Cargo,
     Xtask,
+    /// Of `cargo xtask` too, but says what `cargo test` says.
+    Tests,
 }
 
 const fn step(
@@ -74,7 +76,7 @@ const STEPS: &[Step] = &[
     ),
     step("build", Program::Cargo, BUILD, false),
     step("abi", Program::Xtask, &["abi", "--check"], true),
-    step("test", Program::Cargo, TEST, true),
+    step("test", Program::Tests, &["tests"], true),
     step("install", Program::Xtask, &["smoke", "--no-build"], true),
 ];
 const CLIPPY: &[&str] = &[
@@ -86,11 +88,6 @@ const CLIPPY: &[&str] = &[
     "warnings",
 ];
 const BUILD: &[&str] = &["build", "--release", "--workspace", "--exclude", "xtask"];
-#[rustfmt::skip]
-const TEST: &[&str] = &[
-    "test", "--profile", "tested", "--workspace", "--exclude", "xtask", "--no-fail-fast",
-    "--", "--show-output",
-];
 
 /// What became of a step.
 struct Outcome {
@@ -197,7 +194,7 @@ impl Step {
         };
         let skips = || text.lines().filter_map(|line| line.strip_prefix("SKIP "));
         let tally = match self.program {
-            Program::Cargo => tally,
+            Program::Cargo | Program::Tests => tally,
             Program::Xtask => Tally {
                 skipped: skips().map(str::to_owned).collect(),
                 ..tally
@@ -215,7 +212,7 @@ impl Step {
     fn command(&self, xtask: &Path) -> Command {
         let inner = match self.program {
             Program::Cargo => cargo().get_program().to_owned(),
-            Program::Xtask => xtask.as_os_str().to_owned(),
+            Program::Xtask | Program::Tests => xtask.as_os_str().to_owned(),
         };
         // On a desk, an interrupt from the keyboard has to reach the step; `timeout` would keep it
         // off.
@@ -235,7 +232,7 @@ impl Step {
 }
 
 /// Shows and keeps the output of a step.
-fn copy(mut reader: impl BufRead, mut log: File) -> Result<String> {
+pub(crate) fn copy(mut reader: impl BufRead, mut log: impl Write) -> Result<String> {
     let (mut text, mut line) = (String::new(), Vec::new());
     while reader.read_until(b'\n', &mut line)? > 0 {
         log.write_all(&line)?;
@@ -300,6 +297,9 @@ fn report(outcomes: Vec<Outcome>) -> bool {
     for name in &total.failed {
         println!("failed: {name}");
     }
+    for name in &total.unstable {
+        println!("unstable: {name} passed when it was run again, alone");
+    }
     for reason in &total.skipped {
         println!("skipped: {reason}");
     }
@@ -307,6 +307,7 @@ fn report(outcomes: Vec<Outcome>) -> bool {
         passed,
         failed,
         skipped,
+        unstable: _,
     } = total;
     println!(
         "\n{passed} passed, {} failed, {} skipped",

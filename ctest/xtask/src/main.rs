@@ -14,6 +14,7 @@ mod layout;
 mod smoke;
 mod static_libs;
 mod tally;
+mod tests;
 mod uninstall;
 mod workspace;
 
@@ -49,6 +50,8 @@ enum Command {
     Uninstall(uninstall::Options),
     /// Install to a temporary prefix, build and run a C program against it, uninstall
     Smoke(smoke::Options),
+    /// Run the tests of the crates
+    Tests(tests::Options),
     /// Run every check, fast ones first
     Ci(ci::Options),
 }
@@ -61,6 +64,10 @@ fn main() -> ExitCode {
         Command::Install(options) => install::run(&options),
         Command::Uninstall(options) => uninstall::run(&options),
         Command::Smoke(options) => smoke::run(&options),
+        Command::Tests(options) => match tests::run(&options) {
+            Ok(false) => return ExitCode::FAILURE,
+            other => other.map(drop),
+        },
         Command::Ci(options) => match ci::run(&options) {
             // Its last line is the count of tests; nothing may follow.
             Ok(false) => return ExitCode::FAILURE,

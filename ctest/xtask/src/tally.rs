@@ -15,6 +15,8 @@ pub(crate) struct Tally {
     pub failed: Vec<String>,
     /// Name and reason of the skipped.
     pub skipped: Vec<String>,
+    /// Names of those among the passed that had failed before.
+    pub unstable: Vec<String>,
 }
 
 impl Tally {
@@ -23,6 +25,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
+        self.unstable.extend(other.unstable);
     }
 }
 
@@ -33,6 +36,12 @@ pub(crate) fn count(output: &str) -> Tally {
     for line in output.lines() {
         if line.starts_with("test result: ") {
             std::mem::take(&mut program).finish(line, &mut tally);
+        } else if let Some(name) = line.strip_prefix("once more, alone: ") {
+            if let Some(place) = tally.failed.iter().position(|failed| failed == name) {
+                tally.failed.swap_remove(place);
+            }
+        } else if let Some(name) = line.strip_prefix("unstable: ") {
+            tally.unstable.push(name.to_owned());
         } else {
             program.line(line);
         }
@@ -131,8 +140,23 @@ mod tests {
             passed: 8,
             failed: vec!["c".into()],
             skipped: vec!["b: no clang".into(), "d: needs root".into()],
+            unstable: Vec::new(),
         };
         assert_eq!(count(output), expected);
+    }
+
+    #[test]
+    fn what_passes_the_second_time_is_unstable() {
+        let output = "test a ... FAILED\ntest b ... FAILED\n\
+            test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n\
+            once more, alone: a\ntest a ... ok\n\
+            test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out\nunstable: a\n\
+            once more, alone: b\ntest b ... FAILED\n\
+            test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 4 filtered out\n";
+        let tally = count(output);
+        assert_eq!(tally.passed, 4);
+        assert_eq!(tally.failed, ["b"]);
+        assert_eq!(tally.unstable, ["a"]);
     }
 
     #[test]
