@@ -23,7 +23,7 @@
 /* A new major version is a new symbol and a new directory. */
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts what was appended to the tables. */
-#define VIPL_PLUGIN_ABI_MINOR   0
+#define VIPL_PLUGIN_ABI_MINOR   1
 /* Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the
  * pointer width. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -32,14 +32,22 @@
    | (((uint64_t)sizeof(vipl_entry)) << 16) \
    | (((uint64_t)sizeof(vipl_region)) << 8) \
    | (uint64_t)sizeof(size_t))
+/* Feature bit of `vipl_plugin.required`: the plug-in reaches other hosts. The host has `link`,
+ * reads `vipl_nic_info.link`, and fills what `vipl_connection` says of a remote partner. */
+#define VIPL_FEATURE_LINK       UINT64_C(1)
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
 
-#define VIPL_OK              0    /* Status of an operation: it worked. */
-#define VIPL_E_RESOURCE      (-1) /* Status of an operation: out of something. */
+/* Status of an operation: it worked. */
+#define VIPL_OK              0
+/* Status of an operation: out of something. */
+#define VIPL_E_RESOURCE      (-1)
 /* Status of an operation: an argument (a device name, say) makes no sense to the plug-in. */
 #define VIPL_E_INVALID       (-2)
-#define VIPL_E_NOT_SUPPORTED (-3) /* Status of an operation: not part of this plug-in. */
+/* Status of an operation: not part of this plug-in. */
+#define VIPL_E_NOT_SUPPORTED (-3)
+/* Status of an operation: the user may not do that; the log says what would help. */
+#define VIPL_E_NOT_PERMITTED (-4)
 
 /* Bit of vipl_region's access word: may be written by RDMA. */
 #define VIPL_REGION_RDMA_WRITE 1
@@ -78,6 +86,7 @@ typedef struct vipl_region vipl_region;
 typedef struct vipl_nic vipl_nic;
 typedef struct vipl_vi vipl_vi;
 typedef struct vipl_connection vipl_connection;
+typedef struct vipl_link vipl_link;
 typedef struct vipl_nic_info vipl_nic_info;
 typedef struct vipl_host vipl_host;
 typedef struct vipl_provider vipl_provider;
@@ -158,20 +167,56 @@ struct vipl_vi {
 
 /* A connection that has come about. */
 struct vipl_connection {
-  uint64_t id;                /* Name of the connection on this host. */
-  uint64_t key;               /* Unguessable, the same at both sides. */
-  uint32_t side;              /* 0 at one side, 1 at the other. */
-  uint32_t partner_pid;       /* Process id of the partner as the agent sees it. */
-  uint64_t partner_nic;       /* Name of the partner's NIC on this host. */
-  uint32_t partner_vi;        /* The partner VI's number within its NIC. */
+  uint64_t id;                 /* Name of the connection on this host. */
+  uint64_t key;                /* Unguessable, the same at both sides. */
+  uint32_t side;               /* 0 at one side, 1 at the other. */
+  uint32_t partner_pid;        /* Process id of the partner as the agent sees it. */
+  uint64_t partner_nic;        /* Name of the partner's NIC on this host. */
+  uint32_t partner_vi;         /* The partner VI's number within its NIC. */
   /* Zeroed memory that both sides may map; the host closes its descriptor after `attach`. */
   int segment_fd;
-  uint32_t segment_bytes;     /* Its size. */
+  uint32_t segment_bytes;      /* Its size. */
   /* What the partner's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
   int partner_fds[2];
-  uint8_t partner_rdma_write; /* 1: the partner VI admits RDMA Write. */
-  uint8_t partner_rdma_read;  /* 1: the partner VI admits RDMA Read. */
-  uint8_t reserved[2];        /* 0. */
+  uint8_t partner_rdma_write;  /* 1: the partner VI admits RDMA Write. */
+  uint8_t partner_rdma_read;   /* 1: the partner VI admits RDMA Read. */
+  uint8_t reserved[2];         /* 0. */
+  /* 1: the partner is on another host. Then `segment_fd` and `partner_fds` are -1,
+   * `segment_bytes`, `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this
+   * host knows of it. */
+  uint32_t remote;
+  uint16_t remote_endpoint;    /* Remote partner: its endpoint, for the frames that it shall get. */
+  uint16_t remote_address_len; /* Remote partner: bytes of `remote_address`. */
+  uint8_t remote_address[16];  /* Remote partner: its host address. */
+};
+
+/* A data socket on a network interface, as `vipl_host.link` gives it. */
+struct vipl_link {
+  /* `sizeof(vipl_link)` as the plug-in knows it, set by the plug-in before the call. */
+  size_t size;
+  /* A socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, nonblocking
+   * and close-on-exec. It belongs to the plug-in, which closes it when the NIC closes. Its
+   * filter cannot be changed: it lets in what is addressed to this host and to `endpoint`. */
+  int fd;
+  /* Number of the interface. */
+  uint32_t interface_index;
+  /* Largest payload of a frame in bytes, at the time of the call. */
+  uint32_t mtu;
+  /* Speed in Mbit/s; 0 when the interface does not tell. */
+  uint32_t speed_mbit;
+  /* What frames for this process carry, big-endian, at offset 16 (2 bytes after the Ethernet
+   * header). */
+  uint16_t endpoint;
+  /* Bytes of `address`. */
+  uint16_t address_len;
+  /* Address of the interface. */
+  uint8_t address[16];
+  /* Name of the interface, NUL-terminated. */
+  char name[16];
+  /* Name of its driver, NUL-terminated; empty when it does not tell. */
+  char driver[32];
+  /* The agent's name for this endpoint, for `vipl_nic_info.link`; never 0. */
+  uint64_t id;
 };
 
 /* What `nic_open` tells about the device. */
@@ -200,6 +245,9 @@ struct vipl_nic_info {
   int shared_fds[2];
   /* Zeroed room for `regions_max` regions, or NULL: the host makes its own. */
   vipl_region *regions;
+  /* `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts
+   * cannot be reached. An endpoint is for one NIC, and ends with it. */
+  uint64_t link;
 };
 
 /* What the library does for a plug-in. */
@@ -227,6 +275,17 @@ struct vipl_host {
   int (*guard)(size_t start, size_t end, size_t fixup);
   /* Monotonic time in nanoseconds. Any thread. */
   uint64_t (*now)(void);
+  /* Asks the Kernel Agent for a data socket on the interface with this name. `out->size` is the
+   * plug-in's; the host writes no further. From `nic_open` or a thread of the plug-in; blocks
+   * until the agent answers. `VIPL_E_INVALID`: there is no such interface, or it is no Ethernet;
+   * `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`. */
+  int (*link)(const char *interface, vipl_link *out);
+  /* The device of this NIC has failed for good: every VI that is connected goes to Error, its
+   * queues are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further
+   * calls for the same NIC do nothing. For threads of the plug-in, never from within an
+   * operation: it takes the lock of every VI. Operations are still called afterwards, also
+   * `detach` for each VI. */
+  void (*catastrophe)(const vipl_nic *nic);
 };
 
 /* What a plug-in does. Operations marked (optional) may be NULL. */

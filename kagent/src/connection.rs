@@ -13,7 +13,7 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{Accept, Attributes, Connected, Op, PartnerGone, Status};
+use kagent_proto::{Accept, Attributes, Connected, HOST_BYTES_MAX, Op, PartnerGone, Status};
 
 use crate::agent::{Agent, Caller};
 use crate::call::{CallKey, CallKind};
@@ -247,8 +247,12 @@ impl<F: Clone> Agent<F> {
                     .map_or(0, |c| c.pid),
                 side: side as u32,
                 segment_bytes,
-                reserved: 0,
+                remote: 0,
                 attributes: partner.attributes,
+                remote_endpoint: 0,
+                remote_host_len: 0,
+                reserved: 0,
+                remote_host: [0; HOST_BYTES_MAX],
             };
             let bytes = crate::message::emit(Op::CONNECTED, Status::OK, end.caller.id, &body);
             let fds = self

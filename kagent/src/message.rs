@@ -173,7 +173,7 @@ mod tests {
         let table: [(Damage, Malformed); 7] = [
             (|b| b.truncate(23), Malformed::Short(23)),
             (|b| b[0] = 0, Malformed::Magic(MAGIC & !0xff)),
-            (|b| b[4] = 2, Malformed::Version(2)),
+            (|b| b[4] = 9, Malformed::Version(9)),
             (|b| b[6] = 200, Malformed::Op(200)),
             (
                 |b| b.push(0),

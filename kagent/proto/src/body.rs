@@ -10,6 +10,10 @@ pub const DISCRIMINATOR_BYTES_MAX: usize = 64;
 pub const NEIGHBOURS_MAX: usize = 24;
 /// Bytes of the name of a provider, zero padded.
 pub const PROVIDER_BYTES: usize = 32;
+/// Bytes of the name of a network interface, zero padded.
+pub const INTERFACE_BYTES: usize = 16;
+/// Bytes of the name of its driver, zero padded.
+pub const DRIVER_BYTES: usize = 32;
 /// Largest segment that a connection may ask for, in bytes.
 pub const SEGMENT_BYTES_MAX: u32 = 16 << 20;
 
@@ -110,6 +114,9 @@ pub struct NicOpen {
     pub reserved: [u16; 3],
     /// Host address of the device; several NICs may have the same one.
     pub host: [u8; HOST_BYTES_MAX],
+    /// From [`LinkOpened`], or 0: the NIC reaches processes of this host only. An endpoint serves one
+    /// NIC and ends with it; the NIC's address is then that of the interface.
+    pub link: u64,
 }
 
 impl NicOpen {
@@ -125,6 +132,47 @@ impl NicOpen {
 pub struct NicOpened {
     /// The agent's name for the NIC; never 0, never reused.
     pub nic: u64,
+}
+
+/// `Op::LINK_OPEN`: a process wants a data socket on a network interface. Reply: [`LinkOpened`], or
+/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED`, `BUSY` (another agent
+/// serves the interface) or `RESOURCE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct LinkOpen {
+    /// Name of the interface, zero padded.
+    pub interface: [u8; INTERFACE_BYTES],
+}
+
+impl LinkOpen {
+    /// Whether there is a name that ends.
+    pub fn is_valid(&self) -> bool {
+        self.interface[0] != 0 && self.interface[INTERFACE_BYTES - 1] == 0
+    }
+}
+
+/// `Op::LINK_OPENED`. Beside it: the data socket.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct LinkOpened {
+    /// The agent's name for this endpoint, for [`NicOpen`]; never 0, never reused.
+    pub link: u64,
+    /// Number of the interface.
+    pub interface_index: u32,
+    /// Largest payload of a frame in bytes.
+    pub mtu: u32,
+    /// Speed in Mbit/s; 0: unknown.
+    pub speed_mbit: u32,
+    /// What frames for this process carry; one of its own for each data socket of an interface.
+    pub endpoint: u16,
+    /// Bytes used in `host`.
+    pub host_len: u16,
+    /// Address of the interface.
+    pub host: [u8; HOST_BYTES_MAX],
+    /// Name of the interface, zero padded.
+    pub interface: [u8; INTERFACE_BYTES],
+    /// Name of its driver, zero padded.
+    pub driver: [u8; DRIVER_BYTES],
 }
 
 /// `Op::NIC_CLOSE`: connection handles of this NIC that were not answered are rejected, waits and
@@ -218,6 +266,10 @@ pub struct Accept {
 
 /// `Op::CONNECTED`: both sides get it in the same instant. Beside it: the connection's shared segment
 /// (a memfd, zeroed, sealed against resizing), then the descriptors the partner's `NicOpen` brought.
+///
+/// With `remote` 1 the partner is on another host. There are no descriptors then, and the process has to
+/// be ready for frames before its partner sends any: it attaches its VI and then calls `Op::CONFIRM`.
+/// The reply to that says whether there is a connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Connected {
@@ -236,13 +288,24 @@ pub struct Connected {
     pub side: u32,
     /// Size of the segment in bytes.
     pub segment_bytes: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: the partner is on another host; `partner_nic`, `partner_pid` and `segment_bytes` are 0.
+    pub remote: u32,
     /// The partner's VI.
     pub attributes: Attributes,
+    /// Remote partner: its endpoint.
+    pub remote_endpoint: u16,
+    /// Remote partner: bytes used in `remote_host`.
+    pub remote_host_len: u16,
+    /// 0.
+    pub reserved: u32,
+    /// Remote partner: its host address.
+    pub remote_host: [u8; HOST_BYTES_MAX],
 }
 
 /// `Op::REJECT` and `Op::DISCONNECT`. Reply: `Op::DONE`, `OK` also when the partner has already gone.
+///
+/// `Op::CONFIRM`: the VI of a connection to another host is attached. Reply: `Op::DONE` with `OK` when the
+/// partner has confirmed as well, else with the reason why there is no connection; its name is then void.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ConnectionRef {

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: u32 = u32::from_le_bytes(*b"VIPK");
 /// Protocol version; an agent answers another one with `Op::WELCOME` and `Status::VERSION`, its own
 /// version in the header.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Largest message in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Most file descriptors beside one message.
@@ -54,6 +54,8 @@ impl Op {
     pub const DISCONNECT: Op = Op(10);
     pub const NEIGHBOURS: Op = Op(11);
     pub const GOODBYE: Op = Op(12);
+    pub const LINK_OPEN: Op = Op(13);
+    pub const CONFIRM: Op = Op(14);
     // Replies and events, Kernel Agent to User Agent.
     pub const WELCOME: Op = Op(101);
     pub const NIC_OPENED: Op = Op(102);
@@ -62,6 +64,7 @@ impl Op {
     pub const CONNECTED: Op = Op(105);
     pub const NEIGHBOUR_LIST: Op = Op(106);
     pub const PARTNER_GONE: Op = Op(107);
+    pub const LINK_OPENED: Op = Op(108);
 }
 
 /// How a call ended.
@@ -83,4 +86,6 @@ impl Status {
     pub const CONFLICT_MTU: Status = Status(9);
     pub const CONFLICT_QOS: Status = Status(10);
     pub const VERSION: Status = Status(11);
+    pub const NOT_PERMITTED: Status = Status(12);
+    pub const BUSY: Status = Status(13);
 }

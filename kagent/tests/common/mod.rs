@@ -266,6 +266,7 @@ pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
         host_len: host.len() as u16,
         reserved: [0; 3],
         host: [0; HOST_BYTES_MAX],
+        link: 0,
     };
     body.provider[..name.len()].copy_from_slice(name.as_bytes());
     body.host[..host.len()].copy_from_slice(host);

@@ -220,6 +220,7 @@ impl Client {
             host_len: host.len() as u16,
             reserved: [0; 3],
             host: [0; HOST_BYTES_MAX],
+            link: 0,
         };
         body.provider[..4].copy_from_slice(b"test");
         body.host[..host.len()].copy_from_slice(host);

@@ -295,6 +295,7 @@ impl Agent {
             host_len: info.address_len,
             reserved: [0; 3],
             host: info.address,
+            link: info.link,
         };
         let name = provider.as_bytes();
         let kept = name.len().min(PROVIDER_BYTES - 1);

@@ -278,6 +278,9 @@ fn start(
     if vi.abi.state != IDLE {
         return Err(Error::State);
     }
+    if nic.has_failed() {
+        return Err(Error::Resource);
+    }
     let agent = nic.registration.agent.clone();
     let call = agent.next_id();
     let body = Request {
@@ -440,7 +443,15 @@ fn attach(
         partner_rdma_write: connected.attributes.rdma_write,
         partner_rdma_read: connected.attributes.rdma_read,
         reserved: [0; 2],
+        remote: connected.remote,
+        remote_endpoint: connected.remote_endpoint,
+        remote_address_len: connected.remote_host_len,
+        remote_address: connected.remote_host,
     };
+    if vi.nic.has_failed() {
+        agent.disconnect(connected.connection);
+        return Err(Error::Resource);
+    }
     let Some(attach) = vi.nic.ops.attach else {
         return Err(Error::NotSupported);
     };

@@ -21,6 +21,8 @@ pub(crate) static HOST: vipl_host = vipl_host {
     poll,
     guard,
     now,
+    link,
+    catastrophe,
 };
 
 /// A plug-in's string.
@@ -154,4 +156,14 @@ unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
 
 unsafe extern "C" fn now() -> u64 {
     clock::now_ns()
+}
+
+unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_int {
+    // SAFETY: a plug-in's text, and room of the size that it states.
+    unsafe { crate::link::give(string(interface), out) }
+}
+
+unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
+    // SAFETY: the NIC is open, and the thread is inside no operation.
+    unsafe { crate::nic::device_failed(nic) };
 }

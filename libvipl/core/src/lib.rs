@@ -28,6 +28,7 @@ mod error;
 pub mod events;
 mod handle;
 mod host;
+mod link;
 mod loader;
 mod lock;
 mod logger;

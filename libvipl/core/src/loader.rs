@@ -20,7 +20,7 @@ use crate::host::HOST;
 use crate::process::Process;
 
 /// Feature bits of plug-ins that this library knows.
-const FEATURES_KNOWN: u64 = 0;
+const FEATURES_KNOWN: u64 = VIPL_FEATURE_LINK;
 
 /// A plug-in that may be used.
 pub(crate) struct LoadedPlugin {
@@ -325,6 +325,7 @@ impl LoadedPlugin {
             segment_bytes: 4096,
             shared_fds: [-1; 2],
             regions: std::ptr::null_mut(),
+            link: 0,
         }
     }
 

@@ -29,9 +29,12 @@ const READY_ROUNDS: u32 = 16;
 
 static NICS: Table<Arc<Nic>> = Table::new(Kind::Nic);
 
-/// The part of a NIC that plug-ins see, at a fixed address.
+/// The part of a NIC that plug-ins see, at a fixed address, first: its address is that of the whole.
+#[repr(C)]
 struct Shared {
     nic: UnsafeCell<vipl_nic>,
+    /// The plug-in says that the device has failed.
+    failed: AtomicBool,
     /// The table of regions, where the plug-in has none of its own.
     regions: Option<Box<[vipl_region]>>,
 }
@@ -62,6 +65,8 @@ pub struct Nic {
     pub(crate) events: Events,
     pub(crate) names: Mutex<Option<Names>>,
     pub(crate) closing: AtomicBool,
+    /// VIs have been told that the device failed.
+    mourned: AtomicBool,
 }
 
 // SAFETY: handles and table pointers are plain values; everything that changes has its own lock.
@@ -116,7 +121,67 @@ impl Numbers {
     }
 }
 
+/// The host's own word in a NIC. A thread of the plug-in may read it while the NIC is being opened.
+///
+/// # Safety
+/// `nic` is within a [`Shared`] that lives as long as the result is used.
+unsafe fn host_of<'a>(nic: *const vipl_nic) -> &'a AtomicPtr<std::ffi::c_void> {
+    // SAFETY: as asked of the caller; aligned, and from now on accessed atomically wherever it matters.
+    unsafe { AtomicPtr::from_ptr(&raw mut (*nic.cast_mut()).host) }
+}
+
+/// `vipl_host.catastrophe`.
+///
+/// # Safety
+/// The NIC is open or being opened, and the calling thread is inside no operation.
+pub(crate) unsafe fn device_failed(nic: *const vipl_nic) {
+    // SAFETY: the host made it as the first part of a `Shared`.
+    let shared = unsafe { &*nic.cast::<Shared>() };
+    shared.failed.store(true, Ordering::SeqCst);
+    // SAFETY: as above. Whoever comes second, this or the end of opening, sees what the first one wrote.
+    let host = unsafe { host_of(nic) }.load(Ordering::SeqCst);
+    // SAFETY: NULL, or the NIC around it, which lives while it is open.
+    if let Some(nic) = unsafe { host.cast::<Nic>().as_ref() } {
+        nic.mourn();
+    }
+}
+
 impl Nic {
+    /// Whether the device has failed: nothing can be connected any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::SeqCst)
+    }
+
+    /// The device has failed (E18): every connected VI dies, and the program is told once. A VI that is
+    /// being connected at this moment sees that the device has failed when it has the VI's lock.
+    fn mourn(&self) {
+        if self.mourned.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        log::error!(target: "nic", "the device of NIC {:?} has failed", self.handle);
+        self.each_vi(|slot| {
+            if let Some(mut vi) = slot.lock_any()
+                && std::ptr::eq(vi.abi.nic, self.abi())
+            {
+                vi.fail(VIPL_CAUSE_TOLD, 0, std::ptr::null_mut());
+            }
+        });
+        self.events.raise(
+            VIP_ERROR_DESCRIPTOR {
+                NicHandle: self.handle,
+                ViHandle: std::ptr::null_mut(),
+                CQHandle: std::ptr::null_mut(),
+                DescriptorPtr: std::ptr::null_mut(),
+                OpCode: 0,
+                ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_NIC,
+                ErrorCode: VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC,
+            },
+            self,
+        );
+        // Threads that sleep on this NIC have something to see.
+        self.wake();
+    }
+
     /// The part that plug-ins see.
     pub(crate) fn abi(&self) -> *const vipl_nic {
         self.shared.nic.get()
@@ -269,7 +334,11 @@ fn open_device(
         segments_max: 0,
         reserved: 0,
     });
-    let mut shared = Box::new(Shared { nic, regions: None });
+    let mut shared = Box::new(Shared {
+        nic,
+        failed: AtomicBool::new(false),
+        regions: None,
+    });
     let mut info = route.plugin.blank_info();
     let argument =
         std::ffi::CString::new(route.argument.as_str()).map_err(|_| Error::InvalidParameter)?;
@@ -347,11 +416,16 @@ fn finish_open(
             events: Events::default(),
             names: Mutex::new(None),
             closing: AtomicBool::new(false),
+            mourned: AtomicBool::new(false),
             info,
             shared,
         });
-        // SAFETY: nobody else has the NIC yet; the Arc outlives every use by the plug-in.
-        unsafe { (*nic.shared.nic.get()).host = Arc::as_ptr(&nic).cast_mut().cast() };
+        // SAFETY: the Arc outlives every use by the plug-in.
+        let host = unsafe { host_of(nic.abi()) };
+        host.store(Arc::as_ptr(&nic).cast_mut().cast(), Ordering::SeqCst);
+        if nic.has_failed() {
+            nic.mourn();
+        }
         nic
     });
     inserted.ok_or_else(|| {

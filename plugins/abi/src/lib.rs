@@ -35,13 +35,16 @@ pub const VIPL_PLUGIN_MAGIC: u64 = 0x4755_4C50_4C50_4956;
 /// A new major version is a new symbol and a new directory.
 pub const VIPL_PLUGIN_ABI_MAJOR: u16 = 1;
 /// Counts what was appended to the tables.
-pub const VIPL_PLUGIN_ABI_MINOR: u16 = 0;
+pub const VIPL_PLUGIN_ABI_MINOR: u16 = 1;
 /// Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the pointer width.
 pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u64) << 40)
     | ((core::mem::size_of::<vipl_nic>() as u64) << 24)
     | ((core::mem::size_of::<vipl_entry>() as u64) << 16)
     | ((core::mem::size_of::<vipl_region>() as u64) << 8)
     | core::mem::size_of::<usize>() as u64;
+/// Feature bit of `vipl_plugin.required`: the plug-in reaches other hosts. The host has `link`, reads
+/// `vipl_nic_info.link`, and fills what `vipl_connection` says of a remote partner.
+pub const VIPL_FEATURE_LINK: u64 = 1;
 /// Kind of a plug-in that serves devices.
 pub const VIPL_KIND_PROVIDER: u32 = 1;
 
@@ -53,6 +56,8 @@ pub const VIPL_E_RESOURCE: c_int = -1;
 pub const VIPL_E_INVALID: c_int = -2;
 /// Status of an operation: not part of this plug-in.
 pub const VIPL_E_NOT_SUPPORTED: c_int = -3;
+/// Status of an operation: the user may not do that; the log says what would help.
+pub const VIPL_E_NOT_PERMITTED: c_int = -4;
 
 /// Bit of [`vipl_region`]'s access word: may be written by RDMA.
 pub const VIPL_REGION_RDMA_WRITE: u32 = 1;
@@ -245,6 +250,45 @@ pub struct vipl_connection {
     pub partner_rdma_read: u8,
     /// 0.
     pub reserved: [u8; 2],
+    /// 1: the partner is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
+    /// `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this host knows of it.
+    pub remote: u32,
+    /// Remote partner: its endpoint, for the frames that it shall get.
+    pub remote_endpoint: u16,
+    /// Remote partner: bytes of `remote_address`.
+    pub remote_address_len: u16,
+    /// Remote partner: its host address.
+    pub remote_address: [u8; 16],
+}
+
+/// A data socket on a network interface, as `vipl_host.link` gives it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_link {
+    /// `sizeof(vipl_link)` as the plug-in knows it, set by the plug-in before the call.
+    pub size: usize,
+    /// A socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, nonblocking and
+    /// close-on-exec. It belongs to the plug-in, which closes it when the NIC closes. Its filter cannot
+    /// be changed: it lets in what is addressed to this host and to `endpoint`.
+    pub fd: c_int,
+    /// Number of the interface.
+    pub interface_index: u32,
+    /// Largest payload of a frame in bytes, at the time of the call.
+    pub mtu: u32,
+    /// Speed in Mbit/s; 0 when the interface does not tell.
+    pub speed_mbit: u32,
+    /// What frames for this process carry, big-endian, at offset 16 (2 bytes after the Ethernet header).
+    pub endpoint: u16,
+    /// Bytes of `address`.
+    pub address_len: u16,
+    /// Address of the interface.
+    pub address: [u8; 16],
+    /// Name of the interface, NUL-terminated.
+    pub name: [c_char; 16],
+    /// Name of its driver, NUL-terminated; empty when it does not tell.
+    pub driver: [c_char; 32],
+    /// The agent's name for this endpoint, for `vipl_nic_info.link`; never 0.
+    pub id: u64,
 }
 
 /// What `nic_open` tells about the device.
@@ -295,6 +339,9 @@ pub struct vipl_nic_info {
     pub shared_fds: [c_int; 2],
     /// Zeroed room for `regions_max` regions, or NULL: the host makes its own.
     pub regions: *mut vipl_region,
+    /// `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts cannot be
+    /// reached. An endpoint is for one NIC, and ends with it.
+    pub link: u64,
 }
 
 /// What the library does for a plug-in.
@@ -333,6 +380,16 @@ pub struct vipl_host {
     pub guard: unsafe extern "C" fn(start: usize, end: usize, fixup: usize) -> c_int,
     /// Monotonic time in nanoseconds. Any thread.
     pub now: unsafe extern "C" fn() -> u64,
+    /// Asks the Kernel Agent for a data socket on the interface with this name. `out->size` is the
+    /// plug-in's; the host writes no further. From `nic_open` or a thread of the plug-in; blocks until
+    /// the agent answers. `VIPL_E_INVALID`: there is no such interface, or it is no Ethernet;
+    /// `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`.
+    pub link: unsafe extern "C" fn(interface: *const c_char, out: *mut vipl_link) -> c_int,
+    /// The device of this NIC has failed for good: every VI that is connected goes to Error, its queues
+    /// are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
+    /// same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
+    /// of every VI. Operations are still called afterwards, also `detach` for each VI.
+    pub catastrophe: unsafe extern "C" fn(nic: *const vipl_nic),
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

@@ -1,9 +1,12 @@
 //! The host's services that are not about one VI.
 
 use std::ffi::{CStr, CString, c_int};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use vipl_plugin_abi::*;
+
+use crate::Status;
 
 static HOST: AtomicPtr<vipl_host> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -20,6 +23,39 @@ pub enum Poll {
     Progress,
     /// The program is at work on the VI itself.
     Busy,
+}
+
+/// A data socket on a network interface.
+#[derive(Debug)]
+pub struct Link {
+    /// The socket, see `vipl_link.fd`.
+    pub socket: OwnedFd,
+    /// Number of the interface.
+    pub interface_index: u32,
+    /// Largest payload of a frame in bytes, at the time of the call.
+    pub mtu: u32,
+    /// Speed in Mbit/s; `None` when the interface does not tell.
+    pub speed_mbit: Option<u32>,
+    /// What frames for this process carry, see `vipl_link.endpoint`.
+    pub endpoint: u16,
+    /// Address of the interface.
+    pub address: Vec<u8>,
+    /// Name of the interface.
+    pub name: String,
+    /// Name of its driver; empty when it does not tell.
+    pub driver: String,
+    /// For `vipl_nic_info.link`.
+    pub id: u64,
+}
+
+/// A NUL-terminated text in an array of bytes.
+fn text(chars: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = chars
+        .iter()
+        .map(|c| *c as u8)
+        .take_while(|b| *b != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Host {
@@ -80,6 +116,55 @@ impl Host {
             VIPL_POLL_BUSY => Poll::Busy,
             _ => Poll::Nothing,
         }
+    }
+
+    /// Asks for a data socket on the interface of this name. A provider that calls this has
+    /// `VIPL_FEATURE_LINK` in [`Provider::REQUIRED`](crate::Provider::REQUIRED). Blocks until the agent
+    /// answers; from [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
+    ///
+    /// # Errors
+    /// `Invalid`: no such interface, or no Ethernet; `NotPermitted`, with a line in the log that says
+    /// what to do; `Resource`.
+    pub fn link(self, name: &str) -> Result<Link, Status> {
+        let name = CString::new(name).map_err(|_| Status::Invalid)?;
+        let mut found = vipl_link {
+            size: size_of::<vipl_link>(),
+            fd: -1,
+            interface_index: 0,
+            mtu: 0,
+            speed_mbit: 0,
+            endpoint: 0,
+            address_len: 0,
+            address: [0; 16],
+            name: [0; 16],
+            driver: [0; 32],
+            id: 0,
+        };
+        // SAFETY: a NUL-terminated text, and room of the stated size.
+        Status::check(unsafe { (self.0.link)(name.as_ptr(), &raw mut found) })?;
+        let bytes = usize::from(found.address_len).min(found.address.len());
+        Ok(Link {
+            // SAFETY: the host has just given it to us.
+            socket: unsafe { OwnedFd::from_raw_fd(found.fd) },
+            interface_index: found.interface_index,
+            mtu: found.mtu,
+            speed_mbit: (found.speed_mbit > 0).then_some(found.speed_mbit),
+            endpoint: found.endpoint,
+            address: found.address[..bytes].to_vec(),
+            name: text(&found.name),
+            driver: text(&found.driver),
+            id: found.id,
+        })
+    }
+
+    /// The device has failed for good: every connected VI of the NIC goes to Error, and the program gets
+    /// one `VIP_ERROR_CATASTROPHIC` (spec §11). Once per NIC; more calls do nothing.
+    ///
+    /// # Safety
+    /// The NIC is open, and the calling thread is inside no operation.
+    pub unsafe fn catastrophe(self, nic: *const vipl_nic) {
+        // SAFETY: as asked of the caller.
+        unsafe { (self.0.catastrophe)(nic) };
     }
 
     /// Monotonic time in nanoseconds.

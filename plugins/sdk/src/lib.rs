@@ -15,7 +15,7 @@ mod port;
 pub mod region;
 mod shim;
 
-pub use host::{Host, Poll};
+pub use host::{Host, Link, Poll};
 pub use port::{Entry, Port, Queue};
 pub use shim::{Nic, Provider, Status, Vi, table};
 pub use vipl_guard as guard;

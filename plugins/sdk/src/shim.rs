@@ -14,6 +14,8 @@ pub enum Status {
     Resource,
     /// An argument makes no sense.
     Invalid,
+    /// The user may not do that.
+    NotPermitted,
 }
 
 impl Status {
@@ -21,6 +23,17 @@ impl Status {
         match self {
             Status::Resource => VIPL_E_RESOURCE,
             Status::Invalid => VIPL_E_INVALID,
+            Status::NotPermitted => VIPL_E_NOT_PERMITTED,
+        }
+    }
+
+    /// What a function of the host returned.
+    pub(crate) fn check(code: c_int) -> Result<(), Status> {
+        match code {
+            VIPL_OK => Ok(()),
+            VIPL_E_INVALID => Err(Status::Invalid),
+            VIPL_E_NOT_PERMITTED => Err(Status::NotPermitted),
+            _ => Err(Status::Resource),
         }
     }
 }
@@ -31,6 +44,8 @@ pub trait Provider: 'static {
     const NAME: &'static CStr;
     /// Version, for people.
     const VERSION: &'static CStr;
+    /// `VIPL_FEATURE_*` that the library must have, or it refuses the plug-in.
+    const REQUIRED: u64 = 0;
     /// One opening of a device.
     type Nic: Nic;
 
@@ -107,7 +122,7 @@ pub const fn table<P: Provider>() -> vipl_plugin {
         reserved: 0,
         name: P::NAME.as_ptr(),
         version: P::VERSION.as_ptr(),
-        required: 0,
+        required: P::REQUIRED,
         optional: 0,
         init: Some(init::<P>),
     }

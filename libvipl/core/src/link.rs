@@ -1,0 +1,100 @@
+//! Data sockets on network interfaces, which plug-ins ask the Kernel Agent for.
+//!
+//! Only the agent may open such a socket. What comes back is bound, filtered and locked; the plug-in owns
+//! it. Errors are logged here, with what the user can do, since a program only learns that the device
+//! does not open.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::IntoRawFd;
+
+use kagent_proto::{INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status};
+use vipl_plugin_abi::*;
+
+use crate::error::Error;
+use crate::process;
+
+/// Asks the agent. What is returned holds a descriptor that is now the caller's.
+fn open(name: &str) -> Result<vipl_link, c_int> {
+    let mut body = LinkOpen {
+        interface: [0; INTERFACE_BYTES],
+    };
+    if name.is_empty() || name.len() >= INTERFACE_BYTES {
+        log::warn!(target: "link", "{name:?} is no name of a network interface");
+        return Err(VIPL_E_INVALID);
+    }
+    body.interface[..name.len()].copy_from_slice(name.as_bytes());
+    let process = process::get();
+    let asked = process
+        .agents
+        .get(process)
+        .and_then(|agent| agent.call(Op::LINK_OPEN, &body, &[]));
+    let mut reply = asked.map_err(|_: Error| VIPL_E_RESOURCE)?;
+    let opened: Option<LinkOpened> = (reply.op == Op::LINK_OPENED)
+        .then(|| reply.body())
+        .flatten();
+    let (Some(opened), Some(socket)) = (opened, reply.fds.pop()) else {
+        return Err(refusal(name, reply.status));
+    };
+    Ok(vipl_link {
+        size: size_of::<vipl_link>(),
+        fd: socket.into_raw_fd(),
+        interface_index: opened.interface_index,
+        mtu: opened.mtu,
+        speed_mbit: opened.speed_mbit,
+        endpoint: opened.endpoint,
+        address_len: opened.host_len,
+        address: opened.host,
+        name: opened.interface.map(|byte| byte as c_char),
+        driver: opened.driver.map(|byte| byte as c_char),
+        id: opened.link,
+    })
+}
+
+/// Says why there is no socket.
+fn refusal(name: &str, status: Status) -> c_int {
+    match status {
+        Status::INVALID => {
+            log::warn!(target: "link", "{name}: no such network interface, or it is no Ethernet");
+            VIPL_E_INVALID
+        }
+        Status::NOT_PERMITTED => {
+            log::error!(
+                target: "link",
+                "{name}: raw Ethernet needs a Kernel Agent that root has started: run `vipkad --system` as root \
+                 and put the user into the group vipl"
+            );
+            VIPL_E_NOT_PERMITTED
+        }
+        Status::BUSY => {
+            log::error!(
+                target: "link",
+                "{name}: the Kernel Agent of another user serves this interface; one `vipkad --system` serves all"
+            );
+            VIPL_E_RESOURCE
+        }
+        _ => {
+            log::error!(target: "link", "{name}: the Kernel Agent cannot open a socket; its log says why");
+            VIPL_E_RESOURCE
+        }
+    }
+}
+
+/// `vipl_host.link`.
+///
+/// # Safety
+/// `out` has as much room as its first word says.
+pub(crate) unsafe fn give(name: &str, out: *mut vipl_link) -> c_int {
+    // SAFETY: as asked of the caller.
+    let room = unsafe { (*out).size }.min(size_of::<vipl_link>());
+    match open(name) {
+        Ok(mut link) => {
+            link.size = room;
+            // SAFETY: `room` is within both.
+            unsafe {
+                std::ptr::copy_nonoverlapping((&raw const link).cast::<u8>(), out.cast(), room);
+            }
+            VIPL_OK
+        }
+        Err(status) => status,
+    }
+}
