@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use kagent_proto::{Op, Status, Welcome};
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::adopt::Halves;
 use crate::call::{Call, CallKey};
 use crate::client::{Client, ClientId};
 use crate::connection::{Connection, ConnectionId};
@@ -49,6 +50,8 @@ pub struct Agent<F> {
     /// Peers, by own and wanted place.
     pub(crate) peers: Queues<(Spot, Spot)>,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    /// Connections of an earlier agent of which one side has come.
+    pub(crate) halves: Halves,
     pub(crate) last_nic: NicId,
     pub(crate) last_call: u64,
     pub(crate) last_connection: ConnectionId,
@@ -74,6 +77,8 @@ pub struct Census {
     pub timers: usize,
     /// Connection records, one for each side, and unanswered handles.
     pub connections: usize,
+    /// Connections of an earlier agent of which one side has come.
+    pub halves: usize,
 }
 
 impl<F: Clone> Agent<F> {
@@ -94,6 +99,7 @@ impl<F: Clone> Agent<F> {
             seekers: Queues::new(),
             peers: Queues::new(),
             connections: BTreeMap::new(),
+            halves: Halves::default(),
             last_nic: 0,
             last_call: 0,
             last_connection: 0,
@@ -163,7 +169,11 @@ impl<F: Clone> Agent<F> {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.timers.next()
+        self.timers
+            .next()
+            .into_iter()
+            .chain(self.halves.next())
+            .min()
     }
 
     /// Time has passed.
@@ -182,6 +192,7 @@ impl<F: Clone> Agent<F> {
             queued: self.waits.len() + self.seekers.len() + self.peers.len(),
             timers: self.timers.len(),
             connections: self.connections.len(),
+            halves: self.halves.len(),
         }
     }
 
@@ -203,6 +214,7 @@ impl<F: Clone> Agent<F> {
             Command::Reject(body) => self.reject(caller, body.connection),
             Command::Cancel(body) => self.cancel(caller, body.call),
             Command::Disconnect(body) => self.disconnect(caller, body.connection),
+            Command::Adopt(body) => self.adopt(caller, &body),
             Command::Neighbours(body) => self.neighbours(caller, body.nic),
             Command::Goodbye => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
@@ -219,6 +231,7 @@ impl<F: Clone> Agent<F> {
         while let Some(call) = self.timers.pop_due(self.now) {
             self.call_due(call);
         }
+        self.end_halves_due();
     }
 
     fn refuse(&mut self, caller: Caller, cause: Malformed) -> Result<(), Malformed> {

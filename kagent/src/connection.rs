@@ -15,6 +15,7 @@
 
 use kagent_proto::{Accept, Attributes, Connected, HOST_BYTES_MAX, Op, PartnerGone, Status};
 
+use crate::adopt::HalfName;
 use crate::agent::{Agent, Caller};
 use crate::call::{CallKey, CallKind};
 use crate::client::ClientId;
@@ -42,6 +43,8 @@ pub(crate) enum ConnectionState {
     Expired,
     /// Connected with the side of that name.
     Open(ConnectionId),
+    /// Connected by an earlier agent; the partner has not come here yet (`adopt.rs`).
+    Half(HalfName),
     /// The partner has gone and this side has been told.
     Lone,
 }
@@ -83,7 +86,7 @@ impl<F: Clone> Agent<F> {
             .ok_or(Status::INVALID)
     }
 
-    fn keep_connection(&mut self, name: ConnectionId, connection: Connection) {
+    pub(crate) fn keep_connection(&mut self, name: ConnectionId, connection: Connection) {
         if let Some(client) = self.clients.get_mut(&connection.client) {
             client.connections.insert(name);
         }
@@ -133,7 +136,9 @@ impl<F: Clone> Agent<F> {
                 self.take_connection(body.connection);
                 return Err(Status::TIMEOUT);
             }
-            ConnectionState::Open(_) | ConnectionState::Lone => return Err(Status::INVALID),
+            ConnectionState::Open(_) | ConnectionState::Half(_) | ConnectionState::Lone => {
+                return Err(Status::INVALID);
+            }
         };
         let call = self.calls.get(&request).ok_or(Status::INVALID)?;
         let CallKind::Request(seeker, _) = &call.kind else {
@@ -171,7 +176,9 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn reject(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
             ConnectionState::Offered(_) | ConnectionState::Expired => self.abandon(name, true),
-            ConnectionState::Open(_) | ConnectionState::Lone => return Err(Status::INVALID),
+            ConnectionState::Open(_) | ConnectionState::Half(_) | ConnectionState::Lone => {
+                return Err(Status::INVALID);
+            }
         }
         self.done(caller, Status::OK);
         Ok(())
@@ -180,7 +187,9 @@ impl<F: Clone> Agent<F> {
     /// `Op::DISCONNECT`.
     pub(crate) fn disconnect(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
-            ConnectionState::Open(_) | ConnectionState::Lone => self.abandon(name, true),
+            ConnectionState::Open(_) | ConnectionState::Half(_) | ConnectionState::Lone => {
+                self.abandon(name, true);
+            }
             ConnectionState::Offered(_) | ConnectionState::Expired => return Err(Status::INVALID),
         }
         self.done(caller, Status::OK);
@@ -195,11 +204,12 @@ impl<F: Clone> Agent<F> {
         match connection.state {
             ConnectionState::Offered(request) => self.end_call(request, Status::REJECTED),
             ConnectionState::Open(partner) => self.partner_gone(partner, orderly),
+            ConnectionState::Half(name) => self.part_half(name, orderly),
             ConnectionState::Expired | ConnectionState::Lone => {}
         }
     }
 
-    fn partner_gone(&mut self, name: ConnectionId, orderly: bool) {
+    pub(crate) fn partner_gone(&mut self, name: ConnectionId, orderly: bool) {
         let Some(connection) = self.connections.get_mut(&name) else {
             return;
         };

@@ -27,6 +27,7 @@
 //! comes and by its timer (`timer.rs`) when none does. The rules of connecting are those of spec §3.8
 //! to §3.15 and §9.
 
+mod adopt;
 mod agent;
 mod call;
 mod client;

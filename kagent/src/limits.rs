@@ -15,6 +15,11 @@ pub const NICS_PER_CLIENT_MAX: usize = 64;
 pub const CALLS_PER_CLIENT_MAX: usize = 4096;
 /// Most connections and unanswered connection handles of one process.
 pub const CONNECTIONS_PER_CLIENT_MAX: usize = 65_536;
+/// How long an adopted side of a connection waits for the other side, in milliseconds. A process comes
+/// as soon as it notices that its agent has gone; only one that is stopped or dead takes so long.
+pub const ADOPT_TIME_MS: u64 = 10_000;
+/// Most sides that are remembered after they have left before their partner came.
+pub const PARTED_MAX: usize = 65_536;
 /// Most descriptors that a NIC may bring for its partners.
 pub const NIC_FDS_MAX: usize = 2;
 /// Size of a page; the shared segment of a connection is a whole number of these, at least one.

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use kagent_proto::{
-    Accept, Cancel, ConnectionRef, Header, Hello, MAGIC, MESSAGE_BYTES_MAX, Neighbours, NicClose,
-    NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait,
+    Accept, Adopt, Cancel, ConnectionRef, Header, Hello, MAGIC, MESSAGE_BYTES_MAX, Neighbours,
+    NicClose, NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait,
 };
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Cancel(Cancel),
     Disconnect(ConnectionRef),
     Neighbours(Neighbours),
+    Adopt(Adopt),
     Goodbye,
 }
 
@@ -99,6 +100,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
         Op::CANCEL => Command::Cancel(read(&header, body)?),
         Op::DISCONNECT => Command::Disconnect(read(&header, body)?),
         Op::NEIGHBOURS => Command::Neighbours(read(&header, body)?),
+        Op::ADOPT => Command::Adopt(read(&header, body)?),
         Op::GOODBYE if body.is_empty() => Command::Goodbye,
         Op::GOODBYE => return Err(wrong_length(&header, body)),
         _ => return Err(Malformed::Op(header.op)),
@@ -125,6 +127,7 @@ fn read<T: FromBytes>(header: &Header, body: &[u8]) -> Result<T, Malformed> {
 fn within_bounds(command: &Command) -> bool {
     match command {
         Command::NicOpen(body) => body.is_valid(),
+        Command::Adopt(body) => body.is_valid(),
         Command::Wait(body) => body.local.is_valid(),
         Command::Request(body) | Command::Peer(body) => body.is_valid(),
         Command::Accept(body) => body.segment_bytes <= SEGMENT_BYTES_MAX,
@@ -173,7 +176,10 @@ mod tests {
         let table: [(Damage, Malformed); 7] = [
             (|b| b.truncate(23), Malformed::Short(23)),
             (|b| b[0] = 0, Malformed::Magic(MAGIC & !0xff)),
-            (|b| b[4] = 9, Malformed::Version(9)),
+            (
+                |b| b[4] = VERSION as u8 + 1,
+                Malformed::Version(VERSION + 1),
+            ),
             (|b| b[6] = 200, Malformed::Op(200)),
             (
                 |b| b.push(0),

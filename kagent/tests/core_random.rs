@@ -298,7 +298,7 @@ fn noise_is_answered_and_forgotten() {
             // A good frame round a body of noise.
             bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
             bytes[4..6].copy_from_slice(&VERSION.to_ne_bytes());
-            bytes[6..8].copy_from_slice(&(dice.roll(14) as u16).to_ne_bytes());
+            bytes[6..8].copy_from_slice(&(dice.roll(22) as u16).to_ne_bytes());
             bytes[8..12].copy_from_slice(&(len as u32 - 24).to_ne_bytes());
         }
         world.raw(1, &bytes, Vec::new());

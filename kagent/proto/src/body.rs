@@ -321,6 +321,40 @@ pub struct Cancel {
     pub call: u64,
 }
 
+/// `Op::ADOPT`: hands one side of a connection that an earlier agent made to this one. Reply: [`Adopted`];
+/// `PARTNER_GONE` follows when the other side does not come, or has come and left.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Adopt {
+    /// At which NIC, by this agent's name for it.
+    pub nic: u64,
+    /// From [`Connected`]; it joins the two sides.
+    pub key: u64,
+    /// The process's name for its VI.
+    pub vi: u64,
+    /// From [`Connected`].
+    pub side: u32,
+    /// 0.
+    pub reserved: u32,
+    /// This side's VI; those of both sides agree, or they were never connected.
+    pub attributes: Attributes,
+}
+
+impl Adopt {
+    /// Whether there may be such a side of such a connection.
+    pub fn is_valid(&self) -> bool {
+        self.key != 0 && self.side <= 1
+    }
+}
+
+/// `Op::ADOPTED`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Adopted {
+    /// This agent's name for this side of the connection.
+    pub connection: u64,
+}
+
 /// `Op::NEIGHBOURS`: which addresses the NIC's link has. Reply: [`NeighbourList`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

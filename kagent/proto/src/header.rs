@@ -56,6 +56,7 @@ impl Op {
     pub const GOODBYE: Op = Op(12);
     pub const LINK_OPEN: Op = Op(13);
     pub const CONFIRM: Op = Op(14);
+    pub const ADOPT: Op = Op(20);
     // Replies and events, Kernel Agent to User Agent.
     pub const WELCOME: Op = Op(101);
     pub const NIC_OPENED: Op = Op(102);
@@ -65,6 +66,7 @@ impl Op {
     pub const NEIGHBOUR_LIST: Op = Op(106);
     pub const PARTNER_GONE: Op = Op(107);
     pub const LINK_OPENED: Op = Op(108);
+    pub const ADOPTED: Op = Op(120);
 }
 
 /// How a call ended.

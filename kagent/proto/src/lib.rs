@@ -18,6 +18,15 @@
 //!   Disconnect       ────────────────────────▶            PartnerGone       ──▶ client
 //! ```
 //!
+//! When an agent has died, each process greets the next one, opens its NICs there, and hands over its
+//! sides of the connections that go on:
+//!
+//! ```text
+//!   Hello, NicOpen   ────────────────────────▶
+//!   Adopt            ────────────────────────▶            partner: Adopt    ──▶
+//!                    ◀────────────────────────  Adopted
+//! ```
+//!
 //! Every call carries an id chosen by the User Agent, and gets exactly one reply with that id. Events
 //! (`PartnerGone`) have id 0. A call that waits (`Wait`, `Request`, `Peer`) ends with its result, with
 //! `Status::TIMEOUT` at its deadline, or with `Status::CANCELLED` after a `Cancel`; the agent decides
