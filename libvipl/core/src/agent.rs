@@ -1,4 +1,5 @@
-//! The process's side of the Kernel Agent: finding or starting it, calls, replies, events.
+//! The process's side of the Kernel Agent: calls, replies, events. `launch.rs` finds or starts an agent,
+//! `keeper.rs` goes over to the next one when it ends.
 //!
 //! One socket per process and one thread that reads it. A call waits for its reply on a ticket; a
 //! connection that comes about is attached by the reading thread itself, so that nothing which the agent
@@ -12,22 +13,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::sync::{Condvar, Mutex};
 use kagent_proto::*;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
-use vipl_plugin_abi::vipl_nic_info;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::connection::Attempt;
 use crate::error::Error;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::table::Slot;
 use crate::vi::Vi;
 
+mod keeper;
 mod launch;
+mod live;
+mod registration;
 
+pub(crate) use keeper::Agents;
 pub(crate) use launch::library_path;
+pub(crate) use live::{Link, Live};
+pub(crate) use registration::NicRegistration;
 
-/// How often the agent is greeted anew.
-const HELLO_TRIES: usize = 5;
+/// How a call ends that no agent answers, because it has gone. Agents do not send it.
+pub(crate) const GONE: Status = Status(u32::MAX);
 
 /// What the agent said to a call.
 pub(crate) struct Reply {
@@ -114,139 +122,114 @@ impl<T> Ticket<T> {
 enum Call {
     Reply(Arc<Ticket<Reply>>),
     Connect(Attempt),
+    Adopt(Link, Arc<Ticket<Status>>),
 }
+
+/// Whose a connection is: the VI by its slot and generation.
+type Owner = (Link, &'static Slot<Vi>, u32);
 
 /// The connection to one agent.
 pub(crate) struct Agent {
     socket: OwnedFd,
     calls: Mutex<HashMap<u64, Call>>,
-    last_call: AtomicU64,
-    connections: Mutex<HashMap<u64, (&'static Slot<Vi>, u32)>>,
+    /// Which agent of this process it is; tells the names of one agent from those of another.
+    epoch: u64,
+    connections: Mutex<HashMap<u64, Owner>>,
     dead: AtomicBool,
-}
-
-/// The agent of this process, connected when it is first needed.
-#[derive(Default)]
-pub(crate) struct Agents(Mutex<Option<Arc<Agent>>>);
-
-impl Agents {
-    /// The agent, found or started.
-    pub(crate) fn get(&self, process: &'static Process) -> Result<Arc<Agent>, Error> {
-        let mut current = self.0.lock();
-        if let Some(agent) = &*current
-            && !agent.dead.load(Ordering::Acquire)
-        {
-            return Ok(agent.clone());
-        }
-        // An agent that is about to leave may still take the connection: then there soon is another.
-        let mut agent = Err(Introduction::Dropped);
-        for _ in 0..HELLO_TRIES {
-            agent = Agent::introduce(process);
-            if !matches!(agent, Err(Introduction::Dropped)) {
-                break;
-            }
-        }
-        let agent = agent.map_err(|why| {
-            if matches!(why, Introduction::Dropped) {
-                log::error!(target: "agent", "the Kernel Agent hangs up at once; it may have reached its limits");
-            }
-            Error::Resource
-        })?;
-        *current = Some(agent.clone());
-        Ok(agent)
-    }
 }
 
 /// Why there is no agent.
 enum Introduction {
     /// It went away before it answered.
     Dropped,
-    /// Somebody has been told why.
-    Refused,
+    /// For the reason in the text.
+    Refused(String),
 }
 
 impl Agent {
     /// Connects, starts the reading thread, and says hello.
     fn introduce(process: &'static Process) -> Result<Arc<Agent>, Introduction> {
-        let socket = launch::connect(&process.settings).map_err(|error| {
-            log::error!(target: "agent", "{error}");
-            Introduction::Refused
-        })?;
+        static EPOCH: AtomicU64 = AtomicU64::new(0);
+        let socket = launch::connect(&process.settings)
+            .map_err(|error| Introduction::Refused(error.to_string()))?;
         let agent = Arc::new(Agent {
             socket,
             calls: Mutex::default(),
-            last_call: AtomicU64::new(0),
+            epoch: EPOCH.fetch_add(1, Ordering::Relaxed),
             connections: Mutex::default(),
             dead: AtomicBool::new(false),
         });
         let reader = agent.clone();
-        crate::start::thread("vipl-agent", move || reader.read()).map_err(|error| {
-            log::error!(target: "agent", "cannot start a thread: {error}");
-            Introduction::Refused
-        })?;
+        crate::start::thread("vipl-agent", move || reader.read())
+            .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
         let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
-        let welcome = welcome.map_err(|_| Introduction::Dropped)?;
-        if welcome.op != Op::WELCOME && agent.dead.load(Ordering::Acquire) {
+        if welcome.status == GONE {
             return Err(Introduction::Dropped);
         }
         if welcome.op != Op::WELCOME || welcome.status != Status::OK {
-            log::error!(
-                target: "agent",
+            // Ends the reading thread.
+            let _ = shutdown(agent.socket.as_raw_fd(), Shutdown::Both);
+            return Err(Introduction::Refused(
                 "the running Kernel Agent speaks another protocol; end it (pkill vipkad) and try again"
-            );
-            agent.dead.store(true, Ordering::Release);
-            return Err(Introduction::Refused);
+                    .to_owned(),
+            ));
         }
         launch::say_goodbye_at_exit(agent.socket.as_raw_fd());
         Ok(agent)
     }
 
-    /// Sends a call and waits for its reply.
-    pub(crate) fn call<B>(&self, op: Op, body: &B, fds: &[RawFd]) -> Result<Reply, Error>
+    /// Sends a call and waits for its reply, whose status is [`GONE`] if the agent goes first.
+    pub(crate) fn call<B>(self: &Arc<Self>, op: Op, body: &B, fds: &[RawFd]) -> Reply
     where
         B: IntoBytes + Immutable,
     {
         let ticket = Ticket::new();
-        let id = self.next_id();
-        self.start(id, Call::Reply(ticket.clone()), op, body, fds)?;
-        ticket.wait()
+        let call = Call::Reply(ticket.clone());
+        self.start(Self::next_id(), call, op, body, fds);
+        ticket.wait().unwrap_or_else(|_| Reply::failed(GONE))
     }
 
-    /// A number for the next call.
-    pub(crate) fn next_id(&self) -> u64 {
-        self.last_call.fetch_add(1, Ordering::Relaxed) + 1
+    /// A number for the next call, the same for no other call of this process at any agent.
+    pub(crate) fn next_id() -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        LAST.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether its messages have ended.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// A name that the agent has given, made unlike all names of other agents.
+    pub(crate) fn unique(&self, name: u64) -> u64 {
+        name ^ self.epoch.rotate_right(16)
     }
 
     /// Starts an attempt to connect a VI; the result goes to the attempt.
-    pub(crate) fn connect<B>(
-        &self,
-        id: u64,
-        attempt: Attempt,
-        op: Op,
-        body: &B,
-    ) -> Result<(), Error>
+    pub(crate) fn connect<B>(self: &Arc<Self>, id: u64, attempt: Attempt, op: Op, body: &B)
     where
         B: IntoBytes + Immutable,
     {
-        self.start(id, Call::Connect(attempt), op, body, &[])
+        self.start(id, Call::Connect(attempt), op, body, &[]);
     }
 
     /// Sends a call whose reply nobody waits for.
     pub(crate) fn tell<B: IntoBytes + Immutable>(&self, op: Op, body: &B) {
-        let _ = self.send(self.next_id(), op, body.as_bytes(), &[]);
+        let _ = self.send(Self::next_id(), op, body.as_bytes(), &[]);
     }
 
-    fn start<B>(&self, id: u64, call: Call, op: Op, body: &B, fds: &[RawFd]) -> Result<(), Error>
+    fn start<B>(self: &Arc<Self>, id: u64, call: Call, op: Op, body: &B, fds: &[RawFd])
     where
         B: IntoBytes + Immutable,
     {
         self.calls.lock().insert(id, call);
-        if self.dead.load(Ordering::Acquire) || self.send(id, op, body.as_bytes(), fds).is_err() {
-            self.calls.lock().remove(&id);
-            log::warn!(target: "agent", "the Kernel Agent has gone");
-            return Err(Error::Resource);
+        if self.is_dead() || self.send(id, op, body.as_bytes(), fds).is_err() {
+            // Unless the reading thread has just done so.
+            let call = self.calls.lock().remove(&id);
+            if let Some(call) = call {
+                finish(self, call, Reply::failed(GONE));
+            }
         }
-        Ok(())
     }
 
     fn send(&self, id: u64, op: Op, body: &[u8], fds: &[RawFd]) -> io::Result<()> {
@@ -272,10 +255,16 @@ impl Agent {
     }
 
     /// Remembers which VI a connection belongs to.
-    pub(crate) fn connected(&self, connection: u64, slot: &'static Slot<Vi>, generation: u32) {
+    pub(crate) fn connected(
+        &self,
+        connection: u64,
+        link: Link,
+        slot: &'static Slot<Vi>,
+        generation: u32,
+    ) {
         self.connections
             .lock()
-            .insert(connection, (slot, generation));
+            .insert(connection, (link, slot, generation));
     }
 
     /// Ends a connection at the agent.
@@ -284,45 +273,19 @@ impl Agent {
         self.tell(Op::DISCONNECT, &ConnectionRef { connection });
     }
 
-    /// Registers an opened NIC.
-    pub(crate) fn open_nic(
-        self: &Arc<Self>,
-        provider: &str,
-        info: &vipl_nic_info,
-    ) -> Result<NicRegistration, Error> {
-        let mut body = NicOpen {
-            provider: [0; PROVIDER_BYTES],
-            host_len: info.address_len,
-            reserved: [0; 3],
-            host: info.address,
-            link: info.link,
-        };
-        let name = provider.as_bytes();
-        let kept = name.len().min(PROVIDER_BYTES - 1);
-        body.provider[..kept].copy_from_slice(&name[..kept]);
-        let fds: Vec<RawFd> = info.shared_fds.into_iter().filter(|fd| *fd >= 0).collect();
-        let reply = self.call(Op::NIC_OPEN, &body, &fds)?;
-        let opened: NicOpened = match reply.status {
-            Status::OK => reply.body().ok_or(Error::Resource)?,
-            _ => return Err(Error::Resource),
-        };
-        Ok(NicRegistration {
-            agent: self.clone(),
-            nic: opened.nic,
-        })
-    }
-
     /// The reading thread.
-    fn read(&self) {
+    fn read(self: Arc<Self>) {
         let mut buffer = [0u8; MESSAGE_BYTES_MAX];
         while let Some((length, fds)) = self.receive(&mut buffer) {
             self.dispatch(&buffer[..length], fds);
         }
         self.dead.store(true, Ordering::Release);
+        launch::no_goodbye(self.socket.as_raw_fd());
         let calls = std::mem::take(&mut *self.calls.lock());
         for call in calls.into_values() {
-            finish(self, call, Reply::failed(Status::RESOURCE));
+            finish(&self, call, Reply::failed(GONE));
         }
+        process::get().agents.lost(&self);
     }
 
     fn receive(&self, buffer: &mut [u8]) -> Option<(usize, Vec<OwnedFd>)> {
@@ -353,7 +316,7 @@ impl Agent {
         }
     }
 
-    fn dispatch(&self, message: &[u8], fds: Vec<OwnedFd>) {
+    fn dispatch(self: &Arc<Self>, message: &[u8], fds: Vec<OwnedFd>) {
         let Ok((header, body)) = Header::read_from_prefix(message) else {
             return;
         };
@@ -393,30 +356,26 @@ impl Agent {
 
     fn partner_gone(&self, gone: &PartnerGone) {
         let found = self.connections.lock().get(&gone.connection).copied();
-        if let Some(mut vi) = found.and_then(|(slot, generation)| slot.lock(generation)) {
-            vi.partner_gone(gone.connection, gone.orderly != 0);
+        let Some((link, slot, generation)) = found else {
+            return;
+        };
+        process::get().agents.connections.partner_gone(link);
+        if let Some(mut vi) = slot.lock(generation) {
+            vi.partner_gone(link, gone.orderly != 0);
         }
     }
 }
 
-fn finish(agent: &Agent, call: Call, reply: Reply) {
+fn finish(agent: &Arc<Agent>, call: Call, reply: Reply) {
     match call {
         Call::Reply(ticket) => ticket.complete(reply),
         Call::Connect(attempt) => attempt.finish(agent, reply),
-    }
-}
-
-/// A NIC as the agent knows it.
-pub(crate) struct NicRegistration {
-    pub(crate) agent: Arc<Agent>,
-    pub(crate) nic: u64,
-}
-
-impl NicRegistration {
-    /// The NIC is closed: waits end, unanswered requests are rejected.
-    pub(crate) fn close(&self) {
-        let _ = self
-            .agent
-            .call(Op::NIC_CLOSE, &NicClose { nic: self.nic }, &[]);
+        Call::Adopt(link, ticket) => {
+            if let Some(Adopted { connection }) = reply.body() {
+                let connections = &process::get().agents.connections;
+                connections.adopted(agent, link, connection);
+            }
+            ticket.complete(reply.status);
+        }
     }
 }

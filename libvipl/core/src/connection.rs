@@ -14,7 +14,7 @@ use vipl_abi::*;
 use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_OK, vipl_connection};
 
 use crate::address::Address;
-use crate::agent::{Agent, Reply, Ticket};
+use crate::agent::{Agent, GONE, Link, Live, Reply, Ticket};
 use crate::error::Error;
 use crate::handle::Kind;
 use crate::nic::Nic;
@@ -22,11 +22,17 @@ use crate::table::{Guard, Slot, Table};
 use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
 use crate::{clock, process, queue};
 
+mod again;
+
+use again::{Again, forget_unanswered, left_ms};
+
 static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
 
 /// A received, not yet answered request.
 struct Unanswered {
     nic: Arc<Nic>,
+    /// Which agent knows it, and its name there.
+    agent: Arc<Agent>,
     connection: u64,
     attributes: Attributes,
     /// A thread is inside VipConnectAccept with it.
@@ -49,6 +55,8 @@ pub(crate) struct Attempt {
     generation: u32,
     call: u64,
     result: Arc<PeerAttempt>,
+    /// What the next agent is asked if this one goes; nothing for VipConnectAccept, whose client asks.
+    again: Option<Box<Again>>,
 }
 
 /// Where the result of an attempt goes.
@@ -68,7 +76,7 @@ fn to_program(attributes: &Attributes) -> VIP_VI_ATTRIBUTES {
 
 fn to_error(status: Status) -> Error {
     match status {
-        Status::TIMEOUT | Status::CANCELLED => Error::Timeout,
+        Status::TIMEOUT | Status::CANCELLED | GONE => Error::Timeout,
         Status::REJECTED => Error::Reject,
         Status::NO_MATCH => Error::NoMatch,
         Status::NOT_REACHABLE => Error::NotReachable,
@@ -91,14 +99,7 @@ fn check_discriminator(nic: &Nic, address: &Address) -> Result<(), Error> {
 pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arrived, Error> {
     check_discriminator(nic, local)?;
     let local = Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?;
-    let registration = &nic.registration;
-    let body = Wait {
-        nic: registration.nic,
-        timeout_ms: clock::timeout_ms(timeout),
-        local,
-        reserved: 0,
-    };
-    let reply = registration.agent.call(Op::WAIT, &body, &[])?;
+    let (agent, reply) = ask_to_wait(nic, local, timeout)?;
     if reply.op != Op::INCOMING {
         // A wait is cancelled by VipCloseNic only.
         return Err(match reply.status {
@@ -109,6 +110,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     let incoming: Incoming = reply.body().ok_or(Error::Resource)?;
     let request = Unanswered {
         nic: nic.clone(),
+        agent,
         connection: incoming.connection,
         attributes: incoming.attributes,
         busy: false,
@@ -129,6 +131,35 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
         attributes: to_program(&incoming.attributes),
         handle,
     })
+}
+
+/// Waits at one agent after the other: it is one call for the program, however many agents go meanwhile.
+fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
+    let deadline = clock::deadline(timeout);
+    let mut timeout_ms = clock::timeout_ms(timeout);
+    let mut place = nic.registration.place()?;
+    loop {
+        let (agent, nic_name) = place;
+        let body = Wait {
+            nic: nic_name,
+            timeout_ms,
+            local,
+            reserved: 0,
+        };
+        let reply = agent.call(Op::WAIT, &body, &[]);
+        if reply.status != GONE {
+            return Ok((agent, reply));
+        }
+        place = loop {
+            match nic.registration.place() {
+                Ok(place) => break place,
+                Err(error) if error != Error::Resource => return Err(error),
+                Err(_) if left_ms(deadline) == 0 => return Err(Error::Timeout),
+                Err(_) => {}
+            }
+        };
+        timeout_ms = left_ms(deadline);
+    }
 }
 
 fn lock_incoming(handle: VIP_CONN_HANDLE) -> Result<Guard<Unanswered>, Error> {
@@ -160,9 +191,10 @@ pub(crate) fn forget_incoming(nic: &Nic) {
 
 /// VipConnectAccept.
 pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), Error> {
-    let (nic, id, wanted) = {
+    let (nic, agent, id, wanted) = {
         let request = lock_incoming(connection)?;
-        (request.nic.clone(), request.connection, request.attributes)
+        let (nic, agent) = (request.nic.clone(), request.agent.clone());
+        (nic, agent, request.connection, request.attributes)
     };
     let mut vi = vi::lock(handle)?;
     if !Arc::ptr_eq(&vi.nic, &nic) {
@@ -176,8 +208,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
         let mut request = lock_incoming(connection)?;
         request.busy = true;
     }
-    let agent = nic.registration.agent.clone();
-    let call = agent.next_id();
+    let call = Agent::next_id();
     let body = Accept {
         connection: id,
         vi: u64::from(vi.abi.index),
@@ -188,10 +219,9 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     let attempt = begin(&mut vi, call);
     let result = attempt.result.clone();
     drop(vi);
-    let outcome = agent
-        .connect(call, attempt, Op::ACCEPT, &body)
-        .inspect_err(|_| give_up(handle, call))
-        .and_then(|()| result.wait()?.map(drop));
+    // If the agent that knows the request has gone, its client asks the next one: VIP_TIMEOUT.
+    agent.connect(call, attempt, Op::ACCEPT, &body);
+    let outcome = result.wait().and_then(|result| result.map(drop));
     match outcome {
         // The agent found a conflict that was not there a moment ago: the request stays.
         Err(Error::ReliabilityLevel | Error::Mtu | Error::Qos) => {
@@ -226,14 +256,15 @@ fn agree(own: &Attributes, other: &Attributes) -> Result<(), Error> {
 
 /// VipConnectReject.
 pub fn reject(connection: VIP_CONN_HANDLE) -> Result<(), Error> {
-    let (nic, id) = {
+    let (agent, connection_name) = {
         let request = lock_incoming(connection)?;
-        (request.nic.clone(), request.connection)
+        (request.agent.clone(), request.connection)
     };
     drop_incoming(connection);
-    nic.registration
-        .agent
-        .call(Op::REJECT, &ConnectionRef { connection: id }, &[])?;
+    let body = ConnectionRef {
+        connection: connection_name,
+    };
+    agent.call(Op::REJECT, &body, &[]);
     Ok(())
 }
 
@@ -246,17 +277,7 @@ fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
         generation: vi.generation(),
         call,
         result: Ticket::new(),
-    }
-}
-
-/// The attempt never reached the agent.
-fn give_up(handle: VIP_VI_HANDLE, call: u64) {
-    if let Ok(mut vi) = vi::lock(handle)
-        && vi.attempt == Some(call)
-    {
-        vi.attempt = None;
-        vi.peer = None;
-        vi.abi.state = IDLE;
+        again: None,
     }
 }
 
@@ -268,23 +289,43 @@ fn start(
     timeout: VIP_ULONG,
     op: Op,
 ) -> Result<Arc<PeerAttempt>, Error> {
-    let mut vi = vi::lock(handle)?;
+    loop {
+        let nic = vi::lock(handle)?.nic.clone();
+        check_discriminator(&nic, local)?;
+        check_discriminator(&nic, remote)?;
+        if timeout == 0 || remote.0.host_len != nic.info.address_len {
+            return Err(Error::InvalidParameter);
+        }
+        // Asked for before the VI is locked: to look may mean to wait for a thread that locks VIs.
+        let here = nic.registration.here();
+        let vi = vi::lock(handle)?;
+        if vi.abi.state != IDLE {
+            return Err(Error::State);
+        }
+        if nic.has_failed() {
+            return Err(Error::Resource);
+        }
+        if let Some(place) = here {
+            return start_at(vi, place, local, remote, timeout, op);
+        }
+        drop(vi);
+        nic.registration.place()?;
+    }
+}
+
+/// Sends it to this agent.
+fn start_at(
+    mut vi: Guard<Vi>,
+    (agent, nic_name): (Arc<Agent>, u64),
+    local: &Address,
+    remote: &Address,
+    timeout: VIP_ULONG,
+    op: Op,
+) -> Result<Arc<PeerAttempt>, Error> {
     let nic = vi.nic.clone();
-    check_discriminator(&nic, local)?;
-    check_discriminator(&nic, remote)?;
-    if timeout == 0 || remote.0.host_len != nic.info.address_len {
-        return Err(Error::InvalidParameter);
-    }
-    if vi.abi.state != IDLE {
-        return Err(Error::State);
-    }
-    if nic.has_failed() {
-        return Err(Error::Resource);
-    }
-    let agent = nic.registration.agent.clone();
-    let call = agent.next_id();
+    let call = Agent::next_id();
     let body = Request {
-        nic: nic.registration.nic,
+        nic: nic_name,
         vi: u64::from(vi.abi.index),
         timeout_ms: clock::timeout_ms(timeout),
         grace_ms: process::get().settings.connect_grace_ms(),
@@ -294,16 +335,23 @@ fn start(
         local: Point::new(nic.address(), local.0.discriminator()).ok_or(Error::InvalidParameter)?,
         remote: remote.0,
     };
-    let attempt = begin(&mut vi, call);
+    let mut attempt = begin(&mut vi, call);
+    attempt.again = Some(Box::new(Again {
+        op,
+        body,
+        registration: nic.registration.clone(),
+        deadline: clock::deadline(timeout),
+    }));
     let result = attempt.result.clone();
     vi.peer = (op == Op::PEER).then(|| result.clone());
+    let (slot, generation) = (vi.slot(), vi.generation());
     drop(vi);
-    agent
-        .connect(call, attempt, op, &body)
-        .inspect_err(|_| give_up(handle, call))?;
+    agent.connect(call, attempt, op, &body);
     // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
-    let cancelled = vi::lock(handle).map_or(true, |vi| vi.attempt != Some(call));
-    if cancelled {
+    let wanted = slot
+        .lock(generation)
+        .is_some_and(|vi| vi.attempt == Some(call));
+    if !wanted {
         agent.tell(Op::CANCEL, &Cancel { call });
     }
     Ok(result)
@@ -357,7 +405,6 @@ pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
 /// VipDisconnect.
 pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let mut vi = vi::lock(handle)?;
-    let agent = vi.nic.registration.agent.clone();
     let attempt = vi.attempt.take();
     if let Some(peer) = vi.peer.take() {
         peer.complete(Err(Error::Timeout));
@@ -370,16 +417,19 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     drop(vi);
     nic.events.forget_breaks(handle);
     if let Some(call) = attempt {
-        let _ = agent.call(Op::CANCEL, &Cancel { call }, &[]);
+        match nic.registration.here() {
+            Some((agent, _)) => drop(agent.call(Op::CANCEL, &Cancel { call }, &[])),
+            None => forget_unanswered(),
+        }
     }
-    if let Some(connection) = connection {
-        agent.disconnect(connection);
+    if let Some(link) = connection {
+        process::get().agents.connections.disconnect(link);
     }
     Ok(())
 }
 
 /// Takes the VI off its connection.
-fn detach(vi: &mut Vi) -> Option<u64> {
+fn detach(vi: &mut Vi) -> Option<Link> {
     let connection = vi.connection.take()?;
     // What the partner has acknowledged is complete, not flushed (COMPAT-08).
     vi.progress();
@@ -392,7 +442,10 @@ fn detach(vi: &mut Vi) -> Option<u64> {
 
 impl Attempt {
     /// The agent has decided. Runs on the thread that reads the agent's messages.
-    pub(crate) fn finish(self, agent: &Agent, reply: Reply) {
+    pub(crate) fn finish(self, agent: &Arc<Agent>, reply: Reply) {
+        if self.outlives(reply.status) {
+            return process::get().agents.ask_later(self);
+        }
         let connected: Option<Connected> =
             (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
         let mut vi = self.slot.lock(self.generation);
@@ -420,7 +473,7 @@ impl Attempt {
 /// Puts the VI on its connection.
 fn attach(
     vi: &mut Guard<Vi>,
-    agent: &Agent,
+    agent: &Arc<Agent>,
     connected: &Connected,
     reply: &Reply,
 ) -> Result<Attributes, Error> {
@@ -431,11 +484,11 @@ fn attach(
             .map_or(-1, |fd| fd.as_raw_fd() as c_int)
     };
     let description = vipl_connection {
-        id: connected.connection,
+        id: agent.unique(connected.connection),
         key: connected.key,
         side: connected.side,
         partner_pid: connected.partner_pid,
-        partner_nic: connected.partner_nic,
+        partner_nic: agent.unique(connected.partner_nic),
         partner_vi: connected.partner_vi as u32,
         segment_fd: fd(0),
         segment_bytes: connected.segment_bytes,
@@ -462,11 +515,26 @@ fn attach(
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
-    vi.connection = Some(connected.connection);
+    let link = Link {
+        key: connected.key,
+        side: connected.side,
+    };
+    vi.connection = Some(link);
     vi.epoch += 1;
     vi.abi.state = CONNECTED;
     vi.set_watch();
-    agent.connected(connected.connection, vi.slot(), vi.generation());
+    let name = connected.connection;
+    agent.connected(name, link, vi.slot(), vi.generation());
+    let live = Live {
+        slot: vi.slot(),
+        generation: vi.generation(),
+        vi: vi.abi.index,
+        attributes: vi.wire_attributes(),
+        registration: vi.nic.registration.clone(),
+        at: Some((agent.clone(), name)),
+        lone: false,
+    };
+    process::get().agents.connections.insert(link, live);
     // The partner may have sent already.
     vi.progress();
     Ok(connected.attributes)
@@ -485,8 +553,8 @@ impl Vi {
     }
 
     /// The agent says that the partner has gone.
-    pub(crate) fn partner_gone(&mut self, connection: u64, orderly: bool) {
-        if self.connection != Some(connection) || self.abi.state != CONNECTED {
+    pub(crate) fn partner_gone(&mut self, link: Link, orderly: bool) {
+        if self.connection != Some(link) || self.abi.state != CONNECTED {
             return;
         }
         if let Some(partner_gone) = self.nic.ops.partner_gone {

@@ -13,14 +13,9 @@ fn addresses(nic: &Nic, hops: VIP_ULONG) -> Result<Vec<Vec<u8>>, Error> {
     if hops == 0 {
         return Ok(found);
     }
-    let registration = &nic.registration;
-    let reply = registration.agent.call(
-        Op::NEIGHBOURS,
-        &Neighbours {
-            nic: registration.nic,
-        },
-        &[],
-    )?;
+    let reply = nic
+        .registration
+        .call(Op::NEIGHBOURS, |nic| Neighbours { nic })?;
     if let (Status::OK, Some(list)) = (reply.status, reply.body::<NeighbourList>()) {
         let length = nic.address().len();
         found.extend(

@@ -23,12 +23,9 @@ fn open(name: &str) -> Result<vipl_link, c_int> {
         return Err(VIPL_E_INVALID);
     }
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
-    let process = process::get();
-    let asked = process
-        .agents
-        .get(process)
-        .and_then(|agent| agent.call(Op::LINK_OPEN, &body, &[]));
-    let mut reply = asked.map_err(|_: Error| VIPL_E_RESOURCE)?;
+    let agent = process::get().agents.want();
+    let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
+    let mut reply = agent.call(Op::LINK_OPEN, &body, &[]);
     let opened: Option<LinkOpened> = (reply.op == Op::LINK_OPENED)
         .then(|| reply.body())
         .flatten();

@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::agent::{Agent, NicRegistration};
+use crate::agent::NicRegistration;
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::events::Events;
@@ -52,8 +52,8 @@ pub struct Nic {
     pub(crate) info: vipl_nic_info,
     /// What LocalNicAddress points to.
     address: Box<[u8; 16]>,
-    /// The agent's name for this NIC, and the agent.
-    pub(crate) registration: NicRegistration,
+    /// The agent and its name for this NIC.
+    pub(crate) registration: Arc<NicRegistration>,
     pub(crate) regions: Mutex<Regions>,
     pub(crate) ptags: Mutex<Ptags>,
     /// VI numbers in use, and where each VI is.
@@ -307,9 +307,9 @@ fn open_route(
     process: &'static process::Process,
     route: &devicemap::Route,
 ) -> Result<VIP_NIC_HANDLE, Error> {
-    let agent = process.agents.get(process)?;
+    process.agents.want()?;
     let (shared, info) = open_device(process, route)?;
-    finish_open(process, route, &agent, shared, info)
+    finish_open(process, route, shared, info)
 }
 
 /// Calls the plug-in's `nic_open` and checks what it says.
@@ -389,13 +389,13 @@ fn close_device(ops: &vipl_provider, shared: &Shared) {
 fn finish_open(
     process: &'static process::Process,
     route: &devicemap::Route,
-    agent: &Arc<Agent>,
     shared: Box<Shared>,
     info: vipl_nic_info,
 ) -> Result<VIP_NIC_HANDLE, Error> {
-    let registration = agent.open_nic(&route.plugin.name, &info).inspect_err(|_| {
-        close_device(&route.plugin.ops, &shared);
-    })?;
+    let registration = process
+        .agents
+        .open_nic(&route.plugin.name, &info)
+        .inspect_err(|_| close_device(&route.plugin.ops, &shared))?;
     let mut shared = Some((shared, registration));
     let inserted = NICS.insert(&process.nics, |handle| {
         // `insert` calls this at most once.

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
+use crate::agent::Link;
 use crate::connection::PeerAttempt;
 use crate::cq::{self, Cq};
 use crate::error::Error;
@@ -40,8 +41,8 @@ pub(crate) struct Vi {
     pub(crate) nic: Arc<Nic>,
     attributes: VIP_VI_ATTRIBUTES,
     user_data: VIP_PVOID,
-    /// The agent's name of the connection; set from `attach` to `detach`.
-    pub(crate) connection: Option<u64>,
+    /// The connection; set from `attach` to `detach`.
+    pub(crate) connection: Option<Link>,
     /// The call at the agent that shall connect this VI.
     pub(crate) attempt: Option<u64>,
     /// The peer request of this VI, from the call to the taking of its result.

@@ -278,6 +278,11 @@ pub(super) fn say_goodbye_at_exit(socket: RawFd) {
     });
 }
 
+/// The agent behind this socket has gone; the descriptor may soon be another file's.
+pub(super) fn no_goodbye(socket: RawFd) {
+    let _ = GOODBYE_SOCKET.compare_exchange(socket, -1, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// Takes no lock: the program may end from anywhere.
 extern "C" fn goodbye() {
     let socket = GOODBYE_SOCKET.load(Ordering::Acquire);

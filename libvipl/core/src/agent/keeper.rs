@@ -1,0 +1,265 @@
+//! Which agent this process has, and the change to the next one when it goes.
+//!
+//! An agent may be killed. Connections go on without it, but nobody notices the death of a partner and
+//! nobody can connect. So the thread that read the agent's messages, once they end, becomes the *keeper*:
+//! it finds or starts another agent, opens the NICs there, hands over the connections, and asks again
+//! what was being asked. It tries at once. After that it tries again while something is asked for, at
+//! most every 250 ms, and while there are connections, less and less often.
+//!
+//! ```text
+//!   Absent ── first VipOpenNic ──▶ Here ── it hangs up ──▶ Lost ── handed over ──▶ Here
+//!      ▲                                                     │
+//!      └──────────────────── no NIC is open ─────────────────┘
+//! ```
+//!
+//! Locks: the standing before the list of NICs; neither is held during a call of an agent, except that
+//! the first agent of all is found under the standing's lock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vipl_plugin_abi::vipl_nic_info;
+
+use super::live::Connections;
+use super::registration::NicRegistration;
+use super::{Agent, GONE, Introduction};
+use crate::connection::Attempt;
+use crate::error::Error;
+use crate::process::{self, Process};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+/// How often an agent that hangs up at once is greeted anew.
+const HELLO_TRIES: usize = 5;
+/// How long the keeper waits between two tries while something is asked for.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+/// The longest pause while there are only connections to be handed over.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// Whether there is an agent.
+#[derive(Default)]
+enum Now {
+    /// None has been needed.
+    #[default]
+    Absent,
+    Here(Arc<Agent>),
+    /// It has gone, and a keeper looks for the next one.
+    Lost,
+}
+
+#[derive(Default)]
+struct Standing {
+    now: Now,
+    /// Tries of keepers that have failed.
+    failures: u64,
+    /// Threads that wait for an agent.
+    wanted: u32,
+}
+
+/// The agents of this process: the present one, and what the next one has to know.
+#[derive(Default)]
+pub(crate) struct Agents {
+    standing: Mutex<Standing>,
+    changed: Condvar,
+    nics: Mutex<Vec<Arc<NicRegistration>>>,
+    pub(crate) connections: Connections,
+    /// Attempts to connect that the last agent left unanswered.
+    unanswered: Mutex<Vec<Attempt>>,
+}
+
+impl Agents {
+    /// The agent, found or started. While a keeper looks for one: waits for its next try.
+    pub(crate) fn want(&self) -> Result<Arc<Agent>, Error> {
+        let mut standing = self.standing.lock();
+        let failures = standing.failures;
+        loop {
+            match &standing.now {
+                Now::Here(agent) if !agent.is_dead() => return Ok(agent.clone()),
+                Now::Absent => {
+                    let agent = introduce(process::get()).map_err(|why| {
+                        log::error!(target: "agent", "{why}");
+                        Error::Resource
+                    })?;
+                    standing.now = Now::Here(agent.clone());
+                    return Ok(agent);
+                }
+                Now::Lost if standing.failures != failures => return Err(Error::Resource),
+                // Its thread is about to say that it is lost.
+                Now::Here(_) | Now::Lost => {
+                    standing.wanted += 1;
+                    self.changed.notify_all();
+                    self.changed.wait(&mut standing);
+                    standing.wanted -= 1;
+                }
+            }
+        }
+    }
+
+    /// Registers an opened NIC.
+    pub(crate) fn open_nic(
+        &self,
+        provider: &str,
+        info: &vipl_nic_info,
+    ) -> Result<Arc<NicRegistration>, Error> {
+        let registration = Arc::new(NicRegistration::new(provider, info));
+        // First in the list: if the agent goes at this moment, the keeper opens it at the next one.
+        self.nics.lock().push(registration.clone());
+        match registration.place() {
+            Ok(_) => Ok(registration),
+            Err(error) => {
+                self.forget(&registration);
+                Err(error)
+            }
+        }
+    }
+
+    /// A NIC is closed.
+    pub(super) fn forget(&self, registration: &Arc<NicRegistration>) {
+        let standing = self.standing.lock();
+        let known = |known: &Arc<NicRegistration>| !Arc::ptr_eq(known, registration);
+        self.nics.lock().retain(known);
+        drop(standing);
+        self.changed.notify_all();
+    }
+
+    /// The agent went before it answered an attempt to connect.
+    pub(crate) fn ask_later(&self, attempt: Attempt) {
+        let standing = self.standing.lock();
+        if let Now::Here(agent) = &standing.now
+            && !agent.is_dead()
+        {
+            // The keeper has done its work already.
+            let agent = agent.clone();
+            drop(standing);
+            return attempt.ask_again(&agent);
+        }
+        self.unanswered.lock().push(attempt);
+        self.changed.notify_all();
+    }
+
+    /// Lets the keeper look whether an attempt is still wanted.
+    pub(crate) fn wake_keeper(&self) {
+        self.changed.notify_all();
+    }
+
+    /// An agent's messages have ended. Runs on the thread that read them.
+    pub(super) fn lost(&self, agent: &Arc<Agent>) {
+        let mut standing = self.standing.lock();
+        match &standing.now {
+            Now::Here(current) if Arc::ptr_eq(current, agent) => standing.now = Now::Lost,
+            // It never was this process's agent: whoever tried it knows.
+            _ => return,
+        }
+        self.changed.notify_all();
+        drop(standing);
+        self.keep();
+    }
+
+    /// The keeper's life: until there is an agent again, or nobody needs one.
+    fn keep(&self) {
+        let mut fruitless = 0;
+        loop {
+            {
+                let mut standing = self.standing.lock();
+                if self.nics.lock().is_empty() {
+                    standing.now = Now::Absent;
+                    self.changed.notify_all();
+                    return;
+                }
+            }
+            let tried = Instant::now();
+            let outcome = introduce(process::get()).and_then(|agent| self.hand_over(agent));
+            let mut standing = self.standing.lock();
+            match outcome {
+                // Whoever dies from now on finds itself in `now` and becomes the keeper.
+                Ok(agent) if !agent.is_dead() => {
+                    standing.now = Now::Here(agent.clone());
+                    let unanswered = std::mem::take(&mut *self.unanswered.lock());
+                    self.changed.notify_all();
+                    drop(standing);
+                    log::warn!(
+                        target: "agent",
+                        "the Kernel Agent ended and another one has taken over"
+                    );
+                    for attempt in unanswered {
+                        attempt.ask_again(&agent);
+                    }
+                    return;
+                }
+                Ok(_) => {}
+                Err(why) if fruitless == 0 => log::error!(
+                    target: "agent",
+                    "the Kernel Agent ended; {why}; connections go on, new ones wait for another agent"
+                ),
+                Err(_) => {}
+            }
+            fruitless += 1;
+            standing.failures += 1;
+            self.changed.notify_all();
+            self.pause(standing, tried, fruitless);
+        }
+    }
+
+    /// Waits until another try is due.
+    fn pause(&self, mut standing: MutexGuard<'_, Standing>, tried: Instant, fruitless: u32) {
+        loop {
+            MutexGuard::unlocked(&mut standing, || self.end_overdue());
+            let asked = standing.wanted > 0 || !self.unanswered.lock().is_empty();
+            let pause = PAUSE_MAX.min(PAUSE_MIN * 2u32.pow(fruitless.clamp(1, 10) - 1));
+            let due = if asked {
+                Some(tried + PAUSE_MIN)
+            } else {
+                (!self.connections.is_empty()).then_some(tried + pause)
+            };
+            match due {
+                _ if self.nics.lock().is_empty() => return,
+                None => self.changed.wait(&mut standing),
+                Some(due) if due <= Instant::now() => return,
+                Some(due) => self.changed.wait_until(&mut standing, due),
+            }
+        }
+    }
+
+    /// Makes a new agent know what the last one knew.
+    fn hand_over(&self, agent: Arc<Agent>) -> Result<Arc<Agent>, String> {
+        let gone = || "the next one ended at once".to_owned();
+        let nics: Vec<Arc<NicRegistration>> = self.nics.lock().clone();
+        for nic in nics {
+            match nic.open_at(&agent) {
+                Ok(()) => {}
+                Err(GONE) => return Err(gone()),
+                Err(status) => {
+                    log::error!(target: "agent", "the new Kernel Agent refuses a NIC ({status:?})");
+                }
+            }
+        }
+        if self.connections.hand_over(&agent) {
+            Ok(agent)
+        } else {
+            Err(gone())
+        }
+    }
+
+    /// Ends the attempts whose time is over or whose VI has been disconnected.
+    fn end_overdue(&self) {
+        // Not under the lock: to look at an attempt takes the lock of its VI.
+        let all = std::mem::take(&mut *self.unanswered.lock());
+        let (over, left): (Vec<_>, Vec<_>) = all.into_iter().partition(Attempt::is_over);
+        self.unanswered.lock().extend(left);
+        for attempt in over {
+            attempt.give_up();
+        }
+    }
+}
+
+/// Connects to an agent, patiently: one that is about to leave may still take the connection, and then
+/// there soon is another.
+fn introduce(process: &'static Process) -> Result<Arc<Agent>, String> {
+    for _ in 0..HELLO_TRIES {
+        match Agent::introduce(process) {
+            Ok(agent) => return Ok(agent),
+            Err(Introduction::Dropped) => {}
+            Err(Introduction::Refused(why)) => return Err(why),
+        }
+    }
+    Err("the Kernel Agent hangs up at once; it may have reached its limits".to_owned())
+}
