@@ -1,5 +1,55 @@
 //! VIA over frames: the protocol that hosts speak with each other. It knows no socket, clock, thread or
 //! random source; time and frames come in as arguments, frames and deadlines go out.
+//!
+//! A [`Connection`] is one VI's end. Its owner, a device, holds the VI's lock around every call and lends
+//! it an [`Env`]: the posted descriptors, the program's memory, the completions, and room for frames.
+//!
+//! ```text
+//!   doorbell ──────▶ posted ──┐                          ┌──▶ Env::frame, transmit
+//!   frame arrived ─▶ received │      ┌──────────────┐    │    Env::outgoing, gather     sends
+//!   end of a batch ▶ flush ───┼─────▶│  Connection  │────┼──▶ Env::incoming, scatter    receives
+//!   deadline passed▶ timeout ─┤      └──────────────┘    │    Env::place, fetch         RDMA
+//!   VipDisconnect ─▶ close ───┘       deadline()         └──▶ Env::complete_*, raise, fail
+//! ```
+//!
+//! The order that a device keeps: give every frame of a batch to `received`, then call `flush` once; call
+//! `timeout` when [`Connection::deadline`] has passed. `received` itself sends nothing but what cannot wait,
+//! so that acknowledgements of a batch travel together, or with data. A device that polls may take its
+//! time with an acknowledgement that is owed, until it has nothing else to do ([`Connection::ack_owed`],
+//! [`Connection::flush_acks`]); the deadline bounds how long.
+//!
+//! docs/WIRE.md shows the frames and tells the rules of sequence, acknowledgement and time.
+
+mod ack;
+mod closing;
+mod complete;
+mod config;
+mod connection;
+mod crc;
+mod deliver;
+mod end;
+mod env;
+mod foreign;
+mod frame;
+mod inflight;
+mod pace;
+mod part;
+mod read;
+mod receiver;
+mod resend;
+mod rtt;
+mod sender;
+mod unreliable;
+
+pub use closing::{Closing, Reason};
+pub use config::{Config, Received, Stats};
+pub use connection::Connection;
+pub use crc::crc32c;
+pub use env::{Cause, Env, Fault, Incoming, Level, Link, Operation, Outgoing, Remote};
+pub use foreign::Foreign;
+pub use frame::{CLOSE_BODY, FLAG_ASK, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION};
+pub use frame::{address, key_check};
+pub use part::{Part, PartKind, Parts};
 
 /// Ethertype of frames that carry data between two VIs. One of the two that are set aside for local
 /// experiments.

@@ -1,0 +1,62 @@
+//! What this side owes the partner in acknowledgements.
+
+use crate::connection::NEVER;
+
+/// Frames that one acknowledgement stands for at most.
+const EVERY: u16 = 8;
+
+/// Acknowledgements that are owed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acks {
+    owed: u16,
+    urgent: bool,
+    due_ns: u64,
+    delay_ns: u64,
+}
+
+impl Acks {
+    pub(crate) fn new(delay_ns: u64) -> Acks {
+        Acks {
+            owed: 0,
+            urgent: false,
+            due_ns: NEVER,
+            delay_ns,
+        }
+    }
+
+    /// A frame has been taken.
+    #[inline(always)]
+    pub(crate) fn owe(&mut self, now_ns: u64) {
+        self.owed += 1;
+        if self.owed == 1 {
+            self.due_ns = now_ns + self.delay_ns;
+        }
+        self.urgent |= self.owed >= EVERY;
+    }
+
+    /// The partner waits: it asked, or it sends things again, or frames are missing.
+    pub(crate) fn hurry(&mut self, now_ns: u64) {
+        self.urgent = true;
+        self.due_ns = now_ns;
+    }
+
+    /// A frame that carries the acknowledgement has left; `whole` if it told about missing frames too.
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, whole: bool) {
+        if whole || !self.urgent {
+            (self.owed, self.urgent, self.due_ns) = (0, false, NEVER);
+        }
+    }
+
+    pub(crate) fn is_owed(&self) -> bool {
+        self.due_ns != NEVER
+    }
+
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        self.urgent || self.due_ns <= now_ns
+    }
+
+    pub(crate) fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+}

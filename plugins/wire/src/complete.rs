@@ -1,0 +1,163 @@
+//! From acknowledgements, and from what the partner says when it leaves, to completed sends.
+
+use vipl_abi::*;
+
+use crate::closing::{Body, Reason};
+use crate::connection::{Connection, LOST, NEVER};
+use crate::env::{Cause, Env, Level, Operation};
+use crate::frame::{Header, Kind};
+use crate::sender::{Stage, opcode};
+
+impl Connection {
+    /// E1 to E3: the descriptor of the last operation tells. On the reliable levels the connection ends
+    /// when its turn has come.
+    #[cold]
+    pub(crate) fn local_error<E: Env>(&mut self, status: u32, env: &mut E) {
+        if let Some(last) = self.sender.operations.back_mut() {
+            last.stage = Stage::Failed(status);
+        }
+        self.sender.halted = self.config.level != Level::Unreliable;
+        self.reap(env);
+    }
+
+    /// What an acknowledgement completes, and which frames it shows to be lost.
+    #[inline(always)]
+    pub(crate) fn acknowledged<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
+        let (now_ns, sender) = (self.now_ns, &mut self.sender);
+        let acknowledged = header.acknowledged;
+        let Some(progress) = sender
+            .inflight
+            .acknowledged(acknowledged, now_ns, &mut sender.rtt)
+        else {
+            return;
+        };
+        // A partner that takes nothing would wait for ever.
+        sender.window = u32::from(header.window).max(1);
+        let mut arrived = progress.arrived;
+        let map = if header.kind == Kind::Ack { body } else { &[] };
+        if !map.is_empty() {
+            arrived += sender
+                .inflight
+                .selected(map, now_ns, &mut sender.rtt)
+                .arrived;
+        }
+        if arrived == 0 && !progress.advanced {
+            return;
+        }
+        sender.pace.delivered(arrived);
+        sender.rtt.progress();
+        if sender.inflight.is_empty() {
+            sender.inflight.lost_at_ns = NEVER;
+            sender.retry_at_ns = NEVER;
+        } else {
+            sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
+            let lost = sender.inflight.find_lost(now_ns, &sender.rtt);
+            sender.pace.lost(lost);
+        }
+        if progress.advanced {
+            self.reap(env);
+        }
+    }
+
+    /// Completes operations in order.
+    #[inline(always)]
+    pub(crate) fn reap<E: Env>(&mut self, env: &mut E) {
+        let unreliable = self.config.level == Level::Unreliable;
+        while let Some(first) = self.sender.operations.front() {
+            let acknowledged =
+                unreliable || (self.sender.inflight.first().wrapping_sub(first.end) as i32) >= 0;
+            let status = match first.stage {
+                Stage::Sent if acknowledged && first.operation != Operation::Read => {
+                    opcode(first.operation)
+                }
+                Stage::Answered => opcode(first.operation),
+                Stage::Failed(status) => return self.complete_failed(status, env),
+                _ => return,
+            };
+            self.sender.operations.pop_front();
+            self.sender.base = self.sender.base.wrapping_add(1);
+            if !env.complete_send(status) {
+                return self.broken(env);
+            }
+        }
+    }
+
+    #[cold]
+    fn complete_failed<E: Env>(&mut self, status: u32, env: &mut E) {
+        self.sender.operations.pop_front();
+        self.sender.base = self.sender.base.wrapping_add(1);
+        if !env.complete_send(status) {
+            self.broken(env);
+        } else if self.config.level != Level::Unreliable {
+            self.end(Reason::Lost, Cause::Told, 0, env);
+        }
+    }
+
+    /// Waits that have been in vain.
+    pub(crate) fn sender_timeout<E: Env>(&mut self, _env: &mut E) {
+        let (now_ns, sender) = (self.now_ns, &mut self.sender);
+        if sender.inflight.lost_at_ns <= now_ns {
+            let lost = sender.inflight.find_lost(now_ns, &sender.rtt);
+            sender.pace.lost(lost);
+        }
+        if sender.retry_at_ns <= now_ns {
+            sender.inflight.lose_first();
+            sender.pace.timed_out();
+            sender.rtt.back_off();
+            sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
+            self.stats.timeouts += 1;
+        }
+    }
+
+    /// The partner tells which operation ended the connection: those before it are complete, it has
+    /// failed. Gives the cause that is left to tell.
+    #[cold]
+    pub(crate) fn blame<E: Env>(&mut self, body: Body, env: &mut E) -> Cause {
+        let error = match (body.reason, self.config.level) {
+            (Reason::ReceiveFailed, Level::Reception) => VIP_STATUS_REMOTE_DESC_ERROR,
+            (Reason::ReceiveFailed, _) => VIP_STATUS_TRANSPORT_ERROR,
+            (Reason::TargetRefused, _) => VIP_STATUS_RDMA_PROT_ERROR,
+            _ => return LOST,
+        };
+        let mut blamed = self.sender.base;
+        while let Some(first) = self.sender.operations.front() {
+            let done = (body.operations.wrapping_sub(blamed) as i32) > 0;
+            if !done || (first.operation == Operation::Read && first.stage != Stage::Answered) {
+                break;
+            }
+            let status = opcode(first.operation);
+            self.sender.operations.pop_front();
+            blamed = blamed.wrapping_add(1);
+            if !env.complete_send(status) {
+                self.broken(env);
+                return LOST;
+            }
+        }
+        self.sender.base = blamed;
+        let error = if body.operations == blamed {
+            error
+        } else {
+            // A read that will not be answered any more.
+            VIP_STATUS_TRANSPORT_ERROR
+        };
+        self.fail_first(error, env)
+    }
+
+    /// Completes the oldest operation that is under way with an error, if there is one. Gives the cause
+    /// that is left to tell.
+    pub(crate) fn fail_first<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
+        let Some(first) = self.sender.operations.pop_front() else {
+            return LOST;
+        };
+        let status = match first.stage {
+            Stage::Failed(status) => status,
+            _ => error | opcode(first.operation),
+        };
+        if env.complete_send(status) {
+            Cause::Told
+        } else {
+            self.broken(env);
+            LOST
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a connection is made from, and what it tells about itself.
+
+use crate::env::Level;
+use crate::frame::Refused;
+
+/// What the two sides have agreed on, and what this side is.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The connection's key: the same at both sides, different for every connection, not to be guessed.
+    pub key: u64,
+    /// 0 at one side, 1 at the other.
+    pub side: u32,
+    /// Reliability level.
+    pub level: Level,
+    /// Bytes of one frame behind the link's header, the smaller of the two sides' links; at least
+    /// [`MTU_MIN`].
+    pub mtu: u16,
+    /// MaxTransferSize of the two VIs, in bytes.
+    pub max_transfer: u32,
+    /// This side's VI number.
+    pub own_vi: u32,
+    /// The partner's.
+    pub partner_vi: u32,
+    /// This side's endpoint.
+    pub own_endpoint: u16,
+    /// The partner's.
+    pub partner_endpoint: u16,
+    /// Immediate data travels without the flag too (compatible mode).
+    pub carry_immediate: bool,
+    /// How long an acknowledgement may be held back for company, in nanoseconds; 20 µs is a good choice.
+    pub ack_delay_ns: u64,
+    /// The time now, in nanoseconds of any monotonic clock.
+    pub now_ns: u64,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// It was the partner's, and has been dealt with.
+    Taken,
+    /// It is not of this connection: another VI, or the wrong key.
+    WrongKey,
+    /// It was dropped.
+    Refused(Refused),
+}
+
+/// What a connection has counted. Counters wrap never, in practice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Frames sent, of all kinds.
+    pub frames_sent: u64,
+    /// Frames received, of all kinds, dropped ones included.
+    pub frames_received: u64,
+    /// DATA frames that were sent again.
+    pub sent_again: u64,
+    /// DATA frames that came more than once.
+    pub duplicates: u64,
+    /// DATA frames that came before their turn and were kept.
+    pub out_of_order: u64,
+    /// Frames with a wrong CRC.
+    pub corrupt: u64,
+    /// Frames with the wrong key or VI.
+    pub wrong_key: u64,
+    /// Waits for an acknowledgement that were in vain.
+    pub timeouts: u64,
+}

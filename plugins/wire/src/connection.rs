@@ -1,0 +1,301 @@
+//! One end of a connection between two VIs: its state, its inputs, its deadlines.
+
+use crate::ack::Acks;
+use crate::closing::{Body, Closing, Reason, send_empty};
+use crate::config::{Config, Received, Stats};
+use crate::env::{Cause, Env, Level, Link};
+use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, key_check};
+use crate::receiver::Receiver;
+use crate::sender::Sender;
+use crate::unreliable::Arrivals;
+
+/// A time that does not come.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// Frames beyond the acknowledged one that a receiver takes.
+pub(crate) const WINDOW: u16 = 256;
+/// Silence after which the partner is asked for a sign of life, and how often it is asked.
+const PROBE_AFTER_NS: u64 = 2_000_000_000;
+const PROBE_EVERY_NS: u64 = 1_000_000_000;
+/// Questions without an answer after which the partner is dead: six seconds of silence.
+const PROBES_MAX: u32 = 4;
+
+/// How far the connection has got.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    Open,
+    /// The partner has left; frames that its CLOSE has overtaken may still come.
+    Leaving {
+        body: Body,
+        last: u32,
+        until_ns: u64,
+    },
+    /// The VI is in Error. Only the partner may still have to learn it.
+    Ended,
+}
+
+/// One end of a connection.
+pub struct Connection {
+    pub(crate) config: Config,
+    pub(crate) phase: Phase,
+    pub(crate) now_ns: u64,
+    /// Key checks: what this side sends, what the partner sends.
+    check: u64,
+    partner_check: u64,
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) acks: Acks,
+    pub(crate) stats: Stats,
+    pub(crate) closing: Option<Closing>,
+    heard_ns: u64,
+    probes: u32,
+    probe_at_ns: u64,
+    pub(crate) blocked: bool,
+}
+
+impl Connection {
+    /// A fresh connection; the partner makes one from the mirrored configuration.
+    ///
+    /// # Panics
+    /// If `mtu` is below [`MTU_MIN`]: the device has made sure of it.
+    pub fn new(config: &Config) -> Connection {
+        assert!(usize::from(config.mtu) >= MTU_MIN, "mtu {}", config.mtu);
+        let side = config.side & 1;
+        // Each direction counts from another number, which both sides know.
+        let first = |side: u32| (config.key >> (32 * side)) as u32;
+        Connection {
+            config: *config,
+            phase: Phase::Open,
+            now_ns: config.now_ns,
+            check: key_check(config.key, side),
+            partner_check: key_check(config.key, side ^ 1),
+            sender: Sender::new(first(side)),
+            receiver: Receiver::new(first(side ^ 1)),
+            arrivals: Arrivals::default(),
+            acks: Acks::new(config.ack_delay_ns),
+            stats: Stats::default(),
+            closing: None,
+            heard_ns: config.now_ns,
+            probes: 0,
+            probe_at_ns: config.now_ns + PROBE_AFTER_NS,
+            blocked: false,
+        }
+    }
+
+    /// Whether the connection still carries data. Once it does not, the VI is in Error.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        !matches!(self.phase, Phase::Ended)
+    }
+
+    /// Whether the device was full when the engine last wanted to send: call [`Connection::flush`] when
+    /// it has room again.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// What has been counted.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Whether the partner waits for something: an acknowledgement is owed and has not left.
+    #[inline(always)]
+    pub fn ack_owed(&self) -> bool {
+        self.acks.is_owed()
+    }
+
+    /// The send doorbell: descriptors were posted. Sends what the window and the device permit.
+    #[inline(always)]
+    pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
+        self.now_ns = now_ns;
+        self.pump(env);
+    }
+
+    /// Takes a frame: everything behind the link's own header, padding included.
+    #[inline(always)]
+    pub fn received<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> Received {
+        self.now_ns = now_ns;
+        self.stats.frames_received += 1;
+        let (header, body) = match Header::parse(frame) {
+            Ok(parsed) => parsed,
+            Err(refused) => return self.refuse(refused),
+        };
+        if header.check != self.partner_check || header.to_vi != self.config.own_vi {
+            self.stats.wrong_key += 1;
+            return Received::WrongKey;
+        }
+        if let Some(closing) = &mut self.closing {
+            closing.take(&header, env);
+            return Received::Taken;
+        }
+        self.heard_ns = now_ns;
+        self.probes = 0;
+        if self.config.level != Level::Unreliable {
+            self.acknowledged(&header, body, env);
+        }
+        match header.kind {
+            Kind::Data if self.is_open() => self.take_data(&header, body, env),
+            Kind::Probe => self.acks.hurry(now_ns),
+            Kind::Close if self.is_open() => self.take_close(&header, body, env),
+            _ => {}
+        }
+        Received::Taken
+    }
+
+    #[cold]
+    fn refuse(&mut self, refused: Refused) -> Received {
+        if refused == Refused::Corrupt {
+            self.stats.corrupt += 1;
+        }
+        Received::Refused(refused)
+    }
+
+    /// The end of a batch of frames, or the device has room again: goes on sending, and sends
+    /// acknowledgements that cannot wait.
+    #[inline(always)]
+    pub fn flush<E: Env>(&mut self, now_ns: u64, env: &mut E) {
+        self.now_ns = now_ns;
+        self.pump(env);
+        if self.acks.is_due(now_ns) {
+            self.send_ack(env);
+        }
+    }
+
+    /// Sends the acknowledgement that is owed, if there is one, without waiting for company.
+    pub fn flush_acks<E: Env>(&mut self, now_ns: u64, env: &mut E) {
+        self.now_ns = now_ns;
+        if self.acks.is_owed() {
+            self.send_ack(env);
+        }
+    }
+
+    /// When [`Connection::timeout`] wants to be called, in nanoseconds.
+    #[inline(always)]
+    pub fn deadline(&self) -> u64 {
+        match self.phase {
+            Phase::Open => {
+                let sender = self.sender.deadline();
+                let receiver = self.acks.due_ns().min(self.arrivals.deadline());
+                sender.min(receiver).min(self.probe_at_ns)
+            }
+            Phase::Leaving { until_ns, .. } => until_ns,
+            Phase::Ended => self.closing.as_ref().map_or(NEVER, Closing::deadline),
+        }
+    }
+
+    /// Does what is due. Calling it early does nothing. Frames that have arrived are to be given to
+    /// [`Connection::received`] first, so that a process that was stopped does not take its partner for
+    /// dead.
+    pub fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) {
+        self.now_ns = now_ns;
+        match self.phase {
+            Phase::Open => {}
+            Phase::Leaving { body, until_ns, .. } => {
+                if until_ns <= now_ns {
+                    self.partner_left(body, env);
+                }
+                return;
+            }
+            Phase::Ended => {
+                if let Some(closing) = &mut self.closing {
+                    closing.timeout(now_ns, env);
+                }
+                return;
+            }
+        }
+        if self.arrivals.deadline() <= now_ns {
+            self.give_up_message(env);
+        }
+        if self.probe_at_ns <= now_ns {
+            self.ask_for_life(env);
+        }
+        if self.is_open() {
+            self.sender_timeout(env);
+            self.flush(now_ns, env);
+        }
+    }
+
+    /// Ends the connection from this side, because of VipDisconnect or because the VI has ended by the
+    /// host's own doing. No descriptor is touched any more. What this gives back tells the partner; it is
+    /// kept and called until it is done.
+    pub fn close<L: Link>(mut self, reason: Reason, now_ns: u64, link: &mut L) -> Closing {
+        self.now_ns = now_ns;
+        self.say_close(reason, self.receiver.operations(), link);
+        match self.closing {
+            Some(closing) => closing,
+            None => unreachable!("say_close makes one"),
+        }
+    }
+
+    /// The Kernel Agent says that the partner has gone, after all frames that have arrived were given to
+    /// [`Connection::received`].
+    pub fn partner_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
+        self.now_ns = now_ns;
+        match self.phase {
+            Phase::Open => {
+                let cause = if orderly { Cause::Disconnected } else { LOST };
+                self.end(Reason::Lost, cause, 0, env);
+            }
+            Phase::Leaving { body, .. } => self.partner_left(body, env),
+            Phase::Ended => {}
+        }
+    }
+
+    /// A header of this side as things stand.
+    #[inline(always)]
+    pub(crate) fn header(&self, kind: Kind, sequence: u32) -> Header {
+        Header {
+            kind,
+            to_endpoint: self.config.partner_endpoint,
+            from_endpoint: self.config.own_endpoint,
+            to_vi: self.config.partner_vi,
+            check: self.check,
+            sequence,
+            acknowledged: self.receiver.next(),
+            window: WINDOW,
+            flags: 0,
+        }
+    }
+
+    /// Bytes that the parts of one DATA frame may take.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> usize {
+        usize::from(self.config.mtu) - HEADER - TRAILER
+    }
+
+    fn send_ack<E: Env>(&mut self, env: &mut E) {
+        let Some(mut frame) = env.frame() else {
+            self.blocked = true;
+            return;
+        };
+        let buffer = frame.as_mut();
+        let body = self.receiver.map(&mut buffer[HEADER..HEADER + 32]);
+        let header = self.header(Kind::Ack, self.sender.inflight.next());
+        let bytes = header.emit(buffer, body);
+        env.transmit(frame, bytes);
+        self.stats.frames_sent += 1;
+        self.acks.sent(true);
+    }
+
+    /// The partner is silent.
+    #[cold]
+    fn ask_for_life<E: Env>(&mut self, env: &mut E) {
+        if self.probes == 0 && self.heard_ns + PROBE_AFTER_NS > self.now_ns {
+            self.probe_at_ns = self.heard_ns + PROBE_AFTER_NS;
+            return;
+        }
+        if self.probes == PROBES_MAX {
+            return self.partner_is_dead(env);
+        }
+        self.probes += 1;
+        self.probe_at_ns = self.now_ns + PROBE_EVERY_NS;
+        let header = self.header(Kind::Probe, self.sender.inflight.next());
+        if send_empty(&header, env) {
+            self.stats.frames_sent += 1;
+        }
+    }
+}
+
+/// The connection is lost and nothing else tells it.
+pub(crate) const LOST: Cause = Cause::Async(vipl_abi::VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);

@@ -1,0 +1,122 @@
+//! How a connection ends: by the partner's CLOSE, by an error of this side, or by a partner that is dead.
+
+use vipl_abi::*;
+
+use crate::closing::{Body, Closing, Reason, send_empty};
+use crate::connection::{Connection, LOST, Phase};
+use crate::env::{Cause, Env, Link};
+use crate::frame::{Header, Kind};
+
+/// How long a CLOSE waits for frames that it has overtaken.
+const OVERTAKEN_NS: u64 = 20_000_000;
+
+impl Connection {
+    /// The partner has left. Frames that were sent before may still be on their way.
+    #[cold]
+    pub(crate) fn take_close<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
+        let Some(body) = Body::parse(body) else {
+            return self.nonsense(env);
+        };
+        let confirm = self.header(Kind::Closed, self.sender.inflight.next());
+        send_empty(&confirm, env);
+        if matches!(self.phase, Phase::Open) {
+            self.phase = Phase::Leaving {
+                body,
+                last: header.sequence,
+                until_ns: self.now_ns + OVERTAKEN_NS,
+            };
+        }
+        self.check_leaving(env);
+    }
+
+    /// Something has arrived after the partner's CLOSE.
+    #[cold]
+    pub(crate) fn check_leaving<E: Env>(&mut self, env: &mut E) {
+        if let Phase::Leaving { body, last, .. } = self.phase
+            && last == self.receiver.next()
+        {
+            self.partner_left(body, env);
+        }
+    }
+
+    /// Acts on the partner's reason: everything that it sent before has been taken.
+    #[cold]
+    pub(crate) fn partner_left<E: Env>(&mut self, body: Body, env: &mut E) {
+        if body.reason == Reason::Disconnected {
+            return self.end(Reason::Lost, Cause::Disconnected, 0, env);
+        }
+        let cause = self.blame(body, env);
+        // A completion that failed has ended it already.
+        if self.is_open() {
+            self.end(Reason::Lost, cause, 0, env);
+        }
+    }
+
+    /// A partner that breaks the rules loses the connection, and nothing else happens.
+    #[cold]
+    pub(crate) fn nonsense<E: Env>(&mut self, env: &mut E) {
+        self.end(Reason::Lost, LOST, 0, env);
+    }
+
+    /// Ends the connection from this side, by an error.
+    #[cold]
+    pub(crate) fn end<E: Env>(&mut self, reason: Reason, cause: Cause, opcode: u32, env: &mut E) {
+        self.end_blaming(reason, self.receiver.operations(), cause, opcode, env);
+    }
+
+    /// The same; `operations` of the partner have been processed, and the next one is to blame.
+    #[cold]
+    pub(crate) fn end_blaming<E: Env>(
+        &mut self,
+        reason: Reason,
+        operations: u32,
+        cause: Cause,
+        opcode: u32,
+        env: &mut E,
+    ) {
+        self.say_close(reason, operations, env);
+        env.fail(cause, opcode);
+    }
+
+    /// A completion could not be written: the host has broken the connection.
+    #[cold]
+    pub(crate) fn broken<E: Env>(&mut self, env: &mut E) {
+        self.say_close(Reason::Lost, self.receiver.operations(), env);
+    }
+
+    /// Tells the partner, unless it has left before.
+    pub(crate) fn say_close<L: Link>(&mut self, reason: Reason, operations: u32, link: &mut L) {
+        if self.closing.is_some() {
+            return;
+        }
+        let known = matches!(self.phase, Phase::Leaving { .. });
+        self.phase = Phase::Ended;
+        let header = self.header(Kind::Close, self.sender.inflight.next());
+        let body = Body {
+            reason,
+            from_vi: self.config.own_vi,
+            operations,
+        };
+        let mut closing = Closing::new(header, body, known);
+        closing.timeout(self.now_ns, link);
+        self.closing = Some(closing);
+    }
+
+    /// Six seconds of silence (E5, E12, E14, E17): the oldest operation tells, or what was under way does.
+    #[cold]
+    pub(crate) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
+        let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);
+        let mut cause = self.fail_first(VIP_STATUS_TRANSPORT_ERROR, env);
+        let mut opcode = 0;
+        if cause == LOST && !self.sender.serving.is_empty() {
+            cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT);
+            opcode = VIP_STATUS_OP_RDMA_READ;
+        } else if cause == LOST && self.receiver.writing.is_some() {
+            cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT);
+            opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+        }
+        if self.is_open() {
+            self.end(Reason::Lost, cause, opcode, env);
+        }
+    }
+}

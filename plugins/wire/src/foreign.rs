@@ -1,0 +1,114 @@
+//! The answer to a frame of another version. Its layout is frozen for all versions to come, so that any
+//! two versions can at least tell each other that they cannot talk. It carries no key and proves nothing:
+//! whoever gets one may log it, and must not end a connection for it.
+//!
+//! ```text
+//!    0        1        2                 4                 6        7        8        9..12   12..16
+//!    ┌────────┬────────┬─────────────────┬─────────────────┬────────┬────────┬────────┬───────┬────────┐
+//!    │version │ 0xFF   │ to endpoint     │ from endpoint   │ lowest │ highest│ refused│ 0     │ CRC32C │
+//!    └────────┴────────┴─────────────────┴─────────────────┴────────┴────────┴────────┴───────┴────────┘
+//! ```
+
+use crate::crc::crc32c;
+use crate::frame::{VERSION, u16_at, u32_at};
+
+const KIND: u8 = 0xFF;
+
+/// Says which versions its sender speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Endpoint that sent the frame which is refused.
+    pub to_endpoint: u16,
+    /// Endpoint that refuses it.
+    pub from_endpoint: u16,
+    /// Lowest version that is understood there.
+    pub lowest: u8,
+    /// Highest version that is understood there.
+    pub highest: u8,
+    /// Version of the refused frame.
+    pub refused: u8,
+}
+
+impl Foreign {
+    /// Bytes of the frame, in every version.
+    pub const BYTES: usize = 16;
+
+    /// The answer to a frame, if it is one of another version. A FOREIGN is never answered. The caller
+    /// limits how often it answers.
+    pub fn answer(frame: &[u8]) -> Option<Foreign> {
+        let foreign = frame.len() >= 6 && frame[0] != VERSION && frame[1] != KIND;
+        foreign.then(|| Foreign {
+            to_endpoint: u16_at(frame, 4),
+            from_endpoint: u16_at(frame, 2),
+            lowest: VERSION,
+            highest: VERSION,
+            refused: frame[0],
+        })
+    }
+
+    /// Reads a FOREIGN, whatever version sent it.
+    pub fn parse(frame: &[u8]) -> Option<Foreign> {
+        let valid = frame.len() >= Foreign::BYTES
+            && frame[1] == KIND
+            && crc32c(&frame[..12]) == u32_at(frame, 12);
+        valid.then(|| Foreign {
+            to_endpoint: u16_at(frame, 2),
+            from_endpoint: u16_at(frame, 4),
+            lowest: frame[6],
+            highest: frame[7],
+            refused: frame[8],
+        })
+    }
+
+    /// The frame.
+    pub fn emit(&self) -> [u8; Foreign::BYTES] {
+        let mut frame = [0; Foreign::BYTES];
+        frame[0] = VERSION;
+        frame[1] = KIND;
+        frame[2..4].copy_from_slice(&self.to_endpoint.to_be_bytes());
+        frame[4..6].copy_from_slice(&self.from_endpoint.to_be_bytes());
+        frame[6..9].copy_from_slice(&[self.lowest, self.highest, self.refused]);
+        let crc = crc32c(&frame[..12]);
+        frame[12..].copy_from_slice(&crc.to_be_bytes());
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_answered_and_an_answer_is_not() {
+        let answer = Foreign::answer(&[9, 1, 0, 7, 0, 8, 1, 2, 3]).unwrap();
+        assert_eq!((answer.to_endpoint, answer.from_endpoint), (8, 7));
+        assert_eq!((answer.refused, answer.highest), (9, VERSION));
+        let mut frame = answer.emit();
+        assert_eq!(Foreign::parse(&frame), Some(answer));
+        assert_eq!(Foreign::answer(&frame), None);
+        frame[0] = 9;
+        assert_eq!(
+            Foreign::answer(&frame),
+            None,
+            "also not one of another version"
+        );
+        assert_eq!(Foreign::answer(&[VERSION, 1, 0, 7, 0, 8]), None);
+        frame[0] = VERSION;
+        frame[7] ^= 1;
+        assert_eq!(Foreign::parse(&frame), None, "broken");
+    }
+
+    #[test]
+    fn the_layout_is_frozen() {
+        let answer = Foreign {
+            to_endpoint: 0x0102,
+            from_endpoint: 0x0304,
+            lowest: 1,
+            highest: 1,
+            refused: 7,
+        };
+        let frozen = [1, 0xFF, 1, 2, 3, 4, 1, 1, 7, 0, 0, 0];
+        assert_eq!(answer.emit()[..12], frozen);
+        assert_eq!(answer.emit()[12..], crc32c(&frozen).to_be_bytes());
+    }
+}

@@ -1,0 +1,241 @@
+//! The header and the trailer of every frame, and the bodies of the control frames. Numbers are big endian.
+//!
+//! ```text
+//!    0        1        2                 4                 6               8
+//!    ┌────────┬────────┬─────────────────┬─────────────────┬───────────────┐
+//!    │version │ kind   │ to endpoint     │ from endpoint   │ length        │
+//!    ├────────┴────────┴─────────────────┼─────────────────┴───────────────┤
+//!    │ to VI                             │ key check (8 bytes, to 20)      │
+//!    ├───────────────────────────────────┼─────────────────────────────────┤
+//!    │ ... key check                     │ sequence                        │
+//!    ├───────────────────────────────────┼─────────────────┬────────┬──────┤
+//!    │ acknowledged                      │ window          │ flags  │ 0    │
+//!    ├───────────────────────────────────┴─────────────────┴────────┴──────┤
+//!    │ body, to `length` - 4                                 CRC32C        │
+//!    └─────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The first six bytes mean the same in every version of the protocol: filters in the kernel and
+//! [`Foreign`](crate::Foreign) rely on it.
+
+use crate::crc::crc32c;
+
+/// The version that this engine speaks.
+pub const VERSION: u8 = 1;
+/// Bytes of the header.
+pub const HEADER: usize = 32;
+/// Bytes of the trailer, the CRC.
+pub const TRAILER: usize = 4;
+/// Smallest link that the protocol works on: bytes of one frame's payload.
+pub const MTU_MIN: usize = 256;
+/// Flag of a frame: the receiver is asked to acknowledge at once.
+pub const FLAG_ASK: u8 = 1;
+/// Bytes of the body of a CLOSE.
+pub const CLOSE_BODY: usize = 12;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Parts of messages; takes a sequence number.
+    Data = 1,
+    /// Acknowledgement; the body is a bitmap of what arrived beyond the acknowledged number.
+    Ack = 2,
+    /// Asks for an acknowledgement.
+    Probe = 3,
+    /// The sender has ended the connection; the body tells why.
+    Close = 4,
+    /// Answers a CLOSE.
+    Closed = 5,
+}
+
+/// Why a frame is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Shorter than a header, or than it says.
+    Short,
+    /// Another version of the protocol, which the sender speaks.
+    Version(u8),
+    /// The CRC is wrong.
+    Corrupt,
+    /// The kind means nothing in this version.
+    Unknown,
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Endpoint (an opening of a NIC on its link) that the frame is for.
+    pub to_endpoint: u16,
+    /// Endpoint that sent it.
+    pub from_endpoint: u16,
+    /// VI that the frame is for.
+    pub to_vi: u32,
+    /// Proof that the sender knows the connection's key ([`key_check`]).
+    pub check: u64,
+    /// DATA: the frame's number. Others: the number of the next DATA frame.
+    pub sequence: u32,
+    /// Every DATA frame before this number has been processed.
+    pub acknowledged: u32,
+    /// DATA frames from `acknowledged` on that the sender of this frame takes.
+    pub window: u16,
+    /// `FLAG_*`.
+    pub flags: u8,
+}
+
+/// What a side sends as key check. The two sides send different ones, so that a frame which the network
+/// reflects is not taken for the partner's.
+pub const fn key_check(key: u64, side: u32) -> u64 {
+    if side & 1 == 0 { key } else { !key }
+}
+
+/// Endpoint and VI that a frame of this version is for, without a look at the rest: for finding the
+/// connection. `None`: too short, or another version.
+#[inline(always)]
+pub fn address(frame: &[u8]) -> Option<(u16, u32)> {
+    if frame.len() < HEADER || frame[0] != VERSION {
+        return None;
+    }
+    Some((u16_at(frame, 2), u32_at(frame, 8)))
+}
+
+impl Header {
+    /// Parses and checks a frame: version, length, CRC, kind. Gives the header and the body. Bytes behind
+    /// the frame's own length, padding of the link, are ignored.
+    #[inline(always)]
+    pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Refused> {
+        if frame.len() < HEADER + TRAILER {
+            return Err(Refused::Short);
+        }
+        if frame[0] != VERSION {
+            return Err(Refused::Version(frame[0]));
+        }
+        let length = usize::from(u16_at(frame, 6));
+        if length < HEADER + TRAILER || length > frame.len() {
+            return Err(Refused::Short);
+        }
+        let end = length - TRAILER;
+        if crc32c(&frame[..end]) != u32_at(frame, end) {
+            return Err(Refused::Corrupt);
+        }
+        let kind = match frame[1] {
+            1 => Kind::Data,
+            2 => Kind::Ack,
+            3 => Kind::Probe,
+            4 => Kind::Close,
+            5 => Kind::Closed,
+            _ => return Err(Refused::Unknown),
+        };
+        let header = Header {
+            kind,
+            to_endpoint: u16_at(frame, 2),
+            from_endpoint: u16_at(frame, 4),
+            to_vi: u32_at(frame, 8),
+            check: u64_at(frame, 12),
+            sequence: u32_at(frame, 20),
+            acknowledged: u32_at(frame, 24),
+            window: u16_at(frame, 28),
+            flags: frame[30],
+        };
+        Ok((header, &frame[HEADER..end]))
+    }
+
+    /// Writes the header before, and the CRC behind, a body of `body` bytes that is in place already.
+    /// Gives the length of the frame.
+    #[inline(always)]
+    pub fn emit(&self, frame: &mut [u8], body: usize) -> usize {
+        let end = HEADER + body;
+        let length = end + TRAILER;
+        let head = &mut frame[..HEADER];
+        head[0] = VERSION;
+        head[1] = self.kind as u8;
+        head[2..4].copy_from_slice(&self.to_endpoint.to_be_bytes());
+        head[4..6].copy_from_slice(&self.from_endpoint.to_be_bytes());
+        head[6..8].copy_from_slice(&(length as u16).to_be_bytes());
+        head[8..12].copy_from_slice(&self.to_vi.to_be_bytes());
+        head[12..20].copy_from_slice(&self.check.to_be_bytes());
+        head[20..24].copy_from_slice(&self.sequence.to_be_bytes());
+        head[24..28].copy_from_slice(&self.acknowledged.to_be_bytes());
+        head[28..30].copy_from_slice(&self.window.to_be_bytes());
+        head[30] = self.flags;
+        head[31] = 0;
+        let crc = crc32c(&frame[..end]);
+        frame[end..length].copy_from_slice(&crc.to_be_bytes());
+        length
+    }
+}
+
+#[inline(always)]
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_be_bytes(word)
+}
+
+#[inline(always)]
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_be_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            kind: Kind::Ack,
+            to_endpoint: 0x1234,
+            from_endpoint: 0x5678,
+            to_vi: 9,
+            check: key_check(0xDEAD_BEEF_0BAD_CAFE, 1),
+            sequence: u32::MAX,
+            acknowledged: 7,
+            window: 256,
+            flags: FLAG_ASK,
+        }
+    }
+
+    #[test]
+    fn what_is_emitted_is_parsed() {
+        let mut frame = [0xAA; 100];
+        frame[HEADER..HEADER + 3].copy_from_slice(&[1, 2, 3]);
+        let length = header().emit(&mut frame, 3);
+        assert_eq!(length, HEADER + 3 + TRAILER);
+        let parsed = Header::parse(&frame).unwrap();
+        assert_eq!(parsed, (header(), &[1u8, 2, 3][..]), "with padding behind");
+        assert_eq!(address(&frame), Some((0x1234, 9)));
+        assert_eq!(
+            &frame[2..4],
+            [0x12, 0x34],
+            "where the kernel's filter looks"
+        );
+    }
+
+    #[test]
+    fn every_single_bit_counts() {
+        let mut frame = [0; 64];
+        let length = header().emit(&mut frame, 5);
+        for bit in 0..length * 8 {
+            let mut broken = frame;
+            broken[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::parse(&broken[..length]).is_err(), "bit {bit}");
+        }
+        for short in 0..length {
+            assert!(Header::parse(&frame[..short]).is_err(), "{short} bytes");
+        }
+    }
+
+    #[test]
+    fn the_sides_send_different_checks() {
+        assert_ne!(key_check(5, 0), key_check(5, 1));
+    }
+}

@@ -1,0 +1,359 @@
+//! Frames that are under way: what each carried, so that it can be built again, and which of them the
+//! partner has.
+//!
+//! A frame is held to be lost when the partner has got something that was sent later, by three frames or
+//! by more than a round trip. "Later" goes by a count of transmissions, not by sequence number: what was
+//! sent again counts as late.
+
+use std::collections::VecDeque;
+
+use crate::connection::NEVER;
+use crate::env::Remote;
+use crate::rtt::Rtt;
+
+/// Transmissions by which a frame may be overtaken.
+const REORDER: u32 = 3;
+/// Shortest time by which a frame may be overtaken.
+const REORDER_MIN_NS: u64 = 200_000;
+
+/// What a frame carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Whole operations, by number.
+    Whole { first: u32, count: u16 },
+    /// A piece of one operation.
+    Piece {
+        number: u32,
+        offset: u32,
+        bytes: u16,
+    },
+    /// A piece of the answer to an RDMA Read of the partner.
+    Answer {
+        read: u32,
+        operation: u32,
+        range: Remote,
+        offset: u32,
+        bytes: u16,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    Lost,
+    Arrived,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    load: Load,
+    sent_ns: u64,
+    transmission: u32,
+    again: bool,
+    state: State,
+}
+
+/// What an acknowledgement told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Frames that are known to have arrived now and were not before.
+    pub(crate) arrived: u32,
+    /// The oldest frame under way has arrived.
+    pub(crate) advanced: bool,
+}
+
+/// The frames from the oldest that is not acknowledged to the next one.
+pub(crate) struct Inflight {
+    flights: VecDeque<Flight>,
+    first: u32,
+    transmissions: u32,
+    under_way: u32,
+    lost: u32,
+    /// Latest transmission that is known to have arrived.
+    latest: Option<u32>,
+    /// When the next frame is held to be lost if nothing is heard of it.
+    pub(crate) lost_at_ns: u64,
+}
+
+impl Inflight {
+    pub(crate) fn new(first: u32) -> Inflight {
+        Inflight {
+            flights: VecDeque::new(),
+            first,
+            transmissions: 0,
+            under_way: 0,
+            lost: 0,
+            latest: None,
+            lost_at_ns: NEVER,
+        }
+    }
+
+    /// Oldest frame that is not acknowledged.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// Number of the next frame.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> u32 {
+        self.first.wrapping_add(self.flights.len() as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Frames between the oldest and the next.
+    #[inline(always)]
+    pub(crate) fn span(&self) -> u32 {
+        self.flights.len() as u32
+    }
+
+    /// Frames that are in the network, as far as one knows.
+    #[inline(always)]
+    pub(crate) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    /// A new frame has been sent.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, load: Load, now_ns: u64) {
+        self.flights.push_back(Flight {
+            load,
+            sent_ns: now_ns,
+            transmission: self.transmissions,
+            again: false,
+            state: State::UnderWay,
+        });
+        self.transmissions = self.transmissions.wrapping_add(1);
+        self.under_way += 1;
+    }
+
+    /// A frame that nobody will acknowledge has been sent.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self) {
+        self.first = self.first.wrapping_add(1);
+    }
+
+    /// The oldest lost frame: its sequence number and what it carried.
+    pub(crate) fn lost(&self) -> Option<(u32, Load)> {
+        let place = self.flights.iter().position(|f| f.state == State::Lost)?;
+        Some((
+            self.first.wrapping_add(place as u32),
+            self.flights[place].load,
+        ))
+    }
+
+    /// A lost frame has been sent again.
+    pub(crate) fn sent_again(&mut self, sequence: u32, now_ns: u64) {
+        let place = sequence.wrapping_sub(self.first) as usize;
+        let flight = &mut self.flights[place];
+        flight.sent_ns = now_ns;
+        flight.transmission = self.transmissions;
+        flight.again = true;
+        flight.state = State::UnderWay;
+        self.transmissions = self.transmissions.wrapping_add(1);
+        self.lost -= 1;
+        self.under_way += 1;
+    }
+
+    /// The partner has everything before `sequence`. `None`: that cannot be, or is old.
+    #[inline(always)]
+    pub(crate) fn acknowledged(
+        &mut self,
+        sequence: u32,
+        now_ns: u64,
+        rtt: &mut Rtt,
+    ) -> Option<Progress> {
+        let count = sequence.wrapping_sub(self.first);
+        if count > self.flights.len() as u32 {
+            return None;
+        }
+        let mut progress = Progress::default();
+        for _ in 0..count {
+            let flight = self.flights.pop_front()?;
+            self.note(&flight, now_ns, rtt, &mut progress);
+        }
+        self.first = sequence;
+        progress.advanced = count > 0;
+        Some(progress)
+    }
+
+    /// Counts a frame that has arrived.
+    #[inline(always)]
+    fn note(&mut self, flight: &Flight, now_ns: u64, rtt: &mut Rtt, progress: &mut Progress) {
+        match flight.state {
+            State::Arrived => return,
+            State::Lost => self.lost -= 1,
+            State::UnderWay => self.under_way -= 1,
+        }
+        progress.arrived += 1;
+        let took = now_ns.saturating_sub(flight.sent_ns);
+        if !flight.again {
+            rtt.sample(took);
+        } else if took < rtt.shortest_ns() {
+            // It was the first transmission that arrived; the time of this one tells nothing.
+            return;
+        }
+        let newer = |latest: u32| (flight.transmission.wrapping_sub(latest) as i32) > 0;
+        if self.latest.is_none_or(newer) {
+            self.latest = Some(flight.transmission);
+        }
+    }
+
+    /// The partner has these frames too: bit `i` of the map, lowest bit first, is frame `first + 1 + i`.
+    pub(crate) fn selected(&mut self, map: &[u8], now_ns: u64, rtt: &mut Rtt) -> Progress {
+        let mut progress = Progress::default();
+        for (at, byte) in map.iter().enumerate() {
+            let mut bits = *byte;
+            while bits != 0 {
+                let place = 8 * at + bits.trailing_zeros() as usize + 1;
+                bits &= bits - 1;
+                let Some(flight) = self.flights.get(place).copied() else {
+                    return progress;
+                };
+                self.note(&flight, now_ns, rtt, &mut progress);
+                self.flights[place].state = State::Arrived;
+            }
+        }
+        progress
+    }
+
+    /// Finds lost frames by what has overtaken them; gives how many are new.
+    pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> u32 {
+        self.lost_at_ns = NEVER;
+        let Some(latest) = self.latest else { return 0 };
+        let patience = (rtt.smoothed_ns() * 9 / 8).max(REORDER_MIN_NS);
+        let mut found = 0;
+        for flight in &mut self.flights {
+            if flight.state != State::UnderWay {
+                continue;
+            }
+            let behind = latest.wrapping_sub(flight.transmission) as i32;
+            if behind <= 0 {
+                continue;
+            }
+            let at = flight.sent_ns + patience;
+            if behind >= REORDER as i32 || at <= now_ns {
+                flight.state = State::Lost;
+                found += 1;
+            } else {
+                self.lost_at_ns = self.lost_at_ns.min(at);
+            }
+        }
+        self.under_way -= found;
+        self.lost += found;
+        found
+    }
+
+    /// Nothing was heard for too long: the oldest frame counts as lost.
+    pub(crate) fn lose_first(&mut self) {
+        if let Some(flight) = self.flights.front_mut()
+            && flight.state == State::UnderWay
+        {
+            flight.state = State::Lost;
+            self.under_way -= 1;
+            self.lost += 1;
+        }
+    }
+
+    /// A lost frame that is not to be sent again, since what it carried is given up.
+    pub(crate) fn give_up(&mut self, sequence: u32) {
+        let place = sequence.wrapping_sub(self.first) as usize;
+        self.flights[place].state = State::Arrived;
+        self.lost -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(first: u32, count: u32) -> Inflight {
+        let mut inflight = Inflight::new(first);
+        for number in 0..count {
+            inflight.push(
+                Load::Whole {
+                    first: number,
+                    count: 1,
+                },
+                1000,
+            );
+        }
+        inflight
+    }
+
+    #[test]
+    fn acknowledgements_wrap_and_impossible_ones_are_refused() {
+        let (mut rtt, first) = (Rtt::default(), u32::MAX - 1);
+        let mut inflight = sent(first, 5);
+        assert_eq!(inflight.next(), 3);
+        assert_eq!(
+            inflight.acknowledged(4, 2000, &mut rtt),
+            None,
+            "not sent yet"
+        );
+        assert_eq!(
+            inflight.acknowledged(first - 1, 2000, &mut rtt),
+            None,
+            "old"
+        );
+        let progress = inflight.acknowledged(1, 2000, &mut rtt).unwrap();
+        assert_eq!((progress.arrived, progress.advanced), (3, true));
+        assert_eq!((inflight.first(), inflight.under_way()), (1, 2));
+    }
+
+    #[test]
+    fn three_later_ones_make_a_loss_and_a_second_loss_is_found_too() {
+        let mut rtt = Rtt::default();
+        let mut inflight = sent(0, 6);
+        // Frames 1 and 2 have arrived.
+        inflight.selected(&[0b11], 2000, &mut rtt);
+        assert_eq!(
+            inflight.find_lost(2000, &rtt),
+            0,
+            "two later ones are not enough"
+        );
+        assert_eq!(
+            inflight.lost_at_ns,
+            1000 + REORDER_MIN_NS,
+            "but time will be"
+        );
+        inflight.selected(&[0b111], 2000, &mut rtt);
+        assert_eq!(inflight.find_lost(2000, &rtt), 1);
+        assert_eq!(
+            inflight.lost(),
+            Some((0, Load::Whole { first: 0, count: 1 }))
+        );
+        inflight.sent_again(0, 3000);
+        assert_eq!(inflight.find_lost(3000, &rtt), 0);
+        // The rest arrives, and three new ones: the second transmission was lost as well.
+        for number in 6..9 {
+            inflight.push(
+                Load::Whole {
+                    first: number,
+                    count: 1,
+                },
+                3100,
+            );
+        }
+        inflight.selected(&[0xFF], 4100, &mut rtt);
+        assert_eq!(inflight.find_lost(4100, &rtt), 1);
+        assert_eq!((inflight.under_way(), inflight.has_lost()), (0, true));
+    }
+
+    #[test]
+    fn a_map_that_is_too_long_is_harmless() {
+        let mut rtt = Rtt::default();
+        let mut inflight = sent(0, 3);
+        assert_eq!(inflight.selected(&[0xFF; 32], 2000, &mut rtt).arrived, 2);
+        assert_eq!(inflight.selected(&[0xFF; 32], 2000, &mut rtt).arrived, 0);
+    }
+}

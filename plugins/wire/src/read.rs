@@ -1,0 +1,197 @@
+//! RDMA Read: the target's side, which answers, and the initiator's, which places the answer.
+
+use vipl_abi::*;
+
+use crate::closing::Reason;
+use crate::connection::Connection;
+use crate::env::{Cause, Env, Operation, Remote};
+use crate::frame::{HEADER, Kind};
+use crate::inflight::Load;
+use crate::part::{Part, PartKind};
+use crate::sender::{READS_MAX, Stage, Step, opcode};
+
+/// An RDMA Read of the partner whose data this side sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Serving {
+    /// Its number among the partner's reads.
+    number: u32,
+    /// Its number among the partner's operations, for the blame.
+    operation: u32,
+    range: Remote,
+    offset: u32,
+}
+
+const REFUSED: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32);
+
+impl Connection {
+    /// The partner asks, in its turn.
+    #[cold]
+    pub(crate) fn read_asked<E: Env>(&mut self, part: &Part, env: &mut E) {
+        let expected = self.receiver.reads;
+        if part.number != expected || self.sender.serving.len() as u32 == READS_MAX {
+            return self.nonsense(env);
+        }
+        let range = Remote {
+            address: part.address,
+            handle: part.handle,
+            length: part.total,
+        };
+        if range.length > 0 && env.fetch(&range, 0, &mut []).is_err() {
+            return self.end(Reason::TargetRefused, REFUSED, VIP_STATUS_OP_RDMA_READ, env);
+        }
+        let operation = self.receiver.operations();
+        self.receiver.reads = expected.wrapping_add(1);
+        self.receiver.count_operation();
+        self.sender.serving.push_back(Serving {
+            number: part.number,
+            operation,
+            range,
+            offset: 0,
+        });
+    }
+
+    /// Sends one frame of the oldest answer.
+    #[cold]
+    pub(crate) fn serve_read<E: Env>(&mut self, env: &mut E) -> Step {
+        let Some(serving) = self.sender.serving.front().copied() else {
+            return Step::Idle;
+        };
+        let Some(mut frame) = env.frame() else {
+            return Step::Full;
+        };
+        let left = (serving.range.length - serving.offset) as usize;
+        let bytes = left.min(self.room() - PartKind::Data.header()) as u16;
+        let load = Load::Answer {
+            read: serving.number,
+            operation: serving.operation,
+            range: serving.range,
+            offset: serving.offset,
+            bytes,
+        };
+        let Some(at) = self.answer_again(&load, frame.as_mut(), env) else {
+            return Step::Moved;
+        };
+        match self.sender.serving.front_mut() {
+            Some(front) if left > usize::from(bytes) => front.offset += u32::from(bytes),
+            _ => drop(self.sender.serving.pop_front()),
+        }
+        let header = self.header(Kind::Data, self.sender.inflight.next());
+        self.sender.inflight.push(load, self.now_ns);
+        self.transmit(frame, &header, at, env);
+        Step::Moved
+    }
+
+    /// Builds a piece of an answer, now or once more; gives the end of the body. `None`: the memory may
+    /// not be read any more, and the connection has ended (E13).
+    #[cold]
+    pub(crate) fn answer_again<E: Env>(
+        &mut self,
+        load: &Load,
+        buffer: &mut [u8],
+        env: &mut E,
+    ) -> Option<usize> {
+        let Load::Answer {
+            read,
+            operation,
+            range,
+            offset,
+            bytes,
+        } = *load
+        else {
+            return None;
+        };
+        let part = Part {
+            kind: PartKind::Data,
+            flagged: false,
+            bytes,
+            number: read,
+            immediate: 0,
+            total: range.length,
+            offset,
+            address: 0,
+            handle: 0,
+        };
+        let to = HEADER + part.kind.header();
+        let end = to + usize::from(bytes);
+        if bytes > 0 && env.fetch(&range, offset, &mut buffer[to..end]).is_err() {
+            let reason = Reason::TargetRefused;
+            self.end_blaming(reason, operation, REFUSED, VIP_STATUS_OP_RDMA_READ, env);
+            return None;
+        }
+        part.emit(&mut buffer[HEADER..]);
+        Some(end)
+    }
+
+    /// Place of the oldest RDMA Read that is not answered, in the list of operations.
+    fn oldest_read(&self) -> Option<usize> {
+        let open = |begun: &crate::sender::Begun| {
+            begun.operation == Operation::Read && begun.stage == Stage::Sent
+        };
+        self.sender.operations.iter().position(open)
+    }
+
+    /// Puts a piece of an answer where the descriptor wants it. The error is a status.
+    pub(crate) fn place_answer<E: Env>(
+        &mut self,
+        place: usize,
+        part: &Part,
+        payload: &[u8],
+        env: &mut E,
+    ) -> Result<(), u32> {
+        let begun = self.sender.operations[place];
+        let number = env.sends_completed().wrapping_add(place as u32);
+        let outgoing = env.outgoing(number)?;
+        let same = outgoing.operation == begun.operation && outgoing.length == begun.length;
+        if !same {
+            return Err(VIP_STATUS_LENGTH_ERROR | opcode(begun.operation));
+        }
+        env.scatter(&outgoing.segments, part.offset, payload)
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation))
+    }
+
+    /// Place of the operation that an answer out of turn belongs to.
+    pub(crate) fn read_of(&self, part: &Part) -> Option<usize> {
+        let belongs = |begun: &crate::sender::Begun| {
+            begun.operation == Operation::Read
+                && begun.stage == Stage::Sent
+                && begun.number == part.number
+                && begun.length == part.total
+        };
+        self.sender.operations.iter().position(belongs)
+    }
+
+    /// A piece of an answer, in its turn; `payload` is absent if it is in place already.
+    #[cold]
+    pub(crate) fn answer_arrived<E: Env>(
+        &mut self,
+        part: &Part,
+        payload: Option<&[u8]>,
+        env: &mut E,
+    ) {
+        let Some(place) = self.oldest_read() else {
+            return self.nonsense(env);
+        };
+        let begun = &self.sender.operations[place];
+        let fits = part.number == begun.number
+            && part.total == begun.length
+            && part.offset == self.receiver.answered;
+        if !fits {
+            return self.nonsense(env);
+        }
+        if let Some(payload) = payload.filter(|payload| !payload.is_empty())
+            && let Err(status) = self.place_answer(place, part, payload, env)
+        {
+            self.sender.operations[place].stage = Stage::Failed(status);
+            self.sender.halted = true;
+            return self.reap(env);
+        }
+        if !part.is_last() {
+            self.receiver.answered = part.offset + u32::from(part.bytes);
+            return;
+        }
+        self.receiver.answered = 0;
+        self.sender.operations[place].stage = Stage::Answered;
+        self.sender.reads_open -= 1;
+        self.reap(env);
+    }
+}

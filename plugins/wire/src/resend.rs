@@ -1,0 +1,112 @@
+//! Sending again: a lost frame is built once more from the program's memory, as it was.
+
+use vipl_abi::*;
+
+use crate::connection::Connection;
+use crate::env::{Env, Operation};
+use crate::frame::{FLAG_ASK, HEADER, Kind};
+use crate::inflight::Load;
+use crate::sender::{Next, Stage, Step, kind, opcode, part};
+
+impl Connection {
+    /// Builds and sends the oldest lost frame once more.
+    #[cold]
+    pub(crate) fn send_again<E: Env>(&mut self, env: &mut E) -> Step {
+        let Some((sequence, load)) = self.sender.inflight.lost() else {
+            return Step::Idle;
+        };
+        let Some(mut frame) = env.frame() else {
+            return Step::Full;
+        };
+        let buffer = frame.as_mut();
+        let built = match load {
+            Load::Whole { first, count } => {
+                let mut at = Ok(HEADER);
+                for place in 0..u32::from(count) {
+                    let number = first.wrapping_add(place);
+                    at = at.and_then(|at| self.build_again(number, None, buffer, at, env));
+                }
+                at
+            }
+            Load::Piece {
+                number,
+                offset,
+                bytes,
+            } => self.build_again(number, Some((offset, bytes)), buffer, HEADER, env),
+            Load::Answer { .. } => match self.answer_again(&load, buffer, env) {
+                Some(at) => Ok(at),
+                None => return Step::Moved,
+            },
+        };
+        let at = match built {
+            Ok(at) => at,
+            Err(None) => {
+                self.sender.inflight.give_up(sequence);
+                return Step::Moved;
+            }
+            Err(Some((place, status))) => {
+                self.sender.inflight.give_up(sequence);
+                self.sender.operations[place].stage = Stage::Failed(status);
+                self.sender.halted = true;
+                self.reap(env);
+                return Step::Moved;
+            }
+        };
+        let mut header = self.header(Kind::Data, sequence);
+        header.flags |= FLAG_ASK;
+        self.sender.inflight.sent_again(sequence, self.now_ns);
+        self.stats.sent_again += 1;
+        self.transmit(frame, &header, at, env);
+        Step::Moved
+    }
+
+    /// Builds one part as it was. The error is the operation to blame and its status, or nothing if the
+    /// operation has been given up already.
+    #[allow(clippy::type_complexity)]
+    fn build_again<E: Env>(
+        &mut self,
+        number: u32,
+        piece: Option<(u32, u16)>,
+        buffer: &mut [u8],
+        at: usize,
+        env: &mut E,
+    ) -> Result<usize, Option<(usize, u32)>> {
+        let place = number.wrapping_sub(self.sender.base) as usize;
+        let Some(begun) = self.sender.operations.get(place).copied() else {
+            return Err(None);
+        };
+        if matches!(begun.stage, Stage::Failed(_)) {
+            return Err(None);
+        }
+        let (offset, bytes) = piece.unwrap_or(match begun.operation {
+            Operation::Read => (0, 0),
+            _ => (0, begun.length as u16),
+        });
+        let part = part(
+            &begun,
+            kind(begun.operation, piece.is_none()),
+            offset,
+            bytes,
+        );
+        let to = at + part.kind.header();
+        if bytes > 0 {
+            let descriptor = env.sends_completed().wrapping_add(place as u32);
+            let status = match self.read_again(descriptor, &begun, env) {
+                Next::Go(outgoing) => {
+                    let out = &mut buffer[to..to + usize::from(bytes)];
+                    let gathered = env.gather(&outgoing.segments, offset, out);
+                    gathered
+                        .err()
+                        .map(|_| VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation))
+                }
+                Next::Fault(status) => Some(status),
+                Next::Nothing => None,
+            };
+            if let Some(status) = status {
+                return Err(Some((place, status)));
+            }
+        }
+        part.emit(&mut buffer[at..]);
+        Ok(to + usize::from(bytes))
+    }
+}

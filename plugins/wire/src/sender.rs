@@ -1,0 +1,492 @@
+//! The send side: from posted descriptors to frames, and from acknowledgements to completions.
+//!
+//! Operations are taken from the send queue in order and cut into frames. Several small ones that are
+//! queued together share a frame. An operation stays in `operations` until it is complete; its data stays
+//! in the program's memory and is gathered once more should a frame be lost.
+
+use std::collections::VecDeque;
+
+use vipl_abi::*;
+
+use crate::connection::{Connection, NEVER, Phase, WINDOW};
+use crate::env::{Env, Level, Operation, Outgoing};
+use crate::frame::{FLAG_ASK, HEADER, Header, Kind, TRAILER};
+use crate::inflight::{Inflight, Load};
+use crate::pace::{MOST, Pace};
+use crate::part::{Part, PartKind};
+use crate::read::Serving;
+use crate::rtt::Rtt;
+
+/// Operations that are begun and not complete.
+const OPERATIONS_MAX: usize = 1024;
+/// RDMA Reads under way.
+pub(crate) const READS_MAX: u32 = 16;
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Not all of it has been sent.
+    Sending,
+    /// Everything has been sent; complete when that is acknowledged, a read when it is answered.
+    Sent,
+    /// An RDMA Read has its data.
+    Answered,
+    /// It ends with this status when its turn comes, and the connection with it.
+    Failed(u32),
+}
+
+/// An operation that is begun and not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) operation: Operation,
+    pub(crate) stage: Stage,
+    flagged: bool,
+    immediate: u32,
+    pub(crate) length: u32,
+    /// Bytes sent so far.
+    offset: u32,
+    /// Number among its kind, as the parts say it.
+    pub(crate) number: u32,
+    /// Sequence number behind its last frame.
+    pub(crate) end: u32,
+    address: u64,
+    handle: u32,
+}
+
+/// What became of an attempt to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A frame has left, or something else has moved.
+    Moved,
+    /// Nothing to do.
+    Idle,
+    /// The device is full.
+    Full,
+}
+
+/// The next thing to send.
+pub(crate) enum Next<S> {
+    /// This descriptor, whose operation is the last of the list.
+    Go(Outgoing<S>),
+    /// Its descriptor is faulty.
+    Fault(u32),
+    /// Nothing, or it waits for an RDMA Read.
+    Nothing,
+}
+
+/// The send side of a connection.
+pub(crate) struct Sender {
+    /// Begun operations, the oldest first; it is the head of the send queue.
+    pub(crate) operations: VecDeque<Begun>,
+    /// Number of the oldest one since the connection began.
+    pub(crate) base: u32,
+    messages: u32,
+    writes: u32,
+    reads: u32,
+    /// RDMA Reads that are not answered.
+    pub(crate) reads_open: u32,
+    pub(crate) inflight: Inflight,
+    pub(crate) rtt: Rtt,
+    pub(crate) pace: Pace,
+    /// Frames beyond the acknowledged one that the partner takes.
+    pub(crate) window: u32,
+    /// Nothing new is sent: an error waits for its turn.
+    pub(crate) halted: bool,
+    pub(crate) retry_at_ns: u64,
+    pace_at_ns: u64,
+    /// RDMA Reads of the partner that this side answers.
+    pub(crate) serving: VecDeque<Serving>,
+    /// Answers and own operations take turns.
+    answered_last: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(first: u32) -> Sender {
+        Sender {
+            operations: VecDeque::new(),
+            base: 0,
+            messages: 0,
+            writes: 0,
+            reads: 0,
+            reads_open: 0,
+            inflight: Inflight::new(first),
+            rtt: Rtt::default(),
+            pace: Pace::new(),
+            window: u32::from(WINDOW),
+            halted: false,
+            retry_at_ns: NEVER,
+            pace_at_ns: NEVER,
+            serving: VecDeque::new(),
+            answered_last: false,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn deadline(&self) -> u64 {
+        let lost = self.inflight.lost_at_ns;
+        self.retry_at_ns.min(self.pace_at_ns).min(lost)
+    }
+
+    /// A frame with a sequence number has left.
+    #[inline(always)]
+    pub(crate) fn note_sent(&mut self, now_ns: u64) {
+        self.pace.sent(now_ns, self.rtt.smoothed_ns());
+        if self.retry_at_ns == NEVER {
+            self.retry_at_ns = now_ns + self.rtt.timeout_ns();
+        }
+    }
+
+    /// Number of the operation that was begun last.
+    #[inline(always)]
+    fn last_number(&self) -> u32 {
+        self.base
+            .wrapping_add(self.operations.len() as u32)
+            .wrapping_sub(1)
+    }
+
+    /// Whether the window takes a new frame.
+    #[inline(always)]
+    fn has_window(&self) -> bool {
+        self.inflight.span() < self.window.min(MOST)
+    }
+}
+
+impl Connection {
+    /// Sends what may be sent.
+    #[inline(always)]
+    pub(crate) fn pump<E: Env>(&mut self, env: &mut E) {
+        self.blocked = false;
+        if !matches!(self.phase, Phase::Open) {
+            return;
+        }
+        let reliable = self.config.level != Level::Unreliable;
+        loop {
+            let step = if reliable {
+                self.send_one(env)
+            } else {
+                self.send_new(env)
+            };
+            match step {
+                Step::Moved if matches!(self.phase, Phase::Open) => {}
+                Step::Full => {
+                    self.blocked = true;
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// One frame on a reliable connection, if the network may take one more.
+    #[inline(always)]
+    fn send_one<E: Env>(&mut self, env: &mut E) -> Step {
+        let sender = &mut self.sender;
+        sender.pace_at_ns = NEVER;
+        if sender.inflight.under_way() >= sender.pace.window() {
+            return Step::Idle;
+        }
+        let answers = !sender.serving.is_empty();
+        let next_ns = sender.pace.next_ns(sender.rtt.smoothed_ns());
+        if next_ns > self.now_ns {
+            // What the next acknowledgement does not set going, time does.
+            sender.pace_at_ns = next_ns;
+            return Step::Idle;
+        }
+        if sender.inflight.has_lost() {
+            return self.send_again(env);
+        }
+        if !sender.has_window() {
+            return Step::Idle;
+        }
+        if answers && !sender.answered_last {
+            self.sender.answered_last = true;
+            return self.serve_read(env);
+        }
+        self.sender.answered_last = false;
+        match self.send_new(env) {
+            Step::Idle if answers => self.serve_read(env),
+            step => step,
+        }
+    }
+
+    /// The next operation that has something to send.
+    #[inline(always)]
+    fn next_operation<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
+        if self.sender.halted {
+            return Next::Nothing;
+        }
+        let begun = self.sender.operations.len();
+        if let Some(last) = self.sender.operations.back().copied()
+            && last.stage == Stage::Sending
+        {
+            let number = env.sends_completed().wrapping_add(begun as u32 - 1);
+            return self.read_again(number, &last, env);
+        }
+        let number = env.sends_completed().wrapping_add(begun as u32);
+        if number == env.sends_posted() || begun == OPERATIONS_MAX {
+            return Next::Nothing;
+        }
+        let outgoing = match env.outgoing(number) {
+            Ok(outgoing) => outgoing,
+            Err(status) => {
+                self.begin(Operation::Send, 0, false, 0);
+                return Next::Fault(status);
+            }
+        };
+        let operation = outgoing.operation;
+        if self.sender.reads_open > 0 {
+            // Under Reliable Reception nothing takes effect behind a read that may fail.
+            let held = outgoing.fenced
+                || (self.config.level == Level::Reception && operation != Operation::Read)
+                || self.sender.reads_open == READS_MAX;
+            if held {
+                return Next::Nothing;
+            }
+        }
+        self.begin(
+            operation,
+            outgoing.length,
+            outgoing.flagged,
+            outgoing.immediate,
+        );
+        if let Some(begun) = self.sender.operations.back_mut() {
+            (begun.address, begun.handle) = (outgoing.address, outgoing.handle);
+        }
+        Next::Go(outgoing)
+    }
+
+    /// Walks a descriptor once more, which the program must not have changed meanwhile.
+    pub(crate) fn read_again<E: Env>(
+        &self,
+        number: u32,
+        begun: &Begun,
+        env: &mut E,
+    ) -> Next<E::Segments> {
+        match env.outgoing(number) {
+            Ok(outgoing)
+                if outgoing.operation == begun.operation && outgoing.length == begun.length =>
+            {
+                Next::Go(outgoing)
+            }
+            Ok(_) => Next::Fault(VIP_STATUS_LENGTH_ERROR | opcode(begun.operation)),
+            Err(status) => Next::Fault(status),
+        }
+    }
+
+    /// Counts a new operation.
+    #[inline(always)]
+    fn begin(&mut self, operation: Operation, length: u32, flagged: bool, immediate: u32) {
+        let sender = &mut self.sender;
+        let number = match operation {
+            Operation::Send => sender.messages,
+            Operation::Write => sender.writes,
+            Operation::Read => sender.reads,
+        };
+        match operation {
+            Operation::Send => sender.messages = sender.messages.wrapping_add(1),
+            Operation::Write => {
+                sender.writes = sender.writes.wrapping_add(1);
+                // Its immediate data uses a receive descriptor too.
+                sender.messages = sender.messages.wrapping_add(u32::from(flagged));
+            }
+            Operation::Read => {
+                sender.reads = sender.reads.wrapping_add(1);
+                sender.reads_open += 1;
+            }
+        }
+        let carried = flagged || self.config.carry_immediate;
+        sender.operations.push_back(Begun {
+            operation,
+            stage: Stage::Sending,
+            flagged,
+            immediate: if carried { immediate } else { 0 },
+            length,
+            offset: 0,
+            number,
+            end: sender.inflight.next(),
+            address: 0,
+            handle: 0,
+        });
+    }
+
+    /// Builds and sends one frame of operations that have not been sent yet.
+    fn send_new<E: Env>(&mut self, env: &mut E) -> Step {
+        let mut next = self.next_operation(env);
+        if matches!(next, Next::Nothing) {
+            return Step::Idle;
+        }
+        let Some(mut frame) = env.frame() else {
+            return Step::Full;
+        };
+        let sequence = self.sender.inflight.next();
+        let buffer = frame.as_mut();
+        let end = HEADER + self.room();
+        let (mut at, mut count, mut fault) = (HEADER, 0u16, None);
+        let first = self.sender.last_number();
+        let mut load = Load::Whole { first, count: 0 };
+        loop {
+            let outgoing = match next {
+                Next::Nothing => break,
+                Next::Fault(status) => {
+                    fault = Some(status);
+                    break;
+                }
+                Next::Go(outgoing) => outgoing,
+            };
+            let Some(begun) = self.sender.operations.back_mut() else {
+                break;
+            };
+            let room = end - at;
+            let left = (begun.length - begun.offset) as usize;
+            let whole = begun.offset == 0 && fits(begun.operation, left, room);
+            if !whole && count > 0 {
+                break;
+            }
+            let kind = kind(begun.operation, whole);
+            let bytes = payload(begun, kind, room);
+            let part = part(begun, kind, begun.offset, bytes as u16);
+            let to = at + kind.header();
+            if env
+                .gather(
+                    &outgoing.segments,
+                    begun.offset,
+                    &mut buffer[to..to + bytes],
+                )
+                .is_err()
+            {
+                fault = Some(VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation));
+                break;
+            }
+            part.emit(&mut buffer[at..]);
+            at = to + bytes;
+            count += 1;
+            begun.offset += bytes as u32;
+            begun.end = sequence.wrapping_add(1);
+            if !whole {
+                let number = self.sender.last_number();
+                load = Load::Piece {
+                    number,
+                    offset: part.offset,
+                    bytes: part.bytes,
+                };
+            }
+            let Some(begun) = self.sender.operations.back_mut() else {
+                break;
+            };
+            if begun.operation == Operation::Read || begun.offset == begun.length {
+                begun.stage = Stage::Sent;
+            }
+            // The smallest part there is must fit.
+            if !whole || end - at < PartKind::Send.header() || count == u16::MAX {
+                break;
+            }
+            next = self.next_operation(env);
+        }
+        if count > 0 {
+            if let Load::Whole { first, .. } = load {
+                load = Load::Whole { first, count };
+            }
+            self.finish_new(frame, at, load, env);
+        }
+        if let Some(status) = fault {
+            self.local_error(status, env);
+        }
+        if self.is_open() {
+            self.reap(env);
+        }
+        Step::Moved
+    }
+
+    #[inline(always)]
+    fn finish_new<E: Env>(&mut self, mut frame: E::Frame, at: usize, load: Load, env: &mut E) {
+        let sequence = self.sender.inflight.next();
+        let mut header = self.header(Kind::Data, sequence);
+        if self.config.level == Level::Unreliable {
+            let bytes = header.emit(frame.as_mut(), at - HEADER);
+            env.transmit(frame, bytes);
+            self.stats.frames_sent += 1;
+            self.sender.inflight.skip();
+            return;
+        }
+        self.sender.inflight.push(load, self.now_ns);
+        let sender = &self.sender;
+        if sender.inflight.under_way() >= sender.pace.window() || !sender.has_window() {
+            // Nothing follows before this is acknowledged.
+            header.flags |= FLAG_ASK;
+        }
+        self.transmit(frame, &header, at, env);
+    }
+
+    /// Sends a DATA frame whose body ends at `at`.
+    #[inline(always)]
+    pub(crate) fn transmit<E: Env>(
+        &mut self,
+        mut frame: E::Frame,
+        header: &Header,
+        at: usize,
+        env: &mut E,
+    ) {
+        let bytes = header.emit(frame.as_mut(), at - HEADER);
+        debug_assert!(bytes == at + TRAILER);
+        env.transmit(frame, bytes);
+        self.stats.frames_sent += 1;
+        self.acks.sent(!self.receiver.has_holes());
+        self.sender.note_sent(self.now_ns);
+    }
+}
+
+/// The operation bits of a status.
+#[inline(always)]
+pub(crate) fn opcode(operation: Operation) -> u32 {
+    match operation {
+        Operation::Send => VIP_STATUS_OP_SEND,
+        Operation::Write => VIP_STATUS_OP_RDMA_WRITE,
+        Operation::Read => VIP_STATUS_OP_RDMA_READ,
+    }
+}
+
+#[inline(always)]
+pub(crate) fn kind(operation: Operation, whole: bool) -> PartKind {
+    match operation {
+        Operation::Send if whole => PartKind::Send,
+        Operation::Send => PartKind::Piece,
+        Operation::Write => PartKind::Write,
+        Operation::Read => PartKind::Read,
+    }
+}
+
+/// Whether an operation of so many bytes goes into the room that is left.
+#[inline(always)]
+fn fits(operation: Operation, bytes: usize, room: usize) -> bool {
+    let bytes = if operation == Operation::Read {
+        0
+    } else {
+        bytes
+    };
+    kind(operation, true).header() + bytes <= room
+}
+
+/// Bytes of the next part of an operation.
+#[inline(always)]
+fn payload(begun: &Begun, kind: PartKind, room: usize) -> usize {
+    if kind == PartKind::Read {
+        return 0;
+    }
+    let left = (begun.length - begun.offset) as usize;
+    left.min(room - kind.header())
+}
+
+#[inline(always)]
+pub(crate) fn part(begun: &Begun, kind: PartKind, offset: u32, bytes: u16) -> Part {
+    Part {
+        kind,
+        flagged: begun.flagged,
+        bytes,
+        number: begun.number,
+        immediate: begun.immediate,
+        total: begun.length,
+        offset,
+        address: begun.address,
+        handle: begun.handle,
+    }
+}
