@@ -2,11 +2,13 @@
  *
  * Every program prints a line `ok: ...` for each thing it has shown and ends with 0, or prints one line
  * `FAIL file:line: ...` with what was expected and what was found, and ends with 1. The identifiers in
- * the checks (NIC-01, XFER-03, ...) are the assertions of the conformance checklist, spec §15.
+ * the checks (NIC-01, XFER-03, ...) are the assertions of the conformance checklist, spec §15; at its
+ * good end a program lists those whose checks it has passed, in a line `shown: ...` (shown.h).
  *
- *   program [-1] [-d DEVICE] [words]
+ *   program [-1] [-d DEVICE] [-l LEVEL] [words]
  *     -1   both sides in one process, on two threads (otherwise two processes)
  *     -d   the device to open; otherwise $VIPL_DEVICE, otherwise /dev/via_lo
+ *     -l   U, RD or RR: this reliability level only; otherwise all that the device has
  */
 #ifndef CTEST_COMMON_H
 #define CTEST_COMMON_H
@@ -33,6 +35,8 @@
 
 /* How long to wait, in ms, for something that is certain to happen. */
 #define PATIENCE 20000UL
+
+#include "shown.h"
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -65,6 +69,7 @@ static inline void check_return(const char *file, int line, const char *id, cons
 {
     if (found != expected)
         fail(file, line, id, what, return_name(expected), return_name(found));
+    shows(id);
 }
 
 static inline void check_number(const char *file, int line, const char *id, const char *what,
@@ -72,8 +77,10 @@ static inline void check_number(const char *file, int line, const char *id, cons
 {
     char a[32], b[32];
 
-    if (found == expected)
+    if (found == expected) {
+        shows(id);
         return;
+    }
     snprintf(a, sizeof a, "%lld", expected);
     snprintf(b, sizeof b, "%lld", found);
     fail(file, line, id, what, a, b);
@@ -84,8 +91,10 @@ static inline void check_status(const char *file, int line, const char *id, cons
 {
     char a[32], b[32];
 
-    if (found == expected)
+    if (found == expected) {
+        shows(id);
         return;
+    }
     snprintf(a, sizeof a, "status 0x%05lx", expected);
     snprintf(b, sizeof b, "status 0x%05lx", found);
     fail(file, line, id, what, a, b);
@@ -93,7 +102,7 @@ static inline void check_status(const char *file, int line, const char *id, cons
 
 /* A condition holds. */
 #define CHECK(condition, id) \
-    ((condition) ? (void)0 : fail(__FILE__, __LINE__, id, #condition, "true", "false"))
+    ((condition) ? shows(id) : fail(__FILE__, __LINE__, id, #condition, "true", "false"))
 /* A number has a value. */
 #define CHECK_EQ(found, expected, id) \
     check_number(__FILE__, __LINE__, id, #found, (long long)(found), (long long)(expected))
@@ -139,12 +148,13 @@ static inline void sleep_ms(unsigned long ms)
         ;
 }
 
-/* Something took at least `least` ms (rule R7) and not absurdly long: a loaded machine is no error. */
+/* Something took at least `least` ms (rule R7) and came to its end. How much later than that is no matter
+ * of a test: the 50 ms of R7 hold on an idle machine only. */
 #define CHECK_TOOK(start, least, id)                             \
     do {                                                         \
         double took_ = now_ms() - (start);                       \
         CHECK(took_ >= (double)(least), id);                     \
-        CHECK(took_ < (double)(least) + 5000.0, id);             \
+        CHECK(took_ < (double)(least) + (double)PATIENCE, id);             \
     } while (0)
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -152,9 +162,19 @@ static inline void sleep_ms(unsigned long ms)
 struct options {
     const char *device;
     int one_process;
+    int level;           /* VIP_SERVICE_..., or 0 for all */
     int words;           /* what else stood on the command line */
     char **word;
 };
+
+/* U, RD or RR; 0 for anything else. */
+static inline int level_of(const char *name)
+{
+    return strcmp(name, "U") == 0    ? VIP_SERVICE_UNRELIABLE
+           : strcmp(name, "RD") == 0 ? VIP_SERVICE_RELIABLE_DELIVERY
+           : strcmp(name, "RR") == 0 ? VIP_SERVICE_RELIABLE_RECEPTION
+                                     : 0;
+}
 
 static inline struct options parse_options(int argc, char **argv)
 {
@@ -165,13 +185,17 @@ static inline struct options parse_options(int argc, char **argv)
     if (options.device == NULL)
         options.device = "/dev/via_lo";
     options.one_process = 0;
-    while ((letter = getopt(argc, argv, "1d:")) != -1) {
+    options.level = 0;
+    start_showing();
+    while ((letter = getopt(argc, argv, "1d:l:")) != -1) {
         if (letter == '1') {
             options.one_process = 1;
         } else if (letter == 'd') {
             options.device = optarg;
+        } else if (letter == 'l' && level_of(optarg) != 0) {
+            options.level = level_of(optarg);
         } else {
-            fprintf(stderr, "usage: %s [-1] [-d DEVICE]\n", argv[0]);
+            fprintf(stderr, "usage: %s [-1] [-d DEVICE] [-l U|RD|RR]\n", argv[0]);
             exit(2);
         }
     }
@@ -216,6 +240,7 @@ static inline void await(int *p, int value, const char *id)
         CHECK(now_ms() - start < (double)PATIENCE, id);
         sleep_ms(1);
     }
+    shows(id);
 }
 
 /* ---- processes ------------------------------------------------------------------------------- */
@@ -252,6 +277,7 @@ struct side {
     int link;   /* socket to the other side */
     int run;    /* makes discriminators unique on this host */
     int threads; /* both sides are threads of one process */
+    int level;   /* the one to test, or 0 for all */
     const char *device;
     void *extra;
 };
@@ -301,6 +327,7 @@ static inline void both_sides(const struct options *options, void (*body)(struct
         sides[i].link = ends[i];
         sides[i].run = (int)getpid();
         sides[i].threads = options->one_process;
+        sides[i].level = options->level;
         sides[i].device = options->device;
         sides[i].extra = NULL;
     }

@@ -170,6 +170,7 @@ static inline void no_error(const char *file, int line, struct node *node, unsig
     pthread_mutex_unlock(&errors->lock);
     if (left != 0)
         check_number(file, line, id, "code of an unexpected asynchronous error", code, -1);
+    shows(id);
 }
 #define NO_ERROR(node, ms, id) no_error(__FILE__, __LINE__, node, ms, id)
 

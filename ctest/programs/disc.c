@@ -31,7 +31,7 @@ static void one_side(struct world *w)
     for (level = 1; level <= 4; level *= 2) {
         VIP_VI_HANDLE vi;
 
-        if (!level_supported(&w->node, level))
+        if (!level_chosen(w->side, &w->node, level))
             continue;
         vi = connect_new(w, level);
         for (i = 0; i < 5; i++)

@@ -382,6 +382,8 @@ static void errors(struct side *side)
     MUST(VipCreatePtag(w.node.nic, &w.other_tag));
     w.other = swap_addresses(side, &w.node);
     for (level = 1; level <= 4; level *= 2) {
+        if (!level_chosen(side, &w.node, level))
+            continue;
         for (i = 0; i < count; i++) {
             printf("side %d: level %d: %s\n", side->number, level, rows[i].id);
             if (rows[i].action == READ && rows[i].target != GOOD && !rdma_read_supported(&w.node, level))
@@ -390,7 +392,8 @@ static void errors(struct side *side)
         }
         ok("side %d: level %d: %d rows", side->number, level, count);
     }
-    third_of_ten(&w);
+    if (level_chosen(side, &w.node, VIP_SERVICE_RELIABLE_RECEPTION))
+        third_of_ten(&w);
     MUST(VipDestroyPtag(w.node.nic, w.other_tag));
     close_node(&w.node);
 }

@@ -311,7 +311,7 @@ int main(int argc, char **argv)
     srand(seed);
     party.device = options.device;
     party.run = (int)getpid();
-    party.level = VIP_SERVICE_RELIABLE_DELIVERY;
+    party.level = options.level != 0 ? options.level : VIP_SERVICE_RELIABLE_DELIVERY;
     steady = start(&party, steady_partner);
     survives = start(&party, survivor);
     for (round = 0; round < ROUNDS; round++) {

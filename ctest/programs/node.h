@@ -34,6 +34,13 @@ struct node {
     struct errors errors;
 };
 
+/* Whether a side that goes through all levels has to do with this one. */
+static inline int level_chosen(const struct side *side, const struct node *node, int level)
+{
+    return (node->attributes.ReliabilityLevelSupport & level) == level &&
+           (side->level == 0 || side->level == level);
+}
+
 static inline int rdma_read_supported(const struct node *node, int level)
 {
     return (node->attributes.RDMAReadSupport & level) == level;
@@ -310,6 +317,7 @@ static inline void await_state(const char *file, int line, VIP_VI_HANDLE vi, int
             check_number(file, line, id, "state of the VI", vi_state(vi), state);
         sleep_ms(1);
     }
+    shows(id);
 }
 #define AWAIT_STATE(vi, state, id) await_state(__FILE__, __LINE__, vi, state, id)
 

@@ -29,6 +29,7 @@ int main(int argc, char **argv)
 {
     int i;
 
+    start_showing();
     if (argc == 4 && strcmp(argv[1], "-w") == 0) {
         CHECK_RETURN(try_open(argv[3]), VIP_INVALID_PARAMETER, "MOD-03");
         CHECK_EQ(chdir(argv[2]), 0, "the folder");

@@ -280,7 +280,7 @@ static void rdma(struct side *side)
         hear(side, &w.handle, sizeof w.handle);
     }
     for (w.level = 1; w.level <= 4; w.level *= 2) {
-        if (!level_supported(&w.node, w.level))
+        if (!level_chosen(side, &w.node, w.level))
             continue;
         w.vi = make_vi(&w.node, w.level, NULL, NULL);
         snprintf(name, sizeof name, "rdma%d", w.level);

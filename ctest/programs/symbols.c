@@ -21,6 +21,7 @@ int main(int argc, char **argv)
     void *library = dlopen(argc > 1 ? argv[1] : "libvipl.so.1", RTLD_NOW | RTLD_LOCAL);
     size_t i;
 
+    start_showing();
     if (library == NULL) {
         printf("FAIL %s\n", dlerror());
         return 1;

@@ -354,7 +354,7 @@ static void xfer(struct side *side)
     for (w.level = 1; w.level <= 4; w.level *= 2) {
         size_t mark = w.node.used;
 
-        if (!level_supported(&w.node, w.level))
+        if (!level_chosen(side, &w.node, w.level))
             continue;
         w.vi = make_vi(&w.node, w.level, NULL, NULL);
         snprintf(name, sizeof name, "level%d", w.level);

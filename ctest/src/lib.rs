@@ -14,13 +14,15 @@
 //! - `CTEST_LIBDIR`: a folder with an installed library; nothing is built then
 //! - `CC`, `CXX`: the compilers, otherwise `cc` and `c++`
 
+mod agent;
 mod compile;
 mod library;
 mod run;
 
+pub use agent::Agent;
 pub use compile::{CompilerChoice, Program, find_tool, headers, program, source};
 pub use library::{library_dir, work_dir};
-pub use run::{Finished, Run, start_together};
+pub use run::{Finished, Run, Started, start_together};
 
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.
 pub fn skip(reason: &str) {

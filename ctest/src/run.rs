@@ -122,7 +122,8 @@ impl Run {
         finished
     }
 
-    fn start(mut self) -> Started {
+    /// Starts it; it ends at the latest when its seconds are over and [`Started::finish`] is called.
+    pub fn start(mut self) -> Started {
         let mut child = self
             .command
             .spawn()
@@ -150,7 +151,8 @@ pub fn start_together(runs: Vec<Run>) -> Vec<Finished> {
     finished
 }
 
-struct Started {
+/// A run under way.
+pub struct Started {
     run: Run,
     child: Child,
     stdout: mpsc::Receiver<Vec<u8>>,
@@ -159,7 +161,8 @@ struct Started {
 }
 
 impl Started {
-    fn finish(mut self) -> Finished {
+    /// Waits for its end.
+    pub fn finish(mut self) -> Finished {
         let pause = Duration::from_millis(5);
         let mut timed_out = false;
         let status = loop {
@@ -227,24 +230,25 @@ fn drain(pipe: &mpsc::Receiver<Vec<u8>>, ended: Instant) -> (String, bool) {
 impl Finished {
     /// Fails the test unless the program did what it should.
     pub fn expect_pass(&self) {
-        let ended_well = self.status.success() && !self.timed_out;
-        assert!(ended_well, "{}", self.report(&self.ending()));
-        assert!(
-            self.stdout.lines().any(|l| l.starts_with("ok:")),
-            "{}",
-            self.report("said no ok")
-        );
+        if let Some(complaint) = self.complaint() {
+            panic!("{}", self.report(&complaint));
+        }
+    }
+
+    /// What the program did that it should not, if anything.
+    pub fn complaint(&self) -> Option<String> {
+        if !self.status.success() || self.timed_out {
+            return Some(self.ending());
+        }
+        if !self.stdout.lines().any(|line| line.starts_with("ok:")) {
+            return Some("said no ok".to_owned());
+        }
         let unexpected = self.unexpected_log();
-        assert!(
-            unexpected.is_empty(),
-            "{}",
-            self.report(&format!("log: {unexpected:?}"))
-        );
-        assert!(
-            !self.held,
-            "{}",
-            self.report("another process holds its standard output or error")
-        );
+        if !unexpected.is_empty() {
+            return Some(format!("log: {unexpected:?}"));
+        }
+        self.held
+            .then(|| "another process holds its standard output or error".to_owned())
     }
 
     fn ending(&self) -> String {

@@ -6,6 +6,7 @@
 mod abi;
 mod ci;
 mod compile;
+mod conformance;
 mod demo;
 mod diff;
 mod headers;
@@ -52,6 +53,8 @@ enum Command {
     Smoke(smoke::Options),
     /// Run the tests of the crates
     Tests(tests::Options),
+    /// Run the conformance suite on all plug-ins
+    Conformance(conformance::Options),
     /// Run every check, fast ones first
     Ci(ci::Options),
 }
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
             Ok(false) => return ExitCode::FAILURE,
             other => other.map(drop),
         },
+        Command::Conformance(options) => conformance::run(&options),
         Command::Ci(options) => match ci::run(&options) {
             // Its last line is the count of tests; nothing may follow.
             Ok(false) => return ExitCode::FAILURE,

@@ -1,0 +1,212 @@
+//! `cargo xtask conformance`: runs the conformance suite.
+//!
+//! The suite knows three lists: the assertions of the specification (`assertions.txt`), the plan, which
+//! says which run of which C program of `ctest/programs` has to show which assertions ([`plan`]), and the
+//! plug-ins ([`provider`]). A program reports what it has checked; an assertion has passed on a plug-in
+//! when every run that has to show it there has reported it.
+
+#![forbid(unsafe_code)]
+
+mod assertions;
+mod check;
+mod plan;
+mod provider;
+mod report;
+mod results;
+mod run;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use plan::RUST_TESTS;
+use provider::{PROVIDERS, Provider};
+
+/// Runs the conformance suite.
+#[derive(Parser)]
+#[command(name = "cargo xtask conformance", about)]
+struct Options {
+    /// Only these plug-ins
+    #[arg(long, value_name = "P", value_delimiter = ',')]
+    provider: Vec<String>,
+    /// How many programs run at the same time
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    jobs: usize,
+    /// Only runs whose name contains this; assertions are not judged then
+    #[arg(long, value_name = "NAME")]
+    filter: Option<String>,
+    /// Print the names of the runs and what each has to show
+    #[arg(long)]
+    list: bool,
+    /// Print what each run has reported
+    #[arg(long)]
+    verbose: bool,
+    /// Only check that assertions, plan and programs name the same things
+    #[arg(long)]
+    ids: bool,
+    /// Compare the results with docs/CONFORMANCE.md
+    #[arg(long, conflicts_with = "write")]
+    check: bool,
+    /// Write the results into docs/CONFORMANCE.md
+    #[arg(long)]
+    write: bool,
+}
+
+fn main() -> ExitCode {
+    match suite(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("conformance: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if all is well.
+fn suite(options: &Options) -> Result<bool, String> {
+    let complaints = check::complaints().map_err(|error| error.to_string())?;
+    for complaint in &complaints {
+        println!("{complaint}");
+    }
+    if options.ids {
+        let number = assertions::all().len();
+        println!("{number} assertions, {} complaints", complaints.len());
+        return Ok(complaints.is_empty());
+    }
+    let providers = chosen(&options.provider)?;
+    let runs = plan::runs(&providers);
+    let wanted = |name: &str| {
+        options
+            .filter
+            .as_ref()
+            .is_none_or(|filter| name.contains(filter.as_str()))
+    };
+    let able: Vec<_> = runs
+        .iter()
+        .copied()
+        .filter(|r| r.lacks().is_empty() && wanted(&r.to_string()))
+        .collect();
+    if options.list {
+        let texts: BTreeMap<&str, &str> =
+            assertions::all().iter().map(|a| (a.id, a.text)).collect();
+        let text = |id: &str| texts.get(id).copied().unwrap_or_default();
+        list(&runs, &wanted, &text);
+        return Ok(complaints.is_empty());
+    }
+    let plugins: BTreeMap<&str, run::PluginPath> = providers
+        .iter()
+        .map(|provider| (provider.name, provider.build()))
+        .collect();
+    run::compile(&able, options.jobs);
+    let outcomes = run::all(&able, options.jobs, |name| {
+        plugins.get(name).cloned().flatten()
+    });
+    if options.verbose {
+        for outcome in &outcomes {
+            let shown: Vec<&str> = outcome.shown.iter().map(String::as_str).collect();
+            println!("shown {}: {}", outcome.run, shown.join(" "));
+        }
+    }
+    if options.filter.is_some() {
+        return Ok(filtered(&outcomes));
+    }
+    let rust: Vec<_> = RUST_TESTS.iter().map(run::rust_test).collect();
+    let rust_failures: Vec<(String, String)> = RUST_TESTS
+        .iter()
+        .zip(&rust)
+        .filter_map(|(test, done)| {
+            Some((format!("{}::{}", test.file, test.name), done.clone().err()?))
+        })
+        .collect();
+    let results = results::judge(&providers, &runs, &outcomes, &rust);
+    let table = report::markdown(&results, &providers, &runs);
+    report::print(&results, &outcomes, &rust_failures, &table);
+    let mut good = complaints.is_empty()
+        && rust_failures.is_empty()
+        && outcomes.iter().all(|outcome| outcome.failure.is_none())
+        && !results
+            .all
+            .iter()
+            .any(|(_, _, v)| matches!(v, results::Verdict::Failed(_)));
+    if options.write {
+        report::write(&table)?;
+    }
+    if options.check {
+        let difference = report::difference(&table)?;
+        for line in &difference {
+            println!("docs/CONFORMANCE.md: {line}");
+        }
+        if !difference.is_empty() {
+            println!(
+                "docs/CONFORMANCE.md is not what the runs gave: cargo xtask conformance --write"
+            );
+        }
+        good &= difference.is_empty();
+    }
+    Ok(good)
+}
+
+/// The plug-ins of these names; all without names.
+fn chosen(names: &[String]) -> Result<Vec<&'static Provider>, String> {
+    for name in names {
+        if PROVIDERS.iter().all(|provider| provider.name != name) {
+            let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
+            return Err(format!(
+                "there is no provider {name}; there are {}",
+                known.join(", ")
+            ));
+        }
+    }
+    let wanted = |p: &&Provider| names.is_empty() || names.iter().any(|name| name == p.name);
+    Ok(PROVIDERS.iter().filter(wanted).collect())
+}
+
+/// Prints the runs.
+fn list(
+    runs: &[plan::Planned],
+    wanted: &impl Fn(&str) -> bool,
+    text: &impl Fn(&str) -> &'static str,
+) {
+    for run in runs.iter().filter(|run| wanted(&run.to_string())) {
+        let lacks = run.lacks();
+        if !lacks.is_empty() {
+            println!("{run}: left out, the plug-in has no {lacks}");
+            continue;
+        }
+        println!("{run}");
+        for (id, _) in run
+            .shows()
+            .into_iter()
+            .filter(|(_, lacks)| lacks.is_empty())
+        {
+            println!("  {id}: {}", text(&id));
+        }
+    }
+}
+
+/// Prints what a choice of runs came to; true if all is well.
+fn filtered(outcomes: &[run::Outcome]) -> bool {
+    for outcome in outcomes {
+        if let Some(first) = &outcome.unstable {
+            println!("\nunstable: {}\n{first}", outcome.run);
+        }
+        if let Some(failure) = &outcome.failure {
+            println!("\nFAILED {}\n{failure}", outcome.run);
+        }
+    }
+    let failed = outcomes
+        .iter()
+        .filter(|outcome| outcome.failure.is_some())
+        .count();
+    let unstable = outcomes
+        .iter()
+        .filter(|outcome| outcome.unstable.is_some())
+        .count();
+    println!(
+        "\n{} runs, {failed} failed, {unstable} unstable",
+        outcomes.len()
+    );
+    failed == 0 && !outcomes.is_empty()
+}

@@ -1,0 +1,149 @@
+//! The plug-ins that the suite runs on: one entry each.
+//!
+//! A provider says how its device is opened and what it can do. What it cannot do gives skips that name
+//! the missing capability; nothing is left out silently. A plug-in whose two sides have to run in two
+//! network namespaces would add here how the second process is started.
+
+use std::fmt;
+use std::path::Path;
+
+use vipl_ctest::{Program, source, work_dir};
+
+/// Things that a device may or may not be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities(u16);
+
+/// The level Unreliable.
+pub(crate) const U: Abilities = Abilities(1);
+/// The level Reliable Delivery.
+pub(crate) const RD: Abilities = Abilities(2);
+/// The level Reliable Reception.
+pub(crate) const RR: Abilities = Abilities(4);
+/// RDMA Write.
+pub(crate) const WRITE: Abilities = Abilities(8);
+/// RDMA Read.
+pub(crate) const READ: Abilities = Abilities(16);
+/// Autodiscovery.
+pub(crate) const DISCOVERY: Abilities = Abilities(32);
+/// Opens as VINIC, as the first device of a host does.
+pub(crate) const VINIC: Abilities = Abilities(64);
+/// Loses or spoils frames, so that loss can be shown.
+pub(crate) const LOSS: Abilities = Abilities(128);
+/// Fails as a whole.
+pub(crate) const NIC_FAILURE: Abilities = Abilities(256);
+/// Nothing in particular.
+pub(crate) const NONE: Abilities = Abilities(0);
+
+const NAMES: [(Abilities, &str); 9] = [
+    (U, "Unreliable"),
+    (RD, "Reliable Delivery"),
+    (RR, "Reliable Reception"),
+    (WRITE, "RDMA Write"),
+    (READ, "RDMA Read"),
+    (DISCOVERY, "autodiscovery"),
+    (VINIC, "the name VINIC"),
+    (LOSS, "loss of frames"),
+    (NIC_FAILURE, "failure of the whole NIC"),
+];
+
+impl Abilities {
+    /// These and those.
+    pub(crate) const fn and(self, other: Abilities) -> Abilities {
+        Abilities(self.0 | other.0)
+    }
+
+    /// Those of `needed` that are not here.
+    pub(crate) const fn lacking(self, needed: Abilities) -> Abilities {
+        Abilities(needed.0 & !self.0)
+    }
+
+    /// All of those are here, too.
+    pub(crate) const fn contains(self, other: Abilities) -> bool {
+        self.lacking(other).is_empty()
+    }
+
+    /// None at all.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Display for Abilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = NAMES
+            .iter()
+            .filter(|(one, _)| self.0 & one.0 != 0)
+            .map(|(_, name)| *name)
+            .collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+/// A way of moving data that a plug-in can be told to take.
+pub(crate) struct Way {
+    /// As it stands in the names of runs.
+    pub(crate) name: &'static str,
+    /// The setting.
+    pub(crate) env: &'static [(&'static str, &'static str)],
+}
+
+/// One plug-in.
+pub(crate) struct Provider {
+    /// As it stands in the names of runs.
+    pub(crate) name: &'static str,
+    /// What the programs open.
+    pub(crate) device: &'static str,
+    /// The C source of a plug-in that does not come with the library, relative to the crate `ctest`.
+    pub(crate) source: Option<&'static str>,
+    /// What the device can do.
+    pub(crate) abilities: Abilities,
+    /// How it can move data; the first one is the default.
+    pub(crate) ways: &'static [Way],
+}
+
+/// All of them.
+pub(crate) const PROVIDERS: &[Provider] = &[
+    Provider {
+        name: "loopback",
+        device: "/dev/via_lo",
+        source: None,
+        abilities: U
+            .and(RD)
+            .and(RR)
+            .and(WRITE)
+            .and(READ)
+            .and(DISCOVERY)
+            .and(VINIC),
+        ways: &[
+            Way {
+                name: "single-copy",
+                env: &[],
+            },
+            Way {
+                name: "two-copies",
+                env: &[("VIPL_SINGLE_COPY", "false")],
+            },
+        ],
+    },
+    Provider {
+        name: "example-c",
+        device: "example:",
+        source: Some("../plugins/example-c/example.c"),
+        abilities: RD,
+        ways: &[Way { name: "", env: &[] }],
+    },
+];
+
+impl Provider {
+    /// Builds what does not come with the library; gives the folder for `VIPL_PLUGIN_PATH`.
+    pub(crate) fn build(&self) -> Option<std::path::PathBuf> {
+        let file = self.source?;
+        let dir = work_dir().join("conformance").join(self.name);
+        let stem = Path::new(file).file_stem()?.to_string_lossy().into_owned();
+        Program::new(source(file))
+            .flag("-O2")
+            .shared()
+            .build(&dir.join(format!("libvipl_{stem}.so")));
+        Some(dir)
+    }
+}

@@ -1,0 +1,219 @@
+//! Runs what is planned: several runs at a time, each with a Kernel Agent of its own, and what failed
+//! once more, alone, after all others.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use vipl_ctest::{Agent as OwnAgent, Run, library_dir, program};
+
+use crate::assertions::ids_in;
+use crate::plan::{Agent, Form, Mode, Planned, RustTest};
+
+/// A run that takes longer is ended.
+const WATCHDOG_SECONDS: u64 = 120;
+
+/// What came of a run.
+pub(crate) struct Outcome {
+    /// The run.
+    pub(crate) run: Planned,
+    /// The identifiers that it reported.
+    pub(crate) shown: BTreeSet<String>,
+    /// Lines `row: ...` of the error table.
+    pub(crate) rows: Vec<String>,
+    /// What went wrong, with the output; it also went wrong a second time.
+    pub(crate) failure: Option<String>,
+    /// What went wrong the first time only.
+    pub(crate) unstable: Option<String>,
+    /// How long it took.
+    pub(crate) time: Duration,
+}
+
+/// The programs' plug-in path, if the provider needs one.
+pub(crate) type PluginPath = Option<PathBuf>;
+
+/// Runs one; the second value is the failure with all that is known about it.
+fn attempt(run: &Planned, plugins: &PluginPath) -> (Outcome, Option<String>) {
+    let begun = Instant::now();
+    let mut outcome = Outcome {
+        run: *run,
+        shown: BTreeSet::new(),
+        rows: Vec::new(),
+        failure: None,
+        unstable: None,
+        time: Duration::ZERO,
+    };
+    let agent = (run.agent == Agent::Running).then(|| {
+        let dir = tempfile::tempdir()?;
+        Ok((OwnAgent::start_in(dir.path())?, dir))
+    });
+    let agent = match agent.transpose() {
+        Ok(agent) => agent,
+        Err(error) => {
+            return (
+                outcome,
+                Some(format!("vipkad: {}", std::io::Error::to_string(&error))),
+            );
+        }
+    };
+    let socket = agent.as_ref().map(|(agent, _)| agent.socket());
+    let finished = command(run, plugins, socket).start().finish();
+    outcome.time = begun.elapsed();
+    for line in finished.stdout.lines() {
+        if let Some(list) = line.strip_prefix("shown:") {
+            outcome
+                .shown
+                .extend(ids_in(list).into_iter().map(str::to_owned));
+        } else if let Some(row) = line.strip_prefix("row: ") {
+            outcome.rows.push(row.to_owned());
+        }
+    }
+    let missing: Vec<String> = run
+        .shows()
+        .into_iter()
+        .filter(|(id, lacks)| lacks.is_empty() && !outcome.shown.contains(id))
+        .map(|(id, _)| id)
+        .collect();
+    let complaint = finished
+        .complaint()
+        .or_else(|| (!missing.is_empty()).then(|| format!("did not report {}", missing.join(" "))));
+    let failure = complaint.map(|complaint| finished.report(&complaint));
+    (outcome, failure)
+}
+
+/// The command of a run.
+fn command(run: &Planned, plugins: &PluginPath, socket: Option<&Path>) -> Run {
+    let file = program(run.entry.program);
+    let mut command = match run.mode {
+        Mode::Strict => Run::strict(file),
+        Mode::Default => Run::compatible(file),
+    };
+    command = command
+        .seconds(WATCHDOG_SECONDS)
+        .arg("-d")
+        .arg(run.provider.device);
+    if let Some(socket) = socket {
+        command = command.env("VIPL_AGENT", socket);
+    }
+    if let Some(dir) = plugins {
+        command = command.env("VIPL_PLUGIN_PATH", dir);
+    }
+    for (name, value) in run.provider.ways[run.way].env.iter().chain(run.entry.env) {
+        command = command.env(name, *value);
+    }
+    if run.form == Some(Form::One) {
+        command = command.arg("-1");
+    }
+    if let Some(level) = run.level {
+        command = command.arg("-l").arg(level.name());
+    }
+    for text in run.entry.allow {
+        command = command.allow(text);
+    }
+    for argument in run.entry.arguments {
+        command = command.arg(argument);
+    }
+    command
+}
+
+/// Compiles the programs of these runs, `jobs` at a time.
+pub(crate) fn compile(runs: &[Planned], jobs: usize) {
+    library_dir();
+    let names: Vec<&str> = runs
+        .iter()
+        .map(|run| run.entry.program)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    in_parallel(&names, jobs, |name| {
+        program(name);
+    });
+}
+
+/// Calls `work` for each item, `jobs` at a time, in order of the list.
+fn in_parallel<T: Sync>(items: &[T], jobs: usize, work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(item);
+                }
+            });
+        }
+    });
+}
+
+/// Runs all, `jobs` at a time, then those that failed once more. `plugins` finds the path of a provider.
+pub(crate) fn all(
+    runs: &[Planned],
+    jobs: usize,
+    plugins: impl Fn(&str) -> PluginPath + Sync,
+) -> Vec<Outcome> {
+    let done: Mutex<Vec<(Outcome, Option<String>)>> = Mutex::new(Vec::new());
+    in_parallel(runs, jobs, |run| {
+        let (outcome, failure) = attempt(run, &plugins(run.provider.name));
+        let verdict = if failure.is_some() {
+            "FAILED, once more later"
+        } else {
+            "ok"
+        };
+        println!(
+            "run {run} ... {verdict} ({:.1} s)",
+            outcome.time.as_secs_f64()
+        );
+        done.lock()
+            .expect("no thread panics")
+            .push((outcome, failure));
+    });
+    let done = done.into_inner().expect("no thread panics");
+    done.into_iter()
+        .map(|(outcome, first)| match first {
+            None => outcome,
+            Some(first) => again(&outcome.run, first, &plugins(outcome.run.provider.name)),
+        })
+        .collect()
+}
+
+/// The second attempt.
+fn again(run: &Planned, first: String, plugins: &PluginPath) -> Outcome {
+    let (mut outcome, second) = attempt(run, plugins);
+    println!(
+        "run {run} ... {} the second time",
+        if second.is_some() { "FAILED" } else { "ok" }
+    );
+    match second {
+        Some(second) => outcome.failure = Some(second),
+        None => outcome.unstable = Some(first),
+    }
+    outcome
+}
+
+/// Runs a test of the crate `vipl-ctest`; gives the reason of a skip, or the failure.
+pub(crate) fn rust_test(test: &RustTest) -> Result<Option<String>, String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args([
+        "test",
+        "--quiet",
+        "--package",
+        "vipl-ctest",
+        "--test",
+        test.file,
+    ]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    cargo.args(["--", "--exact", "--show-output", test.name]);
+    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() || !text.contains("1 passed") {
+        return Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(text
+        .lines()
+        .find_map(|line| line.strip_prefix("SKIP "))
+        .map(str::to_owned))
+}
