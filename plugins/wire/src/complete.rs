@@ -102,6 +102,7 @@ impl Connection {
         }
         if sender.retry_at_ns <= now_ns {
             sender.inflight.lose_first();
+            sender.overdue = true;
             sender.pace.timed_out();
             sender.rtt.back_off();
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
@@ -152,6 +153,21 @@ impl Connection {
         let status = match first.stage {
             Stage::Failed(status) => status,
             _ => error | opcode(first.operation),
+        };
+        if env.complete_send(status) {
+            Cause::Told
+        } else {
+            self.broken(env);
+            LOST
+        }
+    }
+
+    /// The same for a descriptor that is posted and was never begun.
+    #[cold]
+    pub(crate) fn fail_unsent<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
+        let status = match env.outgoing(env.sends_completed()) {
+            Ok(outgoing) => error | opcode(outgoing.operation),
+            Err(status) => status,
         };
         if env.complete_send(status) {
             Cause::Told

@@ -106,9 +106,16 @@ impl Connection {
     #[cold]
     pub(crate) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
         let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);
-        let mut cause = self.fail_first(VIP_STATUS_TRANSPORT_ERROR, env);
+        let transport = VIP_STATUS_TRANSPORT_ERROR;
+        let idle = self.sender.operations.is_empty();
+        let mut cause = if idle && env.sends_posted() != env.sends_completed() {
+            self.fail_unsent(transport, env)
+        } else {
+            self.fail_first(transport, env)
+        };
         let mut opcode = 0;
-        if cause == LOST && !self.sender.serving.is_empty() {
+        let answering = !self.sender.serving.is_empty() || self.sender.inflight.has_answer();
+        if cause == LOST && answering {
             cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT);
             opcode = VIP_STATUS_OP_RDMA_READ;
         } else if cause == LOST && self.receiver.writing.is_some() {

@@ -122,6 +122,13 @@ impl Inflight {
         self.lost > 0
     }
 
+    /// Whether a part of an answer to an RDMA Read has not arrived yet.
+    pub(crate) fn has_answer(&self) -> bool {
+        let answer =
+            |f: &Flight| f.state != State::Arrived && matches!(f.load, Load::Answer { .. });
+        self.flights.iter().any(answer)
+    }
+
     /// A new frame has been sent.
     #[inline(always)]
     pub(crate) fn push(&mut self, load: Load, now_ns: u64) {

@@ -12,6 +12,8 @@ const LEAST: u32 = 4;
 pub(crate) const MOST: u32 = 256;
 /// Frames that leave together although they are spaced out.
 const BURST: u64 = 8;
+/// Longest time between two frames that are spaced out.
+const GAP_MAX_NS: u64 = 2_000_000;
 /// Frames over which losses are counted, at least.
 const ROUND_MIN: u32 = 64;
 /// One in so many may be lost.
@@ -99,13 +101,15 @@ impl Pace {
     #[inline(always)]
     pub(crate) fn sent(&mut self, now_ns: u64, rtt_ns: u64) {
         if self.careful {
-            self.next_ns = self.next_ns.max(now_ns) + self.gap_ns(rtt_ns);
+            let gap = self.gap_ns(rtt_ns);
+            // Frames that leave whatever the pace says must not put off the others for ever.
+            self.next_ns = self.next_ns.clamp(now_ns, now_ns + BURST * gap) + gap;
         }
     }
 
     /// A quarter faster than the window asks for, so that the window stays the limit.
     fn gap_ns(&self, rtt_ns: u64) -> u64 {
-        rtt_ns * 4 / 5 / u64::from(self.window)
+        (rtt_ns * 4 / 5 / u64::from(self.window)).min(GAP_MAX_NS)
     }
 }
 

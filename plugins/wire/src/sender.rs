@@ -93,6 +93,8 @@ pub(crate) struct Sender {
     /// Nothing new is sent: an error waits for its turn.
     pub(crate) halted: bool,
     pub(crate) retry_at_ns: u64,
+    /// A wait has been in vain, and nothing was sent again since.
+    pub(crate) overdue: bool,
     pace_at_ns: u64,
     /// RDMA Reads of the partner that this side answers.
     pub(crate) serving: VecDeque<Serving>,
@@ -115,6 +117,7 @@ impl Sender {
             window: u32::from(WINDOW),
             halted: false,
             retry_at_ns: NEVER,
+            overdue: false,
             pace_at_ns: NEVER,
             serving: VecDeque::new(),
             answered_last: false,
@@ -182,6 +185,10 @@ impl Connection {
     fn send_one<E: Env>(&mut self, env: &mut E) -> Step {
         let sender = &mut self.sender;
         sender.pace_at_ns = NEVER;
+        if sender.overdue && sender.inflight.has_lost() {
+            // Whatever the window says: what is under way may all be lost.
+            return self.send_again(env);
+        }
         if sender.inflight.under_way() >= sender.pace.window() {
             return Step::Idle;
         }

@@ -1,0 +1,368 @@
+//! One host: its memory, its regions, the two queues of its VI. It checks what the engine does to it: no
+//! byte outside a region that permits it, no descriptor completed twice or out of turn, nothing touched
+//! after the end.
+
+use vipl_abi::*;
+use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
+
+/// What lies between areas, and must stay.
+const BETWEEN: u8 = 0xC5;
+/// What a receive buffer holds before.
+pub const UNTOUCHED: u8 = 0xEE;
+const GAP: usize = 24;
+
+/// A registered piece of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    pub at: usize,
+    pub bytes: usize,
+    pub handle: u32,
+    pub rdma_write: bool,
+    pub rdma_read: bool,
+    pub gone: bool,
+}
+
+/// A data segment: area and range within the memory.
+pub type Segment = (u32, usize, usize);
+
+/// A posted descriptor of the send queue.
+#[derive(Clone, Debug)]
+pub struct Send {
+    pub operation: Operation,
+    pub segments: Vec<Segment>,
+    pub immediate: u32,
+    pub flagged: bool,
+    pub fenced: bool,
+    pub remote: (u64, u32),
+    /// What the check of the descriptor says, if it is faulty.
+    pub fault: Option<u32>,
+    pub status: Option<u32>,
+}
+
+/// A posted receive descriptor.
+#[derive(Clone, Debug)]
+pub struct Recv {
+    pub segments: Vec<Segment>,
+    pub fault: Option<u32>,
+    /// Its own memory has gone.
+    pub gone: bool,
+    pub result: Option<(u32, u32, u32)>,
+}
+
+#[derive(Default)]
+pub struct Host {
+    pub memory: Vec<u8>,
+    pub areas: Vec<Area>,
+    pub sends: Vec<Send>,
+    pub recvs: Vec<Recv>,
+    pub sends_done: usize,
+    pub recvs_done: usize,
+    /// Number of the first descriptor, so that numbers wrap.
+    pub base: u32,
+    pub raised: Vec<(u32, u32)>,
+    pub failed: Option<(Cause, u32)>,
+    pub rdma_write: bool,
+    pub rdma_read: bool,
+    /// Frames that have left.
+    pub out: Vec<Vec<u8>>,
+    /// Frames that the device takes before it is full.
+    pub room: usize,
+    pub mtu: usize,
+    /// RDMA Writes under way: where, and which bytes have been written.
+    covered: Vec<(u64, Vec<bool>)>,
+}
+
+impl Host {
+    pub fn new(mtu: usize, base: u32) -> Host {
+        Host {
+            mtu,
+            base,
+            room: usize::MAX,
+            rdma_write: true,
+            rdma_read: true,
+            memory: vec![BETWEEN; GAP],
+            ..Host::default()
+        }
+    }
+
+    /// A fresh area, filled with one byte.
+    pub fn area(&mut self, bytes: usize, fill: u8) -> Area {
+        let at = self.memory.len();
+        self.memory.resize(at + bytes, fill);
+        self.memory.resize(at + bytes + GAP, BETWEEN);
+        let area = Area {
+            at,
+            bytes,
+            handle: self.areas.len() as u32 + 1,
+            rdma_write: true,
+            rdma_read: true,
+            gone: false,
+        };
+        self.areas.push(area);
+        area
+    }
+
+    pub fn bytes(&self, area: &Area) -> &[u8] {
+        &self.memory[area.at..area.at + area.bytes]
+    }
+
+    /// Everything between the areas is as it was.
+    pub fn check_gaps(&self) {
+        let mut at = 0;
+        for area in &self.areas {
+            let gap = &self.memory[at..area.at];
+            assert!(
+                gap.iter().all(|byte| *byte == BETWEEN),
+                "bytes before {area:?}"
+            );
+            at = area.at + area.bytes;
+        }
+        assert!(self.memory[at..].iter().all(|byte| *byte == BETWEEN));
+    }
+
+    fn alive(&self) {
+        assert!(self.failed.is_none(), "touched after the end");
+    }
+
+    fn permitted(&self, segment: &Segment) -> bool {
+        let (handle, at, bytes) = *segment;
+        bytes == 0
+            || self
+                .areas
+                .get(handle.wrapping_sub(1) as usize)
+                .is_some_and(|area| {
+                    !area.gone && at >= area.at && at + bytes <= area.at + area.bytes
+                })
+    }
+
+    /// The target's check of a whole range.
+    fn target(&self, range: &Remote, write: bool) -> Result<usize, Fault> {
+        let area = self
+            .areas
+            .get(range.handle.wrapping_sub(1) as usize)
+            .ok_or(Fault)?;
+        let (first, end) = (area.at as u64, (area.at + area.bytes) as u64);
+        let inside = range.address >= first
+            && range.address <= end
+            && u64::from(range.length) <= end - range.address;
+        let admitted = if write {
+            self.rdma_write && area.rdma_write
+        } else {
+            self.rdma_read && area.rdma_read
+        };
+        if inside && admitted && !area.gone {
+            Ok(range.address as usize)
+        } else {
+            Err(Fault)
+        }
+    }
+
+    /// The last eight bytes of an RDMA Write come after all others.
+    fn cover(&mut self, range: &Remote, offset: usize, bytes: usize) {
+        let total = range.length as usize;
+        let place = match self.covered.iter().position(|(at, _)| *at == range.address) {
+            Some(place) => place,
+            None => {
+                self.covered.push((range.address, vec![false; total]));
+                self.covered.len() - 1
+            }
+        };
+        let map = &mut self.covered[place].1;
+        map[offset..offset + bytes].fill(true);
+        if offset + bytes + 8 > total {
+            let others = &map[..total.saturating_sub(8)];
+            assert!(
+                others.iter().all(|done| *done),
+                "the end of an RDMA Write came too early"
+            );
+        }
+    }
+}
+
+fn walk(
+    segments: &[Segment],
+    offset: u32,
+    bytes: usize,
+    mut each: impl FnMut(usize, usize, usize),
+) {
+    let (mut skip, mut left, mut done) = (offset as usize, bytes, 0);
+    for (_, at, length) in segments {
+        if skip >= *length {
+            skip -= length;
+            continue;
+        }
+        let piece = (length - skip).min(left);
+        each(at + skip, done, piece);
+        done += piece;
+        left -= piece;
+        skip = 0;
+        if left == 0 {
+            return;
+        }
+    }
+    assert_eq!(left, 0, "more bytes than the segments have");
+}
+
+impl Link for Host {
+    type Frame = Vec<u8>;
+
+    fn frame(&mut self) -> Option<Vec<u8>> {
+        // Not zeroed: what the engine leaves in a frame must not matter.
+        (self.out.len() < self.room).then(|| vec![0xDB; self.mtu])
+    }
+
+    fn transmit(&mut self, mut frame: Vec<u8>, bytes: usize) {
+        assert!(
+            bytes <= self.mtu,
+            "{bytes} bytes on a link for {}",
+            self.mtu
+        );
+        frame.truncate(bytes);
+        self.out.push(frame);
+    }
+}
+
+impl Env for Host {
+    type Segments = Vec<Segment>;
+
+    fn sends_posted(&self) -> u32 {
+        self.base.wrapping_add(self.sends.len() as u32)
+    }
+
+    fn sends_completed(&self) -> u32 {
+        self.base.wrapping_add(self.sends_done as u32)
+    }
+
+    fn receives_posted(&self) -> u32 {
+        self.base.wrapping_add(self.recvs.len() as u32)
+    }
+
+    fn receives_completed(&self) -> u32 {
+        self.base.wrapping_add(self.recvs_done as u32)
+    }
+
+    fn outgoing(&mut self, number: u32) -> Result<Outgoing<Vec<Segment>>, u32> {
+        self.alive();
+        let place = number.wrapping_sub(self.base) as usize;
+        assert!(
+            (self.sends_done..self.sends.len()).contains(&place),
+            "send {place}"
+        );
+        let send = &self.sends[place];
+        let opcode = match send.operation {
+            Operation::Send => VIP_STATUS_OP_SEND,
+            Operation::Write => VIP_STATUS_OP_RDMA_WRITE,
+            Operation::Read => VIP_STATUS_OP_RDMA_READ,
+        };
+        if let Some(fault) = send.fault {
+            return Err(fault | opcode);
+        }
+        if !send.segments.iter().all(|segment| self.permitted(segment)) {
+            return Err(VIP_STATUS_PROTECTION_ERROR | opcode);
+        }
+        Ok(Outgoing {
+            operation: send.operation,
+            length: send
+                .segments
+                .iter()
+                .map(|(_, _, bytes)| *bytes as u32)
+                .sum(),
+            immediate: send.immediate,
+            flagged: send.flagged,
+            fenced: send.fenced,
+            address: send.remote.0,
+            handle: send.remote.1,
+            segments: send.segments.clone(),
+        })
+    }
+
+    fn incoming(&mut self, number: u32, data: bool) -> Result<Incoming<Vec<Segment>>, u32> {
+        self.alive();
+        let place = number.wrapping_sub(self.base) as usize;
+        assert!(
+            (self.recvs_done..self.recvs.len()).contains(&place),
+            "receive {place}"
+        );
+        let recv = &self.recvs[place];
+        if let Some(fault) = recv.fault {
+            return Err(fault);
+        }
+        if data && !recv.segments.iter().all(|segment| self.permitted(segment)) {
+            return Err(VIP_STATUS_PROTECTION_ERROR);
+        }
+        Ok(Incoming {
+            capacity: recv
+                .segments
+                .iter()
+                .map(|(_, _, bytes)| *bytes as u64)
+                .sum(),
+            segments: recv.segments.clone(),
+        })
+    }
+
+    fn gather(&mut self, from: &Vec<Segment>, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let memory = &self.memory;
+        walk(from, offset, out.len(), |at, done, bytes| {
+            out[done..done + bytes].copy_from_slice(&memory[at..at + bytes]);
+        });
+        Ok(())
+    }
+
+    fn scatter(&mut self, to: &Vec<Segment>, offset: u32, data: &[u8]) -> Result<(), Fault> {
+        self.alive();
+        let memory = &mut self.memory;
+        walk(to, offset, data.len(), |at, done, bytes| {
+            memory[at..at + bytes].copy_from_slice(&data[done..done + bytes]);
+        });
+        Ok(())
+    }
+
+    fn place(&mut self, range: &Remote, offset: u32, data: &[u8]) -> Result<(), Fault> {
+        self.alive();
+        let at = self.target(range, true)? + offset as usize;
+        assert!(u64::from(offset) + data.len() as u64 <= u64::from(range.length));
+        self.cover(range, offset as usize, data.len());
+        self.memory[at..at + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let at = self.target(range, false)? + offset as usize;
+        assert!(u64::from(offset) + out.len() as u64 <= u64::from(range.length));
+        out.copy_from_slice(&self.memory[at..at + out.len()]);
+        Ok(())
+    }
+
+    fn complete_send(&mut self, status: u32) -> bool {
+        self.alive();
+        let send = &mut self.sends[self.sends_done];
+        assert_eq!(send.status, None);
+        send.status = Some(status);
+        self.sends_done += 1;
+        true
+    }
+
+    fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool {
+        self.alive();
+        let recv = &mut self.recvs[self.recvs_done];
+        assert_eq!(recv.result, None);
+        if recv.gone {
+            let code = VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as u32;
+            self.failed = Some((Cause::Async(code), VIP_STATUS_OP_RECEIVE));
+            return false;
+        }
+        recv.result = Some((status, length, immediate));
+        self.recvs_done += 1;
+        true
+    }
+
+    fn raise(&mut self, code: u32, opcode: u32) {
+        self.alive();
+        self.raised.push((code, opcode));
+    }
+
+    fn fail(&mut self, cause: Cause, opcode: u32) {
+        self.alive();
+        self.failed = Some((cause, opcode));
+    }
+}

@@ -1,0 +1,103 @@
+//! The network between the two hosts: what becomes of a frame.
+
+use super::Rng;
+
+/// What the network does to frames; parts of a thousand and nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    pub latency_ns: u64,
+    pub jitter_ns: u64,
+    pub loss: u64,
+    pub duplication: u64,
+    pub reordering: u64,
+    pub corruption: u64,
+    /// Bytes in a microsecond; 0: no limit.
+    pub rate: u64,
+    /// Bytes that wait for the line before frames are dropped.
+    pub queue: u64,
+    /// Nothing arrives between these times.
+    pub cut: Option<(u64, u64)>,
+}
+
+impl Faults {
+    pub const NONE: Faults = Faults {
+        latency_ns: 20_000,
+        jitter_ns: 0,
+        loss: 0,
+        duplication: 0,
+        reordering: 0,
+        corruption: 0,
+        rate: 0,
+        queue: 0,
+        cut: None,
+    };
+}
+
+/// One direction.
+pub struct Line {
+    pub faults: Faults,
+    free_ns: u64,
+    last_ns: u64,
+    pub frames: u64,
+    pub lost: u64,
+}
+
+impl Line {
+    pub fn new(faults: Faults) -> Line {
+        Line {
+            faults,
+            free_ns: 0,
+            last_ns: 0,
+            frames: 0,
+            lost: 0,
+        }
+    }
+
+    /// When and how a frame arrives: not at all, once or twice.
+    pub fn carry(&mut self, mut frame: Vec<u8>, now: u64, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
+        let faults = self.faults;
+        self.frames += 1;
+        let cut = faults
+            .cut
+            .is_some_and(|(from, to)| (from..to).contains(&now));
+        if cut || rng.permille(faults.loss) {
+            self.lost += 1;
+            return Vec::new();
+        }
+        let mut start = now;
+        if faults.rate > 0 {
+            start = now.max(self.free_ns);
+            if (start - now) * faults.rate / 1000 > faults.queue {
+                self.lost += 1;
+                return Vec::new();
+            }
+            start += frame.len() as u64 * 1000 / faults.rate;
+            self.free_ns = start;
+        }
+        let mut at = start + faults.latency_ns + rng.below(faults.jitter_ns + 1);
+        if rng.permille(faults.reordering) {
+            at += rng.between(1, 3 * faults.latency_ns);
+        } else {
+            // Jitter alone keeps the order.
+            at = at.max(self.last_ns);
+            self.last_ns = at;
+        }
+        if rng.permille(faults.corruption) {
+            self.lost += 1;
+            for _ in 0..rng.between(1, 4) {
+                let bit = rng.below(8 * frame.len() as u64) as usize;
+                frame[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        // Short frames are padded by the link.
+        if frame.len() < 46 {
+            frame.resize(46, 0);
+        }
+        let mut arrivals = Vec::new();
+        if rng.permille(faults.duplication) {
+            arrivals.push((at + rng.below(2 * faults.latency_ns), frame.clone()));
+        }
+        arrivals.push((at, frame));
+        arrivals
+    }
+}

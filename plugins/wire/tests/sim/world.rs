@@ -1,0 +1,253 @@
+//! Two hosts, two connections, two lines and a clock.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use vipl_wire::{Closing, Config, Connection, Level, Reason};
+
+use super::Rng;
+use super::host::Host;
+use super::network::{Faults, Line};
+
+/// One side.
+pub struct Side {
+    pub host: Host,
+    pub connection: Option<Connection>,
+    pub closing: Option<Closing>,
+    /// The process has died without a word.
+    pub crashed: bool,
+    inbox: Vec<Vec<u8>>,
+    polling: bool,
+    /// Frames sent again, by connections that have ended.
+    pub sent_again: u64,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrive(usize, Vec<u8>),
+    Poll(usize),
+    Timer(usize),
+}
+
+pub struct World {
+    pub now: u64,
+    pub rng: Rng,
+    pub sides: [Side; 2],
+    pub lines: [Line; 2],
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    count: u64,
+    /// How long a host takes to look after its device.
+    pub poll_ns: u64,
+    /// Frames that a device takes at once.
+    pub room: usize,
+    /// Every frame that was sent, for tests that want them.
+    pub log: Option<Vec<(usize, Vec<u8>)>>,
+}
+
+pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Config {
+    Config {
+        key,
+        side,
+        level,
+        mtu,
+        max_transfer: 1 << 20,
+        own_vi: 10 + side,
+        partner_vi: 11 - side,
+        own_endpoint: 100 + side as u16,
+        partner_endpoint: 101 - side as u16,
+        carry_immediate: false,
+        ack_delay_ns: 20_000,
+        now_ns,
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, level: Level, mtu: u16, faults: Faults) -> World {
+        let mut rng = Rng::new(seed);
+        // Sequence and descriptor numbers wrap soon in some worlds.
+        let wrap = if rng.permille(500) {
+            0xFFFF_FFC0_FFFF_FFE0
+        } else {
+            0
+        };
+        let key = rng.next() | wrap;
+        let start = rng.below(1 << 40);
+        let base = if wrap == 0 { 0 } else { u32::MAX - 20 };
+        let side = |number: u32| Side {
+            host: Host::new(usize::from(mtu), base),
+            connection: Some(Connection::new(&config(number, key, level, mtu, start))),
+            closing: None,
+            crashed: false,
+            inbox: Vec::new(),
+            polling: false,
+            sent_again: 0,
+        };
+        World {
+            now: start,
+            sides: [side(0), side(1)],
+            lines: [Line::new(faults), Line::new(faults)],
+            events: BinaryHeap::new(),
+            count: 0,
+            poll_ns: rng.between(0, 10_000),
+            room: usize::MAX,
+            log: None,
+            rng,
+        }
+    }
+
+    fn push(&mut self, at: u64, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, event)));
+    }
+
+    /// Calls the engine of a side, then carries away what it has sent and sets the clock for it.
+    pub fn call(&mut self, side: usize, act: impl FnOnce(&mut Connection, u64, &mut Host)) {
+        let now = self.now;
+        let s = &mut self.sides[side];
+        s.host.room = self.room;
+        if let Some(connection) = &mut s.connection {
+            act(connection, now, &mut s.host);
+        }
+        self.settle(side);
+    }
+
+    fn settle(&mut self, side: usize) {
+        let s = &mut self.sides[side];
+        let mut deadline = u64::MAX;
+        let mut blocked = false;
+        if let Some(connection) = &s.connection {
+            deadline = connection.deadline();
+            blocked = connection.is_blocked();
+        }
+        if let Some(closing) = &s.closing {
+            deadline = deadline.min(closing.deadline());
+        }
+        let frames = std::mem::take(&mut s.host.out);
+        for frame in frames {
+            if let Some(log) = &mut self.log {
+                log.push((side, frame.clone()));
+            }
+            for (at, frame) in self.lines[side].carry(frame, self.now, &mut self.rng) {
+                self.push(at, Event::Arrive(1 - side, frame));
+            }
+        }
+        if deadline != u64::MAX {
+            // A timer is never exact.
+            let at = deadline.max(self.now) + 1 + self.rng.below(1000);
+            self.push(at, Event::Timer(side));
+        }
+        if blocked {
+            self.push(self.now + 5_000, Event::Poll(side));
+        }
+    }
+
+    /// The doorbell.
+    pub fn posted(&mut self, side: usize) {
+        self.call(side, |connection, now, host| connection.posted(now, host));
+    }
+
+    /// VipDisconnect.
+    pub fn close(&mut self, side: usize, reason: Reason) {
+        let now = self.now;
+        let s = &mut self.sides[side];
+        s.host.room = usize::MAX;
+        if let Some(connection) = s.connection.take() {
+            s.sent_again += connection.stats().sent_again;
+            s.closing = Some(connection.close(reason, now, &mut s.host));
+        }
+        self.settle(side);
+    }
+
+    fn poll(&mut self, side: usize) {
+        let s = &mut self.sides[side];
+        s.polling = false;
+        let frames = std::mem::take(&mut s.inbox);
+        if s.crashed {
+            return;
+        }
+        if let Some(closing) = &mut s.closing {
+            s.host.room = usize::MAX;
+            for frame in &frames {
+                closing.received(frame, &mut s.host);
+            }
+            return self.settle(side);
+        }
+        self.call(side, |connection, now, host| {
+            for frame in &frames {
+                connection.received(frame, now, host);
+            }
+            connection.flush(now, host);
+        });
+    }
+
+    /// Runs the next event, if it comes before `until`. False: there is none.
+    pub fn step(&mut self, until: u64) -> bool {
+        match self.events.peek() {
+            Some(Reverse((at, _, _))) if *at < until => {}
+            _ => {
+                self.now = self.now.max(until);
+                return false;
+            }
+        }
+        let Some(Reverse((at, _, event))) = self.events.pop() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        match event {
+            Event::Arrive(side, frame) => {
+                self.sides[side].inbox.push(frame);
+                if !self.sides[side].polling {
+                    self.sides[side].polling = true;
+                    self.push(self.now + self.poll_ns, Event::Poll(side));
+                }
+            }
+            Event::Poll(side) => self.poll(side),
+            Event::Timer(side) => self.timer(side),
+        }
+        true
+    }
+
+    fn timer(&mut self, side: usize) {
+        let now = self.now;
+        let s = &mut self.sides[side];
+        if s.crashed {
+            return;
+        }
+        if let Some(closing) = &mut s.closing {
+            if closing.deadline() <= now {
+                s.host.room = usize::MAX;
+                closing.timeout(now, &mut s.host);
+                self.settle(side);
+            }
+        } else if s.connection.as_ref().is_some_and(|c| c.deadline() <= now) {
+            self.call(side, |connection, now, host| connection.timeout(now, host));
+        }
+    }
+
+    /// Runs until something is so, or for at most so long. Gives whether it is so.
+    pub fn until(&mut self, most_ns: u64, mut so: impl FnMut(&World) -> bool) -> bool {
+        let end = self.now + most_ns;
+        // A world that does not come to rest would run for ever.
+        for _ in 0..5_000_000 {
+            if so(self) {
+                return true;
+            }
+            if !self.step(end) {
+                return so(self);
+            }
+        }
+        panic!("the two sides do not come to rest");
+    }
+
+    pub fn run(&mut self, ns: u64) {
+        self.until(ns, |_| false);
+    }
+
+    pub fn sent_again(&self) -> u64 {
+        let open = |side: &Side| side.connection.as_ref().map_or(0, |c| c.stats().sent_again);
+        self.sides
+            .iter()
+            .map(|side| side.sent_again + open(side))
+            .sum()
+    }
+}
