@@ -102,13 +102,13 @@ fn run(seed: u64) -> Outcome {
                 Story::Faults => {}
             }
         }
-        for side in 0..2 {
+        for (side, script) in scripts.iter_mut().enumerate() {
             let silent = world.sides[side].crashed || world.sides[side].closing.is_some();
             if silent || world.sides[side].host.failed.is_some() {
                 continue;
             }
             for _ in 0..rng.below(12) {
-                scripts[side].post(&mut world, side, level);
+                script.post(&mut world, side, level);
                 if rng.permille(700) {
                     world.posted(side);
                 }

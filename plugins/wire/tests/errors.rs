@@ -1,0 +1,657 @@
+//! The error table of spec §6.4 on the three levels: what each side's descriptors, asynchronous errors and
+//! states say. Side 1 does something, side 0 is ready for it or not.
+
+mod sim;
+
+use sim::host::{Recv, Send, UNTOUCHED};
+use sim::network::Faults;
+use sim::world::World;
+use vipl_abi::*;
+use vipl_wire::{Cause, Level, Operation, Reason};
+
+const SECOND: u64 = 1_000_000_000;
+const EMPTY: u32 = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
+const RDMAW_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
+const RDMAR_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32;
+const COMP_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as u32;
+const LOST: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);
+const LEVELS: [Level; 3] = [Level::Unreliable, Level::Delivery, Level::Reception];
+
+/// What side 0 has prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Good,
+    Nothing,
+    Small,
+    RecvFault(u32),
+    RecvGone,
+    RegionClosed,
+    RegionShort,
+    RegionUnknown,
+    ViClosed,
+    RegionClosedNothing,
+}
+
+/// What the two sides find on one level: the bits of the send and of the receive (`None`: not used), and
+/// how each connection ended (`None`: it lives). `raised`: an asynchronous error that breaks nothing.
+struct Outcome {
+    send: u32,
+    recv: Option<u32>,
+    raised: Option<u32>,
+    sender: Option<Cause>,
+    receiver: Option<Cause>,
+}
+
+fn outcome(
+    send: u32,
+    recv: Option<u32>,
+    raised: Option<u32>,
+    sender: Option<Cause>,
+    receiver: Option<Cause>,
+) -> Outcome {
+    Outcome {
+        send,
+        recv,
+        raised,
+        sender,
+        receiver,
+    }
+}
+
+fn own_fault(bits: u32) -> [Outcome; 3] {
+    let dies = || outcome(bits, None, None, Some(Cause::Told), Some(LOST));
+    [outcome(bits, None, None, None, None), dies(), dies()]
+}
+
+/// E6 to E8 and E11: the receiver's descriptor or an asynchronous error tells there; the send tells here.
+fn receive_fault(bits: Option<u32>) -> [Outcome; 3] {
+    let cause = if bits.is_some() {
+        Cause::Told
+    } else {
+        Cause::Async(EMPTY)
+    };
+    let raised = bits.is_none().then_some(EMPTY);
+    let dies = |send| outcome(send, bits, None, Some(Cause::Told), Some(cause));
+    [
+        outcome(0, bits, raised, None, None),
+        dies(VIP_STATUS_TRANSPORT_ERROR),
+        dies(VIP_STATUS_REMOTE_DESC_ERROR),
+    ]
+}
+
+fn write_fault(bits: Option<u32>) -> [Outcome; 3] {
+    let cause = if bits.is_some() {
+        Cause::Told
+    } else {
+        Cause::Async(RDMAW_PROT)
+    };
+    let raised = bits.is_none().then_some(RDMAW_PROT);
+    let dies = || {
+        outcome(
+            VIP_STATUS_RDMA_PROT_ERROR,
+            bits,
+            None,
+            Some(Cause::Told),
+            Some(cause),
+        )
+    };
+    [outcome(0, bits, raised, None, None), dies(), dies()]
+}
+
+fn read_fault() -> [Outcome; 3] {
+    let dies = || {
+        let (told, refused) = (Some(Cause::Told), Some(Cause::Async(RDMAR_PROT)));
+        outcome(VIP_STATUS_RDMA_PROT_ERROR, None, None, told, refused)
+    };
+    // The descriptor's walker finds an RDMA Read on an Unreliable VI malformed.
+    [outcome(0, None, None, None, None), dies(), dies()]
+}
+
+struct Row {
+    name: &'static str,
+    operation: Operation,
+    bytes: usize,
+    flagged: bool,
+    fault: Option<u32>,
+    target: Target,
+    outcomes: [Outcome; 3],
+}
+
+fn rows() -> Vec<Row> {
+    use Operation::*;
+    let row = |name, operation, bytes, flagged, fault, target, outcomes| Row {
+        name,
+        operation,
+        bytes,
+        flagged,
+        fault,
+        target,
+        outcomes,
+    };
+    let (format, length) = (VIP_STATUS_FORMAT_ERROR, VIP_STATUS_LENGTH_ERROR);
+    let (protection, refused) = (VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_RDMA_PROT_ERROR);
+    let good = Target::Good;
+    let mut rows = vec![
+        row(
+            "E1",
+            Send,
+            100,
+            false,
+            Some(format),
+            good,
+            own_fault(format),
+        ),
+        row(
+            "E2",
+            Send,
+            100,
+            false,
+            Some(protection),
+            good,
+            own_fault(protection),
+        ),
+        row(
+            "E3",
+            Write,
+            100,
+            false,
+            Some(length),
+            good,
+            own_fault(length),
+        ),
+    ];
+    for bytes in [100, 6000] {
+        let fault = Target::RecvFault(format);
+        let unregistered = Target::RecvFault(protection);
+        rows.extend([
+            row(
+                "E6",
+                Send,
+                bytes,
+                false,
+                None,
+                Target::Nothing,
+                receive_fault(None),
+            ),
+            row(
+                "E7",
+                Send,
+                bytes,
+                false,
+                None,
+                Target::Small,
+                receive_fault(Some(length)),
+            ),
+            row(
+                "E8",
+                Send,
+                bytes,
+                true,
+                None,
+                fault,
+                receive_fault(Some(format)),
+            ),
+            row(
+                "E8",
+                Send,
+                bytes,
+                false,
+                None,
+                unregistered,
+                receive_fault(Some(protection)),
+            ),
+            row(
+                "E11",
+                Write,
+                bytes,
+                true,
+                None,
+                Target::Nothing,
+                receive_fault(None),
+            ),
+            row(
+                "E8 RDMA",
+                Write,
+                bytes,
+                true,
+                None,
+                fault,
+                receive_fault(Some(format)),
+            ),
+        ]);
+        for target in [
+            Target::RegionClosed,
+            Target::RegionShort,
+            Target::RegionUnknown,
+            Target::ViClosed,
+        ] {
+            rows.extend([
+                row("E9", Write, bytes, false, None, target, write_fault(None)),
+                row(
+                    "E10",
+                    Write,
+                    bytes,
+                    true,
+                    None,
+                    target,
+                    write_fault(Some(refused)),
+                ),
+                row("E13", Read, bytes, false, None, target, read_fault()),
+            ]);
+        }
+        let closed = Target::RegionClosedNothing;
+        rows.push(row(
+            "E10 empty",
+            Write,
+            bytes,
+            true,
+            None,
+            closed,
+            write_fault(None),
+        ));
+        let gone = || outcome(0, None, None, Some(LOST), Some(Cause::Async(COMP_PROT)));
+        let dies = [gone(), gone(), gone()];
+        rows.push(row("E16", Send, bytes, false, None, Target::RecvGone, dies));
+    }
+    rows
+}
+
+fn check(row: &Row, level: Level, expected: &Outcome) {
+    let name = format!(
+        "{} of {} bytes on {level:?}, {:?}",
+        row.name, row.bytes, row.target
+    );
+    let mut world = World::new(row.bytes as u64, level, 1500, Faults::NONE);
+    let (mut remote, target) = ((0, 0), row.target);
+    let buffer = world.sides[0]
+        .host
+        .area(if target == Target::Small { 50 } else { 8192 }, UNTOUCHED);
+    let region = world.sides[0].host.area(row.bytes, UNTOUCHED);
+    {
+        let host = &mut world.sides[0].host;
+        let nothing = matches!(target, Target::Nothing | Target::RegionClosedNothing);
+        if !nothing {
+            host.recvs.push(Recv {
+                segments: vec![(buffer.handle, buffer.at, buffer.bytes)],
+                fault: match target {
+                    Target::RecvFault(bits) => Some(bits),
+                    _ => None,
+                },
+                gone: target == Target::RecvGone,
+                result: None,
+            });
+        }
+        if row.operation != Operation::Send {
+            remote = (region.at as u64, region.handle);
+        }
+        let place = region.handle as usize - 1;
+        match target {
+            Target::RegionClosed | Target::RegionClosedNothing => {
+                (host.areas[place].rdma_write, host.areas[place].rdma_read) = (false, false);
+            }
+            Target::RegionShort => remote.0 += 1,
+            Target::RegionUnknown => host.areas[place].gone = true,
+            Target::ViClosed => (host.rdma_write, host.rdma_read) = (false, false),
+            _ => {}
+        }
+    }
+    let local = world.sides[1].host.area(row.bytes, 7);
+    let post = |world: &mut World, operation, remote, flagged, fault| {
+        world.sides[1].host.sends.push(Send {
+            operation,
+            segments: vec![(local.handle, local.at, local.bytes)],
+            immediate: 4711,
+            flagged,
+            fenced: false,
+            remote,
+            fault,
+            status: None,
+        });
+    };
+    post(&mut world, row.operation, remote, row.flagged, row.fault);
+    // One more that must have no effect once the connection is dead.
+    if expected.sender.is_some() {
+        let area = world.sides[0].host.area(row.bytes, UNTOUCHED);
+        post(
+            &mut world,
+            Operation::Write,
+            (area.at as u64, area.handle),
+            false,
+            None,
+        );
+    }
+    world.posted(1);
+    world.run(SECOND);
+    check_outcome(&world, row, expected, &name);
+    let host = &world.sides[0].host;
+    if row.name != "E16"
+        && !host.recvs.iter().any(|r| {
+            r.result
+                .is_some_and(|(s, ..)| s & VIP_STATUS_ERROR_MASK == 0)
+        })
+    {
+        assert!(
+            host.bytes(&buffer).iter().all(|byte| *byte == UNTOUCHED),
+            "{name}: the buffer"
+        );
+    }
+    let placed = row.name == "E11" || row.name == "E8 RDMA";
+    let byte = if placed { 7 } else { UNTOUCHED };
+    assert!(
+        host.bytes(&region).iter().all(|b| *b == byte),
+        "{name}: the target of RDMA"
+    );
+    host.check_gaps();
+    if expected.sender.is_none() {
+        survives(&mut world, &name);
+    } else if level != Level::Unreliable {
+        let later = &host.areas[2];
+        assert!(
+            host.bytes(later).iter().all(|b| *b == UNTOUCHED),
+            "{name}: a later operation"
+        );
+    }
+}
+
+fn check_outcome(world: &World, row: &Row, expected: &Outcome, name: &str) {
+    let (receiver, sender) = (&world.sides[0].host, &world.sides[1].host);
+    let cause = |host: &sim::host::Host| host.failed.map(|(cause, _)| cause);
+    assert_eq!(cause(sender), expected.sender, "{name}: the sender's end");
+    assert_eq!(
+        cause(receiver),
+        expected.receiver,
+        "{name}: the receiver's end"
+    );
+    let status = sender.sends[0].status;
+    let opcode = match row.operation {
+        Operation::Send => VIP_STATUS_OP_SEND,
+        Operation::Write => VIP_STATUS_OP_RDMA_WRITE,
+        Operation::Read => VIP_STATUS_OP_RDMA_READ,
+    };
+    if expected.sender == Some(LOST) {
+        // Nothing to blame the send for: it is flushed by the host, unless it was complete before.
+        assert!(
+            status.is_none_or(|status| status == opcode),
+            "{name}: {status:?}"
+        );
+    } else {
+        assert_eq!(status, Some(expected.send | opcode), "{name}: the send");
+    }
+    let raised: Vec<u32> = receiver.raised.iter().map(|(code, _)| *code).collect();
+    assert_eq!(raised, Vec::from_iter(expected.raised), "{name}: raised");
+    assert!(sender.raised.is_empty(), "{name}");
+    let result = receiver.recvs.first().and_then(|recv| recv.result);
+    let bits = result.map(|(status, ..)| status & VIP_STATUS_ERROR_MASK);
+    assert_eq!(bits, expected.recv, "{name}: the receive");
+    if let Some((status, length, immediate)) = result {
+        let refused = status & VIP_STATUS_RDMA_PROT_ERROR != 0;
+        let opcode = if refused {
+            VIP_STATUS_OP_REMOTE_RDMA_WRITE
+        } else {
+            VIP_STATUS_OP_RECEIVE
+        };
+        assert_eq!(status & VIP_STATUS_OP_MASK, opcode, "{name}");
+        assert_eq!(
+            (length, immediate),
+            (0, if refused { 4711 } else { 0 }),
+            "{name}"
+        );
+    }
+    for (code, opcode) in &receiver.raised {
+        let told = if *code == EMPTY {
+            VIP_STATUS_OP_RECEIVE
+        } else {
+            VIP_STATUS_OP_REMOTE_RDMA_WRITE
+        };
+        assert_eq!(*opcode, told, "{name}: OpCode");
+    }
+    if let Some((Cause::Async(code), opcode)) = receiver.failed {
+        let told = match code {
+            EMPTY | COMP_PROT => VIP_STATUS_OP_RECEIVE,
+            RDMAW_PROT => VIP_STATUS_OP_REMOTE_RDMA_WRITE,
+            RDMAR_PROT => VIP_STATUS_OP_RDMA_READ,
+            _ => 0,
+        };
+        assert_eq!(opcode, told, "{name}: OpCode of the end");
+    }
+}
+
+/// A message still goes through.
+fn survives(world: &mut World, name: &str) {
+    let area = world.sides[0].host.area(300, UNTOUCHED);
+    if world.sides[0].host.recvs_done == world.sides[0].host.recvs.len() {
+        world.sides[0].host.recvs.push(Recv {
+            segments: vec![(area.handle, area.at, area.bytes)],
+            fault: None,
+            gone: false,
+            result: None,
+        });
+    }
+    let local = world.sides[1].host.area(200, 9);
+    world.sides[1].host.sends.push(Send {
+        operation: Operation::Send,
+        segments: vec![(local.handle, local.at, local.bytes)],
+        immediate: 0,
+        flagged: false,
+        fenced: false,
+        remote: (0, 0),
+        fault: None,
+        status: None,
+    });
+    world.posted(1);
+    world.run(SECOND);
+    let result = world.sides[0]
+        .host
+        .recvs
+        .last()
+        .and_then(|recv| recv.result);
+    assert_eq!(
+        result,
+        Some((VIP_STATUS_OP_RECEIVE, 200, 0)),
+        "{name}: afterwards"
+    );
+}
+
+#[test]
+fn the_error_table() {
+    for row in rows() {
+        for (level, expected) in LEVELS.into_iter().zip(&row.outcomes) {
+            if row.operation == Operation::Read && level == Level::Unreliable {
+                continue;
+            }
+            check(&row, level, expected);
+        }
+    }
+}
+
+/// A world in which side 0 has receives and side 1 sends messages of the sizes given.
+fn sending(level: Level, faults: Faults, sizes: &[usize]) -> World {
+    let mut world = World::new(1, level, 1500, faults);
+    for bytes in sizes {
+        let buffer = world.sides[0].host.area(*bytes, UNTOUCHED);
+        world.sides[0].host.recvs.push(Recv {
+            segments: vec![(buffer.handle, buffer.at, buffer.bytes)],
+            fault: None,
+            gone: false,
+            result: None,
+        });
+        let local = world.sides[1].host.area(*bytes, 9);
+        world.sides[1].host.sends.push(Send {
+            operation: Operation::Send,
+            segments: vec![(local.handle, local.at, local.bytes)],
+            immediate: 0,
+            flagged: false,
+            fenced: false,
+            remote: (0, 0),
+            fault: None,
+            status: None,
+        });
+    }
+    world
+}
+
+/// Of ten sends of which the third fails, the first two succeed and the rest takes no effect (DERR-20),
+/// however they share frames.
+#[test]
+fn the_third_of_ten_is_blamed() {
+    for (level, error) in [
+        (Level::Delivery, VIP_STATUS_TRANSPORT_ERROR),
+        (Level::Reception, VIP_STATUS_REMOTE_DESC_ERROR),
+    ] {
+        for bytes in [10, 3000] {
+            let mut world = sending(level, Faults::NONE, &[bytes; 10]);
+            world.sides[0].host.recvs[2].fault = Some(VIP_STATUS_FORMAT_ERROR);
+            world.posted(1);
+            world.run(SECOND);
+            let statuses: Vec<_> = world.sides[1].host.sends.iter().map(|s| s.status).collect();
+            assert_eq!(
+                statuses[..4],
+                [Some(0), Some(0), Some(error), None],
+                "{level:?} {bytes}"
+            );
+            assert_eq!(world.sides[0].host.recvs_done, 3);
+        }
+    }
+}
+
+/// E4: on Unreliable a message of which a part is lost is told by the receive descriptor, and the next one
+/// arrives; on the reliable levels it is repaired.
+#[test]
+fn a_lost_piece() {
+    for level in LEVELS {
+        let mut world = sending(level, Faults::NONE, &[6000, 100]);
+        let (at, rest) = (world.now, 30_000);
+        world.room = 2;
+        world.call(1, |connection, now, host| connection.posted(now, host));
+        // Two pieces have left; the device sends the next two into the cut.
+        world.lines[1].faults.cut = Some((at + 1, at + rest));
+        world.run(3 * SECOND);
+        let recvs = &world.sides[0].host.recvs;
+        if level == Level::Unreliable {
+            let (status, length, _) = recvs[0].result.unwrap();
+            assert_eq!(status, VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_OP_RECEIVE);
+            assert!(length > 0 && length < 6000);
+        } else {
+            assert_eq!(recvs[0].result, Some((VIP_STATUS_OP_RECEIVE, 6000, 0)));
+            assert_eq!(recvs[1].result, Some((VIP_STATUS_OP_RECEIVE, 100, 0)));
+        }
+        assert!(world.sides.iter().all(|side| side.host.failed.is_none()));
+        assert!(
+            world.sides[1]
+                .host
+                .sends
+                .iter()
+                .all(|send| send.status == Some(0))
+        );
+    }
+}
+
+/// E5, E14: the link is dead.
+#[test]
+fn a_dead_link() {
+    for level in LEVELS {
+        for outstanding in [true, false] {
+            let mut world = sending(
+                level,
+                Faults::NONE,
+                if outstanding { &[100, 100] } else { &[] },
+            );
+            world
+                .lines
+                .iter_mut()
+                .for_each(|line| line.faults.loss = 1000);
+            let began = world.now;
+            world.posted(1);
+            world.posted(0);
+            let over = |world: &World| world.sides.iter().all(|side| side.host.failed.is_some());
+            assert!(world.until(20 * SECOND, over));
+            let took = world.now - began;
+            assert!((5 * SECOND..8 * SECOND).contains(&took), "{took} ns");
+            let told = outstanding && level != Level::Unreliable;
+            let expected = if told { Cause::Told } else { LOST };
+            assert_eq!(world.sides[1].host.failed, Some((expected, 0)));
+            assert_eq!(world.sides[0].host.failed, Some((LOST, 0)));
+            if told {
+                let sends = &world.sides[1].host.sends;
+                assert_eq!(sends[0].status, Some(VIP_STATUS_TRANSPORT_ERROR));
+                assert_eq!(sends[1].status, None);
+            }
+        }
+    }
+}
+
+/// A process that was stopped does not take its partner for dead when it goes on.
+#[test]
+fn a_stopped_process_goes_on() {
+    let mut world = sending(Level::Delivery, Faults::NONE, &[100]);
+    world.run(3 * SECOND);
+    // Neither side is called for a minute.
+    world.now += 60 * SECOND;
+    world.posted(1);
+    world.run(10 * SECOND);
+    assert!(world.sides.iter().all(|side| side.host.failed.is_none()));
+    assert_eq!(world.sides[0].host.recvs_done, 1);
+}
+
+/// E14: what was complete before VipDisconnect has been received before the other side hears of it.
+#[test]
+fn an_orderly_end_comes_after_everything() {
+    for level in LEVELS {
+        let faults = Faults {
+            reordering: 300,
+            ..Faults::NONE
+        };
+        let mut world = sending(level, faults, &[3000; 20]);
+        world.posted(1);
+        let sent = |world: &World| world.sides[1].host.sends_done == 20;
+        assert!(world.until(SECOND, sent));
+        world.close(1, Reason::Disconnected);
+        let heard = |world: &World| world.sides[0].host.failed.is_some();
+        assert!(world.until(SECOND, heard));
+        assert_eq!(world.sides[0].host.failed, Some((Cause::Disconnected, 0)));
+        let complete = world.sides[0].host.recvs_done;
+        assert!(level == Level::Unreliable || complete == 20, "{complete}");
+    }
+}
+
+/// E12, E17: a dead link in the middle of an RDMA Write or Read is told at the target as such.
+#[test]
+fn a_link_that_dies_under_rdma() {
+    for (operation, code) in [
+        (Operation::Write, VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT),
+        (Operation::Read, VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT),
+    ] {
+        let mut world = World::new(3, Level::Delivery, 1500, Faults::NONE);
+        let target = world.sides[0].host.area(500_000, UNTOUCHED);
+        let local = world.sides[1].host.area(500_000, 9);
+        world.sides[1].host.sends.push(Send {
+            operation,
+            segments: vec![(local.handle, local.at, local.bytes)],
+            immediate: 0,
+            flagged: false,
+            fenced: false,
+            remote: (target.at as u64, target.handle),
+            fault: None,
+            status: None,
+        });
+        world.posted(1);
+        world.run(50_000);
+        world
+            .lines
+            .iter_mut()
+            .for_each(|line| line.faults.loss = 1000);
+        world.run(20 * SECOND);
+        let opcode = if operation == Operation::Write {
+            VIP_STATUS_OP_REMOTE_RDMA_WRITE
+        } else {
+            VIP_STATUS_OP_RDMA_READ
+        };
+        assert_eq!(
+            world.sides[0].host.failed,
+            Some((Cause::Async(code as u32), opcode))
+        );
+        assert_eq!(world.sides[1].host.failed, Some((Cause::Told, 0)));
+        let status = world.sides[1].host.sends[0].status.unwrap();
+        assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
+    }
+}
