@@ -1,0 +1,97 @@
+//! How much of a line's rate is left when it loses frames, in virtual time: nothing here depends on how
+//! fast the machine is.
+
+mod sim;
+
+use sim::host::{Recv, Send, UNTOUCHED};
+use sim::network::Faults;
+use sim::world::World;
+use vipl_wire::{Level, Operation};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Virtual time of a stream of messages with a window, in nanoseconds.
+fn stream(faults: Faults, mtu: u16, bytes: usize, count: usize, window: usize) -> u64 {
+    let mut world = World::new(77, Level::Delivery, mtu, faults);
+    world.poll_ns = 1_000;
+    let from = world.sides[1].host.area(bytes, 9);
+    let to = world.sides[0].host.area(bytes, UNTOUCHED);
+    let began = world.now;
+    let mut posted = 0;
+    while posted < count {
+        while posted < count && posted - world.sides[1].host.sends_done < window {
+            world.sides[0].host.recvs.push(Recv {
+                segments: vec![(to.handle, to.at, to.bytes)],
+                fault: None,
+                gone: false,
+                result: None,
+            });
+            world.sides[1].host.sends.push(Send {
+                operation: Operation::Send,
+                segments: vec![(from.handle, from.at, from.bytes)],
+                immediate: 0,
+                flagged: false,
+                fenced: false,
+                remote: (0, 0),
+                fault: None,
+                status: None,
+            });
+            posted += 1;
+        }
+        world.posted(1);
+        let done = world.sides[1].host.sends_done;
+        assert!(world.until(20 * SECOND, |world| world.sides[1].host.sends_done > done));
+    }
+    assert!(world.until(20 * SECOND, |world| world.sides[1].host.sends_done == count));
+    world.now - began
+}
+
+/// Loss by chance must not be taken for congestion: at 1 % at least half of the rate is left.
+#[test]
+fn one_percent_of_loss_costs_less_than_half() {
+    for (rate, latency_ns, mtu) in [
+        (125, 50_000, 1500),
+        (1250, 20_000, 1500),
+        (1250, 20_000, 9000),
+    ] {
+        let clean = Faults {
+            rate,
+            latency_ns,
+            queue: 256_000,
+            ..Faults::NONE
+        };
+        let lossy = Faults { loss: 10, ..clean };
+        for (bytes, count, window) in [(65_536, 300, 8), (4_096, 3_000, 64), (200, 10_000, 256)] {
+            let (best, worst) = (
+                stream(clean, mtu, bytes, count, window),
+                stream(lossy, mtu, bytes, count, window),
+            );
+            let share = best as f64 / worst as f64;
+            println!(
+                "{rate} MB/s, mtu {mtu}, {bytes} bytes: {share:.2} of the goodput is left at 1 %"
+            );
+            assert!(
+                share >= 0.5,
+                "{share:.2} of the goodput at {rate} MB/s, {bytes} bytes"
+            );
+        }
+    }
+}
+
+/// Where two ends send faster than the line, what is lost stays a small part of what arrives.
+#[test]
+fn a_slow_line_is_not_flooded() {
+    for queue in [32_000, 128_000] {
+        let slow = Faults {
+            rate: 12,
+            latency_ns: 200_000,
+            queue,
+            ..Faults::NONE
+        };
+        let took = stream(slow, 1500, 65_536, 100, 8);
+        let least: u64 = 100 * 65_536 * 1000 / 12;
+        let share = least as f64 / took as f64;
+        println!("12 MB/s, {queue} bytes of queue: {share:.2} of the rate");
+        assert!(share >= 0.5, "{share:.2} of the rate");
+    }
+}
