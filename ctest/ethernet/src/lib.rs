@@ -1,0 +1,259 @@
+//! Several hosts inside one machine: network namespaces with one Ethernet interface each, and the cables or
+//! the switch between them. Made with `ip`, removed when the value is dropped; what a killed test left
+//! behind, the next one removes.
+//!
+//! ```text
+//!   pair:  host 0 ─ eth0 ══════ eth0 ─ host 1          bridge:  host 0 ─ eth0 ══ port0 ┐
+//!                                                               host 1 ─ eth0 ══ port1 ┼ switch
+//!                                                               host 2 ─ eth0 ══ port2 ┘
+//! ```
+//!
+//! It needs root. [`Namespaces::pair`] and [`Namespaces::bridge`] say why there is nothing, for a test that
+//! is then to be skipped. Nothing ever leaves the machine: no namespace has a way out.
+
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Name of each host's interface.
+pub const INTERFACE: &str = "eth0";
+/// What all names of namespaces begin with; the process id follows.
+const PREFIX: &str = "vipl-t-";
+const SWITCH: &str = "switch";
+
+/// Some hosts and what connects them.
+#[derive(Debug)]
+pub struct Namespaces {
+    hosts: Vec<String>,
+    /// The namespace of the switch; without one there is a cable.
+    switch: Option<String>,
+}
+
+impl Namespaces {
+    /// Two hosts with one cable.
+    ///
+    /// # Errors
+    /// Why this machine or this user cannot have them.
+    pub fn pair() -> Result<Self, String> {
+        let made = Self::empty(2, false)?;
+        let (first, second) = (&made.hosts[0], &made.hosts[1]);
+        let peer = [
+            "peer",
+            "name",
+            INTERFACE,
+            "address",
+            &mac(1),
+            "netns",
+            second,
+        ];
+        ip(
+            &[
+                "-n",
+                first,
+                "link",
+                "add",
+                INTERFACE,
+                "address",
+                &mac(0),
+                "type",
+                "veth",
+            ],
+            &peer,
+        )?;
+        made.up()?;
+        Ok(made)
+    }
+
+    /// So many hosts on one switch.
+    ///
+    /// # Errors
+    /// Why this machine or this user cannot have them.
+    pub fn bridge(hosts: usize) -> Result<Self, String> {
+        let made = Self::empty(hosts, true)?;
+        let switch = made.switch.as_deref().unwrap_or_default();
+        ip(
+            &[
+                "-n",
+                switch,
+                "link",
+                "add",
+                SWITCH,
+                "type",
+                "bridge",
+                "forward_delay",
+                "0",
+            ],
+            &[],
+        )?;
+        ip(&["-n", switch, "link", "set", SWITCH, "up"], &[])?;
+        for (number, host) in made.hosts.iter().enumerate() {
+            let port = port(number);
+            let peer = [
+                "peer",
+                "name",
+                INTERFACE,
+                "address",
+                &mac(number),
+                "netns",
+                host,
+            ];
+            ip(&["-n", switch, "link", "add", &port, "type", "veth"], &peer)?;
+            ip(
+                &["-n", switch, "link", "set", &port, "master", SWITCH, "up"],
+                &[],
+            )?;
+        }
+        made.up()?;
+        Ok(made)
+    }
+
+    fn empty(hosts: usize, switched: bool) -> Result<Self, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        remove_left_behind();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = |what: &str| format!("{PREFIX}{}-{number}-{what}", std::process::id());
+        let mut made = Namespaces {
+            hosts: Vec::new(),
+            switch: None,
+        };
+        for host in 0..hosts {
+            let name = name(&host.to_string());
+            ip(&["netns", "add", &name], &[])?;
+            made.hosts.push(name);
+        }
+        if switched {
+            let name = name("s");
+            ip(&["netns", "add", &name], &[])?;
+            made.switch = Some(name);
+        }
+        Ok(made)
+    }
+
+    fn up(&self) -> Result<(), String> {
+        for host in &self.hosts {
+            ip(&["-n", host, "link", "set", INTERFACE, "up"], &[])?;
+        }
+        Ok(())
+    }
+
+    /// How many hosts there are.
+    pub fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Name of a host's namespace, for `ip -n`.
+    pub fn name(&self, host: usize) -> &str {
+        &self.hosts[host]
+    }
+
+    /// Address of a host's interface.
+    pub fn address(&self, host: usize) -> [u8; 6] {
+        [0x02, b'v', b'i', b'p', b'l', host as u8]
+    }
+
+    /// A command that runs on a host.
+    pub fn command(&self, host: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", self.name(host)])
+            .arg(program);
+        command
+    }
+
+    /// Cuts a host off. With a switch its frames vanish, both ways, and nobody is told; with a cable the
+    /// other end is switched off, and both ends see that.
+    pub fn cut(&self, host: usize) {
+        match &self.switch {
+            Some(switch) => must(&["-n", switch, "link", "set", &port(host), "nomaster"]),
+            None => must(&["-n", self.name(1 - host), "link", "set", INTERFACE, "down"]),
+        }
+    }
+
+    /// Undoes [`cut`](Self::cut).
+    pub fn restore(&self, host: usize) {
+        match &self.switch {
+            Some(switch) => must(&["-n", switch, "link", "set", &port(host), "master", SWITCH]),
+            None => must(&["-n", self.name(1 - host), "link", "set", INTERFACE, "up"]),
+        }
+    }
+
+    /// Sets the MTU of a host's interface, and of the port of the switch that it is connected to.
+    pub fn set_mtu(&self, host: usize, bytes: u32) {
+        let bytes = bytes.to_string();
+        if let Some(switch) = &self.switch {
+            must(&["-n", switch, "link", "set", &port(host), "mtu", &bytes]);
+        }
+        must(&[
+            "-n",
+            self.name(host),
+            "link",
+            "set",
+            INTERFACE,
+            "mtu",
+            &bytes,
+        ]);
+    }
+
+    /// Switches a host's own interface off or on.
+    pub fn set_up(&self, host: usize, up: bool) {
+        let state = if up { "up" } else { "down" };
+        must(&["-n", self.name(host), "link", "set", INTERFACE, state]);
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in self.hosts.iter().chain(&self.switch) {
+            let _ = ip(&["netns", "del", name], &[]);
+        }
+    }
+}
+
+fn port(host: usize) -> String {
+    format!("port{host}")
+}
+
+/// As [`Namespaces::address`] gives it.
+fn mac(host: usize) -> String {
+    format!("02:76:69:70:6c:{host:02x}")
+}
+
+/// Runs `ip`; what it complains about is the error.
+fn ip(first: &[&str], then: &[&str]) -> Result<(), String> {
+    let line = || format!("ip {}", [first, then].concat().join(" "));
+    let mut command = Command::new("ip");
+    command.args(first).args(then).stdin(Stdio::null());
+    let Output { status, stderr, .. } = command
+        .output()
+        .map_err(|error| format!("{}: {error}", line()))?;
+    if status.success() {
+        Ok(())
+    } else {
+        let said = String::from_utf8_lossy(&stderr);
+        Err(format!("{}: {}", line(), said.trim()))
+    }
+}
+
+fn must(line: &[&str]) {
+    if let Err(error) = ip(line, &[]) {
+        panic!("{error}");
+    }
+}
+
+/// Removes namespaces of test processes that are no more.
+fn remove_left_behind() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(owner) = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next())
+        else {
+            continue;
+        };
+        if !std::path::Path::new("/proc").join(owner).exists() {
+            let _ = ip(&["netns", "del", &name], &[]);
+        }
+    }
+}
