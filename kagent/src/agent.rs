@@ -16,6 +16,7 @@ use crate::call::{Call, CallKey};
 use crate::client::{Client, ClientId};
 use crate::connection::{Connection, ConnectionId};
 use crate::keys::Keys;
+use crate::link::{Endpoint, EndpointId, Link, LinkId};
 use crate::message::{self, Command, Malformed};
 use crate::nic::{Address, Nic, NicId, Spot};
 use crate::output::{Message, Output};
@@ -52,7 +53,10 @@ pub struct Agent<F> {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     /// Connections of an earlier agent of which one side has come.
     pub(crate) halves: Halves,
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
     pub(crate) last_nic: NicId,
+    pub(crate) last_endpoint: EndpointId,
     pub(crate) last_call: u64,
     pub(crate) last_connection: ConnectionId,
     pub(crate) outputs: VecDeque<Output<F>>,
@@ -79,6 +83,10 @@ pub struct Census {
     pub connections: usize,
     /// Connections of an earlier agent of which one side has come.
     pub halves: usize,
+    /// Interfaces in use.
+    pub links: usize,
+    /// Data sockets that were given out.
+    pub endpoints: usize,
 }
 
 impl<F: Clone> Agent<F> {
@@ -100,7 +108,10 @@ impl<F: Clone> Agent<F> {
             peers: Queues::new(),
             connections: BTreeMap::new(),
             halves: Halves::default(),
+            links: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
             last_nic: 0,
+            last_endpoint: 0,
             last_call: 0,
             last_connection: 0,
             outputs: VecDeque::new(),
@@ -193,6 +204,8 @@ impl<F: Clone> Agent<F> {
             timers: self.timers.len(),
             connections: self.connections.len(),
             halves: self.halves.len(),
+            links: self.links.len(),
+            endpoints: self.endpoints.len(),
         }
     }
 
@@ -216,6 +229,7 @@ impl<F: Clone> Agent<F> {
             Command::Disconnect(body) => self.disconnect(caller, body.connection),
             Command::Adopt(body) => self.adopt(caller, &body),
             Command::Neighbours(body) => self.neighbours(caller, body.nic),
+            Command::LinkOpen(body) => self.link_open(caller, &body),
             Command::Goodbye => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
                     client.leaving = true;

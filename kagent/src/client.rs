@@ -10,6 +10,7 @@ use crate::agent::Agent;
 use crate::call::CallKey;
 use crate::connection::ConnectionId;
 use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
+use crate::link::EndpointId;
 use crate::nic::NicId;
 
 /// The runtime's name for a process; never used again after the process has gone.
@@ -41,6 +42,7 @@ pub(crate) struct Client {
     /// `Goodbye` has been seen: whatever ends from now on ends in good order.
     pub(crate) leaving: bool,
     pub(crate) nics: BTreeSet<NicId>,
+    pub(crate) endpoints: BTreeSet<EndpointId>,
     /// Calls without a reply yet, by the id that the process chose.
     pub(crate) calls: BTreeMap<u64, CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,
@@ -73,6 +75,7 @@ impl<F: Clone> Agent<F> {
             greeted: false,
             leaving: false,
             nics: BTreeSet::new(),
+            endpoints: BTreeSet::new(),
             calls: BTreeMap::new(),
             connections: BTreeSet::new(),
         };
@@ -104,6 +107,10 @@ impl<F: Clone> Agent<F> {
         }
         for &nic in &gone.nics {
             self.forget_nic(nic);
+        }
+        // Those that no NIC has used.
+        for &endpoint in &gone.endpoints {
+            self.forget_endpoint(endpoint);
         }
     }
 }

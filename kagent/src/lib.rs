@@ -34,6 +34,7 @@ mod client;
 mod connection;
 mod keys;
 pub mod limits;
+mod link;
 mod listen;
 mod message;
 mod nic;
@@ -46,5 +47,6 @@ mod timer;
 
 pub use agent::{Agent, Census};
 pub use client::{ClientId, Refused};
+pub use link::{Interface, LinkId, Mac};
 pub use message::Malformed;
-pub use output::{Join, Message, Output};
+pub use output::{Join, Message, OpenLink, Output};

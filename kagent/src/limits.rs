@@ -11,6 +11,8 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const CLIENTS_PER_USER_MAX: usize = 1024;
 /// Most NICs that one process may have open.
 pub const NICS_PER_CLIENT_MAX: usize = 64;
+/// Most data sockets of one process.
+pub const ENDPOINTS_PER_CLIENT_MAX: usize = 64;
 /// Most calls of one process that may be waiting for something.
 pub const CALLS_PER_CLIENT_MAX: usize = 4096;
 /// Most connections and unanswered connection handles of one process.

@@ -18,6 +18,7 @@ use crate::call::CallKey;
 use crate::client::ClientId;
 use crate::connection::ConnectionId;
 use crate::limits::{NIC_FDS_MAX, NICS_PER_CLIENT_MAX};
+use crate::link::EndpointId;
 
 /// The agent's name for a NIC.
 pub(crate) type NicId = u64;
@@ -101,6 +102,8 @@ pub(crate) struct Nic<F> {
     pub(crate) address: Address,
     /// Descriptors that partners get.
     pub(crate) fds: Vec<F>,
+    /// On which endpoint it is, if on any.
+    pub(crate) endpoint: Option<EndpointId>,
     pub(crate) calls: BTreeSet<CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,
 }
@@ -124,10 +127,7 @@ impl<F: Clone> Agent<F> {
         if fds.len() > NIC_FDS_MAX {
             return Err(Status::INVALID);
         }
-        let client = self
-            .clients
-            .get_mut(&caller.client)
-            .ok_or(Status::INVALID)?;
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         if client.nics.len() >= NICS_PER_CLIENT_MAX {
             return Err(Status::RESOURCE);
         }
@@ -138,12 +138,19 @@ impl<F: Clone> Agent<F> {
         let address = Address::new(client.uid, &body.provider, host);
         self.last_nic += 1;
         let nic = self.last_nic;
-        client.nics.insert(nic);
+        let endpoint = (body.link != 0).then_some(body.link);
+        if let Some(endpoint) = endpoint {
+            self.take_endpoint(caller, endpoint, nic, host)?;
+        }
+        if let Some(client) = self.clients.get_mut(&caller.client) {
+            client.nics.insert(nic);
+        }
         self.addresses.entry(address).or_default().insert(nic);
         let fresh = Nic {
             client: caller.client,
             address,
             fds,
+            endpoint,
             calls: BTreeSet::new(),
             connections: BTreeSet::new(),
         };
@@ -177,6 +184,9 @@ impl<F: Clone> Agent<F> {
         let Some(gone) = self.nics.remove(&nic) else {
             return;
         };
+        if let Some(endpoint) = gone.endpoint {
+            self.forget_endpoint(endpoint);
+        }
         if let Some(nics) = self.addresses.get_mut(&gone.address) {
             nics.remove(&nic);
             if nics.is_empty() {

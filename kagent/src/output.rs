@@ -3,7 +3,10 @@
 #![forbid(unsafe_code)]
 
 use crate::client::ClientId;
+use kagent_proto::INTERFACE_BYTES;
+
 use crate::connection::ConnectionId;
+use crate::link::LinkId;
 
 /// One thing for the runtime to do, in the order in which they come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +15,22 @@ pub enum Output<F> {
     Send(Message<F>),
     /// Make a segment and send it to two processes.
     Join(Join<F>),
+    /// Open a data socket for a process.
+    OpenLink(OpenLink),
+    /// Nobody needs this link any more.
+    CloseLink(LinkId),
+}
+
+/// A process wants a data socket. The runtime answers with
+/// [`handle_link_opened`](crate::Agent::handle_link_opened) before the next input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenLink {
+    /// Who.
+    pub client: ClientId,
+    /// Id of its call.
+    pub call: u64,
+    /// Name of the interface, zero padded.
+    pub interface: [u8; INTERFACE_BYTES],
 }
 
 /// A message to one process.

@@ -5,11 +5,14 @@
 //! [`Agent`](crate::Agent) and does what the agent says.
 
 mod error;
+mod interface;
+mod links;
 mod listener;
 mod log;
 mod options;
 mod packet;
 mod process;
+mod raw;
 mod segment;
 mod server;
 mod session;

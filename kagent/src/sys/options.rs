@@ -21,6 +21,9 @@ Options:
   --socket PATH   listen at PATH instead of the abstract address of the user
   --system        serve all users, each apart from the others
                   (without --socket at /run/vipl/kagent.sock)
+  --link-group NAME
+                  with --system: members of this group may use raw Ethernet [vipl];
+                  else only root and the agent's own user may
   --idle-ms N     leave after N milliseconds without a process; 0 is never [3000]
   --foreground    accepted and without effect: the agent never goes to the background
   --help          print this and exit
@@ -38,6 +41,9 @@ Exit status is 0 also when another agent already serves the address.
 /// How long an agent without processes stays.
 const IDLE_MS: u64 = 3000;
 
+/// Members of this group may use raw Ethernet by way of a system-wide agent.
+const LINK_GROUP: &str = "vipl";
+
 /// What the agent was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -45,6 +51,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// Serve all users.
     pub system: bool,
+    /// Whose members may have data sockets of a system-wide agent.
+    pub link_group: String,
     /// Milliseconds without a process before the agent leaves; 0 is never.
     pub idle_ms: u64,
 }
@@ -66,6 +74,7 @@ impl Command {
         let mut options = Options {
             socket: None,
             system: false,
+            link_group: LINK_GROUP.to_owned(),
             idle_ms: IDLE_MS,
         };
         let mut args = args.into_iter();
@@ -75,7 +84,7 @@ impl Command {
                 Some((name, value)) => (name, Some(OsString::from(value))),
                 None => (text.as_str(), None),
             };
-            let takes_value = matches!(name, "--socket" | "--idle-ms");
+            let takes_value = matches!(name, "--socket" | "--idle-ms" | "--link-group");
             if inline.is_some() && !takes_value {
                 return Err(Error::Usage(format!("unknown option {text}")));
             }
@@ -91,6 +100,10 @@ impl Command {
                 "--foreground" => {}
                 "--system" => options.system = true,
                 "--socket" => options.socket = Some(value()?.into()),
+                "--link-group" => {
+                    let value = value()?;
+                    options.link_group = value.to_string_lossy().into_owned();
+                }
                 "--idle-ms" => {
                     let value = value()?;
                     let number = value.to_str().and_then(|number| number.parse().ok());
@@ -120,6 +133,7 @@ mod tests {
         Ok(Command::Serve(Options {
             socket: socket.map(PathBuf::from),
             system,
+            link_group: LINK_GROUP.to_owned(),
             idle_ms,
         }))
     }
@@ -143,6 +157,7 @@ mod tests {
         for wrong in [
             "--socket",
             "--idle-ms",
+            "--link-group",
             "--idle-ms=-1",
             "--system=1",
             "x",

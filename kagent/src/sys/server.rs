@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use kagent_proto::MESSAGE_BYTES_MAX;
+use kagent_proto::{MESSAGE_BYTES_MAX, Status};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signalfd::SignalFd;
@@ -18,6 +18,7 @@ use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::getuid;
 
 use super::error::{Error, trying};
+use super::links::Links;
 use super::listener::Listener;
 use super::log::Log;
 use super::options::Options;
@@ -27,7 +28,8 @@ use super::segment;
 use super::session::{Session, SharedFd, Unsendable};
 use crate::agent::Agent;
 use crate::client::ClientId;
-use crate::output::{Message, Output};
+use crate::link::{Interface, LinkId};
+use crate::output::{Message, OpenLink, Output};
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Most packets of one process, and most new processes, before the others get their turn.
@@ -55,6 +57,7 @@ struct Server<'a> {
     agent: Agent<SharedFd>,
     sessions: BTreeMap<ClientId, Session>,
     dying: BTreeSet<ClientId>,
+    links: Links,
     last_client: u64,
     /// Since when there has been no process.
     idle_since: Option<u64>,
@@ -86,6 +89,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         agent: Agent::new(process::random_seed()?).with_pid(std::process::id()),
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
+        links: Links::new(options.system.then(|| options.link_group.clone())),
         last_client: 0,
         idle_since: None,
         pause_until: None,
@@ -357,6 +361,8 @@ impl Server<'_> {
         while let Some(output) = self.agent.poll_output() {
             match output {
                 Output::Send(message) => self.send(message),
+                Output::OpenLink(open) => self.open_link(&open),
+                Output::CloseLink(link) => self.close_link(link),
                 Output::Join(join) => match segment::create(join.segment_bytes) {
                     Ok(segment) => {
                         join.with_segment(Rc::new(segment))
@@ -372,6 +378,25 @@ impl Server<'_> {
                 },
             }
         }
+    }
+
+    fn open_link(&mut self, open: &OpenLink) {
+        let result = self.make_link(open);
+        self.agent.handle_link_opened(self.now(), open, result);
+    }
+
+    fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
+        let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
+        let interface = self.links.find(session.socket.as_fd(), open, self.log)?;
+        let link = interface.index;
+        let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
+        let socket = Links::data(link, endpoint, self.log)?;
+        self.links.ensure(link, self.log)?;
+        Ok((interface, endpoint, Rc::new(socket)))
+    }
+
+    fn close_link(&mut self, link: LinkId) {
+        self.links.open.remove(&link);
     }
 
     fn send(&mut self, message: Message<SharedFd>) {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kagent::{Agent, Census, ClientId, Output};
+use kagent::{Agent, Census, ClientId, Interface, OpenLink, Output};
 use kagent_proto::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -32,6 +32,9 @@ pub struct World {
     pub mail: BTreeMap<u64, VecDeque<Packet>>,
     pub no_segments: bool,
     pub segments: u32,
+    /// Interfaces by name, as far as there are any.
+    pub interfaces: BTreeMap<&'static str, Interface>,
+    pub closed_links: Vec<u32>,
 }
 
 impl World {
@@ -43,6 +46,8 @@ impl World {
             mail: BTreeMap::new(),
             no_segments: false,
             segments: 0,
+            interfaces: BTreeMap::new(),
+            closed_links: Vec::new(),
         }
     }
 
@@ -113,6 +118,8 @@ impl World {
         while let Some(output) = self.agent.poll_output() {
             match output {
                 Output::Send(message) => self.deliver(message),
+                Output::OpenLink(open) => self.open_link(&open),
+                Output::CloseLink(link) => self.closed_links.push(link),
                 Output::Join(join) if self.no_segments => {
                     self.agent.handle_join_failed(self.now, &join);
                 }
@@ -126,6 +133,58 @@ impl World {
                 }
             }
         }
+    }
+
+    fn open_link(&mut self, open: &OpenLink) {
+        let name = String::from_utf8_lossy(&open.interface);
+        let found = self.interfaces.get(name.trim_end_matches('\0')).copied();
+        let result = found.ok_or(Status::INVALID).and_then(|interface| {
+            let endpoint = self.agent.free_endpoint(interface.index);
+            endpoint
+                .map(|endpoint| (interface, endpoint, 2_000_000 + u32::from(endpoint)))
+                .ok_or(Status::RESOURCE)
+        });
+        self.agent.handle_link_opened(self.now, open, result);
+    }
+
+    /// Gives this host an interface of that number.
+    pub fn plug_in(&mut self, name: &'static str, index: u32, address: [u8; 6]) {
+        let mut interface = Interface {
+            index,
+            name: [0; 16],
+            address,
+            mtu: 1500,
+            speed_mbit: 1000,
+            driver: [0; 32],
+        };
+        interface.name[..name.len()].copy_from_slice(name.as_bytes());
+        self.interfaces.insert(name, interface);
+    }
+
+    /// Opens an endpoint and a NIC on it; gives the NIC's name and the number of the endpoint.
+    pub fn open_on(&mut self, client: u64, interface: &str) -> (u64, u16) {
+        let opened = self.link(client, interface);
+        let host = &opened.host[..usize::from(opened.host_len)];
+        let body = NicOpen {
+            link: opened.link,
+            ..nic_open("wire", host)
+        };
+        self.call(client, Op::NIC_OPEN, 4, &body);
+        (self.take(client).body::<NicOpened>().nic, opened.endpoint)
+    }
+
+    pub fn link(&mut self, client: u64, interface: &str) -> LinkOpened {
+        self.call(client, Op::LINK_OPEN, 3, &link_open(interface));
+        let packet = self.take(client);
+        assert_eq!(
+            (packet.op, packet.id),
+            (Op::LINK_OPENED, 3),
+            "{:?}",
+            packet.status
+        );
+        let body: LinkOpened = packet.body();
+        assert_eq!(packet.fds, [2_000_000 + u32::from(body.endpoint)]);
+        body
     }
 
     fn deliver(&mut self, message: kagent::Message<u32>) {
@@ -270,6 +329,14 @@ pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
     };
     body.provider[..name.len()].copy_from_slice(name.as_bytes());
     body.host[..host.len()].copy_from_slice(host);
+    body
+}
+
+pub fn link_open(name: &str) -> LinkOpen {
+    let mut body = LinkOpen {
+        interface: [0; INTERFACE_BYTES],
+    };
+    body.interface[..name.len()].copy_from_slice(name.as_bytes());
     body
 }
 

@@ -1,0 +1,208 @@
+//! Links: network interfaces on which the agent speaks with agents of other hosts, and the endpoints that
+//! processes have there.
+//!
+//! An endpoint is a data socket in the hands of one process. Its number stands in every frame for it, so
+//! that the kernel can sort frames without knowing any VI. A link is there while somebody has an endpoint
+//! on it, or while something that was agreed with another host there is not yet at its end.
+//!
+//! ```text
+//!   LINK_OPEN ──▶ Output::OpenLink ──▶ the runtime opens the socket ──▶ handle_link_opened ──▶ LINK_OPENED
+//!   NIC_OPEN with that endpoint: the NIC reaches other hosts; both end together
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use kagent_proto::{
+    DRIVER_BYTES, HOST_BYTES_MAX, INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status,
+};
+
+use crate::agent::{Agent, Caller};
+use crate::client::ClientId;
+use crate::limits::ENDPOINTS_PER_CLIENT_MAX;
+use crate::message;
+use crate::nic::NicId;
+use crate::output::{Message, OpenLink, Output};
+
+/// Number of a network interface.
+pub type LinkId = u32;
+
+/// The address of an interface.
+pub type Mac = [u8; 6];
+
+/// The agent's name for an endpoint.
+pub(crate) type EndpointId = u64;
+
+/// What the runtime knows of a network interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number.
+    pub index: LinkId,
+    /// Its name, zero padded.
+    pub name: [u8; INTERFACE_BYTES],
+    /// Its address.
+    pub address: Mac,
+    /// Largest payload of a frame in bytes.
+    pub mtu: u32,
+    /// Speed in Mbit/s, 0 when it does not tell.
+    pub speed_mbit: u32,
+    /// Name of its driver, zero padded.
+    pub driver: [u8; DRIVER_BYTES],
+}
+
+/// A link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) address: Mac,
+    /// Endpoints by number.
+    pub(crate) endpoints: BTreeMap<u16, EndpointId>,
+    /// The number given out last: one that has become free is not used again soon.
+    last_endpoint: u16,
+}
+
+/// An endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) client: ClientId,
+    pub(crate) link: LinkId,
+    pub(crate) number: u16,
+    /// The NIC that uses it.
+    pub(crate) nic: Option<NicId>,
+}
+
+impl<F: Clone> Agent<F> {
+    /// `Op::LINK_OPEN`: the runtime knows the interface and whether this process may have a socket there.
+    pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Result<(), Status> {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        if client.endpoints.len() >= ENDPOINTS_PER_CLIENT_MAX {
+            return Err(Status::RESOURCE);
+        }
+        self.outputs.push_back(Output::OpenLink(OpenLink {
+            client: caller.client,
+            call: caller.id,
+            interface: body.interface,
+        }));
+        Ok(())
+    }
+
+    /// A number for a new endpoint on an interface, whether it is a link already or not; `None` when all
+    /// are in use.
+    pub fn free_endpoint(&mut self, index: LinkId) -> Option<u16> {
+        let link = match self.links.get(&index) {
+            Some(link) => link,
+            // Nobody shall guess what follows a restart of the agent.
+            None => return Some((self.keys.next_key() as u16).max(1)),
+        };
+        let from = link.last_endpoint;
+        (1..=u16::MAX)
+            .map(|step| from.wrapping_add(step))
+            .find(|number| *number != 0 && !link.endpoints.contains_key(number))
+    }
+
+    /// The answer of the runtime to an [`OpenLink`], before the next input: the interface, the number from
+    /// [`free_endpoint`](Self::free_endpoint), and the data socket; or why there is none.
+    pub fn handle_link_opened(
+        &mut self,
+        now: u64,
+        open: &OpenLink,
+        result: Result<(Interface, u16, F), Status>,
+    ) {
+        self.advance(now);
+        let caller = Caller {
+            client: open.client,
+            id: open.call,
+        };
+        let (interface, number, socket) = match result {
+            Ok(made) => made,
+            Err(status) => return self.done(caller, status),
+        };
+        let Some(client) = self.clients.get_mut(&open.client) else {
+            return self.close_idle_link(interface.index);
+        };
+        self.last_endpoint += 1;
+        let name = self.last_endpoint;
+        client.endpoints.insert(name);
+        let link = self.links.entry(interface.index).or_insert(Link {
+            address: interface.address,
+            endpoints: BTreeMap::new(),
+            last_endpoint: number,
+        });
+        // An interface may be given another address while nobody is connected through it.
+        link.address = interface.address;
+        link.last_endpoint = number;
+        link.endpoints.insert(number, name);
+        let endpoint = Endpoint {
+            client: open.client,
+            link: interface.index,
+            number,
+            nic: None,
+        };
+        self.endpoints.insert(name, endpoint);
+        let mut host = [0; HOST_BYTES_MAX];
+        host[..interface.address.len()].copy_from_slice(&interface.address);
+        let body = LinkOpened {
+            link: name,
+            interface_index: interface.index,
+            mtu: interface.mtu,
+            speed_mbit: interface.speed_mbit,
+            endpoint: number,
+            host_len: interface.address.len() as u16,
+            host,
+            interface: interface.name,
+            driver: interface.driver,
+        };
+        self.outputs.push_back(Output::Send(Message {
+            client: open.client,
+            bytes: message::emit(Op::LINK_OPENED, Status::OK, open.call, &body),
+            fds: vec![socket],
+        }));
+    }
+
+    /// Puts a NIC on an endpoint of the same process.
+    pub(crate) fn take_endpoint(
+        &mut self,
+        caller: Caller,
+        name: EndpointId,
+        nic: NicId,
+        host: &[u8],
+    ) -> Result<(), Status> {
+        let endpoint = self
+            .endpoints
+            .get_mut(&name)
+            .filter(|e| e.client == caller.client && e.nic.is_none())
+            .ok_or(Status::INVALID)?;
+        let link = self.links.get(&endpoint.link).ok_or(Status::INVALID)?;
+        if link.address != host {
+            return Err(Status::INVALID);
+        }
+        endpoint.nic = Some(nic);
+        Ok(())
+    }
+
+    /// An endpoint has ended with its NIC or its process.
+    pub(crate) fn forget_endpoint(&mut self, name: EndpointId) {
+        let Some(gone) = self.endpoints.remove(&name) else {
+            return;
+        };
+        if let Some(client) = self.clients.get_mut(&gone.client) {
+            client.endpoints.remove(&name);
+        }
+        if let Some(link) = self.links.get_mut(&gone.link) {
+            link.endpoints.remove(&gone.number);
+        }
+        self.close_idle_link(gone.link);
+    }
+
+    /// Lets go of a link that nobody needs any more.
+    pub(crate) fn close_idle_link(&mut self, index: LinkId) {
+        let idle = self
+            .links
+            .get(&index)
+            .is_none_or(|link| link.endpoints.is_empty());
+        if idle {
+            self.links.remove(&index);
+            self.outputs.push_back(Output::CloseLink(index));
+        }
+    }
+}

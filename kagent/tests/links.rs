@@ -1,0 +1,213 @@
+//! The real `vipkad` on real interfaces: data sockets, and who gets them.
+
+#![allow(clippy::unwrap_used)]
+
+mod live;
+
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
+
+use kagent_proto::*;
+use live::*;
+use nix::errno::Errno;
+use vipl_ethernet_tests::{INTERFACE, Namespaces};
+use vipl_wire::{ETHERTYPE, SETUP_ETHERTYPE};
+
+/// Two hosts, or the reason why there are none.
+fn hosts() -> Option<Namespaces> {
+    Namespaces::pair()
+        .map_err(|why| println!("SKIP network namespaces: {why}"))
+        .ok()
+}
+
+/// An agent on a host; its socket is a path, which every namespace sees.
+fn agent(hosts: &Namespaces, host: usize) -> Daemon {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent");
+    let child = hosts
+        .command(host, env!("CARGO_BIN_EXE_vipkad"))
+        .arg("--socket")
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    Daemon {
+        child,
+        socket,
+        folder,
+    }
+}
+
+fn link(client: &mut Client, name: &str) -> Reply {
+    let mut body = LinkOpen {
+        interface: [0; INTERFACE_BYTES],
+    };
+    body.interface[..name.len()].copy_from_slice(name.as_bytes());
+    client.ask(Op::LINK_OPEN, &body)
+}
+
+/// Sends a frame from a data socket; the interface says where it goes.
+fn send(socket: &impl AsRawFd, to: [u8; 6], from: [u8; 6], ethertype: u16, payload: &[u8]) {
+    let frame = [&to[..], &from[..], &ethertype.to_be_bytes(), payload].concat();
+    // SAFETY: the buffer is as large as stated.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+    assert_eq!(sent, frame.len() as isize, "{}", Errno::last());
+}
+
+/// The next frame, if one is there.
+fn received(socket: &impl AsRawFd) -> Option<Vec<u8>> {
+    let mut frame = vec![0; 2000];
+    // SAFETY: the buffer is as large as stated.
+    let got = unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            frame.as_mut_ptr().cast(),
+            frame.len(),
+            0,
+        )
+    };
+    match Errno::result(got) {
+        Ok(got) => frame.truncate(got as usize),
+        Err(Errno::EAGAIN) => return None,
+        Err(other) => panic!("{other}"),
+    }
+    Some(frame)
+}
+
+#[test]
+fn a_data_socket_gets_the_frames_of_its_endpoint_and_no_others() {
+    let Some(hosts) = hosts() else { return };
+    let agents = [agent(&hosts, 0), agent(&hosts, 1)];
+    let mut clients = [agents[0].client(), agents[1].client()];
+    let replies = [
+        link(&mut clients[0], INTERFACE),
+        link(&mut clients[1], INTERFACE),
+    ];
+    let other = link(&mut clients[1], INTERFACE);
+    let opened: Vec<LinkOpened> = replies.iter().map(Reply::body).collect();
+    for (host, opened) in opened.iter().enumerate() {
+        assert_eq!(opened.host[..6], hosts.address(host));
+        assert_eq!(
+            (opened.mtu, opened.interface.starts_with(b"eth0\0")),
+            (1500, true)
+        );
+        assert!(opened.driver.starts_with(b"veth\0"), "{:?}", opened.driver);
+    }
+    let [near, far] = [&replies[0].fds[0], &replies[1].fds[0]];
+    let (to, from) = (hosts.address(1), hosts.address(0));
+    let frame =
+        |endpoint: u16, mark: u8| [&[1, 2][..], &endpoint.to_be_bytes(), &[mark; 60]].concat();
+    let own = opened[1].endpoint;
+    let mine = frame(own, 1);
+    // For somebody else, of another type, to another host, from ourselves; the last one is right.
+    send(near, to, from, ETHERTYPE, &frame(own.wrapping_add(77), 2));
+    send(near, to, from, SETUP_ETHERTYPE, &frame(own, 3));
+    send(near, to, from, 0x0800, &frame(own, 4));
+    send(near, [2, 9, 9, 9, 9, 9], from, ETHERTYPE, &frame(own, 5));
+    send(near, [0xFF; 6], from, ETHERTYPE, &frame(own, 6));
+    send(far, from, to, ETHERTYPE, &frame(own, 7));
+    send(near, to, from, ETHERTYPE, &mine);
+    let got = eventually(|| received(far));
+    assert_eq!(got[14..], mine, "the first that passes the filter");
+    assert_eq!(received(far), None);
+    assert_eq!(
+        received(&other.fds[0]),
+        None,
+        "nothing for the other endpoint"
+    );
+}
+
+#[test]
+fn a_process_can_neither_change_the_filter_nor_get_round_it() {
+    let Some(hosts) = hosts() else { return };
+    let agents = [agent(&hosts, 0), agent(&hosts, 1)];
+    let mut clients = [agents[0].client(), agents[1].client()];
+    let replies = [
+        link(&mut clients[0], INTERFACE),
+        link(&mut clients[1], INTERFACE),
+    ];
+    let [near, far] = [&replies[0].fds[0], &replies[1].fds[0]];
+    let opened: LinkOpened = replies[1].body();
+    let accept_all = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: u32::MAX,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: (&raw const accept_all).cast_mut(),
+    };
+    let set = |name: libc::c_int, value: *const libc::c_void, bytes: usize| {
+        // SAFETY: the value is as large as stated.
+        let result = unsafe {
+            libc::setsockopt(
+                far.as_raw_fd(),
+                libc::SOL_SOCKET,
+                name,
+                value,
+                bytes as libc::socklen_t,
+            )
+        };
+        Errno::result(result).map(drop)
+    };
+    let attach = set(
+        libc::SO_ATTACH_FILTER,
+        (&raw const program).cast(),
+        size_of_val(&program),
+    );
+    assert_eq!(attach, Err(Errno::EPERM));
+    let zero = 0;
+    assert_eq!(
+        set(libc::SO_DETACH_FILTER, (&raw const zero).cast(), 4),
+        Err(Errno::EPERM)
+    );
+    assert_eq!(
+        set(libc::SO_LOCK_FILTER, (&raw const zero).cast(), 4),
+        Err(Errno::EPERM)
+    );
+    // Bound to all ethertypes of all interfaces it still gets nothing but its own.
+    // SAFETY: all zero is a valid address.
+    let mut all: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    all.sll_family = libc::AF_PACKET as u16;
+    all.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: the address is as large as stated.
+    let bound = unsafe {
+        libc::bind(
+            far.as_raw_fd(),
+            (&raw const all).cast(),
+            size_of_val(&all) as libc::socklen_t,
+        )
+    };
+    assert_eq!(bound, 0);
+    let (to, from) = (hosts.address(1), hosts.address(0));
+    let payload = [&[1, 2][..], &opened.endpoint.to_be_bytes(), &[9; 60]].concat();
+    send(near, to, from, 0x0800, &payload);
+    send(near, to, from, ETHERTYPE, &payload);
+    let got = eventually(|| received(far));
+    assert_eq!(
+        got[12..14],
+        ETHERTYPE.to_be_bytes(),
+        "an IP packet came through"
+    );
+}
+
+#[test]
+fn no_interface_no_ethernet_and_one_agent_for_each() {
+    let Some(hosts) = hosts() else { return };
+    let first = agent(&hosts, 0);
+    let mut client = first.client();
+    assert_eq!(link(&mut client, "nosuch0").status, Status::INVALID);
+    assert_eq!(link(&mut client, "lo").status, Status::INVALID);
+    let reply = link(&mut client, INTERFACE);
+    assert_eq!(reply.op, Op::LINK_OPENED);
+    // A second agent on the same host finds the interface taken, on another host it does not.
+    let second = agent(&hosts, 0);
+    let mut other = second.client();
+    assert_eq!(link(&mut other, INTERFACE).status, Status::BUSY);
+    let elsewhere = agent(&hosts, 1);
+    assert_eq!(link(&mut elsewhere.client(), INTERFACE).op, Op::LINK_OPENED);
+    // When the last process with a data socket there has gone, the interface is free.
+    drop(client);
+    eventually(|| (link(&mut other, INTERFACE).op == Op::LINK_OPENED).then_some(()));
+}
