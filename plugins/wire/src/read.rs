@@ -28,7 +28,9 @@ impl Connection {
     #[cold]
     pub(crate) fn read_asked<E: Env>(&mut self, part: &Part, env: &mut E) {
         let expected = self.receiver.reads;
-        if part.number != expected || self.sender.serving.len() as u32 == READS_MAX {
+        let serving = self.sender.serving.len() as u32;
+        let sane = part.number == expected && part.total <= self.config.max_transfer;
+        if !sane || serving == READS_MAX {
             return self.nonsense(env);
         }
         let range = Remote {

@@ -63,6 +63,8 @@ pub struct Host {
     pub failed: Option<(Cause, u32)>,
     pub rdma_write: bool,
     pub rdma_read: bool,
+    /// The partner keeps the rules, so those of them that only an honest one can keep are checked.
+    pub honest: bool,
     /// Frames that have left.
     pub out: Vec<Vec<u8>>,
     /// Frames that the device takes before it is full.
@@ -80,6 +82,7 @@ impl Host {
             room: usize::MAX,
             rdma_write: true,
             rdma_read: true,
+            honest: true,
             memory: vec![BETWEEN; GAP],
             ..Host::default()
         }
@@ -321,7 +324,9 @@ impl Env for Host {
         self.alive();
         let at = self.target(range, true)? + offset as usize;
         assert!(u64::from(offset) + data.len() as u64 <= u64::from(range.length));
-        self.cover(range, offset as usize, data.len());
+        if self.honest {
+            self.cover(range, offset as usize, data.len());
+        }
         self.memory[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }

@@ -1,0 +1,219 @@
+//! `docs/vipl.lua` and the parser must read the same from the same frames. The capture is written here;
+//! nothing goes over a network.
+
+mod sim;
+
+use std::path::Path;
+use std::process::Command;
+
+use sim::network::Faults;
+use sim::world::World;
+use vipl_wire::*;
+
+const FIELDS: [&str; 24] = [
+    "vipl.version",
+    "vipl.kind",
+    "vipl.to_endpoint",
+    "vipl.from_endpoint",
+    "vipl.length",
+    "vipl.to_vi",
+    "vipl.check",
+    "vipl.sequence",
+    "vipl.acknowledged",
+    "vipl.window",
+    "vipl.flags",
+    "vipl.crc.good",
+    "vipl.part.kind",
+    "vipl.part.bytes",
+    "vipl.part.number",
+    "vipl.part.immediate",
+    "vipl.part.total",
+    "vipl.part.offset",
+    "vipl.part.address",
+    "vipl.part.handle",
+    "vipl.close.reason",
+    "vipl.close.operations",
+    "vipl.ack.map",
+    "vipl.foreign.highest",
+];
+
+/// Frames of all kinds, from a world with losses.
+fn frames() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for (seed, level) in [
+        (1, Level::Delivery),
+        (2, Level::Reception),
+        (3, Level::Unreliable),
+    ] {
+        let faults = Faults {
+            loss: 150,
+            ..Faults::NONE
+        };
+        let mut world = World::new(seed, level, 1500, faults);
+        world.log = Some(Vec::new());
+        let mut script = sim::script::Script::default();
+        for _ in 0..40 {
+            script.post(&mut world, 0, level);
+        }
+        world.posted(0);
+        world.run(4_000_000_000);
+        world.close(1, Reason::Disconnected);
+        world.run(1_000_000_000);
+        frames.extend(
+            world
+                .log
+                .take()
+                .expect("switched on")
+                .into_iter()
+                .map(|(_, frame)| frame),
+        );
+    }
+    frames
+}
+
+/// A capture file: link type Ethernet, every frame with a header of its own.
+fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xA1B2_C3D4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for (number, frame) in frames.iter().enumerate() {
+        let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        bytes.extend(ETHERTYPE.to_be_bytes());
+        bytes.extend(frame);
+        // Ethernet pads.
+        bytes.resize(bytes.len().max(60), 0);
+        for word in [number as u32, 0, bytes.len() as u32, bytes.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(bytes);
+    }
+    file
+}
+
+fn list<T: ToString>(of: impl Iterator<Item = T>) -> String {
+    of.map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// What the parser reads, as tshark prints it.
+fn expected(frame: &[u8]) -> Vec<String> {
+    let mut row = vec![String::new(); FIELDS.len()];
+    let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]).to_string();
+    row[0] = frame[0].to_string();
+    row[1] = frame[1].to_string();
+    row[2] = number(2);
+    row[3] = number(4);
+    if let Some(foreign) = Foreign::parse(frame) {
+        row[11] = "1".into();
+        row[23] = foreign.highest.to_string();
+        return row;
+    }
+    let (header, body) = Header::parse(frame).expect("frames of the engine are valid");
+    row[1] = (header.kind as u8).to_string();
+    row[4] = number(6);
+    row[5] = header.to_vi.to_string();
+    row[6] = format!("0x{:016x}", header.check);
+    row[7] = header.sequence.to_string();
+    row[8] = header.acknowledged.to_string();
+    row[9] = header.window.to_string();
+    row[10] = header.flags.to_string();
+    row[11] = "1".into();
+    match header.kind {
+        Kind::Data => {
+            let parts: Vec<Part> = Parts::new(body)
+                .map(|part| part.expect("valid").0)
+                .collect();
+            let long = || parts.iter().filter(|part| part.kind != PartKind::Send);
+            let rdma = || parts.iter().filter(|part| part.kind.header() == 32);
+            row[12] = list(parts.iter().map(|part| part.kind as u8));
+            row[13] = list(parts.iter().map(|part| part.bytes));
+            row[14] = list(parts.iter().map(|part| part.number));
+            row[15] = list(parts.iter().map(|part| part.immediate));
+            row[16] = list(long().map(|part| part.total));
+            row[17] = list(long().map(|part| part.offset));
+            row[18] = list(rdma().map(|part| format!("0x{:016x}", part.address)));
+            row[19] = list(rdma().map(|part| part.handle));
+        }
+        Kind::Ack => row[22] = body.iter().map(|byte| format!("{byte:02x}")).collect(),
+        Kind::Close => {
+            row[20] = u16::from_be_bytes([body[0], body[1]]).to_string();
+            row[21] = u32::from_be_bytes([body[8], body[9], body[10], body[11]]).to_string();
+        }
+        Kind::Probe | Kind::Closed => {}
+    }
+    row
+}
+
+#[test]
+fn tshark_reads_what_the_parser_reads() {
+    let version = Command::new("tshark").arg("-v").output();
+    let Ok(version) = version else {
+        println!("skipped: tshark is not installed");
+        return;
+    };
+    if !String::from_utf8_lossy(&version.stdout).contains("with Lua") {
+        println!("skipped: this tshark has no Lua");
+        return;
+    }
+    let mut frames = frames();
+    frames.push(
+        Foreign::answer(&[7, 1, 0, 1, 0, 2])
+            .expect("another version")
+            .emit()
+            .to_vec(),
+    );
+    let kinds: std::collections::BTreeSet<u8> = frames.iter().map(|frame| frame[1]).collect();
+    assert_eq!(
+        kinds.into_iter().collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5, 255],
+        "all kinds"
+    );
+    // One that is broken, at the end.
+    let mut broken = frames[0].clone();
+    broken[33] ^= 1;
+    let whole = frames.len();
+    frames.push(broken);
+
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dissector");
+    std::fs::create_dir_all(&folder).expect("a folder for the capture");
+    let file = folder.join("vipl.pcap");
+    std::fs::write(&file, capture(&frames)).expect("the capture");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vipl.lua");
+    let mut tshark = Command::new("tshark");
+    // No settings of whoever runs the test.
+    tshark
+        .env("HOME", &folder)
+        .env("WIRESHARK_CONFIG_DIR", &folder);
+    tshark.arg("-n").arg("-r").arg(&file);
+    tshark
+        .arg("-X")
+        .arg(format!("lua_script:{}", script.display()));
+    tshark.args(["-T", "fields", "-E", "separator=;"]);
+    for field in FIELDS {
+        tshark.args(["-e", field]);
+    }
+    let output = tshark.output().expect("tshark runs");
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{errors}");
+    assert!(!errors.contains("Lua"), "{errors}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), frames.len(), "{errors}");
+    for (number, (line, frame)) in lines.iter().zip(&frames).take(whole).enumerate() {
+        let row: Vec<&str> = line.split(';').collect();
+        for ((field, found), expected) in FIELDS.iter().zip(&row).zip(expected(frame)) {
+            assert_eq!(*found, expected, "{field} of frame {number}: {line}");
+        }
+        assert_eq!(row.len(), FIELDS.len());
+    }
+    assert_eq!(
+        lines[whole].split(';').nth(11),
+        Some("0"),
+        "a broken frame is shown as such"
+    );
+    println!("compared: {whole} frames");
+}

@@ -1,0 +1,395 @@
+//! A partner that lies, a network that anybody may write to. Whatever arrives: no panic, no byte outside
+//! what is permitted, and the loss of this connection at most. The simulated host checks every access.
+
+mod sim;
+
+use sim::Rng;
+use sim::host::{Host, Recv, Send, UNTOUCHED};
+use sim::network::Faults;
+use sim::world::{World, config};
+use vipl_wire::*;
+
+const KEY: u64 = 0x0123_4567_89AB_CDEF;
+
+/// Makes the CRC right again, if the frame's length allows it.
+fn seal(frame: &mut [u8]) {
+    let length = usize::from(u16::from_be_bytes([frame[6], frame[7]]));
+    if (HEADER + TRAILER..=frame.len()).contains(&length) {
+        let crc = crc32c(&frame[..length - TRAILER]);
+        frame[length - TRAILER..length].copy_from_slice(&crc.to_be_bytes());
+    }
+}
+
+/// A victim: receives, sends under way, reads under way, memory that admits RDMA and memory that does not.
+struct Victim {
+    host: Host,
+    connection: Connection,
+    now: u64,
+}
+
+fn victim(level: Level) -> Victim {
+    let mut host = Host::new(1500, 0);
+    host.honest = false;
+    for bytes in [0, 100, 3000, 10_000] {
+        let area = host.area(bytes, UNTOUCHED);
+        host.recvs.push(Recv {
+            segments: vec![
+                (area.handle, area.at, bytes / 2),
+                (area.handle, area.at + bytes / 2, bytes - bytes / 2),
+            ],
+            fault: None,
+            gone: false,
+            result: None,
+        });
+    }
+    let secret = host.area(5000, 0x5E);
+    let place = secret.handle as usize - 1;
+    (host.areas[place].rdma_write, host.areas[place].rdma_read) = (false, false);
+    host.area(5000, UNTOUCHED);
+    let operations = [
+        Operation::Send,
+        Operation::Write,
+        Operation::Read,
+        Operation::Send,
+    ];
+    for operation in operations {
+        if operation == Operation::Read && level == Level::Unreliable {
+            continue;
+        }
+        let area = host.area(4000, 1);
+        host.sends.push(Send {
+            operation,
+            segments: vec![(area.handle, area.at, area.bytes)],
+            immediate: 1,
+            flagged: operation == Operation::Send,
+            fenced: false,
+            remote: (77, 7),
+            fault: None,
+            status: None,
+        });
+    }
+    let mut connection = Connection::new(&config(1, KEY, level, 1500, 0));
+    connection.posted(10, &mut host);
+    Victim {
+        host,
+        connection,
+        now: 10,
+    }
+}
+
+impl Victim {
+    fn hear(&mut self, frame: &[u8], rng: &mut Rng) -> Received {
+        self.now += rng.below(50_000);
+        let received = self.connection.received(frame, self.now, &mut self.host);
+        if rng.permille(300) {
+            self.connection.flush(self.now, &mut self.host);
+        }
+        if rng.permille(50) {
+            self.now += rng.below(200_000_000);
+            self.connection.timeout(self.now, &mut self.host);
+        }
+        self.host.out.clear();
+        received
+    }
+
+    fn check(&self) {
+        self.host.check_gaps();
+        let secret = &self.host.areas[4];
+        assert!(
+            self.host.bytes(secret).iter().all(|byte| *byte == 0x5E),
+            "not permitted"
+        );
+    }
+}
+
+/// Frames of an honest side 0 to side 1, of all kinds.
+fn honest_frames(level: Level, rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut world = World::new(
+        rng.next(),
+        level,
+        1500,
+        Faults {
+            loss: 100,
+            ..Faults::NONE
+        },
+    );
+    world.log = Some(Vec::new());
+    for side in 0..2 {
+        // The key of this world is the victim's.
+        let config = config(side as u32, KEY, level, 1500, world.now);
+        world.sides[side].connection = Some(Connection::new(&config));
+    }
+    let mut script = sim::script::Script::default();
+    for _ in 0..12 {
+        script.post(&mut world, 0, level);
+    }
+    world.posted(0);
+    world.run(3_000_000_000);
+    world.close(0, Reason::Disconnected);
+    world.run(100_000_000);
+    let log = world.log.take().expect("switched on");
+    log.into_iter()
+        .filter(|(side, _)| *side == 0)
+        .map(|(_, frame)| frame)
+        .collect()
+}
+
+/// A part with fields at their edges.
+fn part(rng: &mut Rng, area: (u64, u32)) -> (Part, usize) {
+    let kinds = [
+        PartKind::Send,
+        PartKind::Piece,
+        PartKind::Write,
+        PartKind::Read,
+        PartKind::Data,
+    ];
+    let kind = rng.pick(&kinds);
+    let bytes = rng.pick(&[0u16, 1, 50, 500]);
+    let edges = [
+        0,
+        1,
+        50,
+        500,
+        4000,
+        5000,
+        5001,
+        70_000,
+        u32::MAX - 1,
+        u32::MAX,
+    ];
+    let part = Part {
+        kind,
+        flagged: rng.permille(500),
+        bytes,
+        number: rng.pick(&[0, 0, 0, 1, 2, 3, u32::MAX]),
+        immediate: 0,
+        total: rng.pick(&edges),
+        offset: rng.pick(&edges),
+        address: area
+            .0
+            .wrapping_add(rng.pick(&[0, 0, 0, 1, 4999, u64::MAX, u64::MAX - 100])),
+        handle: rng.pick(&[area.1, area.1, area.1 - 1, 0, u32::MAX]),
+    };
+    (part, usize::from(bytes))
+}
+
+/// A frame that is right in form, with a lying content.
+fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
+    let open = &host.areas[5];
+    let first = KEY as u32;
+    let kinds = [
+        Kind::Data,
+        Kind::Data,
+        Kind::Data,
+        Kind::Ack,
+        Kind::Probe,
+        Kind::Close,
+        Kind::Closed,
+    ];
+    let mut frame = vec![0; 1500];
+    let mut at = HEADER;
+    let kind = rng.pick(&kinds);
+    match kind {
+        Kind::Data => {
+            for _ in 0..rng.below(4) {
+                let (part, bytes) = part(rng, (open.at as u64, open.handle));
+                if at + 32 + bytes > 1496 {
+                    break;
+                }
+                part.emit(&mut frame[at..]);
+                at += part.kind.header() + bytes;
+            }
+        }
+        Kind::Ack => {
+            at += rng.below(200) as usize;
+            frame[HEADER..at].fill_with(|| rng.next() as u8);
+        }
+        _ => {
+            // Mostly not so often that nothing else is tried.
+            if rng.permille(900) {
+                return Vec::new();
+            }
+            at += rng.pick(&[0, 11, 12, 13]);
+            frame[HEADER..at].fill_with(|| rng.next() as u8 & 7);
+        }
+    }
+    let header = Header {
+        kind,
+        to_endpoint: 101,
+        from_endpoint: 100,
+        to_vi: 11,
+        check: key_check(KEY, 0),
+        sequence: first.wrapping_add(rng.pick(&[0, 0, 1, 2, 3, 100, 255, 256, u32::MAX, 1 << 31])),
+        acknowledged: ((KEY >> 32) as u32).wrapping_add(rng.pick(&[
+            0,
+            1,
+            2,
+            3,
+            8,
+            9,
+            100,
+            u32::MAX,
+        ])),
+        window: rng.pick(&[0, 1, 256, u16::MAX]),
+        flags: rng.next() as u8,
+    };
+    let bytes = header.emit(&mut frame, at - HEADER);
+    frame.truncate(bytes);
+    frame
+}
+
+/// As a seed, so that what was found can be found again.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|value| value.parse().ok())
+    };
+    match number("VIPL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("VIPL_SEEDS").unwrap_or(count),
+    }
+}
+
+fn level(seed: u64) -> Level {
+    [Level::Unreliable, Level::Delivery, Level::Reception][(seed % 3) as usize]
+}
+
+#[test]
+fn mutated_frames_do_no_harm() {
+    let (mut taken, mut ended) = (0, 0);
+    for seed in seeds(300) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let honest = honest_frames(level(seed), &mut rng);
+        assert!(honest.len() >= 2, "some data and a CLOSE");
+        let mut victim = victim(level(seed));
+        for frame in &honest {
+            for _ in 0..3 {
+                let mut frame = frame.clone();
+                for _ in 0..rng.below(4) {
+                    let at = rng.below(frame.len() as u64) as usize;
+                    frame[at] = rng.pick(&[0, 1, 0x7F, 0x80, 0xFF, rng_byte(at)]);
+                }
+                if rng.permille(50) {
+                    frame.truncate(rng.below(frame.len() as u64) as usize);
+                }
+                if frame.len() >= HEADER {
+                    seal(&mut frame);
+                }
+                let received = victim.hear(&frame, &mut rng);
+                taken += u64::from(received == Received::Taken);
+            }
+        }
+        victim.check();
+        ended += u64::from(!victim.connection.is_open());
+    }
+    assert!(
+        taken > 1000 && ended > 20,
+        "{taken} taken, {ended} ended: it must get inside"
+    );
+}
+
+fn rng_byte(at: usize) -> u8 {
+    (at * 7) as u8
+}
+
+#[test]
+fn forged_frames_do_no_harm() {
+    let mut ended = 0;
+    for seed in seeds(3000) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let mut victim = victim(level(seed));
+        for _ in 0..40 {
+            let frame = forged(&mut rng, &victim.host);
+            victim.hear(&frame, &mut rng);
+        }
+        victim.check();
+        ended += u64::from(!victim.connection.is_open());
+    }
+    assert!(ended > 1000, "{ended} ended: it must get inside");
+}
+
+/// Random bytes, and frames of the right form with a wrong key: nothing comes of them, and the connection
+/// works as before.
+#[test]
+fn strangers_are_not_heard() {
+    let mut rng = Rng::new(5);
+    let mut world = World::new(9, Level::Delivery, 1500, Faults::NONE);
+    let mut script = sim::script::Script::default();
+    for _ in 0..300 {
+        let length = rng.below(200) as usize;
+        let mut noise: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
+        if length > HEADER && rng.permille(700) {
+            let header = Header {
+                kind: rng.pick(&[Kind::Data, Kind::Close, Kind::Ack]),
+                to_endpoint: 101,
+                from_endpoint: 100,
+                to_vi: 11,
+                check: rng.next(),
+                sequence: rng.next() as u32,
+                acknowledged: rng.next() as u32,
+                window: 1,
+                flags: 1,
+            };
+            noise.resize(length + TRAILER, 0);
+            header.emit(&mut noise, length - HEADER);
+        }
+        world.call(1, |connection, now, host| {
+            assert_ne!(connection.received(&noise, now, host), Received::Taken);
+        });
+        assert!(!world.sides[1].connection.as_ref().unwrap().ack_owed());
+    }
+    let stats = world.sides[1].connection.as_ref().unwrap().stats();
+    assert!(stats.wrong_key > 100, "{stats:?}");
+    for _ in 0..20 {
+        script.post(&mut world, 0, Level::Delivery);
+    }
+    world.posted(0);
+    world.run(1_000_000_000);
+    script.check(&world, 0);
+    assert_eq!(script.checked, 20);
+}
+
+/// A side takes its own frames, reflected by the network, for a stranger's.
+#[test]
+fn reflections_are_not_heard() {
+    let mut world = World::new(9, Level::Delivery, 1500, Faults::NONE);
+    world.log = Some(Vec::new());
+    let mut script = sim::script::Script::default();
+    script.post(&mut world, 0, Level::Delivery);
+    world.posted(0);
+    let (_, frame) = world.log.as_ref().unwrap()[0].clone();
+    world.call(0, |connection, now, host| {
+        assert_eq!(connection.received(&frame, now, host), Received::WrongKey);
+    });
+}
+
+/// A CLOSE for a connection that nobody knows any more is answered, so that its sender can rest.
+#[test]
+fn a_stray_close_is_confirmed() {
+    let mut host = Host::new(1500, 0);
+    let connection = Connection::new(&config(0, KEY, Level::Delivery, 1500, 0));
+    let mut closing = connection.close(Reason::Disconnected, 0, &mut host);
+    let close = host.out.pop().unwrap();
+    assert!(Closing::answer_stray(&close, &mut host));
+    let answer = host.out.pop().unwrap();
+    assert_eq!(address(&answer), Some((100, 10)));
+    assert!(
+        !Closing::answer_stray(&answer, &mut host),
+        "only a CLOSE is"
+    );
+    assert!(!closing.is_done());
+    closing.received(&answer, &mut host);
+    assert!(closing.is_done());
+    // Without an answer it ends too.
+    let connection = Connection::new(&config(0, KEY, Level::Delivery, 1500, 0));
+    let mut closing = connection.close(Reason::Disconnected, 0, &mut host);
+    while !closing.is_done() {
+        let at = closing.deadline();
+        assert!(at < 10_000_000_000);
+        closing.timeout(at, &mut host);
+    }
+    assert!(host.out.len() > 5);
+}
