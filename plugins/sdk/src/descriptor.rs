@@ -39,6 +39,8 @@ pub struct Outgoing {
     pub immediate: u32,
     /// The immediate flag is set.
     pub flagged: bool,
+    /// The queue fence flag is set.
+    pub fenced: bool,
     /// Remote address and handle of RDMA.
     pub remote: Segment,
     /// The data segments.
@@ -179,6 +181,7 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
         length: image.length,
         immediate: image.immediate,
         flagged,
+        fenced: image.control & VIP_CONTROL_QFENCE != 0,
         remote: image.first,
         segments,
     })
