@@ -1,0 +1,182 @@
+//! What carries the frames of one connection: the NIC's socket to another host, or the connection's
+//! shared segment to another process of this one, with or without weather on the way.
+
+use std::sync::Arc;
+
+use vipl_wire::ETHERTYPE;
+
+use crate::bell::Bell;
+use crate::doorbell::Doorbell;
+use crate::segment::{Lie, Segment};
+use crate::weather::Sky;
+
+/// Bytes of the Ethernet header.
+pub(crate) const ETHERNET: usize = 14;
+
+/// Room for one frame, behind the link's own header.
+pub(crate) struct Room {
+    buffer: Vec<u8>,
+    head: usize,
+}
+
+impl AsMut<[u8]> for Room {
+    #[inline(always)]
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.head..]
+    }
+}
+
+/// To a partner on another host.
+pub(crate) struct Away {
+    /// Destination, source, ethertype.
+    header: [u8; ETHERNET],
+}
+
+/// To a partner on this host.
+pub(crate) struct Here {
+    segment: Segment,
+    bell: Arc<Bell>,
+    partner: u32,
+    sky: Option<Sky>,
+    /// Buffers for frames, used again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// The way to the partner.
+pub(crate) enum Carrier {
+    Away(Away),
+    Here(Box<Here>),
+}
+
+impl Carrier {
+    /// To the interface with this address, by way of the NIC's doorbell.
+    pub(crate) fn away(to: [u8; 6], from: [u8; 6]) -> Carrier {
+        let mut header = [0; ETHERNET];
+        header[..6].copy_from_slice(&to);
+        header[6..12].copy_from_slice(&from);
+        header[12..].copy_from_slice(&ETHERTYPE.to_be_bytes());
+        Carrier::Away(Away { header })
+    }
+
+    /// To the VI `partner` of the NIC that `bell` wakes.
+    pub(crate) fn here(
+        segment: Segment,
+        bell: Arc<Bell>,
+        partner: u32,
+        sky: Option<Sky>,
+    ) -> Carrier {
+        Carrier::Here(Box::new(Here {
+            segment,
+            bell,
+            partner,
+            sky,
+            spare: Vec::new(),
+        }))
+    }
+
+    /// Room for a frame of `mtu` bytes.
+    #[inline(always)]
+    pub(crate) fn room(&mut self, doorbell: Option<&Doorbell>, mtu: usize) -> Option<Room> {
+        match self {
+            Carrier::Away(away) => {
+                let mut buffer = doorbell?.buffer()?;
+                buffer.resize(ETHERNET + mtu, 0);
+                buffer[..ETHERNET].copy_from_slice(&away.header);
+                Some(Room {
+                    buffer,
+                    head: ETHERNET,
+                })
+            }
+            Carrier::Here(here) => here.room(mtu),
+        }
+    }
+
+    /// Sends the first `bytes` bytes of a frame.
+    #[inline(always)]
+    pub(crate) fn transmit(
+        &mut self,
+        doorbell: Option<&Doorbell>,
+        now: u64,
+        mut room: Room,
+        bytes: usize,
+    ) {
+        room.buffer.truncate(room.head + bytes);
+        match (self, doorbell) {
+            (Carrier::Away(_), Some(doorbell)) => doorbell.push(room.buffer),
+            (Carrier::Away(_), None) => {}
+            (Carrier::Here(here), _) => here.transmit(now, room.buffer),
+        }
+    }
+
+    /// The end of an operation: what was sent gets going.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, doorbell: Option<&Doorbell>, now: u64) {
+        match self {
+            Carrier::Away(_) => {
+                if let Some(doorbell) = doorbell {
+                    doorbell.operation_ends();
+                }
+            }
+            Carrier::Here(here) => here.finish(now),
+        }
+    }
+
+    /// Copies the next frame from a partner on this host into `frame`, if there is one.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, Lie> {
+        match self {
+            Carrier::Away(_) => Ok(false),
+            Carrier::Here(here) => here.segment.take(frame),
+        }
+    }
+
+    /// When something happens without anybody's doing, in nanoseconds.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        match self {
+            Carrier::Away(_) => None,
+            Carrier::Here(here) => here.sky.as_ref()?.next_due(),
+        }
+    }
+}
+
+impl Here {
+    fn room(&mut self, mtu: usize) -> Option<Room> {
+        let has_room = match &self.sky {
+            Some(sky) => sky.has_room(),
+            None => self.segment.has_room(mtu),
+        };
+        if !has_room {
+            return None;
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.resize(mtu, 0);
+        Some(Room { buffer, head: 0 })
+    }
+
+    fn transmit(&mut self, now: u64, frame: Vec<u8>) {
+        match &mut self.sky {
+            Some(sky) => sky.send(now, &frame),
+            // Between `room` and here another frame may have been sent.
+            None if self.segment.has_room(frame.len()) => self.segment.put(&frame),
+            None => {}
+        }
+        self.spare.push(frame);
+    }
+
+    fn finish(&mut self, now: u64) {
+        if let Some(sky) = &mut self.sky {
+            while let Some(bytes) = sky.next_bytes(now) {
+                if !self.segment.has_room(bytes) {
+                    break;
+                }
+                if let Some(frame) = sky.arrival(now) {
+                    self.segment.put(&frame);
+                }
+            }
+        }
+        if self.segment.has_news() || self.segment.partner_starves() {
+            self.bell.mark(self.partner);
+            self.bell.ring_if_wanted();
+        }
+    }
+}

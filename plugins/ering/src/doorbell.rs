@@ -1,0 +1,169 @@
+//! The doorbell: how frames that are ready get into the kernel.
+//!
+//! The cards of this class have no doorbell that a program could ring, so a system call plays it. With
+//! [`Policy::Trap`] every operation that made frames ends with one. With [`Policy::Batch`] the frames of
+//! several posts collect, and one call takes them all: when a burst is full, when the program looks for
+//! completions or goes to sleep, and else when the watch thread comes by, a millisecond later at most.
+//!
+//! Frames for which the device has no room stay here, and nothing more is taken until it has.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use vipl_plugin_sdk::Host;
+use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
+
+use crate::socket::{self, Sent};
+
+/// Frames of one burst.
+const BURST: usize = 32;
+/// Frames that wait for the device at most.
+const WAITING_MAX: usize = 256;
+
+/// When the system call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// After every operation.
+    Trap,
+    /// Once per burst.
+    Batch,
+}
+
+#[derive(Default)]
+struct Frames {
+    /// Frames that wait to be sent, from `first` on.
+    waiting: Vec<Vec<u8>>,
+    first: usize,
+    /// Buffers to use again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// Counters of the transmit side.
+pub(crate) struct Counters {
+    pub(crate) sent: &'static AtomicU64,
+    pub(crate) again: &'static AtomicU64,
+    pub(crate) lost: &'static AtomicU64,
+    pub(crate) kicks: &'static AtomicU64,
+}
+
+/// The transmit side of a NIC.
+pub(crate) struct Doorbell {
+    policy: Policy,
+    socket: OwnedFd,
+    frames: Mutex<Frames>,
+    /// Frames wait; read without the lock.
+    waiting: AtomicBool,
+    /// The last `errno` that was told in the log.
+    told: AtomicI32,
+    counters: Counters,
+}
+
+impl Doorbell {
+    pub(crate) fn new(policy: Policy, socket: OwnedFd, counters: Counters) -> Doorbell {
+        Doorbell {
+            policy,
+            socket,
+            frames: Mutex::default(),
+            waiting: AtomicBool::new(false),
+            told: AtomicI32::new(0),
+            counters,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Frames> {
+        self.frames
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    /// A buffer for a frame; `None`: the device has not sent what it was given before.
+    #[inline(always)]
+    pub(crate) fn buffer(&self) -> Option<Vec<u8>> {
+        let mut frames = self.lock();
+        let waiting = frames.waiting.len() - frames.first;
+        (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
+    }
+
+    /// Takes a whole frame. A full burst goes at once.
+    #[inline(always)]
+    pub(crate) fn push(&self, frame: Vec<u8>) {
+        let mut frames = self.lock();
+        frames.waiting.push(frame);
+        if frames.waiting.len() - frames.first >= BURST {
+            self.send(&mut frames);
+        }
+        self.note(&frames);
+    }
+
+    fn note(&self, frames: &Frames) {
+        let waits = frames.waiting.len() > frames.first;
+        self.waiting.store(waits, Ordering::Release);
+    }
+
+    /// The end of an operation that may have pushed frames: rings if the policy says so.
+    pub(crate) fn operation_ends(&self) {
+        if self.policy == Policy::Trap {
+            self.ring();
+        }
+    }
+
+    /// Whether frames wait for somebody to ring.
+    pub(crate) fn waits(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Sends what waits. When another thread is at it, that one does.
+    pub(crate) fn ring(&self) {
+        if !self.waits() {
+            return;
+        }
+        let mut frames = match self.frames.try_lock() {
+            Ok(frames) => frames,
+            Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.send(&mut frames);
+        self.note(&frames);
+    }
+
+    fn send(&self, frames: &mut Frames) {
+        while frames.first < frames.waiting.len() {
+            match socket::send(&self.socket, &frames.waiting[frames.first..]) {
+                Sent::Frames(count) => {
+                    frames.first += count;
+                    self.counters
+                        .sent
+                        .fetch_add(count as u64, Ordering::Relaxed);
+                    self.counters.kicks.fetch_add(1, Ordering::Relaxed);
+                    self.told.store(0, Ordering::Relaxed);
+                }
+                Sent::Again => {
+                    self.counters.again.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+                Sent::Lost(error) => {
+                    frames.first += 1;
+                    self.counters.lost.fetch_add(1, Ordering::Relaxed);
+                    self.tell(error);
+                }
+            }
+        }
+        let Frames {
+            waiting,
+            first,
+            spare,
+        } = frames;
+        spare.extend(waiting.drain(..*first));
+        *first = 0;
+    }
+
+    /// One line for each new kind of failure, not one for each frame.
+    #[cold]
+    fn tell(&self, error: i32) {
+        if self.told.swap(error, Ordering::Relaxed) != error {
+            let error = std::io::Error::from_raw_os_error(error);
+            Host::get().log(VIPL_LOG_WARN, &format!("a frame cannot be sent: {error}"));
+        }
+    }
+}

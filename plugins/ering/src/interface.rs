@@ -1,0 +1,196 @@
+//! Network interfaces of this host, asked for each time anew: they come and go.
+//!
+//! Everything is asked through a socket of this process, so that the answer is that of its own network
+//! namespace; `/sys` shows the one in which it was mounted.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// `SIOCGIWNAME`: only wireless interfaces answer.
+const SIOCGIWNAME: libc::Ioctl = 0x8B01;
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GDRVINFO: u32 = 0x3;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+const ARPHRD_ETHER: u16 = 1;
+const SPEED_UNKNOWN: u32 = u32::MAX;
+
+/// An Ethernet interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Name of its driver; empty when it does not tell.
+    pub driver: String,
+    /// Speed in Mbit/s, when it tells.
+    pub speed_mbit: Option<u32>,
+}
+
+impl Interface {
+    /// Whether this is hardware of the Tulip's kind: its driver, or 10/100 Mbit/s.
+    pub fn is_tulip_like(&self) -> bool {
+        self.driver == "tulip" || self.speed_mbit.is_some_and(|speed| speed <= 100)
+    }
+}
+
+/// The head of `struct ethtool_drvinfo`; 196 bytes in all.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [c_char; 32],
+    rest: [u8; 160],
+}
+
+/// The head of `struct ethtool_link_settings`, with room for the masks behind it.
+#[repr(C)]
+struct LinkSettings {
+    command: u32,
+    speed: u32,
+    bytes: [u8; 7],
+    mask_words: i8,
+    rest: [u8; 32],
+    masks: [u32; 3 * 127],
+}
+
+fn control() -> Option<OwnedFd> {
+    // SAFETY: a system call; the descriptor is new.
+    unsafe {
+        let raw = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        (raw >= 0).then(|| OwnedFd::from_raw_fd(raw))
+    }
+}
+
+fn request(name: &str) -> Option<libc::ifreq> {
+    // SAFETY: all zero is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    Some(request)
+}
+
+fn ask(control: &OwnedFd, what: libc::Ioctl, request: &mut libc::ifreq) -> bool {
+    // SAFETY: every request used here takes an ifreq, whose data pointer, if any, is valid.
+    unsafe { libc::ioctl(control.as_raw_fd(), what, std::ptr::from_mut(request)) == 0 }
+}
+
+/// # Safety
+/// `value` begins with an ethtool command, and has the room that the command needs.
+unsafe fn ethtool<T>(control: &OwnedFd, name: &str, value: &mut T) -> bool {
+    request(name).is_some_and(|mut request| {
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast::<c_void>().cast();
+        ask(control, SIOCETHTOOL, &mut request)
+    })
+}
+
+fn driver(control: &OwnedFd, name: &str) -> String {
+    let mut info = DriverInfo {
+        command: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        rest: [0; 160],
+    };
+    // SAFETY: the structure is as large as the kernel's.
+    if !unsafe { ethtool(control, name, &mut info) } {
+        return String::new();
+    }
+    let bytes = info.driver.map(|c| c as u8);
+    CStr::from_bytes_until_nul(&bytes)
+        .map_or(String::new(), |text| text.to_string_lossy().into_owned())
+}
+
+fn speed(control: &OwnedFd, name: &str) -> Option<u32> {
+    let mut settings = LinkSettings {
+        command: ETHTOOL_GLINKSETTINGS,
+        speed: 0,
+        bytes: [0; 7],
+        mask_words: 0,
+        rest: [0; 32],
+        masks: [0; 381],
+    };
+    // The first call tells how many words the masks have, as a negative number.
+    // SAFETY: room for masks of every size that fits an i8.
+    if !unsafe { ethtool(control, name, &mut settings) } || settings.mask_words >= 0 {
+        return None;
+    }
+    settings.mask_words = settings.mask_words.checked_neg()?;
+    settings.command = ETHTOOL_GLINKSETTINGS;
+    // SAFETY: as above.
+    let told = unsafe { ethtool(control, name, &mut settings) };
+    (told && settings.speed != 0 && settings.speed != SPEED_UNKNOWN).then_some(settings.speed)
+}
+
+/// The interface of this name, if it is there and a wired Ethernet.
+pub fn find(name: &str) -> Option<Interface> {
+    let control = control()?;
+    let mut flags = request(name)?;
+    if !ask(&control, libc::SIOCGIFFLAGS, &mut flags) {
+        return None;
+    }
+    // SAFETY: the kernel filled this field.
+    let flags = i32::from(unsafe { flags.ifr_ifru.ifru_flags });
+    let mut address = request(name)?;
+    let mut wireless = request(name)?;
+    // SAFETY: the kernel filled this field.
+    let is_ethernet = ask(&control, libc::SIOCGIFHWADDR, &mut address)
+        && unsafe { address.ifr_ifru.ifru_hwaddr.sa_family } == ARPHRD_ETHER;
+    if flags & libc::IFF_LOOPBACK != 0 || !is_ethernet || ask(&control, SIOCGIWNAME, &mut wireless)
+    {
+        return None;
+    }
+    Some(Interface {
+        name: name.to_owned(),
+        driver: driver(&control, name),
+        speed_mbit: speed(&control, name),
+    })
+}
+
+/// All wired Ethernet interfaces, in the kernel's order.
+pub fn all() -> Vec<Interface> {
+    let mut names = Vec::new();
+    // SAFETY: the list ends with an entry without a name, and is freed once.
+    unsafe {
+        let list = libc::if_nameindex();
+        if list.is_null() {
+            return Vec::new();
+        }
+        let mut entry = list;
+        while !(*entry).if_name.is_null() {
+            names.push(
+                CStr::from_ptr((*entry).if_name)
+                    .to_string_lossy()
+                    .into_owned(),
+            );
+            entry = entry.add(1);
+        }
+        libc::if_freenameindex(list);
+    }
+    names.iter().filter_map(|name| find(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_and_nonsense_are_no_ethernet() {
+        assert_eq!(find("lo"), None);
+        assert_eq!(find(""), None);
+        assert_eq!(find("no-such-interface-at-all"), None);
+        assert!(all().iter().all(|found| found.name != "lo"));
+    }
+
+    #[test]
+    fn the_tulip_is_known_by_driver_or_speed() {
+        let interface = |driver: &str, speed_mbit| Interface {
+            name: "eth0".into(),
+            driver: driver.into(),
+            speed_mbit,
+        };
+        assert!(interface("tulip", Some(1000)).is_tulip_like());
+        assert!(interface("8139too", Some(100)).is_tulip_like());
+        assert!(!interface("e1000e", Some(1000)).is_tulip_like());
+        assert!(!interface("virtio_net", None).is_tulip_like());
+    }
+}

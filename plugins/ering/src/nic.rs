@@ -1,0 +1,449 @@
+//! One opening of a device of this class.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
+
+use vipl_abi::VIP_SERVICE_UNRELIABLE;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::{Host, Nic, Status};
+use vipl_wire::{HEADER, MTU_MIN, TRAILER};
+
+use crate::bell::{self, BELL_BYTES, Bell};
+use crate::carrier::ETHERNET;
+use crate::doorbell::{self, Doorbell};
+use crate::farewell::Farewells;
+use crate::inbox::{self, Inbox};
+use crate::provider::{Card, Network};
+use crate::segment::SEGMENT;
+use crate::socket::{Received, Receiver};
+use crate::vi::EthernetVi;
+use crate::watch::{self, Watch};
+use crate::weather::Weather;
+use crate::{READ_LEVELS, VIS_MAX, shm};
+
+/// Regions of one NIC handle.
+const REGIONS_MAX: u32 = 4096;
+/// Frames that one look at the socket takes.
+const LOOK_FRAMES: u32 = 64;
+/// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
+const REGISTER_BYTES_MIN: u64 = 64 << 20;
+/// Header of the part that a frame of one whole message has.
+const PART: usize = 12;
+/// Payload of a frame between two processes of one host, over a network that is not simulated.
+const LOCAL_MTU: usize = 8 << 10;
+/// No VI.
+const NOBODY: u32 = u32::MAX;
+/// A time that does not come.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Counters that `vipinfo` shows.
+pub(crate) struct Counters {
+    pub(crate) received: &'static AtomicU64,
+    /// Wrong CRC.
+    pub(crate) corrupt: &'static AtomicU64,
+    /// Too short, another version, no sense.
+    pub(crate) bad: &'static AtomicU64,
+    /// For no connection of this NIC, or without room in its inbox.
+    pub(crate) stray: &'static AtomicU64,
+    /// Dropped by the kernel for want of room in the receive ring.
+    pub(crate) dropped: &'static AtomicU64,
+    /// DATA frames sent again.
+    pub(crate) sent_again: &'static AtomicU64,
+}
+
+/// The interface, where there is one.
+pub(crate) struct Wire {
+    pub(crate) doorbell: Doorbell,
+    pub(crate) receiver: Mutex<Receiver>,
+    /// The socket, for `ppoll`; `doorbell` owns it.
+    pub(crate) socket: RawFd,
+}
+
+/// What the VIs of a NIC and its threads share.
+pub(crate) struct Core {
+    nic: *const vipl_nic,
+    pub(crate) name: String,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) wire: Option<Wire>,
+    pub(crate) weather: Option<Weather>,
+    pub(crate) endpoint: u16,
+    pub(crate) address: [u8; 6],
+    pub(crate) mtu: usize,
+    inboxes: Box<[Inbox]>,
+    /// When each VI wants to be looked after, in nanoseconds.
+    deadlines: Box<[AtomicU64]>,
+    /// None of them is earlier than this.
+    soonest: AtomicU64,
+    connected: [AtomicU64; VIS_MAX as usize / 64],
+    pub(crate) farewells: Farewells,
+    pub(crate) counters: Counters,
+    pub(crate) watch: Watch,
+    partners: Mutex<HashMap<u64, Weak<Bell>>>,
+}
+
+// SAFETY: `nic` is used while the NIC is open only, and only passed to the host; all else is Sync.
+unsafe impl Send for Core {}
+// SAFETY: as above.
+unsafe impl Sync for Core {}
+
+/// One opening of the device.
+pub struct EthernetNic {
+    pub(crate) core: Arc<Core>,
+    /// What partners on this host get.
+    _shared: [OwnedFd; 2],
+}
+
+impl Core {
+    pub(crate) fn nic(&self) -> *const vipl_nic {
+        self.nic
+    }
+
+    pub(crate) fn doorbell(&self) -> Option<&Doorbell> {
+        self.wire.as_ref().map(|wire| &wire.doorbell)
+    }
+
+    pub(crate) fn socket(&self) -> Option<RawFd> {
+        self.wire.as_ref().map(|wire| wire.socket)
+    }
+
+    pub(crate) fn inbox(&self, index: u32) -> &Inbox {
+        &self.inboxes[index as usize]
+    }
+
+    /// Largest frame to a partner on this host.
+    pub(crate) fn local_mtu(&self) -> usize {
+        match &self.weather {
+            Some(_) => self.mtu,
+            None => LOCAL_MTU,
+        }
+    }
+
+    /// Reads the socket. Frames of the connection with this key check of the VI `own` go to `each`, behind
+    /// their Ethernet header, in the order of their arrival; those of others go to their inboxes. When
+    /// another thread reads, that one fills our inbox.
+    #[inline(always)]
+    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) {
+        let Some(wire) = &self.wire else { return };
+        let reading = match wire.receiver.try_lock() {
+            Ok(receiver) => Some(receiver),
+            Err(TryLockError::Poisoned(broken)) => Some(broken.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        // What lies in the inbox came before what lies in the ring.
+        if let Some(inbox) = self.inboxes.get(own as usize) {
+            while let Some(frame) = inbox.take() {
+                each(&frame);
+            }
+        }
+        let Some(mut receiver) = reading else { return };
+        let mut others = false;
+        let received = receiver.receive(LOOK_FRAMES, |frame| {
+            let payload = frame.get(ETHERNET..).unwrap_or_default();
+            match vipl_wire::address(payload) {
+                Some((endpoint, vi)) if endpoint == self.endpoint => {
+                    if vi == own && inbox::check_of(payload) == Some(check) {
+                        each(payload);
+                    } else {
+                        others |= self.deliver(vi, frame);
+                    }
+                }
+                _ => count(self.counters.bad, 1),
+            }
+        });
+        if received != Received::default() {
+            count(self.counters.received, u64::from(received.frames));
+            count(self.counters.bad, u64::from(received.cut));
+            if received.losing {
+                count(self.counters.dropped, u64::from(receiver.take_drops()));
+            }
+        }
+        drop(receiver);
+        if others {
+            self.bell.ring_if_wanted();
+        }
+    }
+
+    /// Reads the socket for everybody.
+    pub(crate) fn receive_all(&self) {
+        self.receive(NOBODY, 0, |_| {});
+    }
+
+    /// A frame for another VI than the one at work. True: its VI has something now.
+    #[cold]
+    fn deliver(&self, vi: u32, frame: &[u8]) -> bool {
+        let payload = &frame[ETHERNET..];
+        let Some(inbox) = self.inboxes.get(vi as usize) else {
+            count(self.counters.stray, 1);
+            return false;
+        };
+        if inbox.put(payload) {
+            self.bell.mark(vi);
+            return true;
+        }
+        self.stray(frame);
+        false
+    }
+
+    /// A frame of no connection that lives.
+    #[cold]
+    pub(crate) fn stray(&self, frame: &[u8]) {
+        if !self.farewells.take(self, frame) {
+            count(self.counters.stray, 1);
+        }
+    }
+
+    /// A partner's bell on this host, mapped once however many connections lead there.
+    pub(crate) fn partner(&self, name: u64, fds: [RawFd; 2]) -> std::io::Result<Arc<Bell>> {
+        let mut partners = self
+            .partners
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner());
+        if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        partners.retain(|_, known| known.strong_count() > 0);
+        let bell = Arc::new(Bell::open(fds[0], shm::duplicate(fds[1])?)?);
+        partners.insert(name, Arc::downgrade(&bell));
+        Ok(bell)
+    }
+
+    /// Begins or ceases to look after a VI.
+    pub(crate) fn set_connected(&self, index: u32, connected: bool) {
+        let (word, bit) = (&self.connected[index as usize / 64], 1 << (index % 64));
+        if connected {
+            word.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel);
+            self.deadlines[index as usize].store(NEVER, Ordering::SeqCst);
+        }
+    }
+
+    /// A connected VI wants to be looked after at this time.
+    #[inline(always)]
+    pub(crate) fn set_deadline(&self, index: u32, deadline: u64) {
+        self.deadlines[index as usize].store(deadline, Ordering::SeqCst);
+        // If it is lower already, whoever raises it comes after the store above and sees it.
+        if self.soonest.load(Ordering::SeqCst) > deadline {
+            self.soonest.fetch_min(deadline, Ordering::SeqCst);
+        }
+        self.watch.expect(&self.bell, deadline);
+    }
+
+    /// Marks the VIs whose time has come. Gives the time of the next one.
+    pub(crate) fn mark_due(&self, now: u64) -> u64 {
+        if self.soonest.load(Ordering::SeqCst) > now {
+            return self.soonest.load(Ordering::SeqCst);
+        }
+        // Whoever sets a deadline from now on lowers it again.
+        self.soonest.store(NEVER, Ordering::SeqCst);
+        let mut soonest = NEVER;
+        for (place, word) in self.connected.iter().enumerate() {
+            let mut bits = word.load(Ordering::Acquire);
+            while bits != 0 {
+                let index = place as u32 * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let deadline = self.deadlines[index as usize].load(Ordering::SeqCst);
+                if deadline <= now {
+                    self.bell.mark(index);
+                }
+                soonest = soonest.min(deadline);
+            }
+        }
+        self.soonest.fetch_min(soonest, Ordering::SeqCst);
+        soonest
+    }
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+fn number(plugin: &CStr, key: &CStr, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
+    let Some(text) = Host::get().setting(plugin, key) else {
+        return default;
+    };
+    match text.parse() {
+        Ok(value) if range.contains(&value) => value,
+        _ => {
+            let text = format!("{plugin:?}: {key:?}: {text} is not a number from {range:?}");
+            Host::get().log(VIPL_LOG_WARN, &text);
+            default
+        }
+    }
+}
+
+/// Memory that may be registered: the lock limit of the process, or what it may well use here.
+fn register_bytes_max(plugin: &CStr) -> u64 {
+    let given = number(plugin, c"max_register_bytes", 0, 0..=u64::MAX >> 1);
+    if given > 0 {
+        return given;
+    }
+    // SAFETY: the structures are valid.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
+        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
+        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
+        if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
+            memory
+        } else {
+            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
+        }
+    }
+}
+
+impl EthernetNic {
+    pub(crate) fn open<C: Card>(
+        network: Network,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<EthernetNic, Status> {
+        let failed = |error: std::io::Error| {
+            let text = format!("{:?}: cannot open the device: {error}", C::NAME);
+            Host::get().log(VIPL_LOG_ERROR, &text);
+            Status::Resource
+        };
+        let host = Host::get();
+        let counter = |name| host.counter(C::NAME, name);
+        let (wire, weather, endpoint, address, mtu, name) = match network {
+            Network::Interface(interface) => {
+                let link = host.link(&interface)?;
+                let mtu = (link.mtu as usize).min(C::FRAME_MAX);
+                let frames = number(
+                    C::NAME,
+                    c"receive_frames",
+                    C::RING_FRAMES as u64,
+                    32..=16384,
+                );
+                let frames = (frames as usize).next_power_of_two();
+                let socket = link.socket.as_raw_fd();
+                let receiver = Receiver::open(socket, mtu, frames).map_err(failed)?;
+                let counters = doorbell::Counters {
+                    sent: counter(c"frames_sent"),
+                    again: counter(c"frames_again"),
+                    lost: counter(c"frames_lost"),
+                    kicks: counter(c"kicks"),
+                };
+                let wire = Wire {
+                    doorbell: Doorbell::new(C::DOORBELL, link.socket, counters),
+                    receiver: Mutex::new(receiver),
+                    socket,
+                };
+                let address = link.address.as_slice().try_into().map_err(|_| {
+                    failed(std::io::Error::other(
+                        "the interface's address has not 6 bytes",
+                    ))
+                })?;
+                info.link = link.id;
+                let name = format!("via_{interface}");
+                (Some(wire), None, link.endpoint, address, mtu, name)
+            }
+            Network::Simulated {
+                weather,
+                mtu,
+                address,
+                name,
+            } => (None, Some(weather), 0, address, mtu, name),
+        };
+        if mtu < MTU_MIN {
+            let text = format!("an MTU of {mtu} is below {MTU_MIN}");
+            return Err(failed(std::io::Error::other(text)));
+        }
+        let page = shm::create(BELL_BYTES).map_err(failed)?;
+        let event = bell::create_event().map_err(failed)?;
+        let own_event = shm::duplicate(event.as_raw_fd()).map_err(failed)?;
+        let bell = Bell::open(page.as_raw_fd(), own_event).map_err(failed)?;
+        describe(C::NAME, &name, address, mtu, info);
+        info.shared_fds = [page.as_raw_fd(), event.as_raw_fd()];
+        let core = Core {
+            nic,
+            name,
+            bell: Arc::new(bell),
+            wire,
+            weather,
+            endpoint,
+            address,
+            mtu,
+            inboxes: (0..VIS_MAX).map(|_| Inbox::default()).collect(),
+            deadlines: (0..VIS_MAX).map(|_| AtomicU64::new(NEVER)).collect(),
+            soonest: AtomicU64::new(NEVER),
+            connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
+            farewells: Farewells::default(),
+            counters: Counters {
+                received: counter(c"frames_received"),
+                corrupt: counter(c"frames_corrupt"),
+                bad: counter(c"frames_bad"),
+                stray: counter(c"frames_stray"),
+                dropped: counter(c"frames_dropped"),
+                sent_again: counter(c"frames_sent_again"),
+            },
+            watch: Watch::default(),
+            partners: Mutex::default(),
+        };
+        Ok(EthernetNic {
+            core: Arc::new(core),
+            _shared: [page, event],
+        })
+    }
+}
+
+fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut vipl_nic_info) {
+    for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
+        *to = from as std::ffi::c_char;
+    }
+    info.address[..6].copy_from_slice(&address);
+    info.address_len = 6;
+    info.reliability_support = VIP_SERVICE_UNRELIABLE | READ_LEVELS;
+    info.rdma_read_support = READ_LEVELS;
+    info.vis_max = VIS_MAX;
+    info.regions_max = REGIONS_MAX;
+    info.transfer_max = number(plugin, c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.native_mtu = (mtu - HEADER - TRAILER - PART) as u32;
+    info.register_bytes_max = register_bytes_max(plugin);
+    info.register_block_max = info.register_bytes_max;
+    info.segment_bytes = SEGMENT as u32;
+}
+
+impl Nic for EthernetNic {
+    type Vi = EthernetVi;
+
+    fn close(&mut self) {
+        watch::stop(&self.core);
+        self.core.farewells.finish(&self.core);
+    }
+
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        // The socket and the clock first: what they bring is marked.
+        self.core.watch.program_is_at_work();
+        if let Some(doorbell) = self.core.doorbell() {
+            doorbell.ring();
+        }
+        self.core.receive_all();
+        self.core.mark_due(Host::get().now_ns());
+        self.core.bell.take_marks(indices)
+    }
+
+    fn arm(&self) -> u32 {
+        self.core.watch.program_is_at_work();
+        if let Some(doorbell) = self.core.doorbell() {
+            doorbell.ring();
+        }
+        self.core.bell.arm()
+    }
+
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        if timeout_ns > 0 {
+            self.core.bell.sleep(epoch, timeout_ns, self.core.socket());
+        }
+        self.core.bell.disarm();
+        self.core.watch.program_wakes();
+    }
+
+    fn wake(&self) {
+        self.core.bell.ring();
+    }
+}

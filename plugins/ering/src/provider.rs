@@ -1,0 +1,95 @@
+//! From a card to a plug-in.
+
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
+use vipl_plugin_sdk::abi::{VIPL_FEATURE_LINK, vipl_nic, vipl_nic_info};
+use vipl_plugin_sdk::{Provider, Status};
+
+use crate::doorbell::Policy;
+use crate::interface::{self, Interface};
+use crate::nic::EthernetNic;
+use crate::weather::Weather;
+
+/// How well a card serves an interface that is of its kind; the explicit `plugin:interface` needs none.
+const RANK: i32 = 50;
+
+/// What differs between the plug-ins of this class.
+pub trait Card: 'static {
+    /// Name of the plug-in, for its file, its settings and its counters.
+    const NAME: &'static CStr;
+    /// When posted frames go into the kernel.
+    const DOORBELL: Policy;
+    /// Largest payload of a frame in bytes; the interface may allow less.
+    const FRAME_MAX: usize;
+    /// Frames of the receive ring, a power of two from 32.
+    const RING_FRAMES: usize;
+
+    /// Whether this card is the one for an interface, when the program leaves the choice open.
+    fn serves(interface: &Interface) -> bool;
+
+    /// The network that the argument of an opening (`plugin:argument`) means.
+    ///
+    /// # Errors
+    /// `Invalid`: it means nothing.
+    fn network(argument: &str) -> Result<Network, Status>;
+
+    /// Rank and argument, if this card serves the device `name`: `via_INTERFACE`.
+    fn claim(name: &str) -> Option<(i32, String)> {
+        let interface = interface::find(name.strip_prefix("via_")?)?;
+        Self::serves(&interface).then_some((RANK, interface.name))
+    }
+
+    /// Names of the devices that are present.
+    fn devices() -> Vec<String> {
+        interface::all()
+            .iter()
+            .filter(|interface| Self::serves(interface))
+            .map(|interface| format!("via_{}", interface.name))
+            .collect()
+    }
+}
+
+/// Where the frames of a NIC go.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Network {
+    /// The interface of this name.
+    Interface(String),
+    /// The processes of this host only, under a weather.
+    Simulated {
+        /// What happens to frames.
+        weather: Weather,
+        /// Largest payload of a frame in bytes.
+        mtu: usize,
+        /// Host address.
+        address: [u8; 6],
+        /// Name of the device as VipQueryNic shows it.
+        name: String,
+    },
+}
+
+/// The provider for a card.
+pub struct Ethernet<C>(PhantomData<C>);
+
+impl<C: Card> Provider for Ethernet<C> {
+    const NAME: &'static CStr = C::NAME;
+    const VERSION: &'static CStr = c"0.1.0";
+    const REQUIRED: u64 = VIPL_FEATURE_LINK;
+    type Nic = EthernetNic;
+
+    fn claim(name: &str) -> Option<(i32, String)> {
+        C::claim(name)
+    }
+
+    fn devices() -> Vec<String> {
+        C::devices()
+    }
+
+    fn open(
+        argument: &str,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<EthernetNic, Status> {
+        EthernetNic::open::<C>(C::network(argument)?, nic, info)
+    }
+}

@@ -1,0 +1,249 @@
+//! The data socket of a NIC: AF_PACKET, opened and filtered by the Kernel Agent, driven from here.
+//!
+//! Frames are received in a ring that the kernel shares with this process (TPACKET_V2): looking for one
+//! costs a load, no system call, and each frame is there at once. TPACKET_V3 hands over blocks when a
+//! timer says so, which is too late for us. Sending is plain: `send` for one frame, `sendmmsg` for more.
+//!
+//! Interfaces go down, come up, lose their MTU and vanish. None of that is an error of this file's users:
+//! a frame that cannot be sent is lost, as on a cut cable, and the protocol above decides when to give up.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::errno;
+
+/// Block of the receive ring in bytes.
+const BLOCK: usize = 64 << 10;
+/// Room that the kernel wants in front of each frame, and what a frame has beyond its payload.
+const OVERHEAD: usize = 128;
+/// Frames of one `sendmmsg`.
+pub(crate) const BURST_MAX: usize = 64;
+
+/// The receive side, for one thread at a time.
+pub(crate) struct Receiver {
+    socket: RawFd,
+    ring: *mut u8,
+    bytes: usize,
+    frame_bytes: usize,
+    frames: usize,
+    next: usize,
+}
+
+// SAFETY: the mapping stays where it is; the receiver is used under a lock.
+unsafe impl Send for Receiver {}
+
+/// What one look at the ring brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Frames given to the caller.
+    pub(crate) frames: u32,
+    /// Frames that were cut because they were larger than the interface should send.
+    pub(crate) cut: u32,
+    /// The kernel had to drop frames since it last said so.
+    pub(crate) losing: bool,
+}
+
+fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
+    // SAFETY: the option's value is valid for its size.
+    let status = unsafe {
+        libc::setsockopt(
+            socket,
+            libc::SOL_PACKET,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+impl Receiver {
+    /// Makes the ring: `frames` frames, a power of two, with payloads up to `mtu` bytes.
+    pub(crate) fn open(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
+        let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
+        let bytes = frames * frame_bytes;
+        if !bytes.is_multiple_of(BLOCK) {
+            return Err(io::Error::other(
+                "the receive ring is no multiple of a block",
+            ));
+        }
+        // An old kernel without it gives back our own frames; they are for other addresses.
+        let _ = option(socket, libc::PACKET_IGNORE_OUTGOING, &1i32);
+        option(
+            socket,
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V2 as i32),
+        )?;
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: (bytes / BLOCK) as u32,
+            tp_frame_size: frame_bytes as u32,
+            tp_frame_nr: frames as u32,
+        };
+        option(socket, libc::PACKET_RX_RING, &request)?;
+        // SAFETY: a new mapping of the ring that was just made.
+        let ring = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let ring = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                socket,
+                0,
+            );
+            if ring == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            libc::madvise(ring, bytes, libc::MADV_DONTFORK);
+            ring.cast::<u8>()
+        };
+        Ok(Receiver {
+            socket,
+            ring,
+            bytes,
+            frame_bytes,
+            frames,
+            next: 0,
+        })
+    }
+
+    /// Gives frames to `each` in the order of their arrival, `most` at most.
+    pub(crate) fn receive(&mut self, most: u32, mut each: impl FnMut(&[u8])) -> Received {
+        let mut received = Received::default();
+        while received.frames + received.cut < most {
+            let header = self
+                .ring
+                .wrapping_add(self.next * self.frame_bytes)
+                .cast::<libc::tpacket2_hdr>();
+            // SAFETY: inside the ring; the kernel writes the word, so it is an atomic one.
+            let status = unsafe { AtomicU32::from_ptr(&raw mut (*header).tp_status) };
+            // Acquire: what the kernel wrote before is seen.
+            let word = status.load(Ordering::Acquire);
+            if word & libc::TP_STATUS_USER == 0 {
+                break;
+            }
+            received.losing |= word & libc::TP_STATUS_LOSING != 0;
+            // SAFETY: the frame is this process's until the status is given back; the kernel keeps
+            // frames inside their places.
+            let (whole, frame) = unsafe {
+                let (length, start) = ((*header).tp_snaplen, (*header).tp_mac);
+                let at = header.cast::<u8>().add(usize::from(start));
+                let room = self.frame_bytes.saturating_sub(usize::from(start));
+                let length = (length as usize).min(room);
+                (
+                    length as u32 == (*header).tp_len,
+                    std::slice::from_raw_parts(at, length),
+                )
+            };
+            if whole {
+                received.frames += 1;
+                each(frame);
+            } else {
+                received.cut += 1;
+            }
+            // Release: the kernel may use the place again.
+            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.next = (self.next + 1) % self.frames;
+        }
+        received
+    }
+
+    /// Frames that the kernel dropped since this was last asked.
+    pub(crate) fn take_drops(&self) -> u32 {
+        // SAFETY: two counters, all zero is valid.
+        let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: room for the counters.
+        unsafe {
+            libc::getsockopt(
+                self.socket,
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &raw mut length,
+            );
+        }
+        stats.tp_drops
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open`, unmapped once.
+        unsafe { libc::munmap(self.ring.cast(), self.bytes) };
+    }
+}
+
+/// Whether the socket still belongs to an interface; one that was removed unbinds it.
+pub(crate) fn is_bound(socket: RawFd) -> bool {
+    // SAFETY: all zero is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: room for an address of this kind.
+    let known =
+        unsafe { libc::getsockname(socket, (&raw mut address).cast(), &raw mut length) == 0 };
+    known && address.sll_ifindex > 0
+}
+
+/// What became of frames that were to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// So many are on their way, one at least.
+    Frames(usize),
+    /// The device has no room now; the same frames again later.
+    Again,
+    /// The first one cannot be sent, for this `errno`; it is lost.
+    Lost(i32),
+}
+
+/// Sends whole frames, Ethernet header included, `BURST_MAX` at most, with one system call.
+pub(crate) fn send(socket: &OwnedFd, frames: &[Vec<u8>]) -> Sent {
+    let socket = socket.as_raw_fd();
+    let sent = match frames {
+        [] => return Sent::Frames(0),
+        [frame] => {
+            let (start, length) = (frame.as_ptr().cast(), frame.len());
+            // SAFETY: the frame is valid.
+            unsafe { libc::send(socket, start, length, libc::MSG_DONTWAIT).min(1) }
+        }
+        frames => send_many(socket, &frames[..frames.len().min(BURST_MAX)]),
+    };
+    if sent > 0 {
+        return Sent::Frames(sent as usize);
+    }
+    match errno::last() {
+        libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,
+        error => Sent::Lost(error),
+    }
+}
+
+fn send_many(socket: RawFd, frames: &[Vec<u8>]) -> isize {
+    // SAFETY: all zero is a valid value of both.
+    let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { std::mem::zeroed() };
+    for (place, frame) in frames.iter().enumerate() {
+        parts[place] = libc::iovec {
+            iov_base: frame.as_ptr().cast_mut().cast(),
+            iov_len: frame.len(),
+        };
+        messages[place].msg_hdr.msg_iov = &raw mut parts[place];
+        messages[place].msg_hdr.msg_iovlen = 1;
+    }
+    // SAFETY: as many messages as frames, each with one valid part.
+    let sent = unsafe {
+        libc::sendmmsg(
+            socket,
+            messages.as_mut_ptr(),
+            frames.len() as u32,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    sent as isize
+}

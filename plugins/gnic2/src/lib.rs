@@ -1,0 +1,31 @@
+//! The device plug-in `gnic2`: Gigabit Ethernet and faster, with the doorbell of cards of the GNIC-II's kind.
+//!
+//! Frames of several posts collect, and one kick starts them all, as one write to the command register of
+//! that card started an idle channel. Frames are as large as the interface allows, up to 9000 bytes. So
+//! bandwidth and message rate are high. Everything else is the device class, `vipl-ering`.
+
+use std::ffi::CStr;
+
+use vipl_ering::interface::Interface;
+use vipl_ering::{Card, Ethernet, Network, Policy};
+use vipl_plugin_sdk::Status;
+
+/// The card.
+pub struct Gnic2;
+
+impl Card for Gnic2 {
+    const NAME: &'static CStr = c"gnic2";
+    const DOORBELL: Policy = Policy::Batch;
+    const FRAME_MAX: usize = 9000;
+    const RING_FRAMES: usize = 1024;
+
+    fn serves(interface: &Interface) -> bool {
+        !interface.is_tulip_like()
+    }
+
+    fn network(argument: &str) -> Result<Network, Status> {
+        Ok(Network::Interface(argument.to_owned()))
+    }
+}
+
+vipl_plugin_sdk::plugin!(Ethernet<Gnic2>);

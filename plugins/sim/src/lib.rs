@@ -1,0 +1,114 @@
+//! The device plug-in `sim`: the Ethernet device class over a faulty network inside one host.
+//!
+//! `sim:` is a network without faults; `sim:seed=7,loss=0.05` loses frames. The words:
+//!
+//! | word | means | default |
+//! | --- | --- | --- |
+//! | `seed` | where all chances come from | 1 |
+//! | `loss`, `dup`, `reorder`, `corrupt` | probability of each fault, 0 to 0.9 | 0 |
+//! | `delay` | microseconds on the way | 0 |
+//! | `rate` | bytes per second; 0: no limit | 0 |
+//! | `mtu` | bytes of a frame | 1500 |
+//! | `node` | number of the node, 0 to 255, for its address | 0 |
+//!
+//! The same seed gives the frame with the same number of the same connection the same fate. A setting
+//! `sim.WORD` is the default of its word.
+
+use std::ffi::{CStr, CString};
+use std::str::FromStr;
+
+use vipl_ering::interface::Interface;
+use vipl_ering::{Card, Ethernet, Network, Policy, Weather};
+use vipl_plugin_sdk::abi::VIPL_LOG_ERROR;
+use vipl_plugin_sdk::{Host, Status};
+
+const WORDS: [&str; 9] = [
+    "seed", "loss", "dup", "reorder", "corrupt", "delay", "rate", "mtu", "node",
+];
+
+/// The card that is none.
+pub struct Sim;
+
+impl Card for Sim {
+    const NAME: &'static CStr = c"sim";
+    const DOORBELL: Policy = Policy::Trap;
+    const FRAME_MAX: usize = 9000;
+    const RING_FRAMES: usize = 32;
+
+    fn serves(_interface: &Interface) -> bool {
+        false
+    }
+
+    fn claim(name: &str) -> Option<(i32, String)> {
+        (name == "sim").then(|| (100, String::new()))
+    }
+
+    fn devices() -> Vec<String> {
+        Vec::new()
+    }
+
+    fn network(argument: &str) -> Result<Network, Status> {
+        let pairs: Vec<_> = argument
+            .split(',')
+            .filter(|pair| !pair.is_empty())
+            .collect();
+        let known = |pair: &&str| {
+            pair.split_once('=')
+                .is_some_and(|(word, _)| WORDS.contains(&word))
+        };
+        if let Some(bad) = pairs.iter().find(|pair| !known(pair)) {
+            return refuse(&format!("{bad:?} is not one of {WORDS:?} with a value"));
+        }
+        let chance = |word| {
+            let value = value(&pairs, word, 0.0)?;
+            match value {
+                0.0..=0.9 => Ok(value),
+                _ => refuse(&format!("{word}={value} is not from 0 to 0.9")),
+            }
+        };
+        let delay_us: u32 = value(&pairs, "delay", 0)?;
+        let mtu: usize = value(&pairs, "mtu", 1500)?;
+        if !(256..=Self::FRAME_MAX).contains(&mtu) {
+            return refuse(&format!("mtu={mtu} is not from 256 to {}", Self::FRAME_MAX));
+        }
+        let node: u8 = value(&pairs, "node", 0)?;
+        Ok(Network::Simulated {
+            weather: Weather {
+                seed: value(&pairs, "seed", 1)?,
+                loss: chance("loss")?,
+                duplicate: chance("dup")?,
+                reorder: chance("reorder")?,
+                corrupt: chance("corrupt")?,
+                delay_ns: u64::from(delay_us) * 1000,
+                rate: value(&pairs, "rate", 0)?,
+            },
+            mtu,
+            // Locally administered, "SIM" and the node.
+            address: [0x02, b'S', b'I', b'M', 0, node],
+            name: format!("sim:{argument}"),
+        })
+    }
+}
+
+fn refuse<T>(why: &str) -> Result<T, Status> {
+    Host::get().log(VIPL_LOG_ERROR, &format!("sim: {why}"));
+    Err(Status::Invalid)
+}
+
+/// The value of a word: from the argument, else from the setting, else the default.
+fn value<T: FromStr>(pairs: &[&str], word: &str, default: T) -> Result<T, Status> {
+    let given = pairs
+        .iter()
+        .rev()
+        .find_map(|pair| pair.strip_prefix(word)?.strip_prefix('='));
+    let setting = || Host::get().setting(Sim::NAME, &CString::new(word).ok()?);
+    match given.map(str::to_owned).or_else(setting) {
+        None => Ok(default),
+        Some(text) => match text.parse() {
+            Ok(value) => Ok(value),
+            Err(_) => refuse(&format!("{word}={text} is not a number that fits")),
+        },
+    }
+}
+
+vipl_plugin_sdk::plugin!(Ethernet<Sim>);

@@ -1,0 +1,31 @@
+//! The device plug-in `tulip`: Fast Ethernet, with the doorbell of cards of the DEC Tulip's kind.
+//!
+//! Those cards have no doorbell for programs. Every post traps into the kernel at once, one system call
+//! each; frames carry at most 1500 bytes; each frame that arrives is looked at by itself. So latency is
+//! low and little memory is used. Everything else is the device class, `vipl-ering`.
+
+use std::ffi::CStr;
+
+use vipl_ering::interface::Interface;
+use vipl_ering::{Card, Ethernet, Network, Policy};
+use vipl_plugin_sdk::Status;
+
+/// The card.
+pub struct Tulip;
+
+impl Card for Tulip {
+    const NAME: &'static CStr = c"tulip";
+    const DOORBELL: Policy = Policy::Trap;
+    const FRAME_MAX: usize = 1500;
+    const RING_FRAMES: usize = 256;
+
+    fn serves(interface: &Interface) -> bool {
+        interface.is_tulip_like()
+    }
+
+    fn network(argument: &str) -> Result<Network, Status> {
+        Ok(Network::Interface(argument.to_owned()))
+    }
+}
+
+vipl_plugin_sdk::plugin!(Ethernet<Tulip>);
