@@ -34,6 +34,7 @@ mod lock;
 mod logger;
 pub mod mem;
 pub mod nameservice;
+mod neighbour;
 pub mod nic;
 mod process;
 pub mod ptag;

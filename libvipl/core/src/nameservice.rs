@@ -1,4 +1,5 @@
-//! Name service (spec §3.32 to §3.34, §12): a table file, read at VipNSInit.
+//! Name service (spec §3.32 to §3.34, §12): a table file, read at VipNSInit. On a network interface, names
+//! that are not in it are looked up as other programs do (`neighbour`).
 
 use std::ffi::{CStr, c_char};
 
@@ -6,7 +7,7 @@ use vipl_abi::{VIP_CHAR, VIP_ULONG};
 
 use crate::error::Error;
 use crate::nic::Nic;
-use crate::process;
+use crate::{neighbour, process};
 
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -61,7 +62,7 @@ impl Names {
 }
 
 /// Six hexadecimal bytes with `:` or `-` between them.
-fn parse_address(word: &str) -> Option<Vec<u8>> {
+pub(crate) fn parse_address(word: &str) -> Option<Vec<u8>> {
     let bytes: Option<Vec<u8>> = word
         .split([':', '-'])
         .map(|byte| {
@@ -75,6 +76,14 @@ fn parse_address(word: &str) -> Option<Vec<u8>> {
 /// Whether the NIC is the loopback device, which knows its own names without a table.
 fn knows_itself(nic: &Nic) -> bool {
     nic.plugin.name == "loopback"
+}
+
+/// The network interface behind the NIC, if there is one: then the table is not the only source of names.
+fn interface(nic: &Nic) -> Option<String> {
+    let bytes = nic.info.name.map(|c| c as u8);
+    let name = CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?;
+    let linked = nic.info.link != 0;
+    linked.then(|| name.strip_prefix("via_").unwrap_or(name).to_owned())
 }
 
 fn host_name() -> String {
@@ -99,6 +108,7 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
         return Ok(());
     }
     let default = process::get().settings.text("hosts").to_owned();
+    let may_miss = knows_itself(nic) || (path.is_none() && interface(nic).is_some());
     let path = match path {
         Some(path) => path.to_string_lossy().into_owned(),
         None => default,
@@ -111,7 +121,7 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
             }));
             Ok(())
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && knows_itself(nic) => {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_miss => {
             *table = Some(Names::default());
             Ok(())
         }
@@ -139,6 +149,12 @@ pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>,
     }
     if knows_itself(nic) && index == 0 && is_own_name(name) {
         return Ok(nic.address().to_vec());
+    }
+    if let (0, Some(interface)) = (index, interface(nic)) {
+        return neighbour::find(name, &interface, nic.address()).map_err(|unknown| {
+            log::warn!(target: "ns", "{unknown}");
+            Error::NameService
+        });
     }
     Err(Error::NameService)
 }

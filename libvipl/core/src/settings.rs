@@ -46,6 +46,17 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "on_bug" "continue or abort" "continue" "what to do after a caught bug of the library"
     "loopback.single_copy" "boolean" "true" "let large messages and RDMA go straight from process to process"
     "loopback.eager_max" "bytes" "16384" "largest message that goes through the ring"
+    "tulip.receive_frames" "frames" "256" "receive ring of each NIC handle, 32 to 16384"
+    "gnic2.receive_frames" "frames" "1024" "receive ring of each NIC handle, 32 to 16384"
+    "sim.seed" "number" "1" "where all chances come from; the same seed, the same fates"
+    "sim.loss" "probability" "0" "how many frames are lost, 0 to 0.9"
+    "sim.dup" "probability" "0" "how many frames arrive twice"
+    "sim.reorder" "probability" "0" "how many frames are overtaken"
+    "sim.corrupt" "probability" "0" "how many frames have a bit changed"
+    "sim.delay" "microseconds" "0" "how long each frame is on its way"
+    "sim.rate" "bytes per second" "0" "how fast a direction of a connection is; 0: no limit"
+    "sim.mtu" "bytes" "1500" "largest frame, 256 to 9000"
+    "sim.node" "number" "0" "which node of the simulated network this process is on, 0 to 255"
 };
 
 /// Where a value came from.
