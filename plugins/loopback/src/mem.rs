@@ -43,6 +43,9 @@ pub(crate) enum CopyError {
     Fault,
     /// The partner has left meanwhile.
     Closed,
+    /// The partner's process has no memory any more: it is dead, which the agent will tell, or only its
+    /// first thread has ended, and then the ring still works.
+    Gone,
 }
 
 /// Walks over a list of segments.
@@ -107,6 +110,13 @@ impl Link {
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
             self.kick_hard();
         }
+    }
+
+    /// From now on everything goes through the ring.
+    #[cold]
+    pub(crate) fn lose_reach(&mut self) {
+        self.reach = Reach::None;
+        self.ends.own().reach.store(2, Ordering::Release);
     }
 
     /// Copies between local segments and remote ones of the same total length. While it copies, this
@@ -360,6 +370,8 @@ fn call(
     };
     if copied == bytes as isize {
         Ok(())
+    } else if copied < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        Err(CopyError::Gone)
     } else {
         Err(CopyError::Fault)
     }

@@ -404,7 +404,7 @@ impl Link {
                 LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
             }
             // The partner's reason is dealt with next; this message never arrived.
-            Err(CopyError::Closed) => {
+            Err(CopyError::Closed | CopyError::Gone) => {
                 let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
                 self.acknowledge();
                 self.partner_closed(port, closed);

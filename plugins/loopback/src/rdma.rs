@@ -100,6 +100,10 @@ impl Link {
             }
             // The partner's reason is dealt with by `progress`.
             Err(CopyError::Closed) => return Step::Wait,
+            Err(CopyError::Gone) => {
+                self.lose_reach();
+                return self.rdma(nic, port, outgoing);
+            }
             Err(CopyError::Fault) if !mem::is_accessible(&local, false) => {
                 let status = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE;
                 return self.local_error(port, status);
@@ -196,6 +200,10 @@ impl Link {
         match self.copy_remote(Way::Fetch, outgoing, &local) {
             Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
             Err(CopyError::Closed) => return Step::Wait,
+            Err(CopyError::Gone) => {
+                self.lose_reach();
+                return self.rdma(nic, port, outgoing);
+            }
             Err(CopyError::Fault) if !mem::is_accessible(&local, true) => {
                 return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
             }
