@@ -82,7 +82,11 @@ const STEPS: &[Step] = &[
         true,
     ),
     step("install", Program::Xtask, &["smoke", "--no-build"], true),
+    step("kill", Program::Xtask, KILL, true),
+    step("soak", Program::Xtask, SOAK, true),
 ];
+const KILL: &[&str] = &["kill", "--no-build", "--times", "30", "--seed", "1"];
+const SOAK: &[&str] = &["soak", "--no-build", "--seconds", "30", "--seed", "1"];
 const CLIPPY: &[&str] = &[
     "clippy",
     "--workspace",

@@ -14,6 +14,7 @@ mod install;
 mod layout;
 mod smoke;
 mod static_libs;
+mod stress;
 mod tally;
 mod tests;
 mod uninstall;
@@ -55,6 +56,10 @@ enum Command {
     Tests(tests::Options),
     /// Run the conformance suite on all plug-ins
     Conformance(conformance::Options),
+    /// Kill servers, clients and agents under busy transfers, and look what the others make of it
+    Kill(stress::Kill),
+    /// Transfer, disconnect, reconnect and kill for a while, every byte checked
+    Soak(stress::Soak),
     /// Run every check, fast ones first
     Ci(ci::Options),
 }
@@ -72,6 +77,8 @@ fn main() -> ExitCode {
             other => other.map(drop),
         },
         Command::Conformance(options) => conformance::run(&options),
+        Command::Kill(options) => stress::kill(&options),
+        Command::Soak(options) => stress::soak(&options),
         Command::Ci(options) => match ci::run(&options) {
             // Its last line is the count of tests; nothing may follow.
             Ok(false) => return ExitCode::FAILURE,

@@ -12,6 +12,10 @@ use crate::agent::{Agent, NicRegistration};
 use crate::error::Error;
 use crate::process;
 
+/// How long the next agent looks for a server at least, in milliseconds: the server's process goes over
+/// to that agent at about the same time, and may be later.
+const GRACE_MS: u64 = 10_000;
+
 /// What has to be asked.
 pub(super) struct Again {
     pub(super) op: Op,
@@ -63,6 +67,7 @@ impl Attempt {
         };
         again.body.nic = nic;
         again.body.timeout_ms = left_ms(again.deadline).max(1);
+        again.body.grace_ms = again.body.grace_ms.max(GRACE_MS);
         let (op, body) = (again.op, again.body);
         let call = Agent::next_id();
         match self.slot.lock(self.generation) {

@@ -1,0 +1,154 @@
+//! `vipl-stress`: many processes under load, some of which are killed. `cargo xtask kill` and
+//! `cargo xtask soak` build the library and run it.
+//!
+//! ```text
+//!   supervisor (this program) ── starts, orders, kills ──▶ parties (this program) ── VIPL ── parties
+//!        │                   ◀── lines: up, lost, beat ──                │
+//!        └── starts, kills ──▶ vipkad ◀──────────────────────────────────┘
+//! ```
+//!
+//! The supervisor never calls VIPL. All come and go by a folder of their own, so that several runs, and
+//! other programs of the user, do not meet. A party that finds anything wrong says so and ends; the
+//! supervisor then ends the run with the reason and the seed.
+
+mod api;
+mod dice;
+mod kill;
+mod link;
+mod node;
+mod party;
+mod report;
+mod soak;
+mod supervisor;
+mod talk;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use supervisor::Setting;
+use talk::Spice;
+
+#[derive(Parser)]
+#[command(about = "Processes under load, some of which are killed")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Kill servers, clients and agents at random moments
+    Kill {
+        #[command(flatten)]
+        common: Common,
+        /// How many kills
+        #[arg(long, default_value_t = 200)]
+        times: usize,
+    },
+    /// Transfer, disconnect, reconnect and kill for a while
+    Soak {
+        #[command(flatten)]
+        common: Common,
+        /// How long, in minutes
+        #[arg(long, default_value_t = 0)]
+        minutes: u64,
+        /// How long, in seconds; 30 if neither is given
+        #[arg(long, default_value_t = 0)]
+        seconds: u64,
+    },
+    #[command(hide = true)]
+    Party(party::Options),
+}
+
+#[derive(Args)]
+struct Common {
+    /// The library; libvipl.so beside this program if none is given
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// The Kernel Agent; vipkad beside the library if none is given
+    #[arg(long)]
+    vipkad: Option<PathBuf>,
+    /// The device that all processes open
+    #[arg(long, default_value = "via_lo")]
+    device: String,
+    /// Decides all that is random here; another one each time if none is given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The reliability levels to use: 1 unreliable, 2 delivery, 4 reception
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
+    levels: Vec<u16>,
+}
+
+impl Common {
+    fn setting(self, spice: Spice) -> Result<Setting, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let library = self
+            .library
+            .unwrap_or_else(|| program.with_file_name("libvipl.so"));
+        let library = library
+            .canonicalize()
+            .map_err(|error| format!("{}: {error}", library.display()))?;
+        let seed = self
+            .seed
+            .unwrap_or_else(|| report::now_ns() % 1_000_000_007);
+        println!("seed {seed}");
+        Ok(Setting {
+            vipkad: self
+                .vipkad
+                .unwrap_or_else(|| library.with_file_name("vipkad")),
+            library,
+            device: self.device,
+            seed,
+            spice,
+            levels: self.levels,
+        })
+    }
+}
+
+fn perform(command: Command) -> Result<(), String> {
+    let line = match command {
+        Command::Party(options) => return party::run(&options),
+        Command::Kill { common, times } => {
+            let spice = Spice {
+                rdma: true,
+                parting: 0,
+            };
+            kill::run(common.setting(spice)?, times)
+        }
+        Command::Soak {
+            common,
+            minutes,
+            seconds,
+        } => {
+            let spice = Spice {
+                rdma: true,
+                parting: 500,
+            };
+            let seconds = if minutes + seconds == 0 {
+                30
+            } else {
+                minutes * 60 + seconds
+            };
+            soak::run(common.setting(spice)?, Duration::from_secs(seconds))
+        }
+    }?;
+    println!("ok: {line}");
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let command = Arguments::parse().command;
+    let party = matches!(command, Command::Party(_));
+    match perform(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if party => {
+            report::fault(&error);
+        }
+        Err(error) => {
+            println!("FAIL {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

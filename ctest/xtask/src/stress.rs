@@ -1,0 +1,81 @@
+//! `cargo xtask kill` and `cargo xtask soak`: many processes under load, some of which are killed.
+//!
+//! Both build the library as it is released and run `vipl-stress` (ctest/stress) with it.
+
+use std::process::Command;
+
+use clap::Args;
+
+use crate::Result;
+use crate::workspace::{Workspace, cargo, run};
+
+/// Arguments of `cargo xtask kill`.
+#[derive(Args)]
+pub(crate) struct Kill {
+    /// How many processes to kill
+    #[arg(long, default_value_t = 200)]
+    times: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `cargo xtask soak`.
+#[derive(Args)]
+pub(crate) struct Soak {
+    /// How long, in minutes
+    #[arg(long, default_value_t = 0)]
+    minutes: u32,
+    /// How long, in seconds; 30 if neither is given
+    #[arg(long, default_value_t = 0)]
+    seconds: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct Common {
+    /// The device that all processes open
+    #[arg(long, default_value = "via_lo")]
+    device: String,
+    /// The reliability levels to use: 1 unreliable, 2 delivery, 4 reception
+    #[arg(long, default_value = "1,2,4")]
+    levels: String,
+    /// Decides all that is random; another one each time if none is given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The release build is up to date
+    #[arg(long)]
+    no_build: bool,
+}
+
+/// Runs `cargo xtask kill`.
+pub(crate) fn kill(options: &Kill) -> Result {
+    perform(
+        &["kill", "--times", &options.times.to_string()],
+        &options.common,
+    )
+}
+
+/// Runs `cargo xtask soak`.
+pub(crate) fn soak(options: &Soak) -> Result {
+    let (minutes, seconds) = (options.minutes.to_string(), options.seconds.to_string());
+    let arguments = ["soak", "--minutes", &minutes, "--seconds", &seconds];
+    perform(&arguments, &options.common)
+}
+
+fn perform(arguments: &[&str], common: &Common) -> Result {
+    if !common.no_build {
+        let build = ["build", "--release", "--workspace", "--exclude", "xtask"];
+        run(cargo().args(build))?;
+    }
+    // The library, the plug-ins and the agent are beside it.
+    let program = Workspace::load()?.target.join("release/vipl-stress");
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .args(["--device", &common.device, "--levels", &common.levels]);
+    if let Some(seed) = common.seed {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    run(&mut command)
+}
