@@ -15,11 +15,13 @@ use crate::adopt::Halves;
 use crate::call::{Call, CallKey};
 use crate::client::{Client, ClientId};
 use crate::connection::{Connection, ConnectionId};
+use crate::exchange::{Exchange, ExchangeKey};
 use crate::keys::Keys;
 use crate::link::{Endpoint, EndpointId, Link, LinkId};
 use crate::message::{self, Command, Malformed};
-use crate::nic::{Address, Nic, NicId, Spot};
+use crate::nic::{Address, Nic, NicId};
 use crate::output::{Message, Output};
+use crate::place::{Pair, Place};
 use crate::queue::Queues;
 use crate::timer::Timers;
 
@@ -43,18 +45,22 @@ pub struct Agent<F> {
     pub(crate) nics: BTreeMap<NicId, Nic<F>>,
     pub(crate) addresses: BTreeMap<Address, BTreeSet<NicId>>,
     pub(crate) calls: BTreeMap<CallKey, Call>,
-    pub(crate) timers: Timers,
+    pub(crate) timers: Timers<CallKey>,
     /// Servers, by the place where they wait.
-    pub(crate) waits: Queues<Spot>,
+    pub(crate) waits: Queues<Place>,
     /// Clients within their grace, by the place where they look.
-    pub(crate) seekers: Queues<Spot>,
+    pub(crate) seekers: Queues<Place>,
     /// Peers, by own and wanted place.
-    pub(crate) peers: Queues<(Spot, Spot)>,
+    pub(crate) peers: Queues<Pair>,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     /// Connections of an earlier agent of which one side has come.
     pub(crate) halves: Halves,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
+    pub(crate) exchanges: BTreeMap<ExchangeKey, Exchange>,
+    pub(crate) exchange_timers: Timers<ExchangeKey>,
+    /// Questions who is on a link.
+    pub(crate) searches: BTreeMap<(LinkId, u64), CallKey>,
     pub(crate) last_nic: NicId,
     pub(crate) last_endpoint: EndpointId,
     pub(crate) last_call: u64,
@@ -87,6 +93,8 @@ pub struct Census {
     pub links: usize,
     /// Data sockets that were given out.
     pub endpoints: usize,
+    /// What is under way between this host and others, or has just been.
+    pub exchanges: usize,
 }
 
 impl<F: Clone> Agent<F> {
@@ -102,7 +110,7 @@ impl<F: Clone> Agent<F> {
             nics: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
-            timers: Timers::default(),
+            timers: Timers::new(),
             waits: Queues::new(),
             seekers: Queues::new(),
             peers: Queues::new(),
@@ -110,6 +118,9 @@ impl<F: Clone> Agent<F> {
             halves: Halves::default(),
             links: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            exchange_timers: Timers::new(),
+            searches: BTreeMap::new(),
             last_nic: 0,
             last_endpoint: 0,
             last_call: 0,
@@ -180,11 +191,14 @@ impl<F: Clone> Agent<F> {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.timers
-            .next()
-            .into_iter()
-            .chain(self.halves.next())
-            .min()
+        [
+            self.timers.next(),
+            self.exchange_timers.next(),
+            self.halves.next(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Time has passed.
@@ -201,11 +215,12 @@ impl<F: Clone> Agent<F> {
             addresses: self.addresses.len(),
             calls: self.calls.len(),
             queued: self.waits.len() + self.seekers.len() + self.peers.len(),
-            timers: self.timers.len(),
+            timers: self.timers.len() + self.exchange_timers.len(),
             connections: self.connections.len(),
             halves: self.halves.len(),
             links: self.links.len(),
             endpoints: self.endpoints.len(),
+            exchanges: self.exchanges.len(),
         }
     }
 
@@ -226,6 +241,7 @@ impl<F: Clone> Agent<F> {
             Command::Accept(body) => self.accept(caller, &body),
             Command::Reject(body) => self.reject(caller, body.connection),
             Command::Cancel(body) => self.cancel(caller, body.call),
+            Command::Confirm(body) => self.confirm(caller, body.connection),
             Command::Disconnect(body) => self.disconnect(caller, body.connection),
             Command::Adopt(body) => self.adopt(caller, &body),
             Command::Neighbours(body) => self.neighbours(caller, body.nic),
@@ -246,6 +262,9 @@ impl<F: Clone> Agent<F> {
             self.call_due(call);
         }
         self.end_halves_due();
+        while let Some(exchange) = self.exchange_timers.pop_due(self.now) {
+            self.exchange_due(exchange);
+        }
     }
 
     fn refuse(&mut self, caller: Caller, cause: Malformed) -> Result<(), Malformed> {

@@ -16,22 +16,33 @@
 use kagent_proto::{Attributes, Status};
 
 use crate::agent::{Agent, Caller};
-use crate::client::ClientId;
+use crate::ask::Ask;
 use crate::connection::ConnectionId;
+use crate::exchange::ExchangeKey;
+use crate::guest::Guest;
 use crate::limits::{CALLS_PER_CLIENT_MAX, CONNECTIONS_PER_CLIENT_MAX};
+use crate::link::LinkId;
 use crate::nic::{NicId, Spot};
+use crate::place::{Pair, Place};
+use crate::who::Search;
 
 /// The agent's own name for a waiting call; grows with time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallKey(pub(crate) u64);
 
+/// Who waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Owner {
+    /// A process, with a NIC.
+    Process(Caller, NicId),
+    /// Somebody on another host.
+    Guest(ExchangeKey),
+}
+
 /// A waiting call.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) client: ClientId,
-    /// The id that the process chose, for the reply.
-    pub(crate) id: u64,
-    pub(crate) nic: NicId,
+    pub(crate) owner: Owner,
     pub(crate) kind: CallKind,
     /// When the timer that runs now goes off.
     pub(crate) deadline: Option<u64>,
@@ -40,12 +51,20 @@ pub(crate) struct Call {
 /// What a call waits for.
 #[derive(Debug)]
 pub(crate) enum CallKind {
-    /// A server at this connection point.
-    Wait(Spot),
+    /// A server at this connection point, for other hosts on the link too.
+    Wait(Spot, Option<LinkId>),
     /// A client that looks for a server.
     Request(Seeker, RequestState),
-    /// One of two peers.
-    Peer(Seeker),
+    /// One of two peers, in the queue at this place.
+    Peer(Seeker, Pair),
+    /// A client or a peer that looks on another host.
+    Asking(Seeker, ExchangeKey, Ask),
+    /// A client of another host that looks for a server here.
+    Guest(Guest, RequestState),
+    /// A peer of another host, in the queue at this place.
+    GuestPeer(Guest, Pair),
+    /// A process that wants to know who is on the link.
+    Search(Search),
 }
 
 /// The side that names whom it wants: client or peer.
@@ -91,24 +110,23 @@ impl<F: Clone> Agent<F> {
     /// Keeps a call until something ends it. The caller queues it where partners look.
     pub(crate) fn keep_call(
         &mut self,
-        caller: Caller,
-        nic: NicId,
+        owner: Owner,
         kind: CallKind,
         deadline: Option<u64>,
     ) -> CallKey {
         self.last_call += 1;
         let key = CallKey(self.last_call);
         self.timers.start(deadline, key);
-        if let Some(client) = self.clients.get_mut(&caller.client) {
-            client.calls.insert(caller.id, key);
-        }
-        if let Some(nic) = self.nics.get_mut(&nic) {
-            nic.calls.insert(key);
+        if let Owner::Process(caller, nic) = owner {
+            if let Some(client) = self.clients.get_mut(&caller.client) {
+                client.calls.insert(caller.id, key);
+            }
+            if let Some(nic) = self.nics.get_mut(&nic) {
+                nic.calls.insert(key);
+            }
         }
         let call = Call {
-            client: caller.client,
-            id: caller.id,
-            nic,
+            owner,
             kind,
             deadline,
         };
@@ -120,33 +138,41 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn take_call(&mut self, key: CallKey) -> Option<Call> {
         let call = self.calls.remove(&key)?;
         self.timers.stop(call.deadline, key);
-        if let Some(client) = self.clients.get_mut(&call.client) {
-            client.calls.remove(&call.id);
-        }
-        if let Some(nic) = self.nics.get_mut(&call.nic) {
-            nic.calls.remove(&key);
+        if let Owner::Process(caller, nic) = call.owner {
+            if let Some(client) = self.clients.get_mut(&caller.client) {
+                client.calls.remove(&caller.id);
+            }
+            if let Some(nic) = self.nics.get_mut(&nic) {
+                nic.calls.remove(&key);
+            }
         }
         match &call.kind {
-            CallKind::Wait(spot) => self.waits.remove(spot, key),
-            CallKind::Request(seeker, RequestState::Looking { .. }) => {
-                self.seekers.remove(&seeker.remote, key);
+            CallKind::Wait(spot, link) => {
+                for place in Place::of_wait(*spot, *link) {
+                    self.waits.remove(&place, key);
+                }
             }
-            CallKind::Request(_, RequestState::Held(connection)) => self.expire_offer(*connection),
-            CallKind::Peer(seeker) => self.peers.remove(&(seeker.local, seeker.remote), key),
+            CallKind::Request(seeker, RequestState::Looking { .. }) => {
+                self.seekers.remove(&Place::Near(seeker.remote), key);
+            }
+            CallKind::Guest(guest, RequestState::Looking { .. }) => {
+                self.seekers.remove(&guest.place(), key);
+            }
+            CallKind::Request(_, RequestState::Held(connection))
+            | CallKind::Guest(_, RequestState::Held(connection)) => self.expire_offer(*connection),
+            CallKind::Peer(_, pair) | CallKind::GuestPeer(_, pair) => self.peers.remove(pair, key),
+            CallKind::Asking(_, exchange, _) => self.stop_asking(*exchange),
+            CallKind::Search(search) => self.stop_search(search),
         }
         Some(call)
     }
 
     /// Ends a call with a status.
     pub(crate) fn end_call(&mut self, key: CallKey, status: Status) {
-        if let Some(call) = self.take_call(key) {
-            self.done(
-                Caller {
-                    client: call.client,
-                    id: call.id,
-                },
-                status,
-            );
+        match self.take_call(key).map(|call| call.owner) {
+            Some(Owner::Process(caller, _)) => self.done(caller, status),
+            Some(Owner::Guest(exchange)) => self.refuse_guest(exchange, status),
+            None => {}
         }
     }
 
@@ -160,6 +186,8 @@ impl<F: Clone> Agent<F> {
                 // When the grace and the whole request end together it still was nobody's waiting.
                 self.nobody_there(&seeker.remote)
             }
+            CallKind::Guest(_, RequestState::Looking { .. }) => Status::NO_MATCH,
+            CallKind::Search(_) => return self.search_on(key),
             _ => Status::TIMEOUT,
         };
         self.end_call(key, status);

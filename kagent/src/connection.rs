@@ -10,6 +10,9 @@
 //!                   ▼                requester's side             ▼
 //!                Expired ── ACCEPT: TIMEOUT, REJECT: OK ──▶    no record
 //! ```
+//!
+//! A connection with another host has one record here, and what the two hosts say about it is its
+//! exchange (`exchange.rs`): Attaching ── CONFIRM ──▶ Confirming (the side that accepts) ──▶ Far.
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +20,9 @@ use kagent_proto::{Accept, Attributes, Connected, HOST_BYTES_MAX, Op, PartnerGon
 
 use crate::adopt::HalfName;
 use crate::agent::{Agent, Caller};
-use crate::call::{CallKey, CallKind};
+use crate::call::{CallKey, CallKind, Owner};
 use crate::client::ClientId;
+use crate::exchange::ExchangeKey;
 use crate::limits::PAGE_BYTES;
 use crate::nic::NicId;
 use crate::output::{Join, JoinEnd, Message, Output};
@@ -41,12 +45,20 @@ pub(crate) enum ConnectionState {
     Offered(CallKey),
     /// The requester has given up; the server does not know yet.
     Expired,
-    /// Connected with the side of that name.
+    /// Connected with the side of that name, on this host.
     Open(ConnectionId),
     /// Connected by an earlier agent; the partner has not come here yet (`adopt.rs`).
     Half(HalfName),
     /// The partner has gone and this side has been told.
     Lone,
+    /// With another host: this side attaches its VI.
+    Attaching(ExchangeKey),
+    /// With another host: this side has attached its VI and called CONFIRM under this id.
+    Confirming(ExchangeKey, u64),
+    /// With another host.
+    Far(ExchangeKey),
+    /// With another host, and lost before this side has confirmed.
+    Failed,
 }
 
 /// What is known about one side at the moment of connecting.
@@ -79,7 +91,11 @@ impl<F: Clone> Agent<F> {
         self.last_connection
     }
 
-    fn own_connection(&self, caller: Caller, name: ConnectionId) -> Result<&Connection, Status> {
+    pub(crate) fn own_connection(
+        &self,
+        caller: Caller,
+        name: ConnectionId,
+    ) -> Result<&Connection, Status> {
         self.connections
             .get(&name)
             .filter(|c| c.client == caller.client)
@@ -96,7 +112,7 @@ impl<F: Clone> Agent<F> {
         self.connections.insert(name, connection);
     }
 
-    fn take_connection(&mut self, name: ConnectionId) -> Option<Connection> {
+    pub(crate) fn take_connection(&mut self, name: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&name)?;
         if let Some(client) = self.clients.get_mut(&connection.client) {
             client.connections.remove(&name);
@@ -136,15 +152,14 @@ impl<F: Clone> Agent<F> {
                 self.take_connection(body.connection);
                 return Err(Status::TIMEOUT);
             }
-            ConnectionState::Open(_) | ConnectionState::Half(_) | ConnectionState::Lone => {
-                return Err(Status::INVALID);
-            }
+            _ => return Err(Status::INVALID),
         };
         let call = self.calls.get(&request).ok_or(Status::INVALID)?;
-        let CallKind::Request(seeker, _) = &call.kind else {
-            return Err(Status::INVALID);
+        let seeker = match &call.kind {
+            CallKind::Request(seeker, _) => *seeker,
+            CallKind::Guest(guest, _) => return self.accept_guest(caller, body, nic, *guest),
+            _ => return Err(Status::INVALID),
         };
-        let seeker = *seeker;
         attributes_agree(&seeker.attributes, &body.attributes)?;
         // The offer first: a request that leaves a standing offer behind would expire it.
         self.take_connection(body.connection);
@@ -157,12 +172,12 @@ impl<F: Clone> Agent<F> {
             attributes: body.attributes,
             segment_bytes: body.segment_bytes,
         };
+        let Owner::Process(asker, asker_nic) = call.owner else {
+            return Err(Status::INVALID);
+        };
         let requester = End {
-            caller: Caller {
-                client: call.client,
-                id: call.id,
-            },
-            nic: call.nic,
+            caller: asker,
+            nic: asker_nic,
             connection: self.fresh_connection(),
             vi: seeker.vi,
             attributes: seeker.attributes,
@@ -176,9 +191,7 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn reject(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
             ConnectionState::Offered(_) | ConnectionState::Expired => self.abandon(name, true),
-            ConnectionState::Open(_) | ConnectionState::Half(_) | ConnectionState::Lone => {
-                return Err(Status::INVALID);
-            }
+            _ => return Err(Status::INVALID),
         }
         self.done(caller, Status::OK);
         Ok(())
@@ -187,10 +200,8 @@ impl<F: Clone> Agent<F> {
     /// `Op::DISCONNECT`.
     pub(crate) fn disconnect(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
-            ConnectionState::Open(_) | ConnectionState::Half(_) | ConnectionState::Lone => {
-                self.abandon(name, true);
-            }
             ConnectionState::Offered(_) | ConnectionState::Expired => return Err(Status::INVALID),
+            _ => self.abandon(name, true),
         }
         self.done(caller, Status::OK);
         Ok(())
@@ -205,7 +216,15 @@ impl<F: Clone> Agent<F> {
             ConnectionState::Offered(request) => self.end_call(request, Status::REJECTED),
             ConnectionState::Open(partner) => self.partner_gone(partner, orderly),
             ConnectionState::Half(name) => self.part_half(name, orderly),
-            ConnectionState::Expired | ConnectionState::Lone => {}
+            ConnectionState::Attaching(exchange) | ConnectionState::Far(exchange) => {
+                self.leave(exchange, orderly);
+            }
+            ConnectionState::Confirming(exchange, call) => {
+                let client = connection.client;
+                self.done(Caller { client, id: call }, Status::TIMEOUT);
+                self.leave(exchange, orderly);
+            }
+            ConnectionState::Expired | ConnectionState::Lone | ConnectionState::Failed => {}
         }
     }
 

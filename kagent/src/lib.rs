@@ -29,9 +29,13 @@
 
 mod adopt;
 mod agent;
+mod ask;
 mod call;
 mod client;
+mod confirm;
 mod connection;
+mod exchange;
+mod guest;
 mod keys;
 pub mod limits;
 mod link;
@@ -39,14 +43,17 @@ mod listen;
 mod message;
 mod nic;
 mod output;
+mod parting;
 mod peer;
+mod place;
 mod queue;
 mod request;
 pub mod sys;
 mod timer;
+mod who;
 
 pub use agent::{Agent, Census};
 pub use client::{ClientId, Refused};
 pub use link::{Interface, LinkId, Mac};
 pub use message::Malformed;
-pub use output::{Join, Message, OpenLink, Output};
+pub use output::{FrameOut, Join, Message, OpenLink, Output};

@@ -22,6 +22,9 @@ pub const CONNECTIONS_PER_CLIENT_MAX: usize = 65_536;
 pub const ADOPT_TIME_MS: u64 = 10_000;
 /// Most sides that are remembered after they have left before their partner came.
 pub const PARTED_MAX: usize = 65_536;
+/// Most exchanges on one link that this host began, and as many that others began. Beyond it nothing is
+/// begun, and what others begin is not answered.
+pub const EXCHANGES_PER_LINK_MAX: usize = 16_384;
 /// Most descriptors that a NIC may bring for its partners.
 pub const NIC_FDS_MAX: usize = 2;
 /// Size of a page; the shared segment of a connection is a whole number of these, at least one.

@@ -57,6 +57,10 @@ pub(crate) struct Link {
     pub(crate) address: Mac,
     /// Endpoints by number.
     pub(crate) endpoints: BTreeMap<u16, EndpointId>,
+    /// Exchanges that this host began, and that others began.
+    pub(crate) exchanges: [usize; 2],
+    /// Those of them that wait for the last word of the other host.
+    pub(crate) leaving: usize,
     /// The number given out last: one that has become free is not used again soon.
     last_endpoint: u16,
 }
@@ -126,6 +130,8 @@ impl<F: Clone> Agent<F> {
         let link = self.links.entry(interface.index).or_insert(Link {
             address: interface.address,
             endpoints: BTreeMap::new(),
+            exchanges: [0; 2],
+            leaving: 0,
             last_endpoint: number,
         });
         // An interface may be given another address while nobody is connected through it.
@@ -194,14 +200,31 @@ impl<F: Clone> Agent<F> {
         self.close_idle_link(gone.link);
     }
 
-    /// Lets go of a link that nobody needs any more.
+    /// The link that a NIC is on.
+    pub(crate) fn link_of(&self, nic: NicId) -> Option<LinkId> {
+        self.endpoint_of(nic).map(|endpoint| endpoint.link)
+    }
+
+    /// The endpoint that a NIC is on.
+    pub(crate) fn endpoint_of(&self, nic: NicId) -> Option<&Endpoint> {
+        self.endpoints.get(&self.nics.get(&nic)?.endpoint?)
+    }
+
+    /// Whether the agent has something to say to another host that must not be left unsaid.
+    pub fn has_last_words(&self) -> bool {
+        self.links.values().any(|link| link.leaving > 0)
+    }
+
+    /// Lets go of a link on which nobody has an endpoint and nothing is left to be said. What the agent
+    /// remembers of exchanges there is of no use any more: nobody waits there.
     pub(crate) fn close_idle_link(&mut self, index: LinkId) {
         let idle = self
             .links
             .get(&index)
-            .is_none_or(|link| link.endpoints.is_empty());
+            .is_none_or(|link| link.endpoints.is_empty() && link.leaving == 0);
         if idle {
             self.links.remove(&index);
+            self.forget_exchanges(index);
             self.outputs.push_back(Output::CloseLink(index));
         }
     }

@@ -7,23 +7,32 @@
 use kagent_proto::{Incoming, Op, Status, Wait};
 
 use crate::agent::{Agent, Caller};
-use crate::call::{CallKey, CallKind, RequestState, Seeker};
+use crate::call::{CallKey, CallKind, Owner, RequestState};
 use crate::nic::{NicId, Spot};
+use crate::place::Place;
 use crate::timer::deadline;
 
 impl<F: Clone> Agent<F> {
     /// `Op::WAIT`: gives out a request that is already looking for this place, or waits for one.
     pub(crate) fn wait(&mut self, caller: Caller, body: &Wait) -> Result<(), Status> {
         let spot = Spot::local(self.own_nic(caller, body.nic)?.address, &body.local);
+        let link = self.link_of(body.nic);
         self.admit_call(caller)?;
-        if let Some(request) = self.seekers.oldest(&spot) {
+        let places = Place::of_wait(spot, link);
+        let seekers = places
+            .clone()
+            .filter_map(|place| self.seekers.oldest(&place));
+        if let Some(request) = seekers.min() {
             self.offer(request, caller, body.nic);
         } else if body.timeout_ms == 0 {
             return Err(Status::TIMEOUT);
         } else {
             let until = deadline(self.now, body.timeout_ms);
-            let key = self.keep_call(caller, body.nic, CallKind::Wait(spot), until);
-            self.waits.push(spot, key);
+            let owner = Owner::Process(caller, body.nic);
+            let key = self.keep_call(owner, CallKind::Wait(spot, link), until);
+            for place in places {
+                self.waits.push(place, key);
+            }
         }
         Ok(())
     }
@@ -35,33 +44,32 @@ impl<F: Clone> Agent<F> {
         let Some(call) = self.calls.get_mut(&request) else {
             return;
         };
-        let CallKind::Request(
-            Seeker {
-                attributes,
-                local,
-                remote,
-                ..
-            },
-            state,
-        ) = &mut call.kind
-        else {
-            return;
+        let (attributes, from, place, state) = match &mut call.kind {
+            CallKind::Request(seeker, state) => (
+                seeker.attributes,
+                seeker.local.point(),
+                Place::Near(seeker.remote),
+                state,
+            ),
+            CallKind::Guest(guest, state) => {
+                (guest.attributes, guest.point(), guest.place(), state)
+            }
+            _ => return,
         };
         let RequestState::Looking { timeout } = *state else {
             return;
         };
-        let (attributes, local, remote) = (*attributes, *local, *remote);
         *state = RequestState::Held(connection);
         // From now on only the deadline of the whole request counts.
         self.timers.stop(call.deadline, request);
         call.deadline = timeout;
         self.timers.start(timeout, request);
-        self.seekers.remove(&remote, request);
+        self.seekers.remove(&place, request);
         self.keep_offer(connection, server.client, nic, request);
         let incoming = Incoming {
             connection,
             attributes,
-            remote: local.point(),
+            remote: from,
             reserved: 0,
         };
         self.reply(server, Op::INCOMING, &incoming);

@@ -18,7 +18,7 @@ use crate::call::CallKey;
 use crate::client::ClientId;
 use crate::connection::ConnectionId;
 use crate::limits::{NIC_FDS_MAX, NICS_PER_CLIENT_MAX};
-use crate::link::EndpointId;
+use crate::link::{EndpointId, Mac};
 
 /// The agent's name for a NIC.
 pub(crate) type NicId = u64;
@@ -53,8 +53,32 @@ impl Address {
         address
     }
 
-    fn host(&self) -> &[u8] {
+    pub(crate) fn host(&self) -> &[u8] {
         &self.host[..self.host_len]
+    }
+}
+
+/// A discriminator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name {
+    len: usize,
+    bytes: [u8; DISCRIMINATOR_BYTES_MAX],
+}
+
+impl Name {
+    /// Bytes beyond the longest discriminator do not count; nobody sends any.
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        let len = bytes.len().min(DISCRIMINATOR_BYTES_MAX);
+        let mut name = Self {
+            len,
+            bytes: [0; DISCRIMINATOR_BYTES_MAX],
+        };
+        name.bytes[..len].copy_from_slice(&bytes[..len]);
+        name
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -62,21 +86,14 @@ impl Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spot {
     pub(crate) address: Address,
-    discriminator_len: usize,
-    discriminator: [u8; DISCRIMINATOR_BYTES_MAX],
+    pub(crate) name: Name,
 }
 
 impl Spot {
     /// The discriminator of `point` at `address`; the host in `point` does not count.
     pub(crate) fn local(address: Address, point: &Point) -> Self {
-        let bytes = point.discriminator();
-        let mut discriminator = [0; DISCRIMINATOR_BYTES_MAX];
-        discriminator[..bytes.len()].copy_from_slice(bytes);
-        Self {
-            address,
-            discriminator_len: bytes.len(),
-            discriminator,
-        }
+        let name = Name::new(point.discriminator());
+        Self { address, name }
     }
 
     /// What `point` means to someone at `from`.
@@ -88,9 +105,9 @@ impl Spot {
     pub(crate) fn point(&self) -> Point {
         Point {
             host_len: self.address.host_len as u16,
-            discriminator_len: self.discriminator_len as u16,
+            discriminator_len: self.name.len as u16,
             host: self.address.host,
-            discriminator: self.discriminator,
+            discriminator: self.name.bytes,
         }
     }
 }
@@ -195,8 +212,22 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// `Op::NEIGHBOURS`: the asker's own address, then the others in order, as many as fit.
+    /// `Op::NEIGHBOURS`: on a link other hosts are asked first.
     pub(crate) fn neighbours(&mut self, caller: Caller, nic: NicId) -> Result<(), Status> {
+        if self.own_nic(caller, nic)?.endpoint.is_some() {
+            return self.search(caller, nic);
+        }
+        self.list_neighbours(caller, nic, &[])
+    }
+
+    /// Lists the asker's own address, then those of this host in order, then those found elsewhere, each
+    /// once and as many as fit.
+    pub(crate) fn list_neighbours(
+        &mut self,
+        caller: Caller,
+        nic: NicId,
+        found: &[Mac],
+    ) -> Result<(), Status> {
         let own = self.own_nic(caller, nic)?.address;
         let first = Address {
             host: [0; HOST_BYTES_MAX],
@@ -206,15 +237,21 @@ impl<F: Clone> Agent<F> {
             host: [u8::MAX; HOST_BYTES_MAX],
             ..own
         };
-        let others = self.addresses.range(first..=last).map(|(other, _)| other);
+        let here = self
+            .addresses
+            .range(first..=last)
+            .map(|(other, _)| other.host());
+        let there = found.iter().map(|mac| &mac[..]);
         let mut hosts = [[0; HOST_BYTES_MAX]; NEIGHBOURS_MAX];
         let mut count = 0;
-        for address in std::iter::once(&own).chain(others.filter(|&other| *other != own)) {
-            let Some(host) = hosts.get_mut(count) else {
-                break;
-            };
-            host[..own.host_len].copy_from_slice(address.host());
-            count += 1;
+        for address in std::iter::once(own.host()).chain(here).chain(there) {
+            let known = hosts[..count]
+                .iter()
+                .any(|host| host[..own.host_len] == *address);
+            if count < hosts.len() && !known && address.len() == own.host_len {
+                hosts[count][..own.host_len].copy_from_slice(address);
+                count += 1;
+            }
         }
         let list = NeighbourList {
             host_len: own.host_len as u32,

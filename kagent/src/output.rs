@@ -6,7 +6,7 @@ use crate::client::ClientId;
 use kagent_proto::INTERFACE_BYTES;
 
 use crate::connection::ConnectionId;
-use crate::link::LinkId;
+use crate::link::{LinkId, Mac};
 
 /// One thing for the runtime to do, in the order in which they come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,21 @@ pub enum Output<F> {
     Join(Join<F>),
     /// Open a data socket for a process.
     OpenLink(OpenLink),
+    /// Send a frame; it may get lost.
+    Frame(FrameOut),
     /// Nobody needs this link any more.
     CloseLink(LinkId),
+}
+
+/// A frame for another host, without its Ethernet header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameOut {
+    /// On which link.
+    pub link: LinkId,
+    /// To whom.
+    pub to: Mac,
+    /// The frame.
+    pub bytes: Vec<u8>,
 }
 
 /// A process wants a data socket. The runtime answers with

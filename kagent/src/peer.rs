@@ -8,8 +8,10 @@
 use kagent_proto::{Request, Status};
 
 use crate::agent::{Agent, Caller};
-use crate::call::CallKind;
+use crate::ask::Ask;
+use crate::call::{CallKind, Owner};
 use crate::connection::{End, attributes_agree};
+use crate::place::Pair;
 use crate::timer::deadline;
 
 impl<F: Clone> Agent<F> {
@@ -18,19 +20,25 @@ impl<F: Clone> Agent<F> {
         let own = self.seeker(caller, body)?;
         self.admit_call(caller)?;
         // Looking before queueing: a request that mirrors itself needs a second one like it.
-        let partner = self.peers.oldest(&(own.remote, own.local));
+        let pair = match self.far(body.nic, &own) {
+            None => Pair::Near(own.local, own.remote),
+            Some((link, host)) if self.decides(link, host) => Pair::here(link, host, &own),
+            Some(to) => return self.ask(caller, body, own, to, Ask::Peer),
+        };
+        let partner = self.peers.oldest(&pair.mirrored());
         let Some(partner) = partner.and_then(|key| self.take_call(key)) else {
             let until = deadline(self.now, body.timeout_ms);
-            let key = self.keep_call(caller, body.nic, CallKind::Peer(own), until);
-            self.peers.push((own.local, own.remote), key);
+            let owner = Owner::Process(caller, body.nic);
+            let key = self.keep_call(owner, CallKind::Peer(own, pair), until);
+            self.peers.push(pair, key);
             return Ok(());
         };
-        let CallKind::Peer(other) = partner.kind else {
-            return Err(Status::INVALID);
-        };
-        let partner_caller = Caller {
-            client: partner.client,
-            id: partner.id,
+        let (other, partner_caller, partner_nic) = match (partner.kind, partner.owner) {
+            (CallKind::GuestPeer(guest, _), _) => {
+                return self.meet_guest(caller, body.nic, &own, &guest);
+            }
+            (CallKind::Peer(other, _), Owner::Process(caller, nic)) => (other, caller, nic),
+            _ => return Err(Status::INVALID),
         };
         if let Err(conflict) = attributes_agree(&other.attributes, &own.attributes) {
             self.done(partner_caller, conflict);
@@ -38,7 +46,7 @@ impl<F: Clone> Agent<F> {
         }
         let first = End {
             caller: partner_caller,
-            nic: partner.nic,
+            nic: partner_nic,
             connection: self.fresh_connection(),
             vi: other.vi,
             attributes: other.attributes,

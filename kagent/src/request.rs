@@ -16,8 +16,10 @@
 use kagent_proto::{Request, Status};
 
 use crate::agent::{Agent, Caller};
-use crate::call::{CallKind, RequestState, Seeker};
+use crate::ask::Ask;
+use crate::call::{CallKind, Owner, RequestState, Seeker};
 use crate::nic::Spot;
+use crate::place::Place;
 use crate::timer::deadline;
 
 impl<F: Clone> Agent<F> {
@@ -25,24 +27,24 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn request(&mut self, caller: Caller, body: &Request) -> Result<(), Status> {
         let seeker = self.seeker(caller, body)?;
         self.admit_call(caller)?;
-        let waiter = self.waits.oldest(&seeker.remote);
+        if let Some((link, host)) = self.far(body.nic, &seeker) {
+            let grace_ms = body.grace_ms.min(body.timeout_ms);
+            let ask = Ask::Request { grace_ms };
+            return self.ask(caller, body, seeker, (link, host), ask);
+        }
+        let place = Place::Near(seeker.remote);
+        let waiter = self.waits.oldest(&place);
         if waiter.is_none() && body.grace_ms == 0 {
             return Err(self.nobody_there(&seeker.remote));
         }
         let timeout = deadline(self.now, body.timeout_ms);
         let grace = deadline(self.now, body.grace_ms.min(body.timeout_ms));
         let kind = CallKind::Request(seeker, RequestState::Looking { timeout });
-        let key = self.keep_call(caller, body.nic, kind, grace);
-        self.seekers.push(seeker.remote, key);
-        if let Some(wait) = waiter.and_then(|wait| self.take_call(wait)) {
-            self.offer(
-                key,
-                Caller {
-                    client: wait.client,
-                    id: wait.id,
-                },
-                wait.nic,
-            );
+        let key = self.keep_call(Owner::Process(caller, body.nic), kind, grace);
+        self.seekers.push(place, key);
+        let wait = waiter.and_then(|wait| self.take_call(wait));
+        if let Some(Owner::Process(server, nic)) = wait.map(|wait| wait.owner) {
+            self.offer(key, server, nic);
         }
         Ok(())
     }

@@ -1,12 +1,10 @@
-//! Deadlines of waiting calls, earliest first.
+//! Deadlines, earliest first.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 
-use crate::call::CallKey;
-
-const NS_PER_MS: u64 = 1_000_000;
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
 /// The moment `ms` milliseconds after `now`; `None` when that is never, be it because the caller set
 /// no limit or because the sum is beyond the clock.
@@ -17,22 +15,29 @@ pub(crate) fn deadline(now: u64, ms: u64) -> Option<u64> {
     now.checked_add(ms.checked_mul(NS_PER_MS)?)
 }
 
-/// All running timers. A call has at most one at a time and remembers its deadline itself.
-#[derive(Debug, Default)]
-pub(crate) struct Timers {
-    order: BTreeSet<(u64, CallKey)>,
+/// All running timers of one kind of thing. Each has at most one at a time and remembers its deadline
+/// itself.
+#[derive(Debug)]
+pub(crate) struct Timers<K> {
+    order: BTreeSet<(u64, K)>,
 }
 
-impl Timers {
-    pub(crate) fn start(&mut self, deadline: Option<u64>, call: CallKey) {
-        if let Some(deadline) = deadline {
-            self.order.insert((deadline, call));
+impl<K: Copy + Ord> Timers<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            order: BTreeSet::new(),
         }
     }
 
-    pub(crate) fn stop(&mut self, deadline: Option<u64>, call: CallKey) {
+    pub(crate) fn start(&mut self, deadline: Option<u64>, what: K) {
         if let Some(deadline) = deadline {
-            self.order.remove(&(deadline, call));
+            self.order.insert((deadline, what));
+        }
+    }
+
+    pub(crate) fn stop(&mut self, deadline: Option<u64>, what: K) {
+        if let Some(deadline) = deadline {
+            self.order.remove(&(deadline, what));
         }
     }
 
@@ -41,14 +46,14 @@ impl Timers {
         self.order.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Takes one call whose time has come.
-    pub(crate) fn pop_due(&mut self, now: u64) -> Option<CallKey> {
-        let &(deadline, call) = self.order.first()?;
+    /// Takes one whose time has come.
+    pub(crate) fn pop_due(&mut self, now: u64) -> Option<K> {
+        let &(deadline, what) = self.order.first()?;
         if deadline > now {
             return None;
         }
         self.order.pop_first();
-        Some(call)
+        Some(what)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -59,6 +64,7 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::CallKey;
 
     #[test]
     fn deadlines_do_not_wrap() {
@@ -69,8 +75,8 @@ mod tests {
     }
 
     #[test]
-    fn due_calls_come_in_order_of_time() {
-        let mut timers = Timers::default();
+    fn what_is_due_comes_in_order_of_time() {
+        let mut timers = Timers::new();
         timers.start(Some(30), CallKey(1));
         timers.start(Some(10), CallKey(3));
         timers.start(Some(10), CallKey(2));

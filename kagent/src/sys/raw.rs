@@ -179,7 +179,7 @@ impl SetupSocket {
         }
     }
 
-    /// Takes one frame: who sent it, whether it was to this host alone, and its length; `None` when there
+    /// Takes one frame: who sent it, whether it was to all hosts, and its length; `None` when there
     /// is none. What is longer than the buffer is cut.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Option<(Mac, bool, usize)>, Errno> {
         // SAFETY: all zero is a valid address.
@@ -200,8 +200,8 @@ impl SetupSocket {
             Ok(got) => {
                 let mut mac = [0; 6];
                 mac.copy_from_slice(&from.sll_addr[..6]);
-                let to_us = from.sll_pkttype == libc::PACKET_HOST as u8;
-                Ok(Some((mac, to_us, got as usize)))
+                let to_all = from.sll_pkttype != libc::PACKET_HOST as u8;
+                Ok(Some((mac, to_all, got as usize)))
             }
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(cause) => Err(cause),

@@ -16,6 +16,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::getuid;
+use vipl_wire::setup::{FRAME_MAX, Refused};
 
 use super::error::{Error, trying};
 use super::links::Links;
@@ -28,8 +29,8 @@ use super::segment;
 use super::session::{Session, SharedFd, Unsendable};
 use crate::agent::Agent;
 use crate::client::ClientId;
-use crate::link::{Interface, LinkId};
-use crate::output::{Message, OpenLink, Output};
+use crate::link::{Interface, LinkId, Mac};
+use crate::output::{FrameOut, Message, OpenLink, Output};
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Most packets of one process, and most new processes, before the others get their turn.
@@ -44,7 +45,8 @@ const KIND_LISTENER: u64 = 0;
 const KIND_SIGNAL: u64 = 1;
 const KIND_SOCKET: u64 = 2;
 const KIND_PIDFD: u64 = 3;
-const KIND_BITS: u32 = 2;
+const KIND_LINK: u64 = 4;
+const KIND_BITS: u32 = 3;
 
 struct Server<'a> {
     log: &'a Log,
@@ -128,6 +130,7 @@ impl Server<'_> {
                 match event.data() & ((1 << KIND_BITS) - 1) {
                     KIND_LISTENER => self.accept(&listener),
                     KIND_SOCKET => self.socket_ready(client, event.events()),
+                    KIND_LINK => self.link_ready((event.data() >> KIND_BITS) as LinkId),
                     KIND_PIDFD => self.mark_dying(client, "process ended"),
                     _ => {
                         self.log.info("socket", format_args!("asked to leave"));
@@ -171,7 +174,7 @@ impl Server<'_> {
 
     /// Whether there has been no process for long enough.
     fn is_idle(&mut self) -> bool {
-        if self.idle_ms == 0 || !self.sessions.is_empty() {
+        if self.idle_ms == 0 || !self.sessions.is_empty() || self.agent.has_last_words() {
             self.idle_since = None;
             return false;
         }
@@ -362,6 +365,7 @@ impl Server<'_> {
             match output {
                 Output::Send(message) => self.send(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::Frame(frame) => self.send_frame(&frame),
                 Output::CloseLink(link) => self.close_link(link),
                 Output::Join(join) => match segment::create(join.segment_bytes) {
                     Ok(segment) => {
@@ -391,12 +395,75 @@ impl Server<'_> {
         let link = interface.index;
         let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
         let socket = Links::data(link, endpoint, self.log)?;
-        self.links.ensure(link, self.log)?;
+        if self.links.ensure(link, self.log)? {
+            let name = u64::from(link) << KIND_BITS | KIND_LINK;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, name);
+            if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
+                self.log.warn("link", format_args!("epoll: {cause}"));
+                self.links.open.remove(&link);
+                return Err(Status::RESOURCE);
+            }
+        }
         Ok((interface, endpoint, Rc::new(socket)))
     }
 
     fn close_link(&mut self, link: LinkId) {
-        self.links.open.remove(&link);
+        if let Some(socket) = self.links.open.remove(&link) {
+            let _ = self.epoll.delete(&socket);
+        }
+    }
+
+    /// Takes frames from other hosts, not too many at once.
+    fn link_ready(&mut self, link: LinkId) {
+        let mut buffer = [0; FRAME_MAX];
+        for _ in 0..TURN_MAX {
+            let Some(socket) = self.links.open.get(&link) else {
+                return;
+            };
+            match socket.receive(&mut buffer) {
+                Ok(Some((from, to_all, length))) => {
+                    let bytes = &buffer[..length];
+                    let now = self.now();
+                    if let Err(cause) = self.agent.handle_frame(now, link, from, to_all, bytes) {
+                        self.tell_refused(from, cause);
+                    }
+                    self.carry_out();
+                }
+                Ok(None) => return,
+                Err(cause) => return self.link_failed(link, cause),
+            }
+        }
+    }
+
+    fn tell_refused(&self, from: Mac, cause: Refused) {
+        let from = from.map(|byte| format!("{byte:02x}")).join(":");
+        match cause {
+            Refused::Foreign(_, lowest, highest) => self.log.warn(
+                "link",
+                format_args!("host {from} speaks versions {lowest} to {highest} only"),
+            ),
+            cause => self
+                .log
+                .debug("link", format_args!("frame from {from}: {cause:?}")),
+        }
+    }
+
+    fn send_frame(&mut self, frame: &FrameOut) {
+        let sent = self
+            .links
+            .open
+            .get(&frame.link)
+            .map(|link| link.send(frame.to, &frame.bytes));
+        if let Some(Err(cause)) = sent {
+            self.link_failed(frame.link, cause);
+        }
+    }
+
+    /// The interface is down or gone, or will not send this.
+    fn link_failed(&mut self, link: LinkId, cause: Errno) {
+        self.log
+            .debug("link", format_args!("interface {link}: {cause}"));
+        self.agent.handle_link_down(self.now(), link);
     }
 
     fn send(&mut self, message: Message<SharedFd>) {

@@ -51,7 +51,7 @@ impl Reply {
         B::read_from_bytes(&self.body).ok()
     }
 
-    fn failed(status: Status) -> Reply {
+    pub(crate) fn failed(status: Status) -> Reply {
         Reply {
             op: Op::DONE,
             status,
@@ -265,6 +265,11 @@ impl Agent {
         self.connections
             .lock()
             .insert(connection, (link, slot, generation));
+    }
+
+    /// The agent knows nothing of this connection any more.
+    pub(crate) fn forget(&self, connection: u64) {
+        self.connections.lock().remove(&connection);
     }
 
     /// Ends a connection at the agent.

@@ -57,6 +57,16 @@ pub(crate) struct Attempt {
     result: Arc<PeerAttempt>,
     /// What the next agent is asked if this one goes; nothing for VipConnectAccept, whose client asks.
     again: Option<Box<Again>>,
+    /// The VI is attached to a partner on another host, who has not confirmed yet.
+    confirming: Option<Confirming>,
+}
+
+/// A connection that may still come to nothing.
+struct Confirming {
+    /// The agent's name for it.
+    connection: u64,
+    link: Link,
+    attributes: Attributes,
 }
 
 /// Where the result of an attempt goes.
@@ -278,6 +288,7 @@ fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
         call,
         result: Ticket::new(),
         again: None,
+        confirming: None,
     }
 }
 
@@ -442,7 +453,10 @@ fn detach(vi: &mut Vi) -> Option<Link> {
 
 impl Attempt {
     /// The agent has decided. Runs on the thread that reads the agent's messages.
-    pub(crate) fn finish(self, agent: &Arc<Agent>, reply: Reply) {
+    pub(crate) fn finish(mut self, agent: &Arc<Agent>, reply: Reply) {
+        if let Some(confirming) = self.confirming.take() {
+            return self.finish_confirming(agent, &confirming, reply.status);
+        }
         if self.outlives(reply.status) {
             return process::get().agents.ask_later(self);
         }
@@ -466,7 +480,57 @@ impl Attempt {
             vi.abi.state = IDLE;
         }
         drop(vi);
+        match (result, connected) {
+            (Ok(attributes), Some(connected)) if connected.remote != 0 => {
+                self.confirm(agent, &connected, attributes);
+            }
+            (result, _) => self.result.complete(result),
+        }
+    }
+
+    /// Tells the agent that the VI is ready for a partner on another host. Both sides do so before either
+    /// program hears of the connection, so that no message finds a VI that is not attached.
+    fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
+        let call = Agent::next_id();
+        let connection = connected.connection;
+        let attempt = Attempt {
+            call,
+            again: None,
+            confirming: Some(Confirming {
+                connection,
+                link: link_of(connected),
+                attributes,
+            }),
+            ..self
+        };
+        agent.connect(call, attempt, Op::CONFIRM, &ConnectionRef { connection });
+    }
+
+    /// The partner has confirmed, or there is no connection after all. Receives stay posted then.
+    fn finish_confirming(self, agent: &Agent, confirming: &Confirming, status: Status) {
+        let result = if status == Status::OK {
+            Ok(confirming.attributes)
+        } else {
+            agent.forget(confirming.connection);
+            process::get().agents.connections.forget(confirming.link);
+            if let Some(mut vi) = self.slot.lock(self.generation)
+                && vi.connection == Some(confirming.link)
+            {
+                detach(&mut vi);
+                vi.abi.state = IDLE;
+                vi.epoch += 1;
+                queue::flush_sends(&mut vi);
+            }
+            Err(to_error(status))
+        };
         self.result.complete(result);
+    }
+}
+
+fn link_of(connected: &Connected) -> Link {
+    Link {
+        key: connected.key,
+        side: connected.side,
     }
 }
 
@@ -515,10 +579,7 @@ fn attach(
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
-    let link = Link {
-        key: connected.key,
-        side: connected.side,
-    };
+    let link = link_of(connected);
     vi.connection = Some(link);
     vi.epoch += 1;
     vi.abi.state = CONNECTED;
@@ -532,7 +593,7 @@ fn attach(
         attributes: vi.wire_attributes(),
         registration: vi.nic.registration.clone(),
         at: Some((agent.clone(), name)),
-        lone: false,
+        lone: connected.remote != 0,
     };
     process::get().agents.connections.insert(link, live);
     // The partner may have sent already.

@@ -462,6 +462,11 @@ pub(crate) fn flush(vi: &mut Vi) {
     flush_queue(vi, Which::Recv);
 }
 
+/// The same of the send queue alone: receives stay for the next connection.
+pub(crate) fn flush_sends(vi: &mut Vi) {
+    flush_queue(vi, Which::Send);
+}
+
 fn flush_queue(vi: &mut Vi, which: Which) {
     let check = vi.check_descriptor;
     let (nic, tag) = (vi.abi.nic, vi.abi.ptag);

@@ -42,7 +42,7 @@ pub struct Frame {
 }
 
 /// Which of the two sides of an exchange sent a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     /// The one that began with a REQUEST or a PEER.
     Asker,
@@ -218,6 +218,14 @@ pub fn foreign(bytes: &[u8], room: &mut [u8; FRAME_MAX]) -> Option<usize> {
 }
 
 impl Side {
+    /// The other one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Asker => Side::Answerer,
+            Side::Answerer => Side::Asker,
+        }
+    }
+
     fn code(self) -> u8 {
         match self {
             Side::Asker => 0,

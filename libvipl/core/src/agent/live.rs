@@ -31,7 +31,8 @@ pub(crate) struct Live {
     pub(crate) registration: Arc<NicRegistration>,
     /// The agent that knows it, and its name there.
     pub(crate) at: Option<(Arc<Agent>, u64)>,
-    /// The partner has gone, and an agent has said so.
+    /// No later agent has to know it: an agent has said that the partner has gone, or the partner is on
+    /// another host, where the plug-in's own farewell and keep-alive tell of an end.
     pub(crate) lone: bool,
 }
 
@@ -65,6 +66,11 @@ impl Connections {
     /// Whether there is any that an agent should know.
     pub(super) fn is_empty(&self) -> bool {
         self.live.lock().is_empty() && self.parted.lock().is_empty()
+    }
+
+    /// A connection has come to nothing, and its agent knows.
+    pub(crate) fn forget(&self, link: Link) {
+        self.live.lock().remove(&link);
     }
 
     /// VipDisconnect. The partner is told by this agent or by the next one.

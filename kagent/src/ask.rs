@@ -1,0 +1,222 @@
+//! Calls of processes here to other hosts: the asker's side of an exchange (spec §3.11, §3.13).
+//!
+//! The call waits here with its deadline, as any call does. Its exchange repeats the REQUEST until the
+//! other host has said something final. A call that ends before that, by its deadline, VipDisconnect or the
+//! death of its process, leaves the exchange in good order: the other host learns that nobody asks any more.
+
+#![forbid(unsafe_code)]
+
+use kagent_proto::{Attributes, Request, Status};
+use vipl_wire::setup::{self, Accepted, Answer, Body, Refusal, Side};
+
+use crate::agent::{Agent, Caller};
+use crate::call::{CallKey, CallKind, Owner, Seeker};
+use crate::confirm::FarEnd;
+use crate::connection::attributes_agree;
+use crate::exchange::{ExchangeKey, State};
+use crate::limits::EXCHANGES_PER_LINK_MAX;
+use crate::link::{LinkId, Mac};
+use crate::nic::NicId;
+use crate::timer::{NS_PER_MS, deadline};
+
+/// What a call to another host asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    /// A server, within its grace.
+    Request {
+        /// In milliseconds.
+        grace_ms: u64,
+    },
+    /// A peer.
+    Peer,
+}
+
+/// The form that attributes have in frames.
+pub(crate) fn to_wire(attributes: &Attributes) -> setup::Attributes {
+    setup::Attributes {
+        max_transfer_size: attributes.max_transfer_size,
+        qos: attributes.qos,
+        reliability: attributes.reliability,
+        rdma_write: attributes.rdma_write != 0,
+        rdma_read: attributes.rdma_read != 0,
+    }
+}
+
+/// And back.
+pub(crate) fn from_wire(attributes: &setup::Attributes) -> Attributes {
+    Attributes {
+        max_transfer_size: attributes.max_transfer_size,
+        qos: attributes.qos,
+        reliability: attributes.reliability,
+        rdma_write: u8::from(attributes.rdma_write),
+        rdma_read: u8::from(attributes.rdma_read),
+        reserved: 0,
+    }
+}
+
+fn status(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NoMatch => Status::NO_MATCH,
+        Refusal::Rejected => Status::REJECTED,
+        Refusal::Timeout => Status::TIMEOUT,
+        Refusal::Reliability => Status::CONFLICT_RELIABILITY,
+        Refusal::TransferSize => Status::CONFLICT_MTU,
+        Refusal::Quality => Status::CONFLICT_QOS,
+        Refusal::Resource => Status::RESOURCE,
+    }
+}
+
+impl<F: Clone> Agent<F> {
+    /// Which host a seeker wants, if it is another one: on the NIC's link, and not known as ours.
+    pub(crate) fn far(&self, nic: NicId, seeker: &Seeker) -> Option<(LinkId, Mac)> {
+        let address = &seeker.remote.address;
+        let link = self.link_of(nic)?;
+        let host: Mac = address.host().try_into().ok()?;
+        let another = !self.addresses.contains_key(address) && host[0] & 1 == 0;
+        another.then_some((link, host))
+    }
+
+    /// Of two hosts whose peers look for each other one brings them together: the one with the lower
+    /// address. The other one asks it.
+    pub(crate) fn decides(&self, link: LinkId, host: Mac) -> bool {
+        self.links
+            .get(&link)
+            .is_some_and(|link| link.address < host)
+    }
+
+    /// Begins to ask another host.
+    pub(crate) fn ask(
+        &mut self,
+        caller: Caller,
+        body: &Request,
+        seeker: Seeker,
+        (link, host): (LinkId, Mac),
+        ask: Ask,
+    ) -> Result<(), Status> {
+        let known = self.links.get(&link).ok_or(Status::INVALID)?;
+        if known.exchanges[Side::Asker as usize] >= EXCHANGES_PER_LINK_MAX {
+            return Err(Status::RESOURCE);
+        }
+        let key = ExchangeKey {
+            link,
+            host,
+            number: self.keys.next_key(),
+            side: Side::Asker,
+        };
+        let until = deadline(self.now, body.timeout_ms);
+        let owner = Owner::Process(caller, body.nic);
+        let call = self.keep_call(owner, CallKind::Asking(seeker, key, ask), until);
+        self.set_exchange(key, State::Asking(call), None);
+        self.ask_on(key, call);
+        Ok(())
+    }
+
+    /// Sends the question, the first time or again.
+    pub(crate) fn ask_on(&mut self, key: ExchangeKey, call: CallKey) {
+        let Some(call) = self.calls.get(&call) else {
+            return;
+        };
+        let (CallKind::Asking(seeker, _, ask), Owner::Process(_, nic)) = (&call.kind, call.owner)
+        else {
+            return;
+        };
+        let (Some(endpoint), Some(local), Some(remote)) = (
+            self.endpoint_of(nic),
+            setup::Discriminator::new(seeker.local.name.bytes()),
+            setup::Discriminator::new(seeker.remote.name.bytes()),
+        ) else {
+            return;
+        };
+        let remaining = call
+            .deadline
+            .map(|deadline| deadline.saturating_sub(self.now));
+        let milliseconds = |ns: u64| u32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(u32::MAX);
+        let mut question = setup::Call {
+            endpoint: endpoint.number,
+            vi: seeker.vi as u32,
+            remaining_ms: remaining.map(milliseconds),
+            grace_ms: 0,
+            attributes: to_wire(&seeker.attributes),
+            local,
+            remote,
+        };
+        let body = match *ask {
+            Ask::Peer => Body::Peer(question),
+            Ask::Request { grace_ms } => {
+                question.grace_ms = u32::try_from(grace_ms).unwrap_or(u32::MAX);
+                Body::Request(question)
+            }
+        };
+        self.send_repeated(key, body);
+    }
+
+    /// ANSWER.
+    pub(crate) fn answered(&mut self, key: ExchangeKey, answer: Answer) {
+        match (self.state(key), answer) {
+            (Some(State::Asking(_)), Answer::Held) => self.slow_down(key),
+            (Some(State::Asking(call)), Answer::Refused(refusal)) => {
+                self.end_exchange(key);
+                self.end_call(call, status(refusal));
+            }
+            (Some(State::Asking(call)), Answer::Accepted(end)) => self.take(key, call, &end),
+            // Our ACK was lost.
+            (Some(State::Open(_)), Answer::Accepted(_)) => self.send_frame(key, Body::Ack),
+            (None, Answer::Accepted(_)) => {
+                let from = Side::Asker;
+                self.send_frame(key, Body::Gone { from });
+            }
+            _ => {}
+        }
+    }
+
+    /// The other side is ready; ours shall be.
+    fn take(&mut self, key: ExchangeKey, call: CallKey, end: &Accepted) {
+        let attributes = from_wire(&end.attributes);
+        let Some(CallKind::Asking(seeker, ..)) = self.calls.get(&call).map(|call| &call.kind)
+        else {
+            return;
+        };
+        if let Err(conflict) = attributes_agree(&seeker.attributes, &attributes) {
+            // Nobody should have accepted that.
+            return self.end_call(call, conflict);
+        }
+        let connection = self.fresh_connection();
+        // Before the call goes, or it would take the exchange with it.
+        self.set_exchange(key, State::Taking(connection), None);
+        if let Some(Owner::Process(caller, nic)) = self.take_call(call).map(|call| call.owner) {
+            let end = FarEnd {
+                endpoint: end.endpoint,
+                vi: end.vi,
+                key: end.key,
+                side: 1,
+                attributes,
+            };
+            self.attach(caller, nic, connection, key, &end);
+        }
+    }
+
+    /// The call has ended; so does the asking, unless it has come to something.
+    pub(crate) fn stop_asking(&mut self, key: ExchangeKey) {
+        if let Some(State::Asking(_)) = self.state(key) {
+            self.leave(key, true);
+        }
+    }
+
+    /// The other host speaks another version.
+    pub(crate) fn not_understood(&mut self, key: ExchangeKey) {
+        if let Some(State::Asking(call)) = self.state(key) {
+            self.end_exchange(key);
+            self.end_call(call, Status::NOT_REACHABLE);
+        }
+    }
+
+    /// The interface is down or gone: whoever asks there learns it at once.
+    pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
+        self.advance(now);
+        for key in self.exchanges_on(link) {
+            if let Some(State::Asking(call)) = self.state(key) {
+                self.end_call(call, Status::NOT_REACHABLE);
+            }
+        }
+    }
+}
