@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kagent::{Agent, Census, ClientId, Interface, OpenLink, Output};
+use kagent::{Agent, Census, ClientId, FrameOut, Interface, OpenLink, Output};
 use kagent_proto::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -35,11 +35,18 @@ pub struct World {
     /// Interfaces by name, as far as there are any.
     pub interfaces: BTreeMap<&'static str, Interface>,
     pub closed_links: Vec<u32>,
+    /// What was sent to other hosts.
+    pub frames: VecDeque<FrameOut>,
 }
 
 impl World {
     pub fn new() -> Self {
-        let agent = Agent::new([1; 32]).with_pid(4711);
+        Self::seeded(1)
+    }
+
+    /// Agents of different hosts have different seeds.
+    pub fn seeded(seed: u8) -> Self {
+        let agent = Agent::new([seed; 32]).with_pid(4711);
         World {
             agent,
             now: 5 * MS,
@@ -48,6 +55,7 @@ impl World {
             segments: 0,
             interfaces: BTreeMap::new(),
             closed_links: Vec::new(),
+            frames: VecDeque::new(),
         }
     }
 
@@ -114,11 +122,12 @@ impl World {
         self.pump();
     }
 
-    fn pump(&mut self) {
+    pub fn pump(&mut self) {
         while let Some(output) = self.agent.poll_output() {
             match output {
                 Output::Send(message) => self.deliver(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::Frame(frame) => self.frames.push_back(frame),
                 Output::CloseLink(link) => self.closed_links.push(link),
                 Output::Join(join) if self.no_segments => {
                     self.agent.handle_join_failed(self.now, &join);
