@@ -160,11 +160,11 @@ fn another_version_is_answered_once_and_its_answer_never() {
     let answer = &mut room[..length];
     let read = Err(Refused::Foreign(0x0102_0304_0506_0708, VERSION, VERSION));
     assert_eq!(Frame::parse(answer), read);
-    assert_eq!(foreign(&answer, &mut [0; FRAME_MAX]), None);
+    assert_eq!(foreign(answer, &mut [0; FRAME_MAX]), None);
     // The same from a version to come.
     answer[0] = 200;
     let crc = crc32c(&answer[..length - TRAILER]);
     answer[length - TRAILER..].copy_from_slice(&crc.to_be_bytes());
     assert_eq!(Frame::parse(answer), read);
-    assert_eq!(foreign(&answer, &mut [0; FRAME_MAX]), None);
+    assert_eq!(foreign(answer, &mut [0; FRAME_MAX]), None);
 }
