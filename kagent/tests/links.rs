@@ -4,6 +4,7 @@
 
 mod live;
 
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
@@ -210,4 +211,180 @@ fn no_interface_no_ethernet_and_one_agent_for_each() {
     // When the last process with a data socket there has gone, the interface is free.
     drop(client);
     eventually(|| (link(&mut other, INTERFACE).op == Op::LINK_OPENED).then_some(()));
+}
+
+/// A NIC on the link; gives its name and its endpoint.
+fn open_on(client: &mut Client) -> (u64, u16) {
+    let opened: LinkOpened = link(client, INTERFACE).body();
+    let mut body = NicOpen {
+        provider: [0; PROVIDER_BYTES],
+        host_len: opened.host_len,
+        reserved: [0; 3],
+        host: opened.host,
+        link: opened.link,
+    };
+    body.provider[..4].copy_from_slice(b"wire");
+    let reply = client.ask(Op::NIC_OPEN, &body);
+    (reply.body::<NicOpened>().nic, opened.endpoint)
+}
+
+fn confirm(client: &mut Client, connection: u64) -> u64 {
+    client.call(Op::CONFIRM, &ConnectionRef { connection }, &[])
+}
+
+/// Connects a server and a client by way of their agents; gives what both were told.
+fn pair(
+    hosts: &Namespaces,
+    server: (&mut Client, u64),
+    client: (&mut Client, u64),
+) -> [Connected; 2] {
+    let ((server, near), (client, far)) = (server, client);
+    let wait = server.wait(near, b"d");
+    let request = client.request(far, &hosts.address(0), b"d", 30_000);
+    let incoming: Incoming = server.reply(wait).body();
+    assert_eq!(incoming.remote.host(), hosts.address(1));
+    let body = Accept {
+        connection: incoming.connection,
+        vi: 2,
+        attributes: attributes(),
+        segment_bytes: 0,
+        reserved: 0,
+    };
+    let accepted = server.ask(Op::ACCEPT, &body);
+    assert_eq!((accepted.op, accepted.fds.len()), (Op::CONNECTED, 0));
+    let at_server: Connected = accepted.body();
+    let confirmed = confirm(server, at_server.connection);
+    let at_client: Connected = client.reply(request).body();
+    assert_eq!(
+        (at_server.key, at_server.remote, at_client.remote),
+        (at_client.key, 1, 1)
+    );
+    let last = confirm(client, at_client.connection);
+    assert_eq!(client.reply(last).status, Status::OK);
+    assert_eq!(server.reply(confirmed).status, Status::OK);
+    [at_server, at_client]
+}
+
+#[test]
+fn two_agents_connect_processes_of_two_hosts() {
+    let Some(hosts) = hosts() else { return };
+    let mut agents = [agent(&hosts, 0), agent(&hosts, 1)];
+    let (mut server, mut client) = (agents[0].client(), agents[1].client());
+    let (near, far) = (open_on(&mut server), open_on(&mut client));
+    let [at_server, at_client] = pair(&hosts, (&mut server, near.0), (&mut client, far.0));
+    assert_eq!(
+        (at_server.remote_endpoint, at_client.remote_endpoint),
+        (far.1, near.1)
+    );
+    // A disconnect here is told there, and so is a death.
+    let connection = at_server.connection;
+    assert_eq!(
+        server
+            .ask(Op::DISCONNECT, &ConnectionRef { connection })
+            .status,
+        Status::OK
+    );
+    client.expect_gone(at_client.connection, 1);
+    let [at_server, _] = pair(&hosts, (&mut server, near.0), (&mut client, far.0));
+    drop(client);
+    server.expect_gone(at_server.connection, 0);
+    // Nobody waits; nobody is there.
+    let mut client = agents[1].client();
+    let far = open_on(&mut client).0;
+    let request = client.request(far, &hosts.address(0), b"nobody", 0);
+    assert_eq!(client.reply(request).status, Status::NO_MATCH);
+    assert_eq!(client.neighbours(far), 2);
+    // An agent whose last process has gone leaves, and its interface is free.
+    drop((server, client));
+    for agent in &mut agents {
+        assert!(agent.wait().success());
+    }
+}
+
+#[test]
+fn an_interface_that_is_down_is_not_reachable() {
+    let Some(hosts) = hosts() else { return };
+    let daemon = agent(&hosts, 1);
+    let mut client = daemon.client();
+    let nic = open_on(&mut client).0;
+    hosts.set_up(1, false);
+    let request = client.request(nic, &hosts.address(0), b"d", 0);
+    assert_eq!(client.reply(request).status, Status::NOT_REACHABLE);
+    // And up again: nobody is there, and the request waits until it is cancelled.
+    hosts.set_up(1, true);
+    let request = client.request(nic, &hosts.address(0), b"d", 0);
+    assert_eq!(client.neighbours(nic), 1);
+    let cancel = client.call(Op::CANCEL, &Cancel { call: request }, &[]);
+    assert_eq!(client.reply(request).status, Status::CANCELLED);
+    client.reply(cancel);
+}
+
+/// Takes part in so many connections: accepts what comes, confirms what is connected. Gives the keys.
+fn take_part(client: &mut Client, connections: usize) -> BTreeSet<u64> {
+    let (mut keys, mut confirms) = (BTreeSet::new(), BTreeSet::new());
+    let mut confirmed = 0;
+    while confirmed < connections {
+        let reply = client.next().expect("a reply, not the end");
+        match reply.op {
+            Op::INCOMING => {
+                let body = Accept {
+                    connection: reply.body::<Incoming>().connection,
+                    vi: 2,
+                    attributes: attributes(),
+                    segment_bytes: 0,
+                    reserved: 0,
+                };
+                client.call(Op::ACCEPT, &body, &[]);
+            }
+            Op::CONNECTED => {
+                let connected: Connected = reply.body();
+                assert!(connected.remote == 1 && keys.insert(connected.key));
+                confirms.insert(confirm(client, connected.connection));
+            }
+            _ => {
+                assert_eq!(
+                    (reply.status, confirms.remove(&reply.id)),
+                    (Status::OK, true)
+                );
+                confirmed += 1;
+            }
+        }
+    }
+    keys
+}
+
+/// Two clients on two hosts and one server, everything at once, on a switch.
+#[test]
+fn many_connections_at_once() {
+    let hosts = match Namespaces::bridge(3) {
+        Ok(hosts) => hosts,
+        Err(why) => return println!("SKIP network namespaces: {why}"),
+    };
+    const EACH: usize = 60;
+    let agents = [0, 1, 2].map(|host| agent(&hosts, host));
+    let [mut server, mut one, mut two] = [0, 1, 2].map(|host: usize| agents[host].client());
+    let near = open_on(&mut server).0;
+    for _ in 0..2 * EACH {
+        server.wait(near, b"d");
+    }
+    let ask = |client: &mut Client| {
+        let nic = open_on(client).0;
+        for _ in 0..EACH {
+            client.request(nic, &hosts.address(0), b"d", 30_000);
+        }
+        take_part(client, EACH)
+    };
+    let (at_server, at_clients) = std::thread::scope(|scope| {
+        let clients = [scope.spawn(|| ask(&mut one)), scope.spawn(|| ask(&mut two))];
+        let at_server = take_part(&mut server, 2 * EACH);
+        let at_clients = clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap());
+        (at_server, at_clients.collect::<BTreeSet<u64>>())
+    });
+    assert_eq!((at_server.len(), &at_server), (2 * EACH, &at_clients));
+    drop((one, two));
+    for _ in 0..2 * EACH {
+        assert_eq!(server.next().unwrap().op, Op::PARTNER_GONE);
+    }
 }
