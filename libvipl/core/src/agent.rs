@@ -313,6 +313,15 @@ impl Agent {
                             );
                         }
                     }
+                    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+                        let error = io::Error::from_raw_os_error(libc::EMFILE);
+                        log::error!(
+                            target: "agent",
+                            "cannot take the file descriptors of a new connection: {error}"
+                        );
+                        // A connection with some of them would be none.
+                        fds.clear();
+                    }
                     return Some((message.bytes, fds));
                 }
                 Err(nix::Error::EINTR) => {}

@@ -566,6 +566,8 @@ fn attach(
         remote_address: connected.remote_host,
     };
     if vi.nic.has_failed() {
+    if reply.fds.is_empty() {
+        // The reading thread has told why.
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
@@ -575,7 +577,8 @@ fn attach(
     // SAFETY: locked and not attached; the descriptors stay open during the call.
     let status = unsafe { attach(&raw mut vi.abi, &raw const description) };
     if status != VIPL_OK {
-        log::error!(target: "cm", "the plug-in cannot use the connection (status {status})");
+        // The plug-in knows why, and tells.
+        log::info!(target: "cm", "the plug-in cannot use the connection (status {status})");
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }

@@ -117,6 +117,8 @@ fn map(process: &Process, name: &str) -> Value {
             "argument": route.argument,
             "reason": route.reason,
         }),
-        Err(tried) => json!({ "name": name, "error": tried }),
+        Err(devicemap::Nowhere::Unknown(tried) | devicemap::Nowhere::Shortage(tried)) => {
+            json!({ "name": name, "error": tried })
+        }
     }
 }

@@ -11,10 +11,26 @@ pub(crate) struct Route {
     pub(crate) reason: String,
 }
 
-/// Finds the device, or tells what was tried.
-pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
+/// Why a name goes nowhere.
+pub(crate) enum Nowhere {
+    /// What was tried.
+    Unknown(String),
+    /// Not all plug-ins could be looked at, for want of something.
+    Shortage(String),
+}
+
+/// Finds the device.
+pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
     let mut plugins = process.plugins.lock();
     plugins.refresh(process);
+    look_up(process, &plugins, name).map_err(|tried| match &plugins.shortage {
+        Some(shortage) => Nowhere::Shortage(format!("cannot look for plug-ins: {shortage}")),
+        None => Nowhere::Unknown(tried),
+    })
+}
+
+/// Gives the answer of the plug-ins there are, or tells what was tried.
+fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, String> {
     let short = plain(name);
     let settings = &process.settings;
     let environment = parse_map(settings.text("device_map"));
@@ -27,25 +43,25 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
             if from != "*" && plain(from) != short {
                 continue;
             }
-            return explicit(&plugins, to)
+            return explicit(plugins, to)
                 .map(|(plugin, argument)| Route {
                     plugin,
                     argument,
                     reason: format!("{what} maps {from}"),
                 })
                 .ok_or_else(|| {
-                    no_plugin(&plugins, to, &format!("{what} maps {from} to {to}, but "))
+                    no_plugin(plugins, to, &format!("{what} maps {from} to {to}, but "))
                 });
         }
     }
     if short.contains(':') {
-        return explicit(&plugins, short)
+        return explicit(plugins, short)
             .map(|(plugin, argument)| Route {
                 plugin,
                 argument,
                 reason: "the name says so".to_owned(),
             })
-            .ok_or_else(|| no_plugin(&plugins, short, ""));
+            .ok_or_else(|| no_plugin(plugins, short, ""));
     }
     let claims = plugins.names().into_iter().filter_map(|plugin| {
         let plugin = plugins.named(plugin)?;
@@ -63,7 +79,7 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, String> {
         }
         None => Err(format!(
             "no plug-in claims {short:?}; plug-ins: {}; map it with VIPL_DEVICE_MAP='{short}=PLUGIN:ARGUMENT'",
-            known(&plugins)
+            known(plugins)
         )),
     }
 }

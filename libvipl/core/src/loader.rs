@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -68,14 +69,23 @@ pub(crate) struct Seen {
 #[derive(Default)]
 pub(crate) struct Plugins {
     pub(crate) seen: HashMap<PathBuf, Seen>,
+    /// What the system had too little of at the last look, if anything: there may be plug-ins unseen.
+    pub(crate) shortage: Option<String>,
     order: Vec<&'static LoadedPlugin>,
 }
 
 impl Plugins {
     /// Looks through the directories and gives the usable plug-ins, first of a name first.
     pub(crate) fn refresh(&mut self, process: &Process) -> &[&'static LoadedPlugin] {
+        self.shortage = None;
         for directory in directories(process) {
-            for (name, path) in candidates(&directory) {
+            let found = candidates(&directory).unwrap_or_else(|error| {
+                if is_shortage(&error) {
+                    self.shortage = Some(format!("{}: {error}", directory.display()));
+                }
+                Vec::new()
+            });
+            for (name, path) in found {
                 let taken = self.order.iter().any(|plugin| plugin.name == name);
                 if !taken && wanted(process.settings.text("plugins"), &name) {
                     self.consider(&name, path);
@@ -96,6 +106,13 @@ impl Plugins {
             return;
         }
         let outcome = load(name, &path);
+        if let Err(Refusal::Load(text)) = &outcome
+            && let Some(shortage) = shortage_of(&path, text)
+        {
+            // No fault of the file: it is tried again, whether it changes or not.
+            self.shortage = Some(shortage);
+            return;
+        }
         match &outcome {
             Ok(plugin) => {
                 log::info!(target: "plugin", "{name} {} from {}", plugin.version, path.display());
@@ -157,11 +174,8 @@ pub(crate) fn directories(process: &Process) -> Vec<PathBuf> {
 }
 
 /// The plug-in files of a directory, sorted by name.
-fn candidates(directory: &Path) -> Vec<(String, PathBuf)> {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return Vec::new();
-    };
-    let mut found: Vec<(String, PathBuf)> = entries
+fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(directory)?
         .flatten()
         .filter_map(|entry| {
             let file = entry.file_name().into_string().ok()?;
@@ -170,7 +184,29 @@ fn candidates(directory: &Path) -> Vec<(String, PathBuf)> {
         })
         .collect();
     found.sort();
-    found
+    Ok(found)
+}
+
+/// Whether the system has too little of something, which may pass.
+fn is_shortage(error: &io::Error) -> bool {
+    let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|code| passing.contains(&code))
+}
+
+/// Why a file could not be loaded, if that was for want of something. `dlopen` gives a text only, and
+/// gives it in English as long as the program has set no other locale; so the file is tried as well.
+fn shortage_of(path: &Path, text: &str) -> Option<String> {
+    let error = match std::fs::File::open(path) {
+        Ok(_) if text.contains("Cannot allocate memory") || text.contains("failed to map") => {
+            io::Error::from_raw_os_error(libc::ENOMEM)
+        }
+        Ok(_) if text.contains("Too many open files") => io::Error::from_raw_os_error(libc::EMFILE),
+        Ok(_) => return None,
+        Err(error) => error,
+    };
+    is_shortage(&error).then(|| format!("{}: {error}", path.display()))
 }
 
 /// Whether the filter `a,b` or `^a,b` lets a name through.

@@ -11,6 +11,7 @@ use vipl_plugin_abi::*;
 
 use crate::agent::NicRegistration;
 use crate::cq::Cq;
+use crate::devicemap::Nowhere;
 use crate::error::Error;
 use crate::events::Events;
 use crate::handle::Kind;
@@ -292,9 +293,15 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
         log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");
         return Err(Error::InvalidParameter);
     }
-    let route = devicemap::find(process, name).map_err(|tried| {
-        log::warn!(target: "nic", "cannot open {name:?}: {tried}");
-        Error::InvalidParameter
+    let route = devicemap::find(process, name).map_err(|why| match why {
+        Nowhere::Unknown(tried) => {
+            log::warn!(target: "nic", "cannot open {name:?}: {tried}");
+            Error::InvalidParameter
+        }
+        Nowhere::Shortage(what) => {
+            log::error!(target: "nic", "cannot open {name:?}: {what}");
+            Error::Resource
+        }
     })?;
     log::info!(
         target: "nic",
