@@ -56,7 +56,9 @@ pub fn library_dir() -> &'static Path {
         fs::create_dir_all(&dir).expect("a folder for the library");
         // Copies, so that a build that goes on elsewhere does not change what is tested.
         copy("libvipl.so", &dir, "libvipl.so.1");
-        copy("libvipl_loopback.so", &dir, "libvipl_loopback.so");
+        for plugin in ["libvipl_loopback.so", "libvipl_sim.so"] {
+            copy(plugin, &dir, plugin);
+        }
         copy("vipkad", &dir, "vipkad");
         let link = dir.join("libvipl.so");
         if fs::symlink_metadata(&link).is_err() {
@@ -84,7 +86,7 @@ fn build() {
             "-p",
             "vipl-loopback",
         ])
-        .args(["-p", "kagent"])
+        .args(["-p", "vipl-sim", "-p", "kagent"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", target)
         .status()
