@@ -85,7 +85,7 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
 }
 
 /// The name without the folder that M-VIA's devices were in; one program says `/etc/via_lo`.
-fn plain(name: &str) -> &str {
+pub(crate) fn plain(name: &str) -> &str {
     name.strip_prefix("/dev/")
         .or_else(|| name.strip_prefix("/etc/"))
         .unwrap_or(name)
@@ -120,7 +120,7 @@ fn no_plugin(plugins: &Plugins, target: &str, before: &str) -> String {
 }
 
 /// Edit distance, for names of a few letters.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
@@ -138,7 +138,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// `name=plugin:argument` pairs with `;` between them.
-fn parse_map(text: &str) -> Vec<(String, String)> {
+pub(crate) fn parse_map(text: &str) -> Vec<(String, String)> {
     text.split(';')
         .map(str::trim)
         .filter(|pair| !pair.is_empty())

@@ -16,6 +16,7 @@
 
 pub mod address;
 mod agent;
+mod barrier;
 pub mod bug;
 mod clock;
 pub mod connection;
@@ -26,6 +27,8 @@ mod devicemap;
 pub mod discovery;
 mod error;
 pub mod events;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod handle;
 mod host;
 mod link;

@@ -23,21 +23,15 @@
 //! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
 //! so that threads which share a lock end up with a plain spin lock.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use crate::barrier::{self, STREAK, back_off, this_thread};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Times in a row that a thread must take the lock to own it.
-const STREAK: u32 = 32;
 /// Doublings of that, one for each loss of a bias.
 const PENALTY_MAX: u32 = 8;
 const NOBODY: usize = 0;
 
-/// `MEMBARRIER_CMD_PRIVATE_EXPEDITED` and its registration.
-const PRIVATE_EXPEDITED: i32 = 1 << 3;
-const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-
 /// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
-const OWNERS: usize = 4;
+pub(crate) const OWNERS: usize = 4;
 
 /// A lock that can be all zero.
 #[derive(Default)]
@@ -74,37 +68,6 @@ pub(crate) enum Held {
     Borrowed(usize),
 }
 
-/// A number that no two living threads share and that costs one load.
-#[inline(always)]
-fn this_thread() -> usize {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    {
-        let pointer: usize;
-        // SAFETY: the thread control block begins with its own address (ELF TLS for x86-64).
-        unsafe {
-            core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, pure, readonly));
-        }
-        pointer
-    }
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-    {
-        !(OWNERS - 1)
-    }
-}
-
-/// Whether biases can be taken away again on this system.
-fn can_bias() -> bool {
-    static CAN: OnceLock<bool> = OnceLock::new();
-    cfg!(all(target_arch = "x86_64", target_os = "linux"))
-        && *CAN
-            .get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
-}
-
-fn membarrier(command: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
 impl Lock {
     #[inline(always)]
     pub(crate) fn lock(&self) -> Held {
@@ -115,7 +78,7 @@ impl Lock {
             let sequence = own.load(Ordering::Relaxed);
             own.store(sequence.wrapping_add(1), Ordering::Relaxed);
             // The processor's fence comes from the other thread's `membarrier`.
-            compiler_fence(Ordering::SeqCst);
+            barrier::light();
             // Acquire pairs with the release of a watcher.
             if self.owner.load(Ordering::Acquire) == owner {
                 return Held::Biased((owner % OWNERS) as u8);
@@ -156,7 +119,7 @@ impl Lock {
             return Held::Shared;
         }
         match self.sequence_of(me) {
-            Some(number) if can_bias() => Held::Earned(number as u8),
+            Some(number) if barrier::works() => Held::Earned(number as u8),
             _ => Held::Shared,
         }
     }
@@ -187,14 +150,7 @@ impl Lock {
     #[cold]
     fn take_bias_away(&self) {
         let number = self.owner.swap(NOBODY, Ordering::SeqCst) % OWNERS;
-        if !membarrier(PRIVATE_EXPEDITED) {
-            // It worked before. Registered anew it works after a fork; if not, two threads would be inside.
-            let again = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
-            if !again {
-                log::error!(target: "core", "membarrier has been taken away from this process; cannot go on");
-                std::process::abort();
-            }
-        }
+        barrier::heavy();
         let mut rounds = 0;
         // Acquire pairs with the release of the owner's `unlock`.
         while !self.sequences[number]
@@ -258,16 +214,6 @@ impl Lock {
 /// Looks of a watcher that an active owner is spared in a row.
 const SPARED_MAX: u32 = 6;
 
-/// Spins, then yields, then sleeps: a holder may need this very core, or have a lower priority.
-fn back_off(rounds: &mut u32) {
-    *rounds += 1;
-    match *rounds {
-        0..=200 => std::hint::spin_loop(),
-        201..=2000 => std::thread::yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,7 +247,7 @@ mod tests {
             value: 0.into(),
         };
         let biased = add(&counter, 1000);
-        if can_bias() {
+        if barrier::works() {
             assert!(biased > 900, "{biased}");
         }
     }
@@ -326,7 +272,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
         let biased = owner.join().unwrap();
-        if can_bias() {
+        if barrier::works() {
             assert!(biased > 300_000, "{biased}");
         }
         // SAFETY: the other thread has ended.

@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
+
+use crate::sync::OnceLock;
 
 use log::{LevelFilter, Log, Metadata, Record};
 

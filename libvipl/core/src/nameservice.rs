@@ -18,7 +18,7 @@ pub(crate) struct Names(Vec<(Vec<u8>, Vec<String>)>);
 
 impl Names {
     /// Reads a table. Lines that make no sense are given to `bad` with their number.
-    fn parse(text: &str, mut bad: impl FnMut(usize, &str)) -> Names {
+    pub(crate) fn parse(text: &str, mut bad: impl FnMut(usize, &str)) -> Names {
         let mut names = Names::default();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
@@ -40,7 +40,7 @@ impl Names {
         names
     }
 
-    fn by_name(&self, name: &str, index: usize) -> Option<&[u8]> {
+    pub(crate) fn by_name(&self, name: &str, index: usize) -> Option<&[u8]> {
         let find = |name: &str| {
             self.0
                 .iter()
@@ -51,7 +51,7 @@ impl Names {
         find(name).or_else(|| find(name.split_once('.')?.0))
     }
 
-    fn by_address(&self, address: &[u8]) -> Option<&str> {
+    pub(crate) fn by_address(&self, address: &[u8]) -> Option<&str> {
         let (_, names) = self.0.iter().find(|(known, _)| known == address)?;
         names.first().map(String::as_str)
     }

@@ -3,10 +3,9 @@
 //! The pointer to it lies in a page that a fork wipes. So a child finds nothing and starts anew, with no
 //! lock, thread or socket of its parent in its way (spec §10.4).
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, OnceLock};
 
 use crate::agent::Agents;
 use crate::counters::Counters;

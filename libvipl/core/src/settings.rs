@@ -111,6 +111,15 @@ impl Settings {
         settings
     }
 
+    /// What a file and variables come to.
+    #[cfg(fuzzing)]
+    pub(crate) fn of(file: &str, variables: impl Iterator<Item = (String, String)>) -> Settings {
+        let mut settings = Settings::default();
+        settings.read_file("file", file);
+        settings.read_environment(variables);
+        settings
+    }
+
     /// Logs what was wrong with file and environment; the log itself needs the settings first.
     pub(crate) fn report(&self) {
         for problem in &self.problems {

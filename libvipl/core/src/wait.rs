@@ -67,7 +67,7 @@ pub(crate) fn step<R>(
 
 /// How long a wait polls. With one processor whoever polls keeps the partner from running.
 fn spin_time() -> Duration {
-    static TIME: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
+    static TIME: crate::sync::OnceLock<Duration> = crate::sync::OnceLock::new();
     *TIME.get_or_init(|| {
         let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
         let spin_us = process::get().settings.number("spin_us", 0..=10_000_000);

@@ -11,13 +11,14 @@
 //! frequent than going to sleep, so the sleeper pays for both: `membarrier` makes every processor that
 //! runs a process of ours execute a fence. Where it is not available, `fences` tells senders to do it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
 use crate::nic::VIS_MAX;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{compiler_fence, futex_wait, futex_wake, membarrier};
 
 const WORDS: usize = VIS_MAX as usize / 64;
 
 /// What `bell` looks like in shared memory; all zero at first.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Bell {
     ring: AtomicU32,
@@ -34,11 +35,6 @@ const _: () = assert!(size_of::<Bell>() <= 4096);
 const GLOBAL_EXPEDITED: i32 = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
 
-fn membarrier(command: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
 impl Bell {
     /// The owner's set-up: this process takes part in other processes' barriers.
     pub(crate) fn prepare(&self) {
@@ -53,7 +49,7 @@ impl Bell {
             fence(Ordering::SeqCst);
         } else {
             // The processor's fence comes from the sleeper's `membarrier`; the compiler must obey too.
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            compiler_fence(Ordering::SeqCst);
         }
         if self.want.load(Ordering::Relaxed) != 0 {
             self.ring();
@@ -64,18 +60,7 @@ impl Bell {
     #[cold]
     pub(crate) fn ring(&self) {
         self.ring.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the futex is in memory that both map.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.ring.as_ptr(),
-                libc::FUTEX_WAKE,
-                i32::MAX,
-                0,
-                0,
-                0,
-            );
-        }
+        futex_wake(&self.ring);
     }
 
     /// Marks a VI of the owner.
@@ -109,6 +94,8 @@ impl Bell {
     pub(crate) fn arm(&self) -> u32 {
         let epoch = self.ring.load(Ordering::SeqCst);
         self.want.fetch_add(1, Ordering::SeqCst);
+        // Where senders fence themselves: the look that follows must not come before the announcement.
+        fence(Ordering::SeqCst);
         if self.fences.load(Ordering::Relaxed) == 0 {
             let works = membarrier(GLOBAL_EXPEDITED);
             self.fences.store(u32::from(!works), Ordering::SeqCst);
@@ -119,33 +106,9 @@ impl Bell {
     /// Sleeps until the bell has rung since `arm`, and takes the announcement back.
     pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64) {
         if timeout_ns > 0 {
-            self.wait(epoch, timeout_ns);
+            futex_wait(&self.ring, epoch, timeout_ns);
         }
         self.want.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn wait(&self, epoch: u32, timeout_ns: u64) {
-        let time = libc::timespec {
-            tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-            tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
-        };
-        let limit = if timeout_ns == u64::MAX {
-            std::ptr::null()
-        } else {
-            &raw const time
-        };
-        // SAFETY: the futex is in memory that both map; the time is valid.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.ring.as_ptr(),
-                libc::FUTEX_WAIT,
-                epoch,
-                limit,
-                0,
-                0,
-            );
-        }
     }
 
     /// Whether this process must fence itself before it looks at anybody's `want`.

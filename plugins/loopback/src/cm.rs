@@ -116,7 +116,7 @@ pub(crate) fn attach(
 static ENDS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
 
 fn ends_here() -> MutexGuard<'static, BTreeMap<u64, u32>> {
-    ENDS.lock().unwrap_or_else(|broken| broken.into_inner())
+    crate::sync::lock(&ENDS)
 }
 
 /// Whether this process has both ends of a connection.

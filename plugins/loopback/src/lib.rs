@@ -37,6 +37,7 @@ mod queue;
 mod rdma;
 mod ring;
 mod shm;
+mod sync;
 mod vi;
 mod watch;
 

@@ -164,10 +164,7 @@ impl LoopbackNic {
 
     /// A partner's NIC, mapped once however many connections lead there.
     pub(crate) fn partner(&self, name: u64, fds: [i32; 2]) -> std::io::Result<Arc<SharedNic>> {
-        let mut partners = self
-            .partners
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner());
+        let mut partners = crate::sync::lock(&self.partners);
         if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
             return Ok(known);
         }

@@ -72,10 +72,7 @@ impl Watch {
     /// Begins to look after a VI; the first one starts the thread.
     pub(crate) fn add(self: &Arc<Self>, index: u32) {
         self.connected[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
-        let mut thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner());
+        let mut thread = crate::sync::lock(&self.thread);
         if thread.is_none() {
             let watch = self.clone();
             *thread = deaf(|| {
@@ -95,11 +92,7 @@ impl Watch {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.shared.bell().ring();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
-            .take();
+        let thread = crate::sync::lock(&self.thread).take();
         if let Some(thread) = thread {
             thread.thread().unpark();
             let _ = thread.join();

@@ -21,6 +21,11 @@ pub use shim::{Nic, Provider, Status, Vi, table};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
 
+/// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
+
 /// Makes the symbol `vipl_plugin_v1` for a [`Provider`].
 #[macro_export]
 macro_rules! plugin {

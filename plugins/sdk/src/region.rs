@@ -1,8 +1,7 @@
 //! Checks of memory against a table of regions (spec §10.2), without a lock.
 
-use std::sync::atomic::{Ordering, fence};
-
-use vipl_plugin_abi::*;
+use crate::abi::*;
+use crate::sync::atomic::{Ordering, fence};
 
 /// Tables that partners share may be written by a hostile process: only their entries are trusted, and
 /// only to refuse.

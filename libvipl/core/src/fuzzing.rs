@@ -1,0 +1,111 @@
+//! Doors for the fuzzers of `ctest/fuzz`, which see only what is public; built with `--cfg fuzzing`.
+
+use std::ops::RangeInclusive;
+
+use crate::settings::{DECLARED, Settings};
+use crate::{devicemap, nameservice};
+
+/// One number among the settings.
+#[derive(Debug, PartialEq)]
+pub struct Number {
+    /// Name of the setting.
+    pub name: &'static str,
+    /// What the library would use.
+    pub value: u64,
+    /// What it may be.
+    pub range: RangeInclusive<u64>,
+}
+
+/// What the library makes of a file and an environment.
+#[derive(Debug, PartialEq)]
+pub struct Seen {
+    /// Name, text and source of each declared setting.
+    pub texts: Vec<(&'static str, String, &'static str)>,
+    /// The numbers.
+    pub numbers: Vec<Number>,
+    /// Complaints.
+    pub problems: usize,
+}
+
+/// Reads a configuration file, then variables.
+pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
+    let settings = Settings::of(file, variables.iter().cloned());
+    let text = |name: &'static str| {
+        let (text, source) = (settings.text(name), settings.source(name));
+        (name, text.to_owned(), source.name())
+    };
+    let number = |name: &'static str, range: RangeInclusive<u64>| Number {
+        name,
+        value: settings.number(name, range.clone()),
+        range,
+    };
+    let lenient = [
+        settings.null_ptag(),
+        settings.null_mem_attributes(),
+        settings.lenient_destroy(),
+        settings.carry_unflagged_immediate(),
+    ];
+    if lenient.iter().all(|yes| !yes) {
+        // Strict, or each forbidden alone.
+        assert!(settings.strict() || settings.given("null_ptag").is_some());
+    }
+    Seen {
+        texts: DECLARED.iter().map(|setting| text(setting.name)).collect(),
+        numbers: vec![
+            number("spin_us", 0..=1_000_000),
+            number("max_transfer_size", 32_768..=1 << 30),
+            Number {
+                name: "connect_grace_ms",
+                value: settings.connect_grace_ms(),
+                range: 0..=3_600_000,
+            },
+            Number {
+                name: "disconnect_notice_ms",
+                value: settings.disconnect_notice_ms(),
+                range: 0..=3_600_000,
+            },
+        ],
+        problems: settings.problems.len(),
+    }
+}
+
+/// The table of the name service.
+pub struct Table {
+    names: nameservice::Names,
+    /// Lines that were reported.
+    pub bad: Vec<usize>,
+}
+
+impl Table {
+    /// Reads one.
+    pub fn read(text: &str) -> Table {
+        let mut bad = Vec::new();
+        let names = nameservice::Names::parse(text, |number, _| bad.push(number));
+        Table { names, bad }
+    }
+
+    /// VipNSGetHostByName.
+    pub fn by_name(&self, name: &str, index: usize) -> Option<&[u8]> {
+        self.names.by_name(name, index)
+    }
+
+    /// VipNSGetHostByAddr.
+    pub fn by_address(&self, address: &[u8]) -> Option<&str> {
+        self.names.by_address(address)
+    }
+}
+
+/// A device name without its folder.
+pub fn plain_name(name: &str) -> &str {
+    devicemap::plain(name)
+}
+
+/// The pairs of a device map.
+pub fn device_map(text: &str) -> Vec<(String, String)> {
+    devicemap::parse_map(text)
+}
+
+/// How far two names are apart.
+pub fn name_distance(one: &str, other: &str) -> usize {
+    devicemap::distance(one, other)
+}
