@@ -115,6 +115,8 @@ impl Regions {
             }
         };
         let entry = self.entry(index);
+        // Pairs with the fence of readers: who sees a field of this region sees that the one before is gone.
+        fence(Ordering::Release);
         entry.base.store(base, Ordering::Relaxed);
         entry.end.store(base + length, Ordering::Relaxed);
         entry.access.store(access.word(), Ordering::Relaxed);
@@ -147,7 +149,7 @@ fn is_mapped(base: u64, length: u64) -> bool {
 }
 
 fn page_size() -> u64 {
-    static SIZE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    static SIZE: crate::sync::OnceLock<u64> = crate::sync::OnceLock::new();
     // SAFETY: no pointers.
     *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64)
 }
