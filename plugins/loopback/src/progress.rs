@@ -336,6 +336,9 @@ impl Link {
     /// The immediate data of an RDMA Write uses one receive descriptor (spec §5.5). False: it ended.
     #[cold]
     pub(crate) fn placed(&mut self, port: &Port, arrival: &Arrival, refused: u8) -> bool {
+        if u64::from(arrival.length) > port.vi().max_transfer_size {
+            return matches!(self.nonsense(port), Taken::Yes);
+        }
         let number = port.completed(Queue::Recv);
         if number == port.posted(Queue::Recv) {
             if refused != 0 {
@@ -443,7 +446,8 @@ impl Link {
         let (Some(assembly), Some(from)) = (&self.receiving, from) else {
             return self.nonsense(port);
         };
-        if end > u64::from(arrival.length) {
+        // All pieces are of one message, whose length the program will be told.
+        if end > u64::from(arrival.length) || arrival.length != assembly.total {
             return self.nonsense(port);
         }
         let last = arrival.flags & flag::LAST != 0;
@@ -469,6 +473,7 @@ impl Link {
             self.receiving = Some(Assembly {
                 segments: Vec::new(),
                 number: 0,
+                total: arrival.length,
                 dropped: true,
             });
             return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
@@ -485,6 +490,7 @@ impl Link {
             Some(Assembly {
                 segments: Vec::new(),
                 number: 0,
+                total: arrival.length,
                 dropped: true,
             })
         };
@@ -502,6 +508,7 @@ impl Link {
                 self.receiving = Some(Assembly {
                     segments,
                     number,
+                    total: arrival.length,
                     dropped: false,
                 });
                 Ok(())

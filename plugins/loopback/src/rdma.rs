@@ -442,7 +442,8 @@ impl Link {
         let start = pace::ticks();
         let placed = permitted
             && (arrival.length == 0
-                || (is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
+                || (port.vi().rdma_write != 0
+                    && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
                     && scatter(&[target], extra.offset, from, extra.bytes)));
         if extra.bytes == PIECE {
             self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);

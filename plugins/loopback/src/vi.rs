@@ -41,6 +41,8 @@ pub(crate) struct Assembly {
     pub(crate) segments: Vec<Segment>,
     /// Number of the receive descriptor.
     pub(crate) number: u32,
+    /// Length of the whole message, which every piece repeats.
+    pub(crate) total: u32,
     /// The receive descriptor is complete already, with an error; the rest is dropped.
     pub(crate) dropped: bool,
 }
