@@ -1,0 +1,35 @@
+//! The lock-free parts of the product under loom, which tries every order in which threads can run and
+//! every value that the memory model lets a load return.
+//!
+//! `bell.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier`, `abi` and `nic` here
+//! stand in for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
+//! memory, which loom cannot follow.
+
+mod abi;
+mod barrier;
+#[path = "../../../plugins/loopback/src/bell.rs"]
+mod bell;
+#[path = "../../../libvipl/core/src/lock.rs"]
+mod lock;
+mod models;
+#[path = "../../../plugins/sdk/src/region.rs"]
+mod region;
+mod ring;
+mod sync;
+
+/// What `bell.rs` wants of `nic`.
+mod nic {
+    pub(crate) const VIS_MAX: u32 = 64;
+}
+
+fn main() {
+    let only = std::env::args().nth(1);
+    for (name, model) in models::ALL {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
+        let start = std::time::Instant::now();
+        let runs = models::explore(*model);
+        println!("loom: {name}: {runs} executions, {:.1} s", start.elapsed().as_secs_f64());
+    }
+}

@@ -1,0 +1,252 @@
+//! The models: a few threads, and what must hold however they run.
+
+use std::sync::atomic::{AtomicU64 as Count, Ordering as O};
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::abi::vipl_region;
+use crate::barrier::{be, patiently};
+use crate::bell::Bell;
+use crate::lock::{Held, Lock};
+use crate::region::{Table, is_registered};
+use crate::ring::{Ring, SLOTS};
+
+/// All models by name.
+pub(crate) const ALL: &[(&str, fn())] = &[
+    ("ring", ring),
+    ("ring-end", ring_end),
+    ("bell", bell),
+    ("bell-marks", bell_marks),
+    ("region", region),
+    ("lock-bias", lock_bias),
+    ("lock-borrow", lock_borrow),
+    ("lock-three", lock_three),
+];
+
+/// Runs a model in every order; gives how many there were.
+pub(crate) fn explore(model: fn()) -> u64 {
+    static RUNS: Count = Count::new(0);
+    RUNS.store(0, O::Relaxed);
+    let mut builder = loom::model::Builder::new();
+    // Every order with so many switches away from a thread that could go on: more find nothing new in
+    // models of this size, and take hours.
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    builder.check(move || {
+        RUNS.fetch_add(1, O::Relaxed);
+        model();
+    });
+    RUNS.load(O::Relaxed)
+}
+
+/// Messages arrive once, in order and whole, also when slots are used again.
+fn ring() {
+    let ring = Arc::new(Ring::default());
+    let messages = SLOTS + 1;
+    let sender = {
+        let ring = ring.clone();
+        thread::spawn(move || {
+            for number in 0..messages {
+                while !ring.has_slot(number) {
+                    thread::yield_now();
+                }
+                ring.publish(number, 100 + u64::from(number));
+            }
+        })
+    };
+    for number in 0..messages {
+        let message = loop {
+            match ring.arrival(number) {
+                Some(message) => break message,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(message, 100 + u64::from(number));
+        ring.acknowledge(number + 1);
+    }
+    sender.join().expect("no panic");
+}
+
+/// Who sees that the sender has left sees all that it sent.
+fn ring_end() {
+    let ring = Arc::new(Ring::default());
+    let sender = {
+        let ring = ring.clone();
+        thread::spawn(move || {
+            ring.publish(0, 7);
+            ring.close(1);
+        })
+    };
+    let mut arrived = ring.arrival(0).is_some();
+    if ring.closed() != 0 {
+        arrived |= ring.arrival(0) == Some(7);
+        assert!(arrived, "a message from before the end is lost");
+    }
+    sender.join().expect("no panic");
+}
+
+/// Whoever goes to sleep after having looked is woken by whoever publishes: no wake is lost.
+fn bell() {
+    let bell = Arc::new(Bell::default());
+    let ring = Arc::new(Ring::default());
+    bell.prepare();
+    let sender = {
+        let (bell, ring) = (bell.clone(), ring.clone());
+        thread::spawn(move || {
+            ring.publish(0, 7);
+            bell.ring_if_wanted(false);
+        })
+    };
+    while ring.arrival(0).is_none() {
+        let epoch = bell.arm();
+        let there = ring.arrival(0).is_some();
+        bell.sleep(epoch, if there { 0 } else { u64::MAX });
+    }
+    sender.join().expect("no panic");
+}
+
+/// Marks of two senders are all taken, and what was published before a mark is seen after it.
+fn bell_marks() {
+    let bell = Arc::new(Bell::default());
+    let rings = Arc::new([Ring::default(), Ring::default()]);
+    let senders: Vec<_> = [0, 1]
+        .map(|who: usize| {
+            let (bell, rings) = (bell.clone(), rings.clone());
+            thread::spawn(move || {
+                rings[who].publish(0, 7);
+                bell.mark(who as u32 + 3);
+            })
+        })
+        .into();
+    let mut seen = 0;
+    while seen < 2 {
+        let mut indices = [0; 64];
+        let found = bell.take_marks(&mut indices);
+        for index in &indices[..found] {
+            assert_eq!(rings[*index as usize - 3].arrival(0), Some(7));
+        }
+        seen += found;
+        if seen < 2 {
+            thread::yield_now();
+        }
+    }
+    for sender in senders {
+        sender.join().expect("no panic");
+    }
+}
+
+/// The entry of a region that has gone is used for another one. A reader with the old handle gets the old
+/// region or none, and one with the new handle the new one or none: never a mixture.
+fn region() {
+    let entry = Arc::new([vipl_region::default()]);
+    entry[0].insert(1000, 1100, 5 << 32, 1);
+    let writer = {
+        let entry = entry.clone();
+        thread::spawn(move || {
+            entry[0].remove();
+            entry[0].insert(5000, 5900, 6 << 32, 2);
+        })
+    };
+    let table = Table {
+        regions: entry.as_ptr(),
+        count: 1,
+    };
+    assert!(!is_registered(table, 1, 5000, 10), "the old handle, the new region");
+    assert!(!is_registered(table, 1, 1000, 500), "the old base, the new end");
+    assert!(!is_registered(table, 2, 1000, 10), "the new handle, the old region");
+    writer.join().expect("no panic");
+    assert!(is_registered(table, 2, 5000, 900) && !is_registered(table, 1, 1000, 1));
+}
+
+/// What a lock guards; loom checks each access. Nobody may be inside while somebody else is.
+#[derive(Default)]
+struct Guarded {
+    lock: Lock,
+    value: UnsafeCell<u32>,
+    /// Times that somebody was inside; not part of the model.
+    times: Times,
+}
+
+#[derive(Default)]
+struct Times(std::sync::atomic::AtomicU32);
+
+impl Guarded {
+    fn inside(&self, lock: impl FnOnce(&Lock) -> Held) -> Option<Held> {
+        let held = patiently(|| lock(&self.lock))?;
+        // SAFETY: loom checks that the lock holds.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+        self.times.0.fetch_add(1, O::Relaxed);
+        self.lock.unlock(held);
+        Some(held)
+    }
+
+    fn add(&self) -> Option<Held> {
+        self.inside(Lock::lock)
+    }
+
+    fn watch(&self) -> Option<Held> {
+        self.inside(Lock::borrow)
+    }
+
+    /// All threads have ended: no update is lost.
+    fn check(&self) {
+        // SAFETY: as above.
+        let value = self.value.with(|value| unsafe { *value });
+        assert_eq!(value, self.times.0.load(O::Relaxed), "updates are lost");
+    }
+
+    /// A lock that thread 1 owns, after three rounds.
+    fn owned() -> Arc<Guarded> {
+        let guarded = Arc::new(Guarded::default());
+        be(1);
+        let last = [(); 3].map(|()| guarded.add())[2];
+        assert!(matches!(last, Some(Held::Earned(_))), "three rounds earn it");
+        guarded
+    }
+
+    /// Runs a body as another thread beside the calling one.
+    fn beside(guarded: &Arc<Self>, number: usize, body: fn(&Guarded)) -> thread::JoinHandle<()> {
+        let guarded = guarded.clone();
+        thread::spawn(move || {
+            be(number);
+            body(&guarded);
+        })
+    }
+}
+
+/// Another thread takes the bias away while the owner goes in and out.
+fn lock_bias() {
+    let guarded = Guarded::owned();
+    let other = Guarded::beside(&guarded, 2, |guarded| drop(guarded.add()));
+    guarded.add();
+    guarded.add();
+    other.join().expect("no panic");
+    guarded.check();
+}
+
+/// A watcher borrows it and gives it back: the owner need not earn it again.
+fn lock_borrow() {
+    let guarded = Guarded::owned();
+    let other = Guarded::beside(&guarded, 2, |guarded| drop(guarded.watch()));
+    guarded.add();
+    let last = guarded.add();
+    other.join().expect("no panic");
+    guarded.check();
+    assert!(!matches!(last, Some(Held::Earned(_))), "it was the owner's all the time");
+}
+
+/// A watcher and another thread at once.
+fn lock_three() {
+    let guarded = Guarded::owned();
+    let others = [
+        Guarded::beside(&guarded, 2, |guarded| drop(guarded.add())),
+        Guarded::beside(&guarded, 3, |guarded| drop(guarded.watch())),
+    ];
+    guarded.add();
+    for other in others {
+        other.join().expect("no panic");
+    }
+    guarded.check();
+}
