@@ -1,0 +1,11 @@
+//! The descriptor walker of the plug-in SDK against an oracle that knows nothing but the specification.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../../plugins/sdk/tests/walker/mod.rs"]
+mod walker;
+
+fuzz_target!(|bytes: &[u8]| {
+    walker::compare(bytes);
+});
