@@ -4,20 +4,25 @@
 //! something is wrong. Nothing here is part of what gets installed.
 
 mod abi;
+mod checker;
 mod ci;
 mod compile;
 mod conformance;
 mod demo;
 mod diff;
+mod fuzz;
 mod headers;
 mod install;
 mod layout;
+mod loom;
+mod sanitize;
 mod smoke;
 mod static_libs;
 mod stress;
 mod tally;
 mod tests;
 mod uninstall;
+mod valgrind;
 mod workspace;
 
 use std::process::ExitCode;
@@ -60,6 +65,14 @@ enum Command {
     Kill(stress::Kill),
     /// Transfer, disconnect, reconnect and kill for a while, every byte checked
     Soak(stress::Soak),
+    /// Fuzz what reads hostile or careless input
+    Fuzz(fuzz::Options),
+    /// Model-check the lock-free parts
+    Loom(loom::Options),
+    /// Build for a sanitizer and run C programs under it
+    Sanitize(sanitize::Options),
+    /// Run C programs under valgrind
+    Valgrind(valgrind::Options),
     /// Run every check, fast ones first
     Ci(ci::Options),
 }
@@ -79,6 +92,10 @@ fn main() -> ExitCode {
         Command::Conformance(options) => conformance::run(&options),
         Command::Kill(options) => stress::kill(&options),
         Command::Soak(options) => stress::soak(&options),
+        Command::Fuzz(options) => fuzz::run_targets(&options),
+        Command::Loom(options) => loom::run_models(&options),
+        Command::Sanitize(options) => sanitize::run_programs(&options),
+        Command::Valgrind(options) => valgrind::run_programs(&options),
         Command::Ci(options) => match ci::run(&options) {
             // Its last line is the count of tests; nothing may follow.
             Ok(false) => return ExitCode::FAILURE,
