@@ -32,7 +32,7 @@ const INPUT_SECONDS_MAX: u64 = 60;
 /// Targets that run at the same time.
 const ABREAST: usize = 2;
 /// What the compiler adds: counters for libFuzzer, and AddressSanitizer.
-const FLAGS: [&str; 9] = [
+const FLAGS: [&str; 8] = [
     "--cfg fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -41,7 +41,6 @@ const FLAGS: [&str; 9] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "-Zsanitizer=address",
     "-Cunsafe-allow-abi-mismatch=sanitizer",
-    "-Cdebug-assertions",
 ];
 
 /// Arguments of `cargo xtask fuzz`.
@@ -165,7 +164,7 @@ impl Fuzzer {
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
             .arg(format!("-artifact_prefix={}/{name}-", crashes.display()))
-            .args(["-max_len=2048", "-rss_limit_mb=0", "-print_final_stats=1"]);
+            .args(["-max_len=2048", "-len_control=0", "-rss_limit_mb=0", "-print_final_stats=1"]);
         let known = root().join("ctest/fuzz/corpus").join(name);
         if known.is_dir() {
             command.arg(known);
