@@ -164,7 +164,12 @@ impl Fuzzer {
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
             .arg(format!("-artifact_prefix={}/{name}-", crashes.display()))
-            .args(["-max_len=2048", "-len_control=0", "-rss_limit_mb=0", "-print_final_stats=1"]);
+            .args([
+                "-max_len=2048",
+                "-len_control=0",
+                "-rss_limit_mb=0",
+                "-print_final_stats=1",
+            ]);
         let known = root().join("ctest/fuzz/corpus").join(name);
         if known.is_dir() {
             command.arg(known);

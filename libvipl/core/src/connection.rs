@@ -566,7 +566,10 @@ fn attach(
         remote_address: connected.remote_host,
     };
     if vi.nic.has_failed() {
-    if reply.fds.is_empty() {
+        agent.disconnect(connected.connection);
+        return Err(Error::Resource);
+    }
+    if connected.remote == 0 && reply.fds.is_empty() {
         // The reading thread has told why.
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
