@@ -34,7 +34,10 @@ unsafe extern "C" fn log(level: c_int, text: *const c_char) {
     // SAFETY: a plug-in's text.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     // The only error that an open device can log is a caught panic, and an operation that fails.
-    assert!(level != VIPL_LOG_ERROR, "the plug-in logged an error: {text}");
+    assert!(
+        level != VIPL_LOG_ERROR,
+        "the plug-in logged an error: {text}"
+    );
 }
 
 unsafe extern "C" fn setting(_plugin: *const c_char, key: *const c_char) -> *const c_char {
@@ -135,7 +138,9 @@ impl Device {
         let region = unsafe { &*self.nic.regions.add(index as usize) };
         region.base.store(base, Ordering::Relaxed);
         region.end.store(base + bytes, Ordering::Relaxed);
-        region.access.store(u64::from(tag) << 32 | u64::from(flags), Ordering::Relaxed);
+        region
+            .access
+            .store(u64::from(tag) << 32 | u64::from(flags), Ordering::Relaxed);
         region.handle.store(handle, Ordering::Release);
         handle
     }
@@ -152,7 +157,11 @@ impl Work {
     /// A VI of a device.
     pub fn new(device: &Device, index: u32, ptag: u32, reliability: u16) -> Work {
         let ring = || {
-            let empty = vipl_entry { descriptor: std::ptr::null_mut(), memory: 0, status: 0 };
+            let empty = vipl_entry {
+                descriptor: std::ptr::null_mut(),
+                memory: 0,
+                status: 0,
+            };
             vec![empty; RING as usize].into_boxed_slice()
         };
         let mut rings = [ring(), ring()];
@@ -163,7 +172,8 @@ impl Work {
             queue.mask = RING - 1;
             queue.which = number as u32;
             // Close below the wrap, which is to be passed.
-            (queue.posted, queue.completed, queue.taken) = (u32::MAX - 5, u32::MAX - 5, u32::MAX - 5);
+            (queue.posted, queue.completed, queue.taken) =
+                (u32::MAX - 5, u32::MAX - 5, u32::MAX - 5);
         }
         vi.nic = &*device.nic;
         vi.max_transfer_size = device.info.transfer_max;
@@ -201,15 +211,27 @@ impl Work {
 
     /// Puts a descriptor on a queue and rings the doorbell, if there is room.
     pub fn post(&mut self, recv: bool, descriptor: *mut u8, memory: u32) -> bool {
-        let queue = if recv { &mut self.vi.recv } else { &mut self.vi.send };
+        let queue = if recv {
+            &mut self.vi.recv
+        } else {
+            &mut self.vi.send
+        };
         if queue.posted.wrapping_sub(queue.completed) == RING {
             return false;
         }
         // SAFETY: masked, so inside the ring.
         let entry = unsafe { &mut *queue.entries.add((queue.posted & queue.mask) as usize) };
-        *entry = vipl_entry { descriptor: descriptor.cast(), memory, status: 0 };
+        *entry = vipl_entry {
+            descriptor: descriptor.cast(),
+            memory,
+            status: 0,
+        };
         queue.posted = queue.posted.wrapping_add(1);
-        self.call(if recv { provider().post_recv } else { provider().post_send });
+        self.call(if recv {
+            provider().post_recv
+        } else {
+            provider().post_send
+        });
         true
     }
 
@@ -233,15 +255,36 @@ impl Shared {
     pub fn new(bytes: usize) -> Shared {
         // SAFETY: system calls on a descriptor of our own.
         unsafe {
-            let raw = libc::memfd_create(c"fuzz".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            let raw = libc::memfd_create(
+                c"fuzz".as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+            );
             assert!(raw >= 0, "{}", std::io::Error::last_os_error());
             let fd = OwnedFd::from_raw_fd(raw);
             assert_eq!(libc::ftruncate(raw, bytes as libc::off_t), 0);
-            assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW), 0);
+            assert_eq!(
+                libc::fcntl(
+                    raw,
+                    libc::F_ADD_SEALS,
+                    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW
+                ),
+                0
+            );
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            let base = libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd.as_raw_fd(), 0);
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                access,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            );
             assert_ne!(base, libc::MAP_FAILED);
-            Shared { fd, base: base.cast(), bytes }
+            Shared {
+                fd,
+                base: base.cast(),
+                bytes,
+            }
         }
     }
 

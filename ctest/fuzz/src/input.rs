@@ -65,14 +65,28 @@ impl<'a> Input<'a> {
     /// A number that is likely to be near some limit.
     pub fn odd_u32(&mut self) -> u32 {
         const EDGES: [u32; 16] = [
-            0, 1, 39, 40, 41, 255, 256, 4095, 4096, 16_384, 65_535, 65_536, 262_143, 262_144,
-            1 << 31, u32::MAX,
+            0,
+            1,
+            39,
+            40,
+            41,
+            255,
+            256,
+            4095,
+            4096,
+            16_384,
+            65_535,
+            65_536,
+            262_143,
+            262_144,
+            1 << 31,
+            u32::MAX,
         ];
         match self.u8() {
             edge @ 0..=95 => EDGES[usize::from(edge % 16)],
-            near @ 96..=159 => {
-                EDGES[usize::from(near % 16)].wrapping_add(u32::from(self.u8())).wrapping_sub(128)
-            }
+            near @ 96..=159 => EDGES[usize::from(near % 16)]
+                .wrapping_add(u32::from(self.u8()))
+                .wrapping_sub(128),
             160..=223 => u32::from(self.u16()),
             _ => self.u32(),
         }

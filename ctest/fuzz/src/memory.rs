@@ -14,7 +14,8 @@ impl Watched {
     pub fn new(bytes: usize) -> Self {
         /// Made once: byte by byte it would be most of a run.
         static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
-        let pattern = PATTERN.get_or_init(|| (0..1 << 20).map(|at| (at * 7 + at / 251) as u8).collect());
+        let pattern =
+            PATTERN.get_or_init(|| (0..1 << 20).map(|at| (at * 7 + at / 251) as u8).collect());
         // A block of whole cache lines, aligned to one, is cut out of a larger one.
         let mut watched = Watched {
             bytes: vec![0u64; bytes / 8 + 8].into_boxed_slice(),
@@ -74,7 +75,9 @@ impl Watched {
 
     fn compare(&self, range: Range<usize>) {
         if self.get(range.clone()) != &self.expected[range.clone()] {
-            let first = range.clone().find(|&at| self.get(at..at + 1)[0] != self.expected[at]);
+            let first = range
+                .clone()
+                .find(|&at| self.get(at..at + 1)[0] != self.expected[at]);
             panic!("a byte that nobody may write has changed, at {first:?} of {range:?}");
         }
     }

@@ -37,7 +37,13 @@ impl Game<'_> {
         self.last_client += 1;
         let uid = 1000 + self.input.below(2);
         self.world.connect(self.last_client, uid);
-        self.processes.insert(self.last_client, Process { uid, ..Process::default() });
+        self.processes.insert(
+            self.last_client,
+            Process {
+                uid,
+                ..Process::default()
+            },
+        );
         if self.input.below(8) != 0 {
             self.call(self.last_client, Op::HELLO, &Hello { features: 0 });
         }
@@ -63,30 +69,48 @@ impl Game<'_> {
         if damage == 249 {
             bytes.truncate((self.input.below(bytes.len() as u32) as usize).max(24));
         }
-        let fds = self.input.below(if op == Op::NIC_OPEN { 4 } else { 1 + u32::from(damage == 248) });
+        let fds = self.input.below(if op == Op::NIC_OPEN {
+            4
+        } else {
+            1 + u32::from(damage == 248)
+        });
         // GOODBYE alone has no answer, if it is well-formed.
         if bytes.len() > 24 || bytes[6..8] != Op::GOODBYE.0.to_ne_bytes() {
-            self.processes.get_mut(&client).expect("known").open.insert(self.last_id);
+            self.processes
+                .get_mut(&client)
+                .expect("known")
+                .open
+                .insert(self.last_id);
             self.world.raw(client, &bytes, (0..fds).collect());
         }
     }
 
     fn step(&mut self) {
         let clients: Vec<u64> = self.processes.keys().copied().collect();
-        let Some(&client) = clients.get(self.input.below(clients.len().max(1) as u32) as usize) else {
+        let Some(&client) = clients.get(self.input.below(clients.len().max(1) as u32) as usize)
+        else {
             return self.arrive();
         };
         let pick = |input: &mut Input<'_>, list: &[u64]| {
             // Mostly the freshest, or there would be little but errors.
             let back = input.below(4) as usize;
-            list.len().checked_sub(1 + back).map_or(u64::from(input.u8()), |at| list[at])
+            list.len()
+                .checked_sub(1 + back)
+                .map_or(u64::from(input.u8()), |at| list[at])
         };
-        let (names, nics) = (self.processes[&client].names.clone(), self.processes[&client].nics.clone());
+        let (names, nics) = (
+            self.processes[&client].names.clone(),
+            self.processes[&client].nics.clone(),
+        );
         let name = pick(&mut self.input, &names);
         let nic = pick(&mut self.input, &nics);
         let places: [&[u8]; 3] = [b"a", b"b", b"c"];
         let place = |input: &mut Input<'_>| places[input.below(3) as usize];
-        let (near, host, far) = (place(&mut self.input), place(&mut self.input), place(&mut self.input));
+        let (near, host, far) = (
+            place(&mut self.input),
+            place(&mut self.input),
+            place(&mut self.input),
+        );
         let mut request = peer(nic, near, host, far);
         request.attributes.max_transfer_size = u64::from(self.processes[&client].uid);
         request.attributes.reliability = 1 << (self.input.below(8) / 7);
@@ -112,7 +136,14 @@ impl Game<'_> {
             14..=15 => self.call(client, Op::PEER, &request),
             16..=17 => {
                 let attributes = request.attributes;
-                self.call(client, Op::ACCEPT, &Accept { attributes, ..accept(name) });
+                self.call(
+                    client,
+                    Op::ACCEPT,
+                    &Accept {
+                        attributes,
+                        ..accept(name)
+                    },
+                );
             }
             18 => self.call(client, Op::REJECT, &ConnectionRef { connection: name }),
             19 => self.call(client, Op::DISCONNECT, &ConnectionRef { connection: name }),
@@ -142,12 +173,18 @@ impl Game<'_> {
                     assert!(process.names.contains(&gone.connection));
                     continue;
                 }
-                assert!(process.open.remove(&packet.id), "a second reply, or one nobody asked for: {packet:?}");
+                assert!(
+                    process.open.remove(&packet.id),
+                    "a second reply, or one nobody asked for: {packet:?}"
+                );
                 match packet.op {
                     Op::NIC_OPENED => process.nics.push(packet.body::<NicOpened>().nic),
                     Op::INCOMING => {
                         let incoming: Incoming = packet.body();
-                        assert_eq!(incoming.attributes.max_transfer_size as u32, process.uid, "another user");
+                        assert_eq!(
+                            incoming.attributes.max_transfer_size as u32, process.uid,
+                            "another user"
+                        );
                         process.names.push(incoming.connection);
                     }
                     Op::CONNECTED => process.names.push(packet.body::<Connected>().connection),
@@ -156,7 +193,11 @@ impl Game<'_> {
             }
         }
         let census = self.world.agent.census();
-        let open: usize = self.processes.values().map(|process| process.open.len()).sum();
+        let open: usize = self
+            .processes
+            .values()
+            .map(|process| process.open.len())
+            .sum();
         assert_eq!(census.calls, open, "calls lost or answered twice");
         assert!(census.queued <= open && census.clients == self.processes.len());
         assert!(census.nics <= self.processes.len() * limits::NICS_PER_CLIENT_MAX);

@@ -16,12 +16,22 @@ fuzz_target!(|bytes: &[u8]| {
         .collect();
     let seen = fuzzing::settings(file, &variables);
     for number in &seen.numbers {
-        assert!(number.range.contains(&number.value), "{} is {}", number.name, number.value);
+        assert!(
+            number.range.contains(&number.value),
+            "{} is {}",
+            number.name,
+            number.value
+        );
     }
     for (name, value) in &variables {
         // Of several with the same name the last one counts.
-        let last = variables.iter().rev().find(|(other, _)| other.eq_ignore_ascii_case(name));
-        let Some(setting) = name.strip_prefix("VIPL_").map(str::to_ascii_lowercase) else { continue };
+        let last = variables
+            .iter()
+            .rev()
+            .find(|(other, _)| other.eq_ignore_ascii_case(name));
+        let Some(setting) = name.strip_prefix("VIPL_").map(str::to_ascii_lowercase) else {
+            continue;
+        };
         let declared = seen.texts.iter().find(|(known, _, _)| *known == setting);
         if let (Some((_, text, source)), Some((_, expected))) = (declared, last) {
             assert_eq!((text, *source), (expected, "environment"), "{name}={value}");
@@ -32,7 +42,10 @@ fuzz_target!(|bytes: &[u8]| {
         if *source == "environment" {
             let given = variables.iter().any(|(variable, _)| {
                 let variable = variable.to_ascii_uppercase();
-                variable == prefix || name.split_once('.').is_some_and(|(_, key)| variable == format!("VIPL_{}", key.to_ascii_uppercase()))
+                variable == prefix
+                    || name.split_once('.').is_some_and(|(_, key)| {
+                        variable == format!("VIPL_{}", key.to_ascii_uppercase())
+                    })
             });
             assert!(given, "{name} = {text:?} from nowhere");
         }

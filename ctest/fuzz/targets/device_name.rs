@@ -12,7 +12,9 @@ fuzz_target!(|bytes: &[u8]| {
     let (name, map) = text.split_once('\n').unwrap_or((&text, ""));
 
     let plain = fuzzing::plain_name(name);
-    let tail = ["/dev/", "/etc/"].iter().find(|folder| name.starts_with(**folder));
+    let tail = ["/dev/", "/etc/"]
+        .iter()
+        .find(|folder| name.starts_with(**folder));
     assert_eq!(plain, tail.map_or(name, |folder| &name[folder.len()..]));
 
     let pairs = fuzzing::device_map(map);
@@ -32,7 +34,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
 
     // What loopback claims, and no more; an argument that it does not know opens nothing.
-    let Ok(c_name) = CString::new(plain) else { return };
+    let Ok(c_name) = CString::new(plain) else {
+        return;
+    };
     let mut argument = [1 as c_char; 64];
     let claim = provider().claim.expect("claim");
     // SAFETY: a NUL-terminated name and 64 bytes of room.

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use vipl_abi::*;
 use vipl_fuzz::host::{Device, RING, Shared, Work, provider};
 use vipl_fuzz::input::Input;
 use vipl_fuzz::memory::Watched;
-use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 // The segment, as `ring.rs` of loopback lays it out. This side is side 0.
@@ -66,7 +66,11 @@ fn world() -> &'static World {
             }
             pid as u32
         };
-        World { device: Device::open(c"1", true), partner_pid, probe }
+        World {
+            device: Device::open(c"1", true),
+            partner_pid,
+            probe,
+        }
     })
 }
 
@@ -115,7 +119,10 @@ impl Game<'_> {
         let queues = [&self.work.vi.send, &self.work.vi.recv];
         for (before, queue) in before.into_iter().zip(queues) {
             let done = queue.completed.wrapping_sub(before);
-            assert!(done <= queue.posted.wrapping_sub(before), "more completed than was posted");
+            assert!(
+                done <= queue.posted.wrapping_sub(before),
+                "more completed than was posted"
+            );
             for number in 0..done {
                 let place = (before.wrapping_add(number) & queue.mask) as usize;
                 // SAFETY: inside the ring.
@@ -142,13 +149,20 @@ impl Game<'_> {
         if status & VIP_STATUS_ERROR_MASK == 0 && received {
             assert!(length <= room, "{length} bytes received into {room}");
         } else if status & VIP_STATUS_ERROR_MASK == 0 {
-            assert!(length as u64 <= self.work.vi.max_transfer_size, "an RDMA Write of {length} bytes");
+            assert!(
+                length as u64 <= self.work.vi.max_transfer_size,
+                "an RDMA Write of {length} bytes"
+            );
         }
     }
 
     /// Writes a descriptor and posts it.
     fn post(&mut self, recv: bool) {
-        let queue = if recv { &self.work.vi.recv } else { &self.work.vi.send };
+        let queue = if recv {
+            &self.work.vi.recv
+        } else {
+            &self.work.vi.send
+        };
         if !self.work.is_connected() || queue.posted.wrapping_sub(queue.completed) == RING {
             return;
         }
@@ -157,12 +171,22 @@ impl Game<'_> {
         let operation = if recv { 0 } else { self.input.below(3) as u16 };
         let flags = if self.input.below(4) == 0 { 4 } else { 0 };
         let control = operation | if recv || operation == 2 { 0 } else { flags };
-        let home = if recv || operation == 2 { RECEIVE } else { SEND };
+        let home = if recv || operation == 2 {
+            RECEIVE
+        } else {
+            SEND
+        };
         let mut segments = Vec::new();
         let mut bytes = vec![0u8; 32];
         if operation != 0 {
             // Where the partner's memory is said to be; its region table decides.
-            bytes.extend(self.input.odd_u32().to_le_bytes().iter().chain(&[0, 0, 0, 0]));
+            bytes.extend(
+                self.input
+                    .odd_u32()
+                    .to_le_bytes()
+                    .iter()
+                    .chain(&[0, 0, 0, 0]),
+            );
             bytes.extend(self.input.u32().to_le_bytes());
             bytes.extend([0; 4]);
         }
@@ -184,8 +208,16 @@ impl Game<'_> {
         bytes[24..28].copy_from_slice(&(total as u32).to_le_bytes());
         self.memory.put(at, &bytes);
         let descriptor = self.memory.base().wrapping_add(at);
-        let list = if recv { &mut self.receives } else { &mut self.reads };
-        list[place] = if recv || operation == 2 { segments.clone() } else { Vec::new() };
+        let list = if recv {
+            &mut self.receives
+        } else {
+            &mut self.reads
+        };
+        list[place] = if recv || operation == 2 {
+            segments.clone()
+        } else {
+            Vec::new()
+        };
         // The doorbell may complete it at once: its own bytes are allowed, too.
         let mut allowed = self.allowed();
         allowed.push(at + 20..at + 32);
@@ -214,13 +246,18 @@ impl Game<'_> {
         let (address, handle) = match self.input.below(4) {
             0 => (self.input.u64(), self.input.u32()),
             _ => (
-                self.memory.address(OFFERED.start + self.input.odd_u32() as usize % OFFERED.len()),
+                self.memory
+                    .address(OFFERED.start + self.input.odd_u32() as usize % OFFERED.len()),
                 [self.offered, self.handle][self.input.below(5) as usize / 4],
             ),
         };
         slot.extend(address.to_le_bytes());
         slot.extend(handle.to_le_bytes());
-        let bytes = if self.input.coin() { length } else { self.input.odd_u32() };
+        let bytes = if self.input.coin() {
+            length
+        } else {
+            self.input.odd_u32()
+        };
         slot.extend(bytes.to_le_bytes());
         slot.extend(self.input.odd_u32().to_le_bytes());
         slot.resize(64, 0x5a);
@@ -241,7 +278,8 @@ impl Game<'_> {
             entry.extend(address.to_le_bytes());
             entry.extend((REGION_OF_PARTNER).to_le_bytes());
             entry.extend(self.input.odd_u32().to_le_bytes());
-            self.segment.put(INCOMING + SLOTS * 64 + number * 16, &entry);
+            self.segment
+                .put(INCOMING + SLOTS * 64 + number * 16, &entry);
         }
     }
 
@@ -251,7 +289,11 @@ impl Game<'_> {
             4 => self.list(),
             5 => {
                 let word = WORDS[self.input.below(WORDS.len() as u32) as usize];
-                let value = if self.input.coin() { self.input.below(9) } else { self.input.odd_u32() };
+                let value = if self.input.coin() {
+                    self.input.below(9)
+                } else {
+                    self.input.odd_u32()
+                };
                 self.segment.put(PARTNER + word, &value.to_le_bytes());
             }
             6 => {
@@ -299,11 +341,19 @@ fuzz_target!(|bytes: &[u8]| {
     region.extend(REGION_OF_PARTNER.to_le_bytes());
     regions.put(3 * size_of::<vipl_region>(), &region);
     let memory = Watched::new(BYTES.next_multiple_of(64));
-    let handle = world.device.register(5, memory.address(0), BYTES as u64, TAG, 0);
+    let handle = world
+        .device
+        .register(5, memory.address(0), BYTES as u64, TAG, 0);
     let flags = u32::from(input.u8()) & (VIPL_REGION_RDMA_WRITE | VIPL_REGION_RDMA_READ);
     let (rdma_write, rdma_read) = (input.coin(), input.coin());
     let writable = rdma_write && flags & VIPL_REGION_RDMA_WRITE != 0;
-    let offered = world.device.register(6, memory.address(OFFERED.start), OFFERED.len() as u64, TAG, flags);
+    let offered = world.device.register(
+        6,
+        memory.address(OFFERED.start),
+        OFFERED.len() as u64,
+        TAG,
+        flags,
+    );
     let mut work = Work::new(&world.device, 1, TAG, reliability);
     (work.vi.rdma_write, work.vi.rdma_read) = (rdma_write.into(), rdma_read.into());
     let probe = std::ptr::from_ref(world.probe).expose_provenance() as u64;
@@ -345,7 +395,9 @@ fuzz_target!(|bytes: &[u8]| {
         game.act(|work| work.call(provider().progress));
     }
     game.segment.put(PARTNER + COPYING, &0u32.to_le_bytes());
-    let Game { work, mut memory, .. } = game;
+    let Game {
+        work, mut memory, ..
+    } = game;
     let mut allowed = if writable { vec![OFFERED] } else { Vec::new() };
     work.end();
     memory.check(&mut allowed);

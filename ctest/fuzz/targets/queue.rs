@@ -20,7 +20,8 @@ const DESCRIPTORS: usize = 2 * RING as usize * SLOT;
 /// Each receive descriptor has its own part; sends share one.
 const ROOM: usize = 2304;
 const RECEIVE: usize = DESCRIPTORS;
-const LARGE: Range<usize> = RECEIVE + RING as usize * ROOM..RECEIVE + RING as usize * ROOM + (48 << 10);
+const LARGE: Range<usize> =
+    RECEIVE + RING as usize * ROOM..RECEIVE + RING as usize * ROOM + (48 << 10);
 const SEND: Range<usize> = LARGE.end + 64..LARGE.end + 64 + (48 << 10);
 const TARGET: Range<usize> = SEND.end + 64..SEND.end + 64 + (24 << 10);
 const BYTES: usize = TARGET.end + 64;
@@ -72,7 +73,11 @@ impl Side {
             }
         }
         allowed.extend(self.receives.iter().flatten().cloned());
-        allowed.extend(self.sends.iter().flat_map(|(_, ranges)| ranges.iter().cloned()));
+        allowed.extend(
+            self.sends
+                .iter()
+                .flat_map(|(_, ranges)| ranges.iter().cloned()),
+        );
         if rdma {
             allowed.push(TARGET);
         }
@@ -91,22 +96,44 @@ impl Side {
         while self.work.vi.send.taken != self.work.vi.send.completed {
             let number = self.work.vi.send.taken;
             let (opcode, _) = self.sends.pop_front().expect("a completion for each send");
-            assert_eq!(self.field(false, number, 28), VIP_STATUS_DONE | opcode, "a send");
+            assert_eq!(
+                self.field(false, number, 28),
+                VIP_STATUS_DONE | opcode,
+                "a send"
+            );
             self.work.vi.send.taken = number.wrapping_add(1);
         }
         while self.work.vi.recv.taken != self.work.vi.recv.completed {
             let number = self.work.vi.recv.taken;
-            let segments = self.receives.pop_front().expect("a completion for each receive");
+            let segments = self
+                .receives
+                .pop_front()
+                .expect("a completion for each receive");
             let message = self.expected.pop_front().expect("a message that was sent");
-            let flag = if message.immediate.is_some() { VIP_STATUS_IMMEDIATE } else { 0 };
+            let flag = if message.immediate.is_some() {
+                VIP_STATUS_IMMEDIATE
+            } else {
+                0
+            };
             let status = VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE | flag;
             assert_eq!(self.field(true, number, 28), status, "a receive");
-            assert_eq!(self.field(true, number, 24) as usize, message.bytes.len(), "Length");
-            assert_eq!(self.field(true, number, 20), message.immediate.unwrap_or(0), "ImmediateData");
+            assert_eq!(
+                self.field(true, number, 24) as usize,
+                message.bytes.len(),
+                "Length"
+            );
+            assert_eq!(
+                self.field(true, number, 20),
+                message.immediate.unwrap_or(0),
+                "ImmediateData"
+            );
             let mut rest = &message.bytes[..];
             for segment in &segments {
                 let (now, later) = rest.split_at(rest.len().min(segment.len()));
-                assert!(self.memory.get(segment.start..segment.start + now.len()) == now, "data");
+                assert!(
+                    self.memory.get(segment.start..segment.start + now.len()) == now,
+                    "data"
+                );
                 rest = later;
             }
             self.large_posted &= segments.iter().all(|segment| segment.start < LARGE.start);
@@ -114,8 +141,19 @@ impl Side {
         }
     }
 
-    fn write_descriptor(&mut self, recv: bool, control: u16, segments: &[(u64, u32, u32)], length: u32, immediate: u32) -> *mut u8 {
-        let queue = if recv { &self.work.vi.recv } else { &self.work.vi.send };
+    fn write_descriptor(
+        &mut self,
+        recv: bool,
+        control: u16,
+        segments: &[(u64, u32, u32)],
+        length: u32,
+        immediate: u32,
+    ) -> *mut u8 {
+        let queue = if recv {
+            &self.work.vi.recv
+        } else {
+            &self.work.vi.send
+        };
         let at = (usize::from(recv) * RING as usize + (queue.posted % RING) as usize) * SLOT;
         let mut bytes = vec![0u8; 32];
         bytes[12..14].copy_from_slice(&(segments.len() as u16).to_le_bytes());
@@ -132,7 +170,11 @@ impl Side {
     }
 
     fn room(&self, recv: bool) -> bool {
-        let queue = if recv { &self.work.vi.recv } else { &self.work.vi.send };
+        let queue = if recv {
+            &self.work.vi.recv
+        } else {
+            &self.work.vi.send
+        };
         queue.posted.wrapping_sub(queue.taken) < RING
     }
 }
@@ -187,12 +229,20 @@ impl Game<'_> {
         }
         let place = (self.sides[who].work.vi.recv.posted % RING) as usize;
         let large = !self.sides[who].large_posted && self.input.below(3) == 0;
-        let start = if large { LARGE.start } else { RECEIVE + place * ROOM };
-        let room = 1 + self.input.odd_u32() as usize % (if large { LARGE.len() } else { ROOM - 64 });
+        let start = if large {
+            LARGE.start
+        } else {
+            RECEIVE + place * ROOM
+        };
+        let room =
+            1 + self.input.odd_u32() as usize % (if large { LARGE.len() } else { ROOM - 64 });
         let parts = self.cut(start..start + room);
         let side = &mut self.sides[who];
         side.large_posted |= large;
-        let list: Vec<_> = parts.iter().map(|p| (side.memory.address(p.start), side.handle, p.len() as u32)).collect();
+        let list: Vec<_> = parts
+            .iter()
+            .map(|p| (side.memory.address(p.start), side.handle, p.len() as u32))
+            .collect();
         let descriptor = side.write_descriptor(true, 0, &list, room as u32, 0);
         self.free[who].push_back(room);
         let handle = side.handle;
@@ -210,31 +260,44 @@ impl Game<'_> {
         }
         self.used[who] += length;
         self.salt = self.salt.wrapping_add(17);
-        let bytes: Vec<u8> = (0..length).map(|at| self.salt ^ (at * 5 + at / 256) as u8).collect();
+        let bytes: Vec<u8> = (0..length)
+            .map(|at| self.salt ^ (at * 5 + at / 256) as u8)
+            .collect();
         self.sides[who].memory.put(start, &bytes);
         Some((start..start + length, bytes))
     }
 
     fn post_send(&mut self, who: usize) {
         // Only a message that finds a receive descriptor with room.
-        let Some(&room) = self.free[1 - who].front() else { return };
+        let Some(&room) = self.free[1 - who].front() else {
+            return;
+        };
         if !self.sides[who].room(false) {
             return;
         }
         let length = self.input.odd_u32() as usize % (room + 1);
-        let Some((range, bytes)) = self.source(who, length) else { return };
+        let Some((range, bytes)) = self.source(who, length) else {
+            return;
+        };
         self.free[1 - who].pop_front();
         let flagged = self.input.below(3) == 0;
         let parts = self.cut(range);
         let (mut list, side) = (Vec::new(), &mut self.sides[who]);
         for part in &parts {
-            list.push((side.memory.address(part.start), side.handle, part.len() as u32));
+            list.push((
+                side.memory.address(part.start),
+                side.handle,
+                part.len() as u32,
+            ));
         }
         let control = if flagged { VIP_CONTROL_IMMEDIATE } else { 0 };
         let immediate = u32::from(self.salt) << 8;
         let descriptor = side.write_descriptor(false, control, &list, length as u32, immediate);
         let handle = side.handle;
-        self.sides[1 - who].expected.push_back(Message { bytes, immediate: flagged.then_some(immediate) });
+        self.sides[1 - who].expected.push_back(Message {
+            bytes,
+            immediate: flagged.then_some(immediate),
+        });
         self.act(who, |side| {
             side.sends.push_back((VIP_STATUS_OP_SEND, Vec::new()));
             assert!(side.work.post(false, descriptor, handle));
@@ -247,14 +310,25 @@ impl Game<'_> {
         }
         let length = self.input.odd_u32() as usize % TARGET.len();
         let at = self.input.odd_u32() as usize % (TARGET.len() - length);
-        let Some((range, bytes)) = self.source(who, length) else { return };
+        let Some((range, bytes)) = self.source(who, length) else {
+            return;
+        };
         self.target[1 - who][at..at + length].copy_from_slice(&bytes);
-        let remote = (self.sides[1 - who].memory.address(TARGET.start + at), self.sides[1 - who].target, 0);
+        let remote = (
+            self.sides[1 - who].memory.address(TARGET.start + at),
+            self.sides[1 - who].target,
+            0,
+        );
         let parts = self.cut(range);
         let side = &mut self.sides[who];
         let mut list = vec![remote];
-        list.extend(parts.iter().map(|p| (side.memory.address(p.start), side.handle, p.len() as u32)));
-        let descriptor = side.write_descriptor(false, VIP_CONTROL_OP_RDMAWRITE, &list, length as u32, 0);
+        list.extend(
+            parts
+                .iter()
+                .map(|p| (side.memory.address(p.start), side.handle, p.len() as u32)),
+        );
+        let descriptor =
+            side.write_descriptor(false, VIP_CONTROL_OP_RDMAWRITE, &list, length as u32, 0);
         let handle = side.handle;
         self.act(who, |side| {
             side.sends.push_back((VIP_STATUS_OP_RDMA_WRITE, Vec::new()));
@@ -278,7 +352,13 @@ fn side(devices: &[Device; 2], who: usize, reliability: u16) -> Side {
     let memory = Watched::new(BYTES.next_multiple_of(64));
     let handle = device.register(1, memory.address(0), BYTES as u64, TAG, 0);
     let flags = VIPL_REGION_RDMA_WRITE | VIPL_REGION_RDMA_READ;
-    let target = device.register(2, memory.address(TARGET.start), TARGET.len() as u64, TAG, flags);
+    let target = device.register(
+        2,
+        memory.address(TARGET.start),
+        TARGET.len() as u64,
+        TAG,
+        flags,
+    );
     let mut work = Work::new(device, who as u32, TAG, reliability);
     (work.vi.rdma_write, work.vi.rdma_read) = (1, 1);
     Side {
@@ -334,7 +414,11 @@ fuzz_target!(|bytes: &[u8]| {
     let mut quiet = 0;
     for _ in 0..200 {
         // An RDMA Write is complete when its data has left; the target takes it in a few rounds more.
-        quiet = if game.sides.iter().any(busy) { 0 } else { quiet + 1 };
+        quiet = if game.sides.iter().any(busy) {
+            0
+        } else {
+            quiet + 1
+        };
         if quiet > 10 {
             break;
         }
@@ -343,9 +427,20 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     for (who, side) in game.sides.iter().enumerate() {
-        assert!(side.expected.is_empty(), "{} messages did not arrive", side.expected.len());
-        assert!(side.sends.is_empty(), "{} sends did not complete", side.sends.len());
-        assert!(side.memory.get(TARGET) == game.target[who], "RDMA Writes out of order, or not done");
+        assert!(
+            side.expected.is_empty(),
+            "{} messages did not arrive",
+            side.expected.len()
+        );
+        assert!(
+            side.sends.is_empty(),
+            "{} sends did not complete",
+            side.sends.len()
+        );
+        assert!(
+            side.memory.get(TARGET) == game.target[who],
+            "RDMA Writes out of order, or not done"
+        );
     }
     let [one, two] = game.sides;
     one.work.end();

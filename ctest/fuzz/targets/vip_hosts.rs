@@ -6,7 +6,10 @@ use vipl_core::fuzzing;
 
 /// One line as the specification describes it: an address, then names; `None` for a line to be reported.
 fn entry(line: &str) -> Option<Option<([u8; 6], Vec<String>)>> {
-    let words: Vec<&str> = line.split(char::is_whitespace).filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = line
+        .split(char::is_whitespace)
+        .filter(|word| !word.is_empty())
+        .collect();
     let (first, names) = words.split_first()?;
     let mut address = Vec::new();
     let (mut digits, mut value) = (0, 0u32);
@@ -20,15 +23,24 @@ fn entry(line: &str) -> Option<Option<([u8; 6], Vec<String>)>> {
                 (digits, value) = (0, 0);
             }
             digit => {
-                let Some(digit) = digit.to_digit(16).filter(|_| digit.is_ascii()) else { return Some(None) };
+                let Some(digit) = digit.to_digit(16).filter(|_| digit.is_ascii()) else {
+                    return Some(None);
+                };
                 value = value.wrapping_mul(16).wrapping_add(digit);
                 digits += 1;
             }
         }
     }
     let good = names.iter().all(|name| name.len() <= 255) && !names.is_empty();
-    let Ok(address) = <[u8; 6]>::try_from(address) else { return Some(None) };
-    Some(good.then(|| (address, names.iter().map(|name| (*name).to_owned()).collect())))
+    let Ok(address) = <[u8; 6]>::try_from(address) else {
+        return Some(None);
+    };
+    Some(good.then(|| {
+        (
+            address,
+            names.iter().map(|name| (*name).to_owned()).collect(),
+        )
+    }))
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -58,11 +70,18 @@ fuzz_target!(|bytes: &[u8]| {
             if let (None, Some((host, _))) = (expected, name.split_once('.')) {
                 expected = search(host).get(index).copied();
             }
-            assert_eq!(table.by_name(name, index), expected.as_ref().map(|a| &a[..]), "{name} {index}");
+            assert_eq!(
+                table.by_name(name, index),
+                expected.as_ref().map(|a| &a[..]),
+                "{name} {index}"
+            );
         }
     }
     for (address, _) in known.iter().take(64) {
-        let first = known.iter().find(|(other, _)| other == address).map(|(_, names)| names[0].as_str());
+        let first = known
+            .iter()
+            .find(|(other, _)| other == address)
+            .map(|(_, names)| names[0].as_str());
         assert_eq!(table.by_address(address), first);
     }
 });

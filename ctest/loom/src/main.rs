@@ -30,6 +30,9 @@ fn main() {
         }
         let start = std::time::Instant::now();
         let runs = models::explore(*model);
-        println!("loom: {name}: {runs} executions, {:.1} s", start.elapsed().as_secs_f64());
+        println!(
+            "loom: {name}: {runs} executions, {:.1} s",
+            start.elapsed().as_secs_f64()
+        );
     }
 }

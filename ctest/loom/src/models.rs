@@ -152,9 +152,18 @@ fn region() {
         regions: entry.as_ptr(),
         count: 1,
     };
-    assert!(!is_registered(table, 1, 5000, 10), "the old handle, the new region");
-    assert!(!is_registered(table, 1, 1000, 500), "the old base, the new end");
-    assert!(!is_registered(table, 2, 1000, 10), "the new handle, the old region");
+    assert!(
+        !is_registered(table, 1, 5000, 10),
+        "the old handle, the new region"
+    );
+    assert!(
+        !is_registered(table, 1, 1000, 500),
+        "the old base, the new end"
+    );
+    assert!(
+        !is_registered(table, 2, 1000, 10),
+        "the new handle, the old region"
+    );
     writer.join().expect("no panic");
     assert!(is_registered(table, 2, 5000, 900) && !is_registered(table, 1, 1000, 1));
 }
@@ -203,7 +212,10 @@ impl Guarded {
         let guarded = Arc::new(Guarded::default());
         be(1);
         let last = [(); 3].map(|()| guarded.add())[2];
-        assert!(matches!(last, Some(Held::Earned(_))), "three rounds earn it");
+        assert!(
+            matches!(last, Some(Held::Earned(_))),
+            "three rounds earn it"
+        );
         guarded
     }
 
@@ -235,5 +247,8 @@ fn lock_borrow() {
     let last = guarded.add();
     other.join().expect("no panic");
     guarded.check();
-    assert!(!matches!(last, Some(Held::Earned(_))), "it was the owner's all the time");
+    assert!(
+        !matches!(last, Some(Held::Earned(_))),
+        "it was the owner's all the time"
+    );
 }

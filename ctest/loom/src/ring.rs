@@ -38,8 +38,10 @@ impl Ring {
     pub(crate) fn publish(&self, number: u32, message: u64) {
         let slot = self.slot(number);
         // SAFETY: loom checks that nobody else looks.
-        slot.payload.with_mut(|payload| unsafe { *payload = message });
-        slot.word.store(u64::from(number / SLOTS + 1), Ordering::Release);
+        slot.payload
+            .with_mut(|payload| unsafe { *payload = message });
+        slot.word
+            .store(u64::from(number / SLOTS + 1), Ordering::Release);
     }
 
     /// The message with this number, if it has arrived.
