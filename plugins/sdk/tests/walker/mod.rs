@@ -151,7 +151,7 @@ impl Drop for Pages {
 }
 
 /// Gives one descriptor to both and compares; panics where they differ.
-pub fn compare(input: &[u8]) {
+pub(crate) fn compare(input: &[u8]) {
     vipl_guard::install();
     let mut input = Bytes(input);
     let mut rules = Rules {
@@ -209,7 +209,7 @@ pub fn compare(input: &[u8]) {
     } else {
         usize::from(count) + 2
     };
-    let mapped = mapped.min((PAGE - 64) / 16).max(2);
+    let mapped = mapped.clamp(2, (PAGE - 64) / 16);
     let start = (PAGE - 32 - 16 * mapped) & !63;
     let mapped = (PAGE - start - 32) / 16;
     let mut segments = Vec::new();
