@@ -204,6 +204,15 @@ static inline struct options parse_options(int argc, char **argv)
     return options;
 }
 
+/* Whether $CTEST_LACKS names this among the things that the device cannot do. No attribute tells of RDMA
+ * Write, which VIPL takes for granted. */
+static inline int device_lacks(const char *what)
+{
+    const char *lacks = getenv("CTEST_LACKS");
+
+    return lacks != NULL && strstr(lacks, what) != NULL;
+}
+
 static inline int strict_mode(void)
 {
     const char *strict = getenv("VIPL_STRICT");

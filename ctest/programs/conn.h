@@ -4,7 +4,7 @@
 
 #include "common.h"
 
-#define RD VIP_SERVICE_RELIABLE_DELIVERY
+#define LEVEL(w) tested_level((w)->side)
 #define GRACE (strict_mode() ? 0.0 : 2000.0) /* how long a request waits for a waiter, at most (spec §17) */
 
 struct world {

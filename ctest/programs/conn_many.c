@@ -26,7 +26,7 @@ static void *wait_thread(void *argument)
     code = VipConnectWait(w->node.nic, &local.net, waiting->timeout, &remote.net, &attributes, &request);
     CHECK_RETURN(code, waiting->expected, "CONN-14");
     if (code == VIP_SUCCESS) {
-        vi = make_vi(&w->node, RD, NULL, NULL);
+        vi = make_vi(&w->node, LEVEL(w), NULL, NULL);
         MUST(VipConnectAccept(request, vi));
         atomic_add(waiting->got, 1);
         AWAIT_STATE(vi, VIP_STATE_ERROR, "DISC-05");
@@ -39,6 +39,7 @@ static void *wait_thread(void *argument)
 static void matching(struct world *w)
 {
     static unsigned char zero[64];
+    const size_t longest = w->node.attributes.MaxDiscriminatorLen;
     unsigned char base[16] = {0};
     struct waiting waiting[4];
     pthread_t thread[4];
@@ -49,11 +50,12 @@ static void matching(struct world *w)
     int got = 0, i;
     size_t host = w->other.net.HostAddressLen;
 
+    CHECK(longest >= 16 && longest <= sizeof zero, "MaxDiscriminatorLen that this test can hold");
     memcpy(base, &w->side->run, sizeof w->side->run);
     memcpy(base + 4, "abc", 3);
     if (w->side->number == 0) {
         /* "ab" and "abc"; all zero, as long as can be; and "abcd" for which nobody asks */
-        static const size_t length[4] = {6, 7, 64, 8};
+        const size_t length[4] = {6, 7, longest, 8};
 
         for (i = 0; i < 4; i++) {
             waiting[i].w = w;
@@ -76,9 +78,10 @@ static void matching(struct world *w)
         for (i = 0; i < 2; i++)
             join_thread(thread[i]);
     } else {
-        vi = make_vi(&w->node, RD, NULL, NULL);
+        vi = make_vi(&w->node, LEVEL(w), NULL, NULL);
         for (i = 0; i < 3; i++) {
-            set_address(&remote, w->other.bytes + 4, host, i == 2 ? zero : base, i == 2 ? 64 : 6 + (size_t)i);
+            set_address(&remote, w->other.bytes + 4, host, i == 2 ? zero : base,
+                        i == 2 ? longest : 6 + (size_t)i);
             while ((code = VipConnectRequest(vi, &local.net, &remote.net, PATIENCE, &attributes)) == VIP_NO_MATCH)
                 sleep_ms(1);
             CHECK_RETURN(code, VIP_SUCCESS, i == 2 ? "CONN-28" : "CONN-14");
@@ -112,7 +115,7 @@ static void *rival(void *argument)
 {
     struct rivals *rivals = (struct rivals *)argument;
     struct world *w = rivals->w;
-    VIP_VI_HANDLE vi = make_vi(&w->node, RD, NULL, NULL);
+    VIP_VI_HANDLE vi = make_vi(&w->node, LEVEL(w), NULL, NULL);
     address local = here(w, "client"), remote = there(w, "one");
     VIP_VI_ATTRIBUTES attributes;
     VIP_RETURN code;
@@ -137,7 +140,7 @@ static void two_for_one(struct world *w)
     int won = 0;
 
     if (w->side->number == 0) {
-        vi = make_vi(&w->node, RD, NULL, NULL);
+        vi = make_vi(&w->node, LEVEL(w), NULL, NULL);
         serve(&w->node, vi, here(w, "one"));
         meet(w->side);
         end_vi(vi);
@@ -157,29 +160,39 @@ static void two_for_one(struct world *w)
     ok("side %d: two requests for one wait", w->side->number);
 }
 
-/* CONN-29: connected, disconnected and connected again. */
+/* CONN-29: one VI of side 1, connected and disconnected, with two partners in turn. */
 static void again_and_again(struct world *w)
 {
-    enum { N = 200 };
-    VIP_VI_HANDLE vi = make_vi(&w->node, RD, NULL, NULL);
+    enum { N = 1000 };
+    const int partners = w->side->number == 0 ? 2 : 1;
+    VIP_VI_HANDLE vi[2];
     double start = now_ms();
+    char name[24];
     int i;
 
+    for (i = 0; i < partners; i++)
+        vi[i] = make_vi(&w->node, LEVEL(w), NULL, NULL);
     for (i = 0; i < N; i++) {
-        join_sides(w->side, &w->node, vi, &w->other, "again");
-        if (i % 20 == 0)
-            exchange(w, vi, "CONN-29");
-        if (w->side->number == i % 2) {
-            MUST(VipDisconnect(vi));
+        VIP_VI_HANDLE this = vi[i % partners];
+
+        snprintf(name, sizeof name, "again%d", i % 2);
+        join_sides(w->side, &w->node, this, &w->other, name);
+        CHECK_EQ(vi_state(this), VIP_STATE_CONNECTED, "CONN-29");
+        meet(w->side);
+        if (i % 20 < 2)
+            exchange(w, this, "CONN-29");
+        if (w->side->number == i / 2 % 2) {
+            MUST(VipDisconnect(this));
             meet(w->side);
         } else {
             meet(w->side);
-            AWAIT_STATE(vi, VIP_STATE_ERROR, "DISC-05");
-            MUST(VipDisconnect(vi));
+            AWAIT_STATE(this, VIP_STATE_ERROR, "DISC-05");
+            MUST(VipDisconnect(this));
         }
-        CHECK_EQ(vi_state(vi), VIP_STATE_IDLE, "DISC-08");
+        CHECK_EQ(vi_state(this), VIP_STATE_IDLE, "DISC-08");
     }
-    MUST(VipDestroyVi(vi));
+    for (i = 0; i < partners; i++)
+        MUST(VipDestroyVi(vi[i]));
     meet(w->side);
     sleep_ms(20);
     forget_errors(&w->node);
@@ -205,7 +218,7 @@ static void *crowd_thread(void *argument)
     for (k = 0; k < EACH; k++) {
         snprintf(name, sizeof name, "p%d.%d", c->number, k);
         snprintf(mine, sizeof mine, "c%d.%d", c->number, k);
-        c->vi[k] = make_vi(&w->node, RD, NULL, NULL);
+        c->vi[k] = make_vi(&w->node, LEVEL(w), NULL, NULL);
         if (w->side->number == 0) {
             VIP_VI_ATTRIBUTES attributes;
             VIP_CONN_HANDLE request;

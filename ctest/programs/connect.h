@@ -174,8 +174,11 @@ static inline void no_error(const char *file, int line, struct node *node, unsig
 }
 #define NO_ERROR(node, ms, id) no_error(__FILE__, __LINE__, node, ms, id)
 
+/* What has been told so far does not matter. A handler that is running now is waited for (spec §3.31); after
+ * VipDisconnect no further one comes for the old connection (spec §9.6). */
 static inline void forget_errors(struct node *node)
 {
+    MUST(VipErrorCallback(node->nic, &node->errors, note_error));
     pthread_mutex_lock(&node->errors.lock);
     node->errors.count = node->errors.seen = 0;
     pthread_mutex_unlock(&node->errors.lock);

@@ -2,6 +2,8 @@
  * What happens when a partner is killed is in kill.c. */
 #include "common.h"
 
+#include <poll.h>
+
 struct world {
     struct side *side;
     struct node node;
@@ -167,6 +169,25 @@ static void in_the_handler(struct world *w)
     ok("side %d: what a handler may do", w->side->number);
 }
 
+/* Waits until the library has written a line with this text to the standard error stream, which is a pipe
+ * meanwhile; passes on what came. */
+static void await_log(int from, int to, const char *text)
+{
+    static char log[8192];
+    size_t n = 0;
+
+    while (strstr(log, text) == NULL || log[n - 1] != '\n') {
+        struct pollfd poll_for = {from, POLLIN, 0};
+        ssize_t got;
+
+        CHECK_EQ(poll(&poll_for, 1, (int)PATIENCE), 1, "ERR-02");
+        got = read(from, log + n, sizeof log - 1 - n);
+        CHECK(got > 0, "ERR-02");
+        n += (size_t)got;
+    }
+    CHECK_EQ(write(to, log, n), n, "ERR-02");
+}
+
 /* ERR-02, 04: the default handler logs and the program lives; each NIC handle has its own handler. */
 static void default_handler(struct world *w)
 {
@@ -179,11 +200,16 @@ static void default_handler(struct world *w)
     join_sides(w->side, &second, other_vi, &w->other, "second");
     meet(w->side);
     if (w->side->number == 0) {
+        int ends[2], terminal = dup(2);
+
+        CHECK(terminal >= 0 && pipe(ends) == 0 && dup2(ends[1], 2) == 2, "pipe");
         MUST(VipErrorCallback(w->node.nic, NULL, NULL));
         meet(w->side);
         AWAIT_STATE(vi, VIP_STATE_ERROR, "ERR-02");
         NEXT_ERROR(&second, VIP_ERROR_CONN_LOST, other_vi, "ERR-04");
-        sleep_ms(50); /* the default handler has written its line */
+        await_log(ends[0], terminal, "VIP_ERROR_CONN_LOST");
+        CHECK_EQ(dup2(terminal, 2), 2, "pipe");
+        close(ends[0]), close(ends[1]), close(terminal);
         MUST(VipErrorCallback(w->node.nic, &w->node.errors, note_error));
         NO_ERROR(&w->node, 50, "spec §11: errors are not stored for a later handler");
         NO_ERROR(&second, 0, "ERR-04");

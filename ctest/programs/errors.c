@@ -25,6 +25,7 @@ struct run {
     unsigned char *buffer;
     unsigned char *region; /* where RDMA goes: BUFFER bytes, of which the region has 4096 in the middle */
     VIP_MEM_HANDLE handle, descriptors;
+    int saw_bits, saw_async; /* what this side observed; NONE: nothing */
 };
 
 struct remote {
@@ -54,7 +55,9 @@ static void prepare(struct run *r)
         MUST(VipDeregisterMem(node->nic, r->region + 2048, r->handle));
         r->handle = 0;
     }
-    start_descriptor(r->d, target == RECV_OP ? VIP_CONTROL_OP_RDMAWRITE : VIP_CONTROL_OP_SENDRECV);
+    start_descriptor(r->d, target == RECV_OP        ? VIP_CONTROL_OP_RDMAWRITE
+                           : target == RECV_READ_OP ? VIP_CONTROL_OP_RDMAREAD
+                                                    : VIP_CONTROL_OP_SENDRECV);
     if (target == RECV_BIT)
         control(r->d)->Control |= 0x0100;
     add_data(r->d, r->buffer, target == RECV_HANDLE ? 0x7FFFFFFFu : node->handle, bytes);
@@ -169,6 +172,7 @@ static void check_sender(struct run *r)
     const struct outcome *o = r->outcome;
     int bits = take_bits(r, 0, r->d), async = o->sender_async;
 
+    r->saw_bits = bits;
     expect_operation(r);
     if (o->sender != NONE) {
         check_status(__FILE__, __LINE__, r->row->id, "error bits of the send queue's descriptor",
@@ -185,7 +189,7 @@ static void check_sender(struct run *r)
         return;
     AWAIT_STATE(r->vi, VIP_STATE_ERROR, r->row->id);
     if (async != NONE)
-        NEXT_ERROR(&r->w->node, async, r->vi, r->row->id);
+        r->saw_async = (int)NEXT_ERROR(&r->w->node, async, r->vi, r->row->id).ErrorCode;
     start_descriptor(r->spare, VIP_CONTROL_OP_SENDRECV);
     MUST(VipPostSend(r->vi, r->spare, r->w->node.handle));
     check_status(__FILE__, __LINE__, "DERR-11", "a later send",
@@ -202,6 +206,7 @@ static void check_receiver(struct run *r)
         VIP_ERROR_DESCRIPTOR error =
             NEXT_ERROR(&r->w->node, o->receiver_async, r->vi, r->row->id);
 
+        r->saw_async = (int)error.ErrorCode;
         if (o->receiver_async == VIP_ERROR_COMP_PROT) {
             CHECK(error.DescriptorPtr == r->d, r->row->id);
             CHECK_EQ(error.ResourceCode, VIP_RESOURCE_DESCRIPTOR, r->row->id);
@@ -221,8 +226,9 @@ static void check_receiver(struct run *r)
     if (o->receiver != NONE) {
         int remote_write = r->row->action == WRITE_IMMEDIATE;
 
+        r->saw_bits = take_bits(r, 1, r->d);
         check_status(__FILE__, __LINE__, r->row->id, "error bits of the receive",
-                     (unsigned long)take_bits(r, 1, r->d), (unsigned long)o->receiver);
+                     (unsigned long)r->saw_bits, (unsigned long)o->receiver);
         if (!(o->receiver & FLUSHED))
             CHECK_STATUS(control(r->d)->Status & VIP_STATUS_OP_MASK,
                          remote_write ? VIP_STATUS_OP_REMOTE_RDMA_WRITE : VIP_STATUS_OP_RECEIVE, r->row->id);
@@ -269,6 +275,70 @@ static void survived(struct run *r)
     }
 }
 
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+static const char *bits_name(int bits)
+{
+    static const char *const names[] = {"FORMAT_ERROR", "PROTECTION_ERROR", "LENGTH_ERROR", "PARTIAL_ERROR",
+                                        "FLUSHED", "TRANSPORT_ERROR", "RDMA_PROT_ERROR", "REMOTE_DESC_ERROR"};
+    int i;
+
+    for (i = 0; i < 8; i++)
+        if (bits == VIP_STATUS_FORMAT_ERROR << i)
+            return names[i];
+    return bits == 0 ? "success" : bits == NONE ? "-" : "several bits";
+}
+
+static const char *async_name(int code)
+{
+    static const char *const names[] = {"POST_DESC", "CONN_LOST", "RECVQ_EMPTY", "VI_OVERRUN", "RDMAW_PROT",
+                                        "RDMAW_DATA", "RDMAW_ABORT", "RDMAR_PROT", "COMP_PROT",
+                                        "RDMA_TRANSPORT", "CATASTROPHIC"};
+
+    return code >= 0 && code < 11 ? names[code] : "-";
+}
+
+static const char *level_name(int level)
+{
+    return level == VIP_SERVICE_UNRELIABLE ? "U" : level == VIP_SERVICE_RELIABLE_DELIVERY ? "RD" : "RR";
+}
+
+/* One line per row, level and side: descriptor, asynchronous error, end. */
+static void print_row(struct run *r)
+{
+    const struct outcome *o = r->outcome;
+    int sender = r->w->side->number == 1, bits = sender ? o->sender : o->receiver;
+    int async = sender ? o->sender_async : o->receiver_async;
+    char expected[200];
+    int i;
+
+    snprintf(expected, sizeof expected, "%s", sender && bits == NONE ? "success" : bits_name(bits));
+    for (i = 1; sender && bits == NONE && i < 0x200; i <<= 1)
+        if (o->sender_or & i)
+            snprintf(expected + strlen(expected), sizeof expected - strlen(expected), " or %s", bits_name(i));
+    printf("row: %s | %s | %s | expected %s, async %s%s, %s | observed %s, async %s, %s\n", r->row->id,
+           level_name(r->level), sender ? "sender" : "receiver", expected, async_name(async),
+           sender && bits == NONE && async != NONE && o->sender_or != 0 ? " after success" : "",
+           o->dies ? "Error" : "Connected", bits_name(r->saw_bits), async_name(r->saw_async),
+           vi_state(r->vi) == VIP_STATE_ERROR ? "Error" : "Connected");
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+/* Whether the row is about this level of this device, in this mode. */
+static int applies(struct world *w, const struct row *row, int level)
+{
+    int reads = rdma_read_supported(&w->node, level);
+
+    if (row->not_on & level || (row->strict_only && !strict_mode()))
+        return 0;
+    if (row->action == READ) /* without support it is the sender's own fault */
+        return row->target == GOOD ? !reads : reads;
+    if (row->action == WRITE || row->action == WRITE_IMMEDIATE)
+        return !device_lacks("RDMA Write");
+    return 1;
+}
+
 static void run_row(struct world *w, const struct row *row, int level, int number)
 {
     VIP_VI_ATTRIBUTES attributes = vi_attributes(&w->node, level);
@@ -277,9 +347,8 @@ static void run_row(struct world *w, const struct row *row, int level, int numbe
     struct run r;
     char name[24];
 
-    if (row->not_on & level || (row->strict_only && !strict_mode()))
-        return;
     memset(&r, 0, sizeof r);
+    r.saw_bits = r.saw_async = NONE;
     r.w = w;
     r.row = row;
     r.level = level;
@@ -309,11 +378,13 @@ static void run_row(struct world *w, const struct row *row, int level, int numbe
         act(&r, &remote);
         check_sender(&r);
     }
+    print_row(&r);
     meet(w->side);
     if (!r.outcome->dies)
         survived(&r);
-    NO_ERROR(&w->node, 5, row->id); /* at most one, and that was asked for (ERR-08) */
+    NO_ERROR(&w->node, 5, r.outcome->dies ? "ERR-08" : row->id); /* at most one, and that was asked for */
     meet(w->side);
+    shows(row->also[level == 1 ? 0 : level == 2 ? 1 : 2]); /* all that the row says has been checked */
     end_vi(r.vi);
     if (r.handle != 0)
         MUST(VipDeregisterMem(w->node.nic, r.region + 2048, r.handle));
@@ -323,6 +394,68 @@ static void run_row(struct world *w, const struct row *row, int level, int numbe
     meet(w->side);
     sleep_ms(5);
     forget_errors(&w->node); /* of the disconnect */
+    meet(w->side);
+}
+
+/* E15: what a post refuses is told by its code and by an asynchronous error, and changes nothing. */
+static void refused_posts(struct world *w, int level)
+{
+    VIP_VI_HANDLE vi = make_vi(&w->node, level, NULL, NULL);
+    size_t mark = w->node.used;
+    unsigned char *room = take(&w->node, 128);
+    VIP_ERROR_DESCRIPTOR error;
+    char name[24];
+    int i;
+
+    snprintf(name, sizeof name, "posts%d", level);
+    join_sides(w->side, &w->node, vi, &w->other, name);
+    for (i = 0; i < 2; i++) {
+        VIP_DESCRIPTOR *odd = (VIP_DESCRIPTOR *)(void *)(room + 16);
+
+        CHECK_RETURN(i ? VipPostSend(vi, odd, w->node.handle) : VipPostRecv(vi, odd, w->node.handle),
+                     VIP_INVALID_PARAMETER, "E15 POST-02");
+        error = NEXT_ERROR(&w->node, VIP_ERROR_POST_DESC, vi, "E15 POST-02");
+        CHECK(error.DescriptorPtr == odd, "E15 POST-02");
+        CHECK_EQ(error.ResourceCode, VIP_RESOURCE_DESCRIPTOR, "E15 POST-02");
+        CHECK_EQ(vi_state(vi), VIP_STATE_CONNECTED, "E15 POST-06");
+        printf("row: E15 | %s | %s | expected VIP_INVALID_PARAMETER, async POST_DESC, Connected | observed "
+               "VIP_INVALID_PARAMETER, async %s, Connected\n",
+               level_name(level), w->side->number ? "sender" : "receiver", async_name((int)error.ErrorCode));
+    }
+    NO_ERROR(&w->node, 5, "E15");
+    meet(w->side);
+    end_vi(vi);
+    w->node.used = mark;
+    meet(w->side);
+    sleep_ms(5);
+    forget_errors(&w->node);
+    meet(w->side);
+}
+
+/* E14: side 1 disconnects. How soon the handler of side 0 hears of it depends on the mode (spec §17). */
+static void partner_leaves(struct world *w, int level)
+{
+    VIP_VI_HANDLE vi = make_vi(&w->node, level, NULL, NULL);
+    VIP_DESCRIPTOR *d = take_descriptor(&w->node, 1);
+    char name[24];
+
+    snprintf(name, sizeof name, "leaves%d", level);
+    post_recv(&w->node, vi, d, NULL, 0);
+    join_sides(w->side, &w->node, vi, &w->other, name);
+    meet(w->side);
+    if (w->side->number == 1) {
+        MUST(VipDisconnect(vi));
+        NO_ERROR(&w->node, 5, "E14 DISC-07");
+    } else {
+        EXPECT_RECV(vi, d, STATUS_FLUSHED_RECEIVE, "E14 DISC-05");
+        CHECK_EQ(vi_state(vi), VIP_STATE_ERROR, "E14 DISC-05");
+        NEXT_ERROR(&w->node, VIP_ERROR_CONN_LOST, vi, "E14 DISC-06");
+        NO_ERROR(&w->node, 5, "E14 DISC-06");
+        printf("row: E14 | %s | receiver | expected FLUSHED, async CONN_LOST, Error | observed FLUSHED, async "
+               "CONN_LOST, Error\n", level_name(level));
+    }
+    meet(w->side);
+    end_vi(vi);
     meet(w->side);
 }
 
@@ -385,11 +518,15 @@ static void errors(struct side *side)
         if (!level_chosen(side, &w.node, level))
             continue;
         for (i = 0; i < count; i++) {
-            printf("side %d: level %d: %s\n", side->number, level, rows[i].id);
-            if (rows[i].action == READ && rows[i].target != GOOD && !rdma_read_supported(&w.node, level))
-                continue; /* not on this device */
-            run_row(&w, &rows[i], level, 100 * level + i);
+            if (applies(&w, &rows[i], level))
+                run_row(&w, &rows[i], level, 100 * level + i);
         }
+        refused_posts(&w, level);
+        partner_leaves(&w, level);
+        for (i = 0; i < (int)(sizeof out_of_reach / sizeof out_of_reach[0]); i++)
+            if (side->number == 0)
+                printf("row: %s | %s | both | not produced, needs %s\n", out_of_reach[i].id, level_name(level),
+                       out_of_reach[i].needs);
         ok("side %d: level %d: %d rows", side->number, level, count);
     }
     if (level_chosen(side, &w.node, VIP_SERVICE_RELIABLE_RECEPTION))

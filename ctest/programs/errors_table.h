@@ -33,6 +33,7 @@ enum target {
     SMALL,          /* a receive of 50 bytes */
     RECV_HANDLE,    /* a receive with an unknown handle */
     RECV_OP,        /* a receive whose operation is RDMA Write */
+    RECV_READ_OP,   /* a receive whose operation is RDMA Read */
     RECV_BIT,       /* a receive with a reserved control bit */
     RECV_GONE,      /* a receive whose descriptor memory was deregistered */
     REGION_CLOSED,  /* the target region admits no RDMA; a receive is posted */
@@ -53,8 +54,11 @@ struct outcome {
     int dies;
 };
 
+/* One row. An identifier begins with the row of spec §6.4; `also` has the assertions that the row shows on
+ * U, RD and RR. */
 struct row {
     const char *id;
+    const char *also[3];
     enum action action;
     enum target target;
     struct outcome outcome[3];
@@ -73,6 +77,14 @@ struct row {
 #define EMPTY VIP_ERROR_RECVQ_EMPTY
 #define RDMAW VIP_ERROR_RDMAW_PROT
 #define RDMAR VIP_ERROR_RDMAR_PROT
+
+/* What rows of one kind show on U, RD and RR. */
+#define OWN {"DERR-09 DERR-10", "DERR-09 DERR-11", "DERR-09 DERR-11"}
+#define TOO_FEW {"DERR-17", "DERR-18", "DERR-19"}
+#define RECV {"DERR-15", "DERR-15", "DERR-15 DERR-16"}
+#define REFUSED {"RDMA-11", "RDMA-12", "RDMA-13"}
+#define READING {"", "RDMA-20", "RDMA-20"}
+#define NOTHING_MORE {"", "", ""}
 
 /* The sender's own fault: Unreliable lives on, the reliable levels die (E1, E2, E3). */
 #define OWN_FAULT(bits)                          \
@@ -103,58 +115,69 @@ struct row {
     }
 
 static const struct row rows[] = {
-    {"E1 DERR-01", SEND_BAD_OP, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 DERR-02", SEND_BAD_BIT, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 DERR-03", SEND_SEGMENTS, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 DERR-04", WRITE_EMPTY, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 DERR-04", READ_EMPTY, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 DERR-08", SEND_BAD_BOTH, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 RDMA-19", READ_IMMEDIATE, GOOD, OWN_FAULT(FORMAT), 0, 0},
-    {"E1 RDMA-19", READ, GOOD, OWN_FAULT(FORMAT),
-     VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION, 0},
-    {"E2 DERR-07", SEND_HANDLE, GOOD, OWN_FAULT(PROTECTION), 0, 0},
-    {"E3 DERR-05", SEND_LENGTH, GOOD, OWN_FAULT(LENGTH), 0, 0},
-    {"E3 DERR-06", SEND_TOO_LONG, GOOD, OWN_FAULT(LENGTH), 0, 0},
-    {"E6 DERR-17 to 19", SEND, NOTHING,
+    {"E1 DERR-01", OWN, SEND_BAD_OP, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-02", OWN, SEND_BAD_BIT, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-03", OWN, SEND_SEGMENTS, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-04", OWN, WRITE_EMPTY, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-04", OWN, READ_EMPTY, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 DERR-08", OWN, SEND_BAD_BOTH, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 RDMA-19", OWN, READ_IMMEDIATE, GOOD, OWN_FAULT(FORMAT), 0, 0},
+    {"E1 RDMA-19", OWN, READ, GOOD, OWN_FAULT(FORMAT), 0, 0}, /* where the level or the device has none */
+    {"E2 DERR-07", OWN, SEND_HANDLE, GOOD, OWN_FAULT(PROTECTION), 0, 0},
+    {"E3 DERR-05", OWN, SEND_LENGTH, GOOD, OWN_FAULT(LENGTH), 0, 0},
+    {"E3 DERR-06", OWN, SEND_TOO_LONG, GOOD, OWN_FAULT(LENGTH), 0, 0},
+    {"E6", TOO_FEW, SEND, NOTHING,
      {{0, 0, NONE, NONE, EMPTY, 0},
       {NONE, TRANSPORT, LOST, NONE, EMPTY, 1},
       {REMOTE, 0, NONE, NONE, EMPTY, 1}}, 0, 0},
-    {"E6 large", SEND_LARGE, NOTHING,
+    {"E6 large", TOO_FEW, SEND_LARGE, NOTHING,
      {{0, 0, NONE, NONE, EMPTY, 0},
       {NONE, TRANSPORT, LOST, NONE, EMPTY, 1},
       {REMOTE, 0, NONE, NONE, EMPTY, 1}}, 0, 0},
-    {"E7 DERR-12", SEND, SMALL, RECEIVE_FAULT(LENGTH), 0, 0},
-    {"E7 DERR-12 large", SEND_LARGE, SMALL, RECEIVE_FAULT(LENGTH), 0, 0},
-    {"E8 DERR-13", SEND, RECV_HANDLE, RECEIVE_FAULT(PROTECTION), 0, 0},
-    {"E8 DERR-13 large", SEND_LARGE, RECV_HANDLE, RECEIVE_FAULT(PROTECTION), 0, 0},
-    {"E8 DERR-14", SEND, RECV_OP, RECEIVE_FAULT(FORMAT), 0, 0},
-    {"E8 DERR-14", SEND_LARGE, RECV_BIT, RECEIVE_FAULT(FORMAT), 0, 0},
-    {"E9 RDMA-08", WRITE, REGION_CLOSED, WRITE_FAULT, 0, 0},
-    {"E9 RDMA-09", WRITE, REGION_TAG, WRITE_FAULT, 0, 0},
-    {"E9 RDMA-10", WRITE, REGION_SHORT, WRITE_FAULT, 0, 0},
-    {"E9 RDMA-10", WRITE, REGION_UNKNOWN, WRITE_FAULT, 0, 0},
-    {"E9 RDMA-07", WRITE, VI_CLOSED, WRITE_FAULT, 0, 0},
-    {"E10 RDMA-14", WRITE_IMMEDIATE, REGION_CLOSED,
+    {"E7 DERR-12", RECV, SEND, SMALL, RECEIVE_FAULT(LENGTH), 0, 0},
+    {"E7 DERR-12 large", RECV, SEND_LARGE, SMALL, RECEIVE_FAULT(LENGTH), 0, 0},
+    {"E8 DERR-13", RECV, SEND, RECV_HANDLE, RECEIVE_FAULT(PROTECTION), 0, 0},
+    {"E8 DERR-13 large", RECV, SEND_LARGE, RECV_HANDLE, RECEIVE_FAULT(PROTECTION), 0, 0},
+    {"E8 DERR-14 RDMA-22", RECV, SEND, RECV_OP, RECEIVE_FAULT(FORMAT), 0, 0},
+    {"E8 DERR-14 RDMA-22", RECV, SEND, RECV_READ_OP, RECEIVE_FAULT(FORMAT), 0, 0},
+    {"E8 DERR-14", RECV, SEND_LARGE, RECV_BIT, RECEIVE_FAULT(FORMAT), 0, 0},
+    {"E9 RDMA-08", REFUSED, WRITE, REGION_CLOSED, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-09", REFUSED, WRITE, REGION_TAG, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-10", REFUSED, WRITE, REGION_SHORT, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-10", REFUSED, WRITE, REGION_UNKNOWN, WRITE_FAULT, 0, 0},
+    {"E9 RDMA-07", REFUSED, WRITE, VI_CLOSED, WRITE_FAULT, 0, 0},
+    {"E10 RDMA-14", NOTHING_MORE, WRITE_IMMEDIATE, REGION_CLOSED,
      {{0, 0, NONE, RDMA_PROT, NONE, 0},
       {NONE, RDMA_PROT | TRANSPORT, LOST, RDMA_PROT, NONE, 1},
       {RDMA_PROT, 0, NONE, RDMA_PROT, NONE, 1}}, 0, 0},
-    {"E10 no receive", WRITE_IMMEDIATE, REGION_CLOSED_NOTHING,
+    {"E10", NOTHING_MORE, WRITE_IMMEDIATE, REGION_CLOSED_NOTHING,
      {{0, 0, NONE, NONE, RDMAW, 0},
       {NONE, RDMA_PROT | TRANSPORT, LOST, NONE, RDMAW, 1},
       {RDMA_PROT, 0, NONE, NONE, RDMAW, 1}}, 0, 0},
-    {"E11 RDMA-15", WRITE_IMMEDIATE, NOTHING,
+    {"E11 RDMA-15", NOTHING_MORE, WRITE_IMMEDIATE, NOTHING,
      {{0, 0, NONE, NONE, EMPTY, 0},
       {NONE, TRANSPORT, LOST, NONE, EMPTY, 1},
       {REMOTE, 0, NONE, NONE, EMPTY, 1}}, 0, 0},
-    {"E13 RDMA-20", READ, REGION_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
-    {"E13 RDMA-20", READ, REGION_TAG, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
-    {"E13 RDMA-20", READ, REGION_SHORT, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
-    {"E13 RDMA-20", READ, REGION_UNKNOWN, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
-    {"E13 RDMA-20", READ, VI_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
-    {"E16 ERR-07", SEND, RECV_GONE,
+    {"E13 RDMA-20", READING, READ, REGION_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READING, READ, REGION_TAG, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READING, READ, REGION_SHORT, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READING, READ, REGION_UNKNOWN, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E13 RDMA-20", READING, READ, VI_CLOSED, READ_FAULT, VIP_SERVICE_UNRELIABLE, 0},
+    {"E16 ERR-07", NOTHING_MORE, SEND, RECV_GONE,
      {{0, 0, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
       {NONE, TRANSPORT | FLUSHED, LOST, NONE, VIP_ERROR_COMP_PROT, 1},
       {NONE, REMOTE | TRANSPORT | FLUSHED, LOST, NONE, VIP_ERROR_COMP_PROT, 1}}, 0, 1},
+};
+
+/* The rows that two sides alone cannot bring about, and what it would take. */
+static const struct {
+    const char *id, *needs;
+} out_of_reach[] = {
+    {"E4", "loss of frames"},
+    {"E5", "loss of frames"},
+    {"E12", "loss of frames"},
+    {"E17", "loss of frames"},
+    {"E18", "failure of the whole NIC"},
 };
 
 #endif

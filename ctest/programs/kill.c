@@ -253,7 +253,7 @@ static void survivor(struct party *p)
         start = now_ms();
         AWAIT_STATE(vi, VIP_STATE_ERROR, "DISC-11");
         NEXT_ERROR(&p->node, VIP_ERROR_CONN_LOST, vi, "DISC-11");
-        CHECK(now_ms() - start < 10000, "DISC-11");
+        CHECK(now_ms() - start < (double)PATIENCE, "DISC-11"); /* 10 s, on a machine that has time */
         drain(vi); /* everything that is left had arrived or was flushed */
         end_vi(vi);
         NO_ERROR(&p->node, 0, "ERR-08");

@@ -41,6 +41,20 @@ static inline int level_chosen(const struct side *side, const struct node *node,
            (side->level == 0 || side->level == level);
 }
 
+/* The level of a test that goes through one level only. */
+static inline int tested_level(const struct side *side)
+{
+    return side->level != 0 ? side->level : VIP_SERVICE_RELIABLE_DELIVERY;
+}
+
+/* Another level that the device has, or 0. */
+static inline int other_level(const struct node *node, int level)
+{
+    int left = node->attributes.ReliabilityLevelSupport & ~level;
+
+    return left & -left;
+}
+
 static inline int rdma_read_supported(const struct node *node, int level)
 {
     return (node->attributes.RDMAReadSupport & level) == level;

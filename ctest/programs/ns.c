@@ -2,6 +2,7 @@
 #include "common.h"
 
 static struct node node;
+static int loopback; /* a device that knows its own names without any table (spec §12) */
 static address own; /* the device's address, no discriminator */
 
 static const char *write_table(const char *text)
@@ -59,11 +60,13 @@ static void start_and_stop(void)
     not_initialised("NS-02");
     CHECK_RETURN(VipNSInit(node.nic, NULL), VIP_SUCCESS, "NS-01");
     CHECK_RETURN(VipNSInit(node.nic, NULL), VIP_SUCCESS, "NS-01");
-    CHECK(memcmp(lookup("localhost", 0, VIP_SUCCESS, "NS-08"), own.bytes + 4, own.net.HostAddressLen) == 0, "NS-08");
-    CHECK_EQ(gethostname(host, sizeof host), 0, "gethostname");
-    CHECK(memcmp(lookup(host, 0, VIP_SUCCESS, "spec §12"), own.bytes + 4, own.net.HostAddressLen) == 0, "spec §12");
+    if (loopback) {
+        CHECK(memcmp(lookup("localhost", 0, VIP_SUCCESS, "NS-08"), own.bytes + 4, own.net.HostAddressLen) == 0, "NS-08");
+        CHECK_EQ(gethostname(host, sizeof host), 0, "gethostname");
+        CHECK(memcmp(lookup(host, 0, VIP_SUCCESS, "spec §12"), own.bytes + 4, own.net.HostAddressLen) == 0, "spec §12");
+        lookup("localhost", 1, VIP_ERROR_NAMESERVICE, "NS-04");
+    }
     lookup("no.such.host.anywhere", 0, VIP_ERROR_NAMESERVICE, "NS-04");
-    lookup("localhost", 1, VIP_ERROR_NAMESERVICE, "NS-04");
     lookup("", 0, VIP_ERROR_NAMESERVICE, "NS-04");
     CHECK_RETURN(VipNSShutdown(node.nic), VIP_SUCCESS, "NS-02");
     not_initialised("NS-02");
@@ -109,7 +112,8 @@ static void table(void)
     lookup("bad", 0, VIP_ERROR_NAMESERVICE, "NS-07");
     lookup("#", 0, VIP_ERROR_NAMESERVICE, "NS-07");
     lookup("more", 0, VIP_ERROR_NAMESERVICE, "NS-07");
-    CHECK(memcmp(lookup("localhost", 0, VIP_SUCCESS, "NS-08"), own.bytes + 4, own.net.HostAddressLen) == 0, "NS-08");
+    if (loopback)
+        CHECK(memcmp(lookup("localhost", 0, VIP_SUCCESS, "NS-08"), own.bytes + 4, own.net.HostAddressLen) == 0, "NS-08");
 
     set_address(&a, one, 6, "ignored", 7);
     memset(name, 0x55, sizeof name);
@@ -134,10 +138,12 @@ static void table(void)
 
     /* initialised again with a table that is not there: no error on the loopback device (spec §12) */
     CHECK_RETURN(VipNSShutdown(node.nic), VIP_SUCCESS, "spec §3.32");
-    CHECK_RETURN(VipNSInit(node.nic, given), VIP_SUCCESS, "spec §12");
-    lookup("alpha", 0, VIP_ERROR_NAMESERVICE, "NS-02");
-    lookup("localhost", 0, VIP_SUCCESS, "NS-08");
-    CHECK_RETURN(VipNSShutdown(node.nic), VIP_SUCCESS, "spec §3.32");
+    CHECK_RETURN(VipNSInit(node.nic, given), loopback ? VIP_SUCCESS : VIP_ERROR_NAMESERVICE, "spec §12");
+    if (loopback) {
+        lookup("alpha", 0, VIP_ERROR_NAMESERVICE, "NS-02");
+        lookup("localhost", 0, VIP_SUCCESS, "NS-08");
+        CHECK_RETURN(VipNSShutdown(node.nic), VIP_SUCCESS, "spec §3.32");
+    }
     ok("a table of hosts");
 }
 
@@ -153,10 +159,17 @@ static void connect_by_name(void)
     VIP_VI_HANDLE one = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     VIP_VI_HANDLE two = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     pthread_t thread = start_thread(serve_it, one);
+    char line[128], where[64];
     address remote;
+    size_t i, n = 0;
 
-    MUST(VipNSInit(node.nic, NULL));
-    remote = point(lookup("localhost", 0, VIP_SUCCESS, "NS-09"), node.attributes.NicAddressLen, (int)getpid(), "named");
+    for (i = 0; i < own.net.HostAddressLen; i++)
+        n += (size_t)snprintf(line + n, sizeof line - n, i ? ":%02x" : "%02x", own.bytes[4 + i]);
+    snprintf(line + n, sizeof line - n, " this.host\n");
+    snprintf(where, sizeof where, "%s", write_table(line));
+    MUST(VipNSInit(node.nic, where));
+    unlink(where);
+    remote = point(lookup("this.host", 0, VIP_SUCCESS, "NS-09"), node.attributes.NicAddressLen, (int)getpid(), "named");
     MUST(VipNSShutdown(node.nic));
     ask(two, local_point(&node, (int)getpid(), "client"), remote);
     join_thread(thread);
@@ -182,6 +195,9 @@ static void autodiscovery(void)
     list.ADAddrArray = NULL;
     list.NumAdAddrs = 0;
     code = VipQuerySystemManagementInfo(node.nic, VIP_SMI_AUTODISCOVERY, &list);
+    CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, 0, &list), VIP_INVALID_PARAMETER, "SMI-01");
+    CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, 99, &list), VIP_INVALID_PARAMETER, "SMI-01");
+    CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, VIP_SMI_AUTODISCOVERY, NULL), VIP_INVALID_PARAMETER, "SMI-01");
     if (code == VIP_ERROR_NOT_SUPPORTED) {
         ok("this device discovers nothing");
         return;
@@ -211,9 +227,6 @@ static void autodiscovery(void)
     list.NumAdAddrs = 0;
     CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, VIP_SMI_AUTODISCOVERY, &list), VIP_ERROR_RESOURCE, "SMI-03");
     CHECK_EQ(list.NumAdAddrs, 1, "SMI-03");
-    CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, 0, &list), VIP_INVALID_PARAMETER, "SMI-01");
-    CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, 99, &list), VIP_INVALID_PARAMETER, "SMI-01");
-    CHECK_RETURN(VipQuerySystemManagementInfo(node.nic, VIP_SMI_AUTODISCOVERY, NULL), VIP_INVALID_PARAMETER, "SMI-01");
     ok("autodiscovery: %lu addresses on the link", (unsigned long)count);
 }
 
@@ -221,6 +234,7 @@ int main(int argc, char **argv)
 {
     struct options options = parse_options(argc, argv);
 
+    loopback = strstr(options.device, "via_lo") != NULL;
     open_node(&node, options.device, 65536);
     set_address(&own, node.attributes.LocalNicAddress, node.attributes.NicAddressLen, "", 0);
     start_and_stop();

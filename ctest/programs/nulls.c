@@ -199,6 +199,16 @@ static const struct handle_test handle_tests[] = {
     {"VipConnectReject", CONN, reject_it},
 };
 
+/* The assertion about bad handles of a function. */
+static const char *handle_id(const struct handle_test *test)
+{
+    if (strncmp(test->name, "VipPost", 7) == 0)
+        return "POST-01";
+    if (strcmp(test->name, "VipSendDone") == 0 || strcmp(test->name, "VipRecvDone") == 0)
+        return "DONE-03";
+    return test->kind == CONN ? "CONN-21" : "bad handle";
+}
+
 /* Handles that are wrong for every kind, and live ones that are right for one kind only. */
 static void bad_handles(void)
 {
@@ -223,8 +233,8 @@ static void bad_handles(void)
         const struct handle_test *test = &handle_tests[i];
 
         for (k = 0; k < sizeof bad / sizeof bad[0]; k++)
-            check_return(__FILE__, __LINE__, "bad handle", test->name, (long)test->call(bad[k]),
-                         VIP_INVALID_PARAMETER);
+            check_return(__FILE__, __LINE__, test->kind == NIC && bad[k] == nic_gone ? "NIC-06" : handle_id(test),
+                         test->name, (long)test->call(bad[k]), VIP_INVALID_PARAMETER);
         for (k = 0; k < sizeof live / sizeof live[0]; k++)
             if (live[k].kind != test->kind)
                 check_return(__FILE__, __LINE__, "handle of another kind", test->name,
@@ -239,68 +249,68 @@ static void bad_handles(void)
 
 /* ---- NULL pointers --------------------------------------------------------------------------- */
 
-#define REFUSED(call) CHECK_RETURN(call, VIP_INVALID_PARAMETER, "R2")
+#define REFUSED(call, id) CHECK_RETURN(call, VIP_INVALID_PARAMETER, id)
 
 static void null_pointers(void)
 {
-    REFUSED(VipOpenNic(NULL, &new_nic));
-    REFUSED(VipOpenNic("/dev/via_lo", NULL));
-    REFUSED(VipOpenNic(NULL, NULL));
-    REFUSED(VipOpenNic("", &new_nic));
-    REFUSED(VipOpenNic("no such device at all", &new_nic));
-    REFUSED(VipQueryNic(a.nic, NULL));
-    REFUSED(VipCreateVi(a.nic, NULL, NULL, NULL, &new_vi));
-    REFUSED(VipCreateVi(a.nic, &vi_attribs, NULL, NULL, NULL));
-    REFUSED(VipQueryVi(vi, NULL, &vi_attribs, &yes1, &yes2));
-    REFUSED(VipQueryVi(vi, &state, NULL, &yes1, &yes2));
-    REFUSED(VipQueryVi(vi, &state, &vi_attribs, NULL, &yes2));
-    REFUSED(VipQueryVi(vi, &state, &vi_attribs, &yes1, NULL));
-    REFUSED(VipSetViAttributes(vi, NULL));
-    REFUSED(VipConnectWait(a.nic, NULL, 1, &remote.net, &vi_attribs, &new_request));
-    REFUSED(VipConnectWait(a.nic, &here.net, 1, NULL, &vi_attribs, &new_request));
-    REFUSED(VipConnectWait(a.nic, &here.net, 1, &remote.net, NULL, &new_request));
-    REFUSED(VipConnectWait(a.nic, &here.net, 1, &remote.net, &vi_attribs, NULL));
-    REFUSED(VipConnectRequest(vi, NULL, &here.net, 1, &vi_attribs));
-    REFUSED(VipConnectRequest(vi, &there.net, NULL, 1, &vi_attribs));
-    REFUSED(VipConnectRequest(vi, &there.net, &here.net, 1, NULL));
-    REFUSED(VipConnectPeerRequest(vi, NULL, &here.net, 1));
-    REFUSED(VipConnectPeerRequest(vi, &there.net, NULL, 1));
-    REFUSED(VipConnectPeerDone(vi, NULL));
-    REFUSED(VipConnectPeerWait(vi, NULL));
-    REFUSED(VipCreatePtag(a.nic, NULL));
+    REFUSED(VipOpenNic(NULL, &new_nic), "NIC-02");
+    REFUSED(VipOpenNic("/dev/via_lo", NULL), "NIC-02");
+    REFUSED(VipOpenNic(NULL, NULL), "NIC-02");
+    REFUSED(VipOpenNic("", &new_nic), "NIC-02");
+    REFUSED(VipOpenNic("no such device at all", &new_nic), "NIC-02");
+    REFUSED(VipQueryNic(a.nic, NULL), "NIC-12");
+    REFUSED(VipCreateVi(a.nic, NULL, NULL, NULL, &new_vi), "R2");
+    REFUSED(VipCreateVi(a.nic, &vi_attribs, NULL, NULL, NULL), "R2");
+    REFUSED(VipQueryVi(vi, NULL, &vi_attribs, &yes1, &yes2), "R2");
+    REFUSED(VipQueryVi(vi, &state, NULL, &yes1, &yes2), "R2");
+    REFUSED(VipQueryVi(vi, &state, &vi_attribs, NULL, &yes2), "R2");
+    REFUSED(VipQueryVi(vi, &state, &vi_attribs, &yes1, NULL), "R2");
+    REFUSED(VipSetViAttributes(vi, NULL), "R2");
+    REFUSED(VipConnectWait(a.nic, NULL, 1, &remote.net, &vi_attribs, &new_request), "R2");
+    REFUSED(VipConnectWait(a.nic, &here.net, 1, NULL, &vi_attribs, &new_request), "R2");
+    REFUSED(VipConnectWait(a.nic, &here.net, 1, &remote.net, NULL, &new_request), "R2");
+    REFUSED(VipConnectWait(a.nic, &here.net, 1, &remote.net, &vi_attribs, NULL), "R2");
+    REFUSED(VipConnectRequest(vi, NULL, &here.net, 1, &vi_attribs), "R2");
+    REFUSED(VipConnectRequest(vi, &there.net, NULL, 1, &vi_attribs), "R2");
+    REFUSED(VipConnectRequest(vi, &there.net, &here.net, 1, NULL), "R2");
+    REFUSED(VipConnectPeerRequest(vi, NULL, &here.net, 1), "R2");
+    REFUSED(VipConnectPeerRequest(vi, &there.net, NULL, 1), "R2");
+    REFUSED(VipConnectPeerDone(vi, NULL), "R2");
+    REFUSED(VipConnectPeerWait(vi, NULL), "R2");
+    REFUSED(VipCreatePtag(a.nic, NULL), "R2");
     CHECK_RETURN(VipDestroyPtag(a.nic, NULL), VIP_INVALID_PTAG, "MEM-03");
-    REFUSED(VipRegisterMem(a.nic, NULL, 64, &mem_attribs, &new_mem));
-    REFUSED(VipRegisterMem(a.nic, a.memory, 64, &mem_attribs, NULL));
-    REFUSED(VipDeregisterMem(a.nic, NULL, a.handle));
-    REFUSED(VipQueryMem(a.nic, NULL, a.handle, &mem_attribs));
-    REFUSED(VipQueryMem(a.nic, a.memory, a.handle, NULL));
-    REFUSED(VipSetMemAttributes(a.nic, NULL, a.handle, &mem_attribs));
+    REFUSED(VipRegisterMem(a.nic, NULL, 64, &mem_attribs, &new_mem), "MEM-05");
+    REFUSED(VipRegisterMem(a.nic, a.memory, 64, &mem_attribs, NULL), "MEM-05");
+    REFUSED(VipDeregisterMem(a.nic, NULL, a.handle), "R2");
+    REFUSED(VipQueryMem(a.nic, NULL, a.handle, &mem_attribs), "R2");
+    REFUSED(VipQueryMem(a.nic, a.memory, a.handle, NULL), "R2");
+    REFUSED(VipSetMemAttributes(a.nic, NULL, a.handle, &mem_attribs), "R2");
     if (strict_mode()) {
-        REFUSED(VipRegisterMem(a.nic, a.memory, 64, NULL, &new_mem));
-        REFUSED(VipSetMemAttributes(a.nic, a.memory, a.handle, NULL));
+        REFUSED(VipRegisterMem(a.nic, a.memory, 64, NULL, &new_mem), "MEM-05");
+        REFUSED(VipSetMemAttributes(a.nic, a.memory, a.handle, NULL), "R2");
     }
-    REFUSED(VipPostSend(vi, NULL, a.handle));
-    REFUSED(VipPostRecv(vi, NULL, a.handle));
-    REFUSED(VipSendDone(vi, NULL));
-    REFUSED(VipRecvDone(vi, NULL));
-    REFUSED(VipSendWait(vi, 1, NULL));
-    REFUSED(VipRecvWait(vi, 1, NULL));
-    REFUSED(VipSendNotify(vi, NULL, NULL));
-    REFUSED(VipRecvNotify(vi, NULL, NULL));
-    REFUSED(VipCreateCQ(a.nic, 8, NULL));
-    REFUSED(VipCQDone(cq, NULL, &yes1));
-    REFUSED(VipCQDone(cq, &new_vi, NULL));
-    REFUSED(VipCQWait(cq, 1, NULL, &yes1));
-    REFUSED(VipCQWait(cq, 1, &new_vi, NULL));
-    REFUSED(VipCQNotify(cq, NULL, NULL));
-    REFUSED(VipQuerySystemManagementInfo(a.nic, VIP_SMI_AUTODISCOVERY, NULL));
-    REFUSED(VipQuerySystemManagementInfo(a.nic, 2, &list));
+    REFUSED(VipPostSend(vi, NULL, a.handle), "POST-01");
+    REFUSED(VipPostRecv(vi, NULL, a.handle), "POST-01");
+    REFUSED(VipSendDone(vi, NULL), "DONE-03");
+    REFUSED(VipRecvDone(vi, NULL), "DONE-03");
+    REFUSED(VipSendWait(vi, 1, NULL), "R2");
+    REFUSED(VipRecvWait(vi, 1, NULL), "R2");
+    REFUSED(VipSendNotify(vi, NULL, NULL), "NTFY-11");
+    REFUSED(VipRecvNotify(vi, NULL, NULL), "NTFY-11");
+    REFUSED(VipCreateCQ(a.nic, 8, NULL), "CQ-01");
+    REFUSED(VipCQDone(cq, NULL, &yes1), "R2");
+    REFUSED(VipCQDone(cq, &new_vi, NULL), "R2");
+    REFUSED(VipCQWait(cq, 1, NULL, &yes1), "R2");
+    REFUSED(VipCQWait(cq, 1, &new_vi, NULL), "R2");
+    REFUSED(VipCQNotify(cq, NULL, NULL), "NTFY-11");
+    REFUSED(VipQuerySystemManagementInfo(a.nic, VIP_SMI_AUTODISCOVERY, NULL), "SMI-01");
+    REFUSED(VipQuerySystemManagementInfo(a.nic, 2, &list), "SMI-01");
     MUST(VipNSInit(a.nic, NULL));
-    REFUSED(VipNSGetHostByName(a.nic, NULL, &remote.net, 0));
-    REFUSED(VipNSGetHostByName(a.nic, name, NULL, 0));
-    REFUSED(VipNSGetHostByAddr(a.nic, NULL, name, &name_len));
-    REFUSED(VipNSGetHostByAddr(a.nic, &here.net, NULL, &name_len));
-    REFUSED(VipNSGetHostByAddr(a.nic, &here.net, name, NULL));
+    REFUSED(VipNSGetHostByName(a.nic, NULL, &remote.net, 0), "R2");
+    REFUSED(VipNSGetHostByName(a.nic, name, NULL, 0), "R2");
+    REFUSED(VipNSGetHostByAddr(a.nic, NULL, name, &name_len), "R2");
+    REFUSED(VipNSGetHostByAddr(a.nic, &here.net, NULL, &name_len), "R2");
+    REFUSED(VipNSGetHostByAddr(a.nic, &here.net, name, NULL), "R2");
     MUST(VipNSShutdown(a.nic));
     ok("every pointer NULL");
 }
@@ -312,12 +322,12 @@ static void foreign_objects(void)
     VIP_VI_ATTRIBUTES attributes = vi_attributes(&a, VIP_SERVICE_RELIABLE_DELIVERY);
     VIP_MEM_ATTRIBUTES memory = mem_attributes(&a);
 
-    REFUSED(VipCreateVi(a.nic, &attributes, cq_b, NULL, &new_vi));
-    REFUSED(VipCreateVi(a.nic, &attributes, NULL, cq_b, &new_vi));
-    REFUSED(VipCreateVi(a.nic, &attributes, cq_gone, NULL, &new_vi));
-    REFUSED(VipCreateVi(a.nic, &attributes, vi, NULL, &new_vi));
+    REFUSED(VipCreateVi(a.nic, &attributes, cq_b, NULL, &new_vi), "VI-08 NIC-14");
+    REFUSED(VipCreateVi(a.nic, &attributes, NULL, cq_b, &new_vi), "VI-08 NIC-14");
+    REFUSED(VipCreateVi(a.nic, &attributes, cq_gone, NULL, &new_vi), "VI-08");
+    REFUSED(VipCreateVi(a.nic, &attributes, vi, NULL, &new_vi), "VI-08");
     attributes.Ptag = b.ptag;
-    CHECK_RETURN(VipCreateVi(a.nic, &attributes, NULL, NULL, &new_vi), VIP_INVALID_PTAG, "VI-05");
+    CHECK_RETURN(VipCreateVi(a.nic, &attributes, NULL, NULL, &new_vi), VIP_INVALID_PTAG, "VI-05 NIC-14");
     CHECK_RETURN(VipSetViAttributes(vi, &attributes), VIP_INVALID_PTAG, "NIC-14");
     attributes.Ptag = ptag_gone;
     CHECK_RETURN(VipCreateVi(a.nic, &attributes, NULL, NULL, &new_vi), VIP_INVALID_PTAG, "VI-05");
@@ -332,26 +342,26 @@ static void foreign_objects(void)
     CHECK_RETURN(VipSetMemAttributes(a.nic, a.memory, a.handle, &memory), VIP_INVALID_PTAG, "MEM-17");
     memory.Ptag = ptag_gone;
     CHECK_RETURN(VipRegisterMem(a.nic, a.memory, 64, &memory, &new_mem), VIP_INVALID_PTAG, "MEM-07");
-    CHECK_RETURN(VipDestroyPtag(a.nic, b.ptag), VIP_INVALID_PTAG, "MEM-03");
+    CHECK_RETURN(VipDestroyPtag(a.nic, b.ptag), VIP_INVALID_PTAG, "MEM-03 NIC-14");
     CHECK_RETURN(VipDestroyPtag(a.nic, ptag_gone), VIP_INVALID_PTAG, "MEM-03");
     CHECK_RETURN(VipDestroyPtag(a.nic, (VIP_PVOID)-1), VIP_INVALID_PTAG, "MEM-03");
     CHECK_RETURN(VipDestroyPtag(a.nic, vi), VIP_INVALID_PTAG, "MEM-03");
 
-    REFUSED(VipDeregisterMem(a.nic, b.memory, b.handle));
-    REFUSED(VipDeregisterMem(a.nic, a.memory, mem_gone));
-    REFUSED(VipDeregisterMem(a.nic, a.memory, 0));
-    REFUSED(VipDeregisterMem(a.nic, a.memory, 0xFFFFFFFFu));
-    REFUSED(VipQueryMem(a.nic, b.memory, b.handle, &memory));
-    REFUSED(VipQueryMem(a.nic, a.memory, mem_gone, &memory));
-    REFUSED(VipQueryMem(a.nic, a.memory, 0, &memory));
+    REFUSED(VipDeregisterMem(a.nic, b.memory, b.handle), "NIC-14");
+    REFUSED(VipDeregisterMem(a.nic, a.memory, mem_gone), "MEM-12");
+    REFUSED(VipDeregisterMem(a.nic, a.memory, 0), "MEM-12");
+    REFUSED(VipDeregisterMem(a.nic, a.memory, 0xFFFFFFFFu), "MEM-12");
+    REFUSED(VipQueryMem(a.nic, b.memory, b.handle, &memory), "NIC-14");
+    REFUSED(VipQueryMem(a.nic, a.memory, mem_gone, &memory), "spec §3.19");
+    REFUSED(VipQueryMem(a.nic, a.memory, 0, &memory), "spec §3.19");
     memory.Ptag = a.ptag;
-    REFUSED(VipSetMemAttributes(a.nic, b.memory, b.handle, &memory));
-    REFUSED(VipSetMemAttributes(a.nic, a.memory, mem_gone, &memory));
+    REFUSED(VipSetMemAttributes(a.nic, b.memory, b.handle, &memory), "NIC-14");
+    REFUSED(VipSetMemAttributes(a.nic, a.memory, mem_gone, &memory), "spec §3.19");
 
-    REFUSED(VipSendWait(vi_cq, 1, &found));
-    REFUSED(VipRecvWait(vi_cq, 1, &found));
-    REFUSED(VipSendNotify(vi_cq, NULL, nothing_vi));
-    REFUSED(VipRecvNotify(vi_cq, NULL, nothing_vi));
+    REFUSED(VipSendWait(vi_cq, 1, &found), "WAIT-07");
+    REFUSED(VipRecvWait(vi_cq, 1, &found), "WAIT-07");
+    REFUSED(VipSendNotify(vi_cq, NULL, nothing_vi), "NTFY-11");
+    REFUSED(VipRecvNotify(vi_cq, NULL, nothing_vi), "NTFY-11");
     ok("objects of another NIC handle, and destroyed ones");
 }
 
@@ -370,9 +380,9 @@ static void tear_down(void)
     close_node(&a);
     close_node(&b);
     CHECK_RETURN(VipCloseNic(a.nic), VIP_INVALID_PARAMETER, "NIC-04");
-    REFUSED(VipQueryVi(vi, &state, &vi_attribs, &yes1, &yes2));
-    REFUSED(VipCQDone(cq, &new_vi, &yes1));
-    REFUSED(VipDeregisterMem(a.nic, a.memory, a.handle));
+    REFUSED(VipQueryVi(vi, &state, &vi_attribs, &yes1, &yes2), "NIC-06");
+    REFUSED(VipCQDone(cq, &new_vi, &yes1), "NIC-06");
+    REFUSED(VipDeregisterMem(a.nic, a.memory, a.handle), "NIC-06");
     ok("everything closed");
 }
 

@@ -47,8 +47,11 @@ static void watch(struct world *w, size_t at, int old, const char *id)
 static void writes(struct world *w)
 {
     const size_t size[] = {1, 4, 63, 64, 100, 4095, 4096, 4097, 32768, w->largest};
+    VIP_DESCRIPTOR *found;
     size_t i, n;
 
+    if (w->side->number == 0) /* which no write uses */
+        post_recv(&w->node, w->vi, w->e, NULL, 0);
     for (i = 0; i < sizeof size / sizeof size[0]; i++) {
         n = size[i];
         if (w->side->number == 0) {
@@ -61,7 +64,7 @@ static void writes(struct world *w)
             CHECK(all_bytes(w->buffer + 17 + n, w->largest + 64 - 17 - n, 0xEE), "RDMA-01");
         } else {
             meet(w->side);
-            write_some(w, 17, n, n, "RDMA-01");
+            write_some(w, 17, n, n, "RDMA-01 RDMA-17");
         }
         meet(w->side);
     }
@@ -92,6 +95,16 @@ static void writes(struct world *w)
         meet(w->side);
         watch(w, 8999, pattern_at(4, 8999) ^ 0xFF, "RDMA-02");
         CHECK(filled(w->buffer, 9000, 4), "RDMA-02");
+    }
+    meet(w->side);
+    if (w->side->number == 0) {
+        CHECK_RETURN(VipRecvDone(w->vi, &found), VIP_NOT_DONE, "RDMA-01");
+        meet(w->side);
+        EXPECT_RECV(w->vi, w->e, STATUS_RECEIVED, "RDMA-01"); /* a send does use it */
+    } else {
+        meet(w->side);
+        post_send(&w->node, w->vi, w->e, NULL, 0);
+        EXPECT_SEND(w->vi, w->e, STATUS_SENT, "RDMA-01");
     }
     meet(w->side);
     ok("level %d, side %d: gathering and empty writes", w->level, w->side->number);
@@ -186,7 +199,7 @@ static void reads(struct world *w)
                 add_data(w->d, w->buffer, w->node.handle, n);
             }
             MUST(VipPostSend(w->vi, w->d, w->node.handle));
-            EXPECT_SEND(w->vi, w->d, STATUS_READ, "RDMA-18");
+            EXPECT_SEND(w->vi, w->d, STATUS_READ, "RDMA-17 RDMA-18");
             CHECK(filled(w->buffer, n, n), "RDMA-18");
             CHECK(all_bytes(w->buffer + n, w->largest + 64 - n, 0xEE), "RDMA-18");
             meet(w->side);
@@ -260,6 +273,7 @@ static void last_bytes_last(struct world *w)
 
 static void rdma(struct side *side)
 {
+    VIP_VI_ATTRIBUTES attributes;
     struct world w;
     char name[24];
 
@@ -282,7 +296,10 @@ static void rdma(struct side *side)
     for (w.level = 1; w.level <= 4; w.level *= 2) {
         if (!level_chosen(side, &w.node, w.level))
             continue;
-        w.vi = make_vi(&w.node, w.level, NULL, NULL);
+        attributes = vi_attributes(&w.node, w.level);
+        if (side->number == 1) /* the initiator's own flags do not matter (RDMA-17) */
+            attributes.EnableRdmaWrite = attributes.EnableRdmaRead = VIP_FALSE;
+        MUST(VipCreateVi(w.node.nic, &attributes, NULL, NULL, &w.vi));
         snprintf(name, sizeof name, "rdma%d", w.level);
         join_sides(side, &w.node, w.vi, &w.other, name);
         writes(&w);

@@ -82,6 +82,7 @@ static inline void start_showing(void)
     shown = (struct shown *)pages;
     shown->owner = getpid();
     on_exit(print_shown, NULL);
+    setvbuf(stdout, NULL, _IOLBF, 0); /* whole lines, also from two processes into one pipe */
 }
 
 #endif

@@ -52,14 +52,14 @@ static void simple(struct side *side)
                 }
                 set_immediate(out, (VIP_UINT32)i);
                 MUST(VipPostSend(vi, out, node.handle));
-                EXPECT_SEND(vi, out, STATUS_SENT, "XFER-02");
+                EXPECT_SEND(vi, out, STATUS_SENT, "XFER-02 MEM-26"); /* all of it lies in one region */
             } else {
                 VIP_DESCRIPTOR *d = in[i % 8];
 
                 MUST(VipCQWait(cq, PATIENCE, &named, &recv_queue));
                 CHECK(named == vi && recv_queue, "CQ-03");
                 CHECK_RETURN(VipRecvDone(vi, &found), VIP_SUCCESS, "CQ-04");
-                CHECK(found == d, "XFER-13");
+                CHECK(found == d, "XFER-13 MEM-26");
                 CHECK_STATUS(control(d)->Status, STATUS_RECEIVED | VIP_STATUS_IMMEDIATE, "XFER-07");
                 CHECK_EQ(control(d)->Length, bytes, "XFER-01");
                 CHECK_EQ(control(d)->ImmediateData, i, "XFER-07");
@@ -112,12 +112,12 @@ static void simple(struct side *side)
     forget_errors(&node);
     meet(side);
     if (side->number == 0) {
-        NEXT_ERROR(&node, VIP_ERROR_RECVQ_EMPTY, vi, "E6");
+        NEXT_ERROR(&node, VIP_ERROR_RECVQ_EMPTY, vi, "E6 DERR-18");
     } else {
         post_send(&node, vi, out, sent, 10);
         VipSendWait(vi, PATIENCE, &found);
     }
-    AWAIT_STATE(vi, VIP_STATE_ERROR, "E6");
+    AWAIT_STATE(vi, VIP_STATE_ERROR, "E6 DERR-18");
     meet(side);
     end_vi(vi);
     ok("side %d: disconnect, and an empty receive queue", side->number);

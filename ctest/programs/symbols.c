@@ -18,10 +18,10 @@ static const char *const names[] = {
 
 int main(int argc, char **argv)
 {
-    void *library = dlopen(argc > 1 ? argv[1] : "libvipl.so.1", RTLD_NOW | RTLD_LOCAL);
+    struct options options = parse_options(argc, argv);
+    void *library = dlopen(options.words > 0 ? options.word[0] : "libvipl.so.1", RTLD_NOW | RTLD_LOCAL);
     size_t i;
 
-    start_showing();
     if (library == NULL) {
         printf("FAIL %s\n", dlerror());
         return 1;

@@ -48,9 +48,12 @@ static void create(void)
 /* One attribute after the other is put right: the first wrong one decides (VI-07). */
 static void bad_attributes(void)
 {
-    VIP_VI_ATTRIBUTES a, before = vi_attributes(&node, VIP_SERVICE_UNRELIABLE);
+    /* a level without RDMA Read, if there is one */
+    const int levels = node.attributes.ReliabilityLevelSupport, without = levels & ~node.attributes.RDMAReadSupport;
+    const int level = without != 0 ? without & -without : levels & -levels;
+    VIP_VI_ATTRIBUTES a, before = vi_attributes(&node, level);
     VIP_VI_HANDLE vi, none = NULL;
-    int set;
+    int set, bit;
 
     MUST(VipCreateVi(node.nic, &before, NULL, NULL, &vi));
 #define BOTH(expected, id)                                                                      \
@@ -63,29 +66,38 @@ static void bad_attributes(void)
     a.QoS = &a;
     a.Ptag = other.ptag;
     a.EnableRdmaRead = VIP_TRUE;
-    BOTH(VIP_INVALID_RELIABILITY_LEVEL, "VI-02");
+    BOTH(VIP_INVALID_RELIABILITY_LEVEL, "VI-02 VI-07");
     a.ReliabilityLevel = 3;
     BOTH(VIP_INVALID_RELIABILITY_LEVEL, "VI-02");
     a.ReliabilityLevel = 8;
     BOTH(VIP_INVALID_RELIABILITY_LEVEL, "VI-02");
-    a.ReliabilityLevel = VIP_SERVICE_DFC | VIP_SERVICE_UNRELIABLE;
+    a.ReliabilityLevel = (VIP_RELIABILITY_LEVEL)(VIP_SERVICE_DFC | level);
     BOTH(VIP_INVALID_RELIABILITY_LEVEL, "VI-02");
-    a.ReliabilityLevel = VIP_SERVICE_UNRELIABLE;
-    BOTH(VIP_INVALID_MTU, "VI-03");
+    for (bit = 1; bit <= 0x8000; bit *= 2) {
+        a.ReliabilityLevel = (VIP_RELIABILITY_LEVEL)bit;
+        if ((levels & bit) == 0)
+            BOTH(VIP_INVALID_RELIABILITY_LEVEL, "VI-02");
+    }
+    a.ReliabilityLevel = (VIP_RELIABILITY_LEVEL)level;
+    BOTH(VIP_INVALID_MTU, "VI-03 VI-07");
     a.MaxTransferSize = node.attributes.MaxTransferSize + 1;
     BOTH(VIP_INVALID_MTU, "VI-03");
     a.MaxTransferSize = 4096;
-    BOTH(VIP_INVALID_QOS, "VI-04");
+    BOTH(VIP_INVALID_QOS, "VI-04 VI-07");
     a.QoS = NULL;
-    BOTH(VIP_INVALID_PTAG, "VI-05");
+    BOTH(VIP_INVALID_PTAG, "VI-05 VI-07");
     if (strict_mode()) {
         a.Ptag = NULL;
         BOTH(VIP_INVALID_PTAG, "VI-05");
     }
     a.Ptag = node.ptag;
-    BOTH(VIP_INVALID_RDMAREAD, "VI-06");
+    if (without != 0)
+        BOTH(VIP_INVALID_RDMAREAD, "VI-06");
     check_vi(vi, VIP_STATE_IDLE, &before, 1, 1, "VI-18");
     a.EnableRdmaRead = VIP_FALSE;
+    if (other_level(&node, level) != 0) /* a change of level, too */
+        a.ReliabilityLevel = (VIP_RELIABILITY_LEVEL)other_level(&node, level);
+    a.EnableRdmaWrite = VIP_FALSE;
     CHECK_RETURN(VipSetViAttributes(vi, &a), VIP_SUCCESS, "VI-16");
     check_vi(vi, VIP_STATE_IDLE, &a, 1, 1, "VI-16");
     CHECK(none == NULL, "R1: outputs are written on success only");
@@ -99,7 +111,7 @@ static void user_data(void)
     VIP_VI_HANDLE two = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     int x, y;
 
-    CHECK(VipGetUserData(one) == NULL, "VI-19");
+    CHECK(VipGetUserData(one) == NULL && VipGetUserData(two) == NULL, "VI-19");
     VipSetUserData(one, &x);
     VipSetUserData(two, &y);
     CHECK(VipGetUserData(one) == &x && VipGetUserData(two) == &y, "VI-19");

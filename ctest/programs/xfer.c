@@ -1,7 +1,7 @@
 /* Send and receive on all three levels (spec §5, §6.1). Side 1 sends, side 0 receives. */
 #include "common.h"
 
-#define MANY 252 /* segments */
+#include <sched.h>
 
 struct world {
     struct side *side;
@@ -10,8 +10,8 @@ struct world {
     VIP_VI_HANDLE vi;
     int level;
     VIP_DESCRIPTOR *out, *in;
-    unsigned char *buffer;
-    size_t largest;
+    unsigned char *buffer; /* `room` bytes */
+    size_t largest, room;
 };
 
 static void one_message(struct world *w, size_t bytes)
@@ -22,12 +22,13 @@ static void one_message(struct world *w, size_t bytes)
         if (bytes != 0)
             add_data(w->in, w->buffer, w->node.handle, bytes);
         control(w->in)->Length = 12345; /* means nothing here (XFER-18) */
+        control(w->in)->Reserved = 0x87654321; /* is not looked at (DERR-21) */
         control(w->in)->ImmediateData = 0xAAAAAAAA;
         control(w->in)->Status = 0xFFFFFFFF;
         MUST(VipPostRecv(w->vi, w->in, w->node.handle));
         meet(w->side);
-        EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED, "XFER-02");
-        CHECK_EQ(control(w->in)->Length, bytes, "XFER-01");
+        EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED, "XFER-02 DERR-21");
+        CHECK_EQ(control(w->in)->Length, bytes, "XFER-01 XFER-18");
         CHECK_EQ(control(w->in)->ImmediateData, 0, "XFER-08");
         CHECK(filled(w->buffer, bytes, bytes), "XFER-01");
         CHECK(w->buffer[bytes] == 0xEE, "XFER-06");
@@ -40,7 +41,7 @@ static void one_message(struct world *w, size_t bytes)
         control(w->out)->Status = 0xFFFFFFFF;
         meet(w->side);
         MUST(VipPostSend(w->vi, w->out, w->node.handle));
-        EXPECT_SEND(w->vi, w->out, STATUS_SENT, "XFER-02");
+        EXPECT_SEND(w->vi, w->out, STATUS_SENT, "XFER-02 DERR-21");
         CHECK_EQ(control(w->out)->Length, bytes, "XFER-10");
     }
 }
@@ -59,14 +60,14 @@ static void sizes(struct world *w)
 /* As many segments as there can be, of unequal lengths, some of length 0 with nonsense inside. */
 static void segments(struct world *w)
 {
-    VIP_DESCRIPTOR *d = take_descriptor(&w->node, MANY);
-    unsigned count = w->node.attributes.MaxSegmentsPerDesc < MANY
-                         ? (unsigned)w->node.attributes.MaxSegmentsPerDesc : MANY;
+    const unsigned most = (unsigned)w->node.attributes.MaxSegmentsPerDesc;
+    VIP_DESCRIPTOR *d = take_descriptor(&w->node, most);
     size_t at = 0, total = 0, piece;
-    unsigned i;
+    unsigned i, count = most;
 
     for (i = 0; i < count; i++)
-        total += i % 5 == 4 ? 0 : i;
+        total += i % 5 == 4 ? 0 : i % 250;
+    CHECK(2 * total <= w->room, "a buffer for so many segments");
     start_descriptor(d, VIP_CONTROL_OP_SENDRECV);
     memset(w->buffer, 0xEE, 2 * total);
     if (w->side->number == 1)
@@ -75,7 +76,7 @@ static void segments(struct world *w)
         /* the receiver's segments have the same lengths in reverse */
         unsigned k = w->side->number == 1 ? i : count - 1 - i;
 
-        piece = k % 5 == 4 ? 0 : k;
+        piece = k % 5 == 4 ? 0 : k % 250;
         if (piece == 0)
             add_data(d, (void *)(uintptr_t)0x1234, 0x7777u, 0); /* XFER-04 */
         else
@@ -85,14 +86,14 @@ static void segments(struct world *w)
     if (w->side->number == 0) {
         MUST(VipPostRecv(w->vi, d, w->node.handle));
         meet(w->side);
-        EXPECT_RECV(w->vi, d, STATUS_RECEIVED, "XFER-03");
+        EXPECT_RECV(w->vi, d, STATUS_RECEIVED, "XFER-03 XFER-04");
         CHECK_EQ(control(d)->Length, total, "XFER-03");
         CHECK(filled(w->buffer, total, 1), "XFER-03");
         CHECK(all_bytes(w->buffer + total, total, 0xEE), "XFER-06");
     } else {
         meet(w->side);
         MUST(VipPostSend(w->vi, d, w->node.handle));
-        EXPECT_SEND(w->vi, d, STATUS_SENT, "XFER-03");
+        EXPECT_SEND(w->vi, d, STATUS_SENT, "XFER-03 XFER-04");
     }
     meet(w->side);
 
@@ -132,14 +133,14 @@ static void immediate(struct world *w)
             control(w->in)->Control |= VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE; /* ignored (XFER-09) */
             MUST(VipPostRecv(w->vi, w->in, w->node.handle));
             meet(w->side);
-            EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED | VIP_STATUS_IMMEDIATE, "XFER-07");
+            EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED | VIP_STATUS_IMMEDIATE, "XFER-07 XFER-09");
             CHECK_EQ(control(w->in)->ImmediateData, 0x80000000u + i, "XFER-07");
             CHECK_EQ(control(w->in)->Length, size[i], "XFER-07");
             CHECK(filled(w->buffer, size[i], i), "XFER-07");
 
             MUST(VipPostRecv(w->vi, w->in, w->node.handle)); /* again, and now without */
             meet(w->side);
-            EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED, "XFER-08");
+            EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED, "XFER-08 XFER-09");
             CHECK_EQ(control(w->in)->ImmediateData, 0, "XFER-08");
         } else {
             fill(w->buffer, size[i], i);
@@ -221,13 +222,15 @@ static void stream_messages(struct world *w, unsigned long count, int both)
                     CHECK_RETURN(code, VIP_SUCCESS, "XFER-11");
                     CHECK(found == s.in[done_in % WINDOW], "XFER-13");
                     CHECK_EQ(control(found)->Length, stream_size(done_in), "XFER-11");
-                    CHECK(filled(s.received[done_in % WINDOW], stream_size(done_in), done_in), "XFER-11");
+                    CHECK(filled(s.received[done_in % WINDOW], stream_size(done_in), done_in), "XFER-11 XFER-16");
                     done_in++;
                 }
             }
-            CHECK(now_ms() - start < (double)PATIENCE, "XFER-15: no standstill");
+            CHECK(now_ms() - start < (double)PATIENCE, "no standstill");
         }
     }
+    if (both)
+        shows("XFER-15"); /* both directions have come to their end, and every message was looked at */
     meet(w->side);
     w->node.used = mark;
     ok("level %d, side %d: %lu messages %s", w->level, w->side->number, count,
@@ -238,7 +241,7 @@ static void stream_messages(struct world *w, unsigned long count, int both)
  * (XFER-12). */
 static void unreliable(struct world *w)
 {
-    enum { N = 2000 };
+    enum { N = 1000 }; /* fewer than the errors that are kept for a slow handler (spec §11) */
     VIP_DESCRIPTOR *found, *in[64];
     unsigned char *received[64];
     unsigned long number, last = 0;
@@ -338,6 +341,75 @@ static void in_place(struct world *w)
     ok("Reliable Reception, side %d: complete means in place", w->side->number);
 }
 
+/* What a thread sees that only looks at the descriptor: with DONE, everything else is there (XFER-19). */
+struct looking {
+    struct world *w;
+    int round, seen;
+};
+
+#define LOOKS 400
+
+static void *look(void *argument)
+{
+    struct looking *l = (struct looking *)argument;
+    struct world *w = l->w;
+    size_t bytes;
+    int round;
+
+    for (round = 1; round <= LOOKS; round++) {
+        double start = now_ms();
+
+        await(&l->round, round, "XFER-19");
+        while (!(__atomic_load_n(&control(w->in)->Status, __ATOMIC_ACQUIRE) & VIP_STATUS_DONE)) {
+            CHECK(now_ms() - start < (double)PATIENCE, "XFER-19");
+            sched_yield();
+        }
+        bytes = 1 + (size_t)round * 67 % 20000;
+        CHECK_STATUS(control(w->in)->Status, STATUS_RECEIVED | VIP_STATUS_IMMEDIATE, "XFER-19");
+        CHECK_EQ(control(w->in)->Length, bytes, "XFER-19");
+        CHECK_EQ(control(w->in)->ImmediateData, round, "XFER-19");
+        CHECK(filled(w->buffer, bytes, (unsigned long)round), "XFER-19");
+        atomic_set(&l->seen, round);
+    }
+    return NULL;
+}
+
+static void seen_by_another_thread(struct world *w)
+{
+    struct looking looking;
+    pthread_t thread = pthread_self();
+    int round;
+
+    memset(&looking, 0, sizeof looking);
+    looking.w = w;
+    if (w->side->number == 0)
+        thread = start_thread(look, &looking);
+    for (round = 1; round <= LOOKS; round++) {
+        size_t bytes = 1 + (size_t)round * 67 % 20000;
+
+        if (w->side->number == 0) {
+            memset(w->buffer, 0, bytes);
+            post_recv(&w->node, w->vi, w->in, w->buffer, 20000);
+            atomic_set(&looking.round, round); /* posted: DONE is clear from now on */
+            meet(w->side);
+            EXPECT_RECV(w->vi, w->in, STATUS_RECEIVED | VIP_STATUS_IMMEDIATE, "XFER-07");
+            await(&looking.seen, round, "XFER-19");
+        } else {
+            fill(w->buffer, bytes, (unsigned long)round);
+            start_descriptor(w->out, VIP_CONTROL_OP_SENDRECV);
+            add_data(w->out, w->buffer, w->node.handle, bytes);
+            set_immediate(w->out, (VIP_UINT32)round);
+            meet(w->side);
+            MUST(VipPostSend(w->vi, w->out, w->node.handle));
+            EXPECT_SEND(w->vi, w->out, STATUS_SENT, "XFER-02");
+        }
+    }
+    if (w->side->number == 0)
+        join_thread(thread);
+    meet(w->side);
+    ok("level %d, side %d: %d messages seen by a thread that only looks", w->level, w->side->number, LOOKS);
+}
+
 static void xfer(struct side *side)
 {
     struct world w;
@@ -350,7 +422,8 @@ static void xfer(struct side *side)
     w.largest = w.node.attributes.MaxTransferSize < (1 << 20) ? w.node.attributes.MaxTransferSize : 1 << 20;
     w.out = take_descriptor(&w.node, 4);
     w.in = take_descriptor(&w.node, 4);
-    w.buffer = take(&w.node, w.largest + 64);
+    w.room = w.largest < 131072 ? 131072 : w.largest + 64;
+    w.buffer = take(&w.node, w.room);
     for (w.level = 1; w.level <= 4; w.level *= 2) {
         size_t mark = w.node.used;
 
@@ -362,6 +435,7 @@ static void xfer(struct side *side)
         sizes(&w);
         segments(&w);
         immediate(&w);
+        seen_by_another_thread(&w);
         if (w.level == VIP_SERVICE_UNRELIABLE) {
             NO_ERROR(&w.node, 0, "no asynchronous error so far");
             unreliable(&w);

@@ -12,9 +12,10 @@ pub(crate) struct Assertion {
     pub(crate) text: &'static str,
 }
 
-/// The group of an identifier.
+/// The group of an identifier: what stands before its number.
 pub(crate) fn group(id: &str) -> &str {
-    id.split_once('-').map_or(id, |(group, _)| group)
+    id.trim_end_matches(|c: char| c.is_ascii_digit())
+        .trim_end_matches('-')
 }
 
 /// All assertions, in the order of the list.

@@ -13,6 +13,7 @@ mod plan;
 mod provider;
 mod report;
 mod results;
+mod rows;
 mod run;
 
 use std::collections::BTreeMap;
@@ -46,10 +47,10 @@ struct Options {
     #[arg(long)]
     ids: bool,
     /// Compare the results with docs/CONFORMANCE.md
-    #[arg(long, conflicts_with = "write")]
+    #[arg(long, conflicts_with_all = ["write", "provider", "filter"])]
     check: bool,
     /// Write the results into docs/CONFORMANCE.md
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["provider", "filter"])]
     write: bool,
 }
 
@@ -95,14 +96,9 @@ fn suite(options: &Options) -> Result<bool, String> {
         list(&runs, &wanted, &text);
         return Ok(complaints.is_empty());
     }
-    let plugins: BTreeMap<&str, run::PluginPath> = providers
-        .iter()
-        .map(|provider| (provider.name, provider.build()))
-        .collect();
+    let plugins = provider::plugin_path();
     run::compile(&able, options.jobs);
-    let outcomes = run::all(&able, options.jobs, |name| {
-        plugins.get(name).cloned().flatten()
-    });
+    let outcomes = run::all(&able, options.jobs, &plugins);
     if options.verbose {
         for outcome in &outcomes {
             let shown: Vec<&str> = outcome.shown.iter().map(String::as_str).collect();
@@ -121,7 +117,7 @@ fn suite(options: &Options) -> Result<bool, String> {
         })
         .collect();
     let results = results::judge(&providers, &runs, &outcomes, &rust);
-    let table = report::markdown(&results, &providers, &runs);
+    let table = report::markdown(&results, &providers, &runs, &outcomes);
     report::print(&results, &outcomes, &rust_failures, &table);
     let mut good = complaints.is_empty()
         && rust_failures.is_empty()

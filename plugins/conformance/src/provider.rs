@@ -4,8 +4,9 @@
 //! the missing capability; nothing is left out silently. A plug-in whose two sides have to run in two
 //! network namespaces would add here how the second process is started.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vipl_ctest::{Program, source, work_dir};
 
@@ -31,10 +32,12 @@ pub(crate) const VINIC: Abilities = Abilities(64);
 pub(crate) const LOSS: Abilities = Abilities(128);
 /// Fails as a whole.
 pub(crate) const NIC_FAILURE: Abilities = Abilities(256);
+/// Has no RDMA Read, and says so.
+pub(crate) const NO_READ: Abilities = Abilities(512);
 /// Nothing in particular.
 pub(crate) const NONE: Abilities = Abilities(0);
 
-const NAMES: [(Abilities, &str); 9] = [
+const NAMES: [(Abilities, &str); 10] = [
     (U, "Unreliable"),
     (RD, "Reliable Delivery"),
     (RR, "Reliable Reception"),
@@ -44,6 +47,7 @@ const NAMES: [(Abilities, &str); 9] = [
     (VINIC, "the name VINIC"),
     (LOSS, "loss of frames"),
     (NIC_FAILURE, "failure of the whole NIC"),
+    (NO_READ, "a device without RDMA Read"),
 ];
 
 impl Abilities {
@@ -129,14 +133,31 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         name: "example-c",
         device: "example:",
         source: Some("../plugins/example-c/example.c"),
-        abilities: RD,
+        abilities: RD.and(NO_READ),
         ways: &[Way { name: "", env: &[] }],
     },
 ];
 
+/// The folders for `VIPL_PLUGIN_PATH`, of all plug-ins that do not come with the library.
+pub(crate) fn plugin_path() -> OsString {
+    let dirs: Vec<PathBuf> = PROVIDERS.iter().filter_map(Provider::build).collect();
+    std::env::join_paths(dirs).expect("folders without a colon")
+}
+
 impl Provider {
-    /// Builds what does not come with the library; gives the folder for `VIPL_PLUGIN_PATH`.
-    pub(crate) fn build(&self) -> Option<std::path::PathBuf> {
+    /// A device of another plug-in.
+    pub(crate) fn other_device(&self) -> &'static str {
+        let other = PROVIDERS.iter().find(|other| other.name != self.name);
+        other.map_or("", |other| other.device)
+    }
+
+    /// What programs find in `CTEST_LACKS`: abilities that VIPL has no attribute for.
+    pub(crate) fn lacks(&self) -> String {
+        self.abilities.lacking(WRITE).to_string()
+    }
+
+    /// Builds a plug-in that does not come with the library; gives its folder.
+    fn build(&self) -> Option<PathBuf> {
         let file = self.source?;
         let dir = work_dir().join("conformance").join(self.name);
         let stem = Path::new(file).file_stem()?.to_string_lossy().into_owned();

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use crate::plan::Planned;
 use crate::provider::Provider;
 use crate::results::{Results, Verdict};
+use crate::rows;
 use crate::run::Outcome;
 
 const BEGIN: &str = "<!-- results: written by `cargo xtask conformance --write` -->";
@@ -18,6 +19,7 @@ pub(crate) fn markdown(
     results: &Results,
     providers: &[&'static Provider],
     runs: &[Planned],
+    outcomes: &[Outcome],
 ) -> String {
     let mut text = String::from("| group |");
     for provider in providers {
@@ -49,11 +51,7 @@ pub(crate) fn markdown(
             for run in unable {
                 *reasons.entry(run.lacks().to_string()).or_default() += 1;
             }
-            let _ = writeln!(
-                text,
-                "\nRuns left out on `{}`, because it has no\n",
-                provider.name
-            );
+            let _ = writeln!(text, "\nRuns left out on `{}`, because it\n", provider.name);
             for (what, number) in reasons {
                 let _ = writeln!(text, "- {what}: {number}");
             }
@@ -66,6 +64,36 @@ pub(crate) fn markdown(
             }
         }
     }
+    text.push_str(&error_table(providers, outcomes));
+    text
+}
+
+/// On which levels each row of the error table was observed.
+fn error_table(providers: &[&'static Provider], outcomes: &[Outcome]) -> String {
+    let mut text = String::from(
+        "\nRows of the error table (specification §6.4), and the levels on which each was observed:\n\n| row |",
+    );
+    let mut lines: Vec<String> = Vec::new();
+    for provider in providers {
+        let _ = write!(text, " {} |", provider.name);
+        for (number, seen) in rows::judge(provider, outcomes).into_iter().enumerate() {
+            if lines.len() <= number {
+                lines.push(format!("| {} |", seen.id));
+            }
+            let cell = match seen.verdict {
+                Verdict::Skipped(why) => why,
+                Verdict::Passed => seen.levels.join(", "),
+                Verdict::Failed(_) => "FAILED".to_owned(),
+            };
+            let _ = write!(lines[number], " {cell} |");
+        }
+    }
+    let _ = write!(
+        text,
+        "\n| --- |{}\n{}\n",
+        " --- |".repeat(providers.len()),
+        lines.join("\n")
+    );
     text
 }
 

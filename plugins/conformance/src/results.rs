@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::assertions::{self, expand, group};
 use crate::plan::{ELSEWHERE, Planned, RUST_TESTS};
 use crate::provider::{Abilities, Provider};
+use crate::rows;
 use crate::run::Outcome;
 
 /// What became of one assertion on one provider.
@@ -48,7 +49,7 @@ impl Tally {
             .lacking
             .iter()
             .filter(least)
-            .map(|lacks| format!("has no {lacks}"));
+            .map(|lacks| format!("needs {lacks}"));
         let mut reasons: Vec<String> = lacking.chain(self.reasons.iter().cloned()).collect();
         reasons.sort();
         reasons.dedup();
@@ -114,6 +115,9 @@ pub(crate) fn judge(
                 },
             };
             all.push((provider.name, assertion.id.to_owned(), verdict));
+        }
+        for seen in rows::judge(provider, outcomes) {
+            all.push((provider.name, seen.id.to_owned(), seen.verdict));
         }
     }
     Results { all }

@@ -2,7 +2,8 @@
 //! once more, alone, after all others.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +14,8 @@ use vipl_ctest::{Agent as OwnAgent, Run, library_dir, program};
 use crate::assertions::ids_in;
 use crate::plan::{Agent, Form, Mode, Planned, RustTest};
 
-/// A run that takes longer is ended.
-const WATCHDOG_SECONDS: u64 = 120;
+/// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
+const WATCHDOG_SECONDS: u64 = 240;
 
 /// What came of a run.
 pub(crate) struct Outcome {
@@ -32,11 +33,8 @@ pub(crate) struct Outcome {
     pub(crate) time: Duration,
 }
 
-/// The programs' plug-in path, if the provider needs one.
-pub(crate) type PluginPath = Option<PathBuf>;
-
 /// Runs one; the second value is the failure with all that is known about it.
-fn attempt(run: &Planned, plugins: &PluginPath) -> (Outcome, Option<String>) {
+fn attempt(run: &Planned, plugins: &OsStr) -> (Outcome, Option<String>) {
     let begun = Instant::now();
     let mut outcome = Outcome {
         run: *run,
@@ -46,21 +44,21 @@ fn attempt(run: &Planned, plugins: &PluginPath) -> (Outcome, Option<String>) {
         unstable: None,
         time: Duration::ZERO,
     };
-    let agent = (run.agent == Agent::Running).then(|| {
-        let dir = tempfile::tempdir()?;
-        Ok((OwnAgent::start_in(dir.path())?, dir))
+    // What a run has for itself: its agent's socket, and a table of hosts with nothing in it.
+    let own = tempfile::tempdir().and_then(|dir| {
+        std::fs::write(dir.path().join("hosts"), "")?;
+        let agent = match run.agent {
+            Agent::Running => Some(OwnAgent::start_in(dir.path())?),
+            Agent::Auto => None,
+        };
+        Ok((agent, dir))
     });
-    let agent = match agent.transpose() {
-        Ok(agent) => agent,
-        Err(error) => {
-            return (
-                outcome,
-                Some(format!("vipkad: {}", std::io::Error::to_string(&error))),
-            );
-        }
+    let (agent, dir) = match own {
+        Ok(own) => own,
+        Err(error) => return (outcome, Some(format!("vipkad: {error}"))),
     };
-    let socket = agent.as_ref().map(|(agent, _)| agent.socket());
-    let finished = command(run, plugins, socket).start().finish();
+    let socket = agent.as_ref().map(OwnAgent::socket);
+    let finished = command(run, plugins, dir.path(), socket).start().finish();
     outcome.time = begun.elapsed();
     for line in finished.stdout.lines() {
         if let Some(list) = line.strip_prefix("shown:") {
@@ -85,7 +83,7 @@ fn attempt(run: &Planned, plugins: &PluginPath) -> (Outcome, Option<String>) {
 }
 
 /// The command of a run.
-fn command(run: &Planned, plugins: &PluginPath, socket: Option<&Path>) -> Run {
+fn command(run: &Planned, plugins: &OsStr, dir: &Path, socket: Option<&Path>) -> Run {
     let file = program(run.entry.program);
     let mut command = match run.mode {
         Mode::Strict => Run::strict(file),
@@ -98,9 +96,11 @@ fn command(run: &Planned, plugins: &PluginPath, socket: Option<&Path>) -> Run {
     if let Some(socket) = socket {
         command = command.env("VIPL_AGENT", socket);
     }
-    if let Some(dir) = plugins {
-        command = command.env("VIPL_PLUGIN_PATH", dir);
-    }
+    command = command
+        .env("VIPL_PLUGIN_PATH", plugins)
+        .env("VIPL_HOSTS", dir.join("hosts"))
+        .env("CTEST_OTHER_DEVICE", run.provider.other_device())
+        .env("CTEST_LACKS", run.provider.lacks());
     for (name, value) in run.provider.ways[run.way].env.iter().chain(run.entry.env) {
         command = command.env(name, *value);
     }
@@ -147,24 +147,22 @@ fn in_parallel<T: Sync>(items: &[T], jobs: usize, work: impl Fn(&T) + Sync) {
     });
 }
 
-/// Runs all, `jobs` at a time, then those that failed once more. `plugins` finds the path of a provider.
-pub(crate) fn all(
-    runs: &[Planned],
-    jobs: usize,
-    plugins: impl Fn(&str) -> PluginPath + Sync,
-) -> Vec<Outcome> {
+/// Runs all, `jobs` at a time, then those that failed once more. `plugins` is the path to plug-ins.
+pub(crate) fn all(runs: &[Planned], jobs: usize, plugins: &OsStr) -> Vec<Outcome> {
     let done: Mutex<Vec<(Outcome, Option<String>)>> = Mutex::new(Vec::new());
     in_parallel(runs, jobs, |run| {
-        let (outcome, failure) = attempt(run, &plugins(run.provider.name));
-        let verdict = if failure.is_some() {
-            "FAILED, once more later"
-        } else {
-            "ok"
+        let (outcome, failure) = attempt(run, plugins);
+        let verdict = match &failure {
+            Some(_) => "FAILED, once more later",
+            None => "ok",
         };
         println!(
             "run {run} ... {verdict} ({:.1} s)",
             outcome.time.as_secs_f64()
         );
+        if let Some(failure) = &failure {
+            println!("{failure}");
+        }
         done.lock()
             .expect("no thread panics")
             .push((outcome, failure));
@@ -173,13 +171,13 @@ pub(crate) fn all(
     done.into_iter()
         .map(|(outcome, first)| match first {
             None => outcome,
-            Some(first) => again(&outcome.run, first, &plugins(outcome.run.provider.name)),
+            Some(first) => again(&outcome.run, first, plugins),
         })
         .collect()
 }
 
 /// The second attempt.
-fn again(run: &Planned, first: String, plugins: &PluginPath) -> Outcome {
+fn again(run: &Planned, first: String, plugins: &OsStr) -> Outcome {
     let (mut outcome, second) = attempt(run, plugins);
     println!(
         "run {run} ... {} the second time",
