@@ -103,8 +103,10 @@ impl Connection {
         if sender.retry_at_ns <= now_ns {
             sender.inflight.lose_first();
             sender.overdue = true;
-            sender.pace.timed_out();
-            sender.rtt.back_off();
+            // Once may be the end of a burst that was lost, or a partner that has no processor just now.
+            if sender.rtt.back_off() {
+                sender.pace.timed_out();
+            }
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
         }

@@ -18,6 +18,9 @@
 //! time with an acknowledgement that is owed, until it has nothing else to do ([`Connection::ack_owed`],
 //! [`Connection::flush_acks`]); the deadline bounds how long.
 //!
+//! Frames of other versions are the device's to answer: what `received` refuses as
+//! [`Refused::Version`] gets a [`Foreign`], and a [`Foreign`] that arrives goes to the log.
+//!
 //! docs/WIRE.md shows the frames and tells the rules of sequence, acknowledgement and time.
 
 mod ack;
@@ -32,6 +35,7 @@ mod env;
 mod foreign;
 mod frame;
 mod inflight;
+mod outgoing;
 mod pace;
 mod part;
 mod read;

@@ -2,7 +2,8 @@
 //!
 //! A lost frame by itself says little: links lose frames by chance. Only where more than one frame in
 //! sixteen is lost does the window shrink, by three tenths, at most once in [`ROUND_MIN`] frames or one
-//! window. From then on frames are spaced out over the round-trip time instead of leaving in bursts.
+//! window. From then on, until the window is as large as it can be, frames are spaced out over the
+//! round-trip time instead of leaving in bursts.
 
 /// Frames under way in the beginning.
 const FIRST: u32 = 64;
@@ -59,6 +60,8 @@ impl Pace {
             let step = if self.careful { self.window } else { 1 };
             self.window = (self.window + self.credit / step).min(MOST);
             self.credit %= step;
+            // What was in the way is not any more.
+            self.careful &= self.window < MOST;
         }
         if self.delivered + self.lost >= self.window.max(ROUND_MIN) {
             self.round();
@@ -130,7 +133,12 @@ mod tests {
             pace.delivered(4);
         }
         assert!(pace.window() < 20, "{}", pace.window());
-        assert!(pace.window() >= LEAST);
+        assert!(pace.window() >= LEAST && pace.careful);
+        // It recovers, and forgets.
+        for _ in 0..1000 {
+            pace.delivered(100);
+        }
+        assert_eq!((pace.window(), pace.careful), (MOST, false));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::connection::Connection;
 use crate::env::{Env, Operation};
 use crate::frame::{FLAG_ASK, HEADER, Kind};
 use crate::inflight::Load;
-use crate::sender::{Next, Stage, Step, kind, opcode, part};
+use crate::outgoing::{kind, part};
+use crate::sender::{Next, Stage, Step, opcode};
 
 impl Connection {
     /// Builds and sends the oldest lost frame once more.

@@ -52,9 +52,11 @@ impl Rtt {
         (base << self.backoff).min(RTO_MAX_NS)
     }
 
-    /// The wait was in vain.
-    pub(crate) fn back_off(&mut self) {
+    /// The wait was in vain. True if the one before was in vain too.
+    pub(crate) fn back_off(&mut self) -> bool {
+        let again = self.backoff > 0;
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+        again
     }
 
     /// Something new was acknowledged.
@@ -81,6 +83,9 @@ mod tests {
         let slow = rtt.timeout_ns();
         assert!((28_000_000..60_000_000).contains(&slow), "{slow}");
         assert_eq!(rtt.shortest_ns(), 50_000);
+        assert!(!rtt.back_off());
+        assert!(rtt.back_off());
+        rtt.progress();
         rtt.back_off();
         assert_eq!(rtt.timeout_ns(), 2 * slow);
         for _ in 0..100 {

@@ -5,9 +5,9 @@ mod sim;
 
 use sim::host::{Recv, Send, UNTOUCHED};
 use sim::network::Faults;
-use sim::world::World;
+use sim::world::{World, sending};
 use vipl_abi::*;
-use vipl_wire::{Cause, Level, Operation, Reason};
+use vipl_wire::{Cause, Level, Operation};
 
 const SECOND: u64 = 1_000_000_000;
 const EMPTY: u32 = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
@@ -464,32 +464,6 @@ fn the_error_table() {
     }
 }
 
-/// A world in which side 0 has receives and side 1 sends messages of the sizes given.
-fn sending(level: Level, faults: Faults, sizes: &[usize]) -> World {
-    let mut world = World::new(1, level, 1500, faults);
-    for bytes in sizes {
-        let buffer = world.sides[0].host.area(*bytes, UNTOUCHED);
-        world.sides[0].host.recvs.push(Recv {
-            segments: vec![(buffer.handle, buffer.at, buffer.bytes)],
-            fault: None,
-            gone: false,
-            result: None,
-        });
-        let local = world.sides[1].host.area(*bytes, 9);
-        world.sides[1].host.sends.push(Send {
-            operation: Operation::Send,
-            segments: vec![(local.handle, local.at, local.bytes)],
-            immediate: 0,
-            flagged: false,
-            fenced: false,
-            remote: (0, 0),
-            fault: None,
-            status: None,
-        });
-    }
-    world
-}
-
 /// Of ten sends of which the third fails, the first two succeed and the rest takes no effect (DERR-20),
 /// however they share frames.
 #[test]
@@ -543,115 +517,5 @@ fn a_lost_piece() {
                 .iter()
                 .all(|send| send.status == Some(0))
         );
-    }
-}
-
-/// E5, E14: the link is dead.
-#[test]
-fn a_dead_link() {
-    for level in LEVELS {
-        for outstanding in [true, false] {
-            let mut world = sending(
-                level,
-                Faults::NONE,
-                if outstanding { &[100, 100] } else { &[] },
-            );
-            world
-                .lines
-                .iter_mut()
-                .for_each(|line| line.faults.loss = 1000);
-            let began = world.now;
-            world.posted(1);
-            world.posted(0);
-            let over = |world: &World| world.sides.iter().all(|side| side.host.failed.is_some());
-            assert!(world.until(20 * SECOND, over));
-            let took = world.now - began;
-            assert!((5 * SECOND..8 * SECOND).contains(&took), "{took} ns");
-            let told = outstanding && level != Level::Unreliable;
-            let expected = if told { Cause::Told } else { LOST };
-            assert_eq!(world.sides[1].host.failed, Some((expected, 0)));
-            assert_eq!(world.sides[0].host.failed, Some((LOST, 0)));
-            if told {
-                let sends = &world.sides[1].host.sends;
-                assert_eq!(sends[0].status, Some(VIP_STATUS_TRANSPORT_ERROR));
-                assert_eq!(sends[1].status, None);
-            }
-        }
-    }
-}
-
-/// A process that was stopped does not take its partner for dead when it goes on.
-#[test]
-fn a_stopped_process_goes_on() {
-    let mut world = sending(Level::Delivery, Faults::NONE, &[100]);
-    world.run(3 * SECOND);
-    // Neither side is called for a minute.
-    world.now += 60 * SECOND;
-    world.posted(1);
-    world.run(10 * SECOND);
-    assert!(world.sides.iter().all(|side| side.host.failed.is_none()));
-    assert_eq!(world.sides[0].host.recvs_done, 1);
-}
-
-/// E14: what was complete before VipDisconnect has been received before the other side hears of it.
-#[test]
-fn an_orderly_end_comes_after_everything() {
-    for level in LEVELS {
-        let faults = Faults {
-            reordering: 300,
-            ..Faults::NONE
-        };
-        let mut world = sending(level, faults, &[3000; 20]);
-        world.posted(1);
-        let sent = |world: &World| world.sides[1].host.sends_done == 20;
-        assert!(world.until(SECOND, sent));
-        world.close(1, Reason::Disconnected);
-        let heard = |world: &World| world.sides[0].host.failed.is_some();
-        assert!(world.until(SECOND, heard));
-        assert_eq!(world.sides[0].host.failed, Some((Cause::Disconnected, 0)));
-        let complete = world.sides[0].host.recvs_done;
-        assert!(level == Level::Unreliable || complete == 20, "{complete}");
-    }
-}
-
-/// E12, E17: a dead link in the middle of an RDMA Write or Read is told at the target as such.
-#[test]
-fn a_link_that_dies_under_rdma() {
-    for (operation, code) in [
-        (Operation::Write, VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT),
-        (Operation::Read, VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT),
-    ] {
-        let mut world = World::new(3, Level::Delivery, 1500, Faults::NONE);
-        let target = world.sides[0].host.area(500_000, UNTOUCHED);
-        let local = world.sides[1].host.area(500_000, 9);
-        world.sides[1].host.sends.push(Send {
-            operation,
-            segments: vec![(local.handle, local.at, local.bytes)],
-            immediate: 0,
-            flagged: false,
-            fenced: false,
-            remote: (target.at as u64, target.handle),
-            fault: None,
-            status: None,
-        });
-        world.posted(1);
-        world.run(50_000);
-        world
-            .lines
-            .iter_mut()
-            .for_each(|line| line.faults.loss = 1000);
-        world.run(20 * SECOND);
-        let opcode = if operation == Operation::Write {
-            VIP_STATUS_OP_REMOTE_RDMA_WRITE
-        } else {
-            VIP_STATUS_OP_RDMA_READ
-        };
-        assert_eq!(
-            world.sides[0].host.failed,
-            Some((Cause::Async(code as u32), opcode))
-        );
-        assert_eq!(world.sides[1].host.failed, Some((Cause::Told, 0)));
-        let status = world.sides[1].host.sends[0].status.unwrap();
-        assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
     }
 }

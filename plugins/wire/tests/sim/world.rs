@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vipl_wire::{Closing, Config, Connection, Level, Reason};
+use vipl_wire::{Closing, Config, Connection, Level, Operation, Reason};
 
 use super::Rng;
-use super::host::Host;
+use super::host::{Host, Recv, Send, UNTOUCHED};
 use super::network::{Faults, Line};
 
 /// One side.
@@ -250,4 +250,30 @@ impl World {
             .map(|side| side.sent_again + open(side))
             .sum()
     }
+}
+
+/// A world in which side 0 has receives and side 1 sends messages of the sizes given.
+pub fn sending(level: Level, faults: Faults, sizes: &[usize]) -> World {
+    let mut world = World::new(1, level, 1500, faults);
+    for bytes in sizes {
+        let buffer = world.sides[0].host.area(*bytes, UNTOUCHED);
+        world.sides[0].host.recvs.push(Recv {
+            segments: vec![(buffer.handle, buffer.at, buffer.bytes)],
+            fault: None,
+            gone: false,
+            result: None,
+        });
+        let local = world.sides[1].host.area(*bytes, 9);
+        world.sides[1].host.sends.push(Send {
+            operation: Operation::Send,
+            segments: vec![(local.handle, local.at, local.bytes)],
+            immediate: 0,
+            flagged: false,
+            fenced: false,
+            remote: (0, 0),
+            fault: None,
+            status: None,
+        });
+    }
+    world
 }

@@ -1,0 +1,183 @@
+//! From operations to frames: as many as are queued and fit, or one piece of a large one.
+
+use vipl_abi::*;
+
+use crate::connection::Connection;
+use crate::env::{Env, Level, Operation};
+use crate::frame::{FLAG_ASK, HEADER, Header, Kind, TRAILER};
+use crate::inflight::Load;
+use crate::part::{Part, PartKind};
+use crate::sender::{Begun, Next, Stage, Step, opcode};
+
+impl Connection {
+    /// Builds and sends one frame of operations that have not been sent yet.
+    pub(crate) fn send_new<E: Env>(&mut self, env: &mut E) -> Step {
+        let mut next = self.next_operation(env);
+        if matches!(next, Next::Nothing) {
+            return Step::Idle;
+        }
+        let Some(mut frame) = env.frame() else {
+            return Step::Full;
+        };
+        let sequence = self.sender.inflight.next();
+        let buffer = frame.as_mut();
+        let end = HEADER + self.room();
+        let (mut at, mut count, mut fault) = (HEADER, 0u16, None);
+        let first = self.sender.last_number();
+        let mut load = Load::Whole { first, count: 0 };
+        loop {
+            let outgoing = match next {
+                Next::Nothing => break,
+                Next::Fault(status) => {
+                    fault = Some(status);
+                    break;
+                }
+                Next::Go(outgoing) => outgoing,
+            };
+            let Some(begun) = self.sender.operations.back_mut() else {
+                break;
+            };
+            let room = end - at;
+            let left = (begun.length - begun.offset) as usize;
+            let whole = begun.offset == 0 && fits(begun.operation, left, room);
+            if !whole && count > 0 {
+                break;
+            }
+            let kind = kind(begun.operation, whole);
+            let bytes = payload(begun, kind, room);
+            let part = part(begun, kind, begun.offset, bytes as u16);
+            let to = at + kind.header();
+            if env
+                .gather(
+                    &outgoing.segments,
+                    begun.offset,
+                    &mut buffer[to..to + bytes],
+                )
+                .is_err()
+            {
+                fault = Some(VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation));
+                break;
+            }
+            part.emit(&mut buffer[at..]);
+            at = to + bytes;
+            count += 1;
+            begun.offset += bytes as u32;
+            begun.end = sequence.wrapping_add(1);
+            if !whole {
+                let number = self.sender.last_number();
+                load = Load::Piece {
+                    number,
+                    offset: part.offset,
+                    bytes: part.bytes,
+                };
+            }
+            let Some(begun) = self.sender.operations.back_mut() else {
+                break;
+            };
+            if begun.operation == Operation::Read || begun.offset == begun.length {
+                begun.stage = Stage::Sent;
+            }
+            // The smallest part there is must fit.
+            if !whole || end - at < PartKind::Send.header() || count == u16::MAX {
+                break;
+            }
+            next = self.next_operation(env);
+        }
+        if count > 0 {
+            if let Load::Whole { first, .. } = load {
+                load = Load::Whole { first, count };
+            }
+            self.finish_new(frame, at, load, env);
+        }
+        if let Some(status) = fault {
+            self.local_error(status, env);
+        }
+        if self.is_open() {
+            self.reap(env);
+        }
+        Step::Moved
+    }
+
+    #[inline(always)]
+    fn finish_new<E: Env>(&mut self, mut frame: E::Frame, at: usize, load: Load, env: &mut E) {
+        let sequence = self.sender.inflight.next();
+        let mut header = self.header(Kind::Data, sequence);
+        if self.config.level == Level::Unreliable {
+            let bytes = header.emit(frame.as_mut(), at - HEADER);
+            env.transmit(frame, bytes);
+            self.stats.frames_sent += 1;
+            self.sender.inflight.skip();
+            return;
+        }
+        self.sender.inflight.push(load, self.now_ns);
+        let sender = &self.sender;
+        if sender.inflight.under_way() >= sender.pace.window() || !sender.has_window() {
+            // Nothing follows before this is acknowledged.
+            header.flags |= FLAG_ASK;
+        }
+        self.transmit(frame, &header, at, env);
+    }
+
+    /// Sends a DATA frame whose body ends at `at`.
+    #[inline(always)]
+    pub(crate) fn transmit<E: Env>(
+        &mut self,
+        mut frame: E::Frame,
+        header: &Header,
+        at: usize,
+        env: &mut E,
+    ) {
+        let bytes = header.emit(frame.as_mut(), at - HEADER);
+        debug_assert!(bytes == at + TRAILER);
+        env.transmit(frame, bytes);
+        self.stats.frames_sent += 1;
+        self.acks.sent(!self.receiver.has_holes());
+        self.sender.note_sent(self.now_ns);
+    }
+}
+
+#[inline(always)]
+pub(crate) fn kind(operation: Operation, whole: bool) -> PartKind {
+    match operation {
+        Operation::Send if whole => PartKind::Send,
+        Operation::Send => PartKind::Piece,
+        Operation::Write => PartKind::Write,
+        Operation::Read => PartKind::Read,
+    }
+}
+
+/// Whether an operation of so many bytes goes into the room that is left.
+#[inline(always)]
+fn fits(operation: Operation, bytes: usize, room: usize) -> bool {
+    let bytes = if operation == Operation::Read {
+        0
+    } else {
+        bytes
+    };
+    kind(operation, true).header() + bytes <= room
+}
+
+/// Bytes of the next part of an operation.
+#[inline(always)]
+fn payload(begun: &Begun, kind: PartKind, room: usize) -> usize {
+    if kind == PartKind::Read {
+        return 0;
+    }
+    let left = (begun.length - begun.offset) as usize;
+    left.min(room - kind.header())
+}
+
+#[inline(always)]
+pub(crate) fn part(begun: &Begun, kind: PartKind, offset: u32, bytes: u16) -> Part {
+    Part {
+        kind,
+        flagged: begun.flagged,
+        bytes,
+        number: begun.number,
+        immediate: begun.immediate,
+        total: begun.length,
+        offset,
+        address: begun.address,
+        handle: begun.handle,
+    }
+}
