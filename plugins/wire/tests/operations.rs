@@ -46,16 +46,16 @@ fn send(operation: Operation, local: &Area) -> Send {
 fn parts(world: &World, side: usize) -> Vec<PartKind> {
     let mut kinds = Vec::new();
     for (_, frame) in world.log.iter().flatten().filter(|(from, _)| *from == side) {
-        let (header, body) = Header::parse(frame).unwrap();
+        let (header, body) = Header::parse(frame).expect("a frame of the engine");
         if header.kind == Kind::Data {
-            kinds.extend(Parts::new(body).map(|part| part.unwrap().0.kind));
+            kinds.extend(Parts::new(body).map(|part| part.expect("a part of the engine").0.kind));
         }
     }
     kinds
 }
 
 fn count(world: &World, side: usize, kind: Kind) -> usize {
-    let of = |frame: &[u8]| Header::parse(frame).unwrap().0.kind == kind;
+    let of = |frame: &[u8]| Header::parse(frame).expect("a frame of the engine").0.kind == kind;
     world
         .log
         .iter()

@@ -1,0 +1,250 @@
+//! The rows of the error table: what is posted, what meets it, and what each side finds on each level.
+#![allow(unreachable_pub)]
+
+use vipl_abi::*;
+use vipl_wire::{Cause, Operation};
+
+pub const EMPTY: u32 = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
+pub const RDMAW_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
+pub const RDMAR_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32;
+pub const COMP_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as u32;
+pub const LOST: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);
+
+/// What side 0 has prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Good,
+    Nothing,
+    Small,
+    RecvFault(u32),
+    RecvGone,
+    RegionClosed,
+    RegionShort,
+    RegionUnknown,
+    ViClosed,
+    RegionClosedNothing,
+}
+
+/// What the two sides find on one level: the bits of the send and of the receive (`None`: not used), and
+/// how each connection ended (`None`: it lives). `raised`: an asynchronous error that breaks nothing.
+pub struct Outcome {
+    pub send: u32,
+    pub recv: Option<u32>,
+    pub raised: Option<u32>,
+    pub sender: Option<Cause>,
+    pub receiver: Option<Cause>,
+}
+
+fn outcome(
+    send: u32,
+    recv: Option<u32>,
+    raised: Option<u32>,
+    sender: Option<Cause>,
+    receiver: Option<Cause>,
+) -> Outcome {
+    Outcome {
+        send,
+        recv,
+        raised,
+        sender,
+        receiver,
+    }
+}
+
+fn own_fault(bits: u32) -> [Outcome; 3] {
+    let dies = || outcome(bits, None, None, Some(Cause::Told), Some(LOST));
+    [outcome(bits, None, None, None, None), dies(), dies()]
+}
+
+/// E6 to E8 and E11: the receiver's descriptor or an asynchronous error tells there; the send tells here.
+fn receive_fault(bits: Option<u32>) -> [Outcome; 3] {
+    let cause = if bits.is_some() {
+        Cause::Told
+    } else {
+        Cause::Async(EMPTY)
+    };
+    let raised = bits.is_none().then_some(EMPTY);
+    let dies = |send| outcome(send, bits, None, Some(Cause::Told), Some(cause));
+    [
+        outcome(0, bits, raised, None, None),
+        dies(VIP_STATUS_TRANSPORT_ERROR),
+        dies(VIP_STATUS_REMOTE_DESC_ERROR),
+    ]
+}
+
+fn write_fault(bits: Option<u32>) -> [Outcome; 3] {
+    let cause = if bits.is_some() {
+        Cause::Told
+    } else {
+        Cause::Async(RDMAW_PROT)
+    };
+    let raised = bits.is_none().then_some(RDMAW_PROT);
+    let dies = || {
+        outcome(
+            VIP_STATUS_RDMA_PROT_ERROR,
+            bits,
+            None,
+            Some(Cause::Told),
+            Some(cause),
+        )
+    };
+    [outcome(0, bits, raised, None, None), dies(), dies()]
+}
+
+fn read_fault() -> [Outcome; 3] {
+    let dies = || {
+        let (told, refused) = (Some(Cause::Told), Some(Cause::Async(RDMAR_PROT)));
+        outcome(VIP_STATUS_RDMA_PROT_ERROR, None, None, told, refused)
+    };
+    // The descriptor's walker finds an RDMA Read on an Unreliable VI malformed.
+    [outcome(0, None, None, None, None), dies(), dies()]
+}
+
+pub struct Row {
+    pub name: &'static str,
+    pub operation: Operation,
+    pub bytes: usize,
+    pub flagged: bool,
+    pub fault: Option<u32>,
+    pub target: Target,
+    pub outcomes: [Outcome; 3],
+}
+
+pub fn rows() -> Vec<Row> {
+    use Operation::*;
+    let row = |name, operation, bytes, flagged, fault, target, outcomes| Row {
+        name,
+        operation,
+        bytes,
+        flagged,
+        fault,
+        target,
+        outcomes,
+    };
+    let (format, length) = (VIP_STATUS_FORMAT_ERROR, VIP_STATUS_LENGTH_ERROR);
+    let (protection, refused) = (VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_RDMA_PROT_ERROR);
+    let good = Target::Good;
+    let mut rows = vec![
+        row(
+            "E1",
+            Send,
+            100,
+            false,
+            Some(format),
+            good,
+            own_fault(format),
+        ),
+        row(
+            "E2",
+            Send,
+            100,
+            false,
+            Some(protection),
+            good,
+            own_fault(protection),
+        ),
+        row(
+            "E3",
+            Write,
+            100,
+            false,
+            Some(length),
+            good,
+            own_fault(length),
+        ),
+    ];
+    for bytes in [100, 6000] {
+        let fault = Target::RecvFault(format);
+        let unregistered = Target::RecvFault(protection);
+        rows.extend([
+            row(
+                "E6",
+                Send,
+                bytes,
+                false,
+                None,
+                Target::Nothing,
+                receive_fault(None),
+            ),
+            row(
+                "E7",
+                Send,
+                bytes,
+                false,
+                None,
+                Target::Small,
+                receive_fault(Some(length)),
+            ),
+            row(
+                "E8",
+                Send,
+                bytes,
+                true,
+                None,
+                fault,
+                receive_fault(Some(format)),
+            ),
+            row(
+                "E8",
+                Send,
+                bytes,
+                false,
+                None,
+                unregistered,
+                receive_fault(Some(protection)),
+            ),
+            row(
+                "E11",
+                Write,
+                bytes,
+                true,
+                None,
+                Target::Nothing,
+                receive_fault(None),
+            ),
+            row(
+                "E8 RDMA",
+                Write,
+                bytes,
+                true,
+                None,
+                fault,
+                receive_fault(Some(format)),
+            ),
+        ]);
+        for target in [
+            Target::RegionClosed,
+            Target::RegionShort,
+            Target::RegionUnknown,
+            Target::ViClosed,
+        ] {
+            rows.extend([
+                row("E9", Write, bytes, false, None, target, write_fault(None)),
+                row(
+                    "E10",
+                    Write,
+                    bytes,
+                    true,
+                    None,
+                    target,
+                    write_fault(Some(refused)),
+                ),
+                row("E13", Read, bytes, false, None, target, read_fault()),
+            ]);
+        }
+        let closed = Target::RegionClosedNothing;
+        rows.push(row(
+            "E10 empty",
+            Write,
+            bytes,
+            true,
+            None,
+            closed,
+            write_fault(None),
+        ));
+        let gone = || outcome(0, None, None, Some(LOST), Some(Cause::Async(COMP_PROT)));
+        let dies = [gone(), gone(), gone()];
+        rows.push(row("E16", Send, bytes, false, None, Target::RecvGone, dies));
+    }
+    rows
+}
