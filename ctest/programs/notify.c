@@ -151,6 +151,7 @@ static int again;
 /* Handles a message, posts it again, registers again (NTFY-07). */
 static void repeating(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *descriptor)
 {
+    int ignored;
     int number = atomic_get(&again);
 
     enter(nic);
