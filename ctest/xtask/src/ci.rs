@@ -85,10 +85,6 @@ const STEPS: &[Step] = &[
     step("kill", Program::Xtask, KILL, true),
     step("soak", Program::Xtask, SOAK, true),
     step("loom", Program::Xtask, &["loom"], false),
-    step("fuzz", Program::Xtask, &["fuzz"], false),
-    step("address", Program::Xtask, &["sanitize", "address"], false),
-    step("thread", Program::Xtask, &["sanitize", "thread"], false),
-    step("valgrind", Program::Xtask, &["valgrind"], false),
 ];
 const KILL: &[&str] = &["kill", "--no-build", "--times", "30", "--seed", "1"];
 const SOAK: &[&str] = &["soak", "--no-build", "--seconds", "30", "--seed", "1"];
