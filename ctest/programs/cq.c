@@ -228,25 +228,36 @@ static void resize(void)
 static void overflow(void)
 {
     enum { N = 10, ROOM = 3 };
+    int room, k;
     VIP_DESCRIPTOR *d[N], *found;
     VIP_ERROR_DESCRIPTOR error;
     VIP_VI_HANDLE vi;
     VIP_CQ_HANDLE cq;
     int i, round;
 
-    MUST(VipCreateCQ(node.nic, ROOM, &cq));
-    vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, cq);
     for (i = 0; i < N; i++)
         d[i] = take_descriptor(&node, 1);
 
-    /* exactly full is not too full (COMPAT-17) */
-    for (i = 0; i < ROOM; i++)
-        post_recv(&node, vi, d[i], buffer, 64);
-    MUST(VipDisconnect(vi));
-    for (i = 0; i < ROOM; i++)
-        next_entry(cq, vi, 1, "COMPAT-17");
-    drain(vi);
-    NO_ERROR(&node, 20, "COMPAT-17");
+    /* exactly full is not too full, again and again (COMPAT-17) */
+    for (room = 1; room <= ROOM; room++) {
+        MUST(VipCreateCQ(node.nic, (VIP_ULONG)room, &cq));
+        vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, cq);
+        for (k = 0; k < 5; k++) {
+            for (i = 0; i < room; i++)
+                post_recv(&node, vi, d[i], buffer, 64);
+            MUST(VipDisconnect(vi));
+            for (i = 0; i < room; i++)
+                next_entry(cq, vi, 1, "COMPAT-17");
+            nothing_there(cq, "COMPAT-17");
+            drain(vi);
+        }
+        NO_ERROR(&node, 20, "COMPAT-17");
+        MUST(VipDestroyVi(vi));
+        MUST(VipDestroyCQ(cq));
+    }
+
+    MUST(VipCreateCQ(node.nic, ROOM, &cq));
+    vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, cq);
 
     for (round = 0; round < 2; round++) {
         for (i = 0; i < N; i++)

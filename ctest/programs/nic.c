@@ -79,7 +79,7 @@ static void loopback_figures(const char *device)
 static void spellings(const char *device)
 {
     static const char *const good[] = {"via_lo", "/dev/via_lo", "/etc/via_lo", "loopback:"};
-    static const char *const bad[] = {"VINIC1", "VINIC63", "VINIC64", "VINICX", "via_lo2",
+    static const char *const bad[] = {"VINIC64", "VINICX", "via_lo2",
                                       "/tmp/via_lo", "no_such_plugin:", "no_such_plugin:argument"};
     VIP_NIC_HANDLE nic = NULL;
     VIP_RETURN code, zero;
@@ -95,6 +95,12 @@ static void spellings(const char *device)
     for (i = 0; i < sizeof bad / sizeof bad[0]; i++)
         check_return(__FILE__, __LINE__, "NIC-02", bad[i], (long)VipOpenNic(bad[i], &nic),
                      VIP_INVALID_PARAMETER);
+    for (i = 1; i <= 63; i++) {
+        char vinic[16];
+
+        snprintf(vinic, sizeof vinic, "VINIC%d", (int)i);
+        check_return(__FILE__, __LINE__, "COMPAT-16", vinic, (long)VipOpenNic(vinic, &nic), VIP_INVALID_PARAMETER);
+    }
     code = VipOpenNic("VINIC", &nic);
     if (code == VIP_SUCCESS)
         MUST(VipCloseNic(nic));

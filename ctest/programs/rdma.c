@@ -242,22 +242,24 @@ static void last_bytes_last(struct world *w)
     for (n = 4; n <= limit; n *= 4) {
         rounds = n <= 65536 ? 60 : 15;
         for (round = 1; round <= rounds; round++) {
-            size_t flag = n - 4;
+            size_t flag = round % 2 == 0 && n >= 8 ? n - 8 : n - 4; /* the last 8 or the last 4 bytes */
 
             if (w->side->number == 0) {
                 volatile uint32_t *last = (volatile uint32_t *)(void *)(w->buffer + flag);
+                volatile uint64_t *last8 = (volatile uint64_t *)(void *)(w->buffer + flag);
                 double start = now_ms();
 
                 memset(w->buffer, 0, n);
                 meet(w->side);
-                while (__atomic_load_n(last, __ATOMIC_ACQUIRE) != (uint32_t)round)
+                while (flag == n - 4 ? __atomic_load_n(last, __ATOMIC_ACQUIRE) != (uint32_t)round
+                                     : __atomic_load_n(last8, __ATOMIC_ACQUIRE) != (uint64_t)round)
                     CHECK(now_ms() - start < (double)PATIENCE, "COMPAT-15");
                 CHECK(all_bytes(w->buffer, flag, round), "COMPAT-15");
             } else {
-                uint32_t value = (uint32_t)round;
+                uint64_t value = (uint64_t)round;
 
                 memset(w->buffer, round, n);
-                memcpy(w->buffer + flag, &value, 4);
+                memcpy(w->buffer + flag, &value, n - flag);
                 meet(w->side);
                 start_rdma(w, VIP_CONTROL_OP_RDMAWRITE, 0);
                 add_data(w->d, w->buffer, w->node.handle, n);

@@ -91,6 +91,8 @@ static void teardown(struct world *w)
 
     join_sides(w->side, &w->node, vi, &w->other, "teardown");
     post_recv(&w->node, vi, in, buffer, BYTES);
+    for (i = 1; i < LARGE && w->side->number == 1; i++)
+        post_recv(&w->node, vi, take_descriptor(&w->node, 1), buffer, BYTES);
     meet(w->side);
     if (w->side->number == 0) {
         VIP_DESCRIPTOR *out[LARGE];
@@ -98,14 +100,20 @@ static void teardown(struct world *w)
         stop(w);
         for (i = 0; i < LARGE; i++) {
             out[i] = take_descriptor(&w->node, 1);
-            post_send(&w->node, vi, out[i], buffer, 100);
+            post_send(&w->node, vi, out[i], buffer, BYTES);
         }
         start = now_ms();
         MUST(VipDisconnect(vi));
         CHECK(now_ms() - start < (double)PATIENCE, "spec §3.12: bounded");
         CHECK_EQ(vi_state(vi), VIP_STATE_IDLE, "DISC-01");
         EXPECT_RECV(vi, in, STATUS_FLUSHED_RECEIVE, "DISC-02");
-        drain(vi);
+        for (i = 0; i < LARGE; i++) { /* sent or flushed, and in posting order */
+            VIP_DESCRIPTOR *found = NULL;
+
+            CHECK(VipSendDone(vi, &found) != VIP_NOT_DONE && found == out[i], "DISC-02");
+            if (control(found)->Status != STATUS_SENT)
+                CHECK_STATUS(control(found)->Status, STATUS_FLUSHED_SEND, "DISC-02");
+        }
         MUST(VipDestroyVi(vi));
         memset(buffer, 0, BYTES); /* is ours again */
         go_on(w);

@@ -231,6 +231,7 @@ static void pending(void)
     CHECK_RETURN(VipDestroyVi(vi), VIP_INVALID_STATE, "VI-10");
     CHECK_RETURN(VipSetViAttributes(vi, &a), VIP_INVALID_STATE, "spec §4.3");
     CHECK_RETURN(VipConnectAccept(request, vi), VIP_INVALID_STATE, "CONN-20");
+    CHECK_RETURN(VipConnectRequest(vi, &here.net, &here.net, 100, &b), VIP_INVALID_STATE, "CONN-10");
     post_recv(&node, vi, in, node.memory, 64);
     check_vi(vi, VIP_STATE_CONNECT_PENDING, &a, 1, 0, "POST-08");
     post_send(&node, vi, out, node.memory, 64);

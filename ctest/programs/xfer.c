@@ -16,11 +16,12 @@ struct world {
 
 static void one_message(struct world *w, size_t bytes)
 {
+    const size_t more = bytes < w->largest ? 32 : 0; /* a buffer larger than the message (XFER-06) */
+
     if (w->side->number == 0) {
-        memset(w->buffer, 0xEE, bytes + 1);
+        memset(w->buffer, 0xEE, bytes + more + 1);
         start_descriptor(w->in, VIP_CONTROL_OP_SENDRECV);
-        if (bytes != 0)
-            add_data(w->in, w->buffer, w->node.handle, bytes);
+        add_data(w->in, w->buffer, w->node.handle, bytes + more);
         control(w->in)->Length = 12345; /* means nothing here (XFER-18) */
         control(w->in)->Reserved = 0x87654321; /* is not looked at (DERR-21) */
         control(w->in)->ImmediateData = 0xAAAAAAAA;
@@ -31,7 +32,7 @@ static void one_message(struct world *w, size_t bytes)
         CHECK_EQ(control(w->in)->Length, bytes, "XFER-01 XFER-18");
         CHECK_EQ(control(w->in)->ImmediateData, 0, "XFER-08");
         CHECK(filled(w->buffer, bytes, bytes), "XFER-01");
-        CHECK(w->buffer[bytes] == 0xEE, "XFER-06");
+        CHECK(all_bytes(w->buffer + bytes, more + 1, 0xEE), "XFER-06");
     } else {
         fill(w->buffer, bytes, bytes);
         start_descriptor(w->out, VIP_CONTROL_OP_SENDRECV);
