@@ -1,15 +1,15 @@
 /* Waiting (spec §3.22, §3.28, §8.1, rules R5 to R7): never too early, never for ever. */
-#include "common.h"
+#include "partner.h"
 
 static struct node node;
-static VIP_VI_HANDLE one, two; /* connected with each other */
-static VIP_DESCRIPTOR *in[4], *out;
+static struct partner partner; /* who sends */
+static VIP_VI_HANDLE one;      /* connected with the partner */
+static VIP_DESCRIPTOR *in[4];
 static unsigned char *buffer;
 
 static void send_one(void)
 {
-    post_send(&node, two, out, buffer, 8);
-    EXPECT_SEND(two, out, STATUS_SENT, "set-up");
+    partner_send(&partner, -1);
 }
 
 static void timeouts(void)
@@ -222,23 +222,21 @@ static void interrupted_connections(void)
 }
 
 /* A wait on an attached queue belongs to the CQ (WAIT-07); a CQ wait is woken by a message. */
-static void attached(void)
+static void attached(const char *device)
 {
-    VIP_VI_HANDLE vi, partner = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL), found_vi;
+    VIP_VI_HANDLE vi, found_vi;
     VIP_DESCRIPTOR *found;
     VIP_BOOLEAN recv_queue;
     VIP_CQ_HANDLE cq;
     struct later later;
     pthread_t thread;
-    VIP_VI_HANDLE keep = two;
 
     MUST(VipCreateCQ(node.nic, 4, &cq));
     vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, cq);
-    join_vis(&node, vi, &node, partner);
+    partner_join(&partner, &node, vi, device);
     CHECK_RETURN(VipRecvWait(vi, 1, &found), VIP_INVALID_PARAMETER, "WAIT-07");
     CHECK_RETURN(VipSendWait(vi, 1, &found), VIP_DESCRIPTOR_ERROR, "WAIT-05");
     post_recv(&node, vi, in[3], buffer, 64);
-    two = partner; /* who sends */
     later.ms = 150;
     later.messages = 1;
     thread = start_thread(send_later, &later);
@@ -247,10 +245,8 @@ static void attached(void)
     CHECK_RETURN(VipRecvDone(vi, &found), VIP_SUCCESS, "CQ-04");
     CHECK(found == in[3], "CQ-04");
     join_thread(thread);
-    two = keep;
-    MUST(VipDisconnect(vi));
-    end_vi(partner);
-    MUST(VipDestroyVi(vi));
+    end_vi(vi);
+    partner_leave(&partner);
     MUST(VipDestroyCQ(cq));
     ok("waiting on a completion queue");
 }
@@ -260,23 +256,22 @@ int main(int argc, char **argv)
     struct options options = parse_options(argc, argv);
     int i;
 
+    partner_start(&partner, &options);
     open_node(&node, options.device, 65536);
     for (i = 0; i < 4; i++)
         in[i] = take_descriptor(&node, 1);
-    out = take_descriptor(&node, 1);
     buffer = take(&node, 64);
     one = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
-    two = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
-    join_vis(&node, one, &node, two);
+    partner_join(&partner, &node, one, options.device);
     timeouts();
     infinite();
     two_waiters();
     interrupted();
     interrupted_connections();
-    attached();
-    MUST(VipDisconnect(one));
-    end_vi(two);
     end_vi(one);
+    partner_leave(&partner);
+    attached(options.device);
     close_node(&node);
+    partner_end(&partner);
     return 0;
 }

@@ -15,7 +15,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
     &sides("compat", BOTH, COMPAT).all_ways(),
     &sides("xfer", STRICT, XFER).at(LEVELS).all_ways(),
     &sides("xfer", DEFAULT, XFER).at(LEVELS).two_only(),
-    &alone("waits", STRICT, &[ids("CQ-04 CQ-07 DONE-04 WAIT-01..08")]),
+    &sides("waits", STRICT, &[ids("CQ-04 CQ-07 DONE-04 WAIT-01..08")]),
     &sides("threads", STRICT, &[ids("THR-01 THR-03")]),
     &sides("threads", DEFAULT, &[ids("THR-01 THR-03")]).two_only(),
     &sides("errors", STRICT, ERRORS).at(LEVELS).all_ways(),
@@ -67,7 +67,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
         .all_ways()
         .all_agents(),
     &sides("simple", BOTH, SIMPLE).all_ways().all_agents(),
-    &alone("notify", BOTH, &[ids("NTFY-01..12")]),
+    &sides("notify", BOTH, &[ids("NTFY-01..12")]),
     &alone("cq", BOTH, &[ids("COMPAT-09 COMPAT-17 CQ-01..14 VI-08")]),
     &alone("queue", BOTH, QUEUE),
     &alone("vi", BOTH, VI),
