@@ -77,7 +77,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
     &alone("registration", STRICT, REGISTRATION)
         .env("four-mebibytes", FEW)
         .allow(&["cannot register"]),
-    &alone("ns", STRICT, NS).allow(&["vip_hosts"]),
+    &alone("ns", STRICT, NS).allow(&["vip_hosts", "/tmp/no/such/table"]),
     &alone("dlopen_loop", BOTH, &[ids("COMPAT-11")]),
     &alone("exit_in_handler", BOTH, &[ids("COMPAT-12")]),
     &alone("never_close", BOTH, &[ids("COMPAT-13")]),
