@@ -176,7 +176,8 @@ fn tshark_reads_what_the_parser_reads() {
     let whole = frames.len();
     frames.push(broken);
 
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dissector");
+    let folder = format!("dissector-{}", std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).expect("a folder for the capture");
     let file = folder.join("vipl.pcap");
     std::fs::write(&file, capture(&frames)).expect("the capture");
@@ -215,5 +216,6 @@ fn tshark_reads_what_the_parser_reads() {
         Some("0"),
         "a broken frame is shown as such"
     );
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
     println!("compared: {whole} frames");
 }
