@@ -327,3 +327,46 @@ fn memory_that_goes_before_it_is_sent_again() {
     assert_eq!(world.sides[1].host.failed, Some((Cause::Async(lost), 0)));
     assert_eq!(world.sides[1].host.recvs_done, 1);
 }
+
+/// The local memory of an RDMA Read goes before the answer comes.
+#[test]
+fn memory_that_goes_before_the_answer() {
+    let mut world = world(Level::Delivery);
+    let source = world.sides[1].host.area(5000, 0x77);
+    let buffer = world.sides[0].host.area(5000, UNTOUCHED);
+    let target = post_recv(&mut world, 1, 100);
+    post_recv(&mut world, 1, 100);
+    let local = world.sides[0].host.area(100, 5);
+    let mut read = send(Operation::Read, &buffer);
+    read.remote = (source.at as u64, source.handle);
+    let before = send(Operation::Send, &local);
+    let after = send(Operation::Send, &local);
+    world.sides[0].host.sends.extend([before, read, after]);
+    world.posted(0);
+    world.sides[0].host.areas[buffer.handle as usize - 1].gone = true;
+    world.run(SECOND);
+    let statuses: Vec<_> = world.sides[0]
+        .host
+        .sends
+        .iter()
+        .map(|send| send.status)
+        .collect();
+    let refused = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_READ;
+    assert_eq!(statuses[..2], [Some(VIP_STATUS_OP_SEND), Some(refused)]);
+    assert_eq!(world.sides[0].host.failed, Some((Cause::Told, 0)));
+    assert!(
+        world.sides[0]
+            .host
+            .bytes(&buffer)
+            .iter()
+            .all(|byte| *byte == UNTOUCHED)
+    );
+    assert!(
+        world.sides[1]
+            .host
+            .bytes(&target)
+            .iter()
+            .all(|byte| *byte == 5)
+    );
+    assert!(world.sides[1].host.failed.is_some());
+}
