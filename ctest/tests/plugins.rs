@@ -359,6 +359,27 @@ fn the_example_in_c() {
         .pass();
 }
 
+/// E18: a device that fails for good takes every VI of its NIC with it, and the program is told once.
+#[test]
+fn a_device_that_fails() {
+    for (mode, name) in [
+        (Run::strict as fn(PathBuf) -> Run, "strict"),
+        (Run::compatible, "compatible"),
+    ] {
+        let dir = folder(&format!("failing-{name}"));
+        Program::new(source("badplugins/failing.c"))
+            .shared()
+            .build(&dir.join("libvipl_failing.so"));
+        mode(program("catastrophe"))
+            .env("VIPL_PLUGIN_PATH", &dir)
+            .env("FAILING_WHEN", dir.join("now"))
+            .allow("has failed")
+            .arg("-d")
+            .arg("failing:")
+            .pass();
+    }
+}
+
 /// What the README says compiles, word for word.
 #[test]
 fn the_readme_compiles_the_example() {
