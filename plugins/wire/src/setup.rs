@@ -8,6 +8,8 @@
 mod call;
 mod reader;
 
+use crate::crc::crc32c;
+
 pub use call::{Attributes, Call, DISCRIMINATOR_MAX, Discriminator};
 use reader::{Reader, Writer};
 
@@ -318,16 +320,6 @@ impl Answer {
                 .ok_or(Refused::Value),
         }
     }
-}
-
-/// The CRC32C of a few bytes.
-fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, byte: &u8| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg())
-        })
-    };
-    !bytes.iter().fold(!0, step)
 }
 
 #[cfg(test)]

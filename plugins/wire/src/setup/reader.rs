@@ -1,6 +1,7 @@
 //! Numbers out of bytes and into bytes, big-endian.
 
-use super::{FRAME_MAX, Refused, TRAILER, crc32c};
+use super::{FRAME_MAX, Refused, TRAILER};
+use crate::crc::crc32c;
 
 /// Takes a frame apart from front to back.
 pub(super) struct Reader<'a>(&'a [u8]);
