@@ -213,6 +213,10 @@ impl<F: Clone> Agent<F> {
     /// The interface is down or gone: whoever asks there learns it at once.
     pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
         self.advance(now);
+        // It is told with every frame that cannot be sent, and mostly there is nobody to tell.
+        if self.links.get(&link).is_none_or(|link| link.asking == 0) {
+            return;
+        }
         for key in self.exchanges_on(link) {
             if let Some(State::Asking(call)) = self.state(key) {
                 self.end_call(call, Status::NOT_REACHABLE);

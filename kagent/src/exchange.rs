@@ -111,6 +111,7 @@ impl<F: Clone> Agent<F> {
             return;
         };
         link.exchanges[key.side as usize] += 1;
+        link.asking += usize::from(matches!(state, State::Asking(_)));
         link.leaving += usize::from(matches!(state, State::Leaving { .. }));
         self.exchange_timers.start(due, key);
         let exchange = Exchange {
@@ -147,6 +148,7 @@ impl<F: Clone> Agent<F> {
         self.exchange_timers.stop(gone.due, key);
         if let Some(link) = self.links.get_mut(&key.link) {
             link.exchanges[key.side as usize] -= 1;
+            link.asking -= usize::from(matches!(gone.state, State::Asking(_)));
             link.leaving -= usize::from(matches!(gone.state, State::Leaving { .. }));
         }
         Some(gone.state)

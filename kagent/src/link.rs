@@ -59,7 +59,9 @@ pub(crate) struct Link {
     pub(crate) endpoints: BTreeMap<u16, EndpointId>,
     /// Exchanges that this host began, and that others began.
     pub(crate) exchanges: [usize; 2],
-    /// Those of them that wait for the last word of the other host.
+    /// Those of them in which a call of ours waits for an answer.
+    pub(crate) asking: usize,
+    /// Those that wait for the last word of the other host.
     pub(crate) leaving: usize,
     /// The number given out last: one that has become free is not used again soon.
     last_endpoint: u16,
@@ -131,6 +133,7 @@ impl<F: Clone> Agent<F> {
             address: interface.address,
             endpoints: BTreeMap::new(),
             exchanges: [0; 2],
+            asking: 0,
             leaving: 0,
             last_endpoint: number,
         });

@@ -23,12 +23,17 @@ fn hosts() -> Option<Namespaces> {
 
 /// An agent on a host; its socket is a path, which every namespace sees.
 fn agent(hosts: &Namespaces, host: usize) -> Daemon {
+    agent_with(hosts, host, &[])
+}
+
+fn agent_with(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("agent");
     let child = hosts
         .command(host, env!("CARGO_BIN_EXE_vipkad"))
         .arg("--socket")
         .arg(&socket)
+        .args(options)
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
@@ -211,6 +216,45 @@ fn no_interface_no_ethernet_and_one_agent_for_each() {
     // When the last process with a data socket there has gone, the interface is free.
     drop(client);
     eventually(|| (link(&mut other, INTERFACE).op == Op::LINK_OPENED).then_some(()));
+}
+
+/// What an agent that root has started for all says to somebody of this user and group.
+fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
+    // The identity of a thread, not of the process: the raw calls change no more.
+    let ask = || {
+        // SAFETY: plain system calls; the list is as long as stated.
+        let changed = unsafe {
+            libc::syscall(libc::SYS_setgroups, 1, &raw const group) == 0
+                && libc::syscall(libc::SYS_setresgid, 60_000, 60_000, 60_000) == 0
+                && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+        };
+        assert!(changed, "{}", Errno::last());
+        link(&mut daemon.client(), INTERFACE).status
+    };
+    std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+}
+
+#[test]
+fn with_system_members_of_the_group_get_data_sockets_and_others_do_not() {
+    let Some(hosts) = hosts() else { return };
+    let Ok(Some(group)) = nix::unistd::Group::from_name("daemon") else {
+        return println!("SKIP no group daemon");
+    };
+    let member = group.gid.as_raw();
+    let with = |options: &[&str]| {
+        let daemon = agent_with(&hosts, 0, options);
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(daemon.folder.path(), everybody).unwrap();
+        daemon
+    };
+    let daemon = with(&["--system", "--link-group", "daemon"]);
+    assert_eq!(asked_by(&daemon, 60_001, member), Status::OK);
+    assert_eq!(asked_by(&daemon, 60_001, 60_002), Status::NOT_PERMITTED);
+    assert_eq!(asked_by(&daemon, 0, 60_002), Status::OK);
+    drop(daemon);
+    // A group that does not exist admits nobody.
+    let daemon = with(&["--system", "--link-group", "no-such-group"]);
+    assert_eq!(asked_by(&daemon, 60_001, member), Status::NOT_PERMITTED);
 }
 
 /// A NIC on the link; gives its name and its endpoint.
