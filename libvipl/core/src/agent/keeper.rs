@@ -29,7 +29,9 @@ use crate::process::{self, Process};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// How often an agent that hangs up at once is greeted anew.
-const HELLO_TRIES: usize = 5;
+const HELLO_TRIES: u32 = 6;
+/// How much longer each pause between these tries is than the one before.
+const HELLO_PAUSE: Duration = Duration::from_millis(2);
 /// How long the keeper waits between two tries while something is asked for.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest pause while there are only connections to be handed over.
@@ -75,7 +77,7 @@ impl Agents {
             match &standing.now {
                 Now::Here(agent) if !agent.is_dead() => return Ok(agent.clone()),
                 Now::Absent => {
-                    let agent = introduce(process::get()).map_err(|why| {
+                    let agent = introduce(process::get(), |_| true).map_err(|why| {
                         log::error!(target: "agent", "{why}");
                         Error::Resource
                     })?;
@@ -167,7 +169,7 @@ impl Agents {
                 }
             }
             let tried = Instant::now();
-            let outcome = introduce(process::get()).and_then(|agent| self.hand_over(agent));
+            let outcome = introduce(process::get(), |agent| self.hand_over(agent));
             let mut standing = self.standing.lock();
             match outcome {
                 // Whoever dies from now on finds itself in `now` and becomes the keeper.
@@ -219,24 +221,19 @@ impl Agents {
         }
     }
 
-    /// Makes a new agent know what the last one knew.
-    fn hand_over(&self, agent: Arc<Agent>) -> Result<Arc<Agent>, String> {
-        let gone = || "the next one ended at once".to_owned();
+    /// Makes a new agent know what the last one knew. False: it has gone as well.
+    fn hand_over(&self, agent: &Arc<Agent>) -> bool {
         let nics: Vec<Arc<NicRegistration>> = self.nics.lock().clone();
         for nic in nics {
-            match nic.open_at(&agent) {
+            match nic.open_at(agent) {
                 Ok(()) => {}
-                Err(GONE) => return Err(gone()),
+                Err(GONE) => return false,
                 Err(status) => {
                     log::error!(target: "agent", "the new Kernel Agent refuses a NIC ({status:?})");
                 }
             }
         }
-        if self.connections.hand_over(&agent) {
-            Ok(agent)
-        } else {
-            Err(gone())
-        }
+        self.connections.hand_over(agent)
     }
 
     /// Ends the attempts whose time is over or whose VI has been disconnected.
@@ -251,15 +248,19 @@ impl Agents {
     }
 }
 
-/// Connects to an agent, patiently: one that is about to leave may still take the connection, and then
-/// there soon is another.
-fn introduce(process: &'static Process) -> Result<Arc<Agent>, String> {
-    for _ in 0..HELLO_TRIES {
+/// Connects to an agent and does something with it, patiently: one that is about to leave or dying may
+/// still take the connection, and then there soon is another.
+fn introduce(
+    process: &'static Process,
+    begin: impl Fn(&Arc<Agent>) -> bool,
+) -> Result<Arc<Agent>, String> {
+    for attempt in 0..HELLO_TRIES {
         match Agent::introduce(process) {
-            Ok(agent) => return Ok(agent),
-            Err(Introduction::Dropped) => {}
+            Ok(agent) if begin(&agent) => return Ok(agent),
+            Ok(_) | Err(Introduction::Dropped) => {}
             Err(Introduction::Refused(why)) => return Err(why),
         }
+        std::thread::sleep(HELLO_PAUSE * attempt);
     }
     Err("the Kernel Agent hangs up at once; it may have reached its limits".to_owned())
 }

@@ -19,6 +19,9 @@ use crate::settings::Settings;
 
 /// How long a started agent may take to answer, on a machine that is busy with other things.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// After so long without an answer another one is started: the first may have found the address taken by
+/// an agent that was just dying. One that comes too late leaves by itself.
+const START_AGAIN: Duration = Duration::from_millis(500);
 
 /// Why there is no agent, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -67,11 +70,16 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     }
     let program = find_program(settings)?;
     start(&program, &[])?;
-    let end = Instant::now() + START_TIME_MAX;
+    let mut started = Instant::now();
+    let end = started + START_TIME_MAX;
     while Instant::now() < end {
         if let Ok(found) = try_connect(&own, &name)? {
             log::info!(target: "agent", "started {}", program.display());
             return Ok(found);
+        }
+        if started.elapsed() > START_AGAIN {
+            start(&program, &[])?;
+            started = Instant::now();
         }
         std::thread::sleep(Duration::from_millis(1));
     }
