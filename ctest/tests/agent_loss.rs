@@ -1,6 +1,8 @@
 //! The Kernel Agent is killed, and the next one takes over.
 
-use vipl_ctest::{Run, library_dir, program};
+use std::process::Command;
+
+use vipl_ctest::{Run, library_dir, program, skip};
 
 #[test]
 fn connections_outlive_their_agent() {
@@ -14,4 +16,24 @@ fn connections_outlive_their_agent() {
             .allow("VIP_ERROR_CONN_LOST")
             .pass();
     }
+}
+
+#[test]
+fn another_agent_is_started() {
+    let allowed = |flag: &&&str| {
+        let probe = Command::new("unshare").args([**flag, "true"]).output();
+        probe.is_ok_and(|probe| probe.status.success())
+    };
+    let Some(flag) = ["-n", "-rn"].iter().find(allowed) else {
+        return skip(
+            "this user may not make a network name space, where it would have an agent of its own",
+        );
+    };
+    Run::compatible("/usr/bin/env")
+        .arg("unshare")
+        .arg(flag)
+        .arg(program("agent_auto"))
+        .seconds(200)
+        .allow("the Kernel Agent ended")
+        .pass();
 }
