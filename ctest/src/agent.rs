@@ -13,7 +13,7 @@ use crate::library::library_dir;
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running agent; it ends with the value.
+/// A running agent; it ends with the value, and by itself a minute after the last process if nobody is left to end it.
 pub struct Agent {
     child: Child,
     socket: PathBuf,
@@ -25,7 +25,7 @@ impl Agent {
     pub fn start_in(dir: &Path) -> io::Result<Agent> {
         let socket = dir.join("agent");
         let child = Command::new(library_dir().join("vipkad"))
-            .args(["--idle-ms", "0", "--socket"])
+            .args(["--idle-ms", "60000", "--socket"])
             .arg(&socket)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -145,6 +145,21 @@ mod tests {
         assert_eq!(count(output), expected);
     }
 
+    /// The conformance suite names what failed and what was skipped, and counts the rest.
+    #[test]
+    fn assertions_count_like_tests() {
+        let output = "run loopback::nic_strict_two ... ok (0.1 s)\n\
+            test loopback::E4 ... ignored, needs loss of frames\n\
+            test loopback::NIC-03 ... FAILED\n  not shown by loopback::nic_strict_two\n\
+            test result: FAILED. 285 passed; 1 failed; 1 ignored\n";
+        let expected = Tally {
+            passed: 285,
+            failed: vec!["loopback::NIC-03".into()],
+            skipped: vec!["loopback::E4: needs loss of frames".into()],
+        };
+        assert_eq!(count(output), expected);
+    }
+
     #[test]
     fn what_passes_the_second_time_is_unstable() {
         let output = "test a ... FAILED\ntest b ... FAILED\n\

@@ -51,7 +51,11 @@ pub(crate) fn markdown(
             for run in unable {
                 *reasons.entry(run.lacks().to_string()).or_default() += 1;
             }
-            let _ = writeln!(text, "\nRuns left out on `{}`, because it\n", provider.name);
+            let _ = writeln!(
+                text,
+                "\nRuns left out on `{}`, by what the device would need:\n",
+                provider.name
+            );
             for (what, number) in reasons {
                 let _ = writeln!(text, "- {what}: {number}");
             }
