@@ -6,6 +6,7 @@
  * One process with both ends of every connection, so that the limit meets both. */
 #include "common.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 static struct rlimit before;
@@ -58,6 +59,7 @@ static void transfer(struct pair *p, unsigned long seed, const char *id)
 
 struct attempt {
     struct pair *pair;
+    int ready; /* the thread runs and has its own heap */
     VIP_RETURN accepted;
     address at;
 };
@@ -69,6 +71,8 @@ static void *accept_one(void *argument)
     VIP_VI_ATTRIBUTES attributes;
     address remote;
 
+    free(malloc(100));
+    atomic_set(&attempt->ready, 1);
     MUST(VipConnectWait(attempt->pair->node->nic, &attempt->at.net, PATIENCE, &remote.net, &attributes, &request));
     attempt->accepted = VipConnectAccept(request, attempt->pair->b);
     return NULL;
@@ -83,6 +87,7 @@ static void expect_no_connection(struct pair *p, const char *name, const char *i
     pthread_t thread;
 
     attempt.pair = p;
+    attempt.ready = 0;
     attempt.at = local_point(p->node, (int)getpid(), name);
     thread = start_thread(accept_one, &attempt);
     CHECK_RETURN(VipConnectRequest(p->a, &local.net, &attempt.at.net, PATIENCE, &attributes), VIP_ERROR_RESOURCE, id);
@@ -183,6 +188,19 @@ static rlim_t address_space(void)
     return (rlim_t)pages * 4096;
 }
 
+/* Room for small things: what is freed here stays with the process. */
+static void fill_heap(void)
+{
+    static void *pieces[64];
+    int i;
+
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    for (i = 0; i < 64; i++)
+        CHECK((pieces[i] = malloc(64 << 10)) != NULL, "malloc");
+    for (i = 0; i < 64; i++)
+        free(pieces[i]);
+}
+
 /* No room for the memory of a connection; some for small things. */
 static void space(const char *device)
 {
@@ -202,9 +220,11 @@ static void space(const char *device)
         pthread_t thread;
 
         attempt.pair = &fresh;
+        attempt.ready = 0;
         attempt.at = local_point(&node, (int)getpid(), "space");
         thread = start_thread(accept_one, &attempt);
-        sleep_ms(10); /* its stack counts as well: it should be there before the limit */
+        await(&attempt.ready, 1, "set-up");
+        fill_heap();
         limit(RLIMIT_AS, address_space() + (64 << 10));
         CHECK_RETURN(VipConnectRequest(fresh.a, &local.net, &attempt.at.net, PATIENCE, &attributes),
                      VIP_ERROR_RESOURCE, "limits: space");
