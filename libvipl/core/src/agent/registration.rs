@@ -52,7 +52,20 @@ impl NicRegistration {
         {
             return Ok(());
         }
-        let reply = agent.call(Op::NIC_OPEN, &self.body, &self.fds);
+        let mut reply = agent.call(Op::NIC_OPEN, &self.body, &self.fds);
+        if reply.status == Status::INVALID && self.body.link != 0 {
+            // The agent that gave the data socket has gone, and its endpoint with it. Connections to other
+            // hosts go on, since they need no agent; new ones need a socket that the new agent knows.
+            let body = NicOpen {
+                link: 0,
+                ..self.body
+            };
+            reply = agent.call(Op::NIC_OPEN, &body, &self.fds);
+            log::warn!(
+                target: "agent",
+                "the new Kernel Agent does not know the data socket of a NIC: no new connections to other hosts until it is opened again"
+            );
+        }
         match (reply.status, reply.body::<NicOpened>()) {
             (Status::OK, Some(opened)) => {
                 *place = Some((agent.clone(), opened.nic));
