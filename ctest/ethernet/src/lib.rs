@@ -13,12 +13,15 @@
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Name of each host's interface.
 pub const INTERFACE: &str = "eth0";
 /// What all names of namespaces begin with; the process id follows.
 const PREFIX: &str = "vipl-t-";
 const SWITCH: &str = "switch";
+/// How long the kernel may take to notice a carrier; it takes a second at most when it has the time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Some hosts and what connects them.
 #[derive(Debug)]
@@ -132,7 +135,25 @@ impl Namespaces {
         for host in &self.hosts {
             ip(&["-n", host, "link", "set", INTERFACE, "up"], &[])?;
         }
+        self.settle()
+    }
+
+    /// Waits until frames pass. An interface that is up drops every frame until the kernel has noticed its
+    /// carrier, which it does in a work queue, up to a second later; a port of a switch likewise.
+    fn settle(&self) -> Result<(), String> {
+        for (number, host) in self.hosts.iter().enumerate() {
+            settled(host, INTERFACE, "state UP")?;
+            if let Some(switch) = &self.switch {
+                settled(switch, &port(number), "state forwarding")?;
+            }
+        }
         Ok(())
+    }
+
+    fn must_settle(&self) {
+        if let Err(why) = self.settle() {
+            panic!("{why}");
+        }
     }
 
     /// How many hosts there are.
@@ -174,6 +195,7 @@ impl Namespaces {
             Some(switch) => must(&["-n", switch, "link", "set", &port(host), "master", SWITCH]),
             None => must(&["-n", self.name(1 - host), "link", "set", INTERFACE, "up"]),
         }
+        self.must_settle();
     }
 
     /// Sets the MTU of a host's interface, and of the port of the switch that it is connected to.
@@ -197,6 +219,9 @@ impl Namespaces {
     pub fn set_up(&self, host: usize, up: bool) {
         let state = if up { "up" } else { "down" };
         must(&["-n", self.name(host), "link", "set", INTERFACE, state]);
+        if up {
+            self.must_settle();
+        }
     }
 }
 
@@ -230,6 +255,33 @@ fn ip(first: &[&str], then: &[&str]) -> Result<(), String> {
     } else {
         let said = String::from_utf8_lossy(&stderr);
         Err(format!("{}: {}", line(), said.trim()))
+    }
+}
+
+/// Waits until `ip` says this of an interface, unless it has no carrier or hangs on no switch: then nothing
+/// will come of it.
+fn settled(namespace: &str, interface: &str, wanted: &str) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        let mut command = Command::new("ip");
+        command.args(["-n", namespace, "-d", "-o", "link", "show", interface]);
+        let output = command.output().map_err(|error| format!("ip: {error}"))?;
+        let shown = String::from_utf8_lossy(&output.stdout);
+        let hopeless = !shown.contains("LOWER_UP")
+            || (interface != INTERFACE && !shown.contains(&format!("master {SWITCH}")));
+        if hopeless {
+            return Ok(());
+        }
+        if shown.contains(wanted) {
+            // The kernel says so a moment before it is so, under a lock that this takes too.
+            return ip(&["-n", namespace, "link", "set", interface, "up"], &[]);
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(format!(
+                "{interface} in {namespace}: no {wanted:?} in {shown}"
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
