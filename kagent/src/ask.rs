@@ -202,12 +202,14 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The other host speaks another version.
-    pub(crate) fn not_understood(&mut self, key: ExchangeKey) {
-        if let Some(State::Asking(call)) = self.state(key) {
-            self.end_exchange(key);
-            self.end_call(call, Status::NOT_REACHABLE);
-        }
+    /// The other host speaks another version. False: we did not ask it anything.
+    pub(crate) fn not_understood(&mut self, key: ExchangeKey) -> bool {
+        let Some(State::Asking(call)) = self.state(key) else {
+            return false;
+        };
+        self.end_exchange(key);
+        self.end_call(call, Status::NOT_REACHABLE);
+        true
     }
 
     /// The interface is down or gone: whoever asks there learns it at once.

@@ -287,8 +287,10 @@ impl<F: Clone> Agent<F> {
                 return Err(Refused::Version(version));
             }
             Err(Refused::Foreign(number, lowest, highest)) => {
-                self.not_understood(name(number, Side::Asker));
-                return Err(Refused::Foreign(number, lowest, highest));
+                // Anybody can send that; it means something as an answer to a call only.
+                let meant = self.not_understood(name(number, Side::Asker));
+                let cause = Refused::Foreign(number, lowest, highest);
+                return Err(if meant { cause } else { Refused::Value });
             }
             other => other?,
         };

@@ -514,3 +514,25 @@ fn a_host_that_went_silent_is_not_met() {
     net.hosts[0].expect_connected(1, 11);
     net.end();
 }
+
+#[test]
+fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
+    let (mut net, _, client) = two();
+    net.hosts[1].request(1, 11, &ask(client.0, 0, b"d"));
+    let sent = net.hosts[1].frames.pop_front().unwrap();
+    let mut wrong = sent.bytes.clone();
+    wrong[0] = 9;
+    let mut room = [0; vipl_wire::setup::FRAME_MAX];
+    let length = vipl_wire::setup::foreign(&wrong, &mut room).unwrap();
+    let host = &mut net.hosts[1];
+    for (from, taken) in [(5, false), (0, true), (0, false)] {
+        let read = host
+            .agent
+            .handle_frame(host.now, LINK, mac(from), false, &room[..length]);
+        let foreign = matches!(read, Err(vipl_wire::setup::Refused::Foreign(..)));
+        assert_eq!(foreign, taken, "{read:?}");
+    }
+    host.pump();
+    host.expect_done(1, 11, Status::NOT_REACHABLE);
+    net.end();
+}
