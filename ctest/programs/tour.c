@@ -120,6 +120,7 @@ static void rdma(struct tour *t)
 
     if (t->side->number == 0) {
         memset(t->received, 0xEE, n);
+        memset(&target, 0, sizeof target); /* the padding travels, too */
         target.address = (uint64_t)(uintptr_t)t->received;
         target.handle = t->node.handle;
         tell(t->side, &target, sizeof target);

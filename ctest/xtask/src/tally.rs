@@ -156,6 +156,7 @@ mod tests {
             passed: 285,
             failed: vec!["loopback::NIC-03".into()],
             skipped: vec!["loopback::E4: needs loss of frames".into()],
+            unstable: Vec::new(),
         };
         assert_eq!(count(output), expected);
     }
