@@ -23,6 +23,8 @@ pub struct Interface {
     pub driver: String,
     /// Speed in Mbit/s, when it tells.
     pub speed_mbit: Option<u32>,
+    /// It is switched on.
+    pub up: bool,
 }
 
 impl Interface {
@@ -143,6 +145,7 @@ pub fn find(name: &str) -> Option<Interface> {
         name: name.to_owned(),
         driver: driver(&control, name),
         speed_mbit: speed(&control, name),
+        up: flags & libc::IFF_UP != 0,
     })
 }
 
@@ -187,6 +190,7 @@ mod tests {
             name: "eth0".into(),
             driver: driver.into(),
             speed_mbit,
+            up: true,
         };
         assert!(interface("tulip", Some(1000)).is_tulip_like());
         assert!(interface("8139too", Some(100)).is_tulip_like());

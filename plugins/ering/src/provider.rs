@@ -40,11 +40,11 @@ pub trait Card: 'static {
         Self::serves(&interface).then_some((RANK, interface.name))
     }
 
-    /// Names of the devices that are present.
+    /// Names of the devices that are present and switched on.
     fn devices() -> Vec<String> {
         interface::all()
             .iter()
-            .filter(|interface| Self::serves(interface))
+            .filter(|interface| interface.up && Self::serves(interface))
             .map(|interface| format!("via_{}", interface.name))
             .collect()
     }
