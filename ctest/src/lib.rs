@@ -4,7 +4,7 @@
 //! `target/PROFILE/ctest/`:
 //!
 //! ```text
-//!   lib/   libvipl.so.1, libvipl.so, libvipl_loopback.so, libvipl_sim.so, vipkad   as installed
+//!   lib/   libvipl.so.1, libvipl.so, the plug-ins, vipkad   as they would be installed
 //!   bin/   the programs
 //!   …      what single tests need (plug-in folders, stubs)
 //! ```

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+/// The plug-ins that come with the library.
+const PLUGINS: [&str; 4] = ["loopback", "tulip", "gnic2", "sim"];
+
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -56,8 +59,9 @@ pub fn library_dir() -> &'static Path {
         fs::create_dir_all(&dir).expect("a folder for the library");
         // Copies, so that a build that goes on elsewhere does not change what is tested.
         copy("libvipl.so", &dir, "libvipl.so.1");
-        for plugin in ["libvipl_loopback.so", "libvipl_sim.so"] {
-            copy(plugin, &dir, plugin);
+        for plugin in PLUGINS {
+            let file = format!("libvipl_{plugin}.so");
+            copy(&file, &dir, &file);
         }
         copy("vipkad", &dir, "vipkad");
         let link = dir.join("libvipl.so");
@@ -76,17 +80,9 @@ fn build() {
     let profile = if profile == "debug" { "dev" } else { profile };
     let target = profile_dir().parent().expect("a target folder");
     let status = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            profile,
-            "-p",
-            "vipl",
-            "-p",
-            "vipl-loopback",
-        ])
-        .args(["-p", "vipl-sim", "-p", "kagent"])
+        .args(["build", "--quiet", "--profile", profile, "-p", "vipl"])
+        .args(PLUGINS.map(|plugin| format!("-pvipl-{plugin}")))
+        .args(["-p", "kagent"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", target)
         .status()

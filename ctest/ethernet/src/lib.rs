@@ -11,6 +11,13 @@
 //! It needs root. [`Namespaces::pair`] and [`Namespaces::bridge`] say why there is nothing, for a test that
 //! is then to be skipped. Nothing ever leaves the machine: no namespace has a way out.
 
+mod apart;
+mod relay;
+
+pub use apart::Apart;
+pub use relay::Relay;
+pub use vipl_ering::Weather;
+
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -164,6 +171,11 @@ impl Namespaces {
     /// Name of a host's namespace, for `ip -n`.
     pub fn name(&self, host: usize) -> &str {
         &self.hosts[host]
+    }
+
+    /// Name of the switch's namespace, if there is a switch; its ports are `port0`, `port1` and so on.
+    pub fn switch(&self) -> Option<&str> {
+        self.switch.as_deref()
     }
 
     /// Address of a host's interface.

@@ -50,7 +50,7 @@ impl Default for Weather {
 
 /// One direction of one connection under a weather.
 #[derive(Debug)]
-pub(crate) struct Sky {
+pub struct Sky {
     weather: Weather,
     random: Random,
     /// Due time, number, frame.
@@ -63,7 +63,7 @@ pub(crate) struct Sky {
 
 impl Sky {
     /// `direction` tells the directions of all connections apart.
-    pub(crate) fn new(weather: &Weather, direction: u64) -> Sky {
+    pub fn new(weather: &Weather, direction: u64) -> Sky {
         // Neighbouring seeds and directions must not give neighbouring sequences.
         let mut seeds = Random::new(weather.seed);
         let mixed = seeds.next_u64() ^ direction.wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -78,7 +78,7 @@ impl Sky {
     }
 
     /// A frame is sent. Time in nanoseconds.
-    pub(crate) fn send(&mut self, now: u64, frame: &[u8]) {
+    pub fn send(&mut self, now: u64, frame: &[u8]) {
         let weather = &self.weather;
         // The same number of chances for each frame, whatever becomes of it.
         let lost = self.random.chance(weather.loss);
@@ -110,23 +110,23 @@ impl Sky {
     }
 
     /// Whether more may be sent without being lost for want of room.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.waiting_bytes < WAITING_BYTES_MAX / 2
     }
 
     /// When the next frame arrives.
-    pub(crate) fn next_due(&self) -> Option<u64> {
+    pub fn next_due(&self) -> Option<u64> {
         self.waiting.peek().map(|Reverse((due, _, _))| *due)
     }
 
     /// Bytes of the next frame, if its time has come.
-    pub(crate) fn next_bytes(&self, now: u64) -> Option<usize> {
+    pub fn next_bytes(&self, now: u64) -> Option<usize> {
         let Reverse((due, _, frame)) = self.waiting.peek()?;
         (*due <= now).then_some(frame.len())
     }
 
     /// The next frame, if its time has come.
-    pub(crate) fn arrival(&mut self, now: u64) -> Option<Vec<u8>> {
+    pub fn arrival(&mut self, now: u64) -> Option<Vec<u8>> {
         if self.next_due()? > now {
             return None;
         }

@@ -1,0 +1,104 @@
+//! C tests with one side on each of two hosts. The programs know nothing of it: a small library that is
+//! loaded before everything else (`apart.c`) brings program and child to where they belong.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use vipl_ctest::{Run, library_dir, program, work_dir};
+
+use crate::Namespaces;
+
+/// How long an agent may take to begin.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two hosts with an agent each.
+#[derive(Debug)]
+pub struct Apart {
+    agents: Vec<Child>,
+    sockets: Vec<PathBuf>,
+    names: Vec<String>,
+    /// The sockets' folder, removed at the end.
+    folder: PathBuf,
+}
+
+impl Apart {
+    /// Starts an agent on each of the hosts.
+    ///
+    /// # Panics
+    /// If an agent does not start: that is a failure of the test.
+    pub fn new(hosts: &Namespaces) -> Apart {
+        let folder = std::env::temp_dir().join(hosts.name(0));
+        std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        let mut apart = Apart {
+            agents: Vec::new(),
+            sockets: Vec::new(),
+            names: (0..hosts.hosts())
+                .map(|host| hosts.name(host).to_owned())
+                .collect(),
+            folder,
+        };
+        for host in 0..hosts.hosts() {
+            let socket = apart.folder.join(format!("agent{host}"));
+            let agent = hosts
+                .command(host, library_dir().join("vipkad"))
+                .args(["--idle-ms", "0", "--socket"])
+                .arg(&socket)
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("vipkad");
+            apart.agents.push(agent);
+            apart.sockets.push(socket);
+        }
+        let begun = Instant::now();
+        while !apart.sockets.iter().all(|socket| socket.exists()) {
+            assert!(begun.elapsed() < PATIENCE, "an agent does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        apart
+    }
+
+    /// A C program whose side 0 runs on host 0 and whose side 1 runs on host 1, over a device that exists
+    /// on both.
+    pub fn run(&self, name: &str, device: &str) -> Run {
+        let namespace = |host: usize| format!("/run/netns/{}", self.names[host]);
+        Run::strict(program(name))
+            .env("LD_PRELOAD", preload())
+            .env("APART_HERE", namespace(0))
+            .env("APART_THERE", namespace(1))
+            .env("APART_AGENT", &self.sockets[1])
+            .env("VIPL_AGENT", &self.sockets[0])
+            .env("VIPL_DEVICE_MAP", format!("*={device}"))
+            .seconds(240)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The small library; the first call compiles it.
+fn preload() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/apart.c");
+        // Every test program makes its own: several may run at once.
+        let made = work_dir().join(format!("libapart-{}.so", std::process::id()));
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let status = Command::new(compiler)
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&made, &source])
+            .arg("-ldl")
+            .status()
+            .expect("a C compiler");
+        assert!(status.success(), "apart.c does not compile");
+        made
+    })
+}
