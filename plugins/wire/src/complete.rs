@@ -8,6 +8,10 @@ use crate::env::{Cause, Env, Level, Operation};
 use crate::frame::{Header, Kind};
 use crate::sender::{Stage, opcode};
 
+/// How long the oldest frame may be sent again in vain. A partner that answers all the same is as good as
+/// dead: the network carries its small frames and not ours, as after the MTU of an interface has shrunk.
+const STUCK_NS: u64 = 7_000_000_000;
+
 impl Connection {
     /// E1 to E3: the descriptor of the last operation tells. On the reliable levels the connection ends
     /// when its turn has come.
@@ -55,6 +59,7 @@ impl Connection {
             sender.pace.lost(lost);
         }
         if progress.advanced {
+            sender.stuck_since_ns = NEVER;
             self.reap(env);
         }
     }
@@ -94,7 +99,7 @@ impl Connection {
     }
 
     /// Waits that have been in vain.
-    pub(crate) fn sender_timeout<E: Env>(&mut self, _env: &mut E) {
+    pub(crate) fn sender_timeout<E: Env>(&mut self, env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         if sender.inflight.lost_at_ns <= now_ns {
             let lost = sender.inflight.find_lost(now_ns, &sender.rtt);
@@ -109,6 +114,10 @@ impl Connection {
             }
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
+            sender.stuck_since_ns = sender.stuck_since_ns.min(now_ns);
+            if now_ns - sender.stuck_since_ns > STUCK_NS {
+                self.partner_is_dead(env);
+            }
         }
     }
 

@@ -212,6 +212,8 @@ impl Connection {
         }
         if self.is_open() {
             self.sender_timeout(env);
+        }
+        if self.is_open() {
             self.flush(now_ns, env);
         }
     }
