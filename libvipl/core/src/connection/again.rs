@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use kagent_proto::{Cancel, Op, Request, Status};
 
-use super::Attempt;
+use super::attempt::Attempt;
 use crate::agent::{Agent, NicRegistration};
 use crate::error::Error;
 use crate::process;
