@@ -1,5 +1,6 @@
 //! A bad cable: forwards frames between the two ports of a switch that does not, and does to them what a
-//! weather says. The kernel at hand may lack a module for that, so a thread does it.
+//! weather says. The kernel at hand may lack a module for that, so a thread does it. The weather is that of
+//! data frames; those by which agents set connections up pass untouched, unless the cable is cut.
 //!
 //! ```text
 //!   host 0 ─ eth0 ══ port0 ─ relay ─ port1 ══ eth0 ─ host 1
@@ -22,6 +23,8 @@ use crate::Namespaces;
 const FRAME_MAX: usize = 16 << 10;
 /// Frames of one direction that one look takes.
 const LOOK_FRAMES: usize = 64;
+/// Ethertype of data frames.
+const DATA: [u8; 2] = 0x88B5u16.to_be_bytes();
 /// Longest sleep in milliseconds.
 const SLEEP_MS: i32 = 20;
 
@@ -174,20 +177,30 @@ fn run(shared: &Shared, ports: &[OwnedFd; 2], weather: &Weather) {
                 if got <= 0 {
                     break;
                 }
-                if !shared.cut.load(Ordering::SeqCst) {
-                    sky.send(now, &frame[..got as usize]);
+                let frame = &frame[..got as usize];
+                let data = frame.get(12..14) == Some(&DATA[..]);
+                if shared.cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                if data {
+                    sky.send(now, frame);
+                } else {
+                    forward(shared, &ports[1 - from], frame);
                 }
             }
             while let Some(frame) = sky.arrival(now) {
-                let to = ports[1 - from].as_raw_fd();
-                // A corrupt address or length may make a frame that cannot be sent: then it is lost.
-                // SAFETY: the frame is valid.
-                unsafe { libc::send(to, frame.as_ptr().cast(), frame.len(), 0) };
-                shared.forwarded.fetch_add(1, Ordering::SeqCst);
+                forward(shared, &ports[1 - from], &frame);
             }
         }
         wait(ports, &skies, start.elapsed().as_nanos() as u64);
     }
+}
+
+/// A corrupt address or length may make a frame that cannot be sent: then it is lost.
+fn forward(shared: &Shared, to: &OwnedFd, frame: &[u8]) {
+    // SAFETY: the frame is valid.
+    unsafe { libc::send(to.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+    shared.forwarded.fetch_add(1, Ordering::SeqCst);
 }
 
 /// Sleeps until a frame comes or is due.

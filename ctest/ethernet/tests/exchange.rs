@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces, Relay, Weather};
 
-/// What is run over every card: all levels, RDMA, completion queues, errors, disconnects.
-const PROGRAMS: [&str; 7] = ["tour", "simple", "rdma", "errors", "cq", "waits", "threads"];
+/// What is run over every card: all levels, RDMA, completion queues, errors, disconnects. Programs whose
+/// sides take each other's host address for their own, as `waits` does, cannot be run apart.
+const PROGRAMS: [&str; 6] = ["tour", "simple", "rdma", "errors", "cq", "threads"];
 
 fn skipped(made: Result<Namespaces, String>) -> Option<Namespaces> {
     made.map_err(|why| println!("SKIP network namespaces: {why}"))
