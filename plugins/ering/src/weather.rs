@@ -27,6 +27,9 @@ pub struct Weather {
     pub reorder: f64,
     /// Probability that one of its bits is changed.
     pub corrupt: f64,
+    /// So many bytes at the beginning of a frame are never changed: those of a header that the network
+    /// itself guards.
+    pub spared: usize,
     /// Delay in nanoseconds.
     pub delay_ns: u64,
     /// Bytes per second; 0: no limit.
@@ -42,6 +45,7 @@ impl Default for Weather {
             duplicate: 0.0,
             reorder: 0.0,
             corrupt: 0.0,
+            spared: 0,
             delay_ns: 0,
             rate: 0,
         }
@@ -85,12 +89,14 @@ impl Sky {
         let copies = 1 + usize::from(self.random.chance(weather.duplicate));
         let held = self.random.chance(weather.reorder);
         let corrupt = self.random.chance(weather.corrupt);
-        let bit = self.random.below(8 * frame.len().max(1) as u64);
+        let spared = weather.spared;
+        let open = frame.len().saturating_sub(spared);
+        let bit = 8 * spared as u64 + self.random.below(8 * open.max(1) as u64);
         if lost {
             return;
         }
         let mut frame = frame.to_vec();
-        if corrupt && !frame.is_empty() {
+        if corrupt && open > 0 {
             frame[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         for _ in 0..copies {

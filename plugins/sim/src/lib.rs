@@ -79,6 +79,7 @@ impl Card for Sim {
                 duplicate: chance("dup")?,
                 reorder: chance("reorder")?,
                 corrupt: chance("corrupt")?,
+                spared: 0,
                 delay_ns: u64::from(delay_us) * 1000,
                 rate: value(&pairs, "rate", 0)?,
             },

@@ -182,9 +182,6 @@ impl Frame {
         let kind = header.u8()?;
         let length = usize::from(header.u16()?);
         let exchange = header.u64()?;
-        if version != VERSION && kind != FOREIGN {
-            return Err(Refused::Version(version));
-        }
         let frame = bytes.get(..length).ok_or(Refused::Length)?;
         let (checked, trailer) = frame
             .len()
@@ -194,6 +191,10 @@ impl Frame {
             .ok_or(Refused::Length)?;
         if crc32c(checked).to_be_bytes() != trailer {
             return Err(Refused::Corrupt);
+        }
+        // Not before: a version that the network has changed would end a call that only needs a repetition.
+        if version != VERSION && kind != FOREIGN {
+            return Err(Refused::Version(version));
         }
         let mut body = Reader::new(&checked[HEADER..]);
         if kind == FOREIGN {

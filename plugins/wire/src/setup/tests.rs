@@ -153,6 +153,12 @@ fn random_bodies_are_read_or_refused() {
 fn another_version_is_answered_once_and_its_answer_never() {
     let (_, mut bytes) = frames().next().unwrap();
     bytes[0] = 9;
+    // Changed on the way rather than written so.
+    assert_eq!(Frame::parse(&bytes), Err(Refused::Corrupt));
+    assert_eq!(foreign(&bytes, &mut [0; FRAME_MAX]), None);
+    let end = bytes.len() - TRAILER;
+    let crc = crc32c(&bytes[..end]);
+    bytes[end..].copy_from_slice(&crc.to_be_bytes());
     assert_eq!(Frame::parse(&bytes), Err(Refused::Version(9)));
     let mut room = [0; FRAME_MAX];
     let length = foreign(&bytes, &mut room).expect("an answer");
