@@ -107,8 +107,10 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
     if table.is_some() {
         return Ok(());
     }
-    let default = process::get().settings.text("hosts").to_owned();
-    let may_miss = knows_itself(nic) || (path.is_none() && interface(nic).is_some());
+    let settings = &process::get().settings;
+    let default = settings.text("hosts").to_owned();
+    let other_sources = path.is_none() && interface(nic).is_some() && !settings.strict();
+    let may_miss = knows_itself(nic) || other_sources;
     let path = match path {
         Some(path) => path.to_string_lossy().into_owned(),
         None => default,
