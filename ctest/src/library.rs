@@ -72,15 +72,19 @@ pub fn library_dir() -> &'static Path {
     })
 }
 
+/// The cargo profile of this very build.
+pub fn profile() -> &'static str {
+    let dir = profile_dir().file_name().and_then(|name| name.to_str());
+    match dir.expect("a profile") {
+        "debug" => "dev",
+        profile => profile,
+    }
+}
+
 fn build() {
-    let profile = profile_dir()
-        .file_name()
-        .and_then(|name| name.to_str())
-        .expect("a profile");
-    let profile = if profile == "debug" { "dev" } else { profile };
     let target = profile_dir().parent().expect("a target folder");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--profile", profile, "-p", "vipl"])
+        .args(["build", "--quiet", "--profile", profile(), "-p", "vipl"])
         .args(PLUGINS.map(|plugin| format!("-pvipl-{plugin}")))
         .args(["-p", "kagent"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -3,7 +3,7 @@
  * host. The program knows nothing of it.
  *
  *   APART_HERE    file of the program's namespace
- *   APART_THERE   file of the child's namespace
+ *   APART_THERE   file of the child's namespace; without it the child stays
  *   APART_AGENT   socket of the agent there
  */
 #define _GNU_SOURCE 1
@@ -39,7 +39,7 @@ pid_t fork(void)
 
     *(void **)&next = dlsym(RTLD_NEXT, "fork");
     child = next();
-    if (child != 0 || apart)
+    if (child != 0 || apart || getenv("APART_THERE") == NULL)
         return child;
     apart = 1;
     enter("APART_THERE");

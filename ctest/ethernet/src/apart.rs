@@ -1,4 +1,4 @@
-//! C tests with one side on each of two hosts. The programs know nothing of it: a small library that is
+//! C tests with one side on each of two hosts, or both on the first. The programs know nothing of it: a small library that is
 //! loaded before everything else (`apart.c`) brings program and child to where they belong.
 
 use std::path::{Path, PathBuf};
@@ -62,16 +62,37 @@ impl Apart {
     /// A C program whose side 0 runs on host 0 and whose side 1 runs on host 1, over a device that exists
     /// on both.
     pub fn run(&self, name: &str, device: &str) -> Run {
-        let namespace = |host: usize| format!("/run/netns/{}", self.names[host]);
-        Run::strict(program(name))
-            .env("LD_PRELOAD", preload())
-            .env("APART_HERE", namespace(0))
-            .env("APART_THERE", namespace(1))
-            .env("APART_AGENT", &self.sockets[1])
-            .env("VIPL_AGENT", &self.sockets[0])
+        self.on_two_hosts(Run::strict(program(name)))
             .env("VIPL_DEVICE_MAP", format!("*={device}"))
             .seconds(240)
     }
+
+    /// Brings the program to host 0 and its first child to host 1, each to the agent there.
+    pub fn on_two_hosts(&self, run: Run) -> Run {
+        self.on_first_host(run)
+            .env("APART_THERE", file(&self.names[1]))
+            .env("APART_AGENT", &self.sockets[1])
+    }
+
+    /// Brings the program and all that it starts to host 0 and its agent.
+    pub fn on_first_host(&self, run: Run) -> Run {
+        enter(&self.names[0], run).env("VIPL_AGENT", &self.sockets[0])
+    }
+}
+
+/// Brings a program and all that it starts to host 0; finding an agent there is its own matter.
+pub fn on_first_host(hosts: &Namespaces, run: Run) -> Run {
+    enter(hosts.name(0), run)
+}
+
+fn enter(name: &str, run: Run) -> Run {
+    run.env("LD_PRELOAD", preload())
+        .env("APART_HERE", file(name))
+}
+
+/// The file that stands for a namespace.
+fn file(name: &str) -> String {
+    format!("/run/netns/{name}")
 }
 
 impl Drop for Apart {

@@ -14,7 +14,7 @@
 mod apart;
 mod relay;
 
-pub use apart::Apart;
+pub use apart::{Apart, on_first_host};
 pub use relay::Relay;
 pub use vipl_ering::Weather;
 

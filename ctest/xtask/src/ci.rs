@@ -75,12 +75,7 @@ const STEPS: &[Step] = &[
     step("build", Program::Cargo, BUILD, false),
     step("abi", Program::Xtask, &["abi", "--check"], true),
     step("test", Program::Xtask, &["tests"], true),
-    step(
-        "conformance",
-        Program::Xtask,
-        &["conformance", "--check"],
-        true,
-    ),
+    step("conformance", Program::Xtask, CONFORMANCE, true),
     step("install", Program::Xtask, &["smoke", "--no-build"], true),
     step("kill", Program::Xtask, KILL, true),
     step("soak", Program::Xtask, SOAK, true),
@@ -93,6 +88,7 @@ const STEPS: &[Step] = &[
 /// Steps that race with deadlines from end to end. One that fails is run once more; if it passes then it
 /// is reported as unstable. The steps `test` and `conformance` take their second looks themselves.
 const SECOND_LOOK: &[&str] = &["kill", "soak", "fuzz", "address", "thread", "valgrind"];
+const CONFORMANCE: &[&str] = &["conformance", "--check", "--provider", "loopback,example-c"];
 const KILL: &[&str] = &["kill", "--no-build", "--times", "30", "--seed", "1"];
 const SOAK: &[&str] = &["soak", "--no-build", "--seconds", "30", "--seed", "1"];
 const CLIPPY: &[&str] = &[

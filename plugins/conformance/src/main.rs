@@ -9,6 +9,8 @@
 
 mod assertions;
 mod check;
+mod ground;
+mod page;
 mod plan;
 mod provider;
 mod report;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use plan::RUST_TESTS;
+use plan::{RUST_TESTS, RustTest};
 use provider::{PROVIDERS, Provider};
 
 /// Runs the conformance suite.
@@ -46,11 +48,11 @@ struct Options {
     /// Only check that assertions, plan and programs name the same things
     #[arg(long)]
     ids: bool,
-    /// Compare the results with docs/CONFORMANCE.md
-    #[arg(long, conflicts_with_all = ["write", "provider", "filter"])]
+    /// Compare the results with docs/CONFORMANCE.md, for the plug-ins that were run
+    #[arg(long, conflicts_with_all = ["write", "filter"])]
     check: bool,
-    /// Write the results into docs/CONFORMANCE.md
-    #[arg(long, conflicts_with_all = ["provider", "filter"])]
+    /// Write the results into docs/CONFORMANCE.md, for the plug-ins that were run
+    #[arg(long, conflicts_with = "filter")]
     write: bool,
 }
 
@@ -76,7 +78,10 @@ fn suite(options: &Options) -> Result<bool, String> {
         println!("{number} assertions, {} complaints", complaints.len());
         return Ok(complaints.is_empty());
     }
-    let providers = chosen(&options.provider)?;
+    let mut providers = chosen(&options.provider)?;
+    if !options.list {
+        providers.retain(is_present);
+    }
     let runs = plan::runs(&providers);
     let wanted = |name: &str| {
         options
@@ -108,7 +113,14 @@ fn suite(options: &Options) -> Result<bool, String> {
     if options.filter.is_some() {
         return Ok(filtered(&outcomes));
     }
-    let rust: Vec<_> = RUST_TESTS.iter().map(run::rust_test).collect();
+    let asked = |test: &RustTest| providers.iter().any(|p| p.name == test.provider);
+    let rust: Vec<_> = RUST_TESTS
+        .iter()
+        .map(|test| match asked(test) {
+            true => run::rust_test(test),
+            false => Ok(None),
+        })
+        .collect();
     let rust_failures: Vec<(String, String)> = RUST_TESTS
         .iter()
         .zip(&rust)
@@ -117,8 +129,8 @@ fn suite(options: &Options) -> Result<bool, String> {
         })
         .collect();
     let results = results::judge(&providers, &runs, &outcomes, &rust);
-    let table = report::markdown(&results, &providers, &runs, &outcomes);
-    report::print(&results, &outcomes, &rust_failures, &table);
+    let columns = report::columns(&results, &providers, &runs, &outcomes);
+    report::print(&results, &outcomes, &rust_failures, &page::render(&columns));
     let mut good = complaints.is_empty()
         && rust_failures.is_empty()
         && outcomes.iter().all(|outcome| outcome.failure.is_none())
@@ -127,10 +139,10 @@ fn suite(options: &Options) -> Result<bool, String> {
             .iter()
             .any(|(_, _, v)| matches!(v, results::Verdict::Failed(_)));
     if options.write {
-        report::write(&table)?;
+        page::write(columns.clone())?;
     }
     if options.check {
-        let difference = report::difference(&table)?;
+        let difference = page::differences(&columns)?;
         for line in &difference {
             println!("docs/CONFORMANCE.md: {line}");
         }
@@ -157,6 +169,15 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Provider>, String> {
     }
     let wanted = |p: &&Provider| names.is_empty() || names.iter().any(|name| name == p.name);
     Ok(PROVIDERS.iter().filter(wanted).collect())
+}
+
+/// This machine and this user can run it; otherwise says why not.
+fn is_present(provider: &&'static Provider) -> bool {
+    let absent = provider.absent();
+    if let Some(why) = &absent {
+        println!("test {} ... ignored, {why}", provider.name);
+    }
+    absent.is_none()
 }
 
 /// Prints the runs.

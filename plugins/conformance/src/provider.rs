@@ -1,14 +1,15 @@
 //! The plug-ins that the suite runs on: one entry each.
 //!
 //! A provider says how its device is opened and what it can do. What it cannot do gives skips that name
-//! the missing capability; nothing is left out silently. A plug-in whose two sides have to run in two
-//! network namespaces would add here how the second process is started.
+//! the missing capability; nothing is left out silently. The devices of a network interface are run inside
+//! network namespaces that are made for each run ([`crate::ground`]).
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use vipl_ctest::{Program, source, work_dir};
+use vipl_ethernet_tests::Namespaces;
 
 /// Things that a device may or may not be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(crate) const READ: Abilities = Abilities(16);
 pub(crate) const DISCOVERY: Abilities = Abilities(32);
 /// Opens as VINIC, as the first device of a host does.
 pub(crate) const VINIC: Abilities = Abilities(64);
-/// Loses or spoils frames, so that loss can be shown.
+/// Loses or spoils a frame when it is told to, so that what follows from it can be shown.
 pub(crate) const LOSS: Abilities = Abilities(128);
 /// Fails as a whole.
 pub(crate) const NIC_FAILURE: Abilities = Abilities(256);
@@ -45,7 +46,7 @@ const NAMES: [(Abilities, &str); 10] = [
     (READ, "RDMA Read"),
     (DISCOVERY, "autodiscovery"),
     (VINIC, "the name VINIC"),
-    (LOSS, "loss of frames"),
+    (LOSS, "loss of a chosen frame"),
     (NIC_FAILURE, "failure of the whole NIC"),
     (NO_READ, "a device without RDMA Read"),
 ];
@@ -103,7 +104,14 @@ pub(crate) struct Provider {
     pub(crate) abilities: Abilities,
     /// How it can move data; the first one is the default.
     pub(crate) ways: &'static [Way],
+    /// Needs a network interface: runs go into namespaces, and the two processes also on two hosts.
+    pub(crate) on_interface: bool,
 }
+
+const ONE_WAY: &[Way] = &[Way { name: "", env: &[] }];
+
+/// What the Ethernet device class can do, whatever the card.
+const ETHERNET: Abilities = U.and(RD).and(RR).and(WRITE).and(READ);
 
 /// All of them.
 pub(crate) const PROVIDERS: &[Provider] = &[
@@ -128,13 +136,39 @@ pub(crate) const PROVIDERS: &[Provider] = &[
                 env: &[("VIPL_SINGLE_COPY", "false")],
             },
         ],
+        on_interface: false,
+    },
+    Provider {
+        name: "sim",
+        device: "sim:",
+        source: None,
+        abilities: ETHERNET,
+        ways: ONE_WAY,
+        on_interface: false,
+    },
+    Provider {
+        name: "tulip",
+        device: "tulip:eth0",
+        source: None,
+        abilities: ETHERNET,
+        ways: ONE_WAY,
+        on_interface: true,
+    },
+    Provider {
+        name: "gnic2",
+        device: "gnic2:eth0",
+        source: None,
+        abilities: ETHERNET,
+        ways: ONE_WAY,
+        on_interface: true,
     },
     Provider {
         name: "example-c",
         device: "example:",
         source: Some("../plugins/example-c/example.c"),
         abilities: RD.and(NO_READ),
-        ways: &[Way { name: "", env: &[] }],
+        ways: ONE_WAY,
+        on_interface: false,
     },
 ];
 
@@ -145,6 +179,15 @@ pub(crate) fn plugin_path() -> OsString {
 }
 
 impl Provider {
+    /// Why it cannot be run on this machine by this user.
+    pub(crate) fn absent(&self) -> Option<String> {
+        if !self.on_interface {
+            return None;
+        }
+        let why = Namespaces::pair().err()?;
+        Some(format!("no network namespaces: {why}"))
+    }
+
     /// A device of another plug-in.
     pub(crate) fn other_device(&self) -> &'static str {
         let other = PROVIDERS.iter().find(|other| other.name != self.name);

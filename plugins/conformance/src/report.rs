@@ -1,146 +1,85 @@
-//! What the suite prints, and the part of `docs/CONFORMANCE.md` that it writes.
+//! What the suite prints, and what it has to say about each plug-in for `docs/CONFORMANCE.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::PathBuf;
 
+use crate::page::Column;
 use crate::plan::Planned;
 use crate::provider::Provider;
 use crate::results::{Results, Verdict};
 use crate::rows;
 use crate::run::Outcome;
 
-const BEGIN: &str = "<!-- results: written by `cargo xtask conformance --write` -->";
-const END: &str = "<!-- end of results -->";
-
-/// The generated part: counts by group, and what was skipped.
-pub(crate) fn markdown(
+/// A column for each plug-in that was run.
+pub(crate) fn columns(
     results: &Results,
     providers: &[&'static Provider],
     runs: &[Planned],
     outcomes: &[Outcome],
-) -> String {
-    let mut text = String::from("| group |");
-    for provider in providers {
-        let _ = write!(text, " {}: passed | failed | skipped |", provider.name);
-    }
-    text.push_str("\n| --- |");
-    text.push_str(&" ---: | ---: | ---: |".repeat(providers.len()));
-    text.push('\n');
+) -> Vec<Column> {
+    let column = |provider: &&'static Provider| Column {
+        name: provider.name.to_owned(),
+        groups: groups(results, provider),
+        rows: error_rows(provider, outcomes),
+        notes: notes(results, provider, runs),
+    };
+    providers.iter().map(column).collect()
+}
+
+/// Passed, failed and skipped, by group and in all.
+fn groups(results: &Results, provider: &Provider) -> Vec<(String, String)> {
     let groups = results.groups();
-    for group in groups.iter().map(|group| Some(*group)).chain([None]) {
-        let _ = write!(text, "| {} |", group.unwrap_or("**all**"));
-        for provider in providers {
+    groups
+        .iter()
+        .map(|group| Some(*group))
+        .chain([None])
+        .map(|group| {
             let counts = results.counts(provider.name, group);
-            let _ = write!(
-                text,
-                " {} | {} | {} |",
-                counts.passed, counts.failed, counts.skipped
-            );
-        }
-        text.push('\n');
-    }
-    for provider in providers {
-        let planned = runs.iter().filter(|run| run.provider.name == provider.name);
-        let (able, unable): (Vec<&Planned>, Vec<&Planned>) =
-            planned.partition(|run| run.lacks().is_empty());
-        let _ = writeln!(text, "\n`{}`: {} runs.", provider.name, able.len());
-        if !unable.is_empty() {
-            let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
-            for run in unable {
-                *reasons.entry(run.lacks().to_string()).or_default() += 1;
-            }
-            let _ = writeln!(
-                text,
-                "\nRuns left out on `{}`, by what the device would need:\n",
-                provider.name
-            );
-            for (what, number) in reasons {
-                let _ = writeln!(text, "- {what}: {number}");
-            }
-        }
-        let skips = results.skips(provider.name);
-        if !skips.is_empty() {
-            let _ = writeln!(text, "\nAssertions skipped on `{}`:\n", provider.name);
-            for (why, ids) in skips {
-                let _ = writeln!(text, "- {why}: {}", ids.join(", "));
-            }
-        }
-    }
-    text.push_str(&error_table(providers, outcomes));
-    text
+            let cell = format!("{} / {} / {}", counts.passed, counts.failed, counts.skipped);
+            (group.unwrap_or("**all**").to_owned(), cell)
+        })
+        .collect()
 }
 
 /// On which levels each row of the error table was observed.
-fn error_table(providers: &[&'static Provider], outcomes: &[Outcome]) -> String {
-    let mut text = String::from(
-        "\nRows of the error table (specification §6.4), and the levels on which each was observed:\n\n| row |",
-    );
-    let mut lines: Vec<String> = Vec::new();
-    for provider in providers {
-        let _ = write!(text, " {} |", provider.name);
-        for (number, seen) in rows::judge(provider, outcomes).into_iter().enumerate() {
-            if lines.len() <= number {
-                lines.push(format!("| {} |", seen.id));
-            }
+fn error_rows(provider: &Provider, outcomes: &[Outcome]) -> Vec<(String, String)> {
+    rows::judge(provider, outcomes)
+        .into_iter()
+        .map(|seen| {
             let cell = match seen.verdict {
                 Verdict::Skipped(why) => why,
                 Verdict::Passed => seen.levels.join(", "),
                 Verdict::Failed(_) => "FAILED".to_owned(),
             };
-            let _ = write!(lines[number], " {cell} |");
+            (seen.id.to_owned(), cell)
+        })
+        .collect()
+}
+
+/// The number of runs, and what was left out and why.
+fn notes(results: &Results, provider: &Provider, runs: &[Planned]) -> String {
+    let planned = runs.iter().filter(|run| run.provider.name == provider.name);
+    let (able, unable): (Vec<&Planned>, Vec<&Planned>) =
+        planned.partition(|run| run.lacks().is_empty());
+    let mut text = format!("{} runs.\n", able.len());
+    if !unable.is_empty() {
+        let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+        for run in unable {
+            *reasons.entry(run.lacks().to_string()).or_default() += 1;
+        }
+        text.push_str("\nRuns left out, by what the device would need:\n\n");
+        for (what, number) in reasons {
+            let _ = writeln!(text, "- {what}: {number}");
         }
     }
-    let _ = write!(
-        text,
-        "\n| --- |{}\n{}\n",
-        " --- |".repeat(providers.len()),
-        lines.join("\n")
-    );
+    let skips = results.skips(provider.name);
+    if !skips.is_empty() {
+        text.push_str("\nAssertions skipped:\n\n");
+        for (why, ids) in skips {
+            let _ = writeln!(text, "- {why}: {}", ids.join(", "));
+        }
+    }
     text
-}
-
-/// The page.
-fn page() -> PathBuf {
-    vipl_ctest::source("../docs/CONFORMANCE.md")
-}
-
-/// Puts the generated part into the page.
-pub(crate) fn write(generated: &str) -> Result<(), String> {
-    let (before, _, after) = parts()?;
-    let text = format!("{before}{BEGIN}\n\n{generated}\n{END}{after}");
-    fs::write(page(), text).map_err(|error| format!("docs/CONFORMANCE.md: {error}"))
-}
-
-/// What differs between the page and the generated part.
-pub(crate) fn difference(generated: &str) -> Result<Vec<String>, String> {
-    let (_, written, _) = parts()?;
-    let written: Vec<&str> = written.trim().lines().collect();
-    let generated: Vec<&str> = generated.trim().lines().collect();
-    let mut lines = Vec::new();
-    lines.extend(
-        written
-            .iter()
-            .filter(|l| !generated.contains(l))
-            .map(|l| format!("- {l}")),
-    );
-    lines.extend(
-        generated
-            .iter()
-            .filter(|l| !written.contains(l))
-            .map(|l| format!("+ {l}")),
-    );
-    Ok(lines)
-}
-
-/// What stands before, between and behind the markers.
-fn parts() -> Result<(String, String, String), String> {
-    let text = fs::read_to_string(page()).map_err(|e| format!("docs/CONFORMANCE.md: {e}"))?;
-    let missing = || "docs/CONFORMANCE.md has no place for the results".to_owned();
-    let (before, rest) = text.split_once(BEGIN).ok_or_else(missing)?;
-    let (written, after) = rest.split_once(END).ok_or_else(missing)?;
-    Ok((before.to_owned(), written.to_owned(), after.to_owned()))
 }
 
 /// Prints what the runs came to: unstable ones, failures, counts. The last lines have the form that

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Agent as OwnAgent, Run, library_dir, program};
+use vipl_ctest::{Run, library_dir, profile, program};
 
 use crate::assertions::ids_in;
-use crate::plan::{Agent, Form, Mode, Planned, RustTest};
+use crate::ground::Ground;
+use crate::plan::{Form, Mode, Planned, RustTest};
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
 const WATCHDOG_SECONDS: u64 = 240;
@@ -44,21 +44,11 @@ fn attempt(run: &Planned, plugins: &OsStr) -> (Outcome, Option<String>) {
         unstable: None,
         time: Duration::ZERO,
     };
-    // What a run has for itself: its agent's socket, and a table of hosts with nothing in it.
-    let own = tempfile::tempdir().and_then(|dir| {
-        std::fs::write(dir.path().join("hosts"), "")?;
-        let agent = match run.agent {
-            Agent::Running => Some(OwnAgent::start_in(dir.path())?),
-            Agent::Auto => None,
-        };
-        Ok((agent, dir))
-    });
-    let (agent, dir) = match own {
-        Ok(own) => own,
-        Err(error) => return (outcome, Some(format!("vipkad: {error}"))),
+    let ground = match Ground::new(run) {
+        Ok(ground) => ground,
+        Err(error) => return (outcome, Some(error)),
     };
-    let socket = agent.as_ref().map(OwnAgent::socket);
-    let finished = command(run, plugins, dir.path(), socket).start().finish();
+    let finished = ground.place(run, command(run, plugins, &ground)).finish();
     outcome.time = begun.elapsed();
     for line in finished.stdout.lines() {
         if let Some(list) = line.strip_prefix("shown:") {
@@ -83,7 +73,7 @@ fn attempt(run: &Planned, plugins: &OsStr) -> (Outcome, Option<String>) {
 }
 
 /// The command of a run.
-fn command(run: &Planned, plugins: &OsStr, dir: &Path, socket: Option<&Path>) -> Run {
+fn command(run: &Planned, plugins: &OsStr, ground: &Ground) -> Run {
     let file = program(run.entry.program);
     let mut command = match run.mode {
         Mode::Strict => Run::strict(file),
@@ -93,12 +83,9 @@ fn command(run: &Planned, plugins: &OsStr, dir: &Path, socket: Option<&Path>) ->
         .seconds(WATCHDOG_SECONDS)
         .arg("-d")
         .arg(run.provider.device);
-    if let Some(socket) = socket {
-        command = command.env("VIPL_AGENT", socket);
-    }
     command = command
         .env("VIPL_PLUGIN_PATH", plugins)
-        .env("VIPL_HOSTS", dir.join("hosts"))
+        .env("VIPL_HOSTS", ground.table())
         .env("CTEST_OTHER_DEVICE", run.provider.other_device())
         .env("CTEST_LACKS", run.provider.lacks());
     for (name, value) in run.provider.ways[run.way].env.iter().chain(run.entry.env) {
@@ -196,14 +183,13 @@ pub(crate) fn rust_test(test: &RustTest) -> Result<Option<String>, String> {
     cargo.args([
         "test",
         "--quiet",
+        "--profile",
+        profile(),
         "--package",
         "vipl-ctest",
         "--test",
         test.file,
     ]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
     cargo.args(["--", "--exact", "--show-output", test.name]);
     let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

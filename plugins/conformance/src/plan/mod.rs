@@ -27,6 +27,18 @@ pub(crate) enum Form {
     Two,
     /// As two VIs of one process.
     One,
+    /// As two processes on two hosts, where the device has a network.
+    Apart,
+}
+
+impl Form {
+    const fn name(self) -> &'static str {
+        match self {
+            Form::Two => "two",
+            Form::One => "one",
+            Form::Apart => "apart",
+        }
+    }
 }
 
 /// A reliability level.
@@ -215,7 +227,10 @@ impl Entry {
 
     /// The runs of this entry on a provider.
     fn runs(&'static self, provider: &'static Provider) -> Vec<Planned> {
-        let forms: Vec<Option<Form>> = some_or_none(self.forms);
+        let mut forms: Vec<Option<Form>> = some_or_none(self.forms);
+        if provider.on_interface && self.forms.contains(&Form::Two) {
+            forms.push(Some(Form::Apart));
+        }
         let levels: Vec<Option<Level>> = some_or_none(self.levels);
         let ways = if self.all_ways {
             provider.ways.len()
@@ -228,8 +243,9 @@ impl Entry {
                 for &level in &levels {
                     for way in 0..ways {
                         for &agent in self.agents {
-                            // The agent has nothing to do with how data moves.
-                            if agent == Agent::Auto && way > 0 {
+                            // The agent has nothing to do with how data moves, and two hosts take two.
+                            let elsewhere = way > 0 || form == Some(Form::Apart);
+                            if agent == Agent::Auto && elsewhere {
                                 continue;
                             }
                             runs.push(Planned {
@@ -311,7 +327,7 @@ impl fmt::Display for Planned {
             Mode::Default => "_default",
         })?;
         if let Some(form) = self.form {
-            f.write_str(if form == Form::Two { "_two" } else { "_one" })?;
+            write!(f, "_{}", form.name())?;
         }
         if let Some(level) = self.level {
             write!(f, "_{}", level.name())?;

@@ -51,12 +51,13 @@ pub(crate) const ENTRIES: &[&Entry] = &[
         .at(LEVELS)
         .needs(WRITE)
         .two_only(),
-    &alone(
+    &sides(
         "stopped",
         STRICT,
         &[ids("DISC-01..02 DISC-05 POST-11 WAIT-05")],
     )
     .at(LEVELS)
+    .two_only()
     .all_ways(),
     &sides("memory", STRICT, &[ids("DERR-07 MEM-04 MEM-16 MEM-18..23")])
         .needs(U)
