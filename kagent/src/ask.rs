@@ -26,10 +26,28 @@ pub(crate) enum Ask {
     Request {
         /// In milliseconds.
         grace_ms: u64,
+        /// Who says what became of it when its time is over.
+        last_word: LastWord,
     },
     /// A peer.
     Peer,
 }
+
+/// Who decides how a call ends whose time is over. If its grace is over at the same moment, the other host
+/// alone knows whether a server had it (TIMEOUT) or nobody waited there (NO_MATCH).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastWord {
+    /// This host.
+    Ours,
+    /// The other one, if it says that it has the call.
+    TheirsOnceHeld,
+    /// The other one; it has the call.
+    Theirs,
+}
+
+/// How long to wait for the last word of the other host. It sends it when the call's time is over there, so
+/// this passes only if the frame is lost or the host has gone.
+const LAST_WORD: u64 = 1000 * NS_PER_MS;
 
 /// The form that attributes have in frames.
 pub(crate) fn to_wire(attributes: &Attributes) -> setup::Attributes {
@@ -142,7 +160,7 @@ impl<F: Clone> Agent<F> {
         };
         let body = match *ask {
             Ask::Peer => Body::Peer(question),
-            Ask::Request { grace_ms } => {
+            Ask::Request { grace_ms, .. } => {
                 question.grace_ms = u32::try_from(grace_ms).unwrap_or(u32::MAX);
                 Body::Request(question)
             }
@@ -153,7 +171,10 @@ impl<F: Clone> Agent<F> {
     /// ANSWER.
     pub(crate) fn answered(&mut self, key: ExchangeKey, answer: Answer) {
         match (self.state(key), answer) {
-            (Some(State::Asking(_)), Answer::Held) => self.slow_down(key),
+            (Some(State::Asking(call)), Answer::Held) => {
+                self.slow_down(key);
+                self.note_held(call);
+            }
             (Some(State::Asking(call)), Answer::Refused(refusal)) => {
                 self.end_exchange(key);
                 self.end_call(call, status(refusal));
@@ -167,6 +188,27 @@ impl<F: Clone> Agent<F> {
             }
             _ => {}
         }
+    }
+
+    fn note_held(&mut self, call: CallKey) {
+        if let Some(call) = self.calls.get_mut(&call)
+            && let CallKind::Asking(_, _, Ask::Request { last_word, .. }) = &mut call.kind
+            && *last_word == LastWord::TheirsOnceHeld
+        {
+            *last_word = LastWord::Theirs;
+        }
+    }
+
+    /// The call's time is over, and the other host has the last word. The timer runs no more.
+    pub(crate) fn await_last_word(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get_mut(&key) else {
+            return;
+        };
+        if let CallKind::Asking(_, _, Ask::Request { last_word, .. }) = &mut call.kind {
+            *last_word = LastWord::Ours;
+        }
+        call.deadline = self.now.checked_add(LAST_WORD);
+        self.timers.start(call.deadline, key);
     }
 
     /// The other side is ready; ours shall be.

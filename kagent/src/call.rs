@@ -16,7 +16,7 @@
 use kagent_proto::{Attributes, Status};
 
 use crate::agent::{Agent, Caller};
-use crate::ask::Ask;
+use crate::ask::{Ask, LastWord};
 use crate::connection::ConnectionId;
 use crate::exchange::ExchangeKey;
 use crate::guest::Guest;
@@ -187,6 +187,14 @@ impl<F: Clone> Agent<F> {
                 self.nobody_there(&seeker.remote)
             }
             CallKind::Guest(_, RequestState::Looking { .. }) => Status::NO_MATCH,
+            CallKind::Asking(
+                _,
+                _,
+                Ask::Request {
+                    last_word: LastWord::Theirs,
+                    ..
+                },
+            ) => return self.await_last_word(key),
             CallKind::Search(_) => return self.search_on(key),
             _ => Status::TIMEOUT,
         };

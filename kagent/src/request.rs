@@ -16,7 +16,7 @@
 use kagent_proto::{Request, Status};
 
 use crate::agent::{Agent, Caller};
-use crate::ask::Ask;
+use crate::ask::{Ask, LastWord};
 use crate::call::{CallKind, Owner, RequestState, Seeker};
 use crate::nic::Spot;
 use crate::place::Place;
@@ -29,7 +29,14 @@ impl<F: Clone> Agent<F> {
         self.admit_call(caller)?;
         if let Some((link, host)) = self.far(body.nic, &seeker) {
             let grace_ms = body.grace_ms.min(body.timeout_ms);
-            let ask = Ask::Request { grace_ms };
+            let last_word = match grace_ms == body.timeout_ms {
+                true => LastWord::TheirsOnceHeld,
+                false => LastWord::Ours,
+            };
+            let ask = Ask::Request {
+                grace_ms,
+                last_word,
+            };
             return self.ask(caller, body, seeker, (link, host), ask);
         }
         let place = Place::Near(seeker.remote);

@@ -483,6 +483,37 @@ fn everybody_on_the_link_is_found() {
     net.end();
 }
 
+/// When the grace and the call are over at the same moment, the other host says which of the two it was.
+#[test]
+fn a_call_as_short_as_its_grace() {
+    let (mut net, server, client) = two();
+    let short = |name| Request {
+        grace_ms: 2000,
+        timeout_ms: 300,
+        ..ask(client.0, 0, name)
+    };
+    net.hosts[1].request(1, 11, &short(b"nobody"));
+    net.run_ms(299);
+    net.hosts[1].quiet();
+    net.run_ms(3);
+    net.hosts[1].expect_done(1, 11, Status::NO_MATCH);
+    // A server that has it and does nothing.
+    net.hosts[0].wait(1, server.0, 10, b"slow", FOREVER);
+    net.hosts[1].request(1, 12, &short(b"slow"));
+    net.run_ms(1);
+    net.hosts[0].expect_incoming(1, 10);
+    net.run_ms(303);
+    net.hosts[1].expect_done(1, 12, Status::TIMEOUT);
+    // A host that goes silent after it has taken the call.
+    net.hosts[1].request(1, 13, &short(b"nobody"));
+    net.run_ms(100);
+    net.cut[0] = true;
+    net.run_ms(1199);
+    net.hosts[1].quiet();
+    net.run_ms(3);
+    net.hosts[1].expect_done(1, 13, Status::TIMEOUT);
+}
+
 #[test]
 fn a_host_that_went_silent_is_not_met() {
     let (mut net, a, b) = two();
