@@ -50,16 +50,17 @@ struct traffic {
     VIP_VI_HANDLE vi;
     VIP_DESCRIPTOR *in[2 * TOKENS], *out[2 * TOKENS], *idle[2 * TOKENS];
     unsigned char *received[2 * TOKENS], *sent;
-    int idles;
+    int idles, unreliable;
     long completions;
 };
 
-static void traffic_open(struct traffic *t, struct node *node)
+static void traffic_open(struct traffic *t, struct node *node, int level)
 {
     int i;
 
     memset(t, 0, sizeof *t);
     t->node = node;
+    t->unreliable = level == VIP_SERVICE_UNRELIABLE;
     t->sent = take(node, BYTES);
     fill(t->sent, BYTES, 0);
     for (i = 0; i < 2 * TOKENS; i++) {
@@ -83,11 +84,19 @@ static void traffic_ready(struct traffic *t, VIP_VI_HANDLE vi)
     t->idles = 2 * TOKENS;
 }
 
-/* The first descriptor that failed was flushed: the loss of the partner is nobody's fault. */
-static int traffic_over(VIP_DESCRIPTOR *found)
+/* The first descriptor that failed was flushed: the loss of the partner is nobody's fault. But a receive of
+ * Unreliable that the end of the partner caught in the middle of a message says so (spec §6.2). */
+static int traffic_over(const struct traffic *t, VIP_DESCRIPTOR *found)
 {
-    if (found != NULL)
-        CHECK_STATUS(control(found)->Status & VIP_STATUS_ERROR_MASK, VIP_STATUS_DESC_FLUSHED_ERROR, "DISC-11");
+    const VIP_UINT32 cut = VIP_STATUS_OP_RECEIVE | VIP_STATUS_PARTIAL_ERROR;
+    VIP_UINT32 status;
+
+    if (found == NULL)
+        return 0;
+    status = control(found)->Status & (VIP_STATUS_ERROR_MASK | VIP_STATUS_OP_MASK);
+    if (t->unreliable && status == cut)
+        return 0;
+    CHECK_STATUS(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_DESC_FLUSHED_ERROR, "DISC-11");
     return 0;
 }
 
@@ -102,7 +111,7 @@ static int traffic_send(struct traffic *t)
         if (code == VIP_SUCCESS)
             t->idle[t->idles++] = found;
         else if (code != VIP_NOT_DONE)
-            return traffic_over(found);
+            return traffic_over(t, found);
     }
     post_send(t->node, t->vi, t->idle[--t->idles], t->sent, t->completions % 3 ? 64 : BYTES);
     return 1;
@@ -122,7 +131,7 @@ static void traffic_run(struct traffic *t)
         code = VipRecvWait(t->vi, PATIENCE, &found);
         CHECK(code != VIP_TIMEOUT, "kill: no standstill");
         if (code != VIP_SUCCESS) {
-            traffic_over(found);
+            traffic_over(t, found);
             return;
         }
         t->completions++;
@@ -144,7 +153,7 @@ static void victim(struct party *p)
     VIP_VI_HANDLE vi;
 
     open_node(&p->node, p->device, 4 << 20);
-    traffic_open(&traffic, &p->node);
+    traffic_open(&traffic, &p->node, p->level);
     vi = make_vi(&p->node, p->level, NULL, NULL);
     traffic_ready(&traffic, vi);
     if (p->round % 2 == 0)
@@ -238,7 +247,7 @@ static void survivor(struct party *p)
     ask(s.vi, at(&s.node, p->run, "survivor", 0), at(&s.node, p->run, "steady", 0));
     thread = start_thread(steady_thread, &s);
     open_node(&p->node, p->device, 4 << 20);
-    traffic_open(&traffic, &p->node);
+    traffic_open(&traffic, &p->node, p->level);
     for (round = 0; round < ROUNDS; round++) {
         VIP_VI_HANDLE vi = make_vi(&p->node, p->level, NULL, NULL);
         double start;

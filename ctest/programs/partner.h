@@ -19,7 +19,8 @@ struct partner {
 
 struct request {
     char what; /* j: join, s: send, l: leave, e: end */
-    int number, immediate;
+    int immediate;
+    address where; /* to join */
 };
 
 static inline address partner_point(struct partner *p, const struct node *node, int number)
@@ -72,7 +73,7 @@ static inline void partner_process(struct partner *p, int link, const char *devi
         CHECK_EQ(recv(link, &request, sizeof request, MSG_WAITALL), sizeof request, "a request to the partner");
         if (request.what == 'j') {
             partner_vi(p);
-            ask(p->vi, local_point(&p->node, p->run, "client"), partner_point(p, &p->node, request.number));
+            ask(p->vi, local_point(&p->node, p->run, "client"), request.where);
         } else if (request.what == 's') {
             partner_sends(p, request.immediate);
         } else if (request.what == 'l') {
@@ -105,14 +106,15 @@ static inline void partner_start(struct partner *p, const struct options *option
     p->link = ends[0];
 }
 
-static inline void partner_request(struct partner *p, char what, int number, int immediate)
+static inline void partner_request(struct partner *p, char what, const address *where, int immediate)
 {
     struct request request;
 
     memset(&request, 0, sizeof request);
     request.what = what;
-    request.number = number;
     request.immediate = immediate;
+    if (where != NULL)
+        request.where = *where;
     CHECK_EQ(send(p->link, &request, sizeof request, MSG_NOSIGNAL), sizeof request, "a request to the partner");
 }
 
@@ -127,6 +129,7 @@ static inline void partner_answer(struct partner *p)
 static inline void partner_join(struct partner *p, struct node *node, VIP_VI_HANDLE vi, const char *device)
 {
     int number = p->joined++;
+    address where = partner_point(p, node, number);
 
     if (p->link < 0) {
         if (number == 0)
@@ -134,8 +137,8 @@ static inline void partner_join(struct partner *p, struct node *node, VIP_VI_HAN
         partner_vi(p);
         join_vis(node, vi, &p->node, p->vi);
     } else {
-        partner_request(p, 'j', number, 0);
-        serve(node, vi, partner_point(p, node, number));
+        partner_request(p, 'j', &where, 0);
+        serve(node, vi, where);
         partner_answer(p);
     }
 }
@@ -146,7 +149,7 @@ static inline void partner_send(struct partner *p, int immediate)
     if (p->link < 0) {
         partner_sends(p, immediate);
     } else {
-        partner_request(p, 's', 0, immediate);
+        partner_request(p, 's', NULL, immediate);
         partner_answer(p);
     }
 }
@@ -157,7 +160,7 @@ static inline void partner_leave(struct partner *p)
     if (p->link < 0) {
         partner_leaves(p);
     } else {
-        partner_request(p, 'l', 0, 0);
+        partner_request(p, 'l', NULL, 0);
         partner_answer(p);
     }
 }
@@ -167,7 +170,7 @@ static inline void partner_end(struct partner *p)
     if (p->link < 0) {
         close_node(&p->node);
     } else {
-        partner_request(p, 'e', 0, 0);
+        partner_request(p, 'e', NULL, 0);
         partner_answer(p);
         reap(p->pid);
         close(p->link);
