@@ -35,10 +35,12 @@ pub(crate) const LOSS: Abilities = Abilities(128);
 pub(crate) const NIC_FAILURE: Abilities = Abilities(256);
 /// Has no RDMA Read, and says so.
 pub(crate) const NO_READ: Abilities = Abilities(512);
+/// Takes whatever is sent on Unreliable, however fast. Memory of one host does; a network does not.
+pub(crate) const NO_OVERRUN: Abilities = Abilities(1024);
 /// Nothing in particular.
 pub(crate) const NONE: Abilities = Abilities(0);
 
-const NAMES: [(Abilities, &str); 10] = [
+const NAMES: [(Abilities, &str); 11] = [
     (U, "Unreliable"),
     (RD, "Reliable Delivery"),
     (RR, "Reliable Reception"),
@@ -49,6 +51,7 @@ const NAMES: [(Abilities, &str); 10] = [
     (LOSS, "loss of a chosen frame"),
     (NIC_FAILURE, "failure of the whole NIC"),
     (NO_READ, "a device without RDMA Read"),
+    (NO_OVERRUN, "a network that is never overrun"),
 ];
 
 impl Abilities {
@@ -111,7 +114,7 @@ pub(crate) struct Provider {
 const ONE_WAY: &[Way] = &[Way { name: "", env: &[] }];
 
 /// What the Ethernet device class can do, whatever the card.
-const ETHERNET: Abilities = U.and(RD).and(RR).and(WRITE).and(READ);
+const ETHERNET: Abilities = U.and(RD).and(RR).and(WRITE).and(READ).and(DISCOVERY);
 
 /// All of them.
 pub(crate) const PROVIDERS: &[Provider] = &[

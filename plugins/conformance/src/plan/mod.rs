@@ -8,7 +8,7 @@ mod table;
 use std::fmt;
 
 use crate::assertions::expand;
-use crate::provider::{Abilities, NONE, Provider, RD, RR, U};
+use crate::provider::{Abilities, NO_OVERRUN, NONE, Provider, RD, RR, U};
 pub(crate) use table::{ELSEWHERE, ENTRIES, RUST_TESTS};
 
 /// Strict mode, or the default one.
@@ -139,6 +139,8 @@ pub(crate) struct Entry {
     levels: &'static [Level],
     agents: &'static [Agent],
     all_ways: bool,
+    /// Sends without a pause, so that on Unreliable a network loses some of it.
+    floods: bool,
     needs: Abilities,
     /// Log lines with these texts are expected.
     pub(crate) allow: &'static [&'static str],
@@ -164,6 +166,7 @@ const fn alone(program: &'static str, modes: &'static [Mode], shows: &'static [S
         levels: &[],
         agents: &[Agent::Running],
         all_ways: false,
+        floods: false,
         needs: RD,
         allow: &[],
         shows,
@@ -196,6 +199,11 @@ impl Entry {
 
     const fn all_ways(mut self) -> Entry {
         self.all_ways = true;
+        self
+    }
+
+    const fn floods(mut self) -> Entry {
+        self.floods = true;
         self
     }
 
@@ -296,7 +304,12 @@ impl Planned {
     /// What the run needs and the provider has not.
     pub(crate) fn lacks(&self) -> Abilities {
         let level = self.level.map_or(NONE, Level::ability);
-        self.provider.abilities.lacking(self.entry.needs.and(level))
+        let lacks = self.provider.abilities.lacking(self.entry.needs.and(level));
+        let on_a_network = self.form == Some(Form::Apart) && self.level == Some(Level::U);
+        match self.entry.floods && on_a_network {
+            true => lacks.and(NO_OVERRUN),
+            false => lacks,
+        }
     }
 
     /// The assertions that this run has to show, and of each what it needs that the provider has not.
