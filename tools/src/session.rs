@@ -50,14 +50,20 @@ const CONNECT_MS: u64 = 10_000;
 pub const PARTNER_OPTION: &str = "--partner";
 
 impl Session {
-    /// Starts this very program as partner, pins both processes, and opens the device in both.
+    /// Starts this very program as partner, pins both processes, and opens the device in both. With a
+    /// network namespace the partner runs in that, as on another host, with an agent of its own.
     ///
     /// # Errors
     /// The partner cannot be started, or a device cannot be opened.
-    pub fn with_partner(vipl: &'static Vipl, device: &str, cpus: Pair) -> Result<Self> {
+    pub fn with_partner(
+        vipl: &'static Vipl,
+        device: &str,
+        cpus: Pair,
+        network: Option<&str>,
+    ) -> Result<Self> {
         let file = sys::anonymous_file(ARENA_BYTES)?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("socketpair", e))?;
-        let child = start_partner(&theirs, &file)?;
+        let child = start_partner(&theirs, &file, network)?;
         drop(theirs);
         // First this process, so that an agent that has to be started is started once.
         let nic = Nic::open(vipl, device)?;
@@ -379,17 +385,24 @@ impl Rendezvous<'_> {
 
 const NO_MATCH: i32 = vipl_abi::VIP_RETURN::VIP_NO_MATCH as i32;
 
-fn start_partner(socket: &UnixStream, file: &File) -> Result<Child> {
+fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Result<Child> {
     let program = std::env::current_exe().map_err(|error| Error::io("finding myself", error))?;
     let (socket, file) = (socket.as_raw_fd(), file.as_raw_fd());
-    sys::set_inherited(socket, true)?;
-    sys::set_inherited(file, true)?;
     let mut command = Command::new(&program);
     command.arg(PARTNER_OPTION).arg(format!("{socket},{file}"));
+    let mut what = format!("starting {}", program.display());
+    if let Some(name) = network {
+        sys::run_in_network(&mut command, name)?;
+        // Another host has another agent than the one that this names.
+        command.env_remove("VIPL_AGENT");
+        what += &format!(" in network namespace {name}, as only root may");
+    }
+    sys::set_inherited(socket, true)?;
+    sys::set_inherited(file, true)?;
     let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     sys::set_inherited(socket, false)?;
     sys::set_inherited(file, false)?;
-    started.map_err(|error| Error::io(format!("starting {}", program.display()), error))
+    started.map_err(|error| Error::io(what, error))
 }
 
 fn bytes_of(value: &Value) -> Vec<u8> {

@@ -2,6 +2,9 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 use std::ptr::NonNull;
 
 use crate::{Error, Result};
@@ -43,6 +46,31 @@ pub fn raise_file_limit() {
 pub fn die_with_parent() {
     // SAFETY: plain arguments.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Makes a command run in the network namespace that `ip netns add` gave this name. Only root may start
+/// such a command.
+///
+/// # Errors
+/// There is no such namespace.
+pub fn run_in_network(command: &mut Command, name: &str) -> Result<()> {
+    if name.is_empty() || name.starts_with('.') || name.contains('/') {
+        return Err(Error::Usage(format!(
+            "{name:?} is no name of a network namespace"
+        )));
+    }
+    let file = File::open(Path::new("/var/run/netns").join(name))
+        .map_err(|error| Error::io(format!("network namespace {name:?}"), error))?;
+    let enter = move || {
+        // SAFETY: an open file, which the closure keeps open.
+        match unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: it makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(enter) };
+    Ok(())
 }
 
 /// Whether a descriptor survives exec.
@@ -146,4 +174,21 @@ pub fn run_on(cpu: usize) -> Result<()> {
         return Err(last_error(&format!("pinning to CPU {cpu}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_an_error() {
+        let refused = |name: &str| {
+            let mut command = Command::new("true");
+            run_in_network(&mut command, name).unwrap_err().to_string()
+        };
+        assert!(refused("vipl-no-such-host").contains("vipl-no-such-host"));
+        for name in ["", "..", "../../proc/self/ns/net"] {
+            assert!(refused(name).contains("no name"), "{name}");
+        }
+    }
 }

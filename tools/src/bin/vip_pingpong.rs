@@ -101,7 +101,10 @@ fn run(options: &Options) -> Result<()> {
             if cpus.0 == cpus.1 {
                 eprintln!("only one CPU: the two processes take turns on it, figures mean little");
             }
-            drive(options, &mut Session::with_partner(vipl, device, cpus)?)
+            drive(
+                options,
+                &mut Session::with_partner(vipl, device, cpus, None)?,
+            )
         }
         None => {
             let mut session = Session::listen(vipl, device, options.port)?;

@@ -48,6 +48,16 @@ struct Options {
     #[arg(long = "self")]
     alone: bool,
 
+    /// Run the second process in this network namespace, as on another host (root only); run vip_perf
+    /// itself in the first with `ip netns exec`. Each has its own Kernel Agent
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "alone",
+        conflicts_with = "table"
+    )]
+    netns: Option<String>,
+
     /// Device to open
     #[arg(short, long, env = "VIPL_DEVICE", default_value = options::DEVICE)]
     device: String,
@@ -239,6 +249,9 @@ impl Job {
             .map(str::to_owned)
             .to_vec();
         arguments.extend(["--vis".to_owned(), vis.to_string()]);
+        if let Some(name) = &options.netns {
+            arguments.extend(["--netns".to_owned(), name.clone()]);
+        }
         if let Some(bytes) = self.params.transfer_max {
             arguments.extend(["--transfer-max".to_owned(), bytes.to_string()]);
         }
@@ -313,7 +326,9 @@ fn run_with_partner(
             sys::run_on(job.cpus.0)?;
             session
         }
-        None if options.alone => Session::with_partner(vipl, device, job.cpus)?,
+        None if options.alone => {
+            Session::with_partner(vipl, device, job.cpus, options.netns.as_deref())?
+        }
         None => {
             return Err(Error::Usage(
                 "give --self, or the HOST of a waiting vip_perf".to_owned(),
@@ -366,7 +381,7 @@ fn run_table(options: &Options, job: &Job, vipl: &'static Vipl) -> Result<()> {
     eprintln!("measuring memory, in processes of its own ...");
     let arguments = job.memory_arguments(options, table::MEMORY_VIS);
     let memory = tests::measure_memory(&arguments, job.memory_unset(), job.runs);
-    let mut session = Session::with_partner(vipl, &options.device, job.cpus)?;
+    let mut session = Session::with_partner(vipl, &options.device, job.cpus, None)?;
     let results = table::run(&mut session, job.params, job.runs, memory);
     if options.json {
         let machine = host::json(vipl);
@@ -479,6 +494,20 @@ mod unit {
         let job = job(&["latency", "node7", "rate"]).unwrap();
         assert_eq!(job.tests, [Test::Latency, Test::Rate]);
         assert_eq!(job.host.as_deref(), Some("node7"));
+    }
+
+    #[test]
+    fn a_namespace_is_for_two_processes_that_are_started_together() {
+        let parse = |arguments: &[&str]| {
+            let all = std::iter::once("vip_perf").chain(arguments.iter().copied());
+            Options::try_parse_from(all)
+        };
+        let options = parse(&["--self", "--netns", "b", "idle-memory"]).unwrap();
+        assert_eq!(options.netns.as_deref(), Some("b"));
+        let arguments = Job::new(&options).unwrap().memory_arguments(&options, 3);
+        assert!(arguments.windows(2).any(|two| two == ["--netns", "b"]));
+        assert!(parse(&["--netns", "b", "latency"]).is_err());
+        assert!(parse(&["--self", "--netns", "b", "--table"]).is_err());
     }
 
     #[test]
