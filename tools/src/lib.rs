@@ -9,18 +9,23 @@
 //!   nic, region, descriptor, endpoint, cq     safe objects over the handles
 //!   control, session          two processes that do something together
 //!   pingpong, limits          measuring
+//!   cable, frames, tcp, link  measuring what an interface can do
 //!   size, stats, report, host, pin, procmem   helpers
 //! ```
 //!
-//! `unsafe` is confined to `sys`, `vipl`, `nic`, `region`, `descriptor`, `endpoint`, `cq` and `limits`.
+//! `unsafe` is confined to `sys`, `vipl`, `nic`, `region`, `descriptor`, `endpoint`, `cq`, `limits`,
+//! `link` and `frames`.
 
+pub mod cable;
 pub mod control;
 pub mod cq;
 pub mod descriptor;
 pub mod endpoint;
 pub mod error;
+pub mod frames;
 pub mod host;
 pub mod limits;
+pub mod link;
 pub mod nic;
 pub mod options;
 pub mod pin;
@@ -32,6 +37,7 @@ pub mod session;
 pub mod size;
 pub mod stats;
 pub mod sys;
+pub mod tcp;
 pub mod vipl;
 
 pub use error::{Error, Result};

@@ -73,29 +73,17 @@ impl Arena {
     /// The other side does not answer.
     pub fn ping_pong(&self, side: Side, size: usize, turns: u64) -> Result<f64> {
         assert!(size <= RAW_MAX);
-        let blocks = BLOCKS.min(turns.max(1));
-        let per_block = (turns / blocks).max(1);
-        let mut times = Vec::with_capacity(blocks as usize);
-        let mut turn = 0;
-        for _ in 0..blocks {
-            let start = Instant::now();
-            for _ in 0..per_block {
-                turn += 1;
-                match side {
-                    Side::Driver => {
-                        self.give(0, turn, size);
-                        self.take(1, turn, size)?;
-                    }
-                    Side::Server => {
-                        self.take(0, turn, size)?;
-                        self.give(1, turn, size);
-                    }
-                }
+        median_turn(turns, |turn| match side {
+            Side::Driver => {
+                self.give(0, turn, size);
+                self.take(1, turn, size)
             }
-            times.push(start.elapsed().as_nanos() as f64 / (2 * per_block) as f64);
-        }
-        let settled = times.len() / 5; // The first blocks warm up.
-        Ok(median(&times[settled..]))
+            Side::Server => {
+                self.take(0, turn, size)?;
+                self.give(1, turn, size);
+                Ok(())
+            }
+        })
     }
 
     #[inline(always)]
@@ -138,6 +126,26 @@ impl Arena {
 }
 
 const BLOCKS: u64 = 40;
+
+/// Takes so many turns, numbered from 1, and gives half the median time of one in ns: the way there, or
+/// back. Both sides take equally many when they are given the same number.
+#[inline(always)]
+pub(crate) fn median_turn(turns: u64, mut take: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let blocks = BLOCKS.min(turns.max(1));
+    let per_block = (turns / blocks).max(1);
+    let mut times = Vec::with_capacity(blocks as usize);
+    let mut turn = 0;
+    for _ in 0..blocks {
+        let start = Instant::now();
+        for _ in 0..per_block {
+            turn += 1;
+            take(turn)?;
+        }
+        times.push(start.elapsed().as_nanos() as f64 / (2 * per_block) as f64);
+    }
+    let settled = times.len() / 5; // The first blocks warm up.
+    Ok(median(&times[settled..]))
+}
 
 /// Turns that take some ten milliseconds.
 #[must_use]

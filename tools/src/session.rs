@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::cable::{self, Cable};
 use crate::control::{Control, DOCUMENT_MAX, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::limits::{ARENA_BYTES, Arena, Buffers, Side};
@@ -35,6 +36,8 @@ pub struct Session {
     pub arena: Option<Arena>,
     /// Buffers for measuring limits.
     pub buffers: Buffers,
+    /// The cable between two hosts, when its limits are measured.
+    pub cable: Option<Cable>,
     control: Box<dyn Control>,
     side: Side,
     remote_host: Vec<u8>,
@@ -74,6 +77,7 @@ impl Session {
             nic,
             arena: Some(Arena::new(&file)?),
             buffers: Buffers::default(),
+            cable: None,
             control,
             side: Side::Driver,
             key,
@@ -114,6 +118,7 @@ impl Session {
                     nic,
                     arena: Some(arena),
                     buffers: Buffers::default(),
+                    cable: None,
                     control: Box::new(control),
                     side: Side::Server,
                     key: bytes_of(&hello["key"]),
@@ -186,6 +191,7 @@ impl Session {
             nic,
             arena: None,
             buffers: Buffers::default(),
+            cable: None,
             control,
             side,
             remote_host,
@@ -257,6 +263,7 @@ impl Session {
                     let address = self.buffers.target(size)?;
                     self.reply(&json!({"pid": std::process::id(), "address": address}))?;
                 }
+                op if op.starts_with("cable-") => cable::serve(self, &question)?,
                 _ => return Ok(Some(question)),
             }
         }
@@ -405,7 +412,8 @@ fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Res
     started.map_err(|error| Error::io(what, error))
 }
 
-fn bytes_of(value: &Value) -> Vec<u8> {
+/// The bytes that an array of numbers is.
+pub(crate) fn bytes_of(value: &Value) -> Vec<u8> {
     let numbers = value.as_array().into_iter().flatten();
     numbers
         .filter_map(|number| u8::try_from(number.as_u64()?).ok())

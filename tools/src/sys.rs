@@ -9,6 +9,9 @@ use std::ptr::NonNull;
 
 use crate::{Error, Result};
 
+/// Where `ip netns` keeps the network namespaces that have names.
+pub(crate) const NETWORKS: &str = "/var/run/netns";
+
 fn last_error(what: &str) -> Error {
     Error::io(what, std::io::Error::last_os_error())
 }
@@ -59,7 +62,7 @@ pub fn run_in_network(command: &mut Command, name: &str) -> Result<()> {
             "{name:?} is no name of a network namespace"
         )));
     }
-    let file = File::open(Path::new("/var/run/netns").join(name))
+    let file = File::open(Path::new(NETWORKS).join(name))
         .map_err(|error| Error::io(format!("network namespace {name:?}"), error))?;
     let enter = move || {
         // SAFETY: an open file, which the closure keeps open.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use vipl_tools::cable::{self, Turns};
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::limits::{self, RAW_MAX, Side};
 use vipl_tools::options::{self, Level};
@@ -59,6 +60,14 @@ pub(crate) enum Limit {
     Memcpy,
     /// Copies into the other process, made by the kernel.
     ProcessWrite,
+    /// Raw frames to and fro on the interface, one way.
+    FrameTurns,
+    /// TCP to and fro on the interface, one way.
+    TcpTurns,
+    /// A stream of raw frames, each as large as the interface lets it be.
+    FrameStream,
+    /// A stream of raw frames of 64 bytes.
+    FrameRate,
 }
 
 impl Limit {
@@ -68,13 +77,18 @@ impl Limit {
             Self::RawPingPong => "raw ping-pong",
             Self::Memcpy => "memcpy",
             Self::ProcessWrite => "process_vm_writev",
+            Self::FrameTurns => "raw frames",
+            Self::TcpTurns => "TCP",
+            Self::FrameStream => "raw stream",
+            Self::FrameRate => "64 B raw frames",
         }
     }
 
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Self::CacheLine | Self::RawPingPong => "ns",
-            Self::Memcpy | Self::ProcessWrite => "GB/s",
+            Self::CacheLine | Self::RawPingPong | Self::FrameTurns | Self::TcpTurns => "ns",
+            Self::Memcpy | Self::ProcessWrite | Self::FrameStream => "GB/s",
+            Self::FrameRate => "M/s",
         }
     }
 
@@ -91,9 +105,22 @@ impl Limit {
                 let (pid, address) = (number("pid") as u32, number("address"));
                 limits::write_rate(&mut session.buffers, pid, address, bytes)
             }
+            Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes),
+            Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes),
+            Self::FrameStream => {
+                let (rate, payload) = cable::stream(session, None)?;
+                Ok(Some(rate * payload as f64 / 1e9))
+            }
+            Self::FrameRate => {
+                let (rate, _) = cable::stream(session, Some(RATE_FRAME))?;
+                Ok(Some(rate / 1e6))
+            }
         }
     }
 }
+
+/// Bytes of the smallest frames that Ethernet has.
+const RATE_FRAME: usize = 64;
 
 fn raw(session: &mut Session, bytes: usize) -> Result<f64> {
     let turns = limits::turns_for(bytes);

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::json;
+use vipl_tools::cable::Cable;
 use vipl_tools::nic::Nic;
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
@@ -111,9 +112,15 @@ struct Options {
     port: u16,
 
     /// Compare with the machine's own limits, measured just before and after each run; runs between
-    /// which the machine changed by more than a quarter do not count
+    /// which the machine changed by more than a quarter do not count. With --netns: with what the
+    /// interface can do, as raw frames and as TCP. That fills the cable, so it must be a veth in a
+    /// network namespace
     #[arg(long)]
     limits: bool,
+
+    /// Measure the limits of any interface, a real one too, which is then flooded
+    #[arg(long, requires = "limits", requires = "netns")]
+    any_interface: bool,
 
     /// The nine figures by which the library is judged (implies --self and --limits)
     #[arg(long)]
@@ -335,6 +342,13 @@ fn run_with_partner(
             ));
         }
     };
+    if options.limits && options.netns.is_some() {
+        let (cable, why) = Cable::open(&mut session, device, options.any_interface)?;
+        session.cable = Some(cable);
+        if let Some(why) = why {
+            eprintln!("TCP is left out: {why}");
+        }
+    }
     for test in &job.tests {
         let sizes = sizes(options, *test, &session.nic)?;
         if *test == Test::IdleMemory && !options.fresh && options.alone {
@@ -352,10 +366,10 @@ fn run_with_partner(
                 bytes,
                 ..job.params
             };
-            let limits = if options.limits {
-                test.limits(bytes)
-            } else {
-                &[]
+            let limits = match (options.limits, &session.cable) {
+                (true, None) => test.limits(bytes),
+                (true, Some(_)) => test.cable_limits(),
+                (false, _) => &[],
             };
             let plan = Plan {
                 runs: job.runs,
@@ -508,6 +522,10 @@ mod unit {
         assert!(arguments.windows(2).any(|two| two == ["--netns", "b"]));
         assert!(parse(&["--netns", "b", "latency"]).is_err());
         assert!(parse(&["--self", "--netns", "b", "--table"]).is_err());
+        assert!(parse(&["--self", "--netns", "b", "--any-interface"]).is_err());
+        assert!(parse(&["--self", "--limits", "--any-interface"]).is_err());
+        let all = ["--self", "--netns", "b", "--limits", "--any-interface"];
+        assert!(parse(&all).unwrap().any_interface);
     }
 
     #[test]

@@ -104,6 +104,16 @@ impl Test {
         }
     }
 
+    /// The limits of the interface that it is compared with when the two processes are on two hosts.
+    pub(crate) fn cable_limits(self) -> &'static [Limit] {
+        match self {
+            Self::Latency | Self::WriteLatency => &[Limit::FrameTurns, Limit::TcpTurns],
+            Self::Bandwidth | Self::Write | Self::Read => &[Limit::FrameStream],
+            Self::Rate => &[Limit::FrameRate],
+            Self::Cq | Self::IdleMemory | Self::Register | Self::Post => &[],
+        }
+    }
+
     fn open(self, session: &mut Session, params: Params) -> Result<Box<dyn Bench>> {
         Ok(match self {
             Self::Latency => Box::new(Latency::open(session, params, false)?),

@@ -1,0 +1,270 @@
+//! The limits of the cable between two hosts, which the two processes of a session measure together on the
+//! very interface that their device is on: frames without a protocol, and TCP.
+//!
+//! ```text
+//!   driver                                server
+//!     cable-open  ───────────────────────▶  both look whether it is allowed, and open a raw socket
+//!     cable-tcp   ───────────────────────▶  listens, and accepts one connection
+//!     cable-turns, cable-stream  ────────▶  serves its side
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, TcpListener};
+
+use serde_json::{Value, json};
+
+use crate::frames::Frames;
+use crate::limits::Side;
+use crate::link::Link;
+use crate::session::{Session, bytes_of};
+use crate::tcp::{self, Tcp};
+use crate::{Error, Result};
+
+/// One end of the cable.
+pub struct Cable {
+    link: Link,
+    frames: Frames,
+    tcp: Option<Tcp>,
+    /// The smaller of both sides' MTUs.
+    mtu: usize,
+    rounds: u32,
+}
+
+/// What takes turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// Raw frames.
+    Frames,
+    /// TCP.
+    Tcp,
+}
+
+/// Bytes of a frame that an Ethernet header takes.
+const HEADER: usize = 14;
+
+/// Turns that take some ten milliseconds: a turn makes four system calls or so.
+fn turns_for(size: usize) -> u64 {
+    if size <= 4096 { 2000 } else { 500 }
+}
+
+/// Frames of a stream that take some ten milliseconds.
+fn frames_for(bytes: usize) -> u64 {
+    if bytes <= 256 { 40_000 } else { 10_000 }
+}
+
+impl Cable {
+    fn new(device: &str, address: &[u8], any: bool) -> Result<Self> {
+        let link = Link::of(device, address).ok_or_else(|| {
+            Error::Usage(format!(
+                "{device} is on no interface: between two hosts there are no limits to measure"
+            ))
+        })?;
+        if !any {
+            link.may_be_filled()?;
+        }
+        Ok(Self {
+            frames: Frames::open(&link)?,
+            tcp: None,
+            mtu: link.mtu,
+            link,
+            rounds: 0,
+        })
+    }
+
+    /// Opens both ends. `any`: also on an interface that may lead to a real network. Gives the reason, too,
+    /// if there is no TCP.
+    ///
+    /// # Errors
+    /// It is not allowed, or the system refuses.
+    pub fn open(session: &mut Session, device: &str, any: bool) -> Result<(Self, Option<String>)> {
+        let mut cable = Self::new(device, &session.nic.attributes().address, any)?;
+        let answer = session.ask(&json!({"op": "cable-open", "device": device, "any": any,
+            "partner": cable.described()}))?;
+        cable.aim(&answer)?;
+        let theirs = answer["ip"].as_array().into_iter().flatten();
+        let theirs: Vec<IpAddr> = theirs.filter_map(|ip| ip.as_str()?.parse().ok()).collect();
+        let why = match same_family(&cable.link.ip_addresses(), &theirs) {
+            Some((own, partner)) => match cable.connect(session, own, partner) {
+                Ok(()) => None,
+                Err(error) => Some(error.to_string()),
+            },
+            None => Some(format!(
+                "the two {} have no IP addresses of one kind",
+                cable.link.name
+            )),
+        };
+        Ok((cable, why))
+    }
+
+    fn connect(&mut self, session: &mut Session, own: IpAddr, partner: IpAddr) -> Result<()> {
+        let question = json!({"op": "cable-tcp", "ip": partner.to_string()});
+        let port = session.ask(&question)?["port"].as_u64().unwrap_or(0) as u16;
+        let to = tcp::endpoint(partner, port, self.link.index);
+        self.tcp = Some(Tcp::connect(to, own)?);
+        Ok(())
+    }
+
+    fn aim(&mut self, partner: &Value) -> Result<()> {
+        let address = <[u8; 6]>::try_from(bytes_of(&partner["address"]));
+        let address = address.map_err(|_| Error::Partner("has no Ethernet address".to_owned()))?;
+        self.frames.aim(address);
+        let mtu = partner["mtu"].as_u64().unwrap_or(0) as usize;
+        self.mtu = self.mtu.min(mtu);
+        Ok(())
+    }
+
+    fn described(&self) -> Value {
+        let ip = self.link.ip_addresses();
+        let ip: Vec<String> = ip.iter().map(IpAddr::to_string).collect();
+        json!({"address": self.link.address, "mtu": self.mtu, "ip": ip})
+    }
+}
+
+/// The first pair of addresses that can speak to each other.
+fn same_family(own: &[IpAddr], theirs: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
+    [true, false].into_iter().find_map(|v4| {
+        let first = |all: &[IpAddr]| all.iter().copied().find(|ip| ip.is_ipv4() == v4);
+        Some((first(own)?, first(theirs)?))
+    })
+}
+
+fn of(session: &mut Session) -> Result<&mut Cable> {
+    let missing = || Error::Usage("the cable has not been opened".to_owned());
+    session.cable.as_mut().ok_or_else(missing)
+}
+
+/// One way of a message of `size` bytes in ns; None if it does not fit into a frame, or there is no TCP.
+///
+/// # Errors
+/// The partner does not answer.
+pub fn one_way(session: &mut Session, what: Turns, size: usize) -> Result<Option<f64>> {
+    let turns = turns_for(size);
+    let cable = of(session)?;
+    cable.rounds += 1;
+    let (round, fits) = (cable.rounds, size <= cable.mtu);
+    if (what == Turns::Tcp && cable.tcp.is_none()) || (what == Turns::Frames && !fits) {
+        return Ok(None);
+    }
+    let question = json!({"op": "cable-turns", "tcp": what == Turns::Tcp, "size": size,
+        "turns": turns, "round": round});
+    session.ask(&question)?;
+    of(session)?
+        .play(Side::Driver, what, round, size, turns)
+        .map(Some)
+}
+
+/// Frames per second that arrive at the partner: of `bytes` with their header, or as large as they can be.
+/// Gives their payload in bytes, too.
+///
+/// # Errors
+/// The partner does not answer.
+pub fn stream(session: &mut Session, bytes: Option<usize>) -> Result<(f64, usize)> {
+    let cable = of(session)?;
+    cable.rounds += 1;
+    let (round, bytes) = (cable.rounds, bytes.unwrap_or(HEADER + cable.mtu));
+    let count = frames_for(bytes);
+    session.ask(&json!({"op": "cable-stream", "count": count, "round": round}))?;
+    let rate = of(session)?.frames.send(round, bytes, count)?;
+    Ok((rate, bytes - HEADER))
+}
+
+impl Cable {
+    fn play(
+        &mut self,
+        side: Side,
+        what: Turns,
+        round: u32,
+        size: usize,
+        turns: u64,
+    ) -> Result<f64> {
+        match (what, &mut self.tcp) {
+            (Turns::Tcp, Some(tcp)) => tcp.ping_pong(side, size, turns),
+            (Turns::Tcp, None) => Err(Error::Partner("has no TCP connection".to_owned())),
+            (Turns::Frames, _) => self.frames.ping_pong(side, round, size, turns),
+        }
+    }
+}
+
+/// The server's side of one question, answered here.
+///
+/// # Errors
+/// The driver is gone, or does not do what it asked for.
+pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
+    let number = |name: &str| question[name].as_u64().unwrap_or(0);
+    let round = number("round") as u32;
+    match question["op"].as_str().unwrap_or_default() {
+        "cable-open" => {
+            let device = question["device"].as_str().unwrap_or_default();
+            let any = question["any"].as_bool().unwrap_or(false);
+            let opened = Cable::new(device, &session.nic.attributes().address, any);
+            let aimed = opened.and_then(|mut cable| {
+                cable.aim(&question["partner"])?;
+                Ok(cable)
+            });
+            match aimed {
+                Ok(cable) => {
+                    session.reply(&cable.described())?;
+                    session.cable = Some(cable);
+                    Ok(())
+                }
+                Err(error) => session.reply(&json!({"error": error.to_string()})),
+            }
+        }
+        "cable-tcp" => {
+            let index = of(session)?.link.index;
+            let ip = question["ip"].as_str().and_then(|ip| ip.parse().ok());
+            let listen = || {
+                let ip = ip.ok_or(std::io::ErrorKind::InvalidInput)?;
+                let listener = TcpListener::bind(tcp::endpoint(ip, 0, index))?;
+                let port = listener.local_addr()?.port();
+                Ok::<_, std::io::Error>((listener, port))
+            };
+            match listen() {
+                Ok((listener, port)) => {
+                    session.reply(&json!({"port": port}))?;
+                    // Without a connection the driver leaves TCP out.
+                    of(session)?.tcp = Tcp::accept(&listener).ok();
+                    Ok(())
+                }
+                Err(error) => session.reply(&json!({"error": error.to_string()})),
+            }
+        }
+        "cable-turns" => {
+            let tcp = question["tcp"].as_bool().unwrap_or(false);
+            let what = if tcp { Turns::Tcp } else { Turns::Frames };
+            let size = number("size") as usize;
+            session.reply(&json!({}))?;
+            let cable = of(session)?;
+            let played = cable.play(Side::Server, what, round, size, number("turns"));
+            played.map(|_| ())
+        }
+        "cable-stream" => {
+            session.reply(&json!({}))?;
+            of(session)?.frames.receive(round, number("count"))
+        }
+        other => Err(Error::Partner(format!("asked for {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_kind_are_found_and_ipv4_comes_first() {
+        let ips =
+            |all: &[&str]| -> Vec<IpAddr> { all.iter().map(|ip| ip.parse().unwrap()).collect() };
+        let both = ips(&["fe80::1", "10.0.0.1"]);
+        let other = ips(&["fe80::2", "10.0.0.2"]);
+        assert_eq!(same_family(&both, &other), Some((both[1], other[1])));
+        assert_eq!(same_family(&both, &other[..1]), Some((both[0], other[0])));
+        assert_eq!(same_family(&both[1..], &other[..1]), None);
+    }
+
+    #[test]
+    fn a_device_on_no_interface_has_no_cable() {
+        let refusal = Cable::new("/dev/via_lo", &[0; 6], true).err().unwrap();
+        assert!(refusal.to_string().contains("no interface"));
+    }
+}
