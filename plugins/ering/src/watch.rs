@@ -50,7 +50,7 @@ pub(crate) struct Watch {
     trusting: AtomicBool,
     /// The program was at work since this was last asked.
     active: AtomicBool,
-    /// Frames have been taken, whether or not they completed anything.
+    /// This thread has taken frames, whether or not they completed anything.
     arrived: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -72,10 +72,11 @@ impl Watch {
         }
     }
 
-    /// Frames have been taken.
+    /// Frames have been taken. Those that the program takes are none of this thread's business: on their
+    /// account it would look again at once, for as long as the program is busy, and be in its way.
     #[inline(always)]
     pub(crate) fn note_arrival(&self) {
-        if !self.arrived.load(Ordering::Relaxed) {
+        if ON_WATCH.get() {
             self.arrived.store(true, Ordering::Relaxed);
         }
     }
