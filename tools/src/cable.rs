@@ -134,12 +134,17 @@ fn of(session: &mut Session) -> Result<&mut Cable> {
     session.cable.as_mut().ok_or_else(missing)
 }
 
-/// One way of a message of `size` bytes in ns; None if it does not fit into a frame, or there is no TCP.
+/// One way of a message of `size` bytes in ns, in `most` turns at most; None if it does not fit into a frame, or there is no TCP.
 ///
 /// # Errors
 /// The partner does not answer.
-pub fn one_way(session: &mut Session, what: Turns, size: usize) -> Result<Option<f64>> {
-    let turns = turns_for(size);
+pub fn one_way(
+    session: &mut Session,
+    what: Turns,
+    size: usize,
+    most: Option<u64>,
+) -> Result<Option<f64>> {
+    let turns = turns_for(size).min(most.unwrap_or(u64::MAX));
     let cable = of(session)?;
     cable.rounds += 1;
     let (round, fits) = (cable.rounds, size <= cable.mtu);
@@ -155,15 +160,19 @@ pub fn one_way(session: &mut Session, what: Turns, size: usize) -> Result<Option
 }
 
 /// Frames per second that arrive at the partner: of `bytes` with their header, or as large as they can be.
-/// Gives their payload in bytes, too.
+/// Gives their payload in bytes, too. `most` frames at most are sent.
 ///
 /// # Errors
 /// The partner does not answer.
-pub fn stream(session: &mut Session, bytes: Option<usize>) -> Result<(f64, usize)> {
+pub fn stream(
+    session: &mut Session,
+    bytes: Option<usize>,
+    most: Option<u64>,
+) -> Result<(f64, usize)> {
     let cable = of(session)?;
     cable.rounds += 1;
     let (round, bytes) = (cable.rounds, bytes.unwrap_or(HEADER + cable.mtu));
-    let count = frames_for(bytes);
+    let count = frames_for(bytes).min(most.unwrap_or(u64::MAX));
     session.ask(&json!({"op": "cable-stream", "count": count, "round": round}))?;
     let rate = of(session)?.frames.send(round, bytes, count)?;
     Ok((rate, bytes - HEADER))

@@ -93,7 +93,12 @@ impl Limit {
     }
 
     /// Measures it now; None where the machine has no such thing.
-    fn measure(self, session: &mut Session, bytes: usize) -> Result<Option<f64>> {
+    fn measure(
+        self,
+        session: &mut Session,
+        bytes: usize,
+        most: Option<u64>,
+    ) -> Result<Option<f64>> {
         match self {
             Self::CacheLine => raw(session, 0).map(Some),
             Self::RawPingPong if bytes <= RAW_MAX => raw(session, bytes).map(Some),
@@ -105,14 +110,14 @@ impl Limit {
                 let (pid, address) = (number("pid") as u32, number("address"));
                 limits::write_rate(&mut session.buffers, pid, address, bytes)
             }
-            Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes),
-            Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes),
+            Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes, most),
+            Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes, most),
             Self::FrameStream => {
-                let (rate, payload) = cable::stream(session, None)?;
+                let (rate, payload) = cable::stream(session, None, most)?;
                 Ok(Some(rate * payload as f64 / 1e9))
             }
             Self::FrameRate => {
-                let (rate, _) = cable::stream(session, Some(RATE_FRAME))?;
+                let (rate, _) = cable::stream(session, Some(RATE_FRAME), most)?;
                 Ok(Some(rate / 1e6))
             }
         }
@@ -174,6 +179,8 @@ pub(crate) struct Measured {
 pub(crate) struct Plan<'a> {
     pub(crate) runs: usize,
     pub(crate) limits: &'a [Limit],
+    /// Turns or frames of a limit of the cable at most; they take a while when the machine is busy.
+    pub(crate) most: Option<u64>,
 }
 
 /// Attempts for each run that is wanted.
@@ -190,10 +197,10 @@ pub(crate) fn repeat(
     let size = bytes.unwrap_or(0);
     let mut good = Vec::new();
     let mut bad = Vec::new();
-    let mut before = measure(session, plan.limits, size)?;
+    let mut before = measure(session, plan, size)?;
     while good.len() < plan.runs && good.len() + bad.len() < plan.runs * ATTEMPTS {
         let figures = bench.run(session)?;
-        let after = measure(session, plan.limits, size)?;
+        let after = measure(session, plan, size)?;
         let steady: Option<Vec<Option<f64>>> = before
             .iter()
             .zip(&after)
@@ -230,10 +237,10 @@ fn steady(before: Option<f64>, after: Option<f64>) -> Option<Option<f64>> {
     }
 }
 
-fn measure(session: &mut Session, limits: &[Limit], bytes: usize) -> Result<Vec<Option<f64>>> {
-    limits
+fn measure(session: &mut Session, plan: Plan<'_>, bytes: usize) -> Result<Vec<Option<f64>>> {
+    plan.limits
         .iter()
-        .map(|limit| limit.measure(session, bytes))
+        .map(|limit| limit.measure(session, bytes, plan.most))
         .collect()
 }
 

@@ -67,7 +67,8 @@ struct Options {
     #[arg(short, long)]
     size: Option<String>,
 
-    /// Messages or round trips of a run [default: as many as fit --seconds]
+    /// Messages or round trips of a run [default: as many as fit --seconds], and at most of a
+    /// measurement of what an interface can do
     #[arg(short = 'n', long)]
     iterations: Option<u64>,
 
@@ -374,6 +375,7 @@ fn run_with_partner(
             let plan = Plan {
                 runs: job.runs,
                 limits,
+                most: job.params.iterations,
             };
             match tests::measure(*test, &mut session, params, plan) {
                 Ok(measured) => output.add(measured),

@@ -163,6 +163,7 @@ pub(crate) fn run(
         let plan = Plan {
             runs,
             limits: line.limits,
+            most: None,
         };
         results.push((index, measure(line.test, session, params, plan)));
     }
