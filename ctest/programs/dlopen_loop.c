@@ -179,8 +179,8 @@ static int count_in(const char *what)
     return n;
 }
 
-/* No more than `most` are left. A thread that has been joined still counts until the kernel has taken it
- * apart, which takes as long as the machine is busy; one that is left behind counts for ever. */
+/* No more than `most` are left. The library's threads end by themselves after VipCloseNic, and the last of
+ * them closes the device: how soon depends on how busy the machine is. What is left behind stays for ever. */
 static void none_left(const char *what, int most)
 {
     double start = now_ms();
