@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vipl_wire::ETHERTYPE;
 
 use crate::bell::Bell;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Frame};
 use crate::segment::{Lie, Segment};
 use crate::weather::Sky;
 
@@ -15,6 +15,7 @@ pub(crate) const ETHERNET: usize = 14;
 
 /// Room for one frame, behind the link's own header.
 pub(crate) struct Room {
+    /// As large as the largest frame, whatever was in it before: it would cost much to zero it.
     buffer: Vec<u8>,
     head: usize,
 }
@@ -97,14 +98,14 @@ impl Carrier {
         &mut self,
         doorbell: Option<&Doorbell>,
         now: u64,
-        mut room: Room,
+        room: Room,
         bytes: usize,
     ) {
-        room.buffer.truncate(room.head + bytes);
+        let (buffer, bytes) = (room.buffer, room.head + bytes);
         match (self, doorbell) {
-            (Carrier::Away(_), Some(doorbell)) => doorbell.push(room.buffer),
+            (Carrier::Away(_), Some(doorbell)) => doorbell.push(Frame { buffer, bytes }),
             (Carrier::Away(_), None) => {}
-            (Carrier::Here(here), _) => here.transmit(now, room.buffer),
+            (Carrier::Here(here), _) => here.transmit(now, buffer, bytes),
         }
     }
 
@@ -153,14 +154,15 @@ impl Here {
         Some(Room { buffer, head: 0 })
     }
 
-    fn transmit(&mut self, now: u64, frame: Vec<u8>) {
+    fn transmit(&mut self, now: u64, buffer: Vec<u8>, bytes: usize) {
+        let frame = &buffer[..bytes];
         match &mut self.sky {
-            Some(sky) => sky.send(now, &frame),
+            Some(sky) => sky.send(now, frame),
             // Between `room` and here another frame may have been sent.
-            None if self.segment.has_room(frame.len()) => self.segment.put(&frame),
+            None if self.segment.has_room(bytes) => self.segment.put(frame),
             None => {}
         }
-        self.spare.push(frame);
+        self.spare.push(buffer);
     }
 
     fn finish(&mut self, now: u64) {

@@ -30,10 +30,22 @@ pub enum Policy {
     Batch,
 }
 
+/// A whole frame at the beginning of a buffer.
+pub(crate) struct Frame {
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) bytes: usize,
+}
+
+impl AsRef<[u8]> for Frame {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.bytes]
+    }
+}
+
 #[derive(Default)]
 struct Frames {
     /// Frames that wait to be sent, from `first` on.
-    waiting: Vec<Vec<u8>>,
+    waiting: Vec<Frame>,
     first: usize,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
@@ -77,7 +89,7 @@ impl Doorbell {
             .unwrap_or_else(|broken| broken.into_inner())
     }
 
-    /// A buffer for a frame; `None`: the device has not sent what it was given before.
+    /// A buffer for a frame, as it was left by another; `None`: the device has not sent what it was given before.
     #[inline(always)]
     pub(crate) fn buffer(&self) -> Option<Vec<u8>> {
         let mut frames = self.lock();
@@ -87,7 +99,7 @@ impl Doorbell {
 
     /// Takes a whole frame. A full burst goes at once.
     #[inline(always)]
-    pub(crate) fn push(&self, frame: Vec<u8>) {
+    pub(crate) fn push(&self, frame: Frame) {
         let mut frames = self.lock();
         frames.waiting.push(frame);
         if frames.waiting.len() - frames.first >= BURST {
@@ -154,7 +166,7 @@ impl Doorbell {
             first,
             spare,
         } = frames;
-        spare.extend(waiting.drain(..*first));
+        spare.extend(waiting.drain(..*first).map(|frame| frame.buffer));
         *first = 0;
     }
 

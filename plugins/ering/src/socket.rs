@@ -203,11 +203,12 @@ pub(crate) enum Sent {
 }
 
 /// Sends whole frames, Ethernet header included, `BURST_MAX` at most, with one system call.
-pub(crate) fn send(socket: &OwnedFd, frames: &[Vec<u8>]) -> Sent {
+pub(crate) fn send(socket: &OwnedFd, frames: &[impl AsRef<[u8]>]) -> Sent {
     let socket = socket.as_raw_fd();
     let sent = match frames {
         [] => return Sent::Frames(0),
         [frame] => {
+            let frame = frame.as_ref();
             let (start, length) = (frame.as_ptr().cast(), frame.len());
             // SAFETY: the frame is valid.
             unsafe { libc::send(socket, start, length, libc::MSG_DONTWAIT).min(1) }
@@ -223,12 +224,13 @@ pub(crate) fn send(socket: &OwnedFd, frames: &[Vec<u8>]) -> Sent {
     }
 }
 
-fn send_many(socket: RawFd, frames: &[Vec<u8>]) -> isize {
+fn send_many(socket: RawFd, frames: &[impl AsRef<[u8]>]) -> isize {
     // SAFETY: all zero is a valid value of both.
     let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { std::mem::zeroed() };
     for (place, frame) in frames.iter().enumerate() {
+        let frame = frame.as_ref();
         parts[place] = libc::iovec {
             iov_base: frame.as_ptr().cast_mut().cast(),
             iov_len: frame.len(),
