@@ -23,6 +23,8 @@ static HOST: vipl_host = vipl_host {
     poll,
     guard,
     now,
+    link,
+    catastrophe,
 };
 
 thread_local! {
@@ -51,6 +53,15 @@ unsafe extern "C" fn setting(_plugin: *const c_char, key: *const c_char) -> *con
 
 unsafe extern "C" fn counter(_plugin: *const c_char, _name: *const c_char) -> *mut u64 {
     Box::leak(Box::new(0))
+}
+
+unsafe extern "C" fn link(_interface: *const c_char, _out: *mut vipl_link) -> c_int {
+    // There is no agent here.
+    VIPL_E_NOT_SUPPORTED
+}
+
+unsafe extern "C" fn catastrophe(_nic: *const vipl_nic) {
+    panic!("the plug-in says that its device has failed");
 }
 
 unsafe extern "C" fn completed(_vi: *mut vipl_vi, _queue: *mut vipl_queue) {}
