@@ -553,6 +553,9 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
     let sent = net.hosts[1].frames.pop_front().unwrap();
     let mut wrong = sent.bytes.clone();
     wrong[0] = 9;
+    let end = wrong.len() - 4;
+    let crc = vipl_wire::crc32c(&wrong[..end]);
+    wrong[end..].copy_from_slice(&crc.to_be_bytes());
     let mut room = [0; vipl_wire::setup::FRAME_MAX];
     let length = vipl_wire::setup::foreign(&wrong, &mut room).unwrap();
     let host = &mut net.hosts[1];
