@@ -23,7 +23,7 @@
 /* A new major version is a new symbol and a new directory. */
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts what was appended to the tables. */
-#define VIPL_PLUGIN_ABI_MINOR   1
+#define VIPL_PLUGIN_ABI_MINOR   2
 /* Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the
  * pointer width. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -35,6 +35,9 @@
 /* Feature bit of `vipl_plugin.required`: the plug-in reaches other hosts. The host has `link`,
  * reads `vipl_nic_info.link`, and fills what `vipl_connection` says of a remote partner. */
 #define VIPL_FEATURE_LINK       UINT64_C(1)
+/* Feature bit of `vipl_plugin.required`: the plug-in's NIC is a process of its own. The host has
+ * `device`. */
+#define VIPL_FEATURE_DEVICE     UINT64_C(2)
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
 
@@ -286,6 +289,13 @@ struct vipl_host {
    * operation: it takes the lock of every VI. Operations are still called afterwards, also
    * `detach` for each VI. */
   void (*catastrophe)(const vipl_nic *nic);
+  /* Asks the Kernel Agent for a connection to the device process of this name: the program
+   * `vipl-NAME` beside the agent, which it starts for this user if it does not run. `*fd` is a
+   * `SOCK_SEQPACKET` socket, close-on-exec, and belongs to the plug-in; it hangs up when the
+   * device ends. `*pid` is the device's process id. From `nic_open` or a thread of the plug-in;
+   * blocks until the agent answers. `VIPL_E_INVALID`: there is no such program;
+   * `VIPL_E_RESOURCE`. The log says why. */
+  int (*device)(const char *name, int *fd, uint32_t *pid);
 };
 
 /* What a plug-in does. Operations marked (optional) may be NULL. */

@@ -246,6 +246,7 @@ impl<F: Clone> Agent<F> {
             Command::Adopt(body) => self.adopt(caller, &body),
             Command::Neighbours(body) => self.neighbours(caller, body.nic),
             Command::LinkOpen(body) => self.link_open(caller, &body),
+            Command::DeviceOpen(body) => self.device_open(caller, &body),
             Command::Goodbye => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
                     client.leaving = true;

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 use kagent_proto::{
-    Accept, Adopt, Cancel, ConnectionRef, Header, Hello, LinkOpen, MAGIC, MESSAGE_BYTES_MAX,
-    Neighbours, NicClose, NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait,
+    Accept, Adopt, Cancel, ConnectionRef, DeviceOpen, Header, Hello, LinkOpen, MAGIC,
+    MESSAGE_BYTES_MAX, Neighbours, NicClose, NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status,
+    VERSION, Wait,
 };
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -66,6 +67,7 @@ pub(crate) enum Command {
     Neighbours(Neighbours),
     Adopt(Adopt),
     LinkOpen(LinkOpen),
+    DeviceOpen(DeviceOpen),
     Goodbye,
 }
 
@@ -105,6 +107,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
         Op::NEIGHBOURS => Command::Neighbours(read(&header, body)?),
         Op::ADOPT => Command::Adopt(read(&header, body)?),
         Op::LINK_OPEN => Command::LinkOpen(read(&header, body)?),
+        Op::DEVICE_OPEN => Command::DeviceOpen(read(&header, body)?),
         Op::GOODBYE if body.is_empty() => Command::Goodbye,
         Op::GOODBYE => return Err(wrong_length(&header, body)),
         _ => return Err(Malformed::Op(header.op)),
@@ -133,6 +136,7 @@ fn within_bounds(command: &Command) -> bool {
         Command::NicOpen(body) => body.is_valid(),
         Command::Adopt(body) => body.is_valid(),
         Command::LinkOpen(body) => body.is_valid(),
+        Command::DeviceOpen(body) => body.is_valid(),
         Command::Wait(body) => body.local.is_valid(),
         Command::Request(body) | Command::Peer(body) => body.is_valid(),
         Command::Accept(body) => body.segment_bytes <= SEGMENT_BYTES_MAX,

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::client::ClientId;
-use kagent_proto::INTERFACE_BYTES;
+use kagent_proto::{DEVICE_BYTES, INTERFACE_BYTES};
 
 use crate::connection::ConnectionId;
 use crate::link::{LinkId, Mac};
@@ -17,6 +17,8 @@ pub enum Output<F> {
     Join(Join<F>),
     /// Open a data socket for a process.
     OpenLink(OpenLink),
+    /// Introduce a process to a device process.
+    OpenDevice(OpenDevice),
     /// Send a frame; it may get lost.
     Frame(FrameOut),
     /// Nobody needs this link any more.
@@ -44,6 +46,22 @@ pub struct OpenLink {
     pub call: u64,
     /// Name of the interface, zero padded.
     pub interface: [u8; INTERFACE_BYTES],
+}
+
+/// A process wants to speak with a device process of its user. The runtime answers with
+/// [`handle_device_opened`](crate::Agent::handle_device_opened) before the next input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenDevice {
+    /// Who.
+    pub client: ClientId,
+    /// Id of its call.
+    pub call: u64,
+    /// Whose device it is.
+    pub uid: u32,
+    /// Process id of the client.
+    pub pid: u32,
+    /// Name of the device, zero padded.
+    pub device: [u8; DEVICE_BYTES],
 }
 
 /// A message to one process.

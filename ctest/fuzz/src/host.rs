@@ -25,6 +25,7 @@ static HOST: vipl_host = vipl_host {
     now,
     link,
     catastrophe,
+    device,
 };
 
 thread_local! {
@@ -58,6 +59,10 @@ unsafe extern "C" fn counter(_plugin: *const c_char, _name: *const c_char) -> *m
 unsafe extern "C" fn link(_interface: *const c_char, _out: *mut vipl_link) -> c_int {
     // There is no agent here.
     VIPL_E_NOT_SUPPORTED
+}
+
+unsafe extern "C" fn device(_name: *const c_char, _fd: *mut c_int, _pid: *mut u32) -> c_int {
+    VIPL_E_INVALID
 }
 
 unsafe extern "C" fn catastrophe(_nic: *const vipl_nic) {

@@ -12,6 +12,8 @@ pub const NEIGHBOURS_MAX: usize = 24;
 pub const PROVIDER_BYTES: usize = 32;
 /// Bytes of the name of a network interface, zero padded.
 pub const INTERFACE_BYTES: usize = 16;
+/// Bytes of the name of a device process, zero padded.
+pub const DEVICE_BYTES: usize = 32;
 /// Bytes of the name of its driver, zero padded.
 pub const DRIVER_BYTES: usize = 32;
 /// Largest segment that a connection may ask for, in bytes.
@@ -173,6 +175,56 @@ pub struct LinkOpened {
     pub interface: [u8; INTERFACE_BYTES],
     /// Name of its driver, zero padded.
     pub driver: [u8; DRIVER_BYTES],
+}
+
+/// `Op::DEVICE_OPEN`: a process wants to speak with the device process of this name, which the agent starts for
+/// the process's user if it does not run. Reply: [`DeviceOpened`], or `Op::DONE` with `INVALID` (there is no
+/// such program) or `RESOURCE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct DeviceOpen {
+    /// Name of the device: lower-case letters and digits, zero padded.
+    pub device: [u8; DEVICE_BYTES],
+}
+
+impl DeviceOpen {
+    /// Whether there is a name that ends, and that names a file in no other folder.
+    pub fn is_valid(&self) -> bool {
+        let used = self.device.iter().take_while(|byte| **byte != 0).count();
+        let (name, rest) = self.device.split_at(used);
+        !name.is_empty()
+            && !rest.is_empty()
+            && rest.iter().all(|byte| *byte == 0)
+            && name
+                .iter()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    }
+}
+
+/// `Op::DEVICE_OPENED`. Beside it: a socket `SOCK_SEQPACKET`, the other end of which the device has. It hangs up
+/// when the device ends.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct DeviceOpened {
+    /// Process id of the device.
+    pub pid: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// What the agent sends to a device process, beside it the device's end of a new process's socket. A device
+/// reads such packets from its standard input, a `SOCK_SEQPACKET` socket, and ends when that hangs up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Introduction {
+    /// [`VERSION`](crate::VERSION).
+    pub version: u32,
+    /// Process id of the new process, as the system says.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// `Op::NIC_CLOSE`: connection handles of this NIC that were not answered are rejected, waits and

@@ -4,6 +4,7 @@
 //! ids and the clock. What the agent decides is none of its business: it carries packets to the
 //! [`Agent`](crate::Agent) and does what the agent says.
 
+mod devices;
 mod error;
 mod interface;
 mod links;

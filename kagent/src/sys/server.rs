@@ -17,6 +17,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::getuid;
 
+use super::devices::Devices;
 use super::error::{Error, trying};
 use super::links::Links;
 use super::listener::Listener;
@@ -31,6 +32,7 @@ use crate::client::ClientId;
 use crate::link::LinkId;
 use crate::output::{Message, Output};
 
+mod devices;
 mod frames;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -47,6 +49,7 @@ const KIND_SIGNAL: u64 = 1;
 const KIND_SOCKET: u64 = 2;
 const KIND_PIDFD: u64 = 3;
 const KIND_LINK: u64 = 4;
+const KIND_DEVICE: u64 = 5;
 const KIND_BITS: u32 = 3;
 
 struct Server<'a> {
@@ -61,6 +64,7 @@ struct Server<'a> {
     sessions: BTreeMap<ClientId, Session>,
     dying: BTreeSet<ClientId>,
     links: Links,
+    devices: Devices,
     last_client: u64,
     /// Since when there has been no process.
     idle_since: Option<u64>,
@@ -93,6 +97,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
+        devices: Devices::default(),
         last_client: 0,
         idle_since: None,
         pause_until: None,
@@ -132,6 +137,7 @@ impl Server<'_> {
                     KIND_LISTENER => self.accept(&listener),
                     KIND_SOCKET => self.socket_ready(client, event.events()),
                     KIND_LINK => self.link_ready((event.data() >> KIND_BITS) as LinkId),
+                    KIND_DEVICE => self.device_ended(event.data() >> KIND_BITS),
                     KIND_PIDFD => self.mark_dying(client, "process ended"),
                     _ => {
                         self.log.info("socket", format_args!("asked to leave"));
@@ -366,6 +372,7 @@ impl Server<'_> {
             match output {
                 Output::Send(message) => self.send(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.send_frame(&frame),
                 Output::CloseLink(link) => self.close_link(link),
                 Output::Join(join) => match segment::create(join.segment_bytes) {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kagent::{Agent, Census, ClientId, FrameOut, Interface, OpenLink, Output};
+use kagent::{Agent, Census, ClientId, FrameOut, Interface, OpenDevice, OpenLink, Output};
 use kagent_proto::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -35,6 +35,10 @@ pub struct World {
     /// Interfaces by name, as far as there are any.
     pub interfaces: BTreeMap<&'static str, Interface>,
     pub closed_links: Vec<u32>,
+    /// Names of devices that there are.
+    pub devices: Vec<&'static str>,
+    /// Who was introduced to a device.
+    pub introduced: Vec<OpenDevice>,
     /// What was sent to other hosts.
     pub frames: VecDeque<FrameOut>,
 }
@@ -55,6 +59,8 @@ impl World {
             segments: 0,
             interfaces: BTreeMap::new(),
             closed_links: Vec::new(),
+            devices: Vec::new(),
+            introduced: Vec::new(),
             frames: VecDeque::new(),
         }
     }
@@ -127,6 +133,7 @@ impl World {
             match output {
                 Output::Send(message) => self.deliver(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.frames.push_back(frame),
                 Output::CloseLink(link) => self.closed_links.push(link),
                 Output::Join(join) if self.no_segments => {
@@ -154,6 +161,16 @@ impl World {
                 .ok_or(Status::RESOURCE)
         });
         self.agent.handle_link_opened(self.now, open, result);
+    }
+
+    fn open_device(&mut self, open: &OpenDevice) {
+        let name = String::from_utf8_lossy(&open.device);
+        let known = self.devices.contains(&name.trim_end_matches('\0'));
+        let result = known.then_some((88, 3_000_000)).ok_or(Status::INVALID);
+        if known {
+            self.introduced.push(*open);
+        }
+        self.agent.handle_device_opened(self.now, open, result);
     }
 
     /// Gives this host an interface of that number.
@@ -339,6 +356,12 @@ pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
     body.provider[..name.len()].copy_from_slice(name.as_bytes());
     body.host[..host.len()].copy_from_slice(host);
     body
+}
+
+pub fn device_open(name: &str) -> DeviceOpen {
+    let mut device = [0; DEVICE_BYTES];
+    device[..name.len()].copy_from_slice(name.as_bytes());
+    DeviceOpen { device }
 }
 
 pub fn link_open(name: &str) -> LinkOpen {

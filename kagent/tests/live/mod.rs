@@ -27,7 +27,11 @@ pub struct Daemon {
 }
 
 pub fn vipkad(socket: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vipkad"));
+    command(Path::new(env!("CARGO_BIN_EXE_vipkad")), socket, args)
+}
+
+pub fn command(program: &Path, socket: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command
         .arg("--socket")
         .arg(socket)

@@ -1,6 +1,7 @@
 //! The table of functions that plug-ins call.
 
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::fd::IntoRawFd;
 
 use vipl_abi::VIP_DESCRIPTOR;
 use vipl_plugin_abi::*;
@@ -23,6 +24,7 @@ pub(crate) static HOST: vipl_host = vipl_host {
     now,
     link,
     catastrophe,
+    device,
 };
 
 /// A plug-in's string.
@@ -166,4 +168,19 @@ unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_in
 unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
     // SAFETY: the NIC is open, and the thread is inside no operation.
     unsafe { crate::nic::device_failed(nic) };
+}
+
+unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int {
+    // SAFETY: a plug-in's text.
+    match crate::device::open(unsafe { string(name) }) {
+        Ok((socket, process)) => {
+            // SAFETY: the plug-in's words.
+            unsafe {
+                *fd = socket.into_raw_fd();
+                *pid = process;
+            }
+            VIPL_OK
+        }
+        Err(status) => status,
+    }
 }

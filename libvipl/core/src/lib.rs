@@ -23,6 +23,7 @@ pub mod connection;
 mod counters;
 pub mod cq;
 pub mod describe;
+mod device;
 mod devicemap;
 pub mod discovery;
 mod error;

@@ -21,7 +21,7 @@ use crate::host::HOST;
 use crate::process::Process;
 
 /// Feature bits of plug-ins that this library knows.
-const FEATURES_KNOWN: u64 = VIPL_FEATURE_LINK;
+const FEATURES_KNOWN: u64 = VIPL_FEATURE_LINK | VIPL_FEATURE_DEVICE;
 
 /// A plug-in that may be used.
 pub(crate) struct LoadedPlugin {

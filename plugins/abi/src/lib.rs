@@ -35,7 +35,7 @@ pub const VIPL_PLUGIN_MAGIC: u64 = 0x4755_4C50_4C50_4956;
 /// A new major version is a new symbol and a new directory.
 pub const VIPL_PLUGIN_ABI_MAJOR: u16 = 1;
 /// Counts what was appended to the tables.
-pub const VIPL_PLUGIN_ABI_MINOR: u16 = 1;
+pub const VIPL_PLUGIN_ABI_MINOR: u16 = 2;
 /// Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the pointer width.
 pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u64) << 40)
     | ((core::mem::size_of::<vipl_nic>() as u64) << 24)
@@ -45,6 +45,8 @@ pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u6
 /// Feature bit of `vipl_plugin.required`: the plug-in reaches other hosts. The host has `link`, reads
 /// `vipl_nic_info.link`, and fills what `vipl_connection` says of a remote partner.
 pub const VIPL_FEATURE_LINK: u64 = 1;
+/// Feature bit of `vipl_plugin.required`: the plug-in's NIC is a process of its own. The host has `device`.
+pub const VIPL_FEATURE_DEVICE: u64 = 2;
 /// Kind of a plug-in that serves devices.
 pub const VIPL_KIND_PROVIDER: u32 = 1;
 
@@ -390,6 +392,12 @@ pub struct vipl_host {
     /// same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
     /// of every VI. Operations are still called afterwards, also `detach` for each VI.
     pub catastrophe: unsafe extern "C" fn(nic: *const vipl_nic),
+    /// Asks the Kernel Agent for a connection to the device process of this name: the program `vipl-NAME`
+    /// beside the agent, which it starts for this user if it does not run. `*fd` is a `SOCK_SEQPACKET`
+    /// socket, close-on-exec, and belongs to the plug-in; it hangs up when the device ends. `*pid` is the
+    /// device's process id. From `nic_open` or a thread of the plug-in; blocks until the agent answers.
+    /// `VIPL_E_INVALID`: there is no such program; `VIPL_E_RESOURCE`. The log says why.
+    pub device: unsafe extern "C" fn(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int,
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

@@ -167,6 +167,21 @@ impl Host {
         unsafe { (self.0.catastrophe)(nic) };
     }
 
+    /// Asks for a connection to the device process of this name, see `vipl_host.device`; gives the socket and
+    /// the device's process id. A provider that calls this has `VIPL_FEATURE_DEVICE` in
+    /// [`Provider::REQUIRED`](crate::Provider::REQUIRED). Blocks until the agent answers; from
+    /// [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such program; `Resource`. The log says why.
+    pub fn device(self, name: &CStr) -> Result<(OwnedFd, u32), Status> {
+        let (mut fd, mut pid) = (-1, 0);
+        // SAFETY: a NUL-terminated text, and two words to write to.
+        Status::check(unsafe { (self.0.device)(name.as_ptr(), &raw mut fd, &raw mut pid) })?;
+        // SAFETY: the host has just given it to us.
+        Ok((unsafe { OwnedFd::from_raw_fd(fd) }, pid))
+    }
+
     /// Monotonic time in nanoseconds.
     pub fn now_ns(self) -> u64 {
         // SAFETY: no arguments.
