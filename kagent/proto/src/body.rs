@@ -217,7 +217,7 @@ pub struct DeviceOpened {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Introduction {
-    /// [`VERSION`](crate::VERSION).
+    /// [`Introduction::VERSION`].
     pub version: u32,
     /// Process id of the new process, as the system says.
     pub pid: u32,
@@ -225,6 +225,11 @@ pub struct Introduction {
     pub uid: u32,
     /// 0.
     pub reserved: u32,
+}
+
+impl Introduction {
+    /// Version of what the agent says to devices.
+    pub const VERSION: u32 = 1;
 }
 
 /// `Op::NIC_CLOSE`: connection handles of this NIC that were not answered are rejected, waits and

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use kagent_proto::{DEVICE_BYTES, Introduction, Status, VERSION};
+use kagent_proto::{DEVICE_BYTES, Introduction, Status};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixCredentials, getsockopt, socketpair, sockopt,
@@ -120,7 +120,7 @@ impl Devices {
         );
         let (process, other) = pair.map_err(|cause| failure(&name, &cause.into(), log))?;
         let body = Introduction {
-            version: u32::from(VERSION),
+            version: Introduction::VERSION,
             pid: open.pid,
             uid: open.uid,
             reserved: 0,

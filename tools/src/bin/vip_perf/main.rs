@@ -8,6 +8,7 @@ mod cq;
 mod latency;
 mod many;
 mod memory;
+mod overlap;
 mod show;
 mod stream;
 mod table;
@@ -37,7 +38,8 @@ use crate::tests::Test;
 /// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
 /// Read), cq (a look at a CQ with 1 active of --vis VIs), idle-memory (memory of an idle pair of VIs),
 /// register (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without
-/// transport), all. The last two need no partner. Without a test: latency, bandwidth and rate.
+/// transport), overlap (the share of the processor that a stream of RDMA Writes leaves to the program),
+/// all. Register and post need no partner. Without a test: latency, bandwidth and rate.
 #[derive(Parser)]
 #[command(name = "vip_perf", version, max_term_width = 100)]
 struct Options {
@@ -127,6 +129,10 @@ struct Options {
     #[arg(long)]
     table: bool,
 
+    /// The same as the test overlap
+    #[arg(long)]
+    overlap: bool,
+
     /// Results as JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -190,6 +196,9 @@ impl Job {
                 None if host.is_none() => host = Some(word.clone()),
                 None => return Err(Error::Usage(format!("{word:?} is neither test nor option"))),
             }
+        }
+        if options.overlap && !tests.contains(&Test::Overlap) {
+            tests.push(Test::Overlap);
         }
         if options.alone && host.is_some() {
             let word = host.unwrap_or_default();

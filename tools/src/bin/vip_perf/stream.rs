@@ -96,6 +96,11 @@ impl Stream {
         })
     }
 
+    /// Operations under way at most.
+    pub(crate) fn window(&self) -> u64 {
+        self.flow.window
+    }
+
     fn pass(&mut self, session: &mut Session, count: u64) -> Result<Duration> {
         session.go(count)?;
         let start = Instant::now();
@@ -104,6 +109,31 @@ impl Stream {
             Kind::Write | Kind::Read => self.flow.rdma(count)?,
         }
         Ok(start.elapsed())
+    }
+
+    /// Makes RDMA operations for `time` and calls `between` after each look at them; gives how many were
+    /// made, and how long they and the calls took until the last operation was certain to have happened.
+    pub(crate) fn pass_beside(
+        &mut self,
+        session: &mut Session,
+        time: Duration,
+        mut between: impl FnMut(),
+    ) -> Result<(u64, Duration)> {
+        session.go(0)?;
+        let flow = &mut self.flow;
+        let (first, start) = (flow.done, Instant::now());
+        while start.elapsed() < time {
+            flow.advance(u64::MAX)?;
+            between();
+        }
+        let goal = flow.sent;
+        while flow.done < goal {
+            flow.advance(goal)?;
+            between();
+        }
+        let (count, taken) = (goal - first, start.elapsed());
+        flow.finish()?;
+        Ok((count, taken))
     }
 
     /// Warms up, and finds how many messages take the time that was asked for.
@@ -348,13 +378,7 @@ impl Flow {
         let goal = self.sent + count;
         let mut patience = Patience::new("streaming");
         while self.done < goal {
-            let room = (self.window - (self.sent - self.done)).min(goal - self.sent);
-            for _ in 0..room {
-                let index = (self.sent % self.window) as usize;
-                self.endpoint.vi.post_send(self.endpoint.sends[index])?;
-                self.sent += 1;
-            }
-            if room + self.take_sends()? > 0 {
+            if self.advance(goal)? > 0 {
                 patience = Patience::new("streaming");
             } else if self.wait {
                 self.wait_send()?;
@@ -362,7 +386,24 @@ impl Flow {
                 patience.spend()?;
             }
         }
-        // The message that ends it, and its answer.
+        self.finish()
+    }
+
+    /// Posts the operations that there is room for, up to number `goal`, and takes those that are complete;
+    /// gives how many that was.
+    fn advance(&mut self, goal: u64) -> Result<u64> {
+        let room = (self.window - (self.sent - self.done)).min(goal - self.sent);
+        for _ in 0..room {
+            let index = (self.sent % self.window) as usize;
+            self.endpoint.vi.post_send(self.endpoint.sends[index])?;
+            self.sent += 1;
+        }
+        Ok(room + self.take_sends()?)
+    }
+
+    /// Sends the message that ends a stream of RDMA, and waits for its answer.
+    fn finish(&mut self) -> Result<()> {
+        let mut patience = Patience::new("ending a stream");
         self.endpoint.vi.post_send(self.last)?;
         let answer = next_message(&self.endpoint.vi, self.wait)?;
         self.endpoint.vi.post_receive(answer)?;

@@ -11,6 +11,7 @@ use crate::bench::{Bench, Figure, Limit, Measured, Params, Plan, repeat};
 use crate::cq::{self, CqCost};
 use crate::latency::{self, Latency};
 use crate::memory::{self, IdleMemory};
+use crate::overlap::Overlap;
 use crate::stream::{self, Kind, Stream};
 
 /// What can be measured.
@@ -26,10 +27,11 @@ pub(crate) enum Test {
     IdleMemory,
     Register,
     Post,
+    Overlap,
 }
 
 /// All of them, in the order in which `all` runs them; what `write` measures is two.
-const ALL: [Test; 10] = [
+const ALL: [Test; 11] = [
     Test::Latency,
     Test::Bandwidth,
     Test::Rate,
@@ -40,6 +42,7 @@ const ALL: [Test; 10] = [
     Test::IdleMemory,
     Test::Register,
     Test::Post,
+    Test::Overlap,
 ];
 
 impl Test {
@@ -67,6 +70,7 @@ impl Test {
             Self::IdleMemory => "idle-memory",
             Self::Register => "register",
             Self::Post => "post",
+            Self::Overlap => "overlap",
         }
     }
 
@@ -83,6 +87,7 @@ impl Test {
             Self::Rate | Self::Post => vec![8],
             Self::Register => vec![4096, 65536, 1 << 20, 16 << 20],
             Self::Cq | Self::IdleMemory => vec![8],
+            Self::Overlap => vec![65_472],
         }
     }
 
@@ -100,7 +105,7 @@ impl Test {
                 &[Limit::CacheLine, Limit::Memcpy, Limit::ProcessWrite]
             }
             Self::Rate | Self::Cq => &[Limit::CacheLine],
-            Self::IdleMemory | Self::Register | Self::Post => &[],
+            Self::IdleMemory | Self::Register | Self::Post | Self::Overlap => &[],
         }
     }
 
@@ -110,7 +115,7 @@ impl Test {
             Self::Latency | Self::WriteLatency => &[Limit::FrameTurns, Limit::TcpTurns],
             Self::Bandwidth | Self::Write | Self::Read => &[Limit::FrameStream],
             Self::Rate => &[Limit::FrameRate],
-            Self::Cq | Self::IdleMemory | Self::Register | Self::Post => &[],
+            Self::Cq | Self::IdleMemory | Self::Register | Self::Post | Self::Overlap => &[],
         }
     }
 
@@ -126,6 +131,7 @@ impl Test {
             Self::IdleMemory => Box::new(IdleMemory::open(session, params)?),
             Self::Register => Box::new(Alone::open(&session.nic, params, What::Register)?),
             Self::Post => Box::new(Alone::open(&session.nic, params, What::Post)?),
+            Self::Overlap => Box::new(Overlap::open(session, params)?),
         })
     }
 }
