@@ -12,11 +12,12 @@
 //! is then to be skipped. Nothing ever leaves the machine: no namespace has a way out.
 
 mod apart;
+mod inside;
 mod relay;
 
 pub use apart::{Apart, on_first_host};
 pub use relay::Relay;
-pub use vipl_ering::Weather;
+pub use vipl_ering::{Fates, Weather};
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

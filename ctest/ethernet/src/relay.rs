@@ -1,22 +1,22 @@
-//! A bad cable: forwards frames between the two ports of a switch that does not, and does to them what a
+//! Bad cables: forwards frames between the ports of a switch that does not, and does to them what a
 //! weather says. The kernel at hand may lack a module for that, so a thread does it.
 //!
 //! ```text
 //!   host 0 ─ eth0 ══ port0 ─ relay ─ port1 ══ eth0 ─ host 1
+//!                              └──── port2 ══ eth0 ─ host 2
 //! ```
 
-use std::ffi::CString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use vipl_ering::{Sky, Weather};
+use vipl_ering::{Fates, Sky, Weather};
 
 use crate::Namespaces;
+use crate::inside::{enter, socket};
 
 /// Bytes of the Ethernet header.
 const HEADER_BYTES: usize = 14;
@@ -31,7 +31,7 @@ const SLEEP_MS: i32 = 20;
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Fates>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,10 +39,20 @@ struct Shared {
     stop: AtomicBool,
     cut: AtomicBool,
     forwarded: AtomicU64,
+    /// A weather that is to come.
+    next: Mutex<Option<Weather>>,
+}
+
+impl Shared {
+    fn next(&self) -> MutexGuard<'_, Option<Weather>> {
+        self.next
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
 }
 
 impl Relay {
-    /// Takes the two hosts off their switch, and relays between its first two ports.
+    /// Takes the hosts off their switch, and relays between its ports.
     ///
     /// # Errors
     /// Why that is not possible.
@@ -53,22 +63,22 @@ impl Relay {
             .switch()
             .ok_or_else(|| io::Error::other("hosts without a switch"))?
             .to_owned();
-        hosts.cut(0);
-        hosts.cut(1);
+        let addresses: Vec<_> = (0..hosts.hosts()).map(|host| hosts.address(host)).collect();
+        for host in 0..hosts.hosts() {
+            hosts.cut(host);
+        }
         let shared = Arc::new(Shared::default());
         let (ready, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let shared = shared.clone();
-            move || {
-                let ports = enter(&switch).and_then(|()| Ok([port("port0")?, port("port1")?]));
-                match ports {
-                    Ok(ports) => {
-                        let _ = ready.send(Ok(()));
-                        run(&shared, &ports, &weather);
-                    }
-                    Err(error) => {
-                        let _ = ready.send(Err(error));
-                    }
+            move || match enter(&switch).and_then(|()| ports(&addresses, &weather)) {
+                Ok(mut ports) => {
+                    let _ = ready.send(Ok(()));
+                    run(&shared, &mut ports)
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    Fates::default()
                 }
             }
         });
@@ -84,111 +94,107 @@ impl Relay {
         self.shared.cut.store(cut, Ordering::SeqCst);
     }
 
+    /// Changes the weather, within milliseconds.
+    pub fn turn(&self, mut weather: Weather) {
+        weather.spared = HEADER_BYTES;
+        *self.shared.next() = Some(weather);
+    }
+
     /// Frames that have arrived somewhere.
     pub fn forwarded(&self) -> u64 {
         self.shared.forwarded.load(Ordering::SeqCst)
+    }
+
+    /// Ends it; gives what has become of the frames.
+    pub fn end(mut self) -> Fates {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Fates {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let ended = self.thread.take().map(JoinHandle::join);
+        ended.and_then(Result::ok).unwrap_or_default()
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
-fn check(status: i32) -> io::Result<i32> {
-    if status < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(status)
-    }
+/// One end of a cable.
+struct Port {
+    socket: OwnedFd,
+    /// Of the host at the other end.
+    address: [u8; 6],
+    /// What happens to the frames of that host.
+    sky: Sky,
 }
 
-/// Brings the calling thread, and no other, into a namespace.
-fn enter(name: &str) -> io::Result<()> {
-    let namespace = File::open(format!("/run/netns/{name}"))?;
-    // SAFETY: a system call on an open descriptor.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+/// The ports of the switch, in whose namespace the thread is.
+fn ports(addresses: &[[u8; 6]], weather: &Weather) -> io::Result<Vec<Port>> {
+    let port = |(number, address): (usize, &[u8; 6])| {
+        Ok(Port {
+            socket: socket(&format!("port{number}"))?,
+            address: *address,
+            sky: Sky::new(weather, number as u64),
+        })
+    };
+    addresses.iter().enumerate().map(port).collect()
 }
 
-/// A socket that sends and receives every frame of an interface.
-fn port(name: &str) -> io::Result<OwnedFd> {
-    const ALL: u16 = 3; // ETH_P_ALL
-    let text = CString::new(name)?;
-    // SAFETY: system calls with valid arguments; the descriptor is new.
-    unsafe {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // With no ethertype nothing is received before the socket is bound.
-        let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_PACKET, kind, 0))?);
-        let index = libc::if_nametoindex(text.as_ptr()) as i32;
-        let one = 1i32;
-        check(libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_IGNORE_OUTGOING,
-            (&raw const one).cast(),
-            4,
-        ))?;
-        let mut wanted: libc::packet_mreq = std::mem::zeroed();
-        wanted.mr_ifindex = index;
-        wanted.mr_type = libc::PACKET_MR_PROMISC as u16;
-        check(libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
-            (&raw const wanted).cast(),
-            size_of::<libc::packet_mreq>() as libc::socklen_t,
-        ))?;
-        let bytes = 4 << 20;
-        let _ = libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUFFORCE,
-            (&raw const bytes).cast(),
-            4,
-        );
-        let mut address: libc::sockaddr_ll = std::mem::zeroed();
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = ALL.to_be();
-        address.sll_ifindex = index;
-        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        check(libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            length,
-        ))?;
-        Ok(socket)
-    }
-}
-
-fn run(shared: &Shared, ports: &[OwnedFd; 2], weather: &Weather) {
+fn run(shared: &Shared, ports: &mut [Port]) -> Fates {
     let start = Instant::now();
-    let mut skies = [Sky::new(weather, 0), Sky::new(weather, 1)];
-    let mut frame = vec![0; FRAME_MAX];
+    let mut buffer = vec![0; FRAME_MAX];
     while !shared.stop.load(Ordering::SeqCst) {
         let now = start.elapsed().as_nanos() as u64;
-        for (from, sky) in skies.iter_mut().enumerate() {
+        if let Some(weather) = shared.next().take() {
+            for port in &mut *ports {
+                port.sky.turn(&weather);
+            }
+        }
+        for from in 0..ports.len() {
+            let port = &mut ports[from];
             for _ in 0..LOOK_FRAMES {
-                let socket = ports[from].as_raw_fd();
+                let socket = port.socket.as_raw_fd();
                 // SAFETY: the buffer is as large as stated.
-                let got = unsafe { libc::recv(socket, frame.as_mut_ptr().cast(), FRAME_MAX, 0) };
+                let got = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), FRAME_MAX, 0) };
                 if got <= 0 {
                     break;
                 }
-                let frame = &frame[..got as usize];
                 if !shared.cut.load(Ordering::SeqCst) {
-                    sky.send(now, frame);
+                    port.sky.send(now, &buffer[..got as usize]);
                 }
             }
-            while let Some(frame) = sky.arrival(now) {
-                forward(shared, &ports[1 - from], &frame);
+            while let Some(frame) = ports[from].sky.arrival(now) {
+                for to in receivers(ports, from, &frame) {
+                    forward(shared, &to.socket, &frame);
+                }
             }
         }
-        wait(ports, &skies, start.elapsed().as_nanos() as u64);
+        wait(ports, start.elapsed().as_nanos() as u64);
     }
+    let mut fates = Fates::default();
+    for port in ports {
+        fates += port.sky.fates();
+    }
+    fates
+}
+
+/// The port of the host that a frame is for; all others, if it is for none of them.
+fn receivers<'a>(
+    ports: &'a [Port],
+    from: usize,
+    frame: &[u8],
+) -> impl Iterator<Item = &'a Port> + use<'a> {
+    let only = ports
+        .iter()
+        .position(|port| frame.starts_with(&port.address));
+    let others = ports.iter().enumerate().filter(move |(to, _)| *to != from);
+    others
+        .filter(move |(to, _)| only.is_none_or(|only| only == *to))
+        .map(|(_, port)| port)
 }
 
 /// A corrupt address or length may make a frame that cannot be sent: then it is lost.
@@ -199,19 +205,21 @@ fn forward(shared: &Shared, to: &OwnedFd, frame: &[u8]) {
 }
 
 /// Sleeps until a frame comes or is due.
-fn wait(ports: &[OwnedFd; 2], skies: &[Sky; 2], now: u64) {
-    let due = skies.iter().filter_map(Sky::next_due).min();
+fn wait(ports: &[Port], now: u64) {
+    let due = ports.iter().filter_map(|port| port.sky.next_due()).min();
     let sleep_ns = due.map_or(u64::MAX, |due| due.saturating_sub(now));
     let sleep_ns = sleep_ns.min(SLEEP_MS as u64 * 1_000_000);
     let time = libc::timespec {
         tv_sec: 0,
         tv_nsec: sleep_ns as libc::c_long,
     };
-    let mut fds = [0, 1].map(|side: usize| libc::pollfd {
-        fd: ports[side].as_raw_fd(),
+    let poll = |port: &Port| libc::pollfd {
+        fd: port.socket.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
-    });
+    };
+    let mut fds: Vec<_> = ports.iter().map(poll).collect();
+    let count = fds.len() as libc::nfds_t;
     // SAFETY: a valid array and time.
-    unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const time, std::ptr::null()) };
+    unsafe { libc::ppoll(fds.as_mut_ptr(), count, &raw const time, std::ptr::null()) };
 }

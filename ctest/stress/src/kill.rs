@@ -48,6 +48,7 @@ fn mesh(levels: &[u16]) -> Vec<Vec<Spec>> {
                 parties[party].push(Spec {
                     id,
                     server: is_server,
+                    at: None,
                     level: levels[id % levels.len()],
                     // Polling would only take the processor from those who are measured.
                     mode: [Mode::Wait, Mode::CqWait][id % 2],

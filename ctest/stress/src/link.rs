@@ -45,6 +45,8 @@ pub(crate) struct Spec {
     /// The same at both ends, and at no other link of the run.
     pub(crate) id: usize,
     pub(crate) server: bool,
+    /// Address of the server's host; none: it is this one.
+    pub(crate) at: Option<[u8; 6]>,
     pub(crate) level: u16,
     pub(crate) mode: Mode,
 }
@@ -250,7 +252,8 @@ impl Link {
     /// Connects; false when the process shall end instead.
     pub(crate) fn connect(&self) -> bool {
         let mut local = address(&self.node.host, &self.names[usize::from(!self.spec.server)]);
-        let mut remote = address(&self.node.host, &self.names[0]);
+        let at = self.spec.at.as_ref().map_or(&self.node.host[..], |at| at);
+        let mut remote = address(at, &self.names[0]);
         while !stopping() {
             let code = if self.spec.server {
                 self.serve(&mut local, &mut remote)

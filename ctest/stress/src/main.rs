@@ -1,5 +1,5 @@
-//! `vipl-stress`: many processes under load, some of which are killed. `cargo xtask kill` and
-//! `cargo xtask soak` build the library and run it.
+//! `vipl-stress`: many processes under load, some of which are killed. `cargo xtask kill`,
+//! `cargo xtask soak` and `cargo xtask ethernet` build the library and run it.
 //!
 //! ```text
 //!   supervisor (this program) ── starts, orders, kills ──▶ parties (this program) ── VIPL ── parties
@@ -13,6 +13,7 @@
 
 mod api;
 mod dice;
+mod ethernet;
 mod kill;
 mod link;
 mod node;
@@ -51,12 +52,15 @@ enum Command {
     Soak {
         #[command(flatten)]
         common: Common,
-        /// How long, in minutes
-        #[arg(long, default_value_t = 0)]
-        minutes: u64,
-        /// How long, in seconds; 30 if neither is given
-        #[arg(long, default_value_t = 0)]
-        seconds: u64,
+        #[command(flatten)]
+        time: Time,
+    },
+    /// Transfer, disconnect and reconnect between hosts in network namespaces, over bad cables
+    Ethernet {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        time: Time,
     },
     #[command(hide = true)]
     Party(party::Options),
@@ -81,6 +85,31 @@ struct Common {
     levels: Vec<u16>,
 }
 
+#[derive(Args)]
+struct Time {
+    /// How long, in minutes
+    #[arg(long, default_value_t = 0)]
+    minutes: u64,
+    /// How long, in seconds; 30 if neither is given
+    #[arg(long, default_value_t = 0)]
+    seconds: u64,
+}
+
+impl Time {
+    fn get(&self) -> Duration {
+        match self.minutes * 60 + self.seconds {
+            0 => Duration::from_secs(30),
+            seconds => Duration::from_secs(seconds),
+        }
+    }
+}
+
+/// What the soaks want of all parties.
+const SOAK: Spice = Spice {
+    rdma: true,
+    parting: 500,
+};
+
 impl Common {
     fn setting(self, spice: Spice) -> Result<Setting, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -103,6 +132,7 @@ impl Common {
             seed,
             spice,
             levels: self.levels,
+            hosts: Vec::new(),
         })
     }
 }
@@ -117,22 +147,8 @@ fn perform(command: Command) -> Result<(), String> {
             };
             kill::run(common.setting(spice)?, times)
         }
-        Command::Soak {
-            common,
-            minutes,
-            seconds,
-        } => {
-            let spice = Spice {
-                rdma: true,
-                parting: 500,
-            };
-            let seconds = if minutes + seconds == 0 {
-                30
-            } else {
-                minutes * 60 + seconds
-            };
-            soak::run(common.setting(spice)?, Duration::from_secs(seconds))
-        }
+        Command::Soak { common, time } => soak::run(common.setting(SOAK)?, time.get()),
+        Command::Ethernet { common, time } => ethernet::run(common.setting(SOAK)?, time.get()),
     }?;
     println!("ok: {line}");
     Ok(())

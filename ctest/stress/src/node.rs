@@ -24,6 +24,8 @@ pub(crate) struct Node {
     pub(crate) transfer_max: usize,
     pub(crate) levels: u16,
     pub(crate) read_levels: u16,
+    /// Partners may be on other hosts.
+    on_network: bool,
     /// VIs whose connection was lost, as the error handler was told.
     lost: Mutex<Vec<usize>>,
 }
@@ -36,7 +38,14 @@ unsafe impl Sync for Node {}
 extern "C" fn on_error(context: VIP_PVOID, error: *mut VIP_ERROR_DESCRIPTOR) {
     // SAFETY: the context is a node that is never freed; the library passes a descriptor.
     let (node, error) = unsafe { (&*context.cast::<Node>(), &*error) };
-    if error.ErrorCode as i32 == VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32 {
+    // What a network says of a partner that it does not hear any more (spec §6.4, E12 and E17).
+    let silence = [
+        VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT,
+        VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT,
+    ];
+    let lost = error.ErrorCode == VIP_ERROR_CODE::VIP_ERROR_CONN_LOST
+        || node.on_network && silence.contains(&error.ErrorCode);
+    if lost {
         let mut lost = node
             .lost
             .lock()
@@ -49,7 +58,7 @@ extern "C" fn on_error(context: VIP_PVOID, error: *mut VIP_ERROR_DESCRIPTOR) {
 
 impl Node {
     /// Opens a device.
-    pub(crate) fn open(device: &str) -> &'static Node {
+    pub(crate) fn open(device: &str, on_network: bool) -> &'static Node {
         let name = CString::new(device).unwrap_or_default();
         let mut nic = null_mut();
         // SAFETY: a NUL-terminated name and room for a handle.
@@ -78,6 +87,7 @@ impl Node {
             transfer_max: attributes.MaxTransferSize as usize,
             levels: attributes.ReliabilityLevelSupport,
             read_levels: attributes.RDMAReadSupport,
+            on_network,
             lost: Mutex::default(),
         }));
         let context = std::ptr::from_ref(node).cast_mut().cast();

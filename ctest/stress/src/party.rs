@@ -33,7 +33,7 @@ pub(crate) struct Options {
     rdma: bool,
     #[arg(long, default_value_t = 0)]
     parting: u64,
-    /// id:client|server:level:mode
+    /// id:client|server:level:mode, and for a server on another host :ADDRESS
     #[arg(required = true)]
     ends: Vec<String>,
 }
@@ -55,7 +55,11 @@ impl Spec {
     pub(crate) fn argument(&self) -> String {
         let mode = Mode::ALL.iter().position(|mode| *mode == self.mode);
         let side = if self.server { "server" } else { "client" };
-        format!("{}:{side}:{}:{}", self.id, self.level, mode.unwrap_or(0))
+        let mut text = format!("{}:{side}:{}:{}", self.id, self.level, mode.unwrap_or(0));
+        if let Some(at) = self.at {
+            text += &format!(":{}", at.map(|byte| format!("{byte:02x}")).concat());
+        }
+        text
     }
 
     fn parse(text: &str) -> Option<Spec> {
@@ -64,9 +68,18 @@ impl Spec {
         let server = parts.next()? == "server";
         let level = parts.next()?.parse().ok()?;
         let mode = *Mode::ALL.get(parts.next()?.parse::<usize>().ok()?)?;
+        let at = match parts.next() {
+            // Six bytes in the low ones of a number.
+            Some(at) => {
+                let [_, _, at @ ..] = u64::from_str_radix(at, 16).ok()?.to_be_bytes();
+                Some(at)
+            }
+            None => None,
+        };
         Some(Spec {
             id,
             server,
+            at,
             level,
             mode,
         })
@@ -78,7 +91,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     // SAFETY: plain arguments. A party without a supervisor ends.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     api::open(&options.library)?;
-    let node = Node::open(&options.device);
+    let specs: Option<Vec<Spec>> = options.ends.iter().map(|end| Spec::parse(end)).collect();
+    let specs = specs.ok_or_else(|| format!("{:?}: no ends of links", options.ends))?;
+    let on_network = specs.iter().any(|spec| spec.at.is_some());
+    let node = Node::open(&options.device, on_network);
     let spice = Spice {
         rdma: options.rdma,
         parting: options.parting,
@@ -91,8 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         .leak();
     let mut threads = Vec::new();
     let mut ids = Vec::new();
-    for (end, rounds) in options.ends.iter().zip(rounds) {
-        let spec = Spec::parse(end).ok_or_else(|| format!("{end}: no end of a link"))?;
+    for (spec, rounds) in specs.into_iter().zip(rounds) {
         if node.levels & spec.level == 0 {
             return Err(format!("{} has no level {}", options.device, spec.level));
         }

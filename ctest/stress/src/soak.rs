@@ -22,6 +22,7 @@ fn star(levels: &[u16], dice: &mut Dice) -> Vec<Vec<Spec>> {
             parties[party].push(Spec {
                 id,
                 server,
+                at: None,
                 level: levels[id / OTHERS % levels.len()],
                 mode: Mode::ALL[dice.roll(Mode::ALL.len() as u64) as usize],
             });

@@ -29,11 +29,15 @@ pub(crate) struct Setting {
     pub(crate) seed: u64,
     pub(crate) spice: Spice,
     pub(crate) levels: Vec<u16>,
+    /// Network namespaces of the hosts; none: all run on this one. Party n is on host n modulo their number.
+    pub(crate) hosts: Vec<String>,
 }
 
 /// Sums of what the parties have told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
+    /// Connections that ended without anybody's doing, by ends.
+    pub(crate) lost: u64,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     pub(crate) rdma: u64,
@@ -61,11 +65,11 @@ pub(crate) struct Party {
     ended: bool,
 }
 
-/// All processes of a run, and the agent.
+/// All processes of a run, and an agent on each host.
 pub(crate) struct Run {
     setting: Setting,
     folder: tempfile::TempDir,
-    agent: Child,
+    agents: Vec<Child>,
     pub(crate) parties: Vec<Party>,
     /// What parties that are gone had done.
     gone: Totals,
@@ -80,29 +84,54 @@ impl Run {
     /// Starts an agent and one party for each list of ends.
     pub(crate) fn start(setting: Setting, parties: Vec<Vec<Spec>>) -> Outcome<Run> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let agent = start_agent(&setting.vipkad, &folder.path().join("agent"))?;
         let (sender, news) = channel();
         let mut run = Run {
             setting,
             folder,
-            agent,
+            agents: Vec::new(),
             parties: Vec::new(),
             gone: Totals::default(),
             sender,
             news,
             started: 0,
         };
-        for ends in parties {
-            let party = run.start_party(ends)?;
+        for host in 0..run.setting.hosts.len().max(1) {
+            let agent = run.new_agent(host)?;
+            run.agents.push(agent);
+        }
+        for (which, ends) in parties.into_iter().enumerate() {
+            let party = run.start_party(which, ends)?;
             run.parties.push(party);
         }
         Ok(run)
     }
 
-    fn start_party(&mut self, ends: Vec<Spec>) -> Outcome<Party> {
+    /// The host of a party, and the namespace of a host.
+    fn host(&self, which: usize) -> usize {
+        which % self.setting.hosts.len().max(1)
+    }
+
+    fn namespace(&self, host: usize) -> Option<&str> {
+        self.setting.hosts.get(host).map(String::as_str)
+    }
+
+    fn socket(&self, host: usize) -> PathBuf {
+        self.folder.path().join(format!("agent{host}"))
+    }
+
+    fn new_agent(&self, host: usize) -> Outcome<Child> {
+        start_agent(
+            &self.setting.vipkad,
+            &self.socket(host),
+            self.namespace(host),
+        )
+    }
+
+    fn start_party(&mut self, which: usize, ends: Vec<Spec>) -> Outcome<Party> {
         self.started += 1;
         let itself = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = Command::new(itself);
+        let host = self.host(which);
+        let mut command = on_host(self.namespace(host), &itself);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("VIPL_") {
                 command.env_remove(name);
@@ -110,7 +139,7 @@ impl Run {
         }
         command
             .env("VIPL_CONFIG", "/dev/null")
-            .env("VIPL_AGENT", self.folder.path().join("agent"))
+            .env("VIPL_AGENT", self.socket(host))
             .arg("party")
             .arg("--library")
             .arg(&self.setting.library)
@@ -199,11 +228,13 @@ impl Run {
             "lost" => {
                 let link = numbers.next().unwrap_or(0) as usize;
                 party.up.insert(link, false);
+                party.totals.lost += 1;
                 party.lost.insert(link, numbers.next().unwrap_or(0));
             }
             "counts" => {
                 let mut next = || numbers.next().unwrap_or(0);
                 party.totals = Totals {
+                    lost: party.totals.lost,
                     messages: next(),
                     bytes: next(),
                     rdma: next(),
@@ -289,7 +320,7 @@ impl Run {
 
     /// Starts another party in the place of one that was killed.
     pub(crate) fn replace(&mut self, which: usize) -> Outcome {
-        let fresh = self.start_party(self.parties[which].ends.clone())?;
+        let fresh = self.start_party(which, self.parties[which].ends.clone())?;
         let old = std::mem::replace(&mut self.parties[which], fresh);
         self.gone.add(old.totals);
         Ok(())
@@ -319,15 +350,16 @@ impl Run {
         Ok(Duration::from_nanos(times.max().unwrap_or(0)))
     }
 
-    /// Kills the agent.
+    /// Kills the agent of the first host.
     pub(crate) fn kill_agent(&mut self) -> Outcome {
-        let killed = self.agent.kill().and_then(|()| self.agent.wait());
+        let agent = &mut self.agents[0];
+        let killed = agent.kill().and_then(|()| agent.wait());
         killed.map(drop).map_err(|error| error.to_string())
     }
 
     /// Starts another agent, and waits until it answers.
     pub(crate) fn start_agent(&mut self) -> Outcome {
-        self.agent = start_agent(&self.setting.vipkad, &self.folder.path().join("agent"))?;
+        self.agents[0] = self.new_agent(0)?;
         Ok(())
     }
 
@@ -360,25 +392,29 @@ impl Run {
                 return Err(format!("a party ended with {status}"));
             }
         }
-        self.agent_forgets()?;
-        // SAFETY: plain arguments; the process is our child and has not been waited for.
-        unsafe { libc::kill(self.agent.id() as i32, libc::SIGTERM) };
-        let status = self.agent.wait().map_err(|error| error.to_string())?;
-        if !status.success() {
-            return Err(format!("the agent ended with {status}"));
+        for host in 0..self.agents.len() {
+            self.agent_forgets(host)?;
+            let agent = &mut self.agents[host];
+            // SAFETY: plain arguments; the process is our child and has not been waited for.
+            unsafe { libc::kill(agent.id() as i32, libc::SIGTERM) };
+            let status = agent.wait().map_err(|error| error.to_string())?;
+            if !status.success() {
+                return Err(format!("the agent ended with {status}"));
+            }
         }
         leftovers(self.folder.path())?;
         Ok(self.totals())
     }
 
-    /// The agent, without parties, has no more open than one that has just started.
-    fn agent_forgets(&self) -> Outcome {
+    /// An agent, without parties, has no more open than one that has just started.
+    fn agent_forgets(&self, host: usize) -> Outcome {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let mut fresh = start_agent(&self.setting.vipkad, &folder.path().join("agent"))?;
+        let socket = folder.path().join("agent");
+        let mut fresh = start_agent(&self.setting.vipkad, &socket, self.namespace(host))?;
         let end = Instant::now() + PATIENCE;
         let mut open = (0, 0);
         while Instant::now() < end {
-            open = (open_files(self.agent.id()), open_files(fresh.id()));
+            open = (open_files(self.agents[host].id()), open_files(fresh.id()));
             if open.0 == open.1 {
                 break;
             }
@@ -408,12 +444,15 @@ impl Drop for Run {
         for party in &mut self.parties {
             let _ = party.child.kill().and_then(|()| party.child.wait());
         }
-        let _ = self.agent.kill().and_then(|()| self.agent.wait());
+        for agent in &mut self.agents {
+            let _ = agent.kill().and_then(|()| agent.wait());
+        }
     }
 }
 
 impl Totals {
     fn add(&mut self, other: Totals) {
+        self.lost += other.lost;
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.rdma += other.rdma;
@@ -434,14 +473,25 @@ fn listen(
     });
 }
 
-fn start_agent(program: &Path, socket: &Path) -> Outcome<Child> {
-    let mut command = Command::new(program);
+/// A program on a host: `ip` becomes the program, so that the process is ours to kill.
+fn on_host(namespace: Option<&str>, program: &Path) -> Command {
+    let Some(namespace) = namespace else {
+        return Command::new(program);
+    };
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]).arg(program);
+    command
+}
+
+fn start_agent(program: &Path, socket: &Path, namespace: Option<&str>) -> Outcome<Child> {
+    let mut command = on_host(namespace, program);
     command.arg("--socket").arg(socket).args(["--idle-ms", "0"]);
     command.env_remove("VIPL_LOG").env_remove("VIPL_LOG_FILE");
     let child = command.stdin(Stdio::null()).spawn();
     let child = child.map_err(|error| format!("{}: {error}", program.display()))?;
+    let table = format!("/proc/{}/net/unix", child.id());
     let listening = || {
-        let all = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let all = std::fs::read_to_string(&table).unwrap_or_default();
         // The flag of a socket that listens, and its path.
         all.lines()
             .any(|line| line.contains(" 00010000 ") && line.ends_with(&*socket.to_string_lossy()))
@@ -477,8 +527,8 @@ fn leftovers(folder: &Path) -> Outcome {
         }
     }
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        // The lock of the agent's socket stays on purpose.
-        if entry.file_name() != "agent.lock" {
+        // The lock of an agent's socket stays on purpose.
+        if entry.path().extension() != Some("lock".as_ref()) {
             return Err(format!("a file stays behind: {}", entry.path().display()));
         }
     }

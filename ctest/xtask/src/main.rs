@@ -10,6 +10,7 @@ mod compile;
 mod conformance;
 mod demo;
 mod diff;
+mod ethernet;
 mod fuzz;
 mod headers;
 mod install;
@@ -65,6 +66,8 @@ enum Command {
     Kill(stress::Kill),
     /// Transfer, disconnect, reconnect and kill for a while, every byte checked
     Soak(stress::Soak),
+    /// Transfer between hosts in network namespaces over bad cables, every byte checked
+    Ethernet(ethernet::Options),
     /// Fuzz what reads hostile or careless input
     Fuzz(fuzz::Options),
     /// Model-check the lock-free parts
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Conformance(options) => conformance::run(&options),
         Command::Kill(options) => stress::kill(&options),
         Command::Soak(options) => stress::soak(&options),
+        Command::Ethernet(options) => ethernet::run(&options),
         Command::Fuzz(options) => fuzz::run_targets(&options),
         Command::Loom(options) => loom::run_models(&options),
         Command::Sanitize(options) => sanitize::run_programs(&options),

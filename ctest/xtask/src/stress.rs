@@ -1,6 +1,6 @@
-//! `cargo xtask kill` and `cargo xtask soak`: many processes under load, some of which are killed.
+//! `cargo xtask kill`, `cargo xtask soak` and `cargo xtask ethernet`: many processes under load.
 //!
-//! Both build the library as it is released and run `vipl-stress` (ctest/stress) with it.
+//! All build the library as it is released and run `vipl-stress` (ctest/stress) with it.
 
 use std::process::Command;
 
@@ -64,17 +64,21 @@ pub(crate) fn soak(options: &Soak) -> Result {
 }
 
 fn perform(arguments: &[&str], common: &Common) -> Result {
-    if !common.no_build {
+    let more = ["--device", &common.device, "--levels", &common.levels];
+    stress(&[arguments, &more].concat(), common.seed, common.no_build)
+}
+
+/// Runs `vipl-stress`, and builds it first unless told otherwise.
+pub(crate) fn stress(arguments: &[&str], seed: Option<u64>, no_build: bool) -> Result {
+    if !no_build {
         let build = ["build", "--release", "--workspace", "--exclude", "xtask"];
         run(cargo().args(build))?;
     }
     // The library, the plug-ins and the agent are beside it.
     let program = Workspace::load()?.target.join("release/vipl-stress");
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .args(["--device", &common.device, "--levels", &common.levels]);
-    if let Some(seed) = common.seed {
+    command.args(arguments);
+    if let Some(seed) = seed {
         command.args(["--seed", &seed.to_string()]);
     }
     run(&mut command)

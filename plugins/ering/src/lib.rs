@@ -46,7 +46,7 @@ use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
 
 pub use doorbell::Policy;
 pub use provider::{Card, Ethernet, Network};
-pub use weather::{Sky, Weather};
+pub use weather::{Fates, Sky, Weather};
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;

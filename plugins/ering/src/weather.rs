@@ -36,6 +36,16 @@ pub struct Weather {
     pub rate: u64,
 }
 
+impl std::ops::AddAssign for Fates {
+    fn add_assign(&mut self, other: Fates) {
+        self.lost += other.lost;
+        self.crowded += other.crowded;
+        self.doubled += other.doubled;
+        self.held += other.held;
+        self.spoiled += other.spoiled;
+    }
+}
+
 impl Default for Weather {
     /// A network without faults.
     fn default() -> Weather {
@@ -52,10 +62,26 @@ impl Default for Weather {
     }
 }
 
+/// What became of frames; one may have several of these fates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// Lost by chance.
+    pub lost: u64,
+    /// Lost for want of room, as in a switch.
+    pub crowded: u64,
+    /// Arrived twice.
+    pub doubled: u64,
+    /// Held back, so that later ones overtake them.
+    pub held: u64,
+    /// With a changed bit.
+    pub spoiled: u64,
+}
+
 /// One direction of one connection under a weather.
 #[derive(Debug)]
 pub struct Sky {
     weather: Weather,
+    fates: Fates,
     random: Random,
     /// Due time, number, frame.
     waiting: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
@@ -73,6 +99,7 @@ impl Sky {
         let mixed = seeds.next_u64() ^ direction.wrapping_mul(0xd6e8_feb8_6659_fd93);
         Sky {
             weather: weather.clone(),
+            fates: Fates::default(),
             random: Random::new(mixed),
             waiting: BinaryHeap::new(),
             waiting_bytes: 0,
@@ -93,14 +120,19 @@ impl Sky {
         let open = frame.len().saturating_sub(spared);
         let bit = 8 * spared as u64 + self.random.below(8 * open.max(1) as u64);
         if lost {
+            self.fates.lost += 1;
             return;
         }
+        self.fates.doubled += copies as u64 - 1;
+        self.fates.held += u64::from(held);
         let mut frame = frame.to_vec();
         if corrupt && open > 0 {
+            self.fates.spoiled += 1;
             frame[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         for _ in 0..copies {
             if self.waiting_bytes + frame.len() > WAITING_BYTES_MAX {
+                self.fates.crowded += 1;
                 return;
             }
             let time = (frame.len() as u64 * 1_000_000_000)
@@ -113,6 +145,16 @@ impl Sky {
                 .push(Reverse((due, self.number, frame.clone())));
             self.number += 1;
         }
+    }
+
+    /// Another weather from now on; its seed does not count.
+    pub fn turn(&mut self, weather: &Weather) {
+        self.weather = weather.clone();
+    }
+
+    /// What became of the frames so far.
+    pub fn fates(&self) -> Fates {
+        self.fates
     }
 
     /// Whether more may be sent without being lost for want of room.
