@@ -19,6 +19,7 @@
 //! | `bell` | sleeping, waking, and which VIs have something |
 //! | `watch` | the thread that makes progress while the program makes none |
 //! | `farewell` | connections that have ended here and not yet at the partner |
+//! | `strangers` | hosts that speak another version of the protocol |
 //! | `interface` | names, drivers and speeds of the host's interfaces |
 
 #[cfg(not(target_os = "linux"))]
@@ -38,6 +39,7 @@ mod random;
 mod segment;
 mod shm;
 mod socket;
+mod strangers;
 mod vi;
 mod watch;
 mod weather;

@@ -19,6 +19,7 @@ use crate::inbox::{self, Inbox};
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
 use crate::socket::{Received, Receiver};
+use crate::strangers::Strangers;
 use crate::vi::EthernetVi;
 use crate::watch::{self, Watch};
 use crate::weather::Weather;
@@ -79,6 +80,7 @@ pub(crate) struct Core {
     soonest: AtomicU64,
     connected: [AtomicU64; VIS_MAX as usize / 64],
     pub(crate) farewells: Farewells,
+    strangers: Strangers,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     partners: Mutex<HashMap<u64, Weak<Bell>>>,
@@ -150,7 +152,7 @@ impl Core {
                         others |= self.deliver(vi, frame);
                     }
                 }
-                _ => count(self.counters.bad, 1),
+                _ => self.unreadable(frame),
             }
         });
         if received != Received::default() {
@@ -175,11 +177,9 @@ impl Core {
     #[cold]
     fn deliver(&self, vi: u32, frame: &[u8]) -> bool {
         let payload = &frame[ETHERNET..];
-        let Some(inbox) = self.inboxes.get(vi as usize) else {
-            count(self.counters.stray, 1);
-            return false;
-        };
-        if inbox.put(payload) {
+        if let Some(inbox) = self.inboxes.get(vi as usize)
+            && inbox.put(payload)
+        {
             self.bell.mark(vi);
             return true;
         }
@@ -187,10 +187,17 @@ impl Core {
         false
     }
 
+    /// A frame that has no sense in this version.
+    #[cold]
+    fn unreadable(&self, frame: &[u8]) {
+        count(self.counters.bad, 1);
+        self.strangers.take(self, frame);
+    }
+
     /// A frame of no connection that lives.
     #[cold]
     pub(crate) fn stray(&self, frame: &[u8]) {
-        if !self.farewells.take(self, frame) {
+        if !self.farewells.take(self, frame) && !self.strangers.take(self, frame) {
             count(self.counters.stray, 1);
         }
     }
@@ -373,6 +380,7 @@ impl EthernetNic {
             soonest: AtomicU64::new(NEVER),
             connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
             farewells: Farewells::default(),
+            strangers: Strangers::default(),
             counters: Counters {
                 received: counter(c"frames_received"),
                 corrupt: counter(c"frames_corrupt"),

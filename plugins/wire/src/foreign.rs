@@ -10,9 +10,11 @@
 //! ```
 
 use crate::crc::crc32c;
-use crate::frame::{VERSION, u16_at, u32_at};
+use crate::frame::{TRAILER, VERSION, u16_at, u32_at};
 
 const KIND: u8 = 0xFF;
+/// What a frame of any version begins with: version, kind, endpoints, length.
+const HEAD: usize = 8;
 
 /// Says which versions its sender speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +35,18 @@ impl Foreign {
     /// Bytes of the frame, in every version.
     pub const BYTES: usize = 16;
 
-    /// The answer to a frame, if it is one of another version. A FOREIGN is never answered. The caller
+    /// The answer to a frame, if it is a whole one of another version. A FOREIGN is never answered. The caller
     /// limits how often it answers.
     pub fn answer(frame: &[u8]) -> Option<Foreign> {
-        let foreign = frame.len() >= 6 && frame[0] != VERSION && frame[1] != KIND;
-        foreign.then(|| Foreign {
+        if frame.len() < HEAD || frame[0] == VERSION || frame[1] == KIND {
+            return None;
+        }
+        // A bit that was spoiled on the way makes no other version.
+        let end = usize::from(u16_at(frame, 6)).checked_sub(TRAILER)?;
+        let whole = end >= HEAD
+            && frame.len() >= end + TRAILER
+            && crc32c(&frame[..end]) == u32_at(frame, end);
+        whole.then(|| Foreign {
             to_endpoint: u16_at(frame, 4),
             from_endpoint: u16_at(frame, 2),
             lowest: VERSION,
@@ -80,7 +89,10 @@ mod tests {
 
     #[test]
     fn another_version_is_answered_and_an_answer_is_not() {
-        let answer = Foreign::answer(&[9, 1, 0, 7, 0, 8, 1, 2, 3]).unwrap();
+        let mut whole = vec![9, 1, 0, 7, 0, 8, 0, 15, 1, 2, 3];
+        let crc = crc32c(&whole);
+        whole.extend(crc.to_be_bytes());
+        let answer = Foreign::answer(&whole).unwrap();
         assert_eq!((answer.to_endpoint, answer.from_endpoint), (8, 7));
         assert_eq!((answer.refused, answer.highest), (9, VERSION));
         let mut frame = answer.emit();
@@ -92,7 +104,14 @@ mod tests {
             None,
             "also not one of another version"
         );
-        assert_eq!(Foreign::answer(&[VERSION, 1, 0, 7, 0, 8]), None);
+        for (place, what) in [(0, "own version"), (7, "length"), (9, "spoiled")] {
+            let mut other = whole.clone();
+            other[place] ^= 9 ^ VERSION;
+            assert_eq!(Foreign::answer(&other), None, "{what}");
+        }
+        for length in 0..whole.len() {
+            assert_eq!(Foreign::answer(&whole[..length]), None);
+        }
         frame[0] = VERSION;
         frame[7] ^= 1;
         assert_eq!(Foreign::parse(&frame), None, "broken");

@@ -15,8 +15,8 @@
 //!    └─────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The first six bytes mean the same in every version of the protocol: filters in the kernel and
-//! [`Foreign`](crate::Foreign) rely on it.
+//! The first eight bytes, and the CRC at the end, mean the same in every version of the protocol: filters in
+//! the kernel and [`Foreign`](crate::Foreign) rely on it.
 
 use crate::crc::crc32c;
 

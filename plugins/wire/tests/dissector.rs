@@ -158,12 +158,14 @@ fn tshark_reads_what_the_parser_reads() {
         return;
     }
     let mut frames = frames();
-    frames.push(
-        Foreign::answer(&[7, 1, 0, 1, 0, 2])
-            .expect("another version")
-            .emit()
-            .to_vec(),
-    );
+    let refusal = Foreign {
+        to_endpoint: 2,
+        from_endpoint: 1,
+        lowest: 1,
+        highest: 1,
+        refused: 7,
+    };
+    frames.push(refusal.emit().to_vec());
     let kinds: std::collections::BTreeSet<u8> = frames.iter().map(|frame| frame[1]).collect();
     assert_eq!(
         kinds.into_iter().collect::<Vec<_>>(),
