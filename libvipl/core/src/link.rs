@@ -6,8 +6,10 @@
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kagent_proto::{INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status};
+use log::Level;
 use vipl_plugin_abi::*;
 
 use crate::error::Error;
@@ -47,6 +49,9 @@ fn open(name: &str) -> Result<vipl_link, c_int> {
     })
 }
 
+/// This process was told what Ethernet needs.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
 /// Says why there is no socket.
 fn refusal(name: &str, status: Status) -> c_int {
     match status {
@@ -55,10 +60,13 @@ fn refusal(name: &str, status: Status) -> c_int {
             VIPL_E_INVALID
         }
         Status::NOT_PERMITTED => {
-            log::error!(
+            // The same for every interface: one line that says what to do is enough.
+            let first = !TOLD.swap(true, Ordering::Relaxed);
+            let level = if first { Level::Error } else { Level::Debug };
+            log::log!(
                 target: "link",
-                "{name}: raw Ethernet needs a Kernel Agent that root has started: run `vipkad --system` as root \
-                 and put the user into the group vipl"
+                level,
+                "{name}: Ethernet needs `vipkad --system`, started by root, and the user in the group vipl"
             );
             VIPL_E_NOT_PERMITTED
         }

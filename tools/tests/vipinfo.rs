@@ -1,0 +1,64 @@
+//! `vipinfo` for a user who may not have Ethernet.
+
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use vipl_ctest::library_dir;
+use vipl_ethernet_tests::Namespaces;
+
+/// The right to raw sockets (`CAP_NET_RAW`).
+const NET_RAW: libc::c_ulong = 13;
+
+/// Two interfaces that cannot be opened for the same reason: one line of the log says what to do about it.
+#[test]
+fn one_line_says_what_ethernet_needs() {
+    let hosts = match Namespaces::pair() {
+        Ok(hosts) => hosts,
+        Err(why) => return println!("SKIP network namespaces: {why}"),
+    };
+    for arguments in [
+        "link add eth1 type veth peer name eth2",
+        "link set eth1 up",
+        "link set eth2 up",
+    ] {
+        let mut ip = hosts.command(0, "ip");
+        ip.args(arguments.split(' '));
+        assert!(ip.status().expect("ip").success(), "{arguments}");
+    }
+    let mut command = hosts.command(0, env!("CARGO_BIN_EXE_vipinfo"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VIPL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("VIPL_LIBRARY", library_dir().join("libvipl.so.1"))
+        .env("VIPL_CONFIG", "/dev/null")
+        .env("VIPL_AGENT", "off")
+        .stdin(Stdio::null());
+    // SAFETY: a system call that takes a right away from what is executed next, and nothing else.
+    unsafe {
+        command.pre_exec(
+            || match libc::prctl(libc::PR_CAPBSET_DROP, NET_RAW, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            },
+        )
+    };
+    let output = command.output().expect("vipinfo");
+    let (said, told) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    let context = format!("{}\n{said}\n{told}", output.status);
+    assert!(output.status.success(), "{context}");
+    for device in ["via_eth0\n", "via_eth1\n", "via_eth2\n", "via_lo\n"] {
+        assert!(said.contains(device), "{context}");
+    }
+    assert_eq!(said.matches("cannot be opened").count(), 3, "{context}");
+    assert_eq!(told.lines().count(), 1, "{context}");
+    assert!(
+        told.contains("`vipkad --system`, started by root"),
+        "{context}"
+    );
+}
