@@ -49,6 +49,12 @@ pub fn is_local(nic: &vipl_nic, handle: u32, base: u64, length: u64, tag: u32) -
         regions: nic.regions,
         count: nic.region_count,
     };
+    is_local_in(table, handle, base, length, tag)
+}
+
+/// The same, by the table: for a device that is not in the program's process.
+#[inline(always)]
+pub fn is_local_in(table: Table, handle: u32, base: u64, length: u64, tag: u32) -> bool {
     find(table, handle, base, length).is_some_and(|(region, _)| tags_match(tag, region))
 }
 

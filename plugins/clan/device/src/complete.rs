@@ -1,0 +1,312 @@
+//! Completions, the end of a connection, and interrupts.
+//!
+//! A completion is *open* until somebody puts it into the program's memory. A program that looks for
+//! completions does so itself, with what it finds in the completion's line. For one that does not (it
+//! computes, polls its descriptors, or sleeps elsewhere) the device does it after a while.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use vipl_abi::*;
+use vipl_clan_proto::channel;
+use vipl_clan_proto::vi::{SMALL, claim, end};
+
+use crate::descriptor::Incoming;
+use crate::vi::{Tools, Unseen, Vi};
+use crate::vm::{piece, pieces};
+
+/// How long a completion waits for its program, in nanoseconds; twice as long at most.
+const SETTLE_NS: u64 = 30_000;
+/// Completions of sends that one call of the kernel writes.
+const BATCH: u32 = 64;
+/// Where ImmediateData, Length and Status stand in a descriptor.
+const RESULT: u64 = 20;
+const STATUS: u64 = 28;
+
+/// The result of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// `VIP_STATUS_*` without DONE.
+    pub(crate) status: u32,
+    pub(crate) length: u32,
+    pub(crate) immediate: u32,
+}
+
+/// What became of the end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// It is there, or its descriptor is not, which the program's side finds out.
+    Yes,
+    /// The posted buffers are not there; the receive has completed with that error.
+    Fault,
+}
+
+impl Vi {
+    /// Completes the send at the head.
+    pub(crate) fn complete_send(&mut self, tools: &Tools, status: u32) {
+        let slot = self.pages.sent(self.sends);
+        slot.status.store(status, Relaxed);
+        slot.claim.store(claim::OPEN, Relaxed);
+        slot.lap.store(self.sends.wrapping_add(1), Release);
+        self.sends = self.sends.wrapping_add(1);
+        self.moved = (0, 0);
+        self.opened(tools);
+        self.announce(tools);
+    }
+
+    /// Completes the receive at the head, with `small` bytes of data in [`Tools::bounce`].
+    pub(crate) fn complete_receive(&mut self, tools: &Tools, outcome: Outcome, small: usize) {
+        let slot = self.pages.received(self.receives);
+        // Not a byte more: what else lies in the buffer is another process's.
+        for (to, from) in slot.data.iter().zip(tools.bounce[..small].chunks(8)) {
+            let mut word = [0; 8];
+            word[..from.len()].copy_from_slice(from);
+            to.store(u64::from_ne_bytes(word), Relaxed);
+        }
+        self.publish(outcome, small as u32, claim::OPEN);
+        self.receives = self.receives.wrapping_add(1);
+        self.opened(tools);
+        self.announce(tools);
+    }
+
+    fn publish(&self, outcome: Outcome, small: u32, claim: u32) {
+        let slot = self.pages.received(self.receives);
+        slot.status.store(outcome.status, Relaxed);
+        slot.length.store(outcome.length, Relaxed);
+        slot.immediate.store(outcome.immediate, Relaxed);
+        slot.small.store(small, Relaxed);
+        slot.claim.store(claim, Release);
+        slot.lap.store(self.receives.wrapping_add(1), Release);
+    }
+
+    /// Puts the last `bytes` bytes of a message, which lie in [`Tools::bounce`], into the posted buffers
+    /// and completes the receive, all in one call of the kernel, Status last.
+    pub(crate) fn place_last(
+        &mut self,
+        tools: &mut Tools,
+        incoming: &Incoming,
+        offset: u32,
+        bytes: usize,
+        outcome: Outcome,
+    ) -> Placed {
+        // Announced before it is written: a program that finds DONE in its descriptor finds it here, too.
+        self.publish(outcome, 0, claim::DEVICE);
+        tools.pieces.clear();
+        pieces(&mut tools.pieces, &tools.into, offset, bytes);
+        let mut total = bytes;
+        if self.may_write(incoming.descriptor, incoming.memory) {
+            total += self.append_result(tools, incoming.descriptor, bytes, outcome);
+        }
+        let written = self.process.write(&tools.bounce[..total], &tools.pieces);
+        let slot = self.pages.received(self.receives);
+        let fault = written < bytes;
+        let written = written == total && total > bytes;
+        if fault {
+            slot.status
+                .store(VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE, Relaxed);
+            slot.length.store(0, Relaxed);
+            slot.immediate.store(0, Relaxed);
+        }
+        let claim = if written { claim::PLACED } else { claim::OPEN };
+        slot.claim.store(claim, Release);
+        self.receives = self.receives.wrapping_add(1);
+        self.opened(tools);
+        if !written && !fault {
+            self.heed();
+        }
+        self.announce(tools);
+        if fault { Placed::Fault } else { Placed::Yes }
+    }
+
+    /// Adds ImmediateData, Length and, last, Status to what lies in [`Tools::bounce`]; how many bytes.
+    fn append_result(&self, tools: &mut Tools, at: u64, bytes: usize, outcome: Outcome) -> usize {
+        let words = [
+            outcome.immediate,
+            outcome.length,
+            outcome.status | VIP_STATUS_DONE,
+        ];
+        for (to, word) in tools.bounce[bytes..bytes + 12].chunks_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        tools.pieces.push(piece(at.wrapping_add(RESULT), 8));
+        tools.pieces.push(piece(at.wrapping_add(STATUS), 4));
+        12
+    }
+
+    /// A completion waits for its program from now on.
+    fn opened(&mut self, tools: &Tools) {
+        if self.due == 0 {
+            self.due = tools.now + SETTLE_NS;
+        }
+    }
+
+    /// Tells whoever waits.
+    pub(crate) fn announce(&self, tools: &Tools) {
+        let nic = self.process.nic();
+        if self.pages.words().marks.load(Relaxed) != 0 {
+            nic.mark(self.number);
+        }
+        nic.ring_if_wanted(tools.page());
+    }
+
+    /// The process looks at this VI, whatever its program does.
+    pub(crate) fn heed(&self) {
+        if self.process.nic().call_heed(self.number) {
+            // A process with no room for it has an interrupt that it has not looked at.
+            let _ = channel::send(self.process.interrupts.as_raw_fd(), &[0], &[]);
+        }
+    }
+
+    /// Tells the program of something on a connection that lives on.
+    pub(crate) fn raise(&mut self, tools: &Tools, news: usize) {
+        self.news[news] = self.news[news].wrapping_add(1);
+        self.pages.words().news[news].store(self.news[news], Release);
+        self.heed();
+        self.announce(tools);
+    }
+
+    /// Ends the connection: nothing of this VI is processed any more. The first reason counts.
+    pub(crate) fn die(&mut self, tools: &mut Tools, reason: u32) {
+        if self.halted {
+            return;
+        }
+        self.halted = true;
+        self.settle_all(tools);
+        debug_assert!(reason != end::NONE);
+        let word = u64::from(self.terms.epoch) << 32 | u64::from(reason);
+        self.pages.words().end.store(word, Release);
+        self.heed();
+        self.announce(tools);
+    }
+
+    /// Puts completions into the program's memory that have waited long enough.
+    pub(crate) fn settle(&mut self, tools: &mut Tools) {
+        let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
+        self.settle_up_to(tools, sent, received);
+        self.unseen_sent.aged = self.sends;
+        self.unseen_received.aged = self.receives;
+        let left =
+            self.unseen_sent.first != self.sends || self.unseen_received.first != self.receives;
+        self.due = if left { tools.now + SETTLE_NS } else { 0 };
+    }
+
+    /// All of them, at once.
+    pub(crate) fn settle_all(&mut self, tools: &mut Tools) {
+        if self.due == 0 {
+            return;
+        }
+        let (sent, received) = (self.sends, self.receives);
+        self.settle_up_to(tools, sent, received);
+        self.unseen_sent.aged = sent;
+        self.unseen_received.aged = received;
+        self.due = 0;
+    }
+
+    fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) {
+        let mut placed = false;
+        while self.unseen_received.first != received {
+            placed |= self.settle_received(tools, self.unseen_received.first);
+            next(&mut self.unseen_received);
+        }
+        while self.unseen_sent.first != sent {
+            placed |= self.settle_sent(tools, sent);
+        }
+        if placed {
+            self.announce(tools);
+        }
+    }
+
+    /// Writes the Status of up to [`BATCH`] sends. True: some were written.
+    fn settle_sent(&mut self, tools: &mut Tools, until: u32) -> bool {
+        tools.pieces.clear();
+        let mut taken = [0u32; BATCH as usize];
+        let mut count = 0;
+        while self.unseen_sent.first != until && count < taken.len() {
+            let number = self.unseen_sent.first;
+            next(&mut self.unseen_sent);
+            let slot = self.pages.sent(number);
+            let line = self.pages.send_doorbell(number);
+            if !self.may_write(line.descriptor, line.memory) {
+                self.heed();
+            } else if take(&slot.claim) {
+                let status = slot.status.load(Relaxed) | VIP_STATUS_DONE;
+                tools.bounce[count * 4..count * 4 + 4].copy_from_slice(&status.to_ne_bytes());
+                tools
+                    .pieces
+                    .push(piece(line.descriptor.wrapping_add(STATUS), 4));
+                taken[count] = number;
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return false;
+        }
+        let written = self
+            .process
+            .write(&tools.bounce[..count * 4], &tools.pieces)
+            / 4;
+        for (place, number) in taken[..count].iter().enumerate() {
+            let claim = if place < written {
+                claim::PLACED
+            } else {
+                claim::OPEN
+            };
+            self.pages.sent(*number).claim.store(claim, Release);
+        }
+        if written < count {
+            // The program's side sees for itself what has become of its descriptors.
+            self.heed();
+        }
+        true
+    }
+
+    /// Puts a receive into the program's memory. True: it was written.
+    fn settle_received(&mut self, tools: &mut Tools, number: u32) -> bool {
+        let slot = self.pages.received(number);
+        if slot.claim.load(Acquire) != claim::OPEN {
+            return false;
+        }
+        let Some(line) = self.pages.receive_doorbell(number) else {
+            return false;
+        };
+        let small = (slot.small.load(Relaxed) as usize).min(SMALL);
+        let incoming = self.incoming(&line, small > 0, tools);
+        let fits = incoming.is_ok_and(|found| found.capacity >= small as u64);
+        let whole = small == 0 || fits;
+        if !whole || !self.may_write(line.descriptor, line.memory) {
+            self.heed();
+            return false;
+        }
+        if !take(&slot.claim) {
+            return false;
+        }
+        let outcome = Outcome {
+            status: slot.status.load(Relaxed),
+            length: slot.length.load(Relaxed),
+            immediate: slot.immediate.load(Relaxed),
+        };
+        for (to, word) in tools.bounce[..SMALL].chunks_mut(8).zip(&slot.data) {
+            to.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        tools.pieces.clear();
+        pieces(&mut tools.pieces, &tools.into, 0, small);
+        let total = small + self.append_result(tools, line.descriptor, small, outcome);
+        let written = self.process.write(&tools.bounce[..total], &tools.pieces) == total;
+        let claim = if written { claim::PLACED } else { claim::OPEN };
+        self.pages.received(number).claim.store(claim, Release);
+        if !written {
+            self.heed();
+        }
+        true
+    }
+}
+
+fn next(unseen: &mut Unseen) {
+    unseen.first = unseen.first.wrapping_add(1);
+}
+
+/// Takes a completion that is still open.
+fn take(word: &std::sync::atomic::AtomicU32) -> bool {
+    word.compare_exchange(claim::OPEN, claim::DEVICE, AcqRel, Relaxed)
+        .is_ok()
+}

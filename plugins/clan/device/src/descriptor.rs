@@ -1,0 +1,240 @@
+//! From doorbells to checked descriptors (spec §5.7).
+//!
+//! What the doorbell carries is used as it is; the rest is fetched from the program's memory, once.
+
+use vipl_abi::*;
+use vipl_clan_proto::vi::{
+    INLINE_MAX, RECEIVE_SEGMENTS, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, form,
+};
+use vipl_plugin_sdk::descriptor::Operation;
+use vipl_plugin_sdk::region::is_local_in;
+
+use crate::vi::{Tools, Vi};
+use crate::vm::{Fault, piece};
+
+/// A send-queue descriptor that has passed all checks of its own side; its data segments are in
+/// [`Tools::out`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) operation: Operation,
+    pub(crate) length: u32,
+    pub(crate) immediate: u32,
+    pub(crate) flagged: bool,
+    /// The range of RDMA.
+    pub(crate) remote: Segment,
+    /// The data is in [`Tools::bounce`] already.
+    pub(crate) inline: bool,
+}
+
+/// A receive descriptor without fault; its segments are in [`Tools::into`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    pub(crate) descriptor: u64,
+    pub(crate) memory: u32,
+    pub(crate) capacity: u64,
+}
+
+/// The fields of a control segment.
+#[derive(Clone, Copy)]
+struct Control {
+    seg_count: u16,
+    control: u16,
+    immediate: u32,
+    length: u32,
+}
+
+/// Bytes of a descriptor that lie in one line, whatever its length.
+const LINE: usize = 64;
+const CONTROL: usize = 32;
+const SEGMENT: usize = 16;
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_ne_bytes(word)
+}
+
+fn half(bytes: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn segment(bytes: &[u8]) -> Segment {
+    let mut address = [0; 8];
+    address.copy_from_slice(&bytes[..8]);
+    Segment {
+        address: u64::from_ne_bytes(address),
+        handle: word(bytes, 8),
+        length: word(bytes, 12),
+    }
+}
+
+/// Reads a descriptor and its segments, as many as `most` at most, from the program's memory.
+fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Result<Control, Fault> {
+    let mut line = [0; LINE];
+    vi.process.read(&[piece(address, LINE)], &mut line)?;
+    let control = Control {
+        seg_count: half(&line, 12),
+        control: half(&line, 14),
+        immediate: word(&line, 20),
+        length: word(&line, 24),
+    };
+    let count = usize::from(control.seg_count.min(most));
+    let near = count.min((LINE - CONTROL) / SEGMENT);
+    segments.extend(
+        line[CONTROL..CONTROL + near * SEGMENT]
+            .chunks(SEGMENT)
+            .map(segment),
+    );
+    if count > near {
+        let mut rest = vec![0; (count - near) * SEGMENT];
+        let at = address.wrapping_add(LINE as u64);
+        vi.process.read(&[piece(at, rest.len())], &mut rest)?;
+        segments.extend(rest.chunks(SEGMENT).map(segment));
+    }
+    Ok(control)
+}
+
+impl Vi {
+    /// Whether every segment lies in a region that this VI may use.
+    fn are_permitted(&self, segments: &[Segment]) -> bool {
+        let (table, tag) = (self.process.table(), self.terms.ptag);
+        segments.iter().all(|segment| {
+            let length = u64::from(segment.length);
+            length == 0 || is_local_in(table, segment.handle, segment.address, length, tag)
+        })
+    }
+
+    /// Whether a descriptor may be written, as far as its own region matters.
+    pub(crate) fn may_write(&self, descriptor: u64, memory: u32) -> bool {
+        let (table, tag) = (self.process.table(), self.terms.ptag);
+        !self.has(vipl_clan_proto::message::flag::CHECK_DESCRIPTOR)
+            || is_local_in(table, memory, descriptor, CONTROL as u64, tag)
+    }
+
+    /// The send-queue descriptor at the head. The error is a status: one error bit and the operation bits.
+    pub(crate) fn outgoing(&self, tools: &mut Tools) -> Result<Outgoing, u32> {
+        let line = self.pages.send_doorbell(self.sends);
+        tools.out.clear();
+        let whole = matches!(line.form, form::WHOLE | form::INLINE)
+            && usize::from(line.seg_count) <= SEND_SEGMENTS;
+        let control = if whole {
+            self.take_whole(&line, &mut tools.out);
+            Control {
+                seg_count: line.seg_count,
+                control: line.control,
+                immediate: line.immediate,
+                length: line.length,
+            }
+        } else {
+            fetch(
+                self,
+                line.descriptor,
+                self.terms.segments_max,
+                &mut tools.out,
+            )
+            .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?
+        };
+        let operation = match control.control & VIP_CONTROL_OP_MASK {
+            VIP_CONTROL_OP_SENDRECV => Operation::Send,
+            VIP_CONTROL_OP_RDMAWRITE => Operation::Write,
+            VIP_CONTROL_OP_RDMAREAD => Operation::Read,
+            _ => return Err(VIP_STATUS_FORMAT_ERROR),
+        };
+        let opcode = operation.opcode();
+        let flagged = control.control & VIP_CONTROL_IMMEDIATE != 0;
+        let rdma = operation != Operation::Send;
+        let malformed = control.control & VIP_CONTROL_RESERVED != 0
+            || control.seg_count > self.terms.segments_max
+            || (rdma && tools.out.is_empty())
+            || (operation == Operation::Read
+                && (flagged || self.terms.reliability & self.terms.read_levels == 0));
+        if malformed {
+            return Err(VIP_STATUS_FORMAT_ERROR | opcode);
+        }
+        let remote = if rdma {
+            tools.out.remove(0)
+        } else {
+            Segment::default()
+        };
+        let total: u64 = tools.out.iter().map(|s| u64::from(s.length)).sum();
+        if total != u64::from(control.length) || total > self.terms.max_transfer {
+            return Err(VIP_STATUS_LENGTH_ERROR | opcode);
+        }
+        if !self.are_permitted(&tools.out) {
+            return Err(VIP_STATUS_PROTECTION_ERROR | opcode);
+        }
+        let inline = line.form == form::INLINE
+            && whole
+            && !rdma
+            && tools.out.len() == 1
+            && total <= INLINE_MAX as u64;
+        if inline {
+            self.take_data(&line, tools);
+        }
+        Ok(Outgoing {
+            operation,
+            length: control.length,
+            immediate: control.immediate,
+            flagged,
+            remote,
+            inline,
+        })
+    }
+
+    /// The segments that the doorbell carries.
+    fn take_whole(&self, line: &SendLine, segments: &mut Vec<Segment>) {
+        if line.seg_count > 0 {
+            segments.push(line.first);
+        }
+        if line.seg_count > 1 {
+            let second = self.pages.send_second(self.sends);
+            let rest = second.chunks(SEGMENT).map(segment);
+            segments.extend(rest.take(usize::from(line.seg_count) - 1));
+        }
+    }
+
+    /// The data that the doorbell carries.
+    fn take_data(&self, line: &SendLine, tools: &mut Tools) {
+        tools.bounce[..line.head.len()].copy_from_slice(&line.head);
+        if line.length as usize > line.head.len() {
+            let second = self.pages.send_second(self.sends);
+            tools.bounce[line.head.len()..INLINE_MAX].copy_from_slice(&second);
+        }
+    }
+
+    /// The receive descriptor that a message wants. The error is one error bit, without operation bits;
+    /// segments do not matter where `data` is false.
+    pub(crate) fn incoming(
+        &self,
+        line: &ReceiveLine,
+        data: bool,
+        tools: &mut Tools,
+    ) -> Result<Incoming, u32> {
+        tools.into.clear();
+        let whole = line.form == form::WHOLE && usize::from(line.seg_count) <= RECEIVE_SEGMENTS;
+        let (seg_count, control) = if whole {
+            tools
+                .into
+                .extend(&line.segments[..usize::from(line.seg_count)]);
+            (line.seg_count, line.control)
+        } else {
+            let most = self.terms.segments_max;
+            let found = fetch(self, line.descriptor, most, &mut tools.into)
+                .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?;
+            (found.seg_count, found.control)
+        };
+        if control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
+            || seg_count > self.terms.segments_max
+        {
+            return Err(VIP_STATUS_FORMAT_ERROR);
+        }
+        if data && !self.are_permitted(&tools.into) {
+            return Err(VIP_STATUS_PROTECTION_ERROR);
+        }
+        Ok(Incoming {
+            descriptor: line.descriptor,
+            memory: line.memory,
+            capacity: tools.into.iter().map(|s| u64::from(s.length)).sum(),
+        })
+    }
+}

@@ -1,0 +1,419 @@
+//! The loop: polls doorbells, sleeps when all are quiet, is woken by the first one after that.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
+
+use vipl_clan_proto::channel;
+use vipl_clan_proto::memory::{Mapping, create, seal_for_readers};
+use vipl_clan_proto::message::Newcomer;
+use vipl_clan_proto::nic::DEVICE_BYTES;
+use vipl_clan_proto::wait;
+use zerocopy::FromBytes;
+
+use crate::client::{Client, Verdict};
+use crate::engine::Pair;
+use crate::vi::{Tools, Vi};
+
+/// Processes at a time.
+const CLIENTS_MAX: usize = 1024;
+/// What one VI may send in one round.
+const ROUND_MESSAGES: u32 = 16;
+const ROUND_BYTES: usize = 256 << 10;
+/// Rounds without work after which a VI is looked at less often.
+const COOL: u32 = 4096;
+/// Cold VIs that are looked at in one round.
+const COLD_LOOKS: usize = 8;
+/// How often a device at work asks the kernel for news, in nanoseconds.
+const ASK_NS: u64 = 1_000_000;
+const AGENT: u64 = u64::MAX;
+const EVENTS: usize = 64;
+
+/// VIs by a number that stays.
+#[derive(Default)]
+pub(crate) struct Vis {
+    list: Vec<Option<Vi>>,
+    free: Vec<usize>,
+}
+
+impl Vis {
+    pub(crate) fn add(&mut self, vi: Vi) -> usize {
+        if let Some(id) = self.free.pop() {
+            self.list[id] = Some(vi);
+            return id;
+        }
+        self.list.push(Some(vi));
+        self.list.len() - 1
+    }
+
+    pub(crate) fn remove(&mut self, id: usize) {
+        if self.list[id].take().is_some() {
+            self.free.push(id);
+        }
+    }
+
+    pub(crate) fn get(&self, id: usize) -> Option<&Vi> {
+        self.list.get(id)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Vi> {
+        self.list.get_mut(id)?.as_mut()
+    }
+
+    fn pair(&mut self, one: usize, other: usize) -> Option<(&mut Vi, &mut Vi)> {
+        let [one, other] = self.list.get_disjoint_mut([one, other]).ok()?;
+        Some((one.as_mut()?, other.as_mut()?))
+    }
+}
+
+/// What a turn of the loop came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The device goes on.
+    On,
+    /// The agent has gone.
+    Over,
+}
+
+/// The device.
+pub struct Device {
+    agent: OwnedFd,
+    events: OwnedFd,
+    page: OwnedFd,
+    pub(crate) tools: Tools,
+    pub(crate) clients: Vec<Option<Client>>,
+    pub(crate) vis: Vis,
+    /// Sides of connections that wait for their partner: which side, and whose.
+    pub(crate) keys: HashMap<u64, (u32, usize)>,
+    /// VIs that were active lately.
+    hot: Vec<usize>,
+    cold: usize,
+    /// How long the device polls when nothing happens, in nanoseconds.
+    pub(crate) spin_ns: u64,
+    last_work: u64,
+    last_ask: u64,
+    /// Programs and the device share few processors: whoever has nothing to do lets others run.
+    crowded: bool,
+}
+
+fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Device {
+    /// The device of an agent, which announces processes on this socket.
+    ///
+    /// # Errors
+    /// The kernel has no shared memory for it, or is older than 5.3.
+    pub fn new(agent: OwnedFd) -> io::Result<Device> {
+        // SAFETY: no pointers; the descriptor is ours.
+        let events = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let page = create(c"vipl-clan", DEVICE_BYTES)?;
+        let mapping = Mapping::open(page.as_raw_fd(), DEVICE_BYTES, true)?;
+        seal_for_readers(&page)?;
+        let tools = Tools::new(mapping);
+        let barriers = wait::join_barriers() && wait::barrier();
+        tools
+            .page()
+            .fences
+            .store(u32::from(!barriers), Ordering::Release);
+        let device = Device {
+            agent,
+            events,
+            page,
+            tools,
+            clients: Vec::new(),
+            vis: Vis::default(),
+            keys: HashMap::new(),
+            hot: Vec::new(),
+            cold: 0,
+            spin_ns: 0,
+            last_work: 0,
+            last_ask: 0,
+            crowded: std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2),
+        };
+        device.listen(device.agent.as_raw_fd(), AGENT)?;
+        Ok(device)
+    }
+
+    /// Another descriptor of the device's page, which can be mapped for reading only.
+    pub(crate) fn page_for_readers(&self) -> io::Result<OwnedFd> {
+        self.page.try_clone()
+    }
+
+    fn listen(&self, fd: RawFd, data: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: data,
+        };
+        // SAFETY: valid descriptors and a valid structure.
+        let added = unsafe {
+            let events = self.events.as_raw_fd();
+            libc::epoll_ctl(events, libc::EPOLL_CTL_ADD, fd, &raw mut event)
+        };
+        if added != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Runs until the agent has gone.
+    ///
+    /// # Errors
+    /// The kernel's, on the device's own descriptors.
+    pub fn run(&mut self) -> io::Result<()> {
+        while self.turn()? == Turn::On {}
+        Ok(())
+    }
+
+    /// One turn of the loop: a round over the doorbells, or a sleep.
+    ///
+    /// # Errors
+    /// As for [`Device::run`].
+    pub fn turn(&mut self) -> io::Result<Turn> {
+        self.tools.now = now();
+        self.begin_round();
+        let turn = self.work();
+        self.end_round();
+        turn
+    }
+
+    /// While a round lasts the device may touch whatever was registered when it began.
+    fn begin_round(&self) {
+        let page = self.tools.page();
+        let round = page.round.load(Ordering::Relaxed).wrapping_add(1);
+        page.round.store(round, Ordering::Release);
+        page.after_publishing();
+    }
+
+    fn end_round(&self) {
+        let page = self.tools.page();
+        let round = page.round.load(Ordering::Relaxed).wrapping_add(1);
+        page.round.store(round, Ordering::Release);
+    }
+
+    fn work(&mut self) -> io::Result<Turn> {
+        let worked = self.look();
+        let time = self.tools.now;
+        if worked {
+            self.last_work = time;
+        } else if time.saturating_sub(self.last_work) >= self.spin_ns {
+            return self.sleep();
+        }
+        if time.saturating_sub(self.last_ask) >= ASK_NS {
+            self.last_ask = time;
+            return self.ask(0);
+        }
+        if !worked && self.crowded {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+        Ok(Turn::On)
+    }
+
+    /// Looks at everything that is in shared memory. True: there was something.
+    fn look(&mut self) -> bool {
+        let mut worked = self.read_mail();
+        let mut place = 0;
+        while place < self.hot.len() {
+            let id = self.hot[place];
+            worked |= self.pump(id, ROUND_MESSAGES, ROUND_BYTES);
+            if self.keep_hot(id) {
+                place += 1;
+            } else {
+                self.hot.swap_remove(place);
+            }
+        }
+        for _ in 0..COLD_LOOKS.min(self.vis.list.len()) {
+            self.cold = (self.cold + 1) % self.vis.list.len();
+            let id = self.cold;
+            if self.vis.get(id).is_some_and(|vi| !vi.hot && vi.is_rung()) {
+                self.warm(id);
+                worked = true;
+            }
+        }
+        worked
+    }
+
+    fn read_mail(&mut self) -> bool {
+        let mut found = false;
+        for place in 0..self.clients.len() {
+            if self.clients[place].as_ref().is_some_and(Client::has_mail) {
+                found = true;
+                self.attend(place);
+            }
+        }
+        found
+    }
+
+    /// Puts completions of a VI into its program's memory when they are due; whether it stays hot.
+    fn keep_hot(&mut self, id: usize) -> bool {
+        let Some(vi) = self.vis.get_mut(id) else {
+            return false;
+        };
+        if vi.due != 0 && self.tools.now >= vi.due {
+            vi.settle(&mut self.tools);
+        }
+        vi.quiet = vi.quiet.saturating_add(1);
+        vi.hot = vi.due != 0 || (vi.attached && vi.quiet < COOL);
+        vi.hot
+    }
+
+    /// From now on this VI is looked at in every round.
+    pub(crate) fn warm(&mut self, id: usize) {
+        let Some(vi) = self.vis.get_mut(id) else {
+            return;
+        };
+        vi.quiet = 0;
+        if !vi.hot {
+            vi.hot = true;
+            self.hot.push(id);
+        }
+    }
+
+    /// Sends what is on the queue of a VI.
+    pub(crate) fn pump(&mut self, id: usize, messages: u32, bytes: usize) -> bool {
+        let partner = match self.vis.get(id) {
+            Some(vi) if vi.is_rung() => vi.partner,
+            _ => return false,
+        };
+        let Some((from, to)) = partner.and_then(|partner| self.vis.pair(id, partner)) else {
+            return false;
+        };
+        let tools = &mut self.tools;
+        let worked = Pair { from, to, tools }.pump(messages, bytes);
+        if worked {
+            self.warm(id);
+            if let Some(partner) = partner {
+                self.warm(partner);
+            }
+        }
+        worked
+    }
+
+    /// Waits for a doorbell that finds the device asleep, or for the kernel to tell something.
+    fn sleep(&mut self) -> io::Result<Turn> {
+        for id in 0..self.vis.list.len() {
+            if let Some(vi) = self.vis.get_mut(id) {
+                vi.settle_all(&mut self.tools);
+            }
+        }
+        let page = self.tools.page();
+        page.asleep.fetch_add(1, Ordering::SeqCst);
+        page.before_looking_again();
+        let rung = self.vis.list.iter().flatten().any(Vi::is_rung)
+            || self.clients.iter().flatten().any(Client::has_mail);
+        let turn = self.ask(if rung { 0 } else { -1 });
+        self.tools.page().asleep.fetch_add(1, Ordering::SeqCst);
+        self.tools.now = now();
+        self.last_work = self.tools.now;
+        self.wake_all();
+        turn
+    }
+
+    /// After a sleep every VI is looked at once.
+    fn wake_all(&mut self) {
+        for id in 0..self.vis.list.len() {
+            if self.vis.get(id).is_some_and(Vi::is_rung) {
+                self.warm(id);
+            }
+        }
+    }
+
+    /// Asks the kernel what has happened on the sockets.
+    fn ask(&mut self, timeout_ms: i32) -> io::Result<Turn> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        self.end_round();
+        // SAFETY: room for as many events as it says.
+        let found = unsafe {
+            libc::epoll_wait(
+                self.events.as_raw_fd(),
+                events.as_mut_ptr(),
+                EVENTS as i32,
+                timeout_ms,
+            )
+        };
+        self.begin_round();
+        if found < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::Interrupted => Ok(Turn::On),
+                _ => Err(error),
+            };
+        }
+        let mut called = false;
+        for event in &events[..found as usize] {
+            let data = event.u64;
+            if data == AGENT {
+                called = true;
+            } else if data & 1 == 1 {
+                // The process has ended.
+                self.forget((data >> 1) as usize, false);
+            } else {
+                self.attend((data >> 1) as usize);
+            }
+        }
+        // Last: a newcomer may get the place of a process whose end has just been told.
+        if called {
+            Ok(self.hear_agent())
+        } else {
+            Ok(Turn::On)
+        }
+    }
+
+    fn attend(&mut self, place: usize) {
+        match self.hear(place) {
+            Verdict::Stays => {}
+            Verdict::Gone => self.forget(place, false),
+            Verdict::Expelled => self.forget(place, true),
+        }
+    }
+
+    /// A new process, or the end.
+    fn hear_agent(&mut self) -> Turn {
+        let mut packet = [0; size_of::<Newcomer>()];
+        let (bytes, mut fds) = match channel::receive(self.agent.as_raw_fd(), &mut packet) {
+            Ok((0, _)) => return Turn::Over,
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::On,
+            Err(_) => return Turn::Over,
+        };
+        let known = Newcomer::read_from_bytes(&packet[..bytes]).ok();
+        // A process that is not let in finds its socket closed.
+        if let (Some(newcomer), Some(socket)) = (known.filter(|n| n.version == 1), fds.pop()) {
+            let _ = self.admit(&newcomer, socket);
+        }
+        Turn::On
+    }
+
+    fn admit(&mut self, newcomer: &Newcomer, socket: OwnedFd) -> io::Result<()> {
+        let client = Client::new(newcomer.pid, socket)?;
+        let free = self.clients.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.clients.len());
+        if place >= CLIENTS_MAX {
+            return Err(io::Error::other("too many processes"));
+        }
+        let name = (place as u64) << 1;
+        self.listen(client.socket.as_raw_fd(), name)?;
+        self.listen(client.life.as_raw_fd(), name | 1)?;
+        match free {
+            Some(place) => self.clients[place] = Some(client),
+            None => self.clients.push(Some(client)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! Sends between two VIs of this host. What happens when something is wrong is the error table of the
+//! specification, §6.4.
+
+use vipl_abi::*;
+use vipl_clan_proto::message::flag;
+use vipl_clan_proto::vi::{SMALL, end, news};
+use vipl_plugin_sdk::descriptor::Operation;
+
+use crate::complete::{Outcome, Placed};
+use crate::descriptor::Outgoing;
+use crate::vi::{CHUNK, Tools, Vi};
+use crate::vm::{Fault, pieces};
+
+/// A VI that sends, and its partner.
+pub(crate) struct Pair<'a> {
+    pub(crate) from: &'a mut Vi,
+    pub(crate) to: &'a mut Vi,
+    pub(crate) tools: &'a mut Tools,
+}
+
+impl Pair<'_> {
+    /// Processes the send queue, a bounded part of it. True: there was something.
+    pub(crate) fn pump(&mut self, messages: u32, bytes: usize) -> bool {
+        let mut moved = 0;
+        for number in 0..messages {
+            if !self.from.is_rung() || self.to.halted || moved >= bytes {
+                return number > 0;
+            }
+            moved += self.process();
+        }
+        true
+    }
+
+    /// Processes the head of the queue, [`CHUNK`] bytes at most; gives how many.
+    fn process(&mut self) -> usize {
+        let (done, total) = self.from.moved;
+        match self.from.outgoing(self.tools) {
+            Err(status) => self.sender_error(status),
+            // A transfer that is under way does not change its length.
+            Ok(outgoing) if done > 0 && outgoing.length != total => {
+                self.sender_error(VIP_STATUS_LENGTH_ERROR | outgoing.operation.opcode());
+            }
+            Ok(outgoing) => match outgoing.operation {
+                Operation::Send => return self.send(&outgoing),
+                Operation::Write => return self.write(&outgoing),
+                Operation::Read => return self.read(&outgoing),
+            },
+        }
+        0
+    }
+
+    /// Bytes of the next chunk, and whether it is the last one. The last one has eight bytes at least, if
+    /// there are so many.
+    pub(crate) fn chunk(&self, total: u32) -> (usize, bool) {
+        let left = (total - self.from.moved.0) as usize;
+        if left <= CHUNK {
+            (left, true)
+        } else if left - CHUNK < 8 {
+            (CHUNK - 8, false)
+        } else {
+            (CHUNK, false)
+        }
+    }
+
+    /// Copies the next chunk from the sender into [`Tools::bounce`].
+    pub(crate) fn gather(&mut self, bytes: usize) -> Result<(), Fault> {
+        let tools = &mut *self.tools;
+        tools.pieces.clear();
+        pieces(&mut tools.pieces, &tools.out, self.from.moved.0, bytes);
+        self.from
+            .process
+            .read(&tools.pieces, &mut tools.bounce[..bytes])
+    }
+
+    /// The immediate data that the receiver finds.
+    pub(crate) fn immediate(&self, outgoing: &Outgoing) -> u32 {
+        let carried = self.from.has(flag::CARRY_IMMEDIATE) && self.to.has(flag::CARRY_IMMEDIATE);
+        if outgoing.flagged || carried {
+            outgoing.immediate
+        } else {
+            0
+        }
+    }
+
+    fn send(&mut self, outgoing: &Outgoing) -> usize {
+        let Some(line) = self.to.pages.receive_doorbell(self.to.receives) else {
+            self.nothing_posted(VIP_STATUS_OP_SEND);
+            return 0;
+        };
+        let incoming = match self.to.incoming(&line, true, self.tools) {
+            Ok(incoming) if u64::from(outgoing.length) <= incoming.capacity => incoming,
+            Ok(_) => {
+                self.cannot_receive(VIP_STATUS_LENGTH_ERROR, VIP_STATUS_OP_SEND);
+                return 0;
+            }
+            Err(status) => {
+                self.cannot_receive(status, VIP_STATUS_OP_SEND);
+                return 0;
+            }
+        };
+        let (bytes, last) = self.chunk(outgoing.length);
+        if !outgoing.inline && self.gather(bytes).is_err() {
+            self.sender_error(VIP_STATUS_PROTECTION_ERROR);
+            return 0;
+        }
+        let arrived = VIP_STATUS_OP_RECEIVE
+            | if outgoing.flagged {
+                VIP_STATUS_IMMEDIATE
+            } else {
+                0
+            };
+        let outcome = Outcome {
+            status: arrived,
+            length: outgoing.length,
+            immediate: self.immediate(outgoing),
+        };
+        let offset = self.from.moved.0;
+        if !last {
+            self.tools.pieces.clear();
+            pieces(&mut self.tools.pieces, &self.tools.into, offset, bytes);
+            let data = &self.tools.bounce[..bytes];
+            if self.to.process.write(data, &self.tools.pieces) != bytes {
+                self.cannot_receive(VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_OP_SEND);
+                return bytes;
+            }
+            self.from.moved = (offset + bytes as u32, outgoing.length);
+            return bytes;
+        }
+        if bytes <= SMALL && offset == 0 && self.to.takes_inline() {
+            self.to.complete_receive(self.tools, outcome, bytes);
+        } else {
+            let placed = self
+                .to
+                .place_last(self.tools, &incoming, offset, bytes, outcome);
+            if placed == Placed::Fault {
+                self.refused(VIP_STATUS_OP_SEND, end::TOLD);
+                return bytes;
+            }
+        }
+        self.from.complete_send(self.tools, VIP_STATUS_OP_SEND);
+        bytes
+    }
+
+    /// E1, E2, E3: the descriptor tells; on the reliable levels the connection ends.
+    #[cold]
+    pub(crate) fn sender_error(&mut self, status: u32) {
+        let begun = self.from.moved.0;
+        if self.from.is_unreliable() && begun > 0 {
+            self.cut_short(status & VIP_STATUS_OP_MASK, begun);
+        }
+        self.from.complete_send(self.tools, status);
+        if !self.from.is_unreliable() {
+            self.from.die(self.tools, end::TOLD);
+            self.to.die(self.tools, end::LOST);
+        }
+    }
+
+    /// Unreliable: a part of the message is there already (spec §6.2).
+    fn cut_short(&mut self, opcode: u32, begun: u32) {
+        match opcode {
+            VIP_STATUS_OP_SEND => {
+                let outcome = Outcome {
+                    status: VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_OP_RECEIVE,
+                    length: begun,
+                    immediate: 0,
+                };
+                self.to.complete_receive(self.tools, outcome, 0);
+            }
+            VIP_STATUS_OP_RDMA_WRITE => self.to.raise(self.tools, news::CUT),
+            _ => {}
+        }
+    }
+
+    /// E6, E11: the partner has no receive descriptor for this message.
+    #[cold]
+    pub(crate) fn nothing_posted(&mut self, opcode: u32) {
+        if self.to.is_unreliable() {
+            self.to.raise(self.tools, news::EMPTY);
+        }
+        self.refused(opcode, end::EMPTY);
+    }
+
+    /// E7, E8: the receive descriptor tells.
+    #[cold]
+    pub(crate) fn cannot_receive(&mut self, error: u32, opcode: u32) {
+        let outcome = Outcome {
+            status: error | VIP_STATUS_OP_RECEIVE,
+            length: 0,
+            immediate: 0,
+        };
+        self.to.complete_receive(self.tools, outcome, 0);
+        self.refused(opcode, end::TOLD);
+    }
+
+    /// A message that the partner could not receive, and what the partner is told; the sender's part.
+    #[cold]
+    fn refused(&mut self, opcode: u32, reason: u32) {
+        if self.from.is_unreliable() {
+            self.from.complete_send(self.tools, opcode);
+            return;
+        }
+        let error = if self.from.waits_for_reception() {
+            VIP_STATUS_REMOTE_DESC_ERROR
+        } else {
+            VIP_STATUS_TRANSPORT_ERROR
+        };
+        self.from.complete_send(self.tools, error | opcode);
+        self.from.die(self.tools, end::TOLD);
+        self.to.die(self.tools, reason);
+    }
+}

@@ -1,0 +1,38 @@
+//! The clan device: a VIA-aware NIC that runs in a process of its own.
+//!
+//! It does what the silicon of such a card does. Programs ring doorbells in pages that they share with it;
+//! it reads the descriptors there, checks every segment against the table of regions of the process, moves
+//! the data, writes the result into the descriptor with DONE last, and raises an interrupt only where
+//! somebody waits for one. One thread serves all processes of a user.
+//!
+//! ```text
+//!   doorbell ─▶ descriptor: read, check ─▶ engine: which VI, which receive ─▶ vm: data ─▶ complete ─▶ bell
+//! ```
+//!
+//! No process is trusted. Numbers from shared pages are bounded, addresses only ever lead into the memory
+//! of the process that gave them, and that memory is touched by the kernel's `process_vm` calls alone,
+//! which fail where a load would crash. A process that misbehaves loses its own connections.
+//!
+//! | file | is |
+//! | --- | --- |
+//! | `device` | the loop: polls doorbells, sleeps, is woken |
+//! | `client` | a process, its socket and what it asks for |
+//! | `connect` | attach and detach: who is whose partner |
+//! | `vi` | a VI and its state |
+//! | `descriptor` | from doorbells to checked descriptors |
+//! | `engine` | sends, between two VIs of this host |
+//! | `rdma` | RDMA, between two VIs of this host |
+//! | `complete` | completions, errors, interrupts |
+//! | `vm` | the memory of other processes |
+
+mod client;
+mod complete;
+mod connect;
+mod descriptor;
+mod device;
+mod engine;
+mod rdma;
+mod vi;
+mod vm;
+
+pub use device::{Device, Turn};

@@ -1,0 +1,26 @@
+//! `vipl-clan`: the clan device. The Kernel Agent starts it with a socket as standard input, on which it
+//! announces processes; when that socket ends, so does the device.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // SAFETY: system calls without pointers to anything but a valid structure. Descriptor 0 is ours alone:
+    // nothing else in this program uses the standard input.
+    let agent = unsafe {
+        libc::setsid();
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+        OwnedFd::from_raw_fd(0)
+    };
+    match vipl_clan_device::Device::new(agent).and_then(|mut device| device.run()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vipl-clan: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! RDMA Write and Read between two VIs of this host (spec §10.2, E9 to E13): the device checks the table
+//! of the target's regions and moves the data, without the target's program.
+
+use vipl_abi::*;
+use vipl_clan_proto::message::flag;
+use vipl_clan_proto::vi::end;
+use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
+use vipl_plugin_sdk::region::is_remote;
+
+use crate::complete::Outcome;
+use crate::descriptor::Outgoing;
+use crate::engine::Pair;
+use crate::vm::{piece, pieces};
+
+impl Pair<'_> {
+    /// Whether the target permits the whole range. A range of no bytes is not checked (spec §5.6).
+    fn target_permits(&self, outgoing: &Outgoing, enable: u16, flag: u32) -> bool {
+        let (remote, length) = (outgoing.remote, u64::from(outgoing.length));
+        let (table, tag) = (self.to.process.table(), self.to.terms.ptag);
+        length == 0
+            || (self.to.has(enable)
+                && is_remote(table, remote.handle, remote.address, length, tag, flag))
+    }
+
+    pub(crate) fn write(&mut self, outgoing: &Outgoing) -> usize {
+        if !self.target_permits(outgoing, flag::RDMA_WRITE, VIPL_REGION_RDMA_WRITE) {
+            self.write_refused(outgoing);
+            return 0;
+        }
+        let (bytes, last) = self.chunk(outgoing.length);
+        if self.gather(bytes).is_err() {
+            self.sender_error(VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE);
+            return 0;
+        }
+        let offset = self.from.moved.0;
+        let to = outgoing.remote.address.wrapping_add(u64::from(offset));
+        self.tools.pieces.clear();
+        // Programs poll the last eight bytes of the range: they become visible last.
+        let flag_bytes = if last { bytes.min(8) } else { 0 };
+        let first = bytes - flag_bytes;
+        self.tools.pieces.push(piece(to, first));
+        self.tools
+            .pieces
+            .push(piece(to.wrapping_add(first as u64), flag_bytes));
+        let data = &self.tools.bounce[..bytes];
+        if self.to.process.write(data, &self.tools.pieces) != bytes {
+            self.write_refused(outgoing);
+            return bytes;
+        }
+        if !last {
+            self.from.moved = (offset + bytes as u32, outgoing.length);
+            return bytes;
+        }
+        if outgoing.flagged && !self.tell_target(outgoing, None) {
+            return bytes;
+        }
+        self.from
+            .complete_send(self.tools, VIP_STATUS_OP_RDMA_WRITE);
+        bytes
+    }
+
+    /// The immediate data of an RDMA Write uses one receive descriptor; with `error` it tells of that.
+    /// False: it could not be received, and the sender has been told.
+    fn tell_target(&mut self, outgoing: &Outgoing, error: Option<u32>) -> bool {
+        let Some(line) = self.to.pages.receive_doorbell(self.to.receives) else {
+            self.nothing_posted(VIP_STATUS_OP_RDMA_WRITE);
+            return false;
+        };
+        if let Err(status) = self.to.incoming(&line, false, self.tools) {
+            self.cannot_receive(status, VIP_STATUS_OP_RDMA_WRITE);
+            return false;
+        }
+        let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+        let outcome = match error {
+            None => Outcome {
+                status: opcode | VIP_STATUS_IMMEDIATE,
+                length: outgoing.length,
+                immediate: outgoing.immediate,
+            },
+            Some(error) => Outcome {
+                status: opcode | error,
+                length: 0,
+                immediate: outgoing.immediate,
+            },
+        };
+        self.to.complete_receive(self.tools, outcome, 0);
+        true
+    }
+
+    /// E9 and E10.
+    #[cold]
+    fn write_refused(&mut self, outgoing: &Outgoing) {
+        let opcode = VIP_STATUS_OP_RDMA_WRITE;
+        let posted = self.to.pages.receive_doorbell(self.to.receives).is_some();
+        let by_descriptor = outgoing.flagged && posted;
+        if by_descriptor && !self.tell_target(outgoing, Some(VIP_STATUS_RDMA_PROT_ERROR)) {
+            return;
+        }
+        if self.from.is_unreliable() {
+            if !by_descriptor {
+                self.to
+                    .raise(self.tools, vipl_clan_proto::vi::news::REFUSED);
+            }
+            self.from.complete_send(self.tools, opcode);
+            return;
+        }
+        if self.from.waits_for_reception() {
+            let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
+            self.from.complete_send(self.tools, status);
+            self.from.die(self.tools, end::TOLD);
+        } else {
+            // A write is complete when its data has left; the loss is told afterwards.
+            self.from.complete_send(self.tools, opcode);
+            self.from.die(self.tools, end::LOST);
+        }
+        let reason = if by_descriptor {
+            end::TOLD
+        } else {
+            end::WRITE_REFUSED
+        };
+        self.to.die(self.tools, reason);
+    }
+
+    pub(crate) fn read(&mut self, outgoing: &Outgoing) -> usize {
+        let opcode = VIP_STATUS_OP_RDMA_READ;
+        let (bytes, last) = self.chunk(outgoing.length);
+        let offset = self.from.moved.0;
+        let from = outgoing.remote.address.wrapping_add(u64::from(offset));
+        let permitted = self.target_permits(outgoing, flag::RDMA_READ, VIPL_REGION_RDMA_READ);
+        let into = &mut self.tools.bounce[..bytes];
+        if !permitted || self.to.process.read(&[piece(from, bytes)], into).is_err() {
+            let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
+            self.from.complete_send(self.tools, status);
+            self.from.die(self.tools, end::TOLD);
+            self.to.die(self.tools, end::READ_REFUSED);
+            return 0;
+        }
+        self.tools.pieces.clear();
+        pieces(&mut self.tools.pieces, &self.tools.out, offset, bytes);
+        let data = &self.tools.bounce[..bytes];
+        if self.from.process.write(data, &self.tools.pieces) != bytes {
+            self.sender_error(VIP_STATUS_PROTECTION_ERROR | opcode);
+            return bytes;
+        }
+        if last {
+            self.from.complete_send(self.tools, opcode);
+        } else {
+            self.from.moved = (offset + bytes as u32, outgoing.length);
+        }
+        bytes
+    }
+}

@@ -1,0 +1,178 @@
+//! The memory of other processes, touched by the kernel on the device's behalf.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use vipl_clan_proto::memory::Mapping;
+use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
+use vipl_clan_proto::vi::Segment;
+use vipl_plugin_sdk::region::Table;
+
+/// The memory is not there, or may not be touched so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault;
+
+/// A process, as far as moving data is concerned.
+pub(crate) struct Process {
+    /// The thread by which its memory is reached; not the first one where that has ended.
+    thread: Cell<i32>,
+    pid: i32,
+    nic: Mapping,
+    /// The device's end of the socket of interrupts.
+    pub(crate) interrupts: OwnedFd,
+}
+
+/// Which way a call goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+fn call(thread: i32, way: Way, local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
+    let (near, far) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
+    // SAFETY: the local pieces are valid for the whole call, which callers see to; the kernel checks the
+    // remote ones.
+    unsafe {
+        match way {
+            Way::Read => {
+                libc::process_vm_readv(thread, local.as_ptr(), near, remote.as_ptr(), far, 0)
+            }
+            Way::Write => {
+                libc::process_vm_writev(thread, local.as_ptr(), near, remote.as_ptr(), far, 0)
+            }
+        }
+    }
+}
+
+/// A remote piece.
+pub(crate) fn piece(address: u64, bytes: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address as usize),
+        iov_len: bytes,
+    }
+}
+
+fn local(from: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: from.as_ptr().cast_mut().cast(),
+        iov_len: from.len(),
+    }
+}
+
+fn local_mut(into: &mut [u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    }
+}
+
+/// Adds the pieces of `bytes` bytes that begin `offset` bytes into the segments.
+pub(crate) fn pieces(list: &mut Vec<libc::iovec>, segments: &[Segment], offset: u32, bytes: usize) {
+    let (mut skip, mut left) = (offset as usize, bytes);
+    for segment in segments {
+        if left == 0 {
+            break;
+        }
+        let length = segment.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let part = (length - skip).min(left);
+        list.push(piece(segment.address.wrapping_add(skip as u64), part));
+        left -= part;
+        skip = 0;
+    }
+}
+
+impl Process {
+    /// # Errors
+    /// The device may not touch the process's memory: `probe` is an address in it and what stands there.
+    pub(crate) fn new(
+        pid: i32,
+        nic: Mapping,
+        interrupts: OwnedFd,
+        probe: (u64, u64),
+    ) -> io::Result<Process> {
+        let process = Process {
+            thread: Cell::new(pid),
+            pid,
+            nic,
+            interrupts,
+        };
+        let mut found = [0; 8];
+        let read = process.read(&[piece(probe.0, 8)], &mut found);
+        if read.is_err() || u64::from_ne_bytes(found) != probe.1 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(process)
+    }
+
+    pub(crate) fn nic(&self) -> &NicPage {
+        // SAFETY: the mapping begins with a page of zeroes at first, which is valid, and all atomic.
+        unsafe { &*self.nic.base().cast::<NicPage>() }
+    }
+
+    /// Its regions.
+    pub(crate) fn table(&self) -> Table {
+        Table {
+            regions: self.nic.base().wrapping_add(REGIONS_AT).cast(),
+            count: REGIONS_MAX,
+        }
+    }
+
+    /// Reads all of the remote pieces.
+    pub(crate) fn read(&self, remote: &[libc::iovec], into: &mut [u8]) -> Result<(), Fault> {
+        let wanted = into.len();
+        if wanted == 0 || self.transfer(Way::Read, local_mut(into), remote) == wanted {
+            return Ok(());
+        }
+        Err(Fault)
+    }
+
+    /// Writes the remote pieces in their order; gives how many bytes the kernel says it has written, which
+    /// is less where memory is missing.
+    pub(crate) fn write(&self, from: &[u8], remote: &[libc::iovec]) -> usize {
+        if from.is_empty() {
+            return 0;
+        }
+        self.transfer(Way::Write, local(from), remote)
+    }
+
+    fn transfer(&self, way: Way, local: libc::iovec, remote: &[libc::iovec]) -> usize {
+        let done = call(self.thread.get(), way, &[local], remote);
+        if done >= 0 {
+            return done as usize;
+        }
+        let gone = io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        if gone && self.find_thread() {
+            return call(self.thread.get(), way, &[local], remote).max(0) as usize;
+        }
+        0
+    }
+
+    /// The first thread of the process may end before the others: memory is reached through any of them.
+    #[cold]
+    fn find_thread(&self) -> bool {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else {
+            return false;
+        };
+        let threads = tasks.flatten().filter_map(|task| {
+            let name = task.file_name();
+            name.to_str()?.parse::<i32>().ok()
+        });
+        for thread in threads {
+            // A read of nothing tells whether the thread has a memory.
+            let mut byte = [0u8];
+            let done = call(thread, Way::Read, &[local_mut(&mut byte)], &[piece(0, 1)]);
+            let error = io::Error::last_os_error().raw_os_error();
+            if done >= 0 || error == Some(libc::EFAULT) {
+                self.thread.set(thread);
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,383 @@
+//! The pages of a VI.
+//!
+//! ```text
+//!   0       words      what the program's side and the device say of themselves
+//!   4096    sends      doorbells of the send queue, two lines each
+//!           receives   doorbells of the receive queue, a line each
+//!           sent       completions of sends, 16 bytes each
+//!           received   completions of receives, a line each
+//! ```
+//!
+//! Doorbells and completions have numbers that count on over all connections of a VI. The slot of number
+//! `n` is `n % RING`, and its `lap` word is `n + 1`, stored last: whoever looks at a slot sees at once
+//! whether it is the one that he waits for. A doorbell carries what the device needs to go on at once, so
+//! that it fetches from the program's memory only what does not fit.
+//!
+//! A completion is put into the program's memory by whoever is first to change its `claim` word from
+//! [`claim::OPEN`]: the program's side when it looks, or the device when nobody has looked for a while.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots of each ring: descriptors of one queue.
+pub const RING: usize = 1024;
+/// Data bytes in the first line of a send doorbell.
+pub const HEAD: usize = 16;
+/// Data bytes of a whole send doorbell.
+pub const INLINE_MAX: usize = HEAD + 64;
+/// Data bytes of a receive completion.
+pub const SMALL: usize = 40;
+/// Segments in a send doorbell.
+pub const SEND_SEGMENTS: usize = 5;
+/// Segments in a receive doorbell.
+pub const RECEIVE_SEGMENTS: usize = 2;
+
+/// A data or address segment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Virtual address.
+    pub address: u64,
+    /// Memory handle.
+    pub handle: u32,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// First line of a send doorbell.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendLine {
+    /// Number and 1, stored last.
+    pub lap: u32,
+    /// Memory handle of the descriptor.
+    pub memory: u32,
+    /// Address of the descriptor.
+    pub descriptor: u64,
+    /// Segments, the address segment of RDMA among them.
+    pub seg_count: u16,
+    /// Operation and flags.
+    pub control: u16,
+    /// Immediate data.
+    pub immediate: u32,
+    /// Length of the message.
+    pub length: u32,
+    /// One of [`form`].
+    pub form: u32,
+    /// The first segment.
+    pub first: Segment,
+    /// The first bytes of the data, with [`form::INLINE`].
+    pub head: [u8; HEAD],
+}
+
+/// How much of a descriptor its doorbell carries.
+pub mod form {
+    /// Its address: the device fetches it.
+    pub const TOKEN: u32 = 0;
+    /// All of it.
+    pub const WHOLE: u32 = 1;
+    /// All of it, and the data of its only segment.
+    pub const INLINE: u32 = 2;
+}
+
+/// A receive doorbell.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveLine {
+    /// Number and 1, stored last.
+    pub lap: u32,
+    /// Memory handle of the descriptor.
+    pub memory: u32,
+    /// Address of the descriptor.
+    pub descriptor: u64,
+    /// Segments.
+    pub seg_count: u16,
+    /// Operation and flags.
+    pub control: u16,
+    /// [`form::TOKEN`] or [`form::WHOLE`].
+    pub form: u32,
+    /// 0.
+    pub reserved: u64,
+    /// The segments, with [`form::WHOLE`].
+    pub segments: [Segment; RECEIVE_SEGMENTS],
+}
+
+/// Who puts a completion into the program's memory.
+pub mod claim {
+    /// Nobody yet.
+    pub const OPEN: u32 = 0;
+    /// The program's side.
+    pub const PROGRAM: u32 = 1;
+    /// The device, which is at it.
+    pub const DEVICE: u32 = 2;
+    /// The device, which has done it.
+    pub const PLACED: u32 = 3;
+}
+
+/// Completion of a send.
+#[derive(Debug, Default)]
+#[repr(C, align(16))]
+pub struct Sent {
+    /// Number and 1, stored last.
+    pub lap: AtomicU32,
+    /// One of [`claim`].
+    pub claim: AtomicU32,
+    /// `VIP_STATUS_*` without DONE.
+    pub status: AtomicU32,
+    reserved: AtomicU32,
+}
+
+/// Completion of a receive.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Received {
+    /// Number and 1, stored last.
+    pub lap: AtomicU32,
+    /// One of [`claim`].
+    pub claim: AtomicU32,
+    /// `VIP_STATUS_*` without DONE.
+    pub status: AtomicU32,
+    /// Bytes received.
+    pub length: AtomicU32,
+    /// Immediate data.
+    pub immediate: AtomicU32,
+    /// Bytes of `data` that belong into the posted buffers.
+    pub small: AtomicU32,
+    /// The message, if it is small.
+    pub data: [AtomicU64; SMALL / 8],
+}
+
+/// Why the device has ended a connection: the lower half of [`Words::end`], the upper is its epoch.
+pub mod end {
+    /// It has not.
+    pub const NONE: u32 = 0;
+    /// A descriptor of this VI tells.
+    pub const TOLD: u32 = 1;
+    /// The connection is lost.
+    pub const LOST: u32 = 2;
+    /// The partner disconnected.
+    pub const DISCONNECTED: u32 = 3;
+    /// A message found no receive descriptor.
+    pub const EMPTY: u32 = 4;
+    /// An RDMA Write of the partner was refused.
+    pub const WRITE_REFUSED: u32 = 5;
+    /// An RDMA Read of the partner was refused.
+    pub const READ_REFUSED: u32 = 6;
+}
+
+/// Places in [`Words::news`]; all are asynchronous errors of Unreliable connections.
+pub mod news {
+    /// A message found no receive descriptor.
+    pub const EMPTY: usize = 0;
+    /// An RDMA Write was refused.
+    pub const REFUSED: usize = 1;
+    /// An RDMA Write was cut short.
+    pub const CUT: usize = 2;
+    /// How many there are.
+    pub const KINDS: usize = 3;
+}
+
+/// What both sides say of themselves.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Words {
+    /// Program: not 0, completions are to be marked in the NIC's page.
+    pub marks: AtomicU32,
+    pad0: [u32; 15],
+    /// Device: why the connection has ended.
+    pub end: AtomicU64,
+    /// Device: counts what the program is told of a connection that lives on, by [`news`].
+    pub news: [AtomicU32; news::KINDS],
+    pad1: [u32; 11],
+}
+
+const SENDS_AT: usize = 4096;
+const SEND_BYTES: usize = 2 * size_of::<SendLine>();
+const RECEIVES_AT: usize = SENDS_AT + RING * SEND_BYTES;
+const SENT_AT: usize = RECEIVES_AT + RING * size_of::<ReceiveLine>();
+const RECEIVED_AT: usize = SENT_AT + RING * size_of::<Sent>();
+/// Bytes of the memory of a VI.
+pub const VI_BYTES: usize = RECEIVED_AT + RING * size_of::<Received>();
+
+const _: () = assert!(size_of::<SendLine>() == 64 && size_of::<ReceiveLine>() == 64);
+const _: () = assert!(size_of::<Received>() == 64 && size_of::<Sent>() == 16);
+const _: () = assert!(size_of::<Words>() <= SENDS_AT && VI_BYTES.is_multiple_of(4096));
+const _: () = assert!((SEND_SEGMENTS - 1) * size_of::<Segment>() == INLINE_MAX - HEAD);
+
+/// The pages of a VI, as one side maps them.
+#[derive(Clone, Copy, Debug)]
+pub struct ViPages(*mut u8);
+
+// SAFETY: what lies there is atomic or copied at once, and the mapping outlives its users.
+unsafe impl Send for ViPages {}
+
+#[inline(always)]
+fn slot(number: u32) -> usize {
+    number as usize % RING
+}
+
+impl ViPages {
+    /// The view of a mapping.
+    ///
+    /// # Safety
+    /// `base` is a page-aligned mapping of [`VI_BYTES`] bytes, which outlives the view and its copies.
+    pub unsafe fn new(base: *mut u8) -> ViPages {
+        ViPages(base)
+    }
+
+    #[inline(always)]
+    fn at<T>(&self, offset: usize) -> *mut T {
+        self.0.wrapping_add(offset).cast()
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub fn words(&self) -> &Words {
+        // SAFETY: inside the mapping; all atomic.
+        unsafe { &*self.at::<Words>(0) }
+    }
+
+    /// The completion of the send with this number.
+    #[inline(always)]
+    pub fn sent(&self, number: u32) -> &Sent {
+        // SAFETY: inside the mapping; all atomic.
+        unsafe { &*self.at::<Sent>(SENT_AT + slot(number) * size_of::<Sent>()) }
+    }
+
+    /// The completion of the receive with this number.
+    #[inline(always)]
+    pub fn received(&self, number: u32) -> &Received {
+        // SAFETY: inside the mapping; all atomic.
+        unsafe { &*self.at::<Received>(RECEIVED_AT + slot(number) * size_of::<Received>()) }
+    }
+
+    #[inline(always)]
+    fn send_line(&self, number: u32) -> *mut SendLine {
+        self.at(SENDS_AT + slot(number) * SEND_BYTES)
+    }
+
+    #[inline(always)]
+    fn receive_line(&self, number: u32) -> *mut ReceiveLine {
+        self.at(RECEIVES_AT + slot(number) * size_of::<ReceiveLine>())
+    }
+
+    /// The second line of a send doorbell: the rest of its data, or its other segments.
+    #[inline(always)]
+    pub fn send_rest(&self, number: u32) -> *mut u8 {
+        self.send_line(number).wrapping_add(1).cast()
+    }
+
+    /// Where the first bytes of the data of a send doorbell go.
+    #[inline(always)]
+    pub fn send_head(&self, number: u32) -> *mut u8 {
+        // SAFETY: an address inside the mapping.
+        unsafe { (&raw mut (*self.send_line(number)).head).cast() }
+    }
+
+    /// Stores the first line of a send doorbell but for `head`, which [`ViPages::send_head`] is for; the
+    /// lap word last, in release order. This rings.
+    #[inline(always)]
+    pub fn ring_send(&self, number: u32, line: &SendLine) {
+        let to = self.send_line(number);
+        // SAFETY: inside the mapping; the device takes what it finds there as untrusted bytes.
+        unsafe {
+            (&raw mut (*to).memory).write_volatile(line.memory);
+            (&raw mut (*to).descriptor).write_volatile(line.descriptor);
+            (&raw mut (*to).seg_count).write_volatile(line.seg_count);
+            (&raw mut (*to).control).write_volatile(line.control);
+            (&raw mut (*to).immediate).write_volatile(line.immediate);
+            (&raw mut (*to).length).write_volatile(line.length);
+            (&raw mut (*to).form).write_volatile(line.form);
+            (&raw mut (*to).first).write_volatile(line.first);
+            lap(to.cast()).store(number.wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// Stores a receive doorbell, the lap word last, in release order.
+    #[inline(always)]
+    pub fn ring_receive(&self, number: u32, line: &ReceiveLine) {
+        let to = self.receive_line(number);
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*to).memory).write_volatile(line.memory);
+            (&raw mut (*to).descriptor).write_volatile(line.descriptor);
+            (&raw mut (*to).seg_count).write_volatile(line.seg_count);
+            (&raw mut (*to).control).write_volatile(line.control);
+            (&raw mut (*to).form).write_volatile(line.form);
+            (&raw mut (*to).segments).write_volatile(line.segments);
+            lap(to.cast()).store(number.wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// Whether the send doorbell with this number has been rung.
+    #[inline(always)]
+    pub fn is_send_rung(&self, number: u32) -> bool {
+        // SAFETY: inside the mapping.
+        let lap = unsafe { lap(self.send_line(number).cast()) };
+        lap.load(Ordering::Acquire) == number.wrapping_add(1)
+    }
+
+    /// A copy of the first line of a send doorbell, whatever it is.
+    #[inline(always)]
+    pub fn send_doorbell(&self, number: u32) -> SendLine {
+        // SAFETY: inside the mapping; every bit pattern is valid, and what changes meanwhile is the
+        // process's own affair.
+        unsafe { self.send_line(number).read_volatile() }
+    }
+
+    /// A copy of the second line.
+    #[inline(always)]
+    pub fn send_second(&self, number: u32) -> [u8; 64] {
+        // SAFETY: as above.
+        unsafe { self.send_rest(number).cast::<[u8; 64]>().read_volatile() }
+    }
+
+    /// A copy of the receive doorbell with this number, if it has been rung.
+    #[inline(always)]
+    pub fn receive_doorbell(&self, number: u32) -> Option<ReceiveLine> {
+        let line = self.receive_line(number);
+        // SAFETY: as above.
+        unsafe {
+            let rung = lap(line.cast()).load(Ordering::Acquire) == number.wrapping_add(1);
+            rung.then(|| line.read_volatile())
+        }
+    }
+}
+
+/// The lap word of a doorbell.
+///
+/// # Safety
+/// `line` is inside the mapping.
+#[inline(always)]
+unsafe fn lap<'a>(line: *mut u32) -> &'a AtomicU32 {
+    // SAFETY: the first word of a line, aligned, only accessed atomically here.
+    unsafe { AtomicU32::from_ptr(line) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Mapping, create};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_doorbell_is_seen_under_its_own_number_only() {
+        let fd = create(c"test", VI_BYTES).expect("memory");
+        let mapping = Mapping::open(fd.as_raw_fd(), VI_BYTES, true).expect("mapping");
+        // SAFETY: the mapping lives to the end.
+        let pages = unsafe { ViPages::new(mapping.base()) };
+        let number = u32::MAX - 3;
+        for step in 0..8u32 {
+            let number = number.wrapping_add(step);
+            assert!(!pages.is_send_rung(number) || number == u32::MAX);
+            let line = SendLine {
+                descriptor: u64::from(step),
+                ..SendLine::default()
+            };
+            pages.ring_send(number, &line);
+            assert!(pages.is_send_rung(number));
+            assert!(!pages.is_send_rung(number.wrapping_add(RING as u32)));
+            assert_eq!(pages.send_doorbell(number).descriptor, u64::from(step));
+            assert_eq!(pages.receive_doorbell(number.wrapping_add(5)), None);
+        }
+    }
+}
