@@ -149,6 +149,7 @@ pub(crate) fn detach(cq: &'static Slot<Cq>, vi: VIP_VI_HANDLE) {
     if let Some(mut cq) = cq.lock_any() {
         cq.attached -= 1;
         cq.entries.retain(|entry| entry.vi != vi);
+        cq.overflowed &= !cq.entries.is_empty();
         cq.hot = [None; HOT];
     }
 }
