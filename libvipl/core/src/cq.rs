@@ -356,3 +356,9 @@ pub fn notify(
     cq.serve_line();
     Ok(())
 }
+
+/// How many stand in line.
+#[cfg(test)]
+pub(crate) fn waiting(handle: VIP_CQ_HANDLE) -> Result<usize, Error> {
+    Ok(lock(handle)?.waiters.len())
+}

@@ -348,6 +348,17 @@ fn finish_open(
         .agents
         .open_nic(&route.plugin.name, &info)
         .inspect_err(|_| close_device(&route.plugin.ops, &shared))?;
+    insert(process, route.plugin, shared, info, registration)
+}
+
+/// Makes the handle of an opened device.
+fn insert(
+    process: &'static process::Process,
+    plugin: &'static LoadedPlugin,
+    shared: Box<Shared>,
+    info: vipl_nic_info,
+    registration: Arc<NicRegistration>,
+) -> Result<VIP_NIC_HANDLE, Error> {
     let mut shared = Some((shared, registration));
     let inserted = NICS.insert(&process.nics, |handle| {
         // `insert` calls this at most once.
@@ -355,8 +366,8 @@ fn finish_open(
         let seed = handle.addr() as u32;
         let nic = Arc::new(Nic {
             handle,
-            plugin: route.plugin,
-            ops: route.plugin.ops,
+            plugin,
+            ops: plugin.ops,
             address: Box::new(info.address),
             registration,
             regions: Mutex::new(Regions::new(info.regions, info.regions_max, seed)),
@@ -383,11 +394,26 @@ fn finish_open(
     inserted.ok_or_else(|| {
         if let Some((shared, registration)) = shared {
             registration.close();
-            close_device(&route.plugin.ops, &shared);
+            close_device(&plugin.ops, &shared);
         }
         log::error!(target: "nic", "no more NIC handles in this process");
         Error::Resource
     })
+}
+
+/// A NIC of a plug-in that is part of a test. No agent knows it: nothing on it can be connected by one.
+#[cfg(test)]
+pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NIC_HANDLE, Error> {
+    let process = process::get();
+    vipl_guard::install();
+    let route = devicemap::Route {
+        plugin,
+        argument: String::new(),
+        reason: String::new(),
+    };
+    let (shared, info) = open_device(process, &route)?;
+    let registration = Arc::new(NicRegistration::new(&plugin.name, &info));
+    insert(process, plugin, shared, info, registration)
 }
 
 /// VipCloseNic.

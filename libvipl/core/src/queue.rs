@@ -24,6 +24,9 @@ use crate::table::Slot;
 use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
 use crate::{clock, mem, wait as sleeping};
 
+#[cfg(test)]
+mod tests;
+
 /// Entries of a ring when it is first used.
 const RING_FIRST: u32 = 16;
 

@@ -25,7 +25,7 @@ pub(crate) struct NicRegistration {
 }
 
 impl NicRegistration {
-    pub(super) fn new(provider: &str, info: &vipl_nic_info) -> Self {
+    pub(crate) fn new(provider: &str, info: &vipl_nic_info) -> Self {
         let mut body = NicOpen {
             provider: [0; PROVIDER_BYTES],
             host_len: info.address_len,
