@@ -291,8 +291,10 @@ static void unreliable(struct world *w)
     CHECK_EQ(vi_state(w->vi), VIP_STATE_CONNECTED, "XFER-12");
     CHECK(got > 0, "XFER-12");
     sleep_ms(20);
+    pthread_mutex_lock(&w->node.errors.lock);
     for (i = 0; i < w->node.errors.count; i++)
         CHECK_EQ(w->node.errors.list[i].ErrorCode, VIP_ERROR_RECVQ_EMPTY, "DERR-17");
+    pthread_mutex_unlock(&w->node.errors.lock);
     forget_errors(&w->node);
     meet(w->side);
     MUST(VipDisconnect(w->vi));
