@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The plug-ins that come with the library.
-const PLUGINS: [&str; 4] = ["loopback", "tulip", "gnic2", "sim"];
+const PLUGINS: [&str; 5] = ["loopback", "clan", "tulip", "gnic2", "sim"];
 
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {
@@ -64,6 +64,7 @@ pub fn library_dir() -> &'static Path {
             copy(&file, &dir, &file);
         }
         copy("vipkad", &dir, "vipkad");
+        copy("vipl-clan", &dir, "vipl-clan");
         let link = dir.join("libvipl.so");
         if fs::symlink_metadata(&link).is_err() {
             std::os::unix::fs::symlink("libvipl.so.1", link).expect("a link to the library");
@@ -86,7 +87,7 @@ fn build() {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--profile", profile(), "-p", "vipl"])
         .args(PLUGINS.map(|plugin| format!("-pvipl-{plugin}")))
-        .args(["-p", "kagent"])
+        .args(["-p", "kagent", "-p", "vipl-clan-device"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", target)
         .status()

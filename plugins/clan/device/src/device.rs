@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
+use kagent_proto::Introduction;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::memory::{Mapping, create, seal_for_readers};
-use vipl_clan_proto::message::Newcomer;
 use vipl_clan_proto::nic::DEVICE_BYTES;
 use vipl_clan_proto::wait;
 use zerocopy::FromBytes;
@@ -27,6 +27,8 @@ const COOL: u32 = 4096;
 const COLD_LOOKS: usize = 8;
 /// How often a device at work asks the kernel for news, in nanoseconds.
 const ASK_NS: u64 = 1_000_000;
+/// What the agent speaks.
+const AGENT_VERSION: u32 = kagent_proto::VERSION as u32;
 const AGENT: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
@@ -385,22 +387,24 @@ impl Device {
 
     /// A new process, or the end.
     fn hear_agent(&mut self) -> Turn {
-        let mut packet = [0; size_of::<Newcomer>()];
+        let mut packet = [0; size_of::<Introduction>()];
         let (bytes, mut fds) = match channel::receive(self.agent.as_raw_fd(), &mut packet) {
             Ok((0, _)) => return Turn::Over,
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::On,
             Err(_) => return Turn::Over,
         };
-        let known = Newcomer::read_from_bytes(&packet[..bytes]).ok();
+        let known = Introduction::read_from_bytes(&packet[..bytes]).ok();
         // A process that is not let in finds its socket closed.
-        if let (Some(newcomer), Some(socket)) = (known.filter(|n| n.version == 1), fds.pop()) {
+        if let (Some(newcomer), Some(socket)) =
+            (known.filter(|n| n.version == AGENT_VERSION), fds.pop())
+        {
             let _ = self.admit(&newcomer, socket);
         }
         Turn::On
     }
 
-    fn admit(&mut self, newcomer: &Newcomer, socket: OwnedFd) -> io::Result<()> {
+    fn admit(&mut self, newcomer: &Introduction, socket: OwnedFd) -> io::Result<()> {
         let client = Client::new(newcomer.pid, socket)?;
         let free = self.clients.iter().position(Option::is_none);
         let place = free.unwrap_or(self.clients.len());

@@ -5,21 +5,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Version of everything in this crate; both sides must have the same.
 pub const VERSION: u32 = 1;
 
-/// A new process, from the agent to the device; one descriptor comes with it, the device's end of the
-/// process's socket. The agent vouches for what it says.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct Newcomer {
-    /// Version of this message: 1.
-    pub version: u32,
-    /// Process id, as the device sees it.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
 /// What a [`Request`] asks for.
 pub mod op {
     /// The first one: `key` is the address of a word in the process and `max_transfer` its value, which
@@ -125,7 +110,6 @@ mod tests {
 
     #[test]
     fn packets_have_no_padding_and_keep_their_size() {
-        assert_eq!(size_of::<Newcomer>(), 16);
         assert_eq!(size_of::<Request>(), 56);
         assert_eq!(size_of::<Reply>(), 16);
     }

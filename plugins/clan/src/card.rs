@@ -1,0 +1,280 @@
+//! The connection to the device.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use vipl_clan_proto::channel;
+use vipl_clan_proto::memory::Mapping;
+use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
+use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
+use vipl_clan_proto::vi::VI_BYTES;
+use vipl_clan_proto::wait;
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_region};
+use vipl_plugin_sdk::{Host, Status};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::NAME;
+
+/// How long opening a device or making a VI may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the end of a connection waits for the device (spec §3.12).
+const DETACH_TIME: Duration = Duration::from_secs(1);
+
+/// Where the device looks whether it can reach this process.
+static PROBE: AtomicU64 = AtomicU64::new(0x636c_616e_2070_726f);
+
+/// One NIC handle's connection to the device.
+pub(crate) struct Card {
+    socket: OwnedFd,
+    /// Number of the last call; held from the request to its reply.
+    calls: Mutex<u32>,
+    nic: Mapping,
+    page: Mapping,
+    /// The sleep of the device that this process has ended last.
+    woken: AtomicU32,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+fn error(text: &str) {
+    Host::get().log(VIPL_LOG_ERROR, &format!("clan: {text}"));
+}
+
+/// Sends a packet; waits for a device that is behind with reading.
+fn put(socket: &OwnedFd, request: &Request) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match channel::send(socket.as_raw_fd(), request.as_bytes(), &[]) {
+            Err(full) if full.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Waits for the reply with this number; replies that came too late for their callers are dropped.
+fn get(socket: &OwnedFd, number: u32, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if !channel::wait(socket, left.as_millis() as i32) && left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let mut packet = [0; size_of::<Reply>()];
+        match channel::receive(socket.as_raw_fd(), &mut packet) {
+            Ok((0, _)) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Ok((bytes, fds)) => match Reply::read_from_bytes(&packet[..bytes]) {
+                Ok(reply) if reply.number == number => return Ok((reply, fds)),
+                _ => {}
+            },
+            Err(none) if none.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lets the device, which is no relative of this process, touch its memory, where the kernel's ptrace scope
+/// asks for that (Yama). Elsewhere it does nothing.
+fn admit(device: u32) {
+    const PR_SET_PTRACER: libc::c_int = 0x5961_6d61;
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(PR_SET_PTRACER, libc::c_ulong::from(device), 0, 0, 0) };
+}
+
+/// Why the device could not be opened.
+enum Failure {
+    /// The connection to it has broken.
+    Broken(io::Error),
+    /// Another reason, of which the log tells.
+    Told(Status),
+}
+
+impl Card {
+    /// Opens the device: the connection, and the socket of its interrupts.
+    pub(crate) fn open(poll_us: u32) -> Result<(Card, OwnedFd), Status> {
+        let mut opened = Card::try_open(poll_us);
+        if matches!(&opened, Err(Failure::Broken(_))) {
+            // The device has died since it was told of this process: there is another one now.
+            opened = Card::try_open(poll_us);
+        }
+        opened.map_err(|failure| match failure {
+            Failure::Broken(why) => {
+                error(&format!("the device does not answer: {why}"));
+                Status::Resource
+            }
+            Failure::Told(status) => status,
+        })
+    }
+
+    fn try_open(poll_us: u32) -> Result<(Card, OwnedFd), Failure> {
+        let (socket, device) = Host::get().device(NAME).map_err(Failure::Told)?;
+        let mut request = Request {
+            op: op::OPEN,
+            number: 1,
+            vi: VERSION,
+            key: PROBE.as_ptr().expose_provenance() as u64,
+            max_transfer: PROBE.load(Ordering::Relaxed),
+            ptag: poll_us,
+            ..Request::default()
+        };
+        let mut ask = |number| {
+            request.number = number;
+            put(&socket, &request)?;
+            get(&socket, number, PATIENCE)
+        };
+        let (mut reply, mut fds) = ask(1).map_err(Failure::Broken)?;
+        if reply.status == status::NOT_PERMITTED {
+            admit(device);
+            (reply, fds) = ask(2).map_err(Failure::Broken)?;
+        }
+        match reply.status {
+            status::OK => Card::map(socket, &fds).map_err(|why| {
+                error(&format!("cannot map the pages of the device: {why}"));
+                Failure::Told(Status::Resource)
+            }),
+            status::NOT_PERMITTED => {
+                error(
+                    "the kernel does not let the device touch the memory of this process: let \
+                     kernel.yama.ptrace_scope be 0 or 1, keep the process dumpable, and run vipkad \
+                     and program as one user in one PID namespace",
+                );
+                Err(Failure::Told(Status::NotPermitted))
+            }
+            status::INVALID if reply.version != VERSION => {
+                error("the device is of another version: end all programs that use it");
+                Err(Failure::Told(Status::Resource))
+            }
+            _ => {
+                let why = io::Error::from_raw_os_error(reply.errno as i32);
+                error(&format!("the device cannot be opened: {why}"));
+                Err(Failure::Told(Status::Resource))
+            }
+        }
+    }
+
+    fn map(socket: OwnedFd, fds: &[OwnedFd]) -> io::Result<(Card, OwnedFd)> {
+        let [nic, page, interrupts] = fds else {
+            return Err(io::Error::other("three descriptors were expected"));
+        };
+        let card = Card {
+            socket,
+            calls: Mutex::new(2),
+            nic: Mapping::open(nic.as_raw_fd(), NIC_BYTES, true)?,
+            page: Mapping::open(page.as_raw_fd(), DEVICE_BYTES, false)?,
+            woken: AtomicU32::new(0),
+        };
+        wait::join_barriers();
+        Ok((card, interrupts.try_clone()?))
+    }
+
+    /// The socket, for the thread that waits for its end.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    #[inline(always)]
+    pub(crate) fn nic(&self) -> &NicPage {
+        // SAFETY: the mapping begins with a page of zeroes at first, which is valid, and all atomic.
+        unsafe { &*self.nic.base().cast::<NicPage>() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn page(&self) -> &DevicePage {
+        // SAFETY: as above.
+        unsafe { &*self.page.base().cast::<DevicePage>() }
+    }
+
+    /// Room for the table of regions, which the device reads.
+    pub(crate) fn regions(&self) -> *mut vipl_region {
+        self.nic.base().wrapping_add(REGIONS_AT).cast()
+    }
+
+    /// The device has something on its doorbells. Costs a load while it is awake.
+    #[inline(always)]
+    pub(crate) fn kick(&self) {
+        self.page().after_publishing();
+        let asleep = self.page().asleep.load(Ordering::Relaxed);
+        if asleep & 1 != 0 {
+            self.wake(asleep);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, asleep: u32) {
+        if self.woken.swap(asleep, Ordering::SeqCst) == asleep {
+            return;
+        }
+        let request = Request {
+            op: op::WAKE,
+            ..Request::default()
+        };
+        // Without room there are packets that the device has not read: they wake it, too.
+        let _ = channel::send(self.socket.as_raw_fd(), request.as_bytes(), &[]);
+    }
+
+    /// Says something that has no answer.
+    pub(crate) fn tell(&self, request: &Request) -> io::Result<()> {
+        put(&self.socket, request)?;
+        self.nic().mail.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn call(&self, mut request: Request, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let mut number = lock(&self.calls);
+        *number = number.wrapping_add(1);
+        request.number = *number;
+        self.tell(&request)?;
+        get(&self.socket, request.number, time)
+    }
+
+    /// Makes the pages of a VI.
+    pub(crate) fn create(&self, vi: u32) -> Result<Mapping, Status> {
+        let request = Request {
+            op: op::CREATE,
+            vi,
+            ..Request::default()
+        };
+        let made = self.call(request, PATIENCE).and_then(|(reply, fds)| {
+            let fd = fds.first().filter(|_| reply.status == status::OK);
+            let fd = fd.ok_or_else(|| io::Error::from_raw_os_error(reply.errno as i32))?;
+            Mapping::open(fd.as_raw_fd(), VI_BYTES, true)
+        });
+        made.map_err(|why| {
+            error(&format!("the device cannot make a VI: {why}"));
+            Status::Resource
+        })
+    }
+
+    /// Takes a VI off its connection: afterwards the device touches nothing of it.
+    pub(crate) fn detach(&self, vi: u32) {
+        let request = Request {
+            op: op::DETACH,
+            vi,
+            ..Request::default()
+        };
+        if let Err(why) = self.call(request, DETACH_TIME)
+            && why.kind() == io::ErrorKind::TimedOut
+        {
+            let text = "clan: the device has not confirmed the end of a connection";
+            Host::get().log(VIPL_LOG_WARN, text);
+        }
+    }
+
+    /// Waits until the device is done with regions that have left the table.
+    pub(crate) fn quiesce(&self) {
+        // The device's fence between announcing a round and looking at the table.
+        self.page().before_looking_again();
+        let round = &self.page().round;
+        let before = round.load(Ordering::SeqCst);
+        let end = Instant::now() + DETACH_TIME;
+        while before & 1 != 0 && round.load(Ordering::Acquire) == before && Instant::now() < end {
+            std::thread::yield_now();
+        }
+    }
+}

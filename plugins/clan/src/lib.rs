@@ -1,0 +1,60 @@
+//! The cLAN-like device: what the program's side of such a card does.
+//!
+//! The card itself is another process, `vipl-clan`, which the Kernel Agent owns. A post stores what is
+//! needed of a descriptor into the doorbell page of its VI, and that is all: no system call, no lock, no
+//! data moved beyond what fits into the doorbell. The device moves the data while the program computes,
+//! and writes the result into the descriptor. A program that looks for completions meanwhile finds them in
+//! the VI's pages, sooner.
+//!
+//! | file | is |
+//! | --- | --- |
+//! | `card` | the connection to the device: socket, pages, wake |
+//! | `nic` | one opening: limits, bell, the table of regions |
+//! | `vi` | one VI: attach, detach, and its operations |
+//! | `queue` | from descriptors to doorbells |
+//! | `progress` | from completions to descriptors |
+//! | `watch` | the thread that hears interrupts, and the end of the device |
+
+mod card;
+mod nic;
+mod progress;
+mod queue;
+mod vi;
+mod watch;
+
+use std::ffi::CStr;
+
+use vipl_plugin_sdk::abi::{VIPL_FEATURE_DEVICE, vipl_nic, vipl_nic_info};
+use vipl_plugin_sdk::{Provider, Status};
+
+/// Name of the plug-in, for settings and counters, and for the agent.
+pub(crate) const NAME: &CStr = c"clan";
+
+/// The plug-in.
+pub struct Clan;
+
+impl Provider for Clan {
+    const NAME: &'static CStr = NAME;
+    const VERSION: &'static CStr = c"0.1.0";
+    const REQUIRED: u64 = VIPL_FEATURE_DEVICE;
+    type Nic = nic::ClanNic;
+
+    fn claim(name: &str) -> Option<(i32, String)> {
+        // Not VINIC, "the best device present": within one host loopback is the faster one.
+        matches!(name, "clanvi0" | "nic0" | "clan").then(|| (100, String::new()))
+    }
+
+    fn devices() -> Vec<String> {
+        vec!["clanvi0".to_owned()]
+    }
+
+    fn open(
+        argument: &str,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<Self::Nic, Status> {
+        nic::ClanNic::open(argument, nic, info)
+    }
+}
+
+vipl_plugin_sdk::plugin!(Clan);

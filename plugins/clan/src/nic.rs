@@ -1,0 +1,167 @@
+//! One opening of the device.
+
+use std::ffi::CStr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use vipl_abi::{
+    VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
+};
+use vipl_clan_proto::nic::{REGIONS_MAX, VIS_MAX};
+use vipl_clan_proto::vi::{INLINE_MAX, RING};
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::{Host, Nic, Status};
+
+use crate::NAME;
+use crate::card::Card;
+use crate::vi::ClanVi;
+use crate::watch::Watch;
+
+/// Largest message of the card in bytes.
+const TRANSFER_MAX: u64 = 65_472;
+/// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
+const REGISTER_BYTES_MIN: u64 = 64 << 20;
+
+/// One opening of the device.
+pub struct ClanNic {
+    pub(crate) card: Arc<Card>,
+    watch: Watch,
+    /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
+    pub(crate) inline_max: u32,
+    /// Levels on which RDMA Read works.
+    pub(crate) read_levels: u16,
+    /// Program and device share few processors.
+    pub(crate) crowded: bool,
+}
+
+fn number(key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
+    let Some(text) = Host::get().setting(NAME, key) else {
+        return default;
+    };
+    match text.parse() {
+        Ok(value) if range.contains(&value) => value,
+        _ => {
+            let text = format!("clan: {key:?}: {text} is not a number from {range:?}");
+            Host::get().log(VIPL_LOG_WARN, &text);
+            default
+        }
+    }
+}
+
+fn truth(key: &CStr) -> bool {
+    let text = Host::get().setting(NAME, key).unwrap_or_default();
+    matches!(text.as_str(), "1" | "true" | "yes" | "on")
+}
+
+/// Memory that may be registered: the lock limit of the process, or what it may well use here.
+fn register_bytes_max() -> u64 {
+    let given = number(c"max_register_bytes", 0, 0..=u64::MAX >> 1);
+    if given > 0 {
+        return given;
+    }
+    // SAFETY: the structures are valid.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
+        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
+        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
+        if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
+            memory
+        } else {
+            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
+        }
+    }
+}
+
+/// The address of a node: one per host by default; `clan:N` makes further ones on the same host.
+fn address(argument: &str) -> Result<[u8; 6], Status> {
+    let node: u8 = match argument {
+        "" => 0,
+        text => text.parse().map_err(|_| Status::Invalid)?,
+    };
+    // Locally administered, "CLA" and the node.
+    Ok([0x02, b'C', b'L', b'A', 0, node])
+}
+
+impl ClanNic {
+    pub(crate) fn open(
+        argument: &str,
+        nic: *const vipl_nic,
+        info: &mut vipl_nic_info,
+    ) -> Result<ClanNic, Status> {
+        let address = address(argument)?;
+        let poll_us = number(c"poll_us", 100, 0..=10_000) as u32;
+        let (card, interrupts) = Card::open(poll_us)?;
+        let card = Arc::new(card);
+        let read_levels = if truth(c"rdma_read") {
+            VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION
+        } else {
+            0
+        };
+        describe(argument, address, info);
+        info.rdma_read_support = read_levels;
+        info.regions = card.regions();
+        let watch = Watch::start(nic, card.clone(), interrupts).map_err(|error| {
+            let text = format!("clan: cannot start a thread: {error}");
+            Host::get().log(VIPL_LOG_ERROR, &text);
+            Status::Resource
+        })?;
+        Ok(ClanNic {
+            card,
+            watch,
+            inline_max: number(c"inline_max", INLINE_MAX as u64, 0..=INLINE_MAX as u64) as u32,
+            read_levels,
+            crowded: std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2),
+        })
+    }
+}
+
+fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
+    let name = if argument.is_empty() {
+        "clanvi0".to_owned()
+    } else {
+        format!("clan:{argument}")
+    };
+    for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
+        *to = from as std::ffi::c_char;
+    }
+    info.address[..6].copy_from_slice(&address);
+    info.address_len = 6;
+    // The card's programs use Reliable Delivery; within one host the others cost nothing.
+    info.reliability_support =
+        VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_RECEPTION;
+    info.vis_max = VIS_MAX;
+    info.regions_max = REGIONS_MAX;
+    info.descriptors_max = RING as u32;
+    info.segments_max = 252;
+    let range = 32_768..=1 << 30;
+    let given = number(c"max_transfer_size", TRANSFER_MAX, range.clone());
+    info.transfer_max = number(c"transfer_max", given, range);
+    info.native_mtu = 32_768;
+    info.register_bytes_max = register_bytes_max();
+    info.register_block_max = info.register_bytes_max;
+}
+
+impl Nic for ClanNic {
+    type Vi = ClanVi;
+
+    fn close(&mut self) {
+        self.watch.stop();
+    }
+
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        self.card.nic().take_marks(indices)
+    }
+
+    fn arm(&self) -> u32 {
+        self.card.nic().arm(self.card.page())
+    }
+
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        self.card.nic().sleep(epoch, timeout_ns);
+    }
+
+    fn wake(&self) {
+        self.card.nic().ring();
+    }
+}

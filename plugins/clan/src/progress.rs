@@ -1,0 +1,268 @@
+//! From completions to descriptors: what the program's side does when it looks. The device does the same
+//! for a program that does not look.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use vipl_abi::*;
+use vipl_clan_proto::vi::{Received, SMALL, claim, end, news};
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::{Entry, Port, Queue, descriptor};
+
+use crate::vi::ClanVi;
+
+/// Completions of each queue taken in one go.
+const BATCH: u32 = 64;
+/// Looks without a find after which a program on few processors lets the device run.
+const PATIENCE: u32 = 32;
+/// News of one kind that are told in one go; a device that counts on without end is not believed.
+const NEWS: u32 = 64;
+
+/// What a completion's claim says.
+enum Turn {
+    /// It is not there yet.
+    Wait,
+    /// This side puts it into the program's memory.
+    Ours,
+    /// It is in the program's memory.
+    Placed,
+}
+
+/// Decides who does it.
+#[inline(always)]
+fn turn(word: &std::sync::atomic::AtomicU32, entry: &Entry) -> Turn {
+    let found = word.compare_exchange(claim::OPEN, claim::PROGRAM, AcqRel, Acquire);
+    match found {
+        Ok(_) => Turn::Ours,
+        Err(claim::DEVICE) if !is_done(entry) => Turn::Wait,
+        Err(_) => Turn::Placed,
+    }
+}
+
+/// Whether the device, which is at it, has written the Status.
+#[cold]
+fn is_done(entry: &Entry) -> bool {
+    let mut status = 0u32;
+    let from = entry.descriptor.cast_const().cast::<u8>().wrapping_add(28);
+    // SAFETY: room for four bytes; faults are caught.
+    let read = unsafe { vipl_guard::copy((&raw mut status).cast(), from, 4) };
+    std::sync::atomic::fence(Acquire);
+    read.is_ok() && status & VIP_STATUS_DONE != 0
+}
+
+impl ClanVi {
+    /// Takes what has completed, then what the device says of the connection.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, port: &Port) {
+        let words = self.pages.words();
+        // Before the completions: all that came before the end are there when the end is.
+        let word = words.end.load(Acquire);
+        let Some(link) = &self.link else { return };
+        if link.ended {
+            return;
+        }
+        let over = word as u32 != end::NONE && (word >> 32) as u32 == link.epoch;
+        let unreliable = link.unreliable;
+        let before = (self.sends.done, self.receives.done);
+        self.take(port);
+        if over {
+            while port.is_connected() && (self.sends.done, self.receives.done) != before {
+                let now = (self.sends.done, self.receives.done);
+                self.take(port);
+                if now == (self.sends.done, self.receives.done) {
+                    break;
+                }
+            }
+        }
+        if unreliable && port.is_connected() {
+            self.hear_news(port);
+        }
+        if over && port.is_connected() {
+            self.finish(port, word as u32);
+        }
+        if before == (self.sends.done, self.receives.done) && self.crowded {
+            self.give_way();
+        }
+    }
+
+    /// The device may need the processor on which this program polls.
+    #[cold]
+    fn give_way(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.idle += 1;
+            if link.idle >= PATIENCE {
+                link.idle = 0;
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Takes what has completed.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, port: &Port) {
+        for _ in 0..BATCH {
+            if !self.take_received(port) {
+                break;
+            }
+        }
+        for _ in 0..BATCH {
+            if !port.is_connected() || !self.take_sent(port) {
+                break;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn take_received(&mut self, port: &Port) -> bool {
+        let number = self.receives.done;
+        if number == self.receives.rung || !port.is_connected() {
+            return false;
+        }
+        let pages = self.pages;
+        let slot = pages.received(number);
+        if slot.lap.load(Acquire) != number.wrapping_add(1) {
+            return false;
+        }
+        let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
+        let ours = match turn(&slot.claim, &entry) {
+            Turn::Wait => return false,
+            Turn::Ours => true,
+            Turn::Placed => false,
+        };
+        let (status, length) = (slot.status.load(Relaxed), slot.length.load(Relaxed));
+        let immediate = slot.immediate.load(Relaxed);
+        let small = slot.small.load(Relaxed) as usize;
+        self.receives.done = number.wrapping_add(1);
+        if ours
+            && small > 0
+            && let Err(error) = place(port, &entry, slot, small.min(SMALL))
+        {
+            self.cannot_place(port, error);
+            return false;
+        }
+        if !port.complete(Queue::Recv, status, Some((length, immediate))) {
+            self.break_off();
+            return false;
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn take_sent(&mut self, port: &Port) -> bool {
+        let number = self.sends.done;
+        if number == self.sends.rung {
+            return false;
+        }
+        let slot = self.pages.sent(number);
+        if slot.lap.load(Acquire) != number.wrapping_add(1) {
+            return false;
+        }
+        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        if let Turn::Wait = turn(&slot.claim, &entry) {
+            return false;
+        }
+        let status = slot.status.load(Relaxed);
+        self.sends.done = number.wrapping_add(1);
+        if !port.complete(Queue::Send, status, None) {
+            self.break_off();
+            return false;
+        }
+        true
+    }
+
+    /// E8, found by this side: the memory has gone since the device checked it.
+    #[cold]
+    fn cannot_place(&mut self, port: &Port, error: u32) {
+        let status = error | VIP_STATUS_OP_RECEIVE;
+        if !port.complete(Queue::Recv, status, Some((0, 0))) {
+            self.break_off();
+        } else if port.vi().reliability != VIP_SERVICE_UNRELIABLE {
+            self.break_off();
+            port.fail(VIPL_CAUSE_TOLD, 0, std::ptr::null_mut());
+        }
+    }
+
+    /// What the program is told of a connection that lives on.
+    fn hear_news(&mut self, port: &Port) {
+        use VIP_ERROR_CODE::*;
+        const KINDS: [(usize, VIP_ERROR_CODE, u32); news::KINDS] = [
+            (news::EMPTY, VIP_ERROR_RECVQ_EMPTY, VIP_STATUS_OP_RECEIVE),
+            (
+                news::REFUSED,
+                VIP_ERROR_RDMAW_PROT,
+                VIP_STATUS_OP_REMOTE_RDMA_WRITE,
+            ),
+            (
+                news::CUT,
+                VIP_ERROR_RDMAW_ABORT,
+                VIP_STATUS_OP_REMOTE_RDMA_WRITE,
+            ),
+        ];
+        let Some(link) = &mut self.link else { return };
+        for (kind, code, opcode) in KINDS {
+            let count = self.pages.words().news[kind].load(Acquire);
+            let fresh = count.wrapping_sub(link.heard[kind]);
+            link.heard[kind] = count;
+            for _ in 0..fresh.min(NEWS) {
+                port.raise(code, opcode);
+            }
+        }
+    }
+
+    /// The device has ended the connection.
+    #[cold]
+    fn finish(&mut self, port: &Port, reason: u32) {
+        use VIP_ERROR_CODE::*;
+        let (cause, opcode) = match reason {
+            end::TOLD => (VIPL_CAUSE_TOLD, 0),
+            end::DISCONNECTED => (VIPL_CAUSE_DISCONNECTED, 0),
+            end::EMPTY => (VIP_ERROR_RECVQ_EMPTY as c_int, VIP_STATUS_OP_RECEIVE),
+            end::WRITE_REFUSED => (
+                VIP_ERROR_RDMAW_PROT as c_int,
+                VIP_STATUS_OP_REMOTE_RDMA_WRITE,
+            ),
+            end::READ_REFUSED => (VIP_ERROR_RDMAR_PROT as c_int, VIP_STATUS_OP_RDMA_READ),
+            _ => (VIP_ERROR_CONN_LOST as c_int, 0),
+        };
+        self.end(port, cause, opcode);
+    }
+
+    /// Tells the host that the connection has ended.
+    #[cold]
+    pub(crate) fn end(&mut self, port: &Port, cause: c_int, opcode: u32) {
+        if let Some(link) = &mut self.link {
+            link.ended = true;
+        }
+        port.fail(cause, opcode, std::ptr::null_mut());
+    }
+}
+
+/// Copies a small message into the posted buffers. The error is a status bit.
+#[inline(always)]
+fn place(port: &Port, entry: &Entry, slot: &Received, bytes: usize) -> Result<(), u32> {
+    let mut data = [0u64; SMALL / 8];
+    for (to, from) in data.iter_mut().zip(&slot.data) {
+        *to = from.load(Relaxed);
+    }
+    let segments = descriptor::incoming(port, entry, true).map_err(|fault| fault.status)?;
+    let (mut from, mut left) = (data.as_ptr().cast::<u8>(), bytes);
+    for number in 0..segments.len() {
+        if left == 0 {
+            break;
+        }
+        let segment = segments
+            .get(number)
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        let part = (segment.length as usize).min(left);
+        let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
+        // SAFETY: `from` has `left` bytes; faults are caught.
+        unsafe { vipl_guard::copy(to, from, part) }.map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        from = from.wrapping_add(part);
+        left -= part;
+    }
+    if left == 0 {
+        Ok(())
+    } else {
+        Err(VIP_STATUS_LENGTH_ERROR)
+    }
+}

@@ -1,0 +1,253 @@
+//! One VI's part of the device.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vipl_abi::VIP_ERROR_CODE;
+use vipl_clan_proto::memory::Mapping;
+use vipl_clan_proto::message::{Request, flag, op};
+use vipl_clan_proto::vi::{ViPages, news};
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
+
+use crate::card::Card;
+use crate::nic::ClanNic;
+
+/// How this VI numbers the descriptors of one queue: the numbers of doorbells count on over all
+/// connections, those of the host are others.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Count {
+    /// Number of the next doorbell.
+    pub(crate) rung: u32,
+    /// Number of the next completion.
+    pub(crate) done: u32,
+    /// What the host's numbers are ahead.
+    ahead: u32,
+}
+
+impl Count {
+    /// A connection begins with the host's descriptor of this number.
+    fn begin(&mut self, host: u32) {
+        self.done = self.rung;
+        self.ahead = host.wrapping_sub(self.rung);
+    }
+
+    /// The host's number of the next descriptor to ring for.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> u32 {
+        self.rung.wrapping_add(self.ahead)
+    }
+}
+
+/// A connection.
+pub(crate) struct Link {
+    pub(crate) epoch: u32,
+    /// The device has been told that it is over.
+    pub(crate) left: bool,
+    /// The host knows that it is over.
+    pub(crate) ended: bool,
+    pub(crate) unreliable: bool,
+    /// News that the program has been told of.
+    pub(crate) heard: [u32; news::KINDS],
+    /// Looks in a row that found nothing.
+    pub(crate) idle: u32,
+}
+
+/// One VI; the connection comes and goes.
+pub struct ClanVi {
+    pub(crate) pages: ViPages,
+    pub(crate) card: Arc<Card>,
+    pub(crate) number: u32,
+    pub(crate) sends: Count,
+    pub(crate) receives: Count,
+    pub(crate) link: Option<Link>,
+    pub(crate) inline_max: u32,
+    pub(crate) crowded: bool,
+    epochs: u32,
+    _memory: Mapping,
+}
+
+impl ClanVi {
+    fn request(&self, op: u32) -> Request {
+        Request {
+            op,
+            vi: self.number,
+            epoch: self.epochs,
+            ..Request::default()
+        }
+    }
+
+    fn flags(&self, port: &Port) -> u16 {
+        let options = port.nic().options;
+        let bits = [
+            (port.vi().rdma_write != 0, flag::RDMA_WRITE),
+            (port.vi().rdma_read != 0, flag::RDMA_READ),
+            (
+                options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
+                flag::CARRY_IMMEDIATE,
+            ),
+            (
+                options & VIPL_OPTION_CHECK_DESCRIPTOR != 0,
+                flag::CHECK_DESCRIPTOR,
+            ),
+            (self.inline_max > 0, flag::INLINE),
+        ];
+        let set = bits.iter().filter(|(on, _)| *on);
+        set.fold(0, |flags, (_, bit)| flags | bit)
+    }
+
+    /// Breaks the connection because of what only this side could find: the partner loses it.
+    #[cold]
+    pub(crate) fn break_off(&mut self) {
+        let request = self.request(op::BREAK);
+        if self.card.tell(&request).is_ok() {
+            self.leave();
+        }
+        if let Some(link) = &mut self.link {
+            link.ended = true;
+        }
+    }
+
+    /// Takes the VI off its connection in the device.
+    fn leave(&mut self) {
+        if let Some(link) = &mut self.link
+            && !link.left
+        {
+            link.left = true;
+            self.card.detach(self.number);
+        }
+    }
+}
+
+impl Vi for ClanVi {
+    type Nic = ClanNic;
+
+    fn new(nic: &ClanNic, port: &Port) -> Result<Self, Status> {
+        let number = port.vi().index;
+        let memory = nic.card.create(number)?;
+        Ok(ClanVi {
+            // SAFETY: the mapping lives in the VI, as long as the view.
+            pages: unsafe { ViPages::new(memory.base()) },
+            card: nic.card.clone(),
+            number,
+            sends: Count::default(),
+            receives: Count::default(),
+            link: None,
+            inline_max: nic.inline_max,
+            crowded: nic.crowded,
+            epochs: 0,
+            _memory: memory,
+        })
+    }
+
+    fn attach(
+        &mut self,
+        nic: &ClanNic,
+        port: &Port,
+        connection: &vipl_connection,
+    ) -> Result<(), Status> {
+        if connection.remote != 0 {
+            let text = "clan: partners on other hosts cannot be reached by this device yet";
+            Host::get().log(VIPL_LOG_ERROR, text);
+            return Err(Status::Resource);
+        }
+        self.epochs = self.epochs.wrapping_add(1).max(1);
+        self.sends.begin(port.completed(Queue::Send));
+        self.receives.begin(port.completed(Queue::Recv));
+        let request = Request {
+            key: connection.key,
+            side: connection.side,
+            max_transfer: port.vi().max_transfer_size,
+            ptag: port.vi().ptag,
+            sends: self.sends.rung,
+            receives: self.receives.rung,
+            reliability: port.vi().reliability,
+            flags: self.flags(port),
+            read_levels: nic.read_levels,
+            segments_max: port.nic().segments_max as u16,
+            ..self.request(op::ATTACH)
+        };
+        let words = self.pages.words();
+        self.link = Some(Link {
+            epoch: self.epochs,
+            left: false,
+            ended: false,
+            unreliable: port.vi().reliability == vipl_abi::VIP_SERVICE_UNRELIABLE,
+            heard: std::array::from_fn(|kind| words.news[kind].load(Ordering::Acquire)),
+            idle: 0,
+        });
+        // Before the device knows of the connection: a partner's message may come at once.
+        self.ring_receives(port);
+        self.card.tell(&request).map_err(|_| {
+            self.link = None;
+            Status::Resource
+        })
+    }
+
+    fn detach(&mut self, _nic: &ClanNic, port: &Port) {
+        self.leave();
+        if port.is_connected() {
+            // What the device completed meanwhile is complete, not flushed.
+            self.take(port);
+        }
+        self.link = None;
+    }
+
+    fn partner_gone(&mut self, _nic: &ClanNic, port: &Port, orderly: bool) {
+        if self.link.is_none() {
+            return;
+        }
+        self.leave();
+        self.look(port);
+        if port.is_connected() {
+            let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+            let cause = if orderly {
+                VIPL_CAUSE_DISCONNECTED
+            } else {
+                lost
+            };
+            self.end(port, cause, 0);
+        }
+    }
+
+    #[inline(always)]
+    fn post_send(&mut self, _nic: &ClanNic, port: &Port) {
+        if self.link.is_some() {
+            self.ring_sends(port);
+            self.card.kick();
+        }
+    }
+
+    #[inline(always)]
+    fn post_recv(&mut self, _nic: &ClanNic, port: &Port) {
+        if self.link.is_some() {
+            // No kick: the device looks when a message wants one.
+            self.ring_receives(port);
+        }
+    }
+
+    #[inline(always)]
+    fn progress(&mut self, _nic: &ClanNic, port: &Port) {
+        self.look(port);
+    }
+
+    fn watch(&mut self, on: bool) {
+        let marks = &self.pages.words().marks;
+        marks.store(u32::from(on), Ordering::SeqCst);
+        if on {
+            // What completed before that has no mark.
+            self.card.nic().mark(self.number);
+        }
+    }
+
+    fn quiesce(&mut self) {
+        self.card.quiesce();
+    }
+}
+
+impl Drop for ClanVi {
+    fn drop(&mut self) {
+        // A device that has gone has forgotten it, too.
+        let _ = self.card.tell(&self.request(op::DESTROY));
+    }
+}

@@ -1,0 +1,175 @@
+//! The thread that hears the device's interrupts: errors and ends of connections, which a program must
+//! learn of whatever it does. It also sees the end of the device.
+//!
+//! Everything else goes without it: completions are put into the program's memory by the device, and
+//! programs that wait sleep on the bell.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use vipl_clan_proto::channel;
+use vipl_clan_proto::nic::VIS_MAX;
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
+use vipl_plugin_sdk::{Host, Poll};
+
+use crate::card::Card;
+
+/// When a VI that the program is just using is looked at again, in milliseconds.
+const AGAIN_MS: i32 = 1;
+
+/// The host's NIC.
+struct NicPointer(*const vipl_nic);
+// SAFETY: the NIC outlives the thread, which `stop` waits for; only its address is used.
+unsafe impl Send for NicPointer {}
+
+/// The thread.
+pub(crate) struct Watch {
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Watcher {
+    nic: NicPointer,
+    card: Arc<Card>,
+    interrupts: OwnedFd,
+    stop: OwnedFd,
+    /// VIs to look at.
+    open: Vec<u32>,
+}
+
+impl Watch {
+    pub(crate) fn start(
+        nic: *const vipl_nic,
+        card: Arc<Card>,
+        interrupts: OwnedFd,
+    ) -> io::Result<Watch> {
+        // SAFETY: no pointers; the descriptor is ours.
+        let stop = unsafe {
+            let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let mut watcher = Watcher {
+            nic: NicPointer(nic),
+            card,
+            interrupts,
+            stop: stop.try_clone()?,
+            open: Vec::new(),
+        };
+        let thread = deaf(|| {
+            std::thread::Builder::new()
+                .name("vipl-watch".into())
+                .spawn(move || watcher.run())
+        })?;
+        Ok(Watch {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&mut self) {
+        let one = 1u64;
+        // SAFETY: eight valid bytes.
+        unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Watcher {
+    fn run(&mut self) {
+        loop {
+            let timeout = if self.open.is_empty() { -1 } else { AGAIN_MS };
+            let [stop, interrupt, end] = self.wait(timeout);
+            if stop {
+                return;
+            }
+            if end {
+                break;
+            }
+            if interrupt {
+                self.drain();
+            }
+            self.look();
+        }
+        self.mourn();
+    }
+
+    /// Waits for something to happen on the descriptors: stop, interrupts, the end of the device.
+    fn wait(&self, timeout_ms: i32) -> [bool; 3] {
+        let on = |fd: RawFd, events: i16| libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        };
+        // Of the socket to the device only the end matters here: replies are their callers'.
+        let mut polls = [
+            on(self.stop.as_raw_fd(), libc::POLLIN),
+            on(self.interrupts.as_raw_fd(), libc::POLLIN),
+            on(self.card.socket().as_raw_fd(), 0),
+        ];
+        // SAFETY: three valid entries.
+        unsafe { libc::poll(polls.as_mut_ptr(), 3, timeout_ms) };
+        let gone = libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+        [
+            polls[0].revents != 0,
+            polls[1].revents & libc::POLLIN != 0,
+            (polls[1].revents | polls[2].revents) & gone != 0,
+        ]
+    }
+
+    /// Takes the interrupts off their socket.
+    fn drain(&self) {
+        let mut packet = [0; 8];
+        while let Ok((bytes, _)) = channel::receive(self.interrupts.as_raw_fd(), &mut packet) {
+            if bytes == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Lets the VIs that the device has named make progress.
+    fn look(&mut self) {
+        let open = &mut self.open;
+        self.card.nic().take_heed(|index| {
+            if index < VIS_MAX && !open.contains(&index) {
+                open.push(index);
+            }
+        });
+        let nic = self.nic.0;
+        // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
+        self.open
+            .retain(|index| unsafe { Host::get().poll(nic, *index) } == Poll::Busy);
+    }
+
+    /// The device has gone.
+    fn mourn(&self) {
+        let text = "clan: the device has ended; its connections are lost, and the next VipOpenNic \
+                    starts another";
+        Host::get().log(VIPL_LOG_ERROR, text);
+        // SAFETY: as above.
+        unsafe { Host::get().catastrophe(self.nic.0) };
+    }
+}
+
+/// Starts a thread that takes none of the program's signals.
+fn deaf(start: impl FnOnce() -> io::Result<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
+    // SAFETY: both sets are valid; a new thread inherits the mask of the one that makes it.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        started
+    }
+}
