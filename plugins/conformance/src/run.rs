@@ -15,7 +15,7 @@ use crate::ground::Ground;
 use crate::plan::{Form, Mode, Planned, RustTest};
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
-const WATCHDOG_SECONDS: u64 = 240;
+const WATCHDOG_SECONDS: u64 = 900;
 
 /// What came of a run.
 pub(crate) struct Outcome {
