@@ -20,7 +20,6 @@ const RUNS: &[&str] = &[
     "rdma -1",
     "conn",
     "peer",
-    "registration",
     "simple -1",
 ];
 /// What is left out, and why.
@@ -30,10 +29,14 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "it takes memory away while it is posted: the guarded copies then fault on purpose, and memcheck reports each of these",
     ),
     ("errors", "the same"),
+    (
+        "registration",
+        "it registers as many bytes as the machine has, and memcheck looks at each; it also asks on purpose for ranges that are not mapped",
+    ),
     ("nulls, tour", "part of the step test"),
 ];
-/// One program may take that long.
-const PROGRAM_SECONDS_MAX: u64 = 300;
+/// One program may take that long, on a machine that is busy with other things.
+const PROGRAM_SECONDS_MAX: u64 = 600;
 /// Programs that run at the same time.
 const ABREAST: usize = 2;
 /// Exit code of a program in which memcheck has found something.
