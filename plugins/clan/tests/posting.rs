@@ -1,0 +1,70 @@
+//! A post is a store into a doorbell: it makes no system call, but for the packet that wakes a device which
+//! was found asleep.
+
+use vipl_ctest::{Agent, Program, Run, find_tool, skip, source, work_dir};
+
+const POSTS: usize = 400;
+
+/// The name of the system call in a line of the trace, which begins with a process id.
+fn call(line: &str) -> &str {
+    let rest = line
+        .trim_start_matches(|c: char| c.is_ascii_digit())
+        .trim_start();
+    rest.split('(').next().unwrap_or(rest)
+}
+
+#[test]
+fn a_post_makes_no_system_call() {
+    if find_tool("strace").is_none() {
+        skip("there is no strace here");
+        return;
+    }
+    let program = Program::new(source("../plugins/clan/tests/posting.c"))
+        .flag(format!("-I{}", source("programs").display()))
+        .linked()
+        .build(&work_dir().join("bin").join("posting"));
+    let trace = work_dir().join(format!("posting-{}.trace", std::process::id()));
+    // An agent that was there before: strace follows what the program starts.
+    let dir = tempfile::tempdir().expect("a folder");
+    let agent = Agent::start_in(dir.path()).expect("an agent");
+    let finished = Run::compatible("strace")
+        .env("VIPL_AGENT", agent.socket())
+        .arg("-f")
+        .arg("-qq")
+        .arg("-o")
+        .arg(&trace)
+        .arg(&program)
+        .arg("-d")
+        .arg("clan:")
+        .finish();
+    let complaint = finished.complaint();
+    if finished.stderr.contains("ptrace") {
+        skip("strace may not trace here");
+        return;
+    }
+    assert!(complaint.is_none(), "{}", finished.report("the program"));
+    let text = std::fs::read_to_string(&trace).expect("the trace");
+    let _ = std::fs::remove_file(&trace);
+    let marks: Vec<usize> = (text.lines().enumerate())
+        .filter(|(_, line)| call(line) == "getppid")
+        .map(|(number, _)| number)
+        .collect();
+    let &[first, last] = &marks[..] else {
+        panic!("{} marks", marks.len());
+    };
+    let thread = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let lines: Vec<&str> = text.lines().collect();
+    let poster = thread(lines[first]);
+    let made: Vec<&str> = lines[first + 1..last]
+        .iter()
+        .copied()
+        .filter(|line| thread(line) == poster)
+        .collect();
+    let (wakes, others): (Vec<&str>, Vec<&str>) = made
+        .iter()
+        .copied()
+        .partition(|line| call(line) == "sendmsg");
+    assert!(others.is_empty(), "while posting: {others:#?}");
+    // As often as the device fell asleep in between, which it does when it is not kept at work.
+    assert!(wakes.len() < POSTS, "each post woke the device");
+}
