@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status};
 
 use crate::mem::Reach;
 use crate::nic::LoopbackNic;
 use crate::ring::{Ends, Outbox, SEGMENT};
-use crate::shm::Mapping;
 use crate::vi::{Link, carries_immediate};
 
 /// How long the end of a connection waits for a partner that is copying (spec §3.12).

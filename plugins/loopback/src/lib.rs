@@ -36,7 +36,6 @@ mod progress;
 mod queue;
 mod rdma;
 mod ring;
-mod shm;
 mod sync;
 mod vi;
 mod watch;

@@ -1,6 +1,7 @@
 //! One opening of the loopback device.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -10,12 +11,12 @@ use vipl_abi::{
 };
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
+use vipl_plugin_sdk::shm::{self, Mapping};
 use vipl_plugin_sdk::{Host, Nic, Status};
 
 use crate::NAME;
 use crate::bell::Bell;
 use crate::ring::SEGMENT;
-use crate::shm::{self, Mapping};
 use crate::vi::LoopbackVi;
 use crate::watch::Watch;
 
@@ -23,6 +24,8 @@ use crate::watch::Watch;
 pub(crate) const VIS_MAX: u32 = 1024;
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
+/// Name of the shared memory, for people who look at a list of mappings.
+const MEMORY: &CStr = c"vipl-loopback";
 const BELL_BYTES: usize = 4096;
 const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
 /// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
@@ -133,13 +136,15 @@ impl LoopbackNic {
             );
             Status::Resource
         };
-        let bell_fd = shm::create(BELL_BYTES).map_err(failed)?;
-        let regions_fd = shm::create(REGION_BYTES).map_err(failed)?;
+        let bell_fd = shm::create(MEMORY, BELL_BYTES).map_err(failed)?;
+        let regions_fd = shm::create(MEMORY, REGION_BYTES).map_err(failed)?;
         let shared = Arc::new(SharedNic {
             bell: Mapping::open(bell_fd.as_raw_fd(), BELL_BYTES, true).map_err(failed)?,
             regions: Mapping::open(regions_fd.as_raw_fd(), REGION_BYTES, true).map_err(failed)?,
         });
-        shm::seal_for_readers(&regions_fd);
+        // Kernels before 5.1 cannot; then a process of the same user could write to the table, as it could by
+        // `ptrace`.
+        let _ = shm::seal_for_readers(&regions_fd);
         shared.bell().prepare();
         describe(argument, address, info);
         info.shared_fds = [bell_fd.as_raw_fd(), regions_fd.as_raw_fd()];

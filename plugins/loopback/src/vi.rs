@@ -6,12 +6,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::{VIPL_OPTION_CARRY_IMMEDIATE, vipl_connection};
+use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Port, Queue, Status, Vi};
 
 use crate::mem::Reach;
 use crate::nic::{LoopbackNic, SharedNic};
 use crate::ring::{Arrival, Ends, Outbox};
-use crate::shm::Mapping;
 use crate::watch::Watch;
 
 /// One VI; the connection comes and goes.

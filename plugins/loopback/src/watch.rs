@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
+use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
 
 use crate::nic::{SharedNic, VIS_MAX};
@@ -75,11 +76,12 @@ impl Watch {
         let mut thread = crate::sync::lock(&self.thread);
         if thread.is_none() {
             let watch = self.clone();
-            *thread = deaf(|| {
-                std::thread::Builder::new()
-                    .name("vipl-watch".into())
-                    .spawn(move || watch.run())
-            });
+            *thread = spawn_deaf("vipl-watch", move || watch.run())
+                .inspect_err(|error| {
+                    let text = format!("loopback: cannot start a thread: {error}");
+                    Host::get().log(VIPL_LOG_ERROR, &text);
+                })
+                .ok();
         }
     }
 
@@ -177,28 +179,5 @@ impl Watch {
         } else {
             found
         }
-    }
-}
-
-/// Starts a thread that takes none of the program's signals.
-fn deaf(start: impl FnOnce() -> std::io::Result<JoinHandle<()>>) -> Option<JoinHandle<()>> {
-    // SAFETY: both sets are valid; a new thread inherits the mask of the one that makes it.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigdelset(&raw mut all, libc::SIGSEGV);
-        libc::sigdelset(&raw mut all, libc::SIGBUS);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started
-            .inspect_err(|error| {
-                Host::get().log(
-                    VIPL_LOG_ERROR,
-                    &format!("loopback: cannot start a thread: {error}"),
-                );
-            })
-            .ok()
     }
 }

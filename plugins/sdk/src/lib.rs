@@ -7,13 +7,17 @@
 //!
 //! [`Port`] is the plug-in's view of the host's VI: queues, attributes, and what may be told to the host.
 //! [`descriptor`] walks descriptors, [`region`] checks memory. Both read the program's memory through
-//! `vipl-guard`, so that a bad address ends as an error and never as a crash.
+//! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`shm`], [`futex`] and [`thread`] are
+//! what plug-ins do with the system, each with the care that a library inside somebody else's program needs.
 
 pub mod descriptor;
+pub mod futex;
 mod host;
 mod port;
 pub mod region;
 mod shim;
+pub mod shm;
+pub mod thread;
 
 pub use host::{Host, Link, Poll};
 pub use port::{Entry, Port, Queue};

@@ -1,11 +1,13 @@
-//! Shared mappings: memfds that were sealed against resizing, mapped so that a fork does not inherit them.
+//! Shared memory of processes that do not trust each other: memfds that were sealed against resizing, mapped so
+//! that a fork does not inherit them.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A mapping; unmapped when dropped.
-pub(crate) struct Mapping {
+#[derive(Debug)]
+pub struct Mapping {
     base: *mut u8,
     bytes: usize,
 }
@@ -16,11 +18,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 /// Makes a memfd of zeroes that nobody can resize.
-pub(crate) fn create(bytes: usize) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// Those of the kernel.
+pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
     // SAFETY: system calls on a descriptor of our own.
     unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let raw = libc::memfd_create(c"vipl-loopback".as_ptr(), flags);
+        let raw = libc::memfd_create(name.as_ptr(), flags);
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -36,23 +41,41 @@ pub(crate) fn create(bytes: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// Lets others map the memfd for reading only; mappings that exist stay as they are. Old kernels do not
-/// know this; then a process of the same user could write to the table, as it could by `ptrace`.
-pub(crate) fn seal_for_readers(fd: &OwnedFd) {
-    const F_SEAL_FUTURE_WRITE: c_int = 0x10;
-    // SAFETY: a system call on a descriptor of our own.
+/// Another descriptor for the same thing.
+///
+/// # Errors
+/// The process has no more descriptors.
+pub fn duplicate(fd: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: a system call; the descriptor is new.
     unsafe {
-        libc::fcntl(
-            fd.as_raw_fd(),
-            libc::F_ADD_SEALS,
-            F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL,
-        );
+        let raw = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(raw))
+    }
+}
+
+/// Lets others map the memfd for reading only; mappings that exist stay as they are.
+///
+/// # Errors
+/// Kernels before 5.1 cannot.
+pub fn seal_for_readers(fd: &OwnedFd) -> io::Result<()> {
+    const F_SEAL_FUTURE_WRITE: c_int = 0x10;
+    let seals = F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    // SAFETY: a system call on a descriptor of our own.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 impl Mapping {
-    /// Maps a partner's memfd: it must be as large as we need it and must not shrink under us.
-    pub(crate) fn open(fd: c_int, bytes: usize, writable: bool) -> io::Result<Mapping> {
+    /// Maps a memfd: it must be as large as we need it and must not shrink under us.
+    ///
+    /// # Errors
+    /// It is not, or the kernel refuses.
+    pub fn open(fd: c_int, bytes: usize, writable: bool) -> io::Result<Mapping> {
         // SAFETY: system calls; the structure is valid.
         unsafe {
             let seals = libc::fcntl(fd, libc::F_GET_SEALS);
@@ -91,7 +114,7 @@ impl Mapping {
     }
 
     /// First byte; the mapping is page aligned.
-    pub(crate) fn base(&self) -> *mut u8 {
+    pub fn base(&self) -> *mut u8 {
         self.base
     }
 }

@@ -1,0 +1,44 @@
+//! Sleeping on a word that processes share.
+
+use std::sync::atomic::AtomicU32;
+
+/// Sleeps while the word is `expected`. `u64::MAX`: without end.
+pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
+    let time = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    };
+    let limit = if timeout_ns == u64::MAX {
+        std::ptr::null()
+    } else {
+        &raw const time
+    };
+    // SAFETY: the word lives; the time is valid.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            expected,
+            limit,
+            0,
+            0,
+        );
+    }
+}
+
+/// Wakes all who sleep on the word.
+pub fn wake(word: &AtomicU32) {
+    // SAFETY: the word lives.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE,
+            i32::MAX,
+            0,
+            0,
+            0,
+        );
+    }
+}
