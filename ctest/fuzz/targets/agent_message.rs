@@ -125,7 +125,12 @@ impl Game<'_> {
             0..=1 if clients.len() < 6 => self.arrive(),
             2 if self.input.below(4) == 0 => self.leave(client),
             3 if self.input.below(8) == 0 => {
-                self.world.goodbye(client);
+                self.last_id += 1;
+                let id = self.last_id;
+                self.world.call(client, Op::GOODBYE, id, &());
+                // Who was not greeted is told that it is not its turn; nobody else gets an answer.
+                let mail = self.world.mail.get_mut(&client).expect("known");
+                mail.retain(|packet| packet.id != id || packet.status != Status::INVALID);
                 self.collect();
                 self.leave(client);
             }
