@@ -8,21 +8,27 @@ use clap::Args;
 use crate::Result;
 use crate::workspace::{self, Workspace};
 
+/// The device that needs nothing but the machine.
+const LOOPBACK: &str = "/dev/via_lo";
+
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Device to open
-    #[arg(long, default_value = "/dev/via_lo")]
+    /// Device to open, such as /dev/clanvi0 or sim:
+    #[arg(long, default_value = LOOPBACK)]
     device: String,
 }
 
 pub(crate) fn run(options: &Options) -> Result {
     let built = Workspace::load()?.target.join("release");
-    step("building the library, its plug-in, the agent and the tools");
-    let packages = ["vipl", "vipl-loopback", "kagent", "vipl-tools"];
+    step("building the library, its plug-ins, the agent and the tools");
     let mut build = workspace::cargo();
     build.args(["build", "--release"]);
-    for package in packages {
-        build.args(["--package", package]);
+    if options.device == LOOPBACK {
+        for package in ["vipl", "vipl-loopback", "kagent", "vipl-tools"] {
+            build.args(["--package", package]);
+        }
+    } else {
+        build.args(["--workspace", "--exclude", "xtask"]);
     }
     workspace::run(&mut build)?;
     link_soname(&built)?;
@@ -49,7 +55,13 @@ pub(crate) fn run(options: &Options) -> Result {
     ));
     workspace::run(Command::new(&program).env("VIPL_DEVICE", &options.device))?;
     step("and how fast: vip_pingpong --self");
-    workspace::run(Command::new(built.join("vip_pingpong")).args(["--self", "-s", "8,4k,64k"]))
+    workspace::run(Command::new(built.join("vip_pingpong")).args([
+        "--self",
+        "-d",
+        &options.device,
+        "-s",
+        "8,4k,32k",
+    ]))
 }
 
 fn step(text: &str) {

@@ -7,7 +7,7 @@
 //!   PREFIX/LIBDIR/pkgconfig/  vipl.pc
 //!   PREFIX/LIBDIR/vipl/       manifest.txt
 //!   PREFIX/LIBDIR/vipl/abi1/  libvipl_NAME.so, the plug-ins
-//!   PREFIX/libexec/vipl/      vipkad
+//!   PREFIX/libexec/vipl/      vipkad, and vipl-NAME, the device processes that it starts
 //!   PREFIX/etc/vipl/          vipl.conf.sample (/etc/vipl for the prefix /usr)
 //! ```
 //!
@@ -25,6 +25,9 @@ use crate::workspace::{Workspace, cargo, root, run as run_program};
 
 /// The headers that users get.
 const HEADERS: [&str; 3] = ["vipl.h", "vipl_ext.h", "vipl_plugin.h"];
+
+/// The agent, and the device processes that it looks for beside itself.
+const AGENT_PROGRAMS: [&str; 2] = ["vipkad", "vipl-clan"];
 
 /// Where things go; `install` and `uninstall` must be given the same.
 #[derive(Args)]
@@ -196,11 +199,13 @@ fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Ent
         libraries.join("pkgconfig/vipl.pc"),
         0o644,
     );
-    add(
-        Source::File(built.join("vipkad")),
-        place.prefix.join("libexec/vipl/vipkad"),
-        0o755,
-    );
+    for name in AGENT_PROGRAMS {
+        add(
+            Source::File(built.join(name)),
+            place.prefix.join("libexec/vipl").join(name),
+            0o755,
+        );
+    }
     let sample = place.configuration().join("vipl/vipl.conf.sample");
     add(
         Source::File(root.join("pkgconfig/vipl.conf")),
