@@ -81,10 +81,12 @@ const STEPS: &[Step] = &[
     step("soak", Program::Xtask, SOAK, true),
     step("loom", Program::Xtask, &["loom"], false),
     step("address", Program::Xtask, &["sanitize", "address"], false),
+    step("thread", Program::Xtask, &["sanitize", "thread"], false),
+    step("valgrind", Program::Xtask, &["valgrind"], false),
 ];
 /// Steps that race with deadlines from end to end. One that fails is run once more; if it passes then it
 /// is reported as unstable. The steps `test` and `conformance` take their second looks themselves.
-const SECOND_LOOK: &[&str] = &["kill", "soak", "address"];
+const SECOND_LOOK: &[&str] = &["kill", "soak", "address", "thread", "valgrind"];
 const CONFORMANCE: &[&str] = &["conformance", "--check", "--provider", "loopback,example-c"];
 const KILL: &[&str] = &["kill", "--no-build", "--times", "30", "--seed", "1"];
 const SOAK: &[&str] = &["soak", "--no-build", "--seconds", "30", "--seed", "1"];
