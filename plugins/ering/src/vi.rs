@@ -17,6 +17,12 @@ use crate::weather::Sky;
 
 /// How long an acknowledgement waits for company, in nanoseconds.
 const ACK_DELAY_NS: u64 = 20_000;
+/// Questions without an answer after which a partner on another host is dead: nine seconds of silence, of the
+/// ten that there are for noticing it (spec §6.4).
+const PROBES_AWAY: u32 = 7;
+/// The same on this host. The agent tells of a partner's death at once, and one that is silent has no
+/// processor; after a minute it is not coming back.
+const PROBES_HERE: u32 = 58;
 /// When a device that was full is asked again, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000;
 /// Frames from a partner on this host that one operation takes.
@@ -74,6 +80,10 @@ impl Link {
             partner_endpoint: connection.remote_endpoint,
             carry_immediate: port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
             ack_delay_ns: ACK_DELAY_NS,
+            probes_max: match connection.remote {
+                0 => PROBES_HERE,
+                _ => PROBES_AWAY,
+            },
             now_ns: Host::get().now_ns(),
         };
         Ok(Box::new(Link {

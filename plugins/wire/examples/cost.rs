@@ -126,6 +126,7 @@ fn pair(level: Level, mtu: u16, bytes: u32) -> Pair {
             partner_endpoint: 2,
             carry_immediate: false,
             ack_delay_ns: 20_000,
+            probes_max: 7,
             now_ns: 0,
         })
     };

@@ -29,6 +29,9 @@ pub struct Config {
     pub carry_immediate: bool,
     /// How long an acknowledgement may be held back for company, in nanoseconds; 20 µs is a good choice.
     pub ack_delay_ns: u64,
+    /// Questions without an answer after which the partner is dead. The first is asked after two seconds of
+    /// silence, then one every second.
+    pub probes_max: u32,
     /// The time now, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
 }

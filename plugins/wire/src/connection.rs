@@ -16,8 +16,6 @@ pub(crate) const WINDOW: u16 = 256;
 /// Silence after which the partner is asked for a sign of life, and how often it is asked.
 const PROBE_AFTER_NS: u64 = 2_000_000_000;
 const PROBE_EVERY_NS: u64 = 1_000_000_000;
-/// Questions without an answer after which the partner is dead: six seconds of silence.
-const PROBES_MAX: u32 = 4;
 
 /// How far the connection has got.
 #[derive(Clone, Copy, Debug)]
@@ -287,7 +285,7 @@ impl Connection {
             self.probe_at_ns = self.heard_ns + PROBE_AFTER_NS;
             return;
         }
-        if self.probes == PROBES_MAX {
+        if self.probes == self.config.probes_max {
             return self.partner_is_dead(env);
         }
         self.probes += 1;

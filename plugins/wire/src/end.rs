@@ -102,7 +102,7 @@ impl Connection {
         self.closing = Some(closing);
     }
 
-    /// Six seconds of silence (E5, E12, E14, E17): the oldest operation tells, or what was under way does.
+    /// The partner is silent for too long (E5, E12, E14, E17): the oldest operation tells, or what was under way does.
     #[cold]
     pub(crate) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
         let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);

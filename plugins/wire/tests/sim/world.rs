@@ -57,6 +57,7 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
         partner_endpoint: 101 - side as u16,
         carry_immediate: false,
         ack_delay_ns: 20_000,
+        probes_max: 7,
         now_ns,
     }
 }
