@@ -30,8 +30,6 @@ pub struct ClanNic {
     pub(crate) inline_max: u32,
     /// Levels on which RDMA Read works.
     pub(crate) read_levels: u16,
-    /// Program and device share few processors.
-    pub(crate) crowded: bool,
 }
 
 fn number(key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
@@ -111,7 +109,6 @@ impl ClanNic {
             watch,
             inline_max: number(c"inline_max", INLINE_MAX as u64, 0..=INLINE_MAX as u64) as u32,
             read_levels,
-            crowded: std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2),
         })
     }
 }

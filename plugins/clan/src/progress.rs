@@ -13,8 +13,6 @@ use crate::vi::ClanVi;
 
 /// Completions of each queue taken in one go.
 const BATCH: u32 = 64;
-/// Looks without a find after which a program on few processors lets the device run.
-const PATIENCE: u32 = 32;
 /// News of one kind that are told in one go; a device that counts on without end is not believed.
 const NEWS: u32 = 64;
 
@@ -79,21 +77,6 @@ impl ClanVi {
         }
         if over && port.is_connected() {
             self.finish(port, word as u32);
-        }
-        if before == (self.sends.done, self.receives.done) && self.crowded {
-            self.give_way();
-        }
-    }
-
-    /// The device may need the processor on which this program polls.
-    #[cold]
-    fn give_way(&mut self) {
-        if let Some(link) = &mut self.link {
-            link.idle += 1;
-            if link.idle >= PATIENCE {
-                link.idle = 0;
-                std::thread::yield_now();
-            }
         }
     }
 

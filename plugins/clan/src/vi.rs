@@ -49,8 +49,6 @@ pub(crate) struct Link {
     pub(crate) unreliable: bool,
     /// News that the program has been told of.
     pub(crate) heard: [u32; news::KINDS],
-    /// Looks in a row that found nothing.
-    pub(crate) idle: u32,
 }
 
 /// One VI; the connection comes and goes.
@@ -62,7 +60,6 @@ pub struct ClanVi {
     pub(crate) receives: Count,
     pub(crate) link: Option<Link>,
     pub(crate) inline_max: u32,
-    pub(crate) crowded: bool,
     epochs: u32,
     _memory: Mapping,
 }
@@ -134,7 +131,6 @@ impl Vi for ClanVi {
             receives: Count::default(),
             link: None,
             inline_max: nic.inline_max,
-            crowded: nic.crowded,
             epochs: 0,
             _memory: memory,
         })
@@ -174,7 +170,6 @@ impl Vi for ClanVi {
             ended: false,
             unreliable: port.vi().reliability == vipl_abi::VIP_SERVICE_UNRELIABLE,
             heard: std::array::from_fn(|kind| words.news[kind].load(Ordering::Acquire)),
-            idle: 0,
         });
         // Before the device knows of the connection: a partner's message may come at once.
         self.ring_receives(port);

@@ -29,6 +29,8 @@ const COLD_LOOKS: usize = 8;
 const ASK_NS: u64 = 1_000_000;
 /// What the agent speaks.
 const AGENT_VERSION: u32 = kagent_proto::VERSION as u32;
+/// How long a device on few processors polls, in nanoseconds.
+const CROWDED_NS: u64 = 2_000;
 const AGENT: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
@@ -95,7 +97,7 @@ pub struct Device {
     pub(crate) spin_ns: u64,
     last_work: u64,
     last_ask: u64,
-    /// Programs and the device share few processors: whoever has nothing to do lets others run.
+    /// Programs and the device share few processors.
     crowded: bool,
 }
 
@@ -212,19 +214,25 @@ impl Device {
         let time = self.tools.now;
         if worked {
             self.last_work = time;
-        } else if time.saturating_sub(self.last_work) >= self.spin_ns {
+        } else if time.saturating_sub(self.last_work) >= self.patience() {
             return self.sleep();
         }
         if time.saturating_sub(self.last_ask) >= ASK_NS {
             self.last_ask = time;
             return self.ask(0);
         }
-        if !worked && self.crowded {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
-        }
+        std::hint::spin_loop();
         Ok(Turn::On)
+    }
+
+    /// How long the device polls in vain, in nanoseconds. Where it would keep a program from its processor
+    /// it does not: being woken costs less.
+    fn patience(&self) -> u64 {
+        if self.crowded {
+            self.spin_ns.min(CROWDED_NS)
+        } else {
+            self.spin_ns
+        }
     }
 
     /// Looks at everything that is in shared memory. True: there was something.

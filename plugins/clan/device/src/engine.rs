@@ -49,6 +49,17 @@ impl Pair<'_> {
         0
     }
 
+    /// Whether a fault was no fault but the end of a process: then nobody's descriptor tells of it. The
+    /// connection rests until the agent says what has become of the process.
+    pub(crate) fn is_deserted(&mut self) -> bool {
+        let gone = self.from.process.is_gone() || self.to.process.is_gone();
+        if gone {
+            self.from.partner = None;
+            self.to.partner = None;
+        }
+        gone
+    }
+
     /// Bytes of the next chunk, and whether it is the last one. The last one has eight bytes at least, if
     /// there are so many.
     pub(crate) fn chunk(&self, total: u32) -> (usize, bool) {
@@ -144,6 +155,9 @@ impl Pair<'_> {
     /// E1, E2, E3: the descriptor tells; on the reliable levels the connection ends.
     #[cold]
     pub(crate) fn sender_error(&mut self, status: u32) {
+        if self.is_deserted() {
+            return;
+        }
         let begun = self.from.moved.0;
         if self.from.is_unreliable() && begun > 0 {
             self.cut_short(status & VIP_STATUS_OP_MASK, begun);
@@ -183,6 +197,9 @@ impl Pair<'_> {
     /// E7, E8: the receive descriptor tells.
     #[cold]
     pub(crate) fn cannot_receive(&mut self, error: u32, opcode: u32) {
+        if self.is_deserted() {
+            return;
+        }
         let outcome = Outcome {
             status: error | VIP_STATUS_OP_RECEIVE,
             length: 0,
@@ -195,6 +212,9 @@ impl Pair<'_> {
     /// A message that the partner could not receive, and what the partner is told; the sender's part.
     #[cold]
     fn refused(&mut self, opcode: u32, reason: u32) {
+        if self.is_deserted() {
+            return;
+        }
         if self.from.is_unreliable() {
             self.from.complete_send(self.tools, opcode);
             return;

@@ -90,6 +90,9 @@ impl Pair<'_> {
     /// E9 and E10.
     #[cold]
     fn write_refused(&mut self, outgoing: &Outgoing) {
+        if self.is_deserted() {
+            return;
+        }
         let opcode = VIP_STATUS_OP_RDMA_WRITE;
         let posted = self.to.pages.receive_doorbell(self.to.receives).is_some();
         let by_descriptor = outgoing.flagged && posted;
@@ -129,6 +132,9 @@ impl Pair<'_> {
         let permitted = self.target_permits(outgoing, flag::RDMA_READ, VIPL_REGION_RDMA_READ);
         let into = &mut self.tools.bounce[..bytes];
         if !permitted || self.to.process.read(&[piece(from, bytes)], into).is_err() {
+            if permitted && self.is_deserted() {
+                return 0;
+            }
             let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
             self.from.complete_send(self.tools, status);
             self.from.die(self.tools, end::TOLD);

@@ -17,6 +17,8 @@ pub(crate) struct Fault;
 pub(crate) struct Process {
     /// The thread by which its memory is reached; not the first one where that has ended.
     thread: Cell<i32>,
+    /// No thread of it has a memory any more: it has ended.
+    gone: Cell<bool>,
     pid: i32,
     nic: Mapping,
     /// The device's end of the socket of interrupts.
@@ -98,6 +100,7 @@ impl Process {
     ) -> io::Result<Process> {
         let process = Process {
             thread: Cell::new(pid),
+            gone: Cell::new(false),
             pid,
             nic,
             interrupts,
@@ -141,16 +144,27 @@ impl Process {
         self.transfer(Way::Write, local(from), remote)
     }
 
+    /// Whether the last fault was the end of the process.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
     fn transfer(&self, way: Way, local: libc::iovec, remote: &[libc::iovec]) -> usize {
-        let done = call(self.thread.get(), way, &[local], remote);
-        if done >= 0 {
-            return done as usize;
+        loop {
+            let done = call(self.thread.get(), way, &[local], remote);
+            if done >= 0 {
+                return done as usize;
+            }
+            let error = io::Error::last_os_error().raw_os_error();
+            if error != Some(libc::ESRCH) {
+                return 0;
+            }
+            // A thread that is found may end at once, when all of them are being ended.
+            if !self.find_thread() {
+                self.gone.set(true);
+                return 0;
+            }
         }
-        let gone = io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        if gone && self.find_thread() {
-            return call(self.thread.get(), way, &[local], remote).max(0) as usize;
-        }
-        0
     }
 
     /// The first thread of the process may end before the others: memory is reached through any of them.
