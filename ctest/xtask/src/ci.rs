@@ -18,7 +18,7 @@ use crate::tally::{Tally, count};
 use crate::workspace::{Workspace, cargo, have, root};
 
 /// After so many seconds a step is ended, where the program `timeout` is there to do it.
-const STEP_SECONDS_MAX: u32 = 1500;
+const STEP_SECONDS_MAX: u32 = 2400;
 
 /// Arguments of `cargo xtask ci`.
 #[derive(Args)]
