@@ -237,6 +237,15 @@ impl Inflight {
     pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> u32 {
         self.lost_at_ns = NEVER;
         let Some(latest) = self.latest else { return 0 };
+        let newer = |first: &Flight| (first.transmission.wrapping_sub(latest) as i32) > 0;
+        if self
+            .flights
+            .front()
+            .is_some_and(|first| !first.again && newer(first))
+        {
+            // All others were sent after it.
+            return 0;
+        }
         let patience = (rtt.smoothed_ns() * 9 / 8).max(REORDER_MIN_NS);
         let mut found = 0;
         for flight in &mut self.flights {
