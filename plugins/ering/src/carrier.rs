@@ -75,6 +75,12 @@ impl Carrier {
         }))
     }
 
+    /// To another host.
+    #[inline(always)]
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Carrier::Away(_))
+    }
+
     /// Room for a frame of `mtu` bytes.
     #[inline(always)]
     pub(crate) fn room(&mut self, doorbell: Option<&Doorbell>, mtu: usize) -> Option<Room> {

@@ -66,6 +66,9 @@ pub(crate) struct Doorbell {
     frames: Mutex<Frames>,
     /// Frames wait; read without the lock.
     waiting: AtomicBool,
+    /// A frame of the operation under way has been sent. Operations of several VIs may share it; what they
+    /// have not sent goes at the end of one.
+    trapped: AtomicBool,
     /// The last `errno` that was told in the log.
     told: AtomicI32,
     counters: Counters,
@@ -78,6 +81,7 @@ impl Doorbell {
             socket,
             frames: Mutex::default(),
             waiting: AtomicBool::new(false),
+            trapped: AtomicBool::new(false),
             told: AtomicI32::new(0),
             counters,
         }
@@ -97,12 +101,15 @@ impl Doorbell {
         (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
     }
 
-    /// Takes a whole frame. A full burst goes at once.
+    /// Takes a whole frame. A full burst goes at once; so does the first frame of an operation that traps:
+    /// the rest of the operation happens while the frame travels.
     #[inline(always)]
     pub(crate) fn push(&self, frame: Frame) {
+        let traps = self.policy == Policy::Trap && !self.trapped.load(Ordering::Relaxed);
         let mut frames = self.lock();
         frames.waiting.push(frame);
-        if frames.waiting.len() - frames.first >= BURST {
+        if traps || frames.waiting.len() - frames.first >= BURST {
+            self.trapped.store(true, Ordering::Relaxed);
             self.send(&mut frames);
         }
         self.note(&frames);
@@ -116,6 +123,7 @@ impl Doorbell {
     /// The end of an operation that may have pushed frames: rings if the policy says so.
     pub(crate) fn operation_ends(&self) {
         if self.policy == Policy::Trap {
+            self.trapped.store(false, Ordering::Relaxed);
             self.ring();
         }
     }

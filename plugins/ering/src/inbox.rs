@@ -69,9 +69,15 @@ impl Inbox {
         true
     }
 
+    /// Whether something is in it.
+    #[inline(always)]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
     /// Takes the oldest frame out.
     pub(crate) fn take(&self) -> Option<Box<[u8]>> {
-        if !self.filled.load(Ordering::Acquire) {
+        if !self.is_filled() {
             return None;
         }
         let mut state = self.lock();

@@ -18,7 +18,7 @@ use crate::farewell::Farewells;
 use crate::inbox::{self, Inbox};
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
-use crate::socket::{Received, Receiver};
+use crate::socket::{Received, Receiver, Tip};
 use crate::strangers::Strangers;
 use crate::vi::EthernetVi;
 use crate::watch::{self, Watch};
@@ -39,6 +39,8 @@ const LOCAL_MTU: usize = 8 << 10;
 const NOBODY: u32 = u32::MAX;
 /// A time that does not come.
 pub(crate) const NEVER: u64 = u64::MAX;
+/// In `Core::deadlines`: the time has come.
+const DUE: u64 = 0;
 
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {
@@ -59,6 +61,8 @@ pub(crate) struct Counters {
 pub(crate) struct Wire {
     pub(crate) doorbell: Doorbell,
     pub(crate) receiver: Mutex<Receiver>,
+    /// Tells without the lock whether the receiver would find something.
+    pub(crate) tip: Tip,
     /// The socket, for `ppoll`; `doorbell` owns it.
     pub(crate) socket: RawFd,
 }
@@ -156,6 +160,7 @@ impl Core {
             }
         });
         if received != Received::default() {
+            wire.tip.follow(&receiver);
             count(self.counters.received, u64::from(received.frames));
             count(self.counters.bad, u64::from(received.cut));
             if received.losing {
@@ -239,6 +244,12 @@ impl Core {
         self.watch.expect(&self.bell, deadline);
     }
 
+    /// Whether `mark_due` has found that this VI's time has come.
+    #[inline(always)]
+    pub(crate) fn is_due(&self, index: u32) -> bool {
+        self.deadlines[index as usize].load(Ordering::Relaxed) == DUE
+    }
+
     /// Marks the VIs whose time has come. Gives the time of the next one.
     pub(crate) fn mark_due(&self, now: u64) -> u64 {
         if self.soonest.load(Ordering::SeqCst) > now {
@@ -252,8 +263,12 @@ impl Core {
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                let deadline = self.deadlines[index as usize].load(Ordering::SeqCst);
+                let place = &self.deadlines[index as usize];
+                let deadline = place.load(Ordering::SeqCst);
                 if deadline <= now {
+                    // A new deadline that comes between is as good.
+                    let _ =
+                        place.compare_exchange(deadline, DUE, Ordering::SeqCst, Ordering::SeqCst);
                     self.bell.mark(index);
                 }
                 soonest = soonest.min(deadline);
@@ -337,6 +352,7 @@ impl EthernetNic {
                 };
                 let wire = Wire {
                     doorbell: Doorbell::new(C::DOORBELL, link.socket, counters),
+                    tip: Tip::new(&receiver),
                     receiver: Mutex::new(receiver),
                     socket,
                 };

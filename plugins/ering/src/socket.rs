@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::errno;
 
@@ -32,6 +32,50 @@ pub(crate) struct Receiver {
 
 // SAFETY: the mapping stays where it is; the receiver is used under a lock.
 unsafe impl Send for Receiver {}
+
+/// The status word of the place where the next frame arrives. Anybody may look at it, without the
+/// receiver's lock.
+pub(crate) struct Tip(AtomicPtr<u32>);
+
+impl Tip {
+    /// That of a receiver, which must not be dropped earlier.
+    pub(crate) fn new(receiver: &Receiver) -> Tip {
+        Tip(AtomicPtr::new(receiver.status()))
+    }
+
+    /// The receiver has gone on.
+    pub(crate) fn follow(&self, receiver: &Receiver) {
+        self.0.store(receiver.status(), Ordering::Release);
+    }
+
+    /// Whether a frame lies there. If another thread is reading, this may be about a place that it has
+    /// read already; what it has read for others lies in their inboxes then.
+    #[inline(always)]
+    pub(crate) fn has_frame(&self) -> bool {
+        let place = self.0.load(Ordering::Acquire);
+        // SAFETY: a word of the ring, which stays mapped; the kernel writes it, so it is an atomic one.
+        let status = unsafe { AtomicU32::from_ptr(place) };
+        let there = status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
+        if there {
+            fetch_ahead(place.cast());
+        }
+        there
+    }
+}
+
+/// A small frame lies in the two cache lines behind its place's first one. Another processor has written
+/// them; they may well come while the clock is read.
+#[inline(always)]
+fn fetch_ahead(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 1..=2 {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint; places are larger than that.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(64 * line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
 
 /// What one look at the ring brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +155,11 @@ impl Receiver {
             frames,
             next: 0,
         })
+    }
+
+    /// Status word of the place where the next frame arrives.
+    fn status(&self) -> *mut u32 {
+        self.ring.wrapping_add(self.next * self.frame_bytes).cast()
     }
 
     /// Gives frames to `each` in the order of their arrival, `most` at most.
