@@ -4,6 +4,7 @@
 //! [`Policy::Trap`] every operation that made frames ends with one. With [`Policy::Batch`] the frames of
 //! several posts collect, and one call takes them all: when a burst is full, when the program looks for
 //! completions or goes to sleep, and else when the watch thread comes by, a millisecond later at most.
+//! So do small messages in one frame (`gathering`).
 //!
 //! Frames for which the device has no room stay here, and nothing more is taken until it has.
 
@@ -118,6 +119,11 @@ impl Doorbell {
     fn note(&self, frames: &Frames) {
         let waits = frames.waiting.len() > frames.first;
         self.waiting.store(waits, Ordering::Release);
+    }
+
+    /// Whether frames wait for company.
+    pub(crate) fn collects(&self) -> bool {
+        self.policy == Policy::Batch
     }
 
     /// The end of an operation that may have pushed frames: rings if the policy says so.

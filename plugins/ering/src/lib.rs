@@ -13,6 +13,7 @@
 //! | `env` | descriptors, memory and completions, as the engine asks for them |
 //! | `carrier` | where the frames of one connection go |
 //! | `doorbell`, `socket` | frames into the kernel; the receive ring, and the system calls |
+//! | `gathering` | small messages that share a frame |
 //! | `inbox` | frames for a VI that another VI's thread has read |
 //! | `segment` | frames between two processes of one host |
 //! | `weather` | faults for `segment`, from a seed: the plug-in `sim` |
@@ -31,6 +32,7 @@ mod doorbell;
 mod env;
 mod errno;
 mod farewell;
+mod gathering;
 mod inbox;
 pub mod interface;
 mod nic;

@@ -15,6 +15,7 @@ use crate::bell::{self, BELL_BYTES, Bell};
 use crate::carrier::ETHERNET;
 use crate::doorbell::{self, Doorbell};
 use crate::farewell::Farewells;
+use crate::gathering::Gathering;
 use crate::inbox::{self, Inbox};
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
@@ -32,7 +33,7 @@ const LOOK_FRAMES: u32 = 64;
 /// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
 const REGISTER_BYTES_MIN: u64 = 64 << 20;
 /// Header of the part that a frame of one whole message has.
-const PART: usize = 12;
+pub(crate) const PART: usize = 12;
 /// Payload of a frame between two processes of one host, over a network that is not simulated.
 const LOCAL_MTU: usize = 8 << 10;
 /// No VI.
@@ -85,6 +86,7 @@ pub(crate) struct Core {
     connected: [AtomicU64; VIS_MAX as usize / 64],
     pub(crate) farewells: Farewells,
     strangers: Strangers,
+    pub(crate) gathering: Gathering,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     partners: Mutex<HashMap<u64, Weak<Bell>>>,
@@ -204,6 +206,18 @@ impl Core {
     pub(crate) fn stray(&self, frame: &[u8]) {
         if !self.farewells.take(self, frame) && !self.strangers.take(self, frame) {
             count(self.counters.stray, 1);
+        }
+    }
+
+    /// The program does something else with the NIC than to look at the VI that gathers messages: the watch
+    /// thread shall.
+    #[inline(always)]
+    pub(crate) fn see_to_gathering(&self, own: u32) {
+        if self.gathering.is_untold(own)
+            && let Some(index) = self.gathering.tell(own)
+        {
+            self.bell.mark(index);
+            self.watch.look(&self.bell);
         }
     }
 
@@ -397,6 +411,7 @@ impl EthernetNic {
             connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
             farewells: Farewells::default(),
             strangers: Strangers::default(),
+            gathering: Gathering::default(),
             counters: Counters {
                 received: counter(c"frames_received"),
                 corrupt: counter(c"frames_corrupt"),
@@ -448,6 +463,9 @@ impl Nic for EthernetNic {
         }
         self.core.receive_all();
         self.core.mark_due(Host::get().now_ns());
+        if let Some(index) = self.core.gathering.vi() {
+            self.core.bell.mark(index);
+        }
         self.core.bell.take_marks(indices)
     }
 
@@ -461,6 +479,7 @@ impl Nic for EthernetNic {
 
     fn sleep(&self, epoch: u32, timeout_ns: u64) {
         if timeout_ns > 0 {
+            self.core.see_to_gathering(NOBODY);
             self.core.bell.sleep(epoch, timeout_ns, self.core.socket());
         }
         self.core.bell.disarm();

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Host, Port, Status, Vi};
-use vipl_wire::{Config, Connection, Level, Reason, Received, Refused, Stats, key_check};
+use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi, descriptor};
+use vipl_wire::{
+    Config, Connection, HEADER, Level, Reason, Received, Refused, Stats, TRAILER, key_check,
+};
 
 use crate::carrier::Carrier;
+use crate::doorbell::Doorbell;
 use crate::env::{Bench, Line};
-use crate::nic::{Core, EthernetNic, count};
+use crate::nic::{Core, EthernetNic, PART, count};
 use crate::segment::{SEGMENT, Segment};
 use crate::shm::Mapping;
 use crate::watch;
@@ -50,6 +53,11 @@ struct Link {
     frame: Vec<u8>,
     /// What has been added to the counters.
     counted: Stats,
+    /// Frames go to another host by a doorbell that waits for bursts.
+    may_gather: bool,
+    /// Bytes of messages that stay in the send queue until there are enough for a frame. `None`: the next
+    /// post makes a frame.
+    gathered: Option<usize>,
     /// Nothing is to be done before a frame comes or a deadline passes.
     quiet: bool,
     /// Looks that were in vain.
@@ -70,6 +78,8 @@ impl Link {
         } else {
             (here(core, index, connection)?, core.local_mtu())
         };
+        let collects = core.doorbell().is_some_and(Doorbell::collects);
+        let may_gather = carrier.is_away() && collects;
         let config = Config {
             key: connection.key,
             side: connection.side,
@@ -101,6 +111,8 @@ impl Link {
             mtu,
             frame: Vec::new(),
             counted: Stats::default(),
+            may_gather,
+            gathered: None,
             quiet: false,
             glances: 0,
         }))
@@ -109,11 +121,59 @@ impl Link {
     /// The send doorbell.
     #[inline(always)]
     fn post_send(&mut self, port: &Port) {
-        let now = Host::get().now_ns();
         self.core.watch.program_is_at_work();
+        if !self.gathers(port) {
+            self.send(port);
+        }
+    }
+
+    /// Sends what was posted.
+    #[inline(always)]
+    fn send(&mut self, port: &Port) {
+        let now = Host::get().now_ns();
         let line = self.carrier.line(&self.core, self.mtu, now);
         self.connection.posted(now, &mut Bench { port, line });
         self.finish(now);
+    }
+
+    /// Whether the message that was just posted stays in the queue for now.
+    #[inline(always)]
+    fn gathers(&mut self, port: &Port) -> bool {
+        if !self.may_gather {
+            return false;
+        }
+        let Some(bytes) = self.gathered else {
+            self.gathered = Some(0);
+            return false;
+        };
+        let newest = port.entry(Queue::Send, port.posted(Queue::Send).wrapping_sub(1));
+        let message = descriptor::length(&newest).map_or(self.mtu, |bytes| bytes as usize);
+        let together = bytes + PART + message;
+        // If there is no room for another one like it, the frame is as good as full.
+        let full = together + PART + message > self.mtu - HEADER - TRAILER;
+        if full || !self.core.gathering.begin(self.index) {
+            self.gathers_no_more();
+            self.gathered = Some(0);
+            return false;
+        }
+        if bytes == 0 {
+            let latest = Host::get().now_ns() + RETRY_NS;
+            let deadline = self.connection.deadline().min(latest);
+            self.core.set_deadline(self.index, deadline);
+        }
+        self.gathered = Some(together);
+        self.quiet = false;
+        true
+    }
+
+    /// Whether messages had stayed in the queue; they must be sent now.
+    #[inline(always)]
+    fn gathers_no_more(&mut self) -> bool {
+        let some = self.gathered.take().is_some_and(|bytes| bytes > 0);
+        if some {
+            self.core.gathering.end();
+        }
+        some
     }
 
     /// Takes what has arrived, and does what is due.
@@ -140,15 +200,15 @@ impl Link {
             && !wire.doorbell.waits()
             && !self.core.inbox(self.index).is_filled()
             && !self.core.is_due(self.index)
+            && !self.core.gathering.is_untold(self.index)
     }
 
     #[inline(always)]
     fn work(&mut self, port: &Port) {
         let now = Host::get().now_ns();
+        let gathered = self.gathers_no_more();
         let core = &*self.core;
-        if let Some(doorbell) = core.doorbell() {
-            doorbell.ring();
-        }
+        core.see_to_gathering(self.index);
         let connection = &mut self.connection;
         let mut bench = Bench {
             port,
@@ -159,6 +219,12 @@ impl Link {
                 now,
             },
         };
+        if gathered {
+            connection.posted(now, &mut bench);
+        }
+        if let Some(doorbell) = core.doorbell() {
+            doorbell.ring();
+        }
         let mut frames = 0u32;
         core.receive(self.index, self.check, |frame| {
             frames += 1;
@@ -214,7 +280,10 @@ impl Link {
             deadline = deadline.min(now + RETRY_NS);
         }
         self.core.set_deadline(self.index, deadline);
-        self.quiet = self.carrier.is_away() && !blocked && !self.connection.ack_owed();
+        self.quiet = self.carrier.is_away()
+            && self.gathered.is_none()
+            && !blocked
+            && !self.connection.ack_owed();
         self.count();
     }
 
@@ -230,6 +299,7 @@ impl Link {
     /// The connection has ended here. What is left to tell the partner needs no VI.
     fn retire(mut self: Box<Self>, reason: Reason) {
         let now = Host::get().now_ns();
+        self.gathers_no_more();
         self.core.inbox(self.index).dismiss();
         self.core.set_connected(self.index, false);
         let mut line = self.carrier.line(&self.core, self.mtu, now);

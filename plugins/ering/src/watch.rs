@@ -101,6 +101,12 @@ impl Watch {
         }
     }
 
+    /// The thread shall look now.
+    #[cold]
+    pub(crate) fn look(&self, bell: &Bell) {
+        self.kick(Some(bell));
+    }
+
     fn kick(&self, bell: Option<&Bell>) {
         self.kicks.fetch_add(1, Ordering::SeqCst);
         match bell {

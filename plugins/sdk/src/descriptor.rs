@@ -127,6 +127,16 @@ fn protection(opcode: u32) -> Fault {
     }
 }
 
+/// Length field of a posted descriptor, as the program wrote it; nothing has been checked. `None`: its
+/// memory has gone.
+#[inline(always)]
+pub fn length(entry: &Entry) -> Option<u32> {
+    let descriptor = entry.descriptor.cast_const().cast::<u8>();
+    // SAFETY: a posted descriptor; faults are caught.
+    let image = unsafe { vipl_guard::load_descriptor(descriptor) };
+    image.ok().map(|image| image.length)
+}
+
 /// Reads and checks a descriptor of the send queue, in the order of spec §5.7. `read_levels` are the
 /// reliability levels on which RDMA Read works.
 #[inline(always)]
