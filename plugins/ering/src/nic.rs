@@ -84,6 +84,9 @@ pub(crate) struct Core {
     /// None of them is earlier than this.
     soonest: AtomicU64,
     connected: [AtomicU64; VIS_MAX as usize / 64],
+    /// When the program last looked at each VI, and at the socket, in nanoseconds.
+    attended: Box<[AtomicU64]>,
+    read: AtomicU64,
     pub(crate) farewells: Farewells,
     strangers: Strangers,
     pub(crate) gathering: Gathering,
@@ -234,6 +237,29 @@ impl Core {
         let bell = Arc::new(Bell::open(fds[0], shm::duplicate(fds[1])?)?);
         partners.insert(name, Arc::downgrade(&bell));
         Ok(bell)
+    }
+
+    /// A VI is being looked at, and the socket with it.
+    #[inline(always)]
+    pub(crate) fn attend(&self, index: u32, now: u64) {
+        self.attended[index as usize].store(now, Ordering::Relaxed);
+        self.read.store(now, Ordering::Relaxed);
+    }
+
+    /// That was not the program.
+    pub(crate) fn neglect(&self, index: u32) {
+        self.attended[index as usize].store(0, Ordering::Relaxed);
+        self.read.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the program has looked at a VI since this time.
+    pub(crate) fn is_attended(&self, index: u32, since: u64) -> bool {
+        self.attended[index as usize].load(Ordering::Relaxed) > since
+    }
+
+    /// Whether the program has looked at the socket since this time.
+    pub(crate) fn is_read(&self, since: u64) -> bool {
+        self.read.load(Ordering::Relaxed) > since
     }
 
     /// Begins or ceases to look after a VI.
@@ -408,6 +434,8 @@ impl EthernetNic {
             inboxes: (0..VIS_MAX).map(|_| Inbox::default()).collect(),
             deadlines: (0..VIS_MAX).map(|_| AtomicU64::new(NEVER)).collect(),
             soonest: AtomicU64::new(NEVER),
+            attended: (0..VIS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            read: AtomicU64::new(0),
             connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
             farewells: Farewells::default(),
             strangers: Strangers::default(),

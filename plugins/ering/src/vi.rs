@@ -208,6 +208,7 @@ impl Link {
         let now = Host::get().now_ns();
         let gathered = self.gathers_no_more();
         let core = &*self.core;
+        core.attend(self.index, now);
         core.see_to_gathering(self.index);
         let connection = &mut self.connection;
         let mut bench = Bench {

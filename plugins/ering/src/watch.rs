@@ -6,7 +6,7 @@
 //!
 //! | the program | this thread |
 //! | --- | --- |
-//! | polls, posts | naps, 1 to 16 ms, and looks in between |
+//! | polls, posts | naps, 1 to 16 ms, and looks in between, but not at what the program has looked at within a millisecond |
 //! | sleeps on the socket itself | sleeps until a deadline; the program ends that when it wakes |
 //! | does neither | sleeps on the socket |
 //!
@@ -202,8 +202,12 @@ impl Round<'_> {
     fn look(&mut self) -> Poll {
         let core = self.core;
         let now = Host::get().now_ns();
+        // To lock a VI that the program is at, or to take frames away from it, would cost it more than help.
+        let lately = now.saturating_sub(NAP_MIN);
         self.ring();
-        core.receive_all();
+        if !core.is_read(lately) {
+            core.receive_all();
+        }
         core.farewells.pump(core, now);
         core.mark_due(now);
         self.check_interface(now);
@@ -211,8 +215,15 @@ impl Round<'_> {
         let marked = core.bell.take_marks(&mut indices);
         let mut found = Poll::Nothing;
         for index in &indices[..marked] {
-            // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
-            match unsafe { Host::get().poll(core.nic(), *index) } {
+            let polled = if core.is_attended(*index, lately) {
+                Poll::Busy
+            } else {
+                // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
+                let polled = unsafe { Host::get().poll(core.nic(), *index) };
+                core.neglect(*index);
+                polled
+            };
+            match polled {
                 Poll::Nothing => {}
                 Poll::Progress => found = Poll::Progress,
                 Poll::Busy => {
