@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use vipl_clan_proto::channel;
-use vipl_clan_proto::memory::Mapping;
 use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_clan_proto::wait;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_region};
+use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Status};
 use zerocopy::{FromBytes, IntoBytes};
 

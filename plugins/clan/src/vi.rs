@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vipl_abi::VIP_ERROR_CODE;
-use vipl_clan_proto::memory::Mapping;
 use vipl_clan_proto::message::{Request, flag, op};
 use vipl_clan_proto::vi::{ViPages, news};
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
 
 use crate::card::Card;

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
+use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
 
 use crate::card::Card;
@@ -60,11 +61,7 @@ impl Watch {
             stop: stop.try_clone()?,
             open: Vec::new(),
         };
-        let thread = deaf(|| {
-            std::thread::Builder::new()
-                .name("vipl-watch".into())
-                .spawn(move || watcher.run())
-        })?;
+        let thread = spawn_deaf("vipl-watch", move || watcher.run())?;
         Ok(Watch {
             stop,
             thread: Some(thread),
@@ -155,21 +152,5 @@ impl Watcher {
         Host::get().log(VIPL_LOG_ERROR, text);
         // SAFETY: as above.
         unsafe { Host::get().catastrophe(self.nic.0) };
-    }
-}
-
-/// Starts a thread that takes none of the program's signals.
-fn deaf(start: impl FnOnce() -> io::Result<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
-    // SAFETY: both sets are valid; a new thread inherits the mask of the one that makes it.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigdelset(&raw mut all, libc::SIGSEGV);
-        libc::sigdelset(&raw mut all, libc::SIGBUS);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started
     }
 }

@@ -142,6 +142,27 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         on_interface: false,
     },
     Provider {
+        name: "clan",
+        device: "clan:",
+        source: None,
+        // RDMA Read is what the card did not have: it is turned on here.
+        abilities: U.and(RD).and(RR).and(WRITE).and(READ).and(DISCOVERY),
+        ways: &[
+            Way {
+                name: "doorbells",
+                env: &[("VIPL_CLAN_RDMA_READ", "true")],
+            },
+            Way {
+                name: "tokens",
+                env: &[
+                    ("VIPL_CLAN_RDMA_READ", "true"),
+                    ("VIPL_CLAN_INLINE_MAX", "0"),
+                ],
+            },
+        ],
+        on_interface: false,
+    },
+    Provider {
         name: "sim",
         device: "sim:",
         source: None,

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 
 use kagent_proto::Introduction;
 use vipl_clan_proto::channel;
-use vipl_clan_proto::memory::{Mapping, create, seal_for_readers};
 use vipl_clan_proto::nic::DEVICE_BYTES;
 use vipl_clan_proto::wait;
+use vipl_plugin_sdk::shm::{Mapping, create, seal_for_readers};
 use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};
@@ -27,10 +27,9 @@ const COOL: u32 = 4096;
 const COLD_LOOKS: usize = 8;
 /// How often a device at work asks the kernel for news, in nanoseconds.
 const ASK_NS: u64 = 1_000_000;
-/// What the agent speaks.
-const AGENT_VERSION: u32 = kagent_proto::VERSION as u32;
+
 /// How long a device on few processors polls, in nanoseconds.
-const CROWDED_NS: u64 = 2_000;
+const CROWDED_NS: u64 = 10_000;
 const AGENT: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
@@ -404,9 +403,10 @@ impl Device {
         };
         let known = Introduction::read_from_bytes(&packet[..bytes]).ok();
         // A process that is not let in finds its socket closed.
-        if let (Some(newcomer), Some(socket)) =
-            (known.filter(|n| n.version == AGENT_VERSION), fds.pop())
-        {
+        if let (Some(newcomer), Some(socket)) = (
+            known.filter(|n| n.version == Introduction::VERSION),
+            fds.pop(),
+        ) {
             let _ = self.admit(&newcomer, socket);
         }
         Turn::On

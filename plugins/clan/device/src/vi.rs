@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
-use vipl_clan_proto::memory::Mapping;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::nic::DevicePage;
 use vipl_clan_proto::vi::{Segment, ViPages, news};
+use vipl_plugin_sdk::shm::Mapping;
 
 use crate::vm::Process;
 

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use vipl_clan_proto::memory::Mapping;
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
 use vipl_plugin_sdk::region::Table;
+use vipl_plugin_sdk::shm::Mapping;
 
 /// The memory is not there, or may not be touched so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

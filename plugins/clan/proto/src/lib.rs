@@ -18,15 +18,13 @@
 //! | `message` | the packets of the sockets |
 //! | `nic` | the pages of a NIC handle and of the device: bell, table of regions, asleep |
 //! | `vi` | the pages of a VI: doorbells and completions |
-//! | `memory` | sealed shared memory, mapped |
 //! | `channel` | packets with descriptors |
-//! | `wait` | the kernel's means of waiting |
+//! | `wait` | fences that one side makes for all |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("clan needs memfd, futex and process_vm_*: Linux");
 
 pub mod channel;
-pub mod memory;
 pub mod message;
 pub mod nic;
 pub mod vi;

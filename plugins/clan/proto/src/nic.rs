@@ -18,7 +18,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
-use crate::wait::{barrier, futex_wait, futex_wake};
+use vipl_plugin_sdk::futex;
+
+use crate::wait::barrier;
 
 /// VIs of one NIC handle.
 pub const VIS_MAX: u32 = 1024;
@@ -156,7 +158,7 @@ impl NicPage {
     #[cold]
     pub fn ring(&self) {
         self.ring.fetch_add(1, Ordering::SeqCst);
-        futex_wake(&self.ring);
+        futex::wake(&self.ring);
     }
 
     /// The process: announces a sleeper; gives what `sleep` needs.
@@ -170,7 +172,7 @@ impl NicPage {
     /// Sleeps until the bell has rung since `arm`, and takes the announcement back.
     pub fn sleep(&self, epoch: u32, timeout_ns: u64) {
         if timeout_ns > 0 {
-            futex_wait(&self.ring, epoch, timeout_ns);
+            futex::wait(&self.ring, epoch, timeout_ns);
         }
         self.want.fetch_sub(1, Ordering::SeqCst);
     }

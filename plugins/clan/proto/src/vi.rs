@@ -356,8 +356,8 @@ unsafe fn lap<'a>(line: *mut u32) -> &'a AtomicU32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Mapping, create};
     use std::os::fd::AsRawFd;
+    use vipl_plugin_sdk::shm::{Mapping, create};
 
     #[test]
     fn a_doorbell_is_seen_under_its_own_number_only() {

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, Instant};
 
 use vipl_abi::*;
-use vipl_clan_proto::memory::Mapping;
 use vipl_clan_proto::message::{Reply, Request, VERSION, flag, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::{
@@ -17,6 +16,7 @@ use vipl_clan_proto::vi::{
 };
 use vipl_clan_proto::{channel, wait};
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE, vipl_region};
+use vipl_plugin_sdk::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// For what must happen, on however busy a machine.
@@ -60,7 +60,7 @@ impl Agent {
     pub fn introduce(&self, pid: u32) -> OwnedFd {
         let (ours, theirs) = channel::pair().expect("sockets");
         let newcomer = kagent_proto::Introduction {
-            version: u32::from(kagent_proto::VERSION),
+            version: kagent_proto::Introduction::VERSION,
             pid,
             uid: 0,
             reserved: 0,
