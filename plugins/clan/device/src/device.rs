@@ -15,6 +15,7 @@ use zerocopy::FromBytes;
 use crate::client::{Client, Verdict};
 use crate::engine::Pair;
 use crate::vi::{Tools, Vi};
+use crate::vis::Vis;
 
 /// Processes at a time.
 const CLIENTS_MAX: usize = 1024;
@@ -32,43 +33,6 @@ const ASK_NS: u64 = 1_000_000;
 const CROWDED_NS: u64 = 10_000;
 const AGENT: u64 = u64::MAX;
 const EVENTS: usize = 64;
-
-/// VIs by a number that stays.
-#[derive(Default)]
-pub(crate) struct Vis {
-    list: Vec<Option<Vi>>,
-    free: Vec<usize>,
-}
-
-impl Vis {
-    pub(crate) fn add(&mut self, vi: Vi) -> usize {
-        if let Some(id) = self.free.pop() {
-            self.list[id] = Some(vi);
-            return id;
-        }
-        self.list.push(Some(vi));
-        self.list.len() - 1
-    }
-
-    pub(crate) fn remove(&mut self, id: usize) {
-        if self.list[id].take().is_some() {
-            self.free.push(id);
-        }
-    }
-
-    pub(crate) fn get(&self, id: usize) -> Option<&Vi> {
-        self.list.get(id)?.as_ref()
-    }
-
-    pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Vi> {
-        self.list.get_mut(id)?.as_mut()
-    }
-
-    fn pair(&mut self, one: usize, other: usize) -> Option<(&mut Vi, &mut Vi)> {
-        let [one, other] = self.list.get_disjoint_mut([one, other]).ok()?;
-        Some((one.as_mut()?, other.as_mut()?))
-    }
-}
 
 /// What a turn of the loop came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,8 +211,8 @@ impl Device {
                 self.hot.swap_remove(place);
             }
         }
-        for _ in 0..COLD_LOOKS.min(self.vis.list.len()) {
-            self.cold = (self.cold + 1) % self.vis.list.len();
+        for _ in 0..COLD_LOOKS.min(self.vis.places()) {
+            self.cold = (self.cold + 1) % self.vis.places();
             let id = self.cold;
             if self.vis.get(id).is_some_and(|vi| !vi.hot && vi.is_rung()) {
                 self.warm(id);
@@ -316,7 +280,7 @@ impl Device {
 
     /// Waits for a doorbell that finds the device asleep, or for the kernel to tell something.
     fn sleep(&mut self) -> io::Result<Turn> {
-        for id in 0..self.vis.list.len() {
+        for id in 0..self.vis.places() {
             if let Some(vi) = self.vis.get_mut(id) {
                 vi.settle_all(&mut self.tools);
             }
@@ -324,8 +288,8 @@ impl Device {
         let page = self.tools.page();
         page.asleep.fetch_add(1, Ordering::SeqCst);
         page.before_looking_again();
-        let rung = self.vis.list.iter().flatten().any(Vi::is_rung)
-            || self.clients.iter().flatten().any(Client::has_mail);
+        let rung =
+            self.vis.all().any(Vi::is_rung) || self.clients.iter().flatten().any(Client::has_mail);
         let turn = self.ask(if rung { 0 } else { -1 });
         self.tools.page().asleep.fetch_add(1, Ordering::SeqCst);
         self.tools.now = now();
@@ -336,7 +300,7 @@ impl Device {
 
     /// After a sleep every VI is looked at once.
     fn wake_all(&mut self) {
-        for id in 0..self.vis.list.len() {
+        for id in 0..self.vis.places() {
             if self.vis.get(id).is_some_and(Vi::is_rung) {
                 self.warm(id);
             }

@@ -18,7 +18,7 @@
 //! | `device` | the loop: polls doorbells, sleeps, is woken |
 //! | `client` | a process, its socket and what it asks for |
 //! | `connect` | attach and detach: who is whose partner |
-//! | `vi` | a VI and its state |
+//! | `vi`, `vis` | a VI and its state; all of them |
 //! | `descriptor` | from doorbells to checked descriptors |
 //! | `engine` | sends, between two VIs of this host |
 //! | `rdma` | RDMA, between two VIs of this host |
@@ -33,6 +33,7 @@ mod device;
 mod engine;
 mod rdma;
 mod vi;
+mod vis;
 mod vm;
 
 pub use device::{Device, Turn};
