@@ -19,7 +19,9 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::shm::Mapping;
+use vipl_plugin_sdk::futex;
+use vipl_plugin_sdk::shm::Mapping;
+
 use crate::{VIS_MAX, errno};
 
 const WORDS: usize = VIS_MAX as usize / 64;
@@ -116,7 +118,7 @@ impl Bell {
     #[cold]
     pub(crate) fn ring(&self) {
         self.page().ring.fetch_add(1, Ordering::SeqCst);
-        futex_wake(&self.page().ring);
+        futex::wake(&self.page().ring);
         if self.page().leading.load(Ordering::SeqCst) != 0 {
             self.kick_leader();
         }
@@ -146,7 +148,7 @@ impl Bell {
     /// Gives whether it led.
     pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, socket: Option<RawFd>) -> bool {
         if self.led.swap(true, Ordering::SeqCst) {
-            futex_wait(&self.page().ring, epoch, timeout_ns);
+            futex::wait(&self.page().ring, epoch, timeout_ns);
             return false;
         }
         self.page().leading.store(1, Ordering::SeqCst);
@@ -159,7 +161,7 @@ impl Bell {
         // The others look for themselves what there is, and one of them leads.
         if self.page().want.load(Ordering::SeqCst) > 1 {
             self.page().ring.fetch_add(1, Ordering::SeqCst);
-            futex_wake(&self.page().ring);
+            futex::wake(&self.page().ring);
         }
         true
     }
@@ -205,51 +207,15 @@ fn timespec(timeout_ns: u64) -> Option<libc::timespec> {
     })
 }
 
-/// Sleeps while the word has this value.
-pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
-    let time = timespec(timeout_ns);
-    let limit = time
-        .as_ref()
-        .map_or(std::ptr::null(), std::ptr::from_ref::<libc::timespec>);
-    // SAFETY: the word and the time are valid.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            value,
-            limit,
-            0,
-            0,
-        );
-    }
-}
-
-/// Wakes all who sleep on the word.
-pub(crate) fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the word is valid.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE,
-            i32::MAX,
-            0,
-            0,
-            0,
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::shm;
+    use vipl_plugin_sdk::shm;
 
     fn bell() -> Bell {
-        let page = shm::create(BELL_BYTES).unwrap();
+        let page = shm::create(c"vipl-test", BELL_BYTES).unwrap();
         Bell::open(page.as_raw_fd(), create_event().unwrap()).unwrap()
     }
 

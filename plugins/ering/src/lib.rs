@@ -39,7 +39,6 @@ mod nic;
 mod provider;
 mod random;
 mod segment;
-mod shm;
 mod socket;
 mod strangers;
 mod vi;

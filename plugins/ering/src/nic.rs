@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::shm;
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, TRAILER};
 
@@ -24,7 +25,7 @@ use crate::strangers::Strangers;
 use crate::vi::EthernetVi;
 use crate::watch::{self, Watch};
 use crate::weather::Weather;
-use crate::{READ_LEVELS, VIS_MAX, shm};
+use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
@@ -416,7 +417,7 @@ impl EthernetNic {
             let text = format!("an MTU of {mtu} is below {MTU_MIN}");
             return Err(failed(std::io::Error::other(text)));
         }
-        let page = shm::create(BELL_BYTES).map_err(failed)?;
+        let page = shm::create(c"vipl-ethernet", BELL_BYTES).map_err(failed)?;
         let event = bell::create_event().map_err(failed)?;
         let own_event = shm::duplicate(event.as_raw_fd()).map_err(failed)?;
         let bell = Bell::open(page.as_raw_fd(), own_event).map_err(failed)?;

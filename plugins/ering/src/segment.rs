@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use crate::shm::Mapping;
+use vipl_plugin_sdk::shm::Mapping;
 
 /// Bytes of one direction.
 const RING: u32 = 256 << 10;
@@ -203,10 +203,10 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::shm;
+    use vipl_plugin_sdk::shm;
 
     fn pair() -> (Segment, Segment) {
-        let fd = shm::create(SEGMENT).unwrap();
+        let fd = shm::create(c"vipl-test", SEGMENT).unwrap();
         let map = || Mapping::open(fd.as_raw_fd(), SEGMENT, true).unwrap();
         (Segment::new(map(), 0), Segment::new(map(), 1))
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi, descriptor};
 use vipl_wire::{
     Config, Connection, HEADER, Level, Reason, Received, Refused, Stats, TRAILER, key_check,
@@ -14,7 +15,6 @@ use crate::doorbell::Doorbell;
 use crate::env::{Bench, Line};
 use crate::nic::{Core, EthernetNic, PART, count};
 use crate::segment::{SEGMENT, Segment};
-use crate::shm::Mapping;
 use crate::watch;
 use crate::weather::Sky;
 

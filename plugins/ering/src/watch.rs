@@ -18,9 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN};
+use vipl_plugin_sdk::futex;
+use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
 
-use crate::bell::{Bell, futex_wait, futex_wake};
+use crate::bell::Bell;
 use crate::nic::Core;
 use crate::{VIS_MAX, socket};
 
@@ -111,7 +113,7 @@ impl Watch {
         self.kicks.fetch_add(1, Ordering::SeqCst);
         match bell {
             Some(bell) if self.on_bell.load(Ordering::SeqCst) => bell.ring(),
-            _ => futex_wake(&self.kicks),
+            _ => futex::wake(&self.kicks),
         }
     }
 
@@ -127,11 +129,12 @@ pub(crate) fn start(core: &Arc<Core>) {
     let mut thread = core.watch.thread();
     if thread.is_none() {
         let core = core.clone();
-        *thread = deaf(|| {
-            std::thread::Builder::new()
-                .name("vipl-watch".into())
-                .spawn(move || Round::new(&core).run())
-        });
+        *thread = spawn_deaf("vipl-watch", move || Round::new(&core).run())
+            .inspect_err(|error| {
+                let text = format!("cannot start a thread: {error}");
+                Host::get().log(VIPL_LOG_ERROR, &text);
+            })
+            .ok();
     }
 }
 
@@ -296,7 +299,7 @@ impl Round<'_> {
     fn nap(&self, kicks: u32, time: u64) {
         let watch = &self.core.watch;
         let time = self.announce(time);
-        futex_wait(&watch.kicks, kicks, time);
+        futex::wait(&watch.kicks, kicks, time);
         watch.until.store(0, Ordering::SeqCst);
     }
 
@@ -317,26 +320,5 @@ impl Round<'_> {
         core.bell.disarm();
         watch.on_bell.store(false, Ordering::SeqCst);
         watch.until.store(0, Ordering::SeqCst);
-    }
-}
-
-/// Starts a thread that takes none of the program's signals.
-fn deaf(start: impl FnOnce() -> std::io::Result<JoinHandle<()>>) -> Option<JoinHandle<()>> {
-    // SAFETY: both sets are valid; a new thread inherits the mask of the one that makes it.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigdelset(&raw mut all, libc::SIGSEGV);
-        libc::sigdelset(&raw mut all, libc::SIGBUS);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started
-            .inspect_err(|error| {
-                let text = format!("cannot start a thread: {error}");
-                Host::get().log(VIPL_LOG_ERROR, &text);
-            })
-            .ok()
     }
 }
