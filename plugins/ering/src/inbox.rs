@@ -69,15 +69,9 @@ impl Inbox {
         true
     }
 
-    /// Whether something is in it.
-    #[inline(always)]
-    pub(crate) fn is_filled(&self) -> bool {
-        self.filled.load(Ordering::Acquire)
-    }
-
     /// Takes the oldest frame out.
     pub(crate) fn take(&self) -> Option<Box<[u8]>> {
-        if !self.is_filled() {
+        if !self.filled.load(Ordering::Acquire) {
             return None;
         }
         let mut state = self.lock();

@@ -41,8 +41,6 @@ const LOCAL_MTU: usize = 8 << 10;
 const NOBODY: u32 = u32::MAX;
 /// A time that does not come.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// In `Core::deadlines`: the time has come.
-const DUE: u64 = 0;
 
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {
@@ -63,7 +61,7 @@ pub(crate) struct Counters {
 pub(crate) struct Wire {
     pub(crate) doorbell: Doorbell,
     pub(crate) receiver: Mutex<Receiver>,
-    /// Tells without the lock whether the receiver would find something.
+    /// Where the receiver finds its next frame, for those who have not its lock.
     pub(crate) tip: Tip,
     /// The socket, for `ppoll`; `doorbell` owns it.
     pub(crate) socket: RawFd,
@@ -285,12 +283,6 @@ impl Core {
         self.watch.expect(&self.bell, deadline);
     }
 
-    /// Whether `mark_due` has found that this VI's time has come.
-    #[inline(always)]
-    pub(crate) fn is_due(&self, index: u32) -> bool {
-        self.deadlines[index as usize].load(Ordering::Relaxed) == DUE
-    }
-
     /// Marks the VIs whose time has come. Gives the time of the next one.
     pub(crate) fn mark_due(&self, now: u64) -> u64 {
         if self.soonest.load(Ordering::SeqCst) > now {
@@ -304,12 +296,8 @@ impl Core {
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                let place = &self.deadlines[index as usize];
-                let deadline = place.load(Ordering::SeqCst);
+                let deadline = self.deadlines[index as usize].load(Ordering::SeqCst);
                 if deadline <= now {
-                    // A new deadline that comes between is as good.
-                    let _ =
-                        place.compare_exchange(deadline, DUE, Ordering::SeqCst, Ordering::SeqCst);
                     self.bell.mark(index);
                 }
                 soonest = soonest.min(deadline);

@@ -48,25 +48,22 @@ impl Tip {
         self.0.store(receiver.status(), Ordering::Release);
     }
 
-    /// Whether a frame lies there. If another thread is reading, this may be about a place that it has
-    /// read already; what it has read for others lies in their inboxes then.
+    /// If a frame lies there, asks for the beginning of it. Another processor has written it; it may well come
+    /// while the clock is read. A thread that reads meanwhile may have taken it already, which does no harm.
     #[inline(always)]
-    pub(crate) fn has_frame(&self) -> bool {
+    pub(crate) fn fetch_ahead(&self) {
         let place = self.0.load(Ordering::Acquire);
         // SAFETY: a word of the ring, which stays mapped; the kernel writes it, so it is an atomic one.
         let status = unsafe { AtomicU32::from_ptr(place) };
-        let there = status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
-        if there {
-            fetch_ahead(place.cast());
+        if status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0 {
+            fetch_lines(place.cast());
         }
-        there
     }
 }
 
-/// A small frame lies in the two cache lines behind its place's first one. Another processor has written
-/// them; they may well come while the clock is read.
+/// A small frame lies in the two cache lines behind its place's first one.
 #[inline(always)]
-fn fetch_ahead(place: *const u8) {
+fn fetch_lines(place: *const u8) {
     #[cfg(target_arch = "x86_64")]
     for line in 1..=2 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

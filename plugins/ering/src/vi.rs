@@ -28,8 +28,6 @@ const PROBES_AWAY: u32 = 7;
 const PROBES_HERE: u32 = 58;
 /// When a device that was full is asked again, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000;
-/// One in so many looks that seem to be in vain reads the clock and does everything, a power of two.
-const THOROUGH: u32 = 16;
 /// Frames from a partner on this host that one operation takes.
 const LOOK_FRAMES: u32 = 64;
 
@@ -58,10 +56,6 @@ struct Link {
     /// Bytes of messages that stay in the send queue until there are enough for a frame. `None`: the next
     /// post makes a frame.
     gathered: Option<usize>,
-    /// Nothing is to be done before a frame comes or a deadline passes.
-    quiet: bool,
-    /// Looks that were in vain.
-    glances: u32,
 }
 
 impl Link {
@@ -113,8 +107,6 @@ impl Link {
             counted: Stats::default(),
             may_gather,
             gathered: None,
-            quiet: false,
-            glances: 0,
         }))
     }
 
@@ -162,7 +154,6 @@ impl Link {
             self.core.set_deadline(self.index, deadline);
         }
         self.gathered = Some(together);
-        self.quiet = false;
         true
     }
 
@@ -180,31 +171,9 @@ impl Link {
     #[inline(always)]
     fn progress(&mut self, port: &Port) {
         self.core.watch.program_is_at_work();
-        if !self.is_in_vain() {
-            self.work(port);
+        if let Some(wire) = &self.core.wire {
+            wire.tip.fetch_ahead();
         }
-    }
-
-    /// Whether a look would find nothing. That is so most of the time while a program polls, and to find
-    /// out must cost next to nothing, since half of such a look is added to the latency of each message.
-    /// A deadline that passes meanwhile is seen by every [`THOROUGH`]th look, and by the watch thread.
-    #[inline(always)]
-    fn is_in_vain(&mut self) -> bool {
-        let Some(wire) = &self.core.wire else {
-            return false;
-        };
-        self.glances = self.glances.wrapping_add(1);
-        self.quiet
-            && !self.glances.is_multiple_of(THOROUGH)
-            && !wire.tip.has_frame()
-            && !wire.doorbell.waits()
-            && !self.core.inbox(self.index).is_filled()
-            && !self.core.is_due(self.index)
-            && !self.core.gathering.is_untold(self.index)
-    }
-
-    #[inline(always)]
-    fn work(&mut self, port: &Port) {
         let now = Host::get().now_ns();
         let gathered = self.gathers_no_more();
         let core = &*self.core;
@@ -276,15 +245,10 @@ impl Link {
             deadline = deadline.min(late);
         }
         let waits = self.core.doorbell().is_some_and(|bell| bell.waits());
-        let blocked = self.connection.is_blocked();
-        if waits || blocked {
+        if waits || self.connection.is_blocked() {
             deadline = deadline.min(now + RETRY_NS);
         }
         self.core.set_deadline(self.index, deadline);
-        self.quiet = self.carrier.is_away()
-            && self.gathered.is_none()
-            && !blocked
-            && !self.connection.ack_owed();
         self.count();
     }
 
@@ -425,7 +389,7 @@ impl Vi for EthernetVi {
 impl Link {
     /// The agent says so. What has arrived still counts, and what is on the way gets a moment.
     fn partner_gone(&mut self, port: &Port, orderly: bool) {
-        self.work(port);
+        self.progress(port);
         if port.is_connected() {
             let now = Host::get().now_ns();
             let line = self.carrier.line(&self.core, self.mtu, now);
