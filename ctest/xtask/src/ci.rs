@@ -83,6 +83,7 @@ const STEPS: &[Step] = &[
     step("address", Program::Xtask, &["sanitize", "address"], false),
     step("thread", Program::Xtask, &["sanitize", "thread"], false),
     step("valgrind", Program::Xtask, &["valgrind"], false),
+    step("fuzz", Program::Xtask, &["fuzz"], false),
 ];
 /// Steps that race with deadlines from end to end. One that fails is run once more; if it passes then it
 /// is reported as unstable. The steps `test` and `conformance` take their second looks themselves.

@@ -17,13 +17,13 @@ use crate::workspace::{Workspace, cargo, have, root, run};
 
 /// Targets, and how many executions of each make the fixed sequence.
 const TARGETS: [(&str, u64); 7] = [
-    ("descriptor", 60_000),
-    ("agent_message", 20_000),
-    ("peer", 15_000),
-    ("queue", 6_000),
-    ("config", 20_000),
-    ("vip_hosts", 60_000),
-    ("device_name", 60_000),
+    ("descriptor", 8_000),
+    ("agent_message", 300),
+    ("peer", 800),
+    ("queue", 80),
+    ("config", 1_000),
+    ("vip_hosts", 2_000),
+    ("device_name", 8_000),
 ];
 /// Seconds of each target when none are given.
 const SECONDS: u64 = 15;
