@@ -210,8 +210,11 @@ impl Card {
         if self.woken.swap(asleep, Ordering::SeqCst) == asleep {
             return;
         }
+        // SAFETY: no arguments. Without an answer it is the number of no processor.
+        let cpu = unsafe { libc::sched_getcpu() };
         let request = Request {
             op: op::WAKE,
+            vi: cpu as u32,
             ..Request::default()
         };
         // Without room there are packets that the device has not read: they wake it, too.

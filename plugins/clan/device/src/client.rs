@@ -127,7 +127,10 @@ impl Device {
 
     fn serve(&mut self, place: usize, request: &Request) -> Verdict {
         let done = match request.op {
-            op::WAKE => return Verdict::Stays,
+            op::WAKE => {
+                self.place.called_from(request.vi as usize);
+                return Verdict::Stays;
+            }
             op::OPEN => self.open(place, request),
             op::CREATE => self.create(place, request),
             op::DETACH => {

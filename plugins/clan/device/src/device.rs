@@ -14,6 +14,7 @@ use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};
 use crate::engine::Pair;
+use crate::place::Place;
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
 
@@ -56,6 +57,7 @@ pub struct Device {
     /// VIs that were active lately.
     hot: Vec<usize>,
     cold: usize,
+    pub(crate) place: Place,
     /// How long the device polls when nothing happens, in nanoseconds.
     pub(crate) spin_ns: u64,
     last_work: u64,
@@ -107,6 +109,7 @@ impl Device {
             keys: HashMap::new(),
             hot: Vec::new(),
             cold: 0,
+            place: Place::new(),
             spin_ns: 0,
             last_work: 0,
             last_ask: 0,

@@ -31,6 +31,7 @@ mod connect;
 mod descriptor;
 mod device;
 mod engine;
+mod place;
 mod rdma;
 mod vi;
 mod vis;

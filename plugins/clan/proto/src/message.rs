@@ -22,7 +22,8 @@ pub mod op {
     pub const DETACH: u32 = 5;
     /// The program's side found an error of its own in what arrived, and the connection ends. No reply.
     pub const BREAK: u32 = 6;
-    /// There is something on a doorbell, and the device was asleep. No reply.
+    /// There is something on a doorbell, and the device was asleep; `vi` is the processor on which the caller
+    /// runs. No reply.
     pub const WAKE: u32 = 7;
 }
 

@@ -4,6 +4,7 @@
 //! again what has completed. What it gets done, divided by what it gets done in the same time without
 //! communication, is the share that is available to it. The stream's rate stands beside it, and the rate
 //! without computing: a device that works only while the program calls it has either the one or the other.
+//! The target sleeps, so that its processor is free for a device that has none of its own.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use vipl_tools::Result;
 use vipl_tools::session::Session;
 
 use crate::bench::{Bench, Figure, Params, figure};
-use crate::stream::{Kind, Stream};
+use crate::stream::Stream;
 
 /// Longest time without a call.
 const QUANTUM_MAX: Duration = Duration::from_millis(1);
@@ -28,7 +29,7 @@ pub(crate) struct Overlap {
 impl Overlap {
     /// Connects.
     pub(crate) fn open(session: &mut Session, params: Params) -> Result<Self> {
-        let stream = Stream::open(session, params, Kind::Write, false)?;
+        let stream = Stream::open_to_sleeper(session, params)?;
         Ok(Self { stream, params })
     }
 }

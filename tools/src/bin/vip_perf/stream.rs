@@ -67,6 +67,21 @@ impl Stream {
         kind: Kind,
         by_rate: bool,
     ) -> Result<Self> {
+        Self::connect(session, params, kind, by_rate, params.wait)
+    }
+
+    /// Connects for RDMA Writes to a target that sleeps, whether this side polls or not.
+    pub(crate) fn open_to_sleeper(session: &mut Session, params: Params) -> Result<Self> {
+        Self::connect(session, params, Kind::Write, false, true)
+    }
+
+    fn connect(
+        session: &mut Session,
+        params: Params,
+        kind: Kind,
+        by_rate: bool,
+        partner_waits: bool,
+    ) -> Result<Self> {
         let vi = params.vi(session)?;
         let nic = session.nic.attributes();
         if kind == Kind::Read && nic.rdma_read_levels & vi.level == 0 {
@@ -85,7 +100,7 @@ impl Stream {
         let answer = session.ask(&json!({
             "op": "stream", "channel": channel, "kind": kind as u8, "level": vi.level,
             "transfer_max": vi.transfer_max, "bytes": params.bytes, "window": window,
-            "wait": params.wait,
+            "wait": partner_waits,
         }))?;
         flow.aim(span_of(&answer));
         session.join(&flow.endpoint.vi, channel)?;
