@@ -200,6 +200,35 @@ impl Vi {
         check("VipConnectRequest", code)
     }
 
+    /// Asks for a peer-to-peer connection, and does not wait for it.
+    ///
+    /// # Errors
+    /// The library refuses.
+    pub fn peer(&self, local: &NetAddress, remote: &NetAddress, timeout_ms: u64) -> Result<()> {
+        // SAFETY: a live VI and two addresses.
+        let code = unsafe {
+            (self.nic.functions().VipConnectPeerRequest)(
+                self.handle,
+                local.as_ptr(),
+                remote.as_ptr(),
+                timeout_ms as c_ulong,
+            )
+        };
+        check("VipConnectPeerRequest", code)
+    }
+
+    /// Waits for the connection that [`Vi::peer`] has asked for.
+    ///
+    /// # Errors
+    /// There is none: the code tells why.
+    pub fn peer_wait(&self) -> Result<()> {
+        let mut theirs = MaybeUninit::<VIP_VI_ATTRIBUTES>::zeroed();
+        // SAFETY: a live VI and room for the attributes.
+        let code =
+            unsafe { (self.nic.functions().VipConnectPeerWait)(self.handle, theirs.as_mut_ptr()) };
+        check("VipConnectPeerWait", code)
+    }
+
     /// Accepts a request.
     ///
     /// # Errors

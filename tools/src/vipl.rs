@@ -68,6 +68,10 @@ functions! {
         VIP_VI_HANDLE, *mut VIP_NET_ADDRESS, *mut VIP_NET_ADDRESS, VIP_ULONG,
         *mut VIP_VI_ATTRIBUTES,
     );
+    VipConnectPeerRequest(
+        VIP_VI_HANDLE, *mut VIP_NET_ADDRESS, *mut VIP_NET_ADDRESS, VIP_ULONG,
+    );
+    VipConnectPeerWait(VIP_VI_HANDLE, *mut VIP_VI_ATTRIBUTES);
     VipDisconnect(VIP_VI_HANDLE);
     VipPostSend(VIP_VI_HANDLE, *mut VIP_DESCRIPTOR, VIP_MEM_HANDLE);
     VipPostRecv(VIP_VI_HANDLE, *mut VIP_DESCRIPTOR, VIP_MEM_HANDLE);

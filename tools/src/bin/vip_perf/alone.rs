@@ -1,9 +1,10 @@
-//! `register` and `post`: what the library does in one process, without a partner.
+//! `register`, `post` and `within`: what one process measures without a partner.
 
 use std::time::Instant;
 
 use vipl_tools::endpoint::{Endpoint, Layout};
-use vipl_tools::nic::Nic;
+use vipl_tools::limits::Patience;
+use vipl_tools::nic::{NetAddress, Nic};
 use vipl_tools::options;
 use vipl_tools::region::Region;
 use vipl_tools::session::Session;
@@ -12,80 +13,81 @@ use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
 
-/// Which of the two.
+/// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Register,
     Post,
+    Within,
 }
 
-/// One of the two, open.
+/// One of them, open.
 pub(crate) struct Alone {
-    what: What,
-    nic: Nic,
     params: Params,
-    region: Option<Region>,
-    endpoint: Option<Endpoint>,
+    work: Work,
+}
+
+enum Work {
+    Register(Region),
+    Post(Endpoint),
+    /// Over the device, and over loopback for comparison.
+    Within(Box<[Pair; 2]>),
+}
+
+/// Two connected VIs of this program.
+struct Pair {
+    from: Endpoint,
+    to: Endpoint,
 }
 
 /// Different pages that are registered in turn.
 const PLACES: usize = 16;
 /// The most memory that is taken for that.
 const PLACES_BYTES: usize = 256 << 20;
+/// Descriptors of each queue.
+const DEPTH: usize = 8;
+/// Milliseconds that a connection may take.
+const CONNECT_MS: u64 = 20_000;
 
 impl Alone {
     pub(crate) fn open(nic: &Nic, params: Params, what: What) -> Result<Self> {
-        let mut alone = Self {
-            what,
-            nic: nic.clone(),
-            params,
-            region: None,
-            endpoint: None,
-        };
-        match what {
+        let work = match what {
             What::Register if params.bytes == 0 => {
                 return Err(Error::Usage("nothing cannot be registered".to_owned()));
             }
             What::Register => {
-                let length = params.bytes.next_multiple_of(4096) * alone.places();
-                alone.region = Some(Region::new(nic, length)?);
+                let length = params.bytes.next_multiple_of(4096) * places(params.bytes);
+                Work::Register(Region::new(nic, length)?)
             }
-            What::Post => {
-                let vi = options::vi_spec(nic.attributes(), params.level, params.bytes, None)?;
-                let layout = Layout {
-                    sends: 16,
-                    receives: 0,
-                    bytes: params.bytes,
-                    separate: false,
-                };
-                alone.endpoint = Some(Endpoint::new(&alone.nic, vi, layout, None)?);
+            What::Post => Work::Post(endpoint(nic, params, 2 * DEPTH, 0)?),
+            What::Within => {
+                let loopback = Nic::open(nic.vipl(), "/dev/via_lo")?;
+                Work::Within(Box::new([
+                    Pair::open(nic, params)?,
+                    Pair::open(&loopback, params)?,
+                ]))
             }
-        }
-        Ok(alone)
-    }
-
-    fn places(&self) -> usize {
-        (PLACES_BYTES / self.params.bytes.next_multiple_of(4096)).clamp(1, PLACES)
+        };
+        Ok(Self { params, work })
     }
 
     /// Runs it once.
     pub(crate) fn run_once(&self) -> Result<Vec<Figure>> {
-        match self.what {
-            What::Register => self.register(),
-            What::Post => self.post(),
+        match &self.work {
+            Work::Register(region) => self.register(region),
+            Work::Post(endpoint) => self.post(endpoint),
+            Work::Within(pairs) => self.within(pairs),
         }
     }
 
     /// Pairs of VipRegisterMem and VipDeregisterMem.
-    fn register(&self) -> Result<Vec<Figure>> {
-        let Some(region) = &self.region else {
-            return Ok(Vec::new());
-        };
-        let (stride, places) = (self.params.bytes.next_multiple_of(4096), self.places());
+    fn register(&self, region: &Region) -> Result<Vec<Figure>> {
+        let bytes = self.params.bytes;
+        let (stride, places) = (bytes.next_multiple_of(4096), places(bytes));
         let mut turn = 0usize;
         let (median, p99) = self.time_blocks(32, || {
             turn += 1;
-            region.register_again(turn % places * stride, self.params.bytes)
+            region.register_again(turn % places * stride, bytes)
         })?;
         let pair = figure("register + deregister", median / 1e3, "µs");
         Ok(vec![pair, figure("p99 of 32", p99 / 1e3, "µs")])
@@ -93,10 +95,7 @@ impl Alone {
 
     /// Pairs of VipPostSend and VipSendDone on a VI without connection, where sends are flushed at once:
     /// all that the library does, and no transport.
-    fn post(&self) -> Result<Vec<Figure>> {
-        let Some(endpoint) = &self.endpoint else {
-            return Ok(Vec::new());
-        };
+    fn post(&self, endpoint: &Endpoint) -> Result<Vec<Figure>> {
         let mut turn = 0usize;
         let (median, p99) = self.time_blocks(1000, || {
             let descriptor = endpoint.sends[turn % endpoint.sends.len()];
@@ -112,6 +111,19 @@ impl Alone {
         Ok(vec![
             figure("post + done", median, "ns"),
             figure("p99 of 1000", p99, "ns"),
+        ])
+    }
+
+    /// Messages from one VI of this thread to another, the next when the last has been taken. A device that
+    /// runs beside the program shares its processor with nobody then, if there are two.
+    fn within(&self, [pair, loopback]: &[Pair; 2]) -> Result<Vec<Figure>> {
+        let (here, p99) = self.time_blocks(100, || pair.pass())?;
+        let (there, _) = self.time_blocks(100, || loopback.pass())?;
+        Ok(vec![
+            figure("one way", here / 1e3, "µs"),
+            figure("p99 of 100", p99 / 1e3, "µs"),
+            figure("loopback", there / 1e3, "µs"),
+            figure("÷ loopback", here / there, ""),
         ])
     }
 
@@ -137,6 +149,56 @@ impl Alone {
         let settled = times.len() / 10;
         let middle = median(&times[settled..]);
         Ok((middle, percentile(&mut times[settled..], 0.99)))
+    }
+}
+
+fn places(bytes: usize) -> usize {
+    (PLACES_BYTES / bytes.next_multiple_of(4096)).clamp(1, PLACES)
+}
+
+fn endpoint(nic: &Nic, params: Params, sends: usize, receives: usize) -> Result<Endpoint> {
+    let vi = options::vi_spec(nic.attributes(), params.level, params.bytes, None)?;
+    let layout = Layout {
+        sends,
+        receives,
+        bytes: params.bytes,
+        separate: false,
+    };
+    Endpoint::new(nic, vi, layout, None)
+}
+
+impl Pair {
+    fn open(nic: &Nic, params: Params) -> Result<Self> {
+        let from = endpoint(nic, params, DEPTH, 0)?;
+        let to = endpoint(nic, params, 0, DEPTH)?;
+        let host = &nic.attributes().address;
+        let point = |name: &str| {
+            let name = format!("vip_perf {} {name}", std::process::id());
+            NetAddress::new(host, name.as_bytes())
+        };
+        let (one, other) = (point("from"), point("to"));
+        from.vi.peer(&one, &other, CONNECT_MS)?;
+        to.vi.peer(&other, &one, CONNECT_MS)?;
+        from.vi.peer_wait()?;
+        to.vi.peer_wait()?;
+        Ok(Self { from, to })
+    }
+
+    /// One message, there and taken.
+    fn pass(&self) -> Result<()> {
+        self.from.vi.post_send(self.from.sends[0])?;
+        let mut patience = Patience::new("waiting for a message");
+        let arrived = loop {
+            match self.to.vi.receive_done()? {
+                Some(descriptor) => break descriptor,
+                None => patience.spend()?,
+            }
+        };
+        self.to.vi.post_receive(arrived)?;
+        while self.from.vi.send_done()?.is_none() {
+            patience.spend()?;
+        }
+        Ok(())
     }
 }
 

@@ -38,8 +38,9 @@ use crate::tests::Test;
 /// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
 /// Read), cq (a look at a CQ with 1 active of --vis VIs), idle-memory (memory of an idle pair of VIs),
 /// register (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without
-/// transport), overlap (the share of the processor that a stream of RDMA Writes leaves to the program),
-/// all. Register and post need no partner. Without a test: latency, bandwidth and rate.
+/// transport), within (a message from one VI of a thread to another, beside the same over loopback),
+/// overlap (the share of the processor that a stream of RDMA Writes leaves to the program), all.
+/// Register, post and within need no partner. Without a test: latency, bandwidth and rate.
 #[derive(Parser)]
 #[command(name = "vip_perf", version, max_term_width = 100)]
 struct Options {

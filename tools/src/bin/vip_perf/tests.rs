@@ -27,11 +27,12 @@ pub(crate) enum Test {
     IdleMemory,
     Register,
     Post,
+    Within,
     Overlap,
 }
 
 /// All of them, in the order in which `all` runs them; what `write` measures is two.
-const ALL: [Test; 11] = [
+const ALL: [Test; 12] = [
     Test::Latency,
     Test::Bandwidth,
     Test::Rate,
@@ -42,6 +43,7 @@ const ALL: [Test; 11] = [
     Test::IdleMemory,
     Test::Register,
     Test::Post,
+    Test::Within,
     Test::Overlap,
 ];
 
@@ -70,13 +72,14 @@ impl Test {
             Self::IdleMemory => "idle-memory",
             Self::Register => "register",
             Self::Post => "post",
+            Self::Within => "within",
             Self::Overlap => "overlap",
         }
     }
 
     /// Whether it needs no partner.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Self::Register | Self::Post)
+        matches!(self, Self::Register | Self::Post | Self::Within)
     }
 
     /// The sizes that are measured when none are asked for.
@@ -84,7 +87,7 @@ impl Test {
         match self {
             Self::Latency | Self::WriteLatency => vec![8, 64, 512, 4096, 16384, 65536],
             Self::Bandwidth | Self::Write | Self::Read => size::powers(4096, 65536),
-            Self::Rate | Self::Post => vec![8],
+            Self::Rate | Self::Post | Self::Within => vec![8],
             Self::Register => vec![4096, 65536, 1 << 20, 16 << 20],
             Self::Cq | Self::IdleMemory => vec![8],
             Self::Overlap => vec![65_472],
@@ -105,7 +108,7 @@ impl Test {
                 &[Limit::CacheLine, Limit::Memcpy, Limit::ProcessWrite]
             }
             Self::Rate | Self::Cq => &[Limit::CacheLine],
-            Self::IdleMemory | Self::Register | Self::Post | Self::Overlap => &[],
+            Self::IdleMemory | Self::Register | Self::Post | Self::Within | Self::Overlap => &[],
         }
     }
 
@@ -115,7 +118,12 @@ impl Test {
             Self::Latency | Self::WriteLatency => &[Limit::FrameTurns, Limit::TcpTurns],
             Self::Bandwidth | Self::Write | Self::Read => &[Limit::FrameStream],
             Self::Rate => &[Limit::FrameRate],
-            Self::Cq | Self::IdleMemory | Self::Register | Self::Post | Self::Overlap => &[],
+            Self::Cq
+            | Self::IdleMemory
+            | Self::Register
+            | Self::Post
+            | Self::Within
+            | Self::Overlap => &[],
         }
     }
 
@@ -131,6 +139,7 @@ impl Test {
             Self::IdleMemory => Box::new(IdleMemory::open(session, params)?),
             Self::Register => Box::new(Alone::open(&session.nic, params, What::Register)?),
             Self::Post => Box::new(Alone::open(&session.nic, params, What::Post)?),
+            Self::Within => Box::new(Alone::open(&session.nic, params, What::Within)?),
             Self::Overlap => Box::new(Overlap::open(session, params)?),
         })
     }
@@ -162,10 +171,10 @@ pub(crate) fn measure_alone(
     params: Params,
     runs: usize,
 ) -> Result<Measured> {
-    let what = if test == Test::Post {
-        What::Post
-    } else {
-        What::Register
+    let what = match test {
+        Test::Post => What::Post,
+        Test::Within => What::Within,
+        _ => What::Register,
     };
     let alone = Alone::open(nic, params, what)?;
     let all = (0..runs)
