@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use crate::random::Random;
 
 /// Bytes that may wait; more is lost, as in a switch.
-const WAITING_BYTES_MAX: usize = 1 << 20;
+const WAITING_BYTES_MAX: usize = 4 << 20;
 /// How long a frame that is to be overtaken is held back, in nanoseconds.
 const HELD_NS: u64 = 300_000;
 

@@ -1,0 +1,81 @@
+//! What loss on the cable leaves of a stream: 64 KiB messages between two hosts whose cable delays each frame
+//! by a millisecond and loses none, or one in a hundred, by turns. Takes root, and a release build:
+//!
+//! ```text
+//!   cargo build --release && cargo run --release -p vipl-ethernet-tests --example goodput [RUNS]
+//! ```
+
+use std::process::ExitCode;
+
+use vipl_ethernet_tests::{INTERFACE, Namespaces, Relay, Weather};
+
+const LOSS: f64 = 0.01;
+const DELAY_NS: u64 = 1_000_000;
+
+fn main() -> ExitCode {
+    let runs = std::env::args()
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(5);
+    match measure(runs) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("goodput: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(runs: u64) -> Result<(), String> {
+    let hosts = Namespaces::bridge(2)?;
+    for host in 0..hosts.hosts() {
+        hosts.set_mtu(host, 9000);
+    }
+    let clear = Weather {
+        delay_ns: DELAY_NS,
+        ..Weather::default()
+    };
+    let relay = Relay::start(&hosts, clear.clone()).map_err(|error| error.to_string())?;
+    println!("run  none, MB/s  {LOSS} lost, MB/s  ratio");
+    let mut ratios = Vec::new();
+    for seed in 1..=runs {
+        let lossy = Weather {
+            seed,
+            loss: LOSS,
+            ..clear.clone()
+        };
+        let [none, lost] = [&clear, &lossy].map(|weather| {
+            relay.turn(weather.clone());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            stream(&hosts)
+        });
+        let (none, lost) = (none?, lost?);
+        ratios.push(lost / none);
+        println!("{seed:3}  {none:10.1}  {lost:15.1}  {:5.2}", lost / none);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("median {:.2}", ratios[ratios.len() / 2]);
+    println!("{:?}", relay.end());
+    Ok(())
+}
+
+/// Megabytes per second that arrive.
+fn stream(hosts: &Namespaces) -> Result<f64, String> {
+    // Beside the folder of the examples.
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = here.with_file_name("../vip_perf");
+    let output = hosts
+        .command(0, program)
+        .args(["--self", "--netns", hosts.name(1), "--json"])
+        .args(["-d", &format!("gnic2:{INTERFACE}"), "-s", "64k", "--wait"])
+        .args(["--seconds", "1", "--runs", "1", "bandwidth"])
+        .output()
+        .map_err(|error| format!("vip_perf: {error}; build it with cargo build --release"))?;
+    let found: Option<f64> = serde_json::from_slice(&output.stdout)
+        .ok()
+        .and_then(|report: serde_json::Value| report["results"][0]["figures"][0]["value"].as_f64());
+    found.map(|value| value * 1000.0).ok_or_else(|| {
+        let told = String::from_utf8_lossy(&output.stderr);
+        format!("vip_perf: {}: {told}", output.status)
+    })
+}
