@@ -49,6 +49,11 @@ fn gnic2() {
     all_programs("gnic2");
 }
 
+#[test]
+fn clan() {
+    all_programs("clan");
+}
+
 /// The same with frames of 9000 bytes; and with the name that an M-VIA program used.
 #[test]
 fn large_frames() {

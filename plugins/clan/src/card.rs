@@ -1,7 +1,7 @@
 //! The connection to the device.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use vipl_plugin_sdk::{Host, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::NAME;
+use crate::nic::Wire;
 
 /// How long opening a device or making a VI may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,10 +47,10 @@ fn error(text: &str) {
 }
 
 /// Sends a packet; waits for a device that is behind with reading.
-fn put(socket: &OwnedFd, request: &Request) -> io::Result<()> {
+fn put(socket: &OwnedFd, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
-        match channel::send(socket.as_raw_fd(), request.as_bytes(), &[]) {
+        match channel::send(socket.as_raw_fd(), request.as_bytes(), fds) {
             Err(full) if full.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -96,12 +97,13 @@ enum Failure {
 }
 
 impl Card {
-    /// Opens the device: the connection, and the socket of its interrupts.
-    pub(crate) fn open(poll_us: u32) -> Result<(Card, OwnedFd), Status> {
-        let mut opened = Card::try_open(poll_us);
+    /// Opens the device, which also gets the interface, if there is one: the connection, and the socket of its
+    /// interrupts.
+    pub(crate) fn open(poll_us: u32, wire: Option<&Wire>) -> Result<(Card, OwnedFd), Status> {
+        let mut opened = Card::try_open(poll_us, wire);
         if matches!(&opened, Err(Failure::Broken(_))) {
             // The device has died since it was told of this process: there is another one now.
-            opened = Card::try_open(poll_us);
+            opened = Card::try_open(poll_us, wire);
         }
         opened.map_err(|failure| match failure {
             Failure::Broken(why) => {
@@ -112,7 +114,7 @@ impl Card {
         })
     }
 
-    fn try_open(poll_us: u32) -> Result<(Card, OwnedFd), Failure> {
+    fn try_open(poll_us: u32, wire: Option<&Wire>) -> Result<(Card, OwnedFd), Failure> {
         let (socket, device) = Host::get().device(NAME).map_err(Failure::Told)?;
         let mut request = Request {
             op: op::OPEN,
@@ -123,9 +125,15 @@ impl Card {
             ptag: poll_us,
             ..Request::default()
         };
+        if let Some(wire) = wire {
+            request.mtu = wire.mtu;
+            request.address = wire.address;
+            request.endpoint = wire.endpoint;
+        }
+        let data: Vec<RawFd> = wire.iter().map(|wire| wire.socket.as_raw_fd()).collect();
         let mut ask = |number| {
             request.number = number;
-            put(&socket, &request)?;
+            put(&socket, &request, &data)?;
             get(&socket, number, PATIENCE)
         };
         let (mut reply, mut fds) = ask(1).map_err(Failure::Broken)?;
@@ -223,7 +231,7 @@ impl Card {
 
     /// Says something that has no answer.
     pub(crate) fn tell(&self, request: &Request) -> io::Result<()> {
-        put(&self.socket, request)?;
+        put(&self.socket, request, &[])?;
         self.nic().mail.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -265,6 +273,16 @@ impl Card {
             && why.kind() == io::ErrorKind::TimedOut
         {
             let text = "clan: the device has not confirmed the end of a connection";
+            Host::get().log(VIPL_LOG_WARN, text);
+        }
+    }
+
+    /// The partner on another host has gone: afterwards the device has said what that means for the VI.
+    pub(crate) fn partner_gone(&self, request: Request) {
+        if let Err(why) = self.call(request, DETACH_TIME)
+            && why.kind() == io::ErrorKind::TimedOut
+        {
+            let text = "clan: the device has not confirmed the end of a partner";
             Host::get().log(VIPL_LOG_WARN, text);
         }
     }

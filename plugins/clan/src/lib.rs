@@ -24,8 +24,8 @@ mod watch;
 
 use std::ffi::CStr;
 
-use vipl_plugin_sdk::abi::{VIPL_FEATURE_DEVICE, vipl_nic, vipl_nic_info};
-use vipl_plugin_sdk::{Provider, Status};
+use vipl_plugin_sdk::abi::{VIPL_FEATURE_DEVICE, VIPL_FEATURE_LINK, vipl_nic, vipl_nic_info};
+use vipl_plugin_sdk::{Host, Provider, Status};
 
 /// Name of the plug-in, for settings and counters, and for the agent.
 pub(crate) const NAME: &CStr = c"clan";
@@ -36,12 +36,17 @@ pub struct Clan;
 impl Provider for Clan {
     const NAME: &'static CStr = NAME;
     const VERSION: &'static CStr = c"0.1.0";
-    const REQUIRED: u64 = VIPL_FEATURE_DEVICE;
+    const REQUIRED: u64 = VIPL_FEATURE_DEVICE | VIPL_FEATURE_LINK;
     type Nic = nic::ClanNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {
         // Not VINIC, "the best device present": within one host loopback is the faster one.
-        matches!(name, "clanvi0" | "nic0" | "clan").then(|| (100, String::new()))
+        let plain = matches!(name, "clanvi0" | "nic0" | "clan");
+        // Without it nothing is sent on any network.
+        plain.then(|| {
+            let interface = Host::get().setting(NAME, c"interface");
+            (100, interface.unwrap_or_default())
+        })
     }
 
     fn devices() -> Vec<String> {

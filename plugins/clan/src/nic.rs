@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vipl_abi::{
@@ -11,6 +12,7 @@ use vipl_clan_proto::nic::{REGIONS_MAX, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Nic, Status};
+use vipl_wire::{HEADER, MTU_MIN, PartKind, TRAILER};
 
 use crate::NAME;
 use crate::card::Card;
@@ -19,6 +21,10 @@ use crate::watch::Watch;
 
 /// Largest message of the card in bytes.
 const TRANSFER_MAX: u64 = 65_472;
+/// Largest payload of a frame in bytes; the interface may allow less.
+const FRAME_MAX: u32 = 9000;
+/// What one transfer between processes of one host moves at a time, in bytes.
+const LOCAL_MTU: u32 = 32_768;
 /// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
 const REGISTER_BYTES_MIN: u64 = 64 << 20;
 
@@ -30,6 +36,16 @@ pub struct ClanNic {
     pub(crate) inline_max: u32,
     /// Levels on which RDMA Read works.
     pub(crate) read_levels: u16,
+    /// Largest frame to other hosts in bytes; 0: there are none.
+    pub(crate) mtu: u32,
+}
+
+/// What the device needs to know of an interface.
+pub(crate) struct Wire {
+    pub(crate) socket: OwnedFd,
+    pub(crate) address: [u8; 6],
+    pub(crate) endpoint: u16,
+    pub(crate) mtu: u32,
 }
 
 fn number(key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
@@ -71,14 +87,50 @@ fn register_bytes_max() -> u64 {
     }
 }
 
-/// The address of a node: one per host by default; `clan:N` makes further ones on the same host.
-fn address(argument: &str) -> Result<[u8; 6], Status> {
-    let node: u8 = match argument {
-        "" => 0,
-        text => text.parse().map_err(|_| Status::Invalid)?,
-    };
-    // Locally administered, "CLA" and the node.
-    Ok([0x02, b'C', b'L', b'A', 0, node])
+/// Where the NIC is.
+enum Place {
+    /// Without a network: 0, or a further one on the same host, as in `clan:1`.
+    Node(u8),
+    /// At the interface of this name.
+    Interface(String),
+}
+
+impl Place {
+    fn of(argument: &str) -> Result<Place, Status> {
+        if argument.is_empty() {
+            return Ok(Place::Node(0));
+        }
+        if argument.bytes().all(|byte| byte.is_ascii_digit()) {
+            let node = argument.parse().map_err(|_| Status::Invalid)?;
+            return Ok(Place::Node(node));
+        }
+        Ok(Place::Interface(argument.to_owned()))
+    }
+}
+
+fn failed(why: &str) -> Status {
+    let text = format!("clan: cannot open the device: {why}");
+    Host::get().log(VIPL_LOG_ERROR, &text);
+    Status::Resource
+}
+
+impl Wire {
+    fn open(interface: &str, info: &mut vipl_nic_info) -> Result<Wire, Status> {
+        let link = Host::get().link(interface)?;
+        let address = link.address.as_slice().try_into();
+        let address = address.map_err(|_| failed("the interface's address has not 6 bytes"))?;
+        if (link.mtu as usize) < MTU_MIN {
+            let (mtu, least) = (link.mtu, MTU_MIN);
+            return Err(failed(&format!("an MTU of {mtu} is below {least}")));
+        }
+        info.link = link.id;
+        Ok(Wire {
+            socket: link.socket,
+            address,
+            endpoint: link.endpoint,
+            mtu: link.mtu.min(FRAME_MAX),
+        })
+    }
 }
 
 impl ClanNic {
@@ -87,16 +139,24 @@ impl ClanNic {
         nic: *const vipl_nic,
         info: &mut vipl_nic_info,
     ) -> Result<ClanNic, Status> {
-        let address = address(argument)?;
+        let (address, wire) = match Place::of(argument)? {
+            // Locally administered, "CLA" and the node.
+            Place::Node(node) => ([0x02, b'C', b'L', b'A', 0, node], None),
+            Place::Interface(name) => {
+                let wire = Wire::open(&name, info)?;
+                (wire.address, Some(wire))
+            }
+        };
         let poll_us = number(c"poll_us", 100, 0..=10_000) as u32;
-        let (card, interrupts) = Card::open(poll_us)?;
+        let (card, interrupts) = Card::open(poll_us, wire.as_ref())?;
         let card = Arc::new(card);
         let read_levels = if truth(c"rdma_read") {
             VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION
         } else {
             0
         };
-        describe(argument, address, info);
+        let mtu = wire.map_or(0, |wire| wire.mtu);
+        describe(argument, address, mtu, info);
         info.rdma_read_support = read_levels;
         info.regions = card.regions();
         let watch = Watch::start(nic, card.clone(), interrupts).map_err(|error| {
@@ -109,11 +169,12 @@ impl ClanNic {
             watch,
             inline_max: number(c"inline_max", INLINE_MAX as u64, 0..=INLINE_MAX as u64) as u32,
             read_levels,
+            mtu,
         })
     }
 }
 
-fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
+fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info) {
     let name = if argument.is_empty() {
         "clanvi0".to_owned()
     } else {
@@ -134,7 +195,10 @@ fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
     let range = 32_768..=1 << 30;
     let given = number(c"max_transfer_size", TRANSFER_MAX, range.clone());
     info.transfer_max = number(c"transfer_max", given, range);
-    info.native_mtu = 32_768;
+    info.native_mtu = match mtu {
+        0 => LOCAL_MTU,
+        _ => mtu - (HEADER + TRAILER + PartKind::Send.header()) as u32,
+    };
     info.register_bytes_max = register_bytes_max();
     info.register_block_max = info.register_bytes_max;
 }

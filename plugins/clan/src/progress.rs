@@ -205,6 +205,11 @@ impl ClanVi {
                 VIP_STATUS_OP_REMOTE_RDMA_WRITE,
             ),
             end::READ_REFUSED => (VIP_ERROR_RDMAR_PROT as c_int, VIP_STATUS_OP_RDMA_READ),
+            end::WRITE_CUT => (
+                VIP_ERROR_RDMAW_ABORT as c_int,
+                VIP_STATUS_OP_REMOTE_RDMA_WRITE,
+            ),
+            end::READ_CUT => (VIP_ERROR_RDMA_TRANSPORT as c_int, VIP_STATUS_OP_RDMA_READ),
             _ => (VIP_ERROR_CONN_LOST as c_int, 0),
         };
         self.end(port, cause, opcode);

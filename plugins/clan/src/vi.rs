@@ -8,7 +8,7 @@ use vipl_clan_proto::message::{Request, flag, op};
 use vipl_clan_proto::vi::{ViPages, news};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
-use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
+use vipl_plugin_sdk::{Port, Queue, Status, Vi};
 
 use crate::card::Card;
 use crate::nic::ClanNic;
@@ -47,6 +47,8 @@ pub(crate) struct Link {
     /// The host knows that it is over.
     pub(crate) ended: bool,
     pub(crate) unreliable: bool,
+    /// The partner is on another host.
+    away: bool,
     /// News that the program has been told of.
     pub(crate) heard: [u32; news::KINDS],
 }
@@ -142,15 +144,11 @@ impl Vi for ClanVi {
         port: &Port,
         connection: &vipl_connection,
     ) -> Result<(), Status> {
-        if connection.remote != 0 {
-            let text = "clan: partners on other hosts cannot be reached by this device yet";
-            Host::get().log(VIPL_LOG_ERROR, text);
-            return Err(Status::Resource);
-        }
+        let away = connection.remote != 0;
         self.epochs = self.epochs.wrapping_add(1).max(1);
         self.sends.begin(port.completed(Queue::Send));
         self.receives.begin(port.completed(Queue::Recv));
-        let request = Request {
+        let mut request = Request {
             key: connection.key,
             side: connection.side,
             max_transfer: port.vi().max_transfer_size,
@@ -163,12 +161,21 @@ impl Vi for ClanVi {
             segments_max: port.nic().segments_max as u16,
             ..self.request(op::ATTACH)
         };
+        if away {
+            request.mtu = nic.mtu;
+            request.partner_vi = connection.partner_vi;
+            request.endpoint = connection.remote_endpoint;
+            request
+                .address
+                .copy_from_slice(&connection.remote_address[..6]);
+        }
         let words = self.pages.words();
         self.link = Some(Link {
             epoch: self.epochs,
             left: false,
             ended: false,
             unreliable: port.vi().reliability == vipl_abi::VIP_SERVICE_UNRELIABLE,
+            away,
             heard: std::array::from_fn(|kind| words.news[kind].load(Ordering::Acquire)),
         });
         // Before the device knows of the connection: a partner's message may come at once.
@@ -189,12 +196,18 @@ impl Vi for ClanVi {
     }
 
     fn partner_gone(&mut self, _nic: &ClanNic, port: &Port, orderly: bool) {
-        if self.link.is_none() {
-            return;
+        let Some(link) = &self.link else { return };
+        if link.away && !link.left {
+            // What the partner's last frames have to say of the end is the device's to know.
+            let flags = if orderly { flag::ORDERLY } else { 0 };
+            let request = self.request(op::PARTNER_GONE);
+            self.card.partner_gone(Request { flags, ..request });
+        } else {
+            self.leave();
         }
-        self.leave();
         self.look(port);
         if port.is_connected() {
+            self.leave();
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
             let cause = if orderly {
                 VIPL_CAUSE_DISCONNECTED

@@ -7,11 +7,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
 use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
 
@@ -38,6 +39,8 @@ struct Watcher {
     stop: OwnedFd,
     /// VIs to look at.
     open: Vec<u32>,
+    /// The interface has gone, and the program has been told.
+    failed: bool,
 }
 
 impl Watch {
@@ -60,6 +63,7 @@ impl Watch {
             interrupts,
             stop: stop.try_clone()?,
             open: Vec::new(),
+            failed: false,
         };
         let thread = spawn_deaf("vipl-watch", move || watcher.run())?;
         Ok(Watch {
@@ -92,6 +96,7 @@ impl Watcher {
             }
             if interrupt {
                 self.drain();
+                self.check_interface();
             }
             self.look();
         }
@@ -143,6 +148,16 @@ impl Watcher {
         // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
         self.open
             .retain(|index| unsafe { Host::get().poll(nic, *index) } == Poll::Busy);
+    }
+
+    fn check_interface(&mut self) {
+        if self.failed || self.card.nic().failed.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        self.failed = true;
+        Host::get().log(VIPL_LOG_WARN, "clan: the interface has gone");
+        // SAFETY: as above.
+        unsafe { Host::get().catastrophe(self.nic.0) };
     }
 
     /// The device has gone.

@@ -8,7 +8,7 @@ pub(crate) fn last() -> i32 {
 }
 
 /// What went wrong on a socket since this was last asked; 0: nothing.
-pub(crate) fn take_socket_error(socket: RawFd) -> i32 {
+pub fn take_socket_error(socket: RawFd) -> i32 {
     let mut error = 0i32;
     let mut length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: room for one number.

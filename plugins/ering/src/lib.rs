@@ -39,7 +39,7 @@ mod nic;
 mod provider;
 mod random;
 mod segment;
-mod socket;
+pub mod socket;
 mod strangers;
 mod vi;
 mod watch;

@@ -12,16 +12,17 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::errno;
+pub use crate::errno::take_socket_error;
 
 /// Block of the receive ring in bytes.
 const BLOCK: usize = 64 << 10;
 /// Room that the kernel wants in front of each frame, and what a frame has beyond its payload.
 const OVERHEAD: usize = 128;
 /// Frames of one `sendmmsg`.
-pub(crate) const BURST_MAX: usize = 64;
+const BURST_MAX: usize = 64;
 
 /// The receive side, for one thread at a time.
-pub(crate) struct Receiver {
+pub struct Receiver {
     socket: RawFd,
     ring: *mut u8,
     bytes: usize,
@@ -76,13 +77,13 @@ fn fetch_lines(place: *const u8) {
 
 /// What one look at the ring brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Received {
+pub struct Received {
     /// Frames given to the caller.
-    pub(crate) frames: u32,
+    pub frames: u32,
     /// Frames that were cut because they were larger than the interface should send.
-    pub(crate) cut: u32,
+    pub cut: u32,
     /// The kernel had to drop frames since it last said so.
-    pub(crate) losing: bool,
+    pub losing: bool,
 }
 
 fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
@@ -105,7 +106,7 @@ fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
 
 impl Receiver {
     /// Makes the ring: `frames` frames, a power of two, with payloads up to `mtu` bytes.
-    pub(crate) fn open(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
+    pub fn open(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
         let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
         let bytes = frames * frame_bytes;
         if !bytes.is_multiple_of(BLOCK) {
@@ -160,7 +161,7 @@ impl Receiver {
     }
 
     /// Gives frames to `each` in the order of their arrival, `most` at most.
-    pub(crate) fn receive(&mut self, most: u32, mut each: impl FnMut(&[u8])) -> Received {
+    pub fn receive(&mut self, most: u32, mut each: impl FnMut(&[u8])) -> Received {
         let mut received = Received::default();
         while received.frames + received.cut < most {
             let header = self
@@ -227,7 +228,7 @@ impl Drop for Receiver {
 }
 
 /// Whether the socket still belongs to an interface; one that was removed unbinds it.
-pub(crate) fn is_bound(socket: RawFd) -> bool {
+pub fn is_bound(socket: RawFd) -> bool {
     // SAFETY: all zero is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -239,7 +240,7 @@ pub(crate) fn is_bound(socket: RawFd) -> bool {
 
 /// What became of frames that were to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub enum Sent {
     /// So many are on their way, one at least.
     Frames(usize),
     /// The device has no room now; the same frames again later.
@@ -249,7 +250,7 @@ pub(crate) enum Sent {
 }
 
 /// Sends whole frames, Ethernet header included, `BURST_MAX` at most, with one system call.
-pub(crate) fn send(socket: &OwnedFd, frames: &[impl AsRef<[u8]>]) -> Sent {
+pub fn send(socket: &OwnedFd, frames: &[impl AsRef<[u8]>]) -> Sent {
     let socket = socket.as_raw_fd();
     let sent = match frames {
         [] => return Sent::Frames(0),

@@ -32,6 +32,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<Rc<Process>>,
     /// Packets that the process had sent when its socket was read last.
     pub(crate) mail: u32,
+    /// Its interface.
+    pub(crate) link: Option<usize>,
     /// Its VIs, by their number.
     pub(crate) vis: Vec<Option<usize>>,
 }
@@ -76,6 +78,7 @@ impl Client {
             pid: pid as i32,
             process: None,
             mail: 0,
+            link: None,
             vis: Vec::new(),
         })
     }
@@ -104,16 +107,16 @@ impl Device {
                 client.mail = mail.load(std::sync::atomic::Ordering::Acquire);
             }
             let mut packet = [0; size_of::<Request>()];
-            let bytes = match channel::receive(client.socket.as_raw_fd(), &mut packet) {
+            let (bytes, fds) = match channel::receive(client.socket.as_raw_fd(), &mut packet) {
                 Ok((0, _)) => return Verdict::Gone,
-                Ok((bytes, _)) => bytes,
+                Ok(found) => found,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Stays,
                 Err(_) => return Verdict::Gone,
             };
             let Ok(request) = Request::read_from_bytes(&packet[..bytes]) else {
                 return Verdict::Expelled;
             };
-            match self.serve(place, &request) {
+            match self.answer_request(place, &request, fds) {
                 Verdict::Stays => {}
                 verdict => return verdict,
             }
@@ -125,17 +128,20 @@ impl Device {
         Verdict::Stays
     }
 
-    fn serve(&mut self, place: usize, request: &Request) -> Verdict {
+    fn answer_request(&mut self, place: usize, request: &Request, fds: Vec<OwnedFd>) -> Verdict {
         let done = match request.op {
             op::WAKE => {
                 self.place.called_from(request.vi as usize);
                 return Verdict::Stays;
             }
-            op::OPEN => self.open(place, request),
+            op::OPEN => self.open(place, request, fds),
             op::CREATE => self.create(place, request),
-            op::DETACH => {
+            op::DETACH | op::PARTNER_GONE => {
                 if let Some(id) = self.vi_of(place, request.vi) {
-                    self.detach(id);
+                    match request.op {
+                        op::DETACH => self.detach(id),
+                        _ => self.partner_gone(id, request),
+                    }
                 }
                 Ok(Vec::new())
             }
@@ -145,6 +151,7 @@ impl Device {
                 };
                 match request.op {
                     op::DESTROY => self.destroy(place, request.vi, id),
+                    op::ATTACH if request.mtu != 0 => self.attach_away(place, id, request),
                     op::ATTACH => self.attach(id, request),
                     _ => self.break_off(id, request.epoch),
                 }
@@ -183,8 +190,13 @@ impl Device {
         }
     }
 
-    fn open(&mut self, place: usize, request: &Request) -> Result<Vec<OwnedFd>, Refused> {
-        let Some(client) = &mut self.clients[place] else {
+    fn open(
+        &mut self,
+        place: usize,
+        request: &Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Vec<OwnedFd>, Refused> {
+        let Some(client) = &self.clients[place] else {
             return Err(Refused(status::INVALID, 0));
         };
         if request.vi != VERSION || client.process.is_some() {
@@ -195,7 +207,14 @@ impl Device {
         let (ours, theirs) = channel::pair()?;
         let probe = (request.key, request.max_transfer);
         let process = Process::new(client.pid, mapping, ours, probe)?;
-        client.process = Some(Rc::new(process));
+        let link = match request.mtu {
+            0 => None,
+            _ => Some(self.open_link(place, request, fds)?),
+        };
+        if let Some(client) = &mut self.clients[place] {
+            client.process = Some(Rc::new(process));
+            client.link = link;
+        }
         self.spin_ns = self
             .spin_ns
             .max(u64::from(request.ptag.min(SPIN_US_MAX)) * 1000);
@@ -243,6 +262,9 @@ impl Device {
         for id in client.vis.into_iter().flatten() {
             self.leave(id, expelled);
             self.vis.remove(id);
+        }
+        if let Some(Some(link)) = client.link.and_then(|index| self.links.get_mut(index)) {
+            link.side.client = None;
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use vipl_clan_proto::message::Request;
 use vipl_clan_proto::vi::end;
+use vipl_wire::Reason;
 
 use crate::device::Device;
 
@@ -62,6 +63,7 @@ impl Device {
             return;
         }
         self.pump(id, LAST_MESSAGES, LAST_BYTES);
+        self.part(id, Some(Reason::Disconnected));
         let partner = self.leave(id, false);
         if let Some(partner) = partner {
             self.die(partner, end::DISCONNECTED);
@@ -77,6 +79,7 @@ impl Device {
             return;
         }
         let partner = vi.partner;
+        self.part(id, Some(Reason::Lost));
         self.die(id, end::TOLD);
         if let Some(partner) = partner {
             self.die(partner, end::LOST);
@@ -86,6 +89,7 @@ impl Device {
     /// Takes a VI off its connection; gives the partner that is left. Where a process has gone, the agent
     /// says how: the partner is only told if `lost`.
     pub(crate) fn leave(&mut self, id: usize, lost: bool) -> Option<usize> {
+        self.part(id, lost.then_some(Reason::Lost));
         let vi = self.vis.get_mut(id)?;
         if !vi.attached {
             return None;

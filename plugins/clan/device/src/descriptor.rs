@@ -20,6 +20,8 @@ pub(crate) struct Outgoing {
     pub(crate) length: u32,
     pub(crate) immediate: u32,
     pub(crate) flagged: bool,
+    /// It waits for RDMA Reads before it.
+    pub(crate) fenced: bool,
     /// The range of RDMA.
     pub(crate) remote: Segment,
     /// The data is in [`Tools::bounce`] already.
@@ -111,14 +113,15 @@ impl Vi {
             || is_local_in(table, memory, descriptor, CONTROL as u64, tag)
     }
 
-    /// The send-queue descriptor at the head. The error is a status: one error bit and the operation bits.
-    pub(crate) fn outgoing(&self, tools: &mut Tools) -> Result<Outgoing, u32> {
-        let line = self.pages.send_doorbell(self.sends);
+    /// The send-queue descriptor with this number, which has been rung. The error is a status: one error bit
+    /// and the operation bits.
+    pub(crate) fn outgoing(&self, number: u32, tools: &mut Tools) -> Result<Outgoing, u32> {
+        let line = self.pages.send_doorbell(number);
         tools.out.clear();
         let whole = matches!(line.form, form::WHOLE | form::INLINE)
             && usize::from(line.seg_count) <= SEND_SEGMENTS;
         let control = if whole {
-            self.take_whole(&line, &mut tools.out);
+            self.take_whole(number, &line, &mut tools.out);
             Control {
                 seg_count: line.seg_count,
                 control: line.control,
@@ -142,6 +145,7 @@ impl Vi {
         };
         let opcode = operation.opcode();
         let flagged = control.control & VIP_CONTROL_IMMEDIATE != 0;
+        let fenced = control.control & VIP_CONTROL_QFENCE != 0;
         let rdma = operation != Operation::Send;
         let malformed = control.control & VIP_CONTROL_RESERVED != 0
             || control.seg_count > self.terms.segments_max
@@ -169,35 +173,36 @@ impl Vi {
             && tools.out.len() == 1
             && total <= INLINE_MAX as u64;
         if inline {
-            self.take_data(&line, tools);
+            self.take_data(number, &line, tools);
         }
         Ok(Outgoing {
             operation,
             length: control.length,
             immediate: control.immediate,
             flagged,
+            fenced,
             remote,
             inline,
         })
     }
 
     /// The segments that the doorbell carries.
-    fn take_whole(&self, line: &SendLine, segments: &mut Vec<Segment>) {
+    fn take_whole(&self, number: u32, line: &SendLine, segments: &mut Vec<Segment>) {
         if line.seg_count > 0 {
             segments.push(line.first);
         }
         if line.seg_count > 1 {
-            let second = self.pages.send_second(self.sends);
+            let second = self.pages.send_second(number);
             let rest = second.chunks(SEGMENT).map(segment);
             segments.extend(rest.take(usize::from(line.seg_count) - 1));
         }
     }
 
     /// The data that the doorbell carries.
-    fn take_data(&self, line: &SendLine, tools: &mut Tools) {
+    fn take_data(&self, number: u32, line: &SendLine, tools: &mut Tools) {
         tools.bounce[..line.head.len()].copy_from_slice(&line.head);
         if line.length as usize > line.head.len() {
-            let second = self.pages.send_second(self.sends);
+            let second = self.pages.send_second(number);
             tools.bounce[line.head.len()..INLINE_MAX].copy_from_slice(&second);
         }
     }

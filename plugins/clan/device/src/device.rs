@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use kagent_proto::Introduction;
@@ -14,6 +14,8 @@ use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};
 use crate::engine::Pair;
+use crate::events::Events;
+use crate::link::Link;
 use crate::place::Place;
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
@@ -33,7 +35,8 @@ const ASK_NS: u64 = 1_000_000;
 /// How long a device on few processors polls, in nanoseconds.
 const CROWDED_NS: u64 = 10_000;
 const AGENT: u64 = u64::MAX;
-const EVENTS: usize = 64;
+/// Added to the place of a link.
+const LINK: u64 = 1 << 62;
 
 /// What a turn of the loop came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +50,15 @@ pub enum Turn {
 /// The device.
 pub struct Device {
     agent: OwnedFd,
-    events: OwnedFd,
+    pub(crate) events: Events,
     page: OwnedFd,
     pub(crate) tools: Tools,
     pub(crate) clients: Vec<Option<Client>>,
     pub(crate) vis: Vis,
     /// Sides of connections that wait for their partner: which side, and whose.
     pub(crate) keys: HashMap<u64, (u32, usize)>,
+    /// Interfaces, by a number that stays.
+    pub(crate) links: Vec<Option<Box<Link>>>,
     /// VIs that were active lately.
     hot: Vec<usize>,
     cold: usize,
@@ -66,7 +71,7 @@ pub struct Device {
     crowded: bool,
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -82,14 +87,6 @@ impl Device {
     /// # Errors
     /// The kernel has no shared memory for it, or is older than 5.3.
     pub fn new(agent: OwnedFd) -> io::Result<Device> {
-        // SAFETY: no pointers; the descriptor is ours.
-        let events = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
         let page = create(c"vipl-clan", DEVICE_BYTES)?;
         let mapping = Mapping::open(page.as_raw_fd(), DEVICE_BYTES, true)?;
         seal_for_readers(&page)?;
@@ -101,12 +98,13 @@ impl Device {
             .store(u32::from(!barriers), Ordering::Release);
         let device = Device {
             agent,
-            events,
+            events: Events::new()?,
             page,
             tools,
             clients: Vec::new(),
             vis: Vis::default(),
             keys: HashMap::new(),
+            links: Vec::new(),
             hot: Vec::new(),
             cold: 0,
             place: Place::new(),
@@ -115,7 +113,7 @@ impl Device {
             last_ask: 0,
             crowded: std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2),
         };
-        device.listen(device.agent.as_raw_fd(), AGENT)?;
+        device.events.listen(device.agent.as_raw_fd(), AGENT)?;
         Ok(device)
     }
 
@@ -124,20 +122,9 @@ impl Device {
         self.page.try_clone()
     }
 
-    fn listen(&self, fd: RawFd, data: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: data,
-        };
-        // SAFETY: valid descriptors and a valid structure.
-        let added = unsafe {
-            let events = self.events.as_raw_fd();
-            libc::epoll_ctl(events, libc::EPOLL_CTL_ADD, fd, &raw mut event)
-        };
-        if added != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+    /// The data socket of a link may have something.
+    pub(crate) fn listen_to_link(&self, socket: RawFd, index: usize) -> io::Result<()> {
+        self.events.listen(socket, LINK | index as u64)
     }
 
     /// Runs until the agent has gone.
@@ -185,7 +172,7 @@ impl Device {
         }
         if time.saturating_sub(self.last_ask) >= ASK_NS {
             self.last_ask = time;
-            return self.ask(0);
+            return self.ask(None);
         }
         std::hint::spin_loop();
         Ok(Turn::On)
@@ -204,6 +191,9 @@ impl Device {
     /// Looks at everything that is in shared memory. True: there was something.
     fn look(&mut self) -> bool {
         let mut worked = self.read_mail();
+        if !self.links.is_empty() {
+            worked |= self.serve_links();
+        }
         let mut place = 0;
         while place < self.hot.len() {
             let id = self.hot[place];
@@ -264,6 +254,7 @@ impl Device {
     /// Sends what is on the queue of a VI.
     pub(crate) fn pump(&mut self, id: usize, messages: u32, bytes: usize) -> bool {
         let partner = match self.vis.get(id) {
+            Some(vi) if vi.away.is_some() => return self.pump_away(id),
             Some(vi) if vi.is_rung() => vi.partner,
             _ => return false,
         };
@@ -288,12 +279,14 @@ impl Device {
                 vi.settle_all(&mut self.tools);
             }
         }
+        let deadline = self.settle_links();
         let page = self.tools.page();
         page.asleep.fetch_add(1, Ordering::SeqCst);
         page.before_looking_again();
         let rung =
             self.vis.all().any(Vi::is_rung) || self.clients.iter().flatten().any(Client::has_mail);
-        let turn = self.ask(if rung { 0 } else { -1 });
+        let awake = rung || deadline <= self.tools.now;
+        let turn = self.ask((!awake).then_some(deadline));
         self.tools.page().asleep.fetch_add(1, Ordering::SeqCst);
         self.tools.now = now();
         self.last_work = self.tools.now;
@@ -310,37 +303,26 @@ impl Device {
         }
     }
 
-    /// Asks the kernel what has happened on the sockets.
-    fn ask(&mut self, timeout_ms: i32) -> io::Result<Turn> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+    /// Asks the kernel what has happened on the sockets; with a time, waits for it.
+    fn ask(&mut self, until: Option<u64>) -> io::Result<Turn> {
         self.end_round();
-        // SAFETY: room for as many events as it says.
-        let found = unsafe {
-            libc::epoll_wait(
-                self.events.as_raw_fd(),
-                events.as_mut_ptr(),
-                EVENTS as i32,
-                timeout_ms,
-            )
-        };
+        let events = self.events.take(until);
         self.begin_round();
-        if found < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::Interrupted => Ok(Turn::On),
-                _ => Err(error),
-            };
-        }
         let mut called = false;
-        for event in &events[..found as usize] {
-            let data = event.u64;
-            if data == AGENT {
+        for event in events? {
+            let name = event.name;
+            if name == AGENT {
                 called = true;
-            } else if data & 1 == 1 {
+            } else if name & LINK != 0 {
+                // Frames are taken by the next round.
+                if event.failed {
+                    self.hear_link((name ^ LINK) as usize);
+                }
+            } else if name & 1 == 1 {
                 // The process has ended.
-                self.forget((data >> 1) as usize, false);
+                self.forget((name >> 1) as usize, false);
             } else {
-                self.attend((data >> 1) as usize);
+                self.attend((name >> 1) as usize);
             }
         }
         // Last: a newcomer may get the place of a process whose end has just been told.
@@ -387,8 +369,8 @@ impl Device {
             return Err(io::Error::other("too many processes"));
         }
         let name = (place as u64) << 1;
-        self.listen(client.socket.as_raw_fd(), name)?;
-        self.listen(client.life.as_raw_fd(), name | 1)?;
+        self.events.listen(client.socket.as_raw_fd(), name)?;
+        self.events.listen(client.life.as_raw_fd(), name | 1)?;
         match free {
             Some(place) => self.clients[place] = Some(client),
             None => self.clients.push(Some(client)),

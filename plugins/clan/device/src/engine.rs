@@ -34,7 +34,7 @@ impl Pair<'_> {
     /// Processes the head of the queue, [`CHUNK`] bytes at most; gives how many.
     fn process(&mut self) -> usize {
         let (done, total) = self.from.moved;
-        match self.from.outgoing(self.tools) {
+        match self.from.outgoing(self.from.sends, self.tools) {
             Err(status) => self.sender_error(status),
             // A transfer that is under way does not change its length.
             Ok(outgoing) if done > 0 && outgoing.length != total => {

@@ -22,15 +22,24 @@
 //! | `descriptor` | from doorbells to checked descriptors |
 //! | `engine` | sends, between two VIs of this host |
 //! | `rdma` | RDMA, between two VIs of this host |
+//! | `away` | connections to other hosts: attach, detach, and the link's part of the loop |
+//! | `link`, `outbox` | the interface of a NIC handle; frames into the kernel |
+//! | `env` | descriptors, memory and completions, as the protocol asks for them |
+//! | `events` | what the device sleeps on |
 //! | `complete` | completions, errors, interrupts |
 //! | `vm` | the memory of other processes |
 
+mod away;
 mod client;
 mod complete;
 mod connect;
 mod descriptor;
 mod device;
 mod engine;
+mod env;
+mod events;
+mod link;
+mod outbox;
 mod place;
 mod rdma;
 mod vi;

@@ -8,6 +8,7 @@ use vipl_clan_proto::nic::DevicePage;
 use vipl_clan_proto::vi::{Segment, ViPages, news};
 use vipl_plugin_sdk::shm::Mapping;
 
+use crate::link::Away;
 use crate::vm::Process;
 
 /// Bytes that are moved in one go; they pass through a buffer that stays in the processor's cache.
@@ -83,6 +84,8 @@ pub(crate) struct Vi {
     /// The connection has ended, or the partner has gone without a word: nothing is processed.
     pub(crate) halted: bool,
     pub(crate) partner: Option<usize>,
+    /// The connection, if the partner is on another host.
+    pub(crate) away: Option<Box<Away>>,
     /// Number of the next send doorbell, and of the next completion of a send.
     pub(crate) sends: u32,
     /// The same of receives.
@@ -112,6 +115,7 @@ impl Vi {
             attached: false,
             halted: true,
             partner: None,
+            away: None,
             sends: 0,
             receives: 0,
             moved: (0, 0),
@@ -174,6 +178,12 @@ impl Vi {
     /// Whether there is anything to do.
     #[inline(always)]
     pub(crate) fn is_rung(&self) -> bool {
-        !self.halted && self.partner.is_some() && self.pages.is_send_rung(self.sends)
+        if self.halted {
+            return false;
+        }
+        match &self.away {
+            None => self.partner.is_some() && self.pages.is_send_rung(self.sends),
+            Some(away) => self.pages.is_send_rung(away.posted.next_send()),
+        }
     }
 }

@@ -3,20 +3,22 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of everything in this crate; both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a [`Request`] asks for.
 pub mod op {
     /// The first one: `key` is the address of a word in the process and `max_transfer` its value, which
     /// shows whether the device can reach the process's memory; `vi` is [`VERSION`](super::VERSION);
-    /// `ptag` the time in microseconds that the device shall poll. Reply with [`NicPage`](crate::nic),
-    /// the device's page and the socket of interrupts.
+    /// `ptag` the time in microseconds that the device shall poll. With `mtu` not 0 it brings the data socket
+    /// of an interface, whose `address` and `endpoint` these are. Reply with [`NicPage`](crate::nic), the
+    /// device's page and the socket of interrupts.
     pub const OPEN: u32 = 1;
     /// Makes the pages of a VI; the reply brings them.
     pub const CREATE: u32 = 2;
     /// Frees them. No reply.
     pub const DESTROY: u32 = 3;
-    /// The VI is connected. No reply.
+    /// The VI is connected; with `mtu` not 0 to `partner_vi` on another host, at `address` and `endpoint`. No
+    /// reply.
     pub const ATTACH: u32 = 4;
     /// It is not any more. After the reply the device touches nothing of it.
     pub const DETACH: u32 = 5;
@@ -25,6 +27,11 @@ pub mod op {
     /// There is something on a doorbell, and the device was asleep; `vi` is the processor on which the caller
     /// runs. No reply.
     pub const WAKE: u32 = 7;
+    /// The agent says that the partner on another host has gone, in good order if [`flag::ORDERLY`] is set.
+    /// When the reply comes, the connection has ended.
+    ///
+    /// [`flag::ORDERLY`]: super::flag::ORDERLY
+    pub const PARTNER_GONE: u32 = 8;
 }
 
 /// Bits of [`Request::flags`].
@@ -39,6 +46,8 @@ pub mod flag {
     pub const CHECK_DESCRIPTOR: u16 = 8;
     /// Messages that fit come with their completion, to be copied out by the program.
     pub const INLINE: u16 = 16;
+    /// The partner has disconnected.
+    pub const ORDERLY: u16 = 32;
 }
 
 /// From a process to the device.
@@ -75,6 +84,14 @@ pub struct Request {
     pub read_levels: u16,
     /// Segments of one descriptor.
     pub segments_max: u16,
+    /// Largest frame in bytes behind its Ethernet header; 0: no frames.
+    pub mtu: u32,
+    /// Number of the partner's VI within its NIC.
+    pub partner_vi: u32,
+    /// Address of the interface, one's own or the partner's.
+    pub address: [u8; 6],
+    /// The endpoint there.
+    pub endpoint: u16,
 }
 
 /// Why a request was refused.
@@ -111,7 +128,7 @@ mod tests {
 
     #[test]
     fn packets_have_no_padding_and_keep_their_size() {
-        assert_eq!(size_of::<Request>(), 56);
+        assert_eq!(size_of::<Request>(), 72);
         assert_eq!(size_of::<Reply>(), 16);
     }
 }

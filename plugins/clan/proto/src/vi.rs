@@ -162,6 +162,10 @@ pub mod end {
     pub const WRITE_REFUSED: u32 = 5;
     /// An RDMA Read of the partner was refused.
     pub const READ_REFUSED: u32 = 6;
+    /// The partner is silent in the middle of its RDMA Write.
+    pub const WRITE_CUT: u32 = 7;
+    /// The partner is silent, and has not got all of what its RDMA Read asked for.
+    pub const READ_CUT: u32 = 8;
 }
 
 /// Places in [`Words::news`]; all are asynchronous errors of Unreliable connections.
@@ -329,6 +333,14 @@ impl ViPages {
     pub fn send_second(&self, number: u32) -> [u8; 64] {
         // SAFETY: as above.
         unsafe { self.send_rest(number).cast::<[u8; 64]>().read_volatile() }
+    }
+
+    /// Whether the receive doorbell with this number has been rung.
+    #[inline(always)]
+    pub fn is_receive_rung(&self, number: u32) -> bool {
+        // SAFETY: inside the mapping.
+        let lap = unsafe { lap(self.receive_line(number).cast()) };
+        lap.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
     /// A copy of the receive doorbell with this number, if it has been rung.

@@ -1,0 +1,364 @@
+//! Connections to partners on other hosts: the device's loop and the protocol.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
+use vipl_clan_proto::channel;
+use vipl_clan_proto::message::{Request, flag};
+use vipl_clan_proto::vi::end;
+use vipl_wire::{Config, Connection, Level, MTU_MIN, Reason};
+
+use crate::device::{Device, now};
+use crate::env::{Bench, Posted};
+use crate::link::{Away, Link, NEVER, Side};
+use crate::outbox::ETHERNET;
+use crate::vi::{Tools, Vi};
+use crate::vis::Vis;
+
+/// How long an acknowledgement waits for company, in nanoseconds.
+const ACK_DELAY_NS: u64 = 20_000;
+/// Questions without an answer after which a partner is dead: nine seconds of silence, of the ten that there are
+/// for noticing it (spec §6.4).
+const PROBES: u32 = 7;
+/// Frames that one look at a link takes.
+const LOOK_FRAMES: u32 = 64;
+/// How often the interface is asked whether it is still there.
+const CHECK_EVERY_NS: u64 = 250_000_000;
+
+/// Calls the engine of a VI over this link. True: the connection goes on.
+#[inline(always)]
+fn engage(
+    vis: &mut Vis,
+    tools: &mut Tools,
+    side: &mut Side,
+    id: usize,
+    now: u64,
+    call: impl FnOnce(&mut Connection, &mut Bench<'_>),
+) -> bool {
+    let Some(vi) = vis.get_mut(id) else {
+        return false;
+    };
+    // The number may be that of another VI by now.
+    let Some(mut away) = vi.away.take_if(|away| away.link == side.index) else {
+        return false;
+    };
+    away.engage(vi, tools, &mut side.out, now, call);
+    if vi.process.is_gone() {
+        // The agent says what has become of it.
+        vi.halted = true;
+        return false;
+    }
+    if !away.connection.is_open() {
+        retire(side, *away, Reason::Lost, now);
+        return false;
+    }
+    side.soonest = side.soonest.min(away.connection.deadline());
+    side.blocked |= away.connection.is_blocked();
+    vi.away = Some(away);
+    true
+}
+
+/// The connection has ended here. What is left to tell the partner needs no VI.
+fn retire(side: &mut Side, away: Away, reason: Reason, now: u64) {
+    let Away {
+        connection,
+        header,
+        mtu,
+        ..
+    } = away;
+    let closing = connection.close(reason, now, &mut side.out.line(header, mtu, now));
+    side.bid_farewell(closing, header, mtu);
+}
+
+fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
+    Config {
+        key: request.key,
+        side: request.side,
+        level: match vi.terms.reliability {
+            VIP_SERVICE_UNRELIABLE => Level::Unreliable,
+            VIP_SERVICE_RELIABLE_RECEPTION => Level::Reception,
+            _ => Level::Delivery,
+        },
+        mtu: mtu as u16,
+        max_transfer: vi.terms.max_transfer as u32,
+        own_vi: vi.number,
+        partner_vi: request.partner_vi,
+        own_endpoint: side.endpoint,
+        partner_endpoint: request.endpoint,
+        carry_immediate: vi.has(flag::CARRY_IMMEDIATE),
+        ack_delay_ns: ACK_DELAY_NS,
+        probes_max: PROBES,
+        now_ns: now(),
+    }
+}
+
+impl Device {
+    /// A NIC handle brings an interface.
+    pub(crate) fn open_link(
+        &mut self,
+        place: usize,
+        request: &Request,
+        mut fds: Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        let socket = fds.pop().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut link = Link::open(socket, request.address, request.endpoint, request.mtu)?;
+        link.side.client = Some(place);
+        let free = self.links.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.links.len());
+        self.listen_to_link(link.side.out.socket(), index)?;
+        if free.is_none() {
+            self.links.push(None);
+        }
+        link.side.index = index;
+        self.links[index] = Some(Box::new(link));
+        Ok(index)
+    }
+
+    /// The VI is connected to one on another host.
+    pub(crate) fn attach_away(&mut self, place: usize, id: usize, request: &Request) {
+        self.detach(id);
+        let index = self.clients[place].as_ref().and_then(|client| client.link);
+        let Some(vi) = self.vis.get_mut(id) else {
+            return;
+        };
+        vi.attach(request);
+        let link = index.and_then(|index| Some((index, self.links[index].as_mut()?)));
+        let Some((index, link)) = link.filter(|_| request.mtu as usize >= MTU_MIN) else {
+            vi.die(&mut self.tools, end::LOST);
+            return;
+        };
+        let side = &mut link.side;
+        let mtu = (request.mtu as usize).min(side.mtu);
+        let connection = Connection::new(&config(vi, side, request, mtu));
+        side.soonest = side.soonest.min(connection.deadline());
+        if !side.vis.contains(&id) {
+            side.vis.push(id);
+        }
+        vi.away = Some(Box::new(Away {
+            connection,
+            posted: Posted::new(vi.sends, vi.receives),
+            link: index,
+            header: side.header(request.address),
+            mtu,
+        }));
+        self.warm(id);
+    }
+
+    /// Does something with the link of a VI that has a partner on another host; `None`: it has none.
+    fn with_link<R>(
+        &mut self,
+        id: usize,
+        act: impl FnOnce(&mut Device, &mut Link) -> R,
+    ) -> Option<R> {
+        let index = self.vis.get(id)?.away.as_ref()?.link;
+        let mut link = self.links.get_mut(index)?.take()?;
+        let done = act(self, &mut link);
+        self.links[index] = Some(link);
+        Some(done)
+    }
+
+    /// Gives the engine what has been posted.
+    pub(crate) fn pump_away(&mut self, id: usize) -> bool {
+        let rung = self.vis.get(id).is_some_and(Vi::is_rung);
+        if !rung {
+            return false;
+        }
+        self.with_link(id, |device, link| {
+            let (now, side) = (now(), &mut link.side);
+            let (vis, tools) = (&mut device.vis, &mut device.tools);
+            engage(vis, tools, side, id, now, |connection, bench| {
+                connection.posted(now, bench);
+            });
+            side.out.send(now);
+        });
+        self.warm(id);
+        true
+    }
+
+    /// Takes a VI off its connection to another host, and tells the partner why. `None`: its process has gone,
+    /// and the agent says how.
+    pub(crate) fn part(&mut self, id: usize, reason: Option<Reason>) {
+        if reason.is_some() {
+            self.pump_away(id);
+        }
+        self.with_link(id, |device, link| {
+            let away = device.vis.get_mut(id).and_then(|vi| vi.away.take());
+            if let (Some(away), Some(reason)) = (away, reason) {
+                let now = now();
+                retire(&mut link.side, *away, reason, now);
+                link.side.out.send(now);
+            }
+        });
+    }
+
+    /// The agent says that the partner on another host has gone. What has arrived still counts.
+    pub(crate) fn partner_gone(&mut self, id: usize, request: &Request) {
+        if self
+            .vis
+            .get(id)
+            .is_none_or(|vi| vi.terms.epoch != request.epoch)
+        {
+            return;
+        }
+        let orderly = request.flags & flag::ORDERLY != 0;
+        self.with_link(id, |device, link| {
+            let now = now();
+            device.receive(link, now);
+            let (vis, tools) = (&mut device.vis, &mut device.tools);
+            engage(vis, tools, &mut link.side, id, now, |connection, bench| {
+                connection.partner_gone(orderly, now, bench);
+            });
+            link.side.out.send(now);
+        });
+    }
+
+    /// Looks after all links. True: something has arrived.
+    pub(crate) fn serve_links(&mut self) -> bool {
+        let mut worked = false;
+        for index in 0..self.links.len() {
+            let Some(mut link) = self.links[index].take() else {
+                continue;
+            };
+            worked |= self.serve(&mut link);
+            if link.side.is_over() {
+                self.events.unlisten(link.side.out.socket());
+            } else {
+                self.links[index] = Some(link);
+            }
+        }
+        worked
+    }
+
+    fn serve(&mut self, link: &mut Link) -> bool {
+        let now = now();
+        let arrived = self.receive(link, now);
+        let side = &mut link.side;
+        side.out.send(now);
+        let retry = side.blocked && now >= side.out.retry_at();
+        if now >= side.soonest || retry {
+            self.do_due(side, now);
+        }
+        side.pump_farewells(now);
+        side.out.send(now);
+        if now >= side.check_at && !side.vis.is_empty() && !side.failed {
+            side.check_at = now + CHECK_EVERY_NS;
+            if side.has_lost_interface() {
+                self.interface_lost(side);
+            }
+        }
+        arrived || retry
+    }
+
+    /// Takes frames out of the ring of a link.
+    fn receive(&mut self, link: &mut Link, now: u64) -> bool {
+        let Link {
+            receiver,
+            side,
+            frame: copy,
+            touched,
+        } = link;
+        let client = side.client.and_then(|place| self.clients[place].as_ref());
+        let (vis, tools) = (&mut self.vis, &mut self.tools);
+        let received = receiver.receive(LOOK_FRAMES, |frame| {
+            copy.clear();
+            copy.extend_from_slice(frame);
+            let payload = copy.get(ETHERNET..).unwrap_or_default();
+            let vi = match vipl_wire::address(payload) {
+                Some((endpoint, vi)) if endpoint == side.endpoint => vi as usize,
+                _ => return side.stray(copy, now),
+            };
+            let id = client.and_then(|client| *client.vis.get(vi)?);
+            let away = |id: &usize| vis.get(*id).is_some_and(|vi| vi.away.is_some());
+            let Some(id) = id.filter(away) else {
+                return side.stray(copy, now);
+            };
+            engage(vis, tools, side, id, now, |connection, bench| {
+                connection.received(payload, now, bench);
+            });
+            if touched.last() != Some(&id) {
+                touched.push(id);
+            }
+        });
+        let touched = std::mem::take(&mut link.touched);
+        for id in &touched {
+            let (vis, tools) = (&mut self.vis, &mut self.tools);
+            engage(vis, tools, &mut link.side, *id, now, |connection, bench| {
+                connection.flush(now, bench);
+            });
+            self.warm(*id);
+        }
+        link.touched = touched;
+        link.touched.clear();
+        received.frames + received.cut > 0
+    }
+
+    /// Timers, and connections that could not send all that they wanted.
+    fn do_due(&mut self, side: &mut Side, now: u64) {
+        side.soonest = NEVER;
+        side.blocked = false;
+        let mut ids = std::mem::take(&mut side.vis);
+        let (vis, tools) = (&mut self.vis, &mut self.tools);
+        ids.retain(|id| {
+            engage(vis, tools, side, *id, now, |connection, bench| {
+                if connection.deadline() <= now {
+                    connection.timeout(now, bench);
+                } else if connection.is_blocked() {
+                    connection.flush(now, bench);
+                }
+            })
+        });
+        for id in &ids {
+            self.warm(*id);
+        }
+        side.vis = ids;
+    }
+
+    /// Sends the acknowledgements that still wait for company.
+    fn acknowledge(&mut self, side: &mut Side, now: u64) {
+        let (vis, tools) = (&mut self.vis, &mut self.tools);
+        for place in 0..side.vis.len() {
+            let id = side.vis[place];
+            engage(vis, tools, side, id, now, |connection, bench| {
+                if connection.ack_owed() {
+                    connection.flush_acks(now, bench);
+                }
+            });
+        }
+        side.out.send(now);
+    }
+
+    /// The device is about to sleep: says until when it may.
+    pub(crate) fn settle_links(&mut self) -> u64 {
+        let mut deadline = NEVER;
+        for index in 0..self.links.len() {
+            if let Some(mut link) = self.links[index].take() {
+                self.acknowledge(&mut link.side, now());
+                deadline = deadline.min(link.side.deadline());
+                self.links[index] = Some(link);
+            }
+        }
+        deadline
+    }
+
+    /// The kernel has something to tell of a link: frames, which the next round takes, or an error.
+    pub(crate) fn hear_link(&mut self, index: usize) {
+        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        if link.side.has_lost_interface() && !link.side.failed {
+            self.interface_lost(&mut link.side);
+        }
+        self.links[index] = Some(link);
+    }
+
+    fn interface_lost(&mut self, side: &mut Side) {
+        side.failed = true;
+        let client = side.client.and_then(|place| self.clients[place].as_ref());
+        if let Some(process) = client.and_then(|client| client.process.as_ref()) {
+            process.nic().failed.store(1, Ordering::Release);
+            let _ = channel::send(process.interrupts.as_raw_fd(), &[0], &[]);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What the protocol asks of a device, over a VI of another process.
+//!
+//! The engine walks a descriptor and then moves its data at once, so the segments of the one that was walked
+//! last are all that is kept. The process may change everything between two walks; only its own memory is at
+//! stake, and each walk checks anew.
+
+use std::cell::Cell;
+
+use vipl_abi::*;
+use vipl_clan_proto::message::flag;
+use vipl_clan_proto::vi::{RING, end, news};
+use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
+use vipl_plugin_sdk::descriptor;
+use vipl_plugin_sdk::region::is_remote;
+use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
+
+use crate::complete::Outcome;
+use crate::outbox::{Line, Room};
+use crate::vi::{Tools, Vi};
+use crate::vm::{piece, pieces};
+
+/// How far the doorbells of a VI have been seen to be rung.
+#[derive(Clone, Debug)]
+pub(crate) struct Posted {
+    sends: Cell<u32>,
+    receives: Cell<u32>,
+}
+
+impl Posted {
+    /// A connection that begins with these numbers.
+    pub(crate) fn new(sends: u32, receives: u32) -> Posted {
+        Posted {
+            sends: Cell::new(sends),
+            receives: Cell::new(receives),
+        }
+    }
+
+    /// The send doorbell that is rung next.
+    pub(crate) fn next_send(&self) -> u32 {
+        self.sends.get()
+    }
+}
+
+/// Goes on over doorbells that have been rung; not over more than there can be, whatever the process says.
+#[inline(always)]
+fn advance(cursor: &Cell<u32>, completed: u32, rung: impl Fn(u32) -> bool) -> u32 {
+    let mut number = cursor.get();
+    if (number.wrapping_sub(completed) as i32) < 0 {
+        number = completed;
+    }
+    while number.wrapping_sub(completed) < RING as u32 && rung(number) {
+        number = number.wrapping_add(1);
+    }
+    cursor.set(number);
+    number
+}
+
+/// Where the data of the descriptor that was walked last is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data {
+    /// In [`Tools::bounce`]: it came with the doorbell.
+    Inline,
+    /// In the segments [`Tools::out`].
+    Out,
+    /// In the segments [`Tools::into`].
+    Into,
+}
+
+/// A VI during one call of the engine.
+pub(crate) struct Bench<'a> {
+    pub(crate) vi: &'a mut Vi,
+    pub(crate) tools: &'a mut Tools,
+    pub(crate) line: Line<'a>,
+    pub(crate) posted: &'a Posted,
+}
+
+impl Link for Bench<'_> {
+    type Frame = Room;
+
+    #[inline(always)]
+    fn frame(&mut self) -> Option<Room> {
+        self.line.frame()
+    }
+
+    #[inline(always)]
+    fn transmit(&mut self, frame: Room, bytes: usize) {
+        // Of a process that has ended nothing is said: the agent does that.
+        if !self.line.mute {
+            self.line.transmit(frame, bytes);
+        }
+    }
+}
+
+impl Env for Bench<'_> {
+    type Segments = Data;
+
+    #[inline(always)]
+    fn sends_posted(&self) -> u32 {
+        let pages = &self.vi.pages;
+        let rung = |number| pages.is_send_rung(number);
+        advance(&self.posted.sends, self.vi.sends, rung)
+    }
+
+    #[inline(always)]
+    fn sends_completed(&self) -> u32 {
+        self.vi.sends
+    }
+
+    #[inline(always)]
+    fn receives_posted(&self) -> u32 {
+        let pages = &self.vi.pages;
+        let rung = |number| pages.is_receive_rung(number);
+        advance(&self.posted.receives, self.vi.receives, rung)
+    }
+
+    #[inline(always)]
+    fn receives_completed(&self) -> u32 {
+        self.vi.receives
+    }
+
+    #[inline(always)]
+    fn outgoing(&mut self, number: u32) -> Result<Outgoing<Data>, u32> {
+        let found = match self.vi.outgoing(number, self.tools) {
+            Ok(found) => found,
+            Err(status) => {
+                self.look_for_life();
+                return Err(status);
+            }
+        };
+        Ok(Outgoing {
+            operation: match found.operation {
+                descriptor::Operation::Send => Operation::Send,
+                descriptor::Operation::Write => Operation::Write,
+                descriptor::Operation::Read => Operation::Read,
+            },
+            length: found.length,
+            immediate: found.immediate,
+            flagged: found.flagged,
+            fenced: found.fenced,
+            address: found.remote.address,
+            handle: found.remote.handle,
+            segments: if found.inline {
+                Data::Inline
+            } else {
+                Data::Out
+            },
+        })
+    }
+
+    #[inline(always)]
+    fn incoming(&mut self, number: u32, data: bool) -> Result<Incoming<Data>, u32> {
+        // A doorbell that was rung and is not any more: the process has spoiled it.
+        let line = self.vi.pages.receive_doorbell(number);
+        let line = line.ok_or(VIP_STATUS_PROTECTION_ERROR)?;
+        let found = self.vi.incoming(&line, data, self.tools);
+        if found.is_err() {
+            self.look_for_life();
+        }
+        Ok(Incoming {
+            capacity: found?.capacity,
+            segments: Data::Into,
+        })
+    }
+
+    #[inline(always)]
+    fn gather(&mut self, from: &Data, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let tools = &mut *self.tools;
+        let segments = match from {
+            Data::Inline => {
+                let data = tools.bounce.get(offset as usize..).ok_or(Fault)?;
+                out.copy_from_slice(data.get(..out.len()).ok_or(Fault)?);
+                return Ok(());
+            }
+            Data::Out => &tools.out,
+            Data::Into => &tools.into,
+        };
+        tools.pieces.clear();
+        pieces(&mut tools.pieces, segments, offset, out.len());
+        let read = self.vi.process.read(&tools.pieces, out);
+        self.check(read.is_ok())
+    }
+
+    #[inline(always)]
+    fn scatter(&mut self, to: &Data, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        let tools = &mut *self.tools;
+        let segments = match to {
+            Data::Inline => return Err(Fault),
+            Data::Out => &tools.out,
+            Data::Into => &tools.into,
+        };
+        tools.pieces.clear();
+        pieces(&mut tools.pieces, segments, offset, bytes.len());
+        let written = self.vi.process.write(bytes, &tools.pieces);
+        self.check(written == bytes.len())
+    }
+
+    fn place(&mut self, range: &Remote, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        let at = self.target(
+            range,
+            offset,
+            bytes.len(),
+            flag::RDMA_WRITE,
+            VIPL_REGION_RDMA_WRITE,
+        )?;
+        // Programs poll the last eight bytes of the range: they become visible last.
+        let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
+        let last = if ends { bytes.len().min(8) } else { 0 };
+        let first = bytes.len() - last;
+        let behind = at.wrapping_add(first as u64);
+        let parts = [piece(at, first), piece(behind, last)];
+        let written = self.vi.process.write(bytes, &parts);
+        self.check(written == bytes.len())
+    }
+
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let at = self.target(
+            range,
+            offset,
+            out.len(),
+            flag::RDMA_READ,
+            VIPL_REGION_RDMA_READ,
+        )?;
+        let read = self.vi.process.read(&[piece(at, out.len())], out);
+        self.check(read.is_ok())
+    }
+
+    #[inline(always)]
+    fn complete_send(&mut self, status: u32) -> bool {
+        self.vi.complete_send(self.tools, status);
+        // A descriptor that has gone is found by the program's side, which breaks the connection.
+        true
+    }
+
+    #[inline(always)]
+    fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool {
+        let outcome = Outcome {
+            status,
+            length,
+            immediate,
+        };
+        self.vi.complete_receive(self.tools, outcome, 0);
+        true
+    }
+
+    fn raise(&mut self, code: u32, _opcode: u32) {
+        use VIP_ERROR_CODE::*;
+        // All that happen on a connection that lives on; anything else would be a bug of the engine.
+        let known = [
+            (VIP_ERROR_RECVQ_EMPTY, news::EMPTY),
+            (VIP_ERROR_RDMAW_PROT, news::REFUSED),
+            (VIP_ERROR_RDMAW_ABORT, news::CUT),
+        ];
+        let found = known.into_iter().find(|(known, _)| *known as u32 == code);
+        debug_assert!(found.is_some(), "asynchronous error {code}");
+        if let Some((_, news)) = found {
+            self.vi.raise(self.tools, news);
+        }
+    }
+
+    fn fail(&mut self, cause: Cause, _opcode: u32) {
+        use VIP_ERROR_CODE::*;
+        let known = [
+            (VIP_ERROR_RECVQ_EMPTY, end::EMPTY),
+            (VIP_ERROR_RDMAW_PROT, end::WRITE_REFUSED),
+            (VIP_ERROR_RDMAR_PROT, end::READ_REFUSED),
+            (VIP_ERROR_RDMAW_ABORT, end::WRITE_CUT),
+            (VIP_ERROR_RDMA_TRANSPORT, end::READ_CUT),
+        ];
+        let reason = match cause {
+            Cause::Told => end::TOLD,
+            Cause::Disconnected => end::DISCONNECTED,
+            Cause::Async(code) => known
+                .into_iter()
+                .find(|(known, _)| *known as u32 == code)
+                .map_or(end::LOST, |(_, reason)| reason),
+        };
+        self.vi.die(self.tools, reason);
+    }
+}
+
+impl Bench<'_> {
+    /// Where a piece of an RDMA range lies, if the whole range may be used so.
+    fn target(
+        &self,
+        range: &Remote,
+        offset: u32,
+        bytes: usize,
+        enable: u16,
+        flag: u32,
+    ) -> Result<u64, Fault> {
+        let (table, tag) = (self.vi.process.table(), self.vi.terms.ptag);
+        let length = u64::from(range.length);
+        let inside = u64::from(offset) + bytes as u64 <= length;
+        let permitted =
+            self.vi.has(enable) && is_remote(table, range.handle, range.address, length, tag, flag);
+        // A range of no bytes is not checked (spec §5.6).
+        if inside && (permitted || length == 0) {
+            Ok(range.address.wrapping_add(u64::from(offset)))
+        } else {
+            Err(Fault)
+        }
+    }
+
+    /// After memory was touched.
+    #[inline(always)]
+    fn check(&mut self, done: bool) -> Result<(), Fault> {
+        if done {
+            return Ok(());
+        }
+        self.look_for_life();
+        Err(Fault)
+    }
+
+    /// Something went wrong: was it the end of the process?
+    #[cold]
+    fn look_for_life(&mut self) {
+        self.line.mute |= self.vi.process.is_gone();
+    }
+}

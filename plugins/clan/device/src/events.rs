@@ -1,0 +1,156 @@
+//! What the device sleeps on: sockets, and an alarm to the nanosecond, where the kernel's waits count
+//! milliseconds.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// What the alarm is called among the events.
+const TIMER: u64 = u64::MAX - 1;
+/// Events that one look takes.
+const EVENTS: usize = 64;
+
+/// Something has happened on what goes by this name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) name: u64,
+    /// It is an error.
+    pub(crate) failed: bool,
+}
+
+/// Everything that may wake the device.
+pub(crate) struct Events {
+    epoll: OwnedFd,
+    timer: Timer,
+}
+
+impl Events {
+    pub(crate) fn new() -> io::Result<Events> {
+        // SAFETY: no pointers; the descriptor is ours.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let events = Events {
+            epoll,
+            timer: Timer::new()?,
+        };
+        events.listen(events.timer.fd.as_raw_fd(), TIMER)?;
+        Ok(events)
+    }
+
+    /// Hears of this descriptor from now on, by a name other than the two largest.
+    pub(crate) fn listen(&self, fd: RawFd, name: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: name,
+        };
+        // SAFETY: valid descriptors and a valid structure.
+        let added = unsafe {
+            let epoll = self.epoll.as_raw_fd();
+            libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event)
+        };
+        if added != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Hears nothing any more of a descriptor that others may hold open.
+    pub(crate) fn unlisten(&self, fd: RawFd) {
+        // SAFETY: valid descriptors.
+        unsafe {
+            let epoll = self.epoll.as_raw_fd();
+            libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+        }
+    }
+
+    /// What has happened. `until`: waits for something until this time, in nanoseconds; `u64::MAX`: however long
+    /// it takes.
+    pub(crate) fn take(&mut self, until: Option<u64>) -> io::Result<Vec<Event>> {
+        if let Some(time) = until {
+            self.timer.set(time);
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let timeout = if until.is_some() { -1 } else { 0 };
+        // SAFETY: room for as many events as it says.
+        let found = unsafe {
+            let epoll = self.epoll.as_raw_fd();
+            libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS as i32, timeout)
+        };
+        if found < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::Interrupted => Ok(Vec::new()),
+                _ => Err(error),
+            };
+        }
+        let mut taken = Vec::new();
+        for event in &events[..found as usize] {
+            let name = event.u64;
+            if name == TIMER {
+                self.timer.set(NEVER);
+                continue;
+            }
+            let failed = event.events & libc::EPOLLERR as u32 != 0;
+            taken.push(Event { name, failed });
+        }
+        Ok(taken)
+    }
+}
+
+/// A time that does not come.
+const NEVER: u64 = u64::MAX;
+
+/// A timer on the monotonic clock; readable from the time that was set on.
+struct Timer {
+    fd: OwnedFd,
+    time: u64,
+}
+
+impl Timer {
+    fn new() -> io::Result<Timer> {
+        // SAFETY: no pointers; the descriptor is ours.
+        let fd = unsafe {
+            let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+            let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, flags);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        Ok(Timer { fd, time: NEVER })
+    }
+
+    /// Sets the time, in nanoseconds; `u64::MAX`: none.
+    fn set(&mut self, time: u64) {
+        if time == self.time {
+            return;
+        }
+        self.time = time;
+        // No time at all is what takes a timer back.
+        let time = if time == NEVER { 0 } else { time.max(1) };
+        let value = libc::itimerspec {
+            it_interval: libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: libc::timespec {
+                tv_sec: (time / 1_000_000_000) as libc::time_t,
+                tv_nsec: (time % 1_000_000_000) as libc::c_long,
+            },
+        };
+        // SAFETY: a valid structure; the old value is not wanted. It fails for no valid time.
+        unsafe {
+            let flags = libc::TFD_TIMER_ABSTIME;
+            libc::timerfd_settime(
+                self.fd.as_raw_fd(),
+                flags,
+                &raw const value,
+                std::ptr::null_mut(),
+            );
+        }
+    }
+}

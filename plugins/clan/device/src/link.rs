@@ -1,0 +1,238 @@
+//! The interface of a NIC handle: frames in, frames out, and connections that have ended on this side and not
+//! yet at the partner.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use vipl_ering::socket::{self, Receiver};
+use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
+
+use crate::env::{Bench, Posted};
+use crate::outbox::{ETHERNET, Header, Line, Outbox};
+use crate::vi::{Tools, Vi};
+
+/// Largest payload of a frame in bytes.
+const FRAME_MAX: usize = 9000;
+/// Frames of the receive ring.
+const RING_FRAMES: usize = 1024;
+/// Connections that may say farewell at the same time; more than that only a process at odds with itself has.
+const FAREWELLS_MAX: usize = 1024;
+/// Time between two answers to frames of another version, in nanoseconds.
+const FOREIGN_EVERY_NS: u64 = 1_000_000_000;
+/// A time that does not come.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// A connection to a VI on another host.
+pub(crate) struct Away {
+    pub(crate) connection: Connection,
+    pub(crate) posted: Posted,
+    /// The link that its frames take.
+    pub(crate) link: usize,
+    pub(crate) header: Header,
+    pub(crate) mtu: usize,
+}
+
+impl Away {
+    /// Calls the engine.
+    #[inline(always)]
+    pub(crate) fn engage(
+        &mut self,
+        vi: &mut Vi,
+        tools: &mut Tools,
+        out: &mut Outbox,
+        now: u64,
+        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
+    ) {
+        let mut bench = Bench {
+            line: out.line(self.header, self.mtu, now),
+            posted: &self.posted,
+            vi,
+            tools,
+        };
+        bench.line.mute = bench.vi.process.is_gone();
+        call(&mut self.connection, &mut bench);
+    }
+}
+
+/// A connection that has ended here.
+struct Farewell {
+    closing: Closing,
+    header: Header,
+    mtu: usize,
+}
+
+/// What a link is but for its receive ring.
+pub(crate) struct Side {
+    /// Its place.
+    pub(crate) index: usize,
+    pub(crate) out: Outbox,
+    /// Place of its process; none: that has gone, and only farewells are left.
+    pub(crate) client: Option<usize>,
+    pub(crate) endpoint: u16,
+    address: [u8; 6],
+    pub(crate) mtu: usize,
+    /// VIs with a connection over this link, or lately without.
+    pub(crate) vis: Vec<usize>,
+    /// No connection wants to be looked after earlier, in nanoseconds.
+    pub(crate) soonest: u64,
+    /// A connection could not send all that it wanted.
+    pub(crate) blocked: bool,
+    /// When the interface is looked after again.
+    pub(crate) check_at: u64,
+    pub(crate) failed: bool,
+    farewells: Vec<Farewell>,
+    foreign_at: u64,
+}
+
+/// A link.
+pub(crate) struct Link {
+    pub(crate) receiver: Receiver,
+    pub(crate) side: Side,
+    /// The frame that is looked at: the process, which may map the ring, must not change it meanwhile.
+    pub(crate) frame: Vec<u8>,
+    /// VIs that the frames of this round were for.
+    pub(crate) touched: Vec<usize>,
+}
+
+impl Link {
+    /// # Errors
+    /// What the process has sent is no data socket, or its interface has too small frames.
+    pub(crate) fn open(
+        socket: OwnedFd,
+        address: [u8; 6],
+        endpoint: u16,
+        mtu: u32,
+    ) -> io::Result<Link> {
+        let mtu = (mtu as usize).min(FRAME_MAX);
+        if mtu < MTU_MIN {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let receiver = Receiver::open(socket.as_raw_fd(), mtu, RING_FRAMES)?;
+        Ok(Link {
+            receiver,
+            side: Side {
+                index: 0,
+                out: Outbox::new(socket),
+                client: None,
+                endpoint,
+                address,
+                mtu,
+                vis: Vec::new(),
+                soonest: NEVER,
+                blocked: false,
+                check_at: 0,
+                failed: false,
+                farewells: Vec::new(),
+                foreign_at: 0,
+            },
+            frame: Vec::new(),
+            touched: Vec::new(),
+        })
+    }
+}
+
+impl Side {
+    /// What stands before frames to this address.
+    pub(crate) fn header(&self, to: [u8; 6]) -> Header {
+        Header::new(to, self.address)
+    }
+
+    /// Nobody needs the link any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.client.is_none() && self.farewells.is_empty() && self.out.is_empty()
+    }
+
+    /// When the link wants to be looked after, whatever comes, in nanoseconds.
+    pub(crate) fn deadline(&self) -> u64 {
+        let closing = self.farewells.iter().map(|f| f.closing.deadline()).min();
+        let retry = if self.blocked || !self.out.is_empty() {
+            self.out.retry_at()
+        } else {
+            NEVER
+        };
+        let check = if self.vis.is_empty() || self.failed {
+            NEVER
+        } else {
+            self.check_at
+        };
+        let closing = closing.unwrap_or(NEVER);
+        self.soonest.min(closing).min(retry).min(check)
+    }
+
+    /// The interface has been removed; a socket whose interface has gone is bound to none.
+    pub(crate) fn has_lost_interface(&self) -> bool {
+        // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
+        socket::take_socket_error(self.out.socket());
+        !socket::is_bound(self.out.socket())
+    }
+
+    /// Takes over what is left of a connection.
+    pub(crate) fn bid_farewell(&mut self, closing: Closing, header: Header, mtu: usize) {
+        if closing.is_done() {
+            return;
+        }
+        if self.farewells.len() >= FAREWELLS_MAX {
+            self.farewells.remove(0);
+        }
+        self.farewells.push(Farewell {
+            closing,
+            header,
+            mtu,
+        });
+    }
+
+    /// Repeats what is due, and forgets what is done.
+    pub(crate) fn pump_farewells(&mut self, now: u64) {
+        if self.farewells.is_empty() {
+            return;
+        }
+        for farewell in &mut self.farewells {
+            if farewell.closing.deadline() <= now {
+                let mut line = self.out.line(farewell.header, farewell.mtu, now);
+                farewell.closing.timeout(now, &mut line);
+            }
+        }
+        self.farewells
+            .retain(|farewell| !farewell.closing.is_done());
+    }
+
+    /// A frame of no connection that lives.
+    #[cold]
+    pub(crate) fn stray(&mut self, frame: &[u8], now: u64) {
+        let (Some(payload), Some(sender)) = (frame.get(ETHERNET..), frame.get(6..12)) else {
+            return;
+        };
+        let mut known = false;
+        if let Some((_, vi)) = vipl_wire::address(payload) {
+            for farewell in &mut self.farewells {
+                if farewell.closing.vi() == vi {
+                    known = true;
+                    let mut line = self.out.line(farewell.header, farewell.mtu, now);
+                    farewell.closing.received(payload, &mut line);
+                }
+            }
+        }
+        // Another NIC handle may have the endpoint of one that has gone. A group has sent no frame.
+        if known || self.client.is_none() || sender[0] & 1 == 1 {
+            return;
+        }
+        let sender = sender.try_into().unwrap_or_default();
+        let (header, mtu) = (self.header(sender), self.mtu);
+        // The partner repeats its own farewell to one who has forgotten it.
+        if Closing::answer_stray(payload, &mut self.out.line(header, mtu, now)) {
+            return;
+        }
+        if let Some(answer) = Foreign::answer(payload).filter(|_| now >= self.foreign_at) {
+            self.foreign_at = now + FOREIGN_EVERY_NS;
+            send_foreign(&answer, &mut self.out.line(header, mtu, now));
+        }
+    }
+}
+
+/// Tells a host of another version so. A full link loses it: the next frame of that host gets another.
+fn send_foreign(answer: &Foreign, line: &mut Line<'_>) {
+    if let Some(mut frame) = line.frame() {
+        frame.as_mut()[..Foreign::BYTES].copy_from_slice(&answer.emit());
+        line.transmit(frame, Foreign::BYTES);
+    }
+}
