@@ -1,9 +1,11 @@
 //! C programs, untouched, with one side on each of two hosts: over a good cable, over a bad one, and over one
 //! that is cut. What a bad cable does comes from the seed that a failure shows.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces, Relay, Weather};
+use vipl_wire::{ETHERTYPE, SETUP_ETHERTYPE};
 
 /// What is run over every card: all levels, RDMA, completion queues, waits, errors, disconnects.
 const PROGRAMS: [&str; 7] = ["tour", "simple", "rdma", "errors", "cq", "threads", "waits"];
@@ -66,11 +68,47 @@ fn large_frames() {
     let apart = Apart::new(&hosts);
     for name in ["tour", "rdma"] {
         apart.run(name, "gnic2:eth0").pass();
+        apart.run(name, "clan:eth0").pass();
         apart
             .run(name, "")
             .without("VIPL_DEVICE_MAP")
             .env("VIPL_DEVICE", format!("/dev/via_{INTERFACE}"))
             .pass();
+    }
+}
+
+/// The name that a program of the card used: the interface comes from a setting, and from nowhere else.
+#[test]
+fn the_name_of_the_card() {
+    let Some(hosts) = skipped(Namespaces::pair()) else {
+        return;
+    };
+    let apart = Apart::new(&hosts);
+    let plain = |name| {
+        let run = apart.run(name, "").without("VIPL_DEVICE_MAP");
+        run.env("VIPL_DEVICE", "/dev/clanvi0")
+    };
+    let tap = hosts.tap(1).expect("a tap");
+    plain("tour").env("VIPL_CLAN_INTERFACE", INTERFACE).pass();
+    assert!(take_via_frames(&tap) > 0, "nothing has gone over the cable");
+    // Without it the two hosts do not find each other, and nothing is sent.
+    let alone = plain("tour").finish();
+    assert!(alone.complaint().is_some(), "two hosts without a network");
+    assert_eq!(take_via_frames(&tap), 0);
+}
+
+/// Takes all frames that have come; gives how many are of the two protocols.
+fn take_via_frames(tap: &OwnedFd) -> usize {
+    let mut found = 0;
+    let mut frame = [0u8; 64];
+    loop {
+        // SAFETY: room for as many bytes as it says; what is longer is cut.
+        let bytes = unsafe { libc::recv(tap.as_raw_fd(), frame.as_mut_ptr().cast(), 64, 0) };
+        if bytes < 14 {
+            return found;
+        }
+        let kind = u16::from_be_bytes([frame[12], frame[13]]);
+        found += usize::from([ETHERTYPE, SETUP_ETHERTYPE].contains(&kind));
     }
 }
 
@@ -108,16 +146,21 @@ fn bad_cable_gnic2() {
     bad_cable("gnic2", 12);
 }
 
-/// A cable that is cut for two seconds costs time and nothing else.
 #[test]
-fn a_short_cut_is_survived() {
+fn bad_cable_clan() {
+    bad_cable("clan", 13);
+}
+
+/// A cable that is cut for two seconds costs time and nothing else.
+fn a_short_cut_is_survived(card: &str) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
     let relay = Relay::start(&hosts, Weather::default()).expect("a relay");
     let apart = Apart::new(&hosts);
     std::thread::scope(|scope| {
-        let run = apart.run("cable", "gnic2:eth0").arg("survive");
+        let run = apart.run("cable", &format!("{card}:{INTERFACE}"));
+        let run = run.arg("survive");
         let program = scope.spawn(|| run.pass());
         wait_for_traffic(&relay);
         relay.cut(true);
@@ -129,9 +172,18 @@ fn a_short_cut_is_survived() {
     });
 }
 
-/// A cable that is cut for good: both sides are told.
 #[test]
-fn a_cut_for_good_is_told_to_both() {
+fn a_short_cut_is_survived_by_gnic2() {
+    a_short_cut_is_survived("gnic2");
+}
+
+#[test]
+fn a_short_cut_is_survived_by_clan() {
+    a_short_cut_is_survived("clan");
+}
+
+/// A cable that is cut for good: both sides are told.
+fn a_cut_for_good_is_told_to_both(card: &str) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
@@ -139,7 +191,7 @@ fn a_cut_for_good_is_told_to_both() {
     let apart = Apart::new(&hosts);
     std::thread::scope(|scope| {
         let run = apart
-            .run("cable", "tulip:eth0")
+            .run("cable", &format!("{card}:{INTERFACE}"))
             .arg("lose")
             .allow("VIP_ERROR_CONN_LOST");
         let program = scope.spawn(|| run.pass());
@@ -149,6 +201,16 @@ fn a_cut_for_good_is_told_to_both() {
             .join()
             .map_err(|panic| std::panic::resume_unwind(panic));
     });
+}
+
+#[test]
+fn a_cut_for_good_is_told_to_both_by_tulip() {
+    a_cut_for_good_is_told_to_both("tulip");
+}
+
+#[test]
+fn a_cut_for_good_is_told_to_both_by_clan() {
+    a_cut_for_good_is_told_to_both("clan");
 }
 
 /// The program has connected and is busy: that many frames are not needed for connecting.
@@ -169,14 +231,14 @@ fn received(hosts: &Namespaces, host: usize) -> u64 {
 }
 
 /// Both sides are told when something happens to the interface of a busy program.
-fn told(what: impl FnOnce(&Namespaces)) {
+fn told(card: &str, what: impl FnOnce(&Namespaces)) {
     let Some(hosts) = skipped(Namespaces::pair()) else {
         return;
     };
     let apart = Apart::new(&hosts);
     std::thread::scope(|scope| {
         let run = apart
-            .run("cable", "gnic2:eth0")
+            .run("cable", &format!("{card}:{INTERFACE}"))
             .arg("lose")
             .allow("a frame cannot be sent")
             .allow("the interface has gone")
@@ -196,24 +258,41 @@ fn told(what: impl FnOnce(&Namespaces)) {
     });
 }
 
-#[test]
-fn an_interface_that_is_removed() {
-    told(|hosts| {
-        let removed = hosts
-            .command(0, "ip")
-            .args(["link", "del", INTERFACE])
-            .status()
-            .expect("ip");
-        assert!(removed.success());
-    });
+fn remove(hosts: &Namespaces) {
+    let removed = hosts
+        .command(0, "ip")
+        .args(["link", "del", INTERFACE])
+        .status()
+        .expect("ip");
+    assert!(removed.success());
 }
 
 #[test]
-fn an_interface_that_is_switched_off() {
-    told(|hosts| hosts.set_up(1, false));
+fn an_interface_of_gnic2_that_is_removed() {
+    told("gnic2", remove);
 }
 
 #[test]
-fn a_smaller_mtu() {
-    told(|hosts| hosts.set_mtu(0, 600));
+fn an_interface_of_clan_that_is_removed() {
+    told("clan", remove);
+}
+
+#[test]
+fn an_interface_of_gnic2_that_is_switched_off() {
+    told("gnic2", |hosts| hosts.set_up(1, false));
+}
+
+#[test]
+fn an_interface_of_clan_that_is_switched_off() {
+    told("clan", |hosts| hosts.set_up(1, false));
+}
+
+#[test]
+fn a_smaller_mtu_of_gnic2() {
+    told("gnic2", |hosts| hosts.set_mtu(0, 600));
+}
+
+#[test]
+fn a_smaller_mtu_of_clan() {
+    told("clan", |hosts| hosts.set_mtu(0, 600));
 }
