@@ -31,6 +31,8 @@ impl AsMut<[u8]> for Room {
 pub(crate) struct Away {
     /// Destination, source, ethertype.
     header: [u8; ETHERNET],
+    /// A buffer for the next frame.
+    spare: Option<Vec<u8>>,
 }
 
 /// To a partner on this host.
@@ -56,7 +58,10 @@ impl Carrier {
         header[..6].copy_from_slice(&to);
         header[6..12].copy_from_slice(&from);
         header[12..].copy_from_slice(&ETHERTYPE.to_be_bytes());
-        Carrier::Away(Away { header })
+        Carrier::Away(Away {
+            header,
+            spare: None,
+        })
     }
 
     /// To the VI `partner` of the NIC that `bell` wakes.
@@ -86,7 +91,11 @@ impl Carrier {
     pub(crate) fn room(&mut self, doorbell: Option<&Doorbell>, mtu: usize) -> Option<Room> {
         match self {
             Carrier::Away(away) => {
-                let mut buffer = doorbell?.buffer()?;
+                let doorbell = doorbell?;
+                let mut buffer = match away.spare.take_if(|_| !doorbell.waits()) {
+                    Some(spare) => spare,
+                    None => doorbell.buffer()?,
+                };
                 buffer.resize(ETHERNET + mtu, 0);
                 buffer[..ETHERNET].copy_from_slice(&away.header);
                 Some(Room {
@@ -109,7 +118,11 @@ impl Carrier {
     ) {
         let (buffer, bytes) = (room.buffer, room.head + bytes);
         match (self, doorbell) {
-            (Carrier::Away(_), Some(doorbell)) => doorbell.push(Frame { buffer, bytes }),
+            (Carrier::Away(away), Some(doorbell)) => {
+                if let Some(spare) = doorbell.push(Frame { buffer, bytes }) {
+                    away.spare = Some(spare);
+                }
+            }
             (Carrier::Away(_), None) => {}
             (Carrier::Here(here), _) => here.transmit(now, buffer, bytes),
         }

@@ -102,18 +102,25 @@ impl Doorbell {
         (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
     }
 
-    /// Takes a whole frame. A full burst goes at once; so does the first frame of an operation that traps:
-    /// the rest of the operation happens while the frame travels.
+    /// Takes a whole frame. A full burst goes at once; so does the first frame of an operation that traps, if
+    /// none waits: the rest of the operation happens while the frame travels. Gives the buffer back then.
     #[inline(always)]
-    pub(crate) fn push(&self, frame: Frame) {
-        let traps = self.policy == Policy::Trap && !self.trapped.load(Ordering::Relaxed);
+    pub(crate) fn push(&self, frame: Frame) -> Option<Vec<u8>> {
+        if self.policy == Policy::Trap && !self.waits() && !self.trapped.load(Ordering::Relaxed) {
+            self.trapped.store(true, Ordering::Relaxed);
+            // No lock: the kernel takes frames from several threads.
+            let sent = socket::send(&self.socket, std::slice::from_ref(&frame));
+            if self.count(sent) > 0 {
+                return Some(frame.buffer);
+            }
+        }
         let mut frames = self.lock();
         frames.waiting.push(frame);
-        if traps || frames.waiting.len() - frames.first >= BURST {
-            self.trapped.store(true, Ordering::Relaxed);
+        if frames.waiting.len() - frames.first >= BURST {
             self.send(&mut frames);
         }
         self.note(&frames);
+        None
     }
 
     fn note(&self, frames: &Frames) {
@@ -155,24 +162,10 @@ impl Doorbell {
 
     fn send(&self, frames: &mut Frames) {
         while frames.first < frames.waiting.len() {
-            match socket::send(&self.socket, &frames.waiting[frames.first..]) {
-                Sent::Frames(count) => {
-                    frames.first += count;
-                    self.counters
-                        .sent
-                        .fetch_add(count as u64, Ordering::Relaxed);
-                    self.counters.kicks.fetch_add(1, Ordering::Relaxed);
-                    self.told.store(0, Ordering::Relaxed);
-                }
-                Sent::Again => {
-                    self.counters.again.fetch_add(1, Ordering::Relaxed);
-                    break;
-                }
-                Sent::Lost(error) => {
-                    frames.first += 1;
-                    self.counters.lost.fetch_add(1, Ordering::Relaxed);
-                    self.tell(error);
-                }
+            let sent = socket::send(&self.socket, &frames.waiting[frames.first..]);
+            match self.count(sent) {
+                0 => break,
+                done => frames.first += done,
             }
         }
         let Frames {
@@ -182,6 +175,29 @@ impl Doorbell {
         } = frames;
         spare.extend(waiting.drain(..*first).map(|frame| frame.buffer));
         *first = 0;
+    }
+
+    /// How many frames are done with, sent or lost.
+    #[inline(always)]
+    fn count(&self, sent: Sent) -> usize {
+        let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
+        match sent {
+            Sent::Frames(count) => {
+                add(self.counters.sent, count as u64);
+                add(self.counters.kicks, 1);
+                self.told.store(0, Ordering::Relaxed);
+                count
+            }
+            Sent::Again => {
+                add(self.counters.again, 1);
+                0
+            }
+            Sent::Lost(error) => {
+                add(self.counters.lost, 1);
+                self.tell(error);
+                1
+            }
+        }
     }
 
     /// One line for each new kind of failure, not one for each frame.

@@ -166,7 +166,9 @@ impl Core {
         if received != Received::default() {
             wire.tip.follow(&receiver);
             count(self.counters.received, u64::from(received.frames));
-            count(self.counters.bad, u64::from(received.cut));
+            if received.cut > 0 {
+                count(self.counters.bad, u64::from(received.cut));
+            }
             if received.losing {
                 count(self.counters.dropped, u64::from(receiver.take_drops()));
             }
@@ -272,10 +274,17 @@ impl Core {
         }
     }
 
-    /// A connected VI wants to be looked after at this time.
+    /// A connected VI wants to be looked after at this time, and comes by itself now. An earlier time that it
+    /// gave before stays until it has passed: it changes with each message, and whoever looks after the VI then
+    /// finds nothing due.
     #[inline(always)]
-    pub(crate) fn set_deadline(&self, index: u32, deadline: u64) {
-        self.deadlines[index as usize].store(deadline, Ordering::SeqCst);
+    pub(crate) fn set_deadline(&self, index: u32, deadline: u64, now: u64) {
+        let place = &self.deadlines[index as usize];
+        let before = place.load(Ordering::Relaxed);
+        if now < before && before <= deadline {
+            return;
+        }
+        place.store(deadline, Ordering::SeqCst);
         // If it is lower already, whoever raises it comes after the store above and sees it.
         if self.soonest.load(Ordering::SeqCst) > deadline {
             self.soonest.fetch_min(deadline, Ordering::SeqCst);

@@ -149,9 +149,9 @@ impl Link {
             return false;
         }
         if bytes == 0 {
-            let latest = Host::get().now_ns() + RETRY_NS;
-            let deadline = self.connection.deadline().min(latest);
-            self.core.set_deadline(self.index, deadline);
+            let now = Host::get().now_ns();
+            let deadline = self.connection.deadline().min(now + RETRY_NS);
+            self.core.set_deadline(self.index, deadline, now);
         }
         self.gathered = Some(together);
         true
@@ -248,7 +248,7 @@ impl Link {
         if waits || self.connection.is_blocked() {
             deadline = deadline.min(now + RETRY_NS);
         }
-        self.core.set_deadline(self.index, deadline);
+        self.core.set_deadline(self.index, deadline, now);
         self.count();
     }
 
@@ -347,7 +347,7 @@ impl Vi for EthernetVi {
         })?;
         core.inbox(link.index).admit(link.check);
         core.set_connected(link.index, true);
-        core.set_deadline(link.index, link.connection.deadline());
+        core.set_deadline(link.index, link.connection.deadline(), Host::get().now_ns());
         self.link = Some(link);
         watch::start(core);
         Ok(())
