@@ -163,6 +163,17 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         on_interface: false,
     },
     Provider {
+        name: "clan-net",
+        device: "clan:eth0",
+        source: None,
+        abilities: ETHERNET,
+        ways: &[Way {
+            name: "",
+            env: &[("VIPL_CLAN_RDMA_READ", "true")],
+        }],
+        on_interface: true,
+    },
+    Provider {
         name: "sim",
         device: "sim:",
         source: None,

@@ -180,8 +180,10 @@ impl Receiver {
             // frames inside their places.
             let (whole, frame) = unsafe {
                 let (length, start) = ((*header).tp_snaplen, (*header).tp_mac);
-                let at = header.cast::<u8>().add(usize::from(start));
-                let room = self.frame_bytes.saturating_sub(usize::from(start));
+                // Where others have mapped the ring, too, the header may say anything.
+                let start = usize::from(start).min(self.frame_bytes);
+                let at = header.cast::<u8>().add(start);
+                let room = self.frame_bytes - start;
                 let length = (length as usize).min(room);
                 (
                     length as u32 == (*header).tp_len,

@@ -8,7 +8,7 @@ use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::vi::end;
-use vipl_wire::{Config, Connection, Level, MTU_MIN, Reason};
+use vipl_wire::{Config, Connection, Level, MTU_MIN, Reason, Received};
 
 use crate::device::{Device, now};
 use crate::env::{Bench, Posted};
@@ -159,7 +159,7 @@ impl Device {
         Some(done)
     }
 
-    /// Gives the engine what has been posted.
+    /// Gives the engine what has been posted. What it makes of that is sent by the round.
     pub(crate) fn pump_away(&mut self, id: usize) -> bool {
         let rung = self.vis.get(id).is_some_and(Vi::is_rung);
         if !rung {
@@ -171,7 +171,6 @@ impl Device {
             engage(vis, tools, side, id, now, |connection, bench| {
                 connection.posted(now, bench);
             });
-            side.out.send(now);
         });
         self.warm(id);
         true
@@ -186,9 +185,7 @@ impl Device {
         self.with_link(id, |device, link| {
             let away = device.vis.get_mut(id).and_then(|vi| vi.away.take());
             if let (Some(away), Some(reason)) = (away, reason) {
-                let now = now();
-                retire(&mut link.side, *away, reason, now);
-                link.side.out.send(now);
+                retire(&mut link.side, *away, reason, now());
             }
         });
     }
@@ -210,11 +207,11 @@ impl Device {
             engage(vis, tools, &mut link.side, id, now, |connection, bench| {
                 connection.partner_gone(orderly, now, bench);
             });
-            link.side.out.send(now);
         });
     }
 
-    /// Looks after all links. True: something has arrived.
+    /// Looks after all links, at the end of a round: receives, does what is due, sends. True: there was
+    /// something.
     pub(crate) fn serve_links(&mut self) -> bool {
         let mut worked = false;
         for index in 0..self.links.len() {
@@ -235,7 +232,6 @@ impl Device {
         let now = now();
         let arrived = self.receive(link, now);
         let side = &mut link.side;
-        side.out.send(now);
         let retry = side.blocked && now >= side.out.retry_at();
         if now >= side.soonest || retry {
             self.do_due(side, now);
@@ -267,16 +263,22 @@ impl Device {
             let payload = copy.get(ETHERNET..).unwrap_or_default();
             let vi = match vipl_wire::address(payload) {
                 Some((endpoint, vi)) if endpoint == side.endpoint => vi as usize,
-                _ => return side.stray(copy, now),
+                Some(_) => return,
+                None => return side.stray(copy, now),
             };
             let id = client.and_then(|client| *client.vis.get(vi)?);
             let away = |id: &usize| vis.get(*id).is_some_and(|vi| vi.away.is_some());
             let Some(id) = id.filter(away) else {
                 return side.stray(copy, now);
             };
+            let mut other = false;
             engage(vis, tools, side, id, now, |connection, bench| {
-                connection.received(payload, now, bench);
+                other = connection.received(payload, now, bench) == Received::WrongKey;
             });
+            if other {
+                // Perhaps of the connection that this VI had before.
+                return side.stray(copy, now);
+            }
             if touched.last() != Some(&id) {
                 touched.push(id);
             }

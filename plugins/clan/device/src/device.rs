@@ -191,9 +191,6 @@ impl Device {
     /// Looks at everything that is in shared memory. True: there was something.
     fn look(&mut self) -> bool {
         let mut worked = self.read_mail();
-        if !self.links.is_empty() {
-            worked |= self.serve_links();
-        }
         let mut place = 0;
         while place < self.hot.len() {
             let id = self.hot[place];
@@ -211,6 +208,9 @@ impl Device {
                 self.warm(id);
                 worked = true;
             }
+        }
+        if !self.links.is_empty() {
+            worked |= self.serve_links();
         }
         worked
     }

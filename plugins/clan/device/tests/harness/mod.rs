@@ -1,14 +1,23 @@
 //! Plays the agent and any number of processes for a real device: starts the program, introduces NIC
 //! handles of this very process to it, and rings doorbells as a plug-in does.
-#![allow(unreachable_pub, dead_code, reason = "each test file uses its part")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    unused_imports,
+    reason = "each test file uses its part"
+)]
 
+mod chaos;
+mod lan;
 mod memory;
 mod vi;
 
+pub use chaos::*;
+pub use lan::*;
 pub use memory::*;
 pub use vi::*;
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
@@ -79,6 +88,21 @@ impl Agent {
     pub fn open(&self) -> Nic {
         Nic::open(self.introduce(std::process::id()))
     }
+
+    /// With an interface.
+    pub fn open_on(&self, lan: &Lan, endpoint: u16) -> Nic {
+        let request = Request {
+            mtu: MTU,
+            endpoint,
+            ..open_request()
+        };
+        let data = lan.data_socket(endpoint);
+        Nic::open_with(
+            self.introduce(std::process::id()),
+            &request,
+            &[data.as_raw_fd()],
+        )
+    }
 }
 
 impl Drop for Agent {
@@ -131,8 +155,12 @@ pub fn open_request() -> Request {
 
 impl Nic {
     pub fn open(socket: OwnedFd) -> Nic {
+        Nic::open_with(socket, &open_request(), &[])
+    }
+
+    pub fn open_with(socket: OwnedFd, request: &Request, fds: &[RawFd]) -> Nic {
         wait::join_barriers();
-        channel::send(socket.as_raw_fd(), open_request().as_bytes(), &[]).expect("send");
+        channel::send(socket.as_raw_fd(), request.as_bytes(), fds).expect("send");
         let (answer, fds) = reply(&socket);
         assert_eq!(answer.status, status::OK, "errno {}", answer.errno);
         let [nic, page, interrupts] = &fds[..] else {
@@ -250,6 +278,24 @@ impl Couple {
         let (mut from, mut to) = (near.vi(3), far.vi(900));
         from.attach(&near, key, 0, level, flags);
         to.attach(&far, key, 1, level, flags);
+        Couple {
+            near,
+            far,
+            from,
+            to,
+        }
+    }
+
+    /// The same over the network, between this endpoint and the next.
+    pub fn away(agent: &Agent, lan: &Lan, endpoint: u16, level: u16, flags: u16) -> Couple {
+        let (near, far) = (
+            agent.open_on(lan, endpoint),
+            agent.open_on(lan, endpoint + 1),
+        );
+        let (mut from, mut to) = (near.vi(3), far.vi(900));
+        let key = 0x1_0000_0000 | u64::from(endpoint);
+        from.attach_away(&near, (key, 0), (900, endpoint + 1), level, flags);
+        to.attach_away(&far, (key, 1), (3, endpoint), level, flags);
         Couple {
             near,
             far,

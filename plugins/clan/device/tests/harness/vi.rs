@@ -7,7 +7,7 @@ use vipl_clan_proto::message::{Request, op};
 use vipl_clan_proto::vi::{HEAD, ReceiveLine, Segment, SendLine, ViPages, claim, end, form};
 use vipl_plugin_sdk::shm::Mapping;
 
-use super::{Descriptor, Nic, TAG, until};
+use super::{Descriptor, MTU, Nic, TAG, until};
 
 /// A VI, with its own doorbell counts.
 pub struct Vi {
@@ -55,6 +55,25 @@ impl Vi {
 
     pub fn attach(&mut self, nic: &Nic, key: u64, side: u32, level: u16, flags: u16) {
         let request = self.terms(key, side, level, flags);
+        self.epoch += 1;
+        nic.tell(&request);
+    }
+
+    /// To the VI with this number at this endpoint of the same network; `side` is a key and a side of it.
+    pub fn attach_away(
+        &mut self,
+        nic: &Nic,
+        side: (u64, u32),
+        partner: (u32, u16),
+        level: u16,
+        flags: u16,
+    ) {
+        let request = Request {
+            mtu: MTU,
+            partner_vi: partner.0,
+            endpoint: partner.1,
+            ..self.terms(side.0, side.1, level, flags)
+        };
         self.epoch += 1;
         nic.tell(&request);
     }

@@ -1,0 +1,225 @@
+//! Partners on other hosts: two NIC handles that know each other by their endpoints only. Both are the same
+//! device's, which therefore speaks with itself.
+
+mod harness;
+
+use std::os::fd::AsRawFd;
+
+use harness::*;
+use vipl_abi::*;
+use vipl_clan_proto::channel;
+use vipl_clan_proto::message::{Request, flag, op, status};
+use vipl_clan_proto::vi::{INLINE_MAX, end};
+use zerocopy::IntoBytes;
+
+const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
+const RR: u16 = VIP_SERVICE_RELIABLE_RECEPTION;
+const U: u16 = VIP_SERVICE_UNRELIABLE;
+
+/// The descriptors may go only when the device does not write to them any more.
+fn settled(descriptors: &[&Descriptor]) {
+    for descriptor in descriptors {
+        until("the Status", || (descriptor.result().0 != 0).then_some(()));
+    }
+}
+
+/// Messages of all sizes, at each level, by doorbells with data, whole ones and tokens.
+#[test]
+fn messages_arrive_whole_and_in_order() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let sizes = [0u32, 1, 40, 80, 81, 1400, 1500, 4096, 65_472, 300_001];
+    for (number, level) in [U, RD, RR].into_iter().enumerate() {
+        let mut couple = Couple::away(&agent, &lan, 10 + 2 * number as u16, level, OPEN_TO_ALL);
+        let (mut source, target) = (Memory::new(1 << 19), Memory::new(1 << 19));
+        source.fill(number as u8);
+        let out = couple.near.register(source.base(), 1 << 19, 0);
+        let into = couple.far.register(target.base(), 1 << 19, 0);
+        for (step, size) in sizes.into_iter().enumerate() {
+            let receive = Descriptor::into(&[target.segment(into, 0, 1 << 19)]);
+            let mut send = Descriptor::from(&[source.segment(out, 0, size)]);
+            send.0.control |= VIP_CONTROL_IMMEDIATE;
+            send.0.immediate = 77 + step as u32;
+            couple.to.receive(&receive, step % 2 == 0);
+            let expected = source.copy(0, size as usize);
+            if size > 0 && size <= INLINE_MAX as u32 {
+                couple.from.send_inline(&couple.near, &send, &expected);
+            } else {
+                couple
+                    .from
+                    .send(&couple.near, &send, step % 2 == number % 2);
+            }
+            assert_eq!(couple.from.sent(step as u32), VIP_STATUS_OP_SEND);
+            let arrived = couple.to.received(step as u32);
+            assert_eq!(arrived.status, VIP_STATUS_OP_RECEIVE | VIP_STATUS_IMMEDIATE);
+            assert_eq!(
+                (arrived.length, arrived.immediate),
+                (size, 77 + step as u32)
+            );
+            assert!(target.copy(0, size as usize) == expected, "{size} bytes");
+            // What the harness has taken the device does not write.
+            settled(&[&send]);
+            std::mem::forget(receive);
+        }
+        assert_eq!((couple.from.end(), couple.to.end()), (None, None));
+    }
+}
+
+#[test]
+fn rdma_goes_both_ways() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let mut couple = Couple::away(&agent, &lan, 10, RR, OPEN_TO_ALL);
+    let (mut here, mut there) = (Memory::new(1 << 17), Memory::new(1 << 17));
+    here.fill(1);
+    there.fill(2);
+    let own = couple.near.register(here.base(), 1 << 17, 0);
+    let remote = couple.far.register(there.base(), 1 << 17, RIGHTS);
+    let half = 1 << 16;
+    let mut write = Descriptor::new(
+        VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE,
+        half,
+        &[there.segment(remote, 0, 0), here.segment(own, 0, half)],
+    );
+    write.0.immediate = 5;
+    let read = Descriptor::new(
+        VIP_CONTROL_OP_RDMAREAD,
+        half,
+        &[
+            there.segment(remote, u64::from(half), 0),
+            here.segment(own, u64::from(half), half),
+        ],
+    );
+    let receive = Descriptor::into(&[]);
+    couple.to.receive(&receive, true);
+    couple.from.send(&couple.near, &write, true);
+    couple.from.send(&couple.near, &read, false);
+    assert_eq!(couple.from.sent(0), VIP_STATUS_OP_RDMA_WRITE);
+    assert_eq!(couple.from.sent(1), VIP_STATUS_OP_RDMA_READ);
+    let arrived = couple.to.received(0);
+    let told = VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE;
+    assert_eq!((arrived.status, arrived.immediate), (told, 5));
+    let half = half as usize;
+    assert!(there.copy(0, half) == here.copy(0, half), "written");
+    assert!(there.copy(half, half) == here.copy(half, half), "read");
+    settled(&[&write, &read]);
+    std::mem::forget(receive);
+    // A region that is not open: the target is told, and so is the sender.
+    let shut = couple.far.register(there.base(), 4096, 0);
+    let list = [there.segment(shut, 0, 0), here.segment(own, 0, 64)];
+    let before = there.copy(0, 64);
+    let bad = Descriptor::new(VIP_CONTROL_OP_RDMAWRITE, 64, &list);
+    couple.from.send(&couple.near, &bad, true);
+    assert_eq!(
+        couple.from.sent(2),
+        VIP_STATUS_OP_RDMA_WRITE | VIP_STATUS_RDMA_PROT_ERROR
+    );
+    assert_eq!(couple.to.ended(), end::WRITE_REFUSED);
+    assert_eq!(couple.from.ended(), end::TOLD);
+    assert!(there.copy(0, 64) == before);
+    settled(&[&bad]);
+}
+
+/// E6: the sender's descriptor tells, and the receiver learns why.
+#[test]
+fn nothing_is_posted() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    for (endpoint, level, error) in [
+        (10, RD, VIP_STATUS_TRANSPORT_ERROR),
+        (20, RR, VIP_STATUS_REMOTE_DESC_ERROR),
+    ] {
+        let mut couple = Couple::away(&agent, &lan, endpoint, level, OPEN_TO_ALL);
+        let send = Descriptor::from(&[]);
+        couple.from.send(&couple.near, &send, true);
+        assert_eq!(couple.from.sent(0), VIP_STATUS_OP_SEND | error);
+        assert_eq!(couple.to.ended(), end::EMPTY);
+        assert_eq!(couple.from.ended(), end::TOLD);
+        settled(&[&send]);
+    }
+}
+
+/// A partner that never says anything is dead after a while, whether or not something is under way.
+#[test]
+fn silence_is_told() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let (near, far) = (agent.open_on(&lan, 10), agent.open_on(&lan, 20));
+    let (mut busy, mut idle) = (near.vi(0), far.vi(0));
+    busy.attach_away(&near, (1, 0), (7, 11), RD, 0);
+    idle.attach_away(&far, (2, 0), (7, 11), RD, 0);
+    let send = Descriptor::from(&[]);
+    busy.send(&near, &send, true);
+    let lost = VIP_STATUS_OP_SEND | VIP_STATUS_TRANSPORT_ERROR;
+    assert_eq!(busy.sent(0), lost);
+    assert_eq!(busy.ended(), end::TOLD);
+    assert_eq!(idle.ended(), end::LOST);
+    settled(&[&send]);
+}
+
+/// A side that disconnects and closes its NIC at once is heard of all the same; and what the agent says of a
+/// partner ends the connection before the answer.
+#[test]
+fn ends_are_told() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let Couple {
+        near,
+        far: _far,
+        from,
+        to,
+    } = Couple::away(&agent, &lan, 10, RD, OPEN_TO_ALL);
+    let detach = Request {
+        op: op::DETACH,
+        number: 9,
+        vi: from.number,
+        ..Request::default()
+    };
+    assert_eq!(near.call(&detach).0.status, status::OK);
+    drop((near, from));
+    assert_eq!(to.ended(), end::DISCONNECTED);
+    for (endpoint, flags, reason) in [(20, flag::ORDERLY, end::DISCONNECTED), (30, 0, end::LOST)] {
+        let couple = Couple::away(&agent, &lan, endpoint, RD, OPEN_TO_ALL);
+        let gone = Request {
+            op: op::PARTNER_GONE,
+            number: 10,
+            vi: couple.from.number,
+            epoch: couple.from.epoch,
+            flags,
+            ..Request::default()
+        };
+        assert_eq!(couple.near.call(&gone).0.status, status::OK);
+        assert_eq!(couple.from.end(), Some(reason));
+    }
+}
+
+/// What is no data socket, or has frames that are too small, is refused; and a VI without an interface reaches
+/// nobody. Others do not notice.
+#[test]
+fn what_is_no_interface() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    let (pipe, _other) = channel::pair().expect("sockets");
+    let data = lan.data_socket(10);
+    let (file, pipe, data) = (file.as_raw_fd(), pipe.as_raw_fd(), data.as_raw_fd());
+    for (mtu, fds) in [
+        (MTU, vec![file]),
+        (MTU, vec![pipe]),
+        (MTU, vec![]),
+        (255, vec![data]),
+    ] {
+        let socket = agent.introduce(std::process::id());
+        let request = Request {
+            mtu,
+            endpoint: 10,
+            ..open_request()
+        };
+        channel::send(socket.as_raw_fd(), request.as_bytes(), &fds).expect("send");
+        assert_eq!(reply(&socket).0.status, status::RESOURCE);
+    }
+    let nic = agent.open();
+    let mut vi = nic.vi(0);
+    vi.attach_away(&nic, (1, 0), (0, 11), RD, 0);
+    assert_eq!(vi.ended(), end::LOST);
+}
