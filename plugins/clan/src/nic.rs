@@ -2,14 +2,15 @@
 
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
 };
-use vipl_clan_proto::nic::{REGIONS_MAX, VIS_MAX};
+use vipl_clan_proto::nic::{FRAME_MAX, REGIONS_MAX, RING_FRAMES, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
+use vipl_ering::socket::Receiver;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, PartKind, TRAILER};
@@ -21,8 +22,6 @@ use crate::watch::Watch;
 
 /// Largest message of the card in bytes.
 const TRANSFER_MAX: u64 = 65_472;
-/// Largest payload of a frame in bytes; the interface may allow less.
-const FRAME_MAX: u32 = 9000;
 /// What one transfer between processes of one host moves at a time, in bytes.
 const LOCAL_MTU: u32 = 32_768;
 /// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
@@ -123,12 +122,15 @@ impl Wire {
             let (mtu, least) = (link.mtu, MTU_MIN);
             return Err(failed(&format!("an MTU of {mtu} is below {least}")));
         }
+        let mtu = link.mtu.min(FRAME_MAX);
+        Receiver::prepare(link.socket.as_raw_fd(), mtu as usize, RING_FRAMES)
+            .map_err(|error| failed(&error.to_string()))?;
         info.link = link.id;
         Ok(Wire {
             socket: link.socket,
             address,
             endpoint: link.endpoint,
-            mtu: link.mtu.min(FRAME_MAX),
+            mtu,
         })
     }
 }

@@ -104,16 +104,55 @@ fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
     }
 }
 
+/// Bytes of the place of one frame, and of the whole ring.
+fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
+    let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
+    let bytes = frames * frame_bytes;
+    if !bytes.is_multiple_of(BLOCK) {
+        return Err(io::Error::other(
+            "the receive ring is no multiple of a block",
+        ));
+    }
+    Ok((frame_bytes, bytes))
+}
+
+/// The address family of a socket.
+fn domain(socket: RawFd) -> io::Result<i32> {
+    let mut domain = 0i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: room for one number.
+    let status = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_DOMAIN,
+            (&raw mut domain).cast(),
+            &raw mut length,
+        )
+    };
+    if status == 0 {
+        Ok(domain)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 impl Receiver {
-    /// Makes the ring: `frames` frames, a power of two, with payloads up to `mtu` bytes.
+    /// Makes the ring and maps it: `frames` frames, a power of two, with payloads up to `mtu` bytes.
+    ///
+    /// # Errors
+    /// The kernel's.
     pub fn open(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
-        let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
-        let bytes = frames * frame_bytes;
-        if !bytes.is_multiple_of(BLOCK) {
-            return Err(io::Error::other(
-                "the receive ring is no multiple of a block",
-            ));
-        }
+        Receiver::prepare(socket, mtu, frames)?;
+        Receiver::map(socket, mtu, frames)
+    }
+
+    /// Makes the ring, for whoever maps it. The kernel takes its time for that, some milliseconds.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn prepare(socket: RawFd, mtu: usize, frames: usize) -> io::Result<()> {
+        let (frame_bytes, bytes) = shape(mtu, frames)?;
         // An old kernel without it gives back our own frames; they are for other addresses.
         let _ = option(socket, libc::PACKET_IGNORE_OUTGOING, &1i32);
         option(
@@ -127,8 +166,20 @@ impl Receiver {
             tp_frame_size: frame_bytes as u32,
             tp_frame_nr: frames as u32,
         };
-        option(socket, libc::PACKET_RX_RING, &request)?;
-        // SAFETY: a new mapping of the ring that was just made.
+        option(socket, libc::PACKET_RX_RING, &request)
+    }
+
+    /// Maps a ring that was made with the same numbers, perhaps by another process.
+    ///
+    /// # Errors
+    /// It is no such socket, or has no such ring.
+    pub fn map(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
+        let (frame_bytes, bytes) = shape(mtu, frames)?;
+        // Memory of any other descriptor might vanish.
+        if domain(socket)? != libc::AF_PACKET {
+            return Err(io::Error::from_raw_os_error(libc::EPROTOTYPE));
+        }
+        // SAFETY: a new mapping. The kernel maps the whole ring or nothing, and lets nobody take it away.
         let ring = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let ring = libc::mmap(

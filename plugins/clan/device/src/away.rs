@@ -221,6 +221,7 @@ impl Device {
             worked |= self.serve(&mut link);
             if link.side.is_over() {
                 self.events.unlisten(link.side.out.socket());
+                link.close();
             } else {
                 self.links[index] = Some(link);
             }

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
 use vipl_ering::socket::{self, Receiver};
 use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
 
@@ -11,10 +12,6 @@ use crate::env::{Bench, Posted};
 use crate::outbox::{ETHERNET, Header, Line, Outbox};
 use crate::vi::{Tools, Vi};
 
-/// Largest payload of a frame in bytes.
-const FRAME_MAX: usize = 9000;
-/// Frames of the receive ring.
-const RING_FRAMES: usize = 1024;
 /// Connections that may say farewell at the same time; more than that only a process at odds with itself has.
 const FAREWELLS_MAX: usize = 1024;
 /// Time between two answers to frames of another version, in nanoseconds.
@@ -103,11 +100,11 @@ impl Link {
         endpoint: u16,
         mtu: u32,
     ) -> io::Result<Link> {
-        let mtu = (mtu as usize).min(FRAME_MAX);
+        let mtu = mtu.min(FRAME_MAX) as usize;
         if mtu < MTU_MIN {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let receiver = Receiver::open(socket.as_raw_fd(), mtu, RING_FRAMES)?;
+        let receiver = Receiver::map(socket.as_raw_fd(), mtu, RING_FRAMES)?;
         Ok(Link {
             receiver,
             side: Side {
@@ -128,6 +125,15 @@ impl Link {
             frame: Vec::new(),
             touched: Vec::new(),
         })
+    }
+}
+
+impl Link {
+    /// The kernel takes its time to close a data socket, some ten milliseconds, and others would have to wait.
+    pub(crate) fn close(self: Box<Self>) {
+        let name = "vipl-close".to_owned();
+        // Without a thread it is closed here.
+        let _ = std::thread::Builder::new().name(name).spawn(|| drop(self));
     }
 }
 

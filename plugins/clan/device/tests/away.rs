@@ -203,7 +203,11 @@ fn what_is_no_interface() {
     let (pipe, _other) = channel::pair().expect("sockets");
     let data = lan.data_socket(10);
     let (file, pipe, data) = (file.as_raw_fd(), pipe.as_raw_fd(), data.as_raw_fd());
+    // Without a ring, or with one of another shape.
+    let bare = lan.stranger();
     for (mtu, fds) in [
+        (MTU, vec![bare.as_raw_fd()]),
+        (4000, vec![data]),
         (MTU, vec![file]),
         (MTU, vec![pipe]),
         (MTU, vec![]),

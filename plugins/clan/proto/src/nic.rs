@@ -36,6 +36,11 @@ pub const NIC_BYTES: usize = REGIONS_AT + REGIONS_MAX as usize * REGION_BYTES;
 /// Bytes of the device's page.
 pub const DEVICE_BYTES: usize = 4096;
 
+/// Largest payload of a frame on an interface in bytes; the interface may allow less.
+pub const FRAME_MAX: u32 = 9000;
+/// Frames of the receive ring of an interface. The program's side makes it, which takes the kernel a while.
+pub const RING_FRAMES: usize = 1024;
+
 const WORDS: usize = VIS_MAX as usize / 64;
 
 /// What all processes see of the device; all zero at first.

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use vipl_clan_proto::nic::RING_FRAMES;
+use vipl_ering::socket::Receiver;
 use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE};
 
 /// Frames on it.
@@ -72,7 +74,9 @@ impl Lan {
 
     /// Sends and, but for an endpoint's, receives nothing.
     pub fn data_socket(&self, endpoint: u16) -> OwnedFd {
-        self.socket(Some(endpoint)).expect("a data socket")
+        let socket = self.socket(Some(endpoint)).expect("a data socket");
+        Receiver::prepare(socket.as_raw_fd(), MTU as usize, RING_FRAMES).expect("a ring");
+        socket
     }
 
     /// Sends any frame.
