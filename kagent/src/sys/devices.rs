@@ -63,13 +63,7 @@ impl Devices {
     ) -> Result<DeviceId, Status> {
         let name = text(&open.device);
         let program = beside_us(&name).map_err(|cause| failure(&name, &cause, log))?;
-        let pair = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        );
-        let (ours, theirs) = pair.map_err(|cause| failure(&name, &cause.into(), log))?;
+        let (ours, theirs) = pair().map_err(|cause| failure(&name, &cause, log))?;
         let mut command = Command::new(&program);
         command.stdin(theirs).stdout(Stdio::null());
         if open.uid != getuid().as_raw() {
@@ -112,13 +106,7 @@ impl Devices {
     ) -> Result<(u32, OwnedFd), Status> {
         let name = text(&open.device);
         let device = self.running.get(&id).ok_or(Status::RESOURCE)?;
-        let pair = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        );
-        let (process, other) = pair.map_err(|cause| failure(&name, &cause.into(), log))?;
+        let (process, other) = pair().map_err(|cause| failure(&name, &cause, log))?;
         let body = Introduction {
             version: Introduction::VERSION,
             pid: open.pid,
@@ -154,6 +142,17 @@ impl Devices {
             Err(cause) => log.warn("device", format_args!("{name}: {cause}")),
         }
     }
+}
+
+/// Two ends for packets; neither outlives an `exec`.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        flags,
+    )?)
 }
 
 fn beside_us(name: &str) -> io::Result<PathBuf> {

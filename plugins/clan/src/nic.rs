@@ -1,7 +1,5 @@
 //! One opening of the device.
 
-use std::ffi::CStr;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -12,6 +10,7 @@ use vipl_clan_proto::nic::{FRAME_MAX, REGIONS_MAX, RING_FRAMES, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
 use vipl_ering::socket::Receiver;
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::settings::{number, register_bytes_max, truth};
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, PartKind, TRAILER};
 
@@ -24,8 +23,6 @@ use crate::watch::Watch;
 const TRANSFER_MAX: u64 = 65_472;
 /// What one transfer between processes of one host moves at a time, in bytes.
 const LOCAL_MTU: u32 = 32_768;
-/// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
-const REGISTER_BYTES_MIN: u64 = 64 << 20;
 
 /// One opening of the device.
 pub struct ClanNic {
@@ -45,45 +42,6 @@ pub(crate) struct Wire {
     pub(crate) address: [u8; 6],
     pub(crate) endpoint: u16,
     pub(crate) mtu: u32,
-}
-
-fn number(key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
-    let Some(text) = Host::get().setting(NAME, key) else {
-        return default;
-    };
-    match text.parse() {
-        Ok(value) if range.contains(&value) => value,
-        _ => {
-            let text = format!("clan: {key:?}: {text} is not a number from {range:?}");
-            Host::get().log(VIPL_LOG_WARN, &text);
-            default
-        }
-    }
-}
-
-fn truth(key: &CStr) -> bool {
-    let text = Host::get().setting(NAME, key).unwrap_or_default();
-    matches!(text.as_str(), "1" | "true" | "yes" | "on")
-}
-
-/// Memory that may be registered: the lock limit of the process, or what it may well use here.
-fn register_bytes_max() -> u64 {
-    let given = number(c"max_register_bytes", 0, 0..=u64::MAX >> 1);
-    if given > 0 {
-        return given;
-    }
-    // SAFETY: the structures are valid.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
-        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
-        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
-        if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
-            memory
-        } else {
-            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
-        }
-    }
 }
 
 /// Where the NIC is.
@@ -149,10 +107,10 @@ impl ClanNic {
                 (wire.address, Some(wire))
             }
         };
-        let poll_us = number(c"poll_us", 100, 0..=10_000) as u32;
+        let poll_us = number(NAME, c"poll_us", 100, 0..=10_000) as u32;
         let (card, interrupts) = Card::open(poll_us, wire.as_ref())?;
         let card = Arc::new(card);
-        let read_levels = if truth(c"rdma_read") {
+        let read_levels = if truth(NAME, c"rdma_read") {
             VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION
         } else {
             0
@@ -169,7 +127,12 @@ impl ClanNic {
         Ok(ClanNic {
             card,
             watch,
-            inline_max: number(c"inline_max", INLINE_MAX as u64, 0..=INLINE_MAX as u64) as u32,
+            inline_max: number(
+                NAME,
+                c"inline_max",
+                INLINE_MAX as u64,
+                0..=INLINE_MAX as u64,
+            ) as u32,
             read_levels,
             mtu,
         })
@@ -195,13 +158,13 @@ fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info
     info.descriptors_max = RING as u32;
     info.segments_max = 252;
     let range = 32_768..=1 << 30;
-    let given = number(c"max_transfer_size", TRANSFER_MAX, range.clone());
-    info.transfer_max = number(c"transfer_max", given, range);
+    let given = number(NAME, c"max_transfer_size", TRANSFER_MAX, range.clone());
+    info.transfer_max = number(NAME, c"transfer_max", given, range);
     info.native_mtu = match mtu {
         0 => LOCAL_MTU,
         _ => mtu - (HEADER + TRAILER + PartKind::Send.header()) as u32,
     };
-    info.register_bytes_max = register_bytes_max();
+    info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;
 }
 

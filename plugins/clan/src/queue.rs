@@ -13,14 +13,6 @@ use crate::vi::ClanVi;
 const CONTROL: usize = 32;
 const SEGMENT: usize = 16;
 
-fn segment(from: vipl_guard::Segment) -> Segment {
-    Segment {
-        address: from.address,
-        handle: from.handle,
-        length: from.length,
-    }
-}
-
 impl ClanVi {
     /// Rings for what was posted on the send queue.
     #[inline(always)]
@@ -49,7 +41,7 @@ impl ClanVi {
             line.control = image.control;
             line.immediate = image.immediate;
             line.length = image.length;
-            line.first = segment(image.first);
+            line.first = image.first;
             line.form = self.fill(descriptor, &image);
         }
         self.pages.ring_send(self.sends.rung, &line);
@@ -83,7 +75,7 @@ impl ClanVi {
     }
 
     #[inline(always)]
-    fn copy_data(&self, from: &vipl_guard::Segment) -> Result<(), vipl_guard::Fault> {
+    fn copy_data(&self, from: &Segment) -> Result<(), vipl_guard::Fault> {
         let bytes = from.length as usize;
         let data = std::ptr::with_exposed_provenance::<u8>(from.address as usize);
         let number = self.sends.rung;
@@ -122,7 +114,7 @@ impl ClanVi {
             && let Ok(image) = unsafe { vipl_guard::load_descriptor(descriptor) }
             && usize::from(image.seg_count) <= RECEIVE_SEGMENTS
         {
-            let mut segments = [segment(image.first), Segment::default()];
+            let mut segments = [image.first, Segment::default()];
             let second = descriptor.wrapping_add(CONTROL + SEGMENT);
             let wanted = image.seg_count > 1;
             let to = (&raw mut segments[1]).cast::<u8>();

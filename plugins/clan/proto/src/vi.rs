@@ -18,6 +18,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub use vipl_plugin_sdk::guard::Segment;
+
 /// Slots of each ring: descriptors of one queue.
 pub const RING: usize = 1024;
 /// Data bytes in the first line of a send doorbell.
@@ -30,18 +32,6 @@ pub const SMALL: usize = 40;
 pub const SEND_SEGMENTS: usize = 5;
 /// Segments in a receive doorbell.
 pub const RECEIVE_SEGMENTS: usize = 2;
-
-/// A data or address segment.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// Virtual address.
-    pub address: u64,
-    /// Memory handle.
-    pub handle: u32,
-    /// Bytes.
-    pub length: u32,
-}
 
 /// First line of a send doorbell.
 #[repr(C, align(64))]
