@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::settings::{number, register_bytes_max};
 use vipl_plugin_sdk::shm;
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, TRAILER};
@@ -31,8 +32,6 @@ use crate::{READ_LEVELS, VIS_MAX};
 const REGIONS_MAX: u32 = 4096;
 /// Frames that one look at the socket takes.
 const LOOK_FRAMES: u32 = 64;
-/// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
-const REGISTER_BYTES_MIN: u64 = 64 << 20;
 /// Header of the part that a frame of one whole message has.
 pub(crate) const PART: usize = 12;
 /// Payload of a frame between two processes of one host, over a network that is not simulated.
@@ -320,40 +319,6 @@ impl Core {
 /// Adds to a counter.
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
-}
-
-fn number(plugin: &CStr, key: &CStr, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
-    let Some(text) = Host::get().setting(plugin, key) else {
-        return default;
-    };
-    match text.parse() {
-        Ok(value) if range.contains(&value) => value,
-        _ => {
-            let text = format!("{plugin:?}: {key:?}: {text} is not a number from {range:?}");
-            Host::get().log(VIPL_LOG_WARN, &text);
-            default
-        }
-    }
-}
-
-/// Memory that may be registered: the lock limit of the process, or what it may well use here.
-fn register_bytes_max(plugin: &CStr) -> u64 {
-    let given = number(plugin, c"max_register_bytes", 0, 0..=u64::MAX >> 1);
-    if given > 0 {
-        return given;
-    }
-    // SAFETY: the structures are valid.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
-        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
-        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
-        if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
-            memory
-        } else {
-            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
-        }
-    }
 }
 
 impl EthernetNic {

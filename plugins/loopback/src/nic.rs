@@ -11,6 +11,7 @@ use vipl_abi::{
 };
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
+use vipl_plugin_sdk::settings::{number, register_bytes_max};
 use vipl_plugin_sdk::shm::{self, Mapping};
 use vipl_plugin_sdk::{Host, Nic, Status};
 
@@ -28,8 +29,6 @@ const REGIONS_MAX: u32 = 4096;
 const MEMORY: &CStr = c"vipl-loopback";
 const BELL_BYTES: usize = 4096;
 const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
-/// What programs may always register, whatever RLIMIT_MEMLOCK says: nothing is pinned here.
-const REGISTER_BYTES_MIN: u64 = 64 << 20;
 /// Levels on which RDMA Read works.
 pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
 
@@ -78,40 +77,6 @@ pub struct LoopbackNic {
     pub(crate) counters: Counters,
 }
 
-fn number(key: &std::ffi::CStr, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
-    let Some(text) = Host::get().setting(NAME, key) else {
-        return default;
-    };
-    match text.parse() {
-        Ok(value) if range.contains(&value) => value,
-        _ => {
-            let text = format!("loopback: {key:?}: {text} is not a number from {range:?}");
-            Host::get().log(VIPL_LOG_WARN, &text);
-            default
-        }
-    }
-}
-
-/// Memory that may be registered: the lock limit of the process, or what it may well use here.
-fn register_bytes_max() -> u64 {
-    let given = number(c"max_register_bytes", 0, 0..=u64::MAX >> 1);
-    if given > 0 {
-        return given;
-    }
-    // SAFETY: the structures are valid.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
-        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
-        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
-        if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
-            memory
-        } else {
-            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
-        }
-    }
-}
-
 /// The address of a node: one per host by default; `loopback:N` makes further ones on the same host.
 fn address(argument: &str) -> Result<[u8; 6], Status> {
     let node: u8 = match argument {
@@ -158,7 +123,7 @@ impl LoopbackNic {
             _fds: [bell_fd, regions_fd],
             partners: Mutex::default(),
             single_copy: !matches!(truth.as_str(), "0" | "false" | "no" | "off"),
-            eager_max: number(c"eager_max", 16_384, 40..=65_536) as u32,
+            eager_max: number(NAME, c"eager_max", 16_384, 40..=65_536) as u32,
             counters: Counters {
                 single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
                 ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
@@ -204,9 +169,9 @@ fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;
     info.regions_max = REGIONS_MAX;
-    info.transfer_max = number(c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.transfer_max = number(NAME, c"max_transfer_size", 65_536, 32_768..=1 << 30);
     info.native_mtu = 16_384;
-    info.register_bytes_max = register_bytes_max();
+    info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;
     info.segment_bytes = SEGMENT as u32;
 }

@@ -6,7 +6,7 @@
 //! holds the VI's lock during every operation of a [`Vi`], which is why they take `&mut self`.
 //!
 //! [`Port`] is the plug-in's view of the host's VI: queues, attributes, and what may be told to the host.
-//! [`descriptor`] walks descriptors, [`region`] checks memory. Both read the program's memory through
+//! [`descriptor`] walks descriptors, [`region`] checks memory, [`settings`] reads what the user has set. Both read the program's memory through
 //! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`shm`], [`futex`] and [`thread`] are
 //! what plug-ins do with the system, each with the care that a library inside somebody else's program needs.
 
@@ -15,6 +15,7 @@ pub mod futex;
 mod host;
 mod port;
 pub mod region;
+pub mod settings;
 mod shim;
 pub mod shm;
 pub mod thread;
