@@ -131,7 +131,7 @@ impl Device {
     fn answer_request(&mut self, place: usize, request: &Request, fds: Vec<OwnedFd>) -> Verdict {
         let done = match request.op {
             op::WAKE => {
-                self.place.called_from(request.vi as usize);
+                self.processor.called_from(request.vi as usize);
                 return Verdict::Stays;
             }
             op::OPEN => self.open(place, request, fds),

@@ -16,7 +16,7 @@ use crate::client::{Client, Verdict};
 use crate::engine::Pair;
 use crate::events::Events;
 use crate::link::Link;
-use crate::place::Place;
+use crate::processor::Processor;
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
 
@@ -62,7 +62,7 @@ pub struct Device {
     /// VIs that were active lately.
     hot: Vec<usize>,
     cold: usize,
-    pub(crate) place: Place,
+    pub(crate) processor: Processor,
     /// How long the device polls when nothing happens, in nanoseconds.
     pub(crate) spin_ns: u64,
     last_work: u64,
@@ -107,7 +107,7 @@ impl Device {
             links: Vec::new(),
             hot: Vec::new(),
             cold: 0,
-            place: Place::new(),
+            processor: Processor::new(),
             spin_ns: 0,
             last_work: 0,
             last_ask: 0,

@@ -40,7 +40,7 @@ mod env;
 mod events;
 mod link;
 mod outbox;
-mod place;
+mod processor;
 mod rdma;
 mod vi;
 mod vis;

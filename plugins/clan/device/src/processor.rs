@@ -5,8 +5,8 @@
 /// are not worth a move each.
 const CALLS: u32 = 8;
 
-/// Where the device may run, and where not.
-pub(crate) struct Place {
+/// The processors on which the device may run, and the one that it leaves to a program.
+pub(crate) struct Processor {
     usable: libc::cpu_set_t,
     avoided: Option<usize>,
     caller: usize,
@@ -14,15 +14,15 @@ pub(crate) struct Place {
     calls: u32,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl Processor {
+    pub(crate) fn new() -> Processor {
         // SAFETY: all zero is an empty set, and as large as it says. Left empty, the device stays where it is.
         let usable = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
             set
         };
-        Place {
+        Processor {
             usable,
             avoided: None,
             caller: 0,
