@@ -26,10 +26,12 @@ enum Victim {
     Both,
 }
 
-/// The order of the kills: of fifteen, five servers, five clients, four agents, one of both.
-fn order(times: usize, dice: &mut Dice) -> Vec<Victim> {
+/// The order of the kills: of fifteen, five servers, five clients, four agents, one of both; or servers and clients
+/// alone.
+fn order(times: usize, spare_agents: bool, dice: &mut Dice) -> Vec<Victim> {
     let mut order: Vec<Victim> = (0..times)
         .map(|number| match number % 15 {
+            _ if spare_agents => [Victim::Server, Victim::Client][number % 2],
             14 => Victim::Both,
             number => [Victim::Server, Victim::Client, Victim::Agent][number % 3],
         })
@@ -101,9 +103,9 @@ fn same_holdings(run: &mut Run, party: usize, before: (usize, usize)) -> Result<
 }
 
 /// Runs it; gives the line that sums it up.
-pub(crate) fn run(setting: Setting, times: usize) -> Result<String, String> {
+pub(crate) fn run(setting: Setting, times: usize, spare_agents: bool) -> Result<String, String> {
     let mut dice = Dice::new(setting.seed);
-    let order = order(times, &mut dice);
+    let order = order(times, spare_agents, &mut dice);
     let parties = mesh(&setting.levels);
     let mut run = Run::start(setting, parties)?;
     run.all_up()?;

@@ -47,6 +47,9 @@ enum Command {
         /// How many kills
         #[arg(long, default_value_t = 200)]
         times: usize,
+        /// Kill no agents: a device that is a process, as that of clan, ends with its agent
+        #[arg(long)]
+        spare_agents: bool,
     },
     /// Transfer, disconnect, reconnect and kill for a while
     Soak {
@@ -140,12 +143,16 @@ impl Common {
 fn perform(command: Command) -> Result<(), String> {
     let line = match command {
         Command::Party(options) => return party::run(&options),
-        Command::Kill { common, times } => {
+        Command::Kill {
+            common,
+            times,
+            spare_agents,
+        } => {
             let spice = Spice {
                 rdma: true,
                 parting: 0,
             };
-            kill::run(common.setting(spice)?, times)
+            kill::run(common.setting(spice)?, times, spare_agents)
         }
         Command::Soak { common, time } => soak::run(common.setting(SOAK)?, time.get()),
         Command::Ethernet { common, time } => ethernet::run(common.setting(SOAK)?, time.get()),

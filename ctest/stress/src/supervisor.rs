@@ -406,7 +406,8 @@ impl Run {
         Ok(self.totals())
     }
 
-    /// An agent, without parties, has no more open than one that has just started.
+    /// An agent, without parties, has no more open than one that has just started, but for a socket of each device
+    /// that it has started.
     fn agent_forgets(&self, host: usize) -> Outcome {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let socket = folder.path().join("agent");
@@ -414,7 +415,9 @@ impl Run {
         let end = Instant::now() + PATIENCE;
         let mut open = (0, 0);
         while Instant::now() < end {
-            open = (open_files(self.agents[host].id()), open_files(fresh.id()));
+            let ours = self.agents[host].id();
+            let held = open_files(ours).saturating_sub(children(ours));
+            open = (held, open_files(fresh.id()));
             if open.0 == open.1 {
                 break;
             }
@@ -508,6 +511,16 @@ fn start_agent(program: &Path, socket: &Path, namespace: Option<&str>) -> Outcom
 
 fn open_files(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Processes that a process has started and that have not been waited for.
+fn children(pid: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let lists = tasks.into_iter().flatten().flatten().map(|task| {
+        let list = std::fs::read_to_string(task.path().join("children"));
+        list.unwrap_or_default().split_whitespace().count()
+    });
+    lists.sum()
 }
 
 /// Whether a socket, a process or a file of a run is still there after all its processes have ended.

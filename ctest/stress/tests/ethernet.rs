@@ -35,3 +35,8 @@ fn tulip() {
 fn gnic2() {
     soak("gnic2:eth0");
 }
+
+#[test]
+fn clan() {
+    soak("clan:eth0");
+}

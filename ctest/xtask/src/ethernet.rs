@@ -31,6 +31,7 @@ pub(crate) struct Options {
 enum Card {
     Tulip,
     Gnic2,
+    Clan,
 }
 
 /// Runs the command.
@@ -39,6 +40,7 @@ pub(crate) fn run(options: &Options) -> Result {
     let device = match options.device {
         Card::Tulip => "tulip:eth0",
         Card::Gnic2 => "gnic2:eth0",
+        Card::Clan => "clan:eth0",
     };
     let arguments = ["ethernet", "--minutes", &minutes, "--seconds", &seconds];
     // On Unreliable a lost message is nobody's fault, and would be missed for ever.

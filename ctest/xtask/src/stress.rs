@@ -15,6 +15,9 @@ pub(crate) struct Kill {
     /// How many processes to kill
     #[arg(long, default_value_t = 200)]
     times: u32,
+    /// Kill no agents: a device that is a process, as that of clan, ends with its agent
+    #[arg(long)]
+    spare_agents: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -50,10 +53,12 @@ struct Common {
 
 /// Runs `cargo xtask kill`.
 pub(crate) fn kill(options: &Kill) -> Result {
-    perform(
-        &["kill", "--times", &options.times.to_string()],
-        &options.common,
-    )
+    let times = options.times.to_string();
+    let mut arguments = vec!["kill", "--times", &times];
+    if options.spare_agents {
+        arguments.push("--spare-agents");
+    }
+    perform(&arguments, &options.common)
 }
 
 /// Runs `cargo xtask soak`.
