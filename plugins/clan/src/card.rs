@@ -19,10 +19,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::NAME;
 use crate::nic::Wire;
 
-/// How long opening a device or making a VI may take.
+/// How long a device may take to answer. It asks nobody: one that takes its time has no processor.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the end of a connection waits for the device (spec §3.12).
-const DETACH_TIME: Duration = Duration::from_secs(1);
+/// How long is waited for what can do without the device's word.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Where the device looks whether it can reach this process.
 static PROBE: AtomicU64 = AtomicU64::new(0x636c_616e_2070_726f);
@@ -269,7 +269,7 @@ impl Card {
             vi,
             ..Request::default()
         };
-        if let Err(why) = self.call(request, DETACH_TIME)
+        if let Err(why) = self.call(request, PATIENCE)
             && why.kind() == io::ErrorKind::TimedOut
         {
             let text = "clan: the device has not confirmed the end of a connection";
@@ -280,7 +280,7 @@ impl Card {
     /// The partner on another host has gone: afterwards the device has said what that means for the VI.
     /// A device that has no time for it is not waited for.
     pub(crate) fn partner_gone(&self, request: Request) {
-        let _ = self.call(request, DETACH_TIME);
+        let _ = self.call(request, SHORT);
     }
 
     /// Waits until the device is done with regions that have left the table.
@@ -289,7 +289,7 @@ impl Card {
         self.page().before_looking_again();
         let round = &self.page().round;
         let before = round.load(Ordering::SeqCst);
-        let end = Instant::now() + DETACH_TIME;
+        let end = Instant::now() + SHORT;
         while before & 1 != 0 && round.load(Ordering::Acquire) == before && Instant::now() < end {
             std::thread::yield_now();
         }
