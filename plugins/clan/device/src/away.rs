@@ -8,7 +8,7 @@ use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::vi::end;
-use vipl_wire::{Config, Connection, Level, MTU_MIN, Reason, Received};
+use vipl_wire::{Config, Connection, Env as _, Level, MTU_MIN, Reason, Received};
 
 use crate::device::{Device, now};
 use crate::env::{Bench, Posted};
@@ -170,6 +170,9 @@ impl Device {
             let (vis, tools) = (&mut device.vis, &mut device.tools);
             engage(vis, tools, side, id, now, |connection, bench| {
                 connection.posted(now, bench);
+                // A connection that must not send now does not look at the doorbells. They have been seen all
+                // the same: it comes back to them by itself.
+                bench.sends_posted();
             });
         });
         self.warm(id);

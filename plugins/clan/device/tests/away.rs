@@ -4,6 +4,7 @@
 mod harness;
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 
 use harness::*;
 use vipl_abi::*;
@@ -155,6 +156,36 @@ fn silence_is_told() {
     assert_eq!(busy.ended(), end::TOLD);
     assert_eq!(idle.ended(), end::LOST);
     settled(&[&send]);
+}
+
+/// With a partner that says nothing the window closes, and what is posted behind it must wait: the device sleeps
+/// meanwhile.
+#[test]
+fn a_closed_window_lets_the_device_sleep() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let mut near = agent.open_on(&lan, 10);
+    let source = Memory::new(4096);
+    let region = near.register(source.base(), 4096, 0);
+    let mut busy = near.vi(0);
+    busy.attach_away(&near, (1, 0), (7, 11), RD, 0);
+    // Each fills a frame, and no connection has that many under way.
+    let sends: Vec<_> = (0..600)
+        .map(|_| Descriptor::from(&[source.segment(region, 0, 1400)]))
+        .collect();
+    for send in &sends {
+        busy.send(&near, send, true);
+    }
+    let asleep = || near.page().asleep.load(Ordering::SeqCst);
+    let before = asleep();
+    until("sleep", || {
+        let now = asleep();
+        (now & 1 != 0 && now != before).then_some(())
+    });
+    assert_eq!(busy.end(), None);
+    assert_eq!(busy.ended(), end::TOLD);
+    settled(&sends.iter().collect::<Vec<_>>()[..1]);
+    // Those behind it are flushed by the program's side; the device does not touch them any more.
 }
 
 /// A side that disconnects and closes its NIC at once is heard of all the same; and what the agent says of a
