@@ -11,7 +11,7 @@ use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_clan_proto::wait;
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_region};
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Status};
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,9 +20,9 @@ use crate::NAME;
 use crate::nic::Wire;
 
 /// How long a device may take to answer. It asks nobody: one that takes its time has no processor.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long is waited for what can do without the device's word.
-const SHORT: Duration = Duration::from_secs(1);
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
 /// Where the device looks whether it can reach this process.
 static PROBE: AtomicU64 = AtomicU64::new(0x636c_616e_2070_726f);
@@ -262,19 +262,16 @@ impl Card {
         })
     }
 
-    /// Takes a VI off its connection: afterwards the device touches nothing of it.
-    pub(crate) fn detach(&self, vi: u32) {
+    /// Takes a VI off its connection: afterwards the device touches nothing of it. False: it has not said so in
+    /// this time.
+    pub(crate) fn detach(&self, vi: u32, time: Duration) -> bool {
         let request = Request {
             op: op::DETACH,
             vi,
             ..Request::default()
         };
-        if let Err(why) = self.call(request, PATIENCE)
-            && why.kind() == io::ErrorKind::TimedOut
-        {
-            let text = "clan: the device has not confirmed the end of a connection";
-            Host::get().log(VIPL_LOG_WARN, text);
-        }
+        let told = self.call(request, time);
+        !told.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut)
     }
 
     /// The partner on another host has gone: afterwards the device has said what that means for the VI.

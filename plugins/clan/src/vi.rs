@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
 use vipl_clan_proto::vi::{ViPages, news};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
-use vipl_plugin_sdk::{Port, Queue, Status, Vi};
+use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
 
-use crate::card::Card;
+use crate::card::{Card, PATIENCE, SHORT};
 use crate::nic::ClanNic;
 
 /// How this VI numbers the descriptors of one queue: the numbers of doorbells count on over all
@@ -100,20 +101,20 @@ impl ClanVi {
     pub(crate) fn break_off(&mut self) {
         let request = self.request(op::BREAK);
         if self.card.tell(&request).is_ok() {
-            self.leave();
+            self.leave(SHORT);
         }
         if let Some(link) = &mut self.link {
             link.ended = true;
         }
     }
 
-    /// Takes the VI off its connection in the device.
-    fn leave(&mut self) {
+    /// Takes the VI off its connection in the device. What the device does not confirm in this time, the end of
+    /// the connection at this side asks for again.
+    fn leave(&mut self, time: Duration) {
         if let Some(link) = &mut self.link
             && !link.left
         {
-            link.left = true;
-            self.card.detach(self.number);
+            link.left = self.card.detach(self.number, time);
         }
     }
 }
@@ -187,7 +188,11 @@ impl Vi for ClanVi {
     }
 
     fn detach(&mut self, _nic: &ClanNic, port: &Port) {
-        self.leave();
+        self.leave(PATIENCE);
+        if self.link.as_ref().is_some_and(|link| !link.left) {
+            let text = "clan: the device has not confirmed the end of a connection";
+            Host::get().log(VIPL_LOG_WARN, text);
+        }
         if port.is_connected() {
             // What the device completed meanwhile is complete, not flushed.
             self.take(port);
@@ -203,11 +208,11 @@ impl Vi for ClanVi {
             let request = self.request(op::PARTNER_GONE);
             self.card.partner_gone(Request { flags, ..request });
         } else {
-            self.leave();
+            self.leave(SHORT);
         }
         self.look(port);
         if port.is_connected() {
-            self.leave();
+            self.leave(SHORT);
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
             let cause = if orderly {
                 VIPL_CAUSE_DISCONNECTED
