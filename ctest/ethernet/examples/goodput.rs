@@ -16,7 +16,8 @@ fn main() -> ExitCode {
     let runs = std::env::args()
         .nth(1)
         .and_then(|word| word.parse().ok())
-        .unwrap_or(5);
+        .unwrap_or(5)
+        .max(1);
     match measure(runs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -23,3 +23,14 @@ pub fn take_socket_error(socket: RawFd) -> i32 {
     }
     error
 }
+
+/// Drops what lies in the error queue of a socket, for which only somebody else who has it can have asked.
+pub fn drop_notices(socket: RawFd) {
+    // SAFETY: no room for data is needed.
+    let take = || unsafe {
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        libc::recv(socket, std::ptr::null_mut(), 0, flags) >= 0
+    };
+    // As many as frames may be under way, and then some: others wait.
+    let _ = (0..1024).take_while(|_| take()).count();
+}

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::errno;
-pub use crate::errno::take_socket_error;
+pub use crate::errno::{drop_notices, take_socket_error};
 
 /// Block of the receive ring in bytes.
 const BLOCK: usize = 64 << 10;
@@ -317,6 +317,10 @@ pub fn send(socket: &OwnedFd, frames: &[impl AsRef<[u8]>]) -> Sent {
     };
     if sent > 0 {
         return Sent::Frames(sent as usize);
+    }
+    if sent == 0 {
+        // A socket with a transmit ring, which somebody else has given it, sends what lies there.
+        return Sent::Lost(libc::EIO);
     }
     match errno::last() {
         libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,

@@ -26,6 +26,7 @@
 //! | `link`, `outbox` | the interface of a NIC handle; frames into the kernel |
 //! | `env` | descriptors, memory and completions, as the protocol asks for them |
 //! | `events` | what the device sleeps on |
+//! | `processor` | where it runs |
 //! | `complete` | completions, errors, interrupts |
 //! | `vm` | the memory of other processes |
 

@@ -169,6 +169,7 @@ impl Side {
     pub(crate) fn has_lost_interface(&self) -> bool {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
         socket::take_socket_error(self.out.socket());
+        socket::drop_notices(self.out.socket());
         !socket::is_bound(self.out.socket())
     }
 

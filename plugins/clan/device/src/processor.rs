@@ -16,14 +16,8 @@ pub(crate) struct Processor {
 
 impl Processor {
     pub(crate) fn new() -> Processor {
-        // SAFETY: all zero is an empty set, and as large as it says. Left empty, the device stays where it is.
-        let usable = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
-            set
-        };
         Processor {
-            usable,
+            usable: allowed(),
             avoided: None,
             caller: 0,
             calls: 0,
@@ -48,6 +42,8 @@ impl Processor {
     }
 
     fn avoid(&mut self, cpu: usize) {
+        // Somebody else may have said meanwhile where the device shall run.
+        self.usable = allowed();
         let mut others = self.usable;
         // SAFETY: the number is below CPU_SETSIZE.
         let some = unsafe {
@@ -57,6 +53,16 @@ impl Processor {
         if some && run_on(&others) {
             self.avoided = Some(cpu);
         }
+    }
+}
+
+/// Where the device may run; an empty set if that cannot be told, and it stays where it is.
+fn allowed() -> libc::cpu_set_t {
+    // SAFETY: all zero is an empty set, and as large as it says.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
+        set
     }
 }
 

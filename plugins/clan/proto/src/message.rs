@@ -28,7 +28,7 @@ pub mod op {
     /// runs. No reply.
     pub const WAKE: u32 = 7;
     /// The agent says that the partner on another host has gone, in good order if [`flag::ORDERLY`] is set.
-    /// When the reply comes, the connection has ended.
+    /// When the reply comes, the device has done with it what there was to do.
     ///
     /// [`flag::ORDERLY`]: super::flag::ORDERLY
     pub const PARTNER_GONE: u32 = 8;
