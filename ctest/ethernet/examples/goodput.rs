@@ -68,7 +68,7 @@ fn stream(hosts: &Namespaces) -> Result<f64, String> {
     let output = hosts
         .command(0, program)
         .args(["--self", "--netns", hosts.name(1), "--json"])
-        .args(["-d", &format!("gnic2:{INTERFACE}"), "-s", "64k", "--wait"])
+        .args(["-d", &format!("gnic2:{INTERFACE}"), "-s", "64k"])
         .args(["--seconds", "1", "--runs", "1", "bandwidth"])
         .output()
         .map_err(|error| format!("vip_perf: {error}; build it with cargo build --release"))?;
