@@ -161,6 +161,11 @@ pub struct Started {
 }
 
 impl Started {
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Waits for its end.
     pub fn finish(mut self) -> Finished {
         let pause = Duration::from_millis(5);

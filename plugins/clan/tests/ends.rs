@@ -1,35 +1,18 @@
 //! The end of the device, seen by a program.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+mod device;
+
+use std::path::PathBuf;
 
 use vipl_ctest::{Agent, Program, Run, source, work_dir};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use device::{Device, wait_for};
 
 fn program(name: &str) -> PathBuf {
     Program::new(source(&format!("../plugins/clan/tests/{name}.c")))
         .flag(format!("-I{}", source("programs").display()))
         .linked()
         .build(&work_dir().join("bin").join(name))
-}
-
-/// The device of the agent with this socket.
-fn device_of(agent: &Path) -> Option<i32> {
-    let text = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).ok();
-    let pids = std::fs::read_dir("/proc").expect("/proc").flatten();
-    pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .find(|pid| {
-            let parent = || {
-                let stat = String::from_utf8(text(*pid, "stat")?).ok()?;
-                let (_, rest) = stat.rsplit_once(')')?;
-                let parent: i32 = rest.split_whitespace().nth(1)?.parse().ok()?;
-                text(parent, "cmdline")
-            };
-            let socket = agent.as_os_str().as_encoded_bytes();
-            text(*pid, "comm").is_some_and(|comm| comm == b"vipl-clan\n")
-                && parent().is_some_and(|line| line.windows(socket.len()).any(|w| w == socket))
-        })
 }
 
 #[test]
@@ -45,14 +28,8 @@ fn a_program_lives_through_the_end_of_the_device() {
         .allow("the device has ended")
         .allow("has failed")
         .start();
-    let begun = Instant::now();
-    while !ready.exists() && begun.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    if let Some(device) = device_of(agent.socket()) {
-        // SAFETY: a process that our own agent has started.
-        unsafe { libc::kill(device, libc::SIGKILL) };
-    }
+    wait_for("the program", || ready.exists());
+    Device::of(agent.socket()).kill();
     let finished = run.finish();
     finished.expect_pass();
 }

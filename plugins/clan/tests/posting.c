@@ -1,4 +1,5 @@
-/* A loop that posts, between two marks that a tracer finds: two calls of getppid. Both VIs are in this process. */
+/* A loop that posts, between two marks that a tracer finds: two calls of getppid. Both VIs are in this process.
+ * Files say when it is ready for that, when it may begin, and when it has posted: CLAN_READY, CLAN_GO, CLAN_POSTED. */
 #include "common.h"
 
 enum { POSTS = 400 };
@@ -23,6 +24,20 @@ static void take_all(VIP_VI_HANDLE from, VIP_VI_HANDLE to, int first)
         EXPECT_SEND(from, sends[i], STATUS_SENT, "a send");
         EXPECT_RECV(to, receives[first + i], STATUS_RECEIVED, "a receive");
     }
+}
+
+static void announce(const char *name)
+{
+    FILE *file = fopen(getenv(name), "w");
+
+    CHECK(file != NULL, name);
+    fclose(file);
+}
+
+static void wait_for(const char *name)
+{
+    while (access(getenv(name), F_OK) != 0)
+        sleep_ms(5);
 }
 
 int main(int argc, char **argv)
@@ -53,9 +68,12 @@ int main(int argc, char **argv)
     /* Afterwards the queues of the library have their full size. */
     post(&node, from, to, POSTS);
     take_all(from, to, 0);
+    announce("CLAN_READY");
+    wait_for("CLAN_GO");
     (void)getppid();
     post(&node, from, to, 0);
     (void)getppid();
+    announce("CLAN_POSTED");
     take_all(from, to, POSTS);
     MUST(VipDisconnect(from));
     MUST(VipDisconnect(to));
