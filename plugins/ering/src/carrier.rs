@@ -3,15 +3,11 @@
 
 use std::sync::Arc;
 
-use vipl_wire::ETHERTYPE;
-
 use crate::bell::Bell;
-use crate::doorbell::{Doorbell, Frame};
+use crate::doorbell::Doorbell;
 use crate::segment::{Lie, Segment};
+use crate::socket::{self, ETHERNET, Frame, Header};
 use crate::weather::Sky;
-
-/// Bytes of the Ethernet header.
-pub(crate) const ETHERNET: usize = 14;
 
 /// Room for one frame, behind the link's own header.
 pub(crate) struct Room {
@@ -29,8 +25,7 @@ impl AsMut<[u8]> for Room {
 
 /// To a partner on another host.
 pub(crate) struct Away {
-    /// Destination, source, ethertype.
-    header: [u8; ETHERNET],
+    header: Header,
     /// A buffer for the next frame.
     spare: Option<Vec<u8>>,
 }
@@ -54,12 +49,8 @@ pub(crate) enum Carrier {
 impl Carrier {
     /// To the interface with this address, by way of the NIC's doorbell.
     pub(crate) fn away(to: [u8; 6], from: [u8; 6]) -> Carrier {
-        let mut header = [0; ETHERNET];
-        header[..6].copy_from_slice(&to);
-        header[6..12].copy_from_slice(&from);
-        header[12..].copy_from_slice(&ETHERTYPE.to_be_bytes());
         Carrier::Away(Away {
-            header,
+            header: socket::header(to, from),
             spare: None,
         })
     }

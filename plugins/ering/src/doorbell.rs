@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 
-use crate::socket::{self, Sent};
+use crate::socket::{self, Frame, Sent};
 
 /// Frames of one burst.
 const BURST: usize = 32;
@@ -29,18 +29,6 @@ pub enum Policy {
     Trap,
     /// Once per burst.
     Batch,
-}
-
-/// A whole frame at the beginning of a buffer.
-pub(crate) struct Frame {
-    pub(crate) buffer: Vec<u8>,
-    pub(crate) bytes: usize,
-}
-
-impl AsRef<[u8]> for Frame {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer[..self.bytes]
-    }
 }
 
 #[derive(Default)]

@@ -14,13 +14,13 @@ use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, TRAILER};
 
 use crate::bell::{self, BELL_BYTES, Bell};
-use crate::carrier::ETHERNET;
 use crate::doorbell::{self, Doorbell};
 use crate::farewell::Farewells;
 use crate::gathering::Gathering;
 use crate::inbox::{self, Inbox};
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
+use crate::socket::ETHERNET;
 use crate::socket::{Received, Receiver, Tip};
 use crate::strangers::Strangers;
 use crate::vi::EthernetVi;

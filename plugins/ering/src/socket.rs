@@ -11,6 +11,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use vipl_wire::ETHERTYPE;
+
 use crate::errno;
 pub use crate::errno::{drop_notices, take_socket_error};
 
@@ -291,6 +293,34 @@ pub fn is_bound(socket: RawFd) -> bool {
     known && address.sll_ifindex > 0
 }
 
+/// Bytes of the Ethernet header.
+pub const ETHERNET: usize = 14;
+/// What stands before a frame: destination, source, ethertype.
+pub type Header = [u8; ETHERNET];
+
+/// The header of frames from one address to another.
+pub fn header(to: [u8; 6], from: [u8; 6]) -> Header {
+    let mut header = [0; ETHERNET];
+    header[..6].copy_from_slice(&to);
+    header[6..12].copy_from_slice(&from);
+    header[12..].copy_from_slice(&ETHERTYPE.to_be_bytes());
+    header
+}
+
+/// A whole frame at the beginning of a buffer.
+pub struct Frame {
+    /// The frame and, behind it, whatever was there.
+    pub buffer: Vec<u8>,
+    /// Bytes of the frame, Ethernet header included.
+    pub bytes: usize,
+}
+
+impl Frame {
+    fn contents(&self) -> &[u8] {
+        &self.buffer[..self.bytes]
+    }
+}
+
 /// What became of frames that were to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -303,12 +333,12 @@ pub enum Sent {
 }
 
 /// Sends whole frames, Ethernet header included, `BURST_MAX` at most, with one system call.
-pub fn send(socket: &OwnedFd, frames: &[impl AsRef<[u8]>]) -> Sent {
+pub fn send(socket: &OwnedFd, frames: &[Frame]) -> Sent {
     let socket = socket.as_raw_fd();
     let sent = match frames {
         [] => return Sent::Frames(0),
         [frame] => {
-            let frame = frame.as_ref();
+            let frame = frame.contents();
             let (start, length) = (frame.as_ptr().cast(), frame.len());
             // SAFETY: the frame is valid.
             unsafe { libc::send(socket, start, length, libc::MSG_DONTWAIT).min(1) }
@@ -328,13 +358,13 @@ pub fn send(socket: &OwnedFd, frames: &[impl AsRef<[u8]>]) -> Sent {
     }
 }
 
-fn send_many(socket: RawFd, frames: &[impl AsRef<[u8]>]) -> isize {
+fn send_many(socket: RawFd, frames: &[Frame]) -> isize {
     // SAFETY: all zero is a valid value of both.
     let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { std::mem::zeroed() };
     for (place, frame) in frames.iter().enumerate() {
-        let frame = frame.as_ref();
+        let frame = frame.contents();
         parts[place] = libc::iovec {
             iov_base: frame.as_ptr().cast_mut().cast(),
             iov_len: frame.len(),

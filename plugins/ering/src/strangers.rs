@@ -11,8 +11,9 @@ use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_wire::{Foreign, Link, VERSION};
 
-use crate::carrier::{Carrier, ETHERNET};
+use crate::carrier::Carrier;
 use crate::nic::Core;
+use crate::socket::ETHERNET;
 
 /// Hosts that are remembered.
 const KNOWN_MAX: usize = 64;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi, descriptor};
 use vipl_wire::{
-    Config, Connection, HEADER, Level, Reason, Received, Refused, Stats, TRAILER, key_check,
+    ACK_DELAY_NS, Config, Connection, HEADER, Level, PROBES, Reason, Received, Refused, Stats,
+    TRAILER, key_check,
 };
 
 use crate::carrier::Carrier;
@@ -18,12 +18,7 @@ use crate::segment::{SEGMENT, Segment};
 use crate::watch;
 use crate::weather::Sky;
 
-/// How long an acknowledgement waits for company, in nanoseconds.
-const ACK_DELAY_NS: u64 = 20_000;
-/// Questions without an answer after which a partner on another host is dead: nine seconds of silence, of the
-/// ten that there are for noticing it (spec §6.4).
-const PROBES_AWAY: u32 = 7;
-/// The same on this host. The agent tells of a partner's death at once, and one that is silent has no
+/// The same as `PROBES` on this host. The agent tells of a partner's death at once, and one that is silent has no
 /// processor; after a minute it is not coming back.
 const PROBES_HERE: u32 = 58;
 /// When a device that was full is asked again, in nanoseconds.
@@ -77,11 +72,7 @@ impl Link {
         let config = Config {
             key: connection.key,
             side: connection.side,
-            level: match port.vi().reliability {
-                VIP_SERVICE_UNRELIABLE => Level::Unreliable,
-                VIP_SERVICE_RELIABLE_RECEPTION => Level::Reception,
-                _ => Level::Delivery,
-            },
+            level: Level::of(port.vi().reliability),
             mtu: mtu as u16,
             max_transfer: port.vi().max_transfer_size.min(u64::from(u32::MAX)) as u32,
             own_vi: index,
@@ -92,7 +83,7 @@ impl Link {
             ack_delay_ns: ACK_DELAY_NS,
             probes_max: match connection.remote {
                 0 => PROBES_HERE,
-                _ => PROBES_AWAY,
+                _ => PROBES,
             },
             now_ns: Host::get().now_ns(),
         };

@@ -3,6 +3,12 @@
 use crate::env::Level;
 use crate::frame::Refused;
 
+/// How long an acknowledgement waits for company, in nanoseconds.
+pub const ACK_DELAY_NS: u64 = 20_000;
+/// Questions without an answer after which a partner on another host is dead: nine seconds of silence, of the
+/// ten that there are for noticing it (spec §6.4).
+pub const PROBES: u32 = 7;
+
 /// What the two sides have agreed on, and what this side is.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -27,7 +33,7 @@ pub struct Config {
     pub partner_endpoint: u16,
     /// Immediate data travels without the flag too (compatible mode).
     pub carry_immediate: bool,
-    /// How long an acknowledgement may be held back for company, in nanoseconds; 20 µs is a good choice.
+    /// How long an acknowledgement may be held back for company, in nanoseconds.
     pub ack_delay_ns: u64,
     /// Questions without an answer after which the partner is dead. The first is asked after two seconds of
     /// silence, then one every second.

@@ -2,6 +2,8 @@
 //! descriptor walker of the SDK), tests over a simulated memory. Descriptors go by their number in the
 //! queue, counted as the host counts them: wrapping, from `completed` up to `posted`.
 
+use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
+
 /// Where frames go.
 pub trait Link {
     /// Room for one frame, behind the link's own header; often a slot of the device's ring. Dropped without
@@ -82,6 +84,17 @@ pub enum Level {
     Delivery,
     /// Reliable Reception.
     Reception,
+}
+
+impl Level {
+    /// That of a `VIP_SERVICE_*` bit.
+    pub fn of(reliability: u16) -> Level {
+        match reliability {
+            VIP_SERVICE_UNRELIABLE => Level::Unreliable,
+            VIP_SERVICE_RELIABLE_RECEPTION => Level::Reception,
+            _ => Level::Delivery,
+        }
+    }
 }
 
 /// What a send-queue descriptor asks for.

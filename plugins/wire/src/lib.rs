@@ -46,7 +46,7 @@ mod sender;
 mod unreliable;
 
 pub use closing::{Closing, Reason};
-pub use config::{Config, Received, Stats};
+pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
 pub use connection::Connection;
 pub use crc::crc32c;
 pub use env::{Cause, Env, Fault, Incoming, Level, Link, Operation, Outgoing, Remote};

@@ -4,24 +4,21 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::vi::end;
-use vipl_wire::{Config, Connection, Env as _, Level, MTU_MIN, Reason, Received};
+use vipl_ering::socket::ETHERNET;
+use vipl_wire::{
+    ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PROBES, Reason, Received,
+};
 
 use crate::device::{Device, now};
 use crate::env::{Bench, Posted};
-use crate::link::{Away, Link, NEVER, Side};
-use crate::outbox::ETHERNET;
+use crate::events::NEVER;
+use crate::link::{Away, Link, Side};
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
 
-/// How long an acknowledgement waits for company, in nanoseconds.
-const ACK_DELAY_NS: u64 = 20_000;
-/// Questions without an answer after which a partner is dead: nine seconds of silence, of the ten that there are
-/// for noticing it (spec §6.4).
-const PROBES: u32 = 7;
 /// Frames that one look at a link takes.
 const LOOK_FRAMES: u32 = 64;
 /// How often the interface is asked whether it is still there.
@@ -76,11 +73,7 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
     Config {
         key: request.key,
         side: request.side,
-        level: match vi.terms.reliability {
-            VIP_SERVICE_UNRELIABLE => Level::Unreliable,
-            VIP_SERVICE_RELIABLE_RECEPTION => Level::Reception,
-            _ => Level::Delivery,
-        },
+        level: Level::of(vi.terms.reliability),
         mtu: mtu as u16,
         max_transfer: vi.terms.max_transfer as u32,
         own_vi: vi.number,

@@ -9,6 +9,9 @@ const TIMER: u64 = u64::MAX - 1;
 /// Events that one look takes.
 const EVENTS: usize = 64;
 
+/// A time that does not come.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 /// Something has happened on what goes by this name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
@@ -67,8 +70,8 @@ impl Events {
         }
     }
 
-    /// What has happened. `until`: waits for something until this time, in nanoseconds; `u64::MAX`: however long
-    /// it takes.
+    /// What has happened. `until`: waits for something until this time, in nanoseconds; [`NEVER`]: however long it
+    /// takes.
     pub(crate) fn take(&mut self, until: Option<u64>) -> io::Result<Vec<Event>> {
         if let Some(time) = until {
             self.timer.set(time);
@@ -101,9 +104,6 @@ impl Events {
     }
 }
 
-/// A time that does not come.
-const NEVER: u64 = u64::MAX;
-
 /// A timer on the monotonic clock; readable from the time that was set on.
 struct Timer {
     fd: OwnedFd,
@@ -124,7 +124,7 @@ impl Timer {
         Ok(Timer { fd, time: NEVER })
     }
 
-    /// Sets the time, in nanoseconds; `u64::MAX`: none.
+    /// Sets the time, in nanoseconds; [`NEVER`]: none.
     fn set(&mut self, time: u64) {
         if time == self.time {
             return;

@@ -5,19 +5,18 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_ering::socket::{self, Receiver};
+use vipl_ering::socket::{self, ETHERNET, Header, Receiver};
 use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
 
 use crate::env::{Bench, Posted};
-use crate::outbox::{ETHERNET, Header, Line, Outbox};
+use crate::events::NEVER;
+use crate::outbox::{Line, Outbox};
 use crate::vi::{Tools, Vi};
 
 /// Connections that may say farewell at the same time; more than that only a process at odds with itself has.
 const FAREWELLS_MAX: usize = 1024;
 /// Time between two answers to frames of another version, in nanoseconds.
 const FOREIGN_EVERY_NS: u64 = 1_000_000_000;
-/// A time that does not come.
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// A connection to a VI on another host.
 pub(crate) struct Away {
@@ -140,7 +139,7 @@ impl Link {
 impl Side {
     /// What stands before frames to this address.
     pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        Header::new(to, self.address)
+        socket::header(to, self.address)
     }
 
     /// Nobody needs the link any more.

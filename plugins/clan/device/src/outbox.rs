@@ -2,11 +2,9 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use vipl_ering::socket::{self, Sent};
-use vipl_wire::{ETHERTYPE, Link};
+use vipl_ering::socket::{self, ETHERNET, Frame, Header, Sent};
+use vipl_wire::Link;
 
-/// Bytes of the Ethernet header.
-pub(crate) const ETHERNET: usize = 14;
 /// Frames of one burst.
 const BURST: usize = 32;
 /// Frames that wait for the kernel at most.
@@ -23,18 +21,6 @@ impl AsMut<[u8]> for Room {
     #[inline(always)]
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.0[ETHERNET..]
-    }
-}
-
-/// A whole frame at the beginning of a buffer.
-struct Frame {
-    buffer: Vec<u8>,
-    bytes: usize,
-}
-
-impl AsRef<[u8]> for Frame {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer[..self.bytes]
     }
 }
 
@@ -108,20 +94,6 @@ impl Outbox {
     }
 }
 
-/// What stands before a frame: destination, source, ethertype.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Header([u8; ETHERNET]);
-
-impl Header {
-    pub(crate) fn new(to: [u8; 6], from: [u8; 6]) -> Header {
-        let mut header = [0; ETHERNET];
-        header[..6].copy_from_slice(&to);
-        header[6..12].copy_from_slice(&from);
-        header[12..].copy_from_slice(&ETHERTYPE.to_be_bytes());
-        Header(header)
-    }
-}
-
 /// Where the frames of a connection go, during one call of the engine.
 pub(crate) struct Line<'a> {
     out: &'a mut Outbox,
@@ -144,7 +116,7 @@ impl Link for Line<'_> {
         out.left -= 1;
         let mut buffer = out.spare.pop().unwrap_or_default();
         buffer.resize(ETHERNET + self.mtu, 0);
-        buffer[..ETHERNET].copy_from_slice(&self.header.0);
+        buffer[..ETHERNET].copy_from_slice(&self.header);
         Some(Room(buffer))
     }
 
