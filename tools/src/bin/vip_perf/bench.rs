@@ -92,6 +92,14 @@ impl Limit {
         }
     }
 
+    /// Both processes poll meanwhile.
+    pub(crate) fn takes_two_cpus(self) -> bool {
+        matches!(
+            self,
+            Self::CacheLine | Self::RawPingPong | Self::FrameTurns | Self::TcpTurns
+        )
+    }
+
     /// Measures it now; None where the machine has no such thing.
     fn measure(
         self,

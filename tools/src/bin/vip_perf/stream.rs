@@ -348,8 +348,12 @@ impl Flow {
         self.endpoint.vi.post_receive(descriptor)
     }
 
-    /// Sleeps until the next credit.
+    /// Sleeps until there is room for another message: the next completed send where the window is full, else
+    /// the next credit. A credit may arrive before the sends that it tells of are complete.
     fn sleep(&mut self) -> Result<()> {
+        if self.sent - self.done >= self.window {
+            return self.wait_send();
+        }
         match self.endpoint.vi.receive_wait(PATIENCE_S * 1000)? {
             Some(descriptor) => self.credit(descriptor),
             None => Err(Error::Silence("waiting for the receiver")),
@@ -430,7 +434,7 @@ impl Flow {
 
     fn wait_send(&mut self) -> Result<()> {
         let done = self.endpoint.vi.send_wait(PATIENCE_S * 1000)?;
-        done.ok_or(Error::Silence("waiting for RDMA"))?;
+        done.ok_or(Error::Silence("waiting for a completed send"))?;
         self.done += 1;
         Ok(())
     }
