@@ -49,6 +49,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "clan.transfer_max" "bytes" "" "largest message, 32768 to 1073741824; default: max_transfer_size if that is given, else 65472 as on the card"
     "clan.rdma_read" "boolean" "false" "let RDMA Read work, which the card did not have"
     "clan.inline_max" "bytes" "80" "largest message that goes into the doorbell; 0: descriptors do not, either"
+    "clan.single_copy" "boolean" "true" "let a program that looks fetch a long message itself, in one copy"
     "clan.interface" "name" "" "Ethernet interface behind /dev/clanvi0 and nic0, for partners on other hosts; empty: this host only"
     "clan.poll_us" "microseconds" "100" "how long the device polls before it sleeps, 0 to 10000"
     "tulip.receive_frames" "frames" "256" "receive ring of each NIC handle, 32 to 16384"

@@ -13,9 +13,11 @@
 //! | `vi` | one VI: attach, detach, and its operations |
 //! | `queue` | from descriptors to doorbells |
 //! | `progress` | from completions to descriptors |
+//! | `fetch` | long messages, which this side copies itself |
 //! | `watch` | the thread that hears interrupts, and the end of the device |
 
 mod card;
+mod fetch;
 mod nic;
 mod progress;
 mod queue;

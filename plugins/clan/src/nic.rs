@@ -30,6 +30,8 @@ pub struct ClanNic {
     watch: Watch,
     /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
     pub(crate) inline_max: u32,
+    /// Long messages are fetched by this side when it looks.
+    pub(crate) single_copy: bool,
     /// Levels on which RDMA Read works.
     pub(crate) read_levels: u16,
     /// Largest frame to other hosts in bytes; 0: there are none.
@@ -133,6 +135,7 @@ impl ClanNic {
                 INLINE_MAX as u64,
                 0..=INLINE_MAX as u64,
             ) as u32,
+            single_copy: truth(NAME, c"single_copy"),
             read_levels,
             mtu,
         })

@@ -18,12 +18,23 @@ const NEWS: u32 = 64;
 
 /// What a completion's claim says.
 enum Turn {
-    /// It is not there yet.
+    /// It is not there yet, or the device is at it.
     Wait,
+    /// The data is in the sender's memory.
+    Offered,
     /// This side puts it into the program's memory.
     Ours,
     /// It is in the program's memory.
     Placed,
+}
+
+/// What has been taken off the queue of receives.
+#[derive(PartialEq, Eq)]
+enum Taken {
+    Nothing,
+    One,
+    /// One whose data took a while: the program may have it before the next one is fetched.
+    Long,
 }
 
 /// Decides who does it.
@@ -33,6 +44,8 @@ fn turn(word: &std::sync::atomic::AtomicU32, entry: &Entry) -> Turn {
     match found {
         Ok(_) => Turn::Ours,
         Err(claim::DEVICE) if !is_done(entry) => Turn::Wait,
+        Err(claim::OFFERED) => Turn::Offered,
+        Err(claim::REFUSED) => Turn::Wait,
         Err(_) => Turn::Placed,
     }
 }
@@ -61,16 +74,10 @@ impl ClanVi {
         }
         let over = word as u32 != end::NONE && (word >> 32) as u32 == link.epoch;
         let unreliable = link.unreliable;
-        let before = (self.sends.done, self.receives.done);
-        self.take(port);
         if over {
-            while port.is_connected() && (self.sends.done, self.receives.done) != before {
-                let now = (self.sends.done, self.receives.done);
-                self.take(port);
-                if now == (self.sends.done, self.receives.done) {
-                    break;
-                }
-            }
+            self.take_all(port);
+        } else {
+            self.take(port);
         }
         if unreliable && port.is_connected() {
             self.hear_news(port);
@@ -80,12 +87,26 @@ impl ClanVi {
         }
     }
 
+    /// Takes everything that has completed, before a connection ends.
+    pub(crate) fn take_all(&mut self, port: &Port) {
+        let mut before = None;
+        while port.is_connected() && before != Some((self.sends.done, self.receives.done)) {
+            before = Some((self.sends.done, self.receives.done));
+            self.take(port);
+        }
+    }
+
     /// Takes what has completed.
     #[inline(always)]
-    pub(crate) fn take(&mut self, port: &Port) {
+    fn take(&mut self, port: &Port) {
         for _ in 0..BATCH {
-            if !self.take_received(port) {
-                break;
+            match self.take_received(port) {
+                Taken::Nothing => break,
+                Taken::One => {}
+                Taken::Long => {
+                    self.come_again();
+                    break;
+                }
             }
         }
         for _ in 0..BATCH {
@@ -95,39 +116,53 @@ impl ClanVi {
         }
     }
 
+    /// The completion queue asks for this VI once more.
+    fn come_again(&self) {
+        if self.pages.words().marks.load(Relaxed) != 0 {
+            self.card.nic().mark(self.number);
+        }
+    }
+
     #[inline(always)]
-    fn take_received(&mut self, port: &Port) -> bool {
+    fn take_received(&mut self, port: &Port) -> Taken {
         let number = self.receives.done;
         if number == self.receives.rung || !port.is_connected() {
-            return false;
+            return Taken::Nothing;
         }
         let pages = self.pages;
         let slot = pages.received(number);
         if slot.lap.load(Acquire) != number.wrapping_add(1) {
-            return false;
+            return Taken::Nothing;
         }
         let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
-        let ours = match turn(&slot.claim, &entry) {
-            Turn::Wait => return false,
-            Turn::Ours => true,
-            Turn::Placed => false,
-        };
+        let turn = turn(&slot.claim, &entry);
         let (status, length) = (slot.status.load(Relaxed), slot.length.load(Relaxed));
         let immediate = slot.immediate.load(Relaxed);
         let small = slot.small.load(Relaxed) as usize;
-        self.receives.done = number.wrapping_add(1);
-        if ours
-            && small > 0
-            && let Err(error) = place(port, &entry, slot, small.min(SMALL))
-        {
-            self.cannot_place(port, error);
-            return false;
+        let mut taken = Taken::One;
+        match turn {
+            Turn::Wait => return Taken::Nothing,
+            Turn::Offered => {
+                if !self.fetch(port, &entry, slot, length) {
+                    return Taken::Nothing;
+                }
+                taken = Taken::Long;
+            }
+            Turn::Ours if small > 0 => {
+                if let Err(error) = place(port, &entry, slot, small.min(SMALL)) {
+                    self.receives.done = number.wrapping_add(1);
+                    self.cannot_place(port, error);
+                    return Taken::Nothing;
+                }
+            }
+            Turn::Ours | Turn::Placed => {}
         }
+        self.receives.done = number.wrapping_add(1);
         if !port.complete(Queue::Recv, status, Some((length, immediate))) {
             self.break_off();
-            return false;
+            return Taken::Nothing;
         }
-        true
+        taken
     }
 
     #[inline(always)]
@@ -141,7 +176,7 @@ impl ClanVi {
             return false;
         }
         let entry = port.entry(Queue::Send, port.completed(Queue::Send));
-        if let Turn::Wait = turn(&slot.claim, &entry) {
+        if let Turn::Wait | Turn::Offered = turn(&slot.claim, &entry) {
             return false;
         }
         let status = slot.status.load(Relaxed);

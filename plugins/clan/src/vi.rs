@@ -63,6 +63,7 @@ pub struct ClanVi {
     pub(crate) receives: Count,
     pub(crate) link: Option<Link>,
     pub(crate) inline_max: u32,
+    single_copy: bool,
     epochs: u32,
     _memory: Mapping,
 }
@@ -91,6 +92,7 @@ impl ClanVi {
                 flag::CHECK_DESCRIPTOR,
             ),
             (self.inline_max > 0, flag::INLINE),
+            (self.single_copy, flag::FETCHES),
         ];
         let set = bits.iter().filter(|(on, _)| *on);
         set.fold(0, |flags, (_, bit)| flags | bit)
@@ -134,6 +136,7 @@ impl Vi for ClanVi {
             receives: Count::default(),
             link: None,
             inline_max: nic.inline_max,
+            single_copy: nic.single_copy,
             epochs: 0,
             _memory: memory,
         })
@@ -195,7 +198,7 @@ impl Vi for ClanVi {
         }
         if port.is_connected() {
             // What the device completed meanwhile is complete, not flushed.
-            self.take(port);
+            self.take_all(port);
         }
         self.link = None;
     }

@@ -62,11 +62,27 @@ impl Device {
         if !self.vis.get(id).is_some_and(|vi| vi.attached) {
             return;
         }
+        self.take_back_offers(id);
         self.pump(id, LAST_MESSAGES, LAST_BYTES);
         self.part(id, Some(Reason::Disconnected));
         let partner = self.leave(id, false);
         if let Some(partner) = partner {
             self.die(partner, end::DISCONNECTED);
+        }
+    }
+
+    /// From now on no program is waited for: what two VIs have on offer to each other the device moves itself.
+    fn take_back_offers(&mut self, id: usize) {
+        let taken = self.with_partner(id, |pair| {
+            pair.from.fetches_no_more();
+            pair.to.fetches_no_more();
+            pair.hear_fetches(0);
+        });
+        if let Some((partner, ())) = taken {
+            self.with_partner(partner, |pair| {
+                pair.hear_fetches(0);
+                pair.pump(LAST_MESSAGES, LAST_BYTES)
+            });
         }
     }
 
@@ -80,6 +96,7 @@ impl Device {
         }
         let partner = vi.partner;
         self.part(id, Some(Reason::Lost));
+        self.with_partner(id, |pair| pair.withdraw());
         self.die(id, end::TOLD);
         if let Some(partner) = partner {
             self.die(partner, end::LOST);
@@ -90,6 +107,7 @@ impl Device {
     /// says how: the partner is only told if `lost`.
     pub(crate) fn leave(&mut self, id: usize, lost: bool) -> Option<usize> {
         self.part(id, lost.then_some(Reason::Lost));
+        self.with_partner(id, |pair| pair.withdraw());
         let vi = self.vis.get_mut(id)?;
         if !vi.attached {
             return None;

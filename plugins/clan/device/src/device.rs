@@ -235,7 +235,7 @@ impl Device {
             vi.settle(&mut self.tools);
         }
         vi.quiet = vi.quiet.saturating_add(1);
-        vi.hot = vi.due != 0 || (vi.attached && vi.quiet < COOL);
+        vi.hot = vi.due != 0 || vi.offered > 0 || (vi.attached && vi.quiet < COOL);
         vi.hot
     }
 
@@ -253,23 +253,37 @@ impl Device {
 
     /// Sends what is on the queue of a VI.
     pub(crate) fn pump(&mut self, id: usize, messages: u32, bytes: usize) -> bool {
-        let partner = match self.vis.get(id) {
+        match self.vis.get(id) {
             Some(vi) if vi.away.is_some() => return self.pump_away(id),
-            Some(vi) if vi.is_rung() => vi.partner,
+            Some(vi) if vi.is_rung() || vi.offered > 0 => {}
             _ => return false,
-        };
-        let Some((from, to)) = partner.and_then(|partner| self.vis.pair(id, partner)) else {
+        }
+        let pumped = self.with_partner(id, |pair| pair.pump(messages, bytes));
+        let Some((partner, true)) = pumped else {
             return false;
         };
+        self.warm(id);
+        self.warm(partner);
+        true
+    }
+
+    /// Does something with a VI and its partner on this host, if it has one: gives the partner, and the result.
+    pub(crate) fn with_partner<R>(
+        &mut self,
+        id: usize,
+        act: impl FnOnce(&mut Pair<'_>) -> R,
+    ) -> Option<(usize, R)> {
+        let partner = self.vis.get(id)?.partner?;
+        let (from, to) = self.vis.pair(id, partner)?;
         let tools = &mut self.tools;
-        let worked = Pair { from, to, tools }.pump(messages, bytes);
-        if worked {
-            self.warm(id);
-            if let Some(partner) = partner {
-                self.warm(partner);
-            }
-        }
-        worked
+        Some((partner, act(&mut Pair { from, to, tools })))
+    }
+
+    /// Whether the partner is done with what it was fetching from this VI.
+    fn has_heard(&self, vi: &Vi) -> bool {
+        let partner = vi.partner.filter(|_| vi.offered > 0);
+        let partner = partner.and_then(|id| self.vis.get(id));
+        partner.is_some_and(|to| !to.is_fetching())
     }
 
     /// Waits for a doorbell that finds the device asleep, or for the kernel to tell something.
@@ -283,8 +297,9 @@ impl Device {
         let page = self.tools.page();
         page.asleep.fetch_add(1, Ordering::SeqCst);
         page.before_looking_again();
+        let called = |vi: &Vi| vi.is_rung() || self.has_heard(vi);
         let rung =
-            self.vis.all().any(Vi::is_rung) || self.clients.iter().flatten().any(Client::has_mail);
+            self.vis.all().any(called) || self.clients.iter().flatten().any(Client::has_mail);
         let awake = rung || deadline <= self.tools.now;
         let turn = self.ask((!awake).then_some(deadline));
         self.tools.page().asleep.fetch_add(1, Ordering::SeqCst);

@@ -8,6 +8,7 @@ use vipl_plugin_sdk::descriptor::Operation;
 
 use crate::complete::{Outcome, Placed};
 use crate::descriptor::Outgoing;
+use crate::offer::PATIENCE_NS;
 use crate::vi::{CHUNK, Tools, Vi};
 use crate::vm::{Fault, pieces};
 
@@ -21,32 +22,46 @@ pub(crate) struct Pair<'a> {
 impl Pair<'_> {
     /// Processes the send queue, a bounded part of it. True: there was something.
     pub(crate) fn pump(&mut self, messages: u32, bytes: usize) -> bool {
+        let mut worked = self.hear_fetches(PATIENCE_NS);
         let mut moved = 0;
-        for number in 0..messages {
+        for _ in 0..messages {
             if !self.from.is_rung() || self.to.halted || moved >= bytes {
-                return number > 0;
+                break;
             }
-            moved += self.process();
+            let Some(bytes) = self.process() else { break };
+            moved += bytes;
+            worked = true;
         }
-        true
+        worked
     }
 
-    /// Processes the head of the queue, [`CHUNK`] bytes at most; gives how many.
-    fn process(&mut self) -> usize {
+    /// Processes the next send, [`CHUNK`] bytes at most; gives how many. None: it waits until those before it
+    /// have been fetched.
+    fn process(&mut self) -> Option<usize> {
         let (done, total) = self.from.moved;
-        match self.from.outgoing(self.from.sends, self.tools) {
+        let found = self.from.outgoing(self.from.next_send(), self.tools);
+        if let Ok(outgoing) = &found
+            && self.offer(outgoing)
+        {
+            return Some(outgoing.length as usize);
+        }
+        if self.from.offered > 0 {
+            self.from.held = true;
+            return None;
+        }
+        match found {
             Err(status) => self.sender_error(status),
             // A transfer that is under way does not change its length.
             Ok(outgoing) if done > 0 && outgoing.length != total => {
                 self.sender_error(VIP_STATUS_LENGTH_ERROR | outgoing.operation.opcode());
             }
             Ok(outgoing) => match outgoing.operation {
-                Operation::Send => return self.send(&outgoing),
-                Operation::Write => return self.write(&outgoing),
-                Operation::Read => return self.read(&outgoing),
+                Operation::Send => return Some(self.send(&outgoing)),
+                Operation::Write => return Some(self.write(&outgoing)),
+                Operation::Read => return Some(self.read(&outgoing)),
             },
         }
-        0
+        Some(0)
     }
 
     /// Whether a fault was no fault but the end of a process: then nobody's descriptor tells of it. The
@@ -54,6 +69,7 @@ impl Pair<'_> {
     pub(crate) fn is_deserted(&mut self) -> bool {
         let gone = self.from.process.is_gone() || self.to.process.is_gone();
         if gone {
+            self.withdraw();
             self.from.partner = None;
             self.to.partner = None;
         }
@@ -93,6 +109,20 @@ impl Pair<'_> {
         }
     }
 
+    /// What the receiver of a message finds.
+    pub(crate) fn outcome(&self, outgoing: &Outgoing) -> Outcome {
+        let flag = if outgoing.flagged {
+            VIP_STATUS_IMMEDIATE
+        } else {
+            0
+        };
+        Outcome {
+            status: VIP_STATUS_OP_RECEIVE | flag,
+            length: outgoing.length,
+            immediate: self.immediate(outgoing),
+        }
+    }
+
     fn send(&mut self, outgoing: &Outgoing) -> usize {
         let Some(line) = self.to.pages.receive_doorbell(self.to.receives) else {
             self.nothing_posted(VIP_STATUS_OP_SEND);
@@ -114,17 +144,7 @@ impl Pair<'_> {
             self.sender_error(VIP_STATUS_PROTECTION_ERROR);
             return 0;
         }
-        let arrived = VIP_STATUS_OP_RECEIVE
-            | if outgoing.flagged {
-                VIP_STATUS_IMMEDIATE
-            } else {
-                0
-            };
-        let outcome = Outcome {
-            status: arrived,
-            length: outgoing.length,
-            immediate: self.immediate(outgoing),
-        };
+        let outcome = self.outcome(outgoing);
         let offset = self.from.moved.0;
         if !last {
             self.tools.pieces.clear();
@@ -164,9 +184,15 @@ impl Pair<'_> {
         }
         self.from.complete_send(self.tools, status);
         if !self.from.is_unreliable() {
-            self.from.die(self.tools, end::TOLD);
-            self.to.die(self.tools, end::LOST);
+            self.end(end::TOLD, end::LOST);
         }
+    }
+
+    /// Ends the connection, for these reasons at its two sides.
+    pub(crate) fn end(&mut self, here: u32, there: u32) {
+        self.withdraw();
+        self.from.die(self.tools, here);
+        self.to.die(self.tools, there);
     }
 
     /// Unreliable: a part of the message is there already (spec §6.2).
@@ -225,7 +251,6 @@ impl Pair<'_> {
             VIP_STATUS_TRANSPORT_ERROR
         };
         self.from.complete_send(self.tools, error | opcode);
-        self.from.die(self.tools, end::TOLD);
-        self.to.die(self.tools, reason);
+        self.end(end::TOLD, reason);
     }
 }

@@ -21,6 +21,7 @@
 //! | `vi`, `vis` | a VI and its state; all of them |
 //! | `descriptor` | from doorbells to checked descriptors |
 //! | `engine` | sends, between two VIs of this host |
+//! | `offer` | long messages that the receiving program fetches itself |
 //! | `rdma` | RDMA, between two VIs of this host |
 //! | `away` | connections to other hosts: attach, detach, and the link's part of the loop |
 //! | `link`, `outbox` | the interface of a NIC handle; frames into the kernel |
@@ -40,6 +41,7 @@ mod engine;
 mod env;
 mod events;
 mod link;
+mod offer;
 mod outbox;
 mod processor;
 mod rdma;

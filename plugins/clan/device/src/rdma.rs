@@ -110,18 +110,21 @@ impl Pair<'_> {
         if self.from.waits_for_reception() {
             let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
             self.from.complete_send(self.tools, status);
-            self.from.die(self.tools, end::TOLD);
         } else {
             // A write is complete when its data has left; the loss is told afterwards.
             self.from.complete_send(self.tools, opcode);
-            self.from.die(self.tools, end::LOST);
         }
-        let reason = if by_descriptor {
+        let here = if self.from.waits_for_reception() {
+            end::TOLD
+        } else {
+            end::LOST
+        };
+        let there = if by_descriptor {
             end::TOLD
         } else {
             end::WRITE_REFUSED
         };
-        self.to.die(self.tools, reason);
+        self.end(here, there);
     }
 
     pub(crate) fn read(&mut self, outgoing: &Outgoing) -> usize {
@@ -137,8 +140,7 @@ impl Pair<'_> {
             }
             let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
             self.from.complete_send(self.tools, status);
-            self.from.die(self.tools, end::TOLD);
-            self.to.die(self.tools, end::READ_REFUSED);
+            self.end(end::TOLD, end::READ_REFUSED);
             return 0;
         }
         self.tools.pieces.clear();

@@ -1,11 +1,12 @@
 //! A VI and its state in the device.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Acquire;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::nic::DevicePage;
-use vipl_clan_proto::vi::{Segment, ViPages, news};
+use vipl_clan_proto::vi::{Segment, ViPages, claim, news};
 use vipl_plugin_sdk::shm::Mapping;
 
 use crate::link::Away;
@@ -86,12 +87,22 @@ pub(crate) struct Vi {
     pub(crate) partner: Option<usize>,
     /// The connection, if the partner is on another host.
     pub(crate) away: Option<Box<Away>>,
-    /// Number of the next send doorbell, and of the next completion of a send.
+    /// Number of the next completion of a send.
     pub(crate) sends: u32,
     /// The same of receives.
     pub(crate) receives: u32,
     /// Bytes of the send at the head that have been moved, and its length.
     pub(crate) moved: (u32, u32),
+    /// Sends at the head that the partner may fetch.
+    pub(crate) offered: u32,
+    /// The send behind them waits for them.
+    pub(crate) held: bool,
+    /// When the first of them came to the head, in nanoseconds.
+    pub(crate) offered_at: u64,
+    /// Messages that are not offered to this VI, since its program did not look.
+    pub(crate) unattended: u32,
+    /// Completed sends that nobody has been told of.
+    pub(crate) untold: u32,
     pub(crate) unseen_sent: Unseen,
     pub(crate) unseen_received: Unseen,
     /// When completions that nobody has looked at are put into the program's memory; 0: there are none.
@@ -119,6 +130,11 @@ impl Vi {
             sends: 0,
             receives: 0,
             moved: (0, 0),
+            offered: 0,
+            held: false,
+            offered_at: 0,
+            unattended: 0,
+            untold: 0,
             unseen_sent: Unseen::default(),
             unseen_received: Unseen::default(),
             due: 0,
@@ -150,6 +166,9 @@ impl Vi {
             aged: self.receives,
         };
         self.moved = (0, 0);
+        self.offered = 0;
+        self.held = false;
+        self.unattended = 0;
         self.due = 0;
         self.partner = None;
         self.attached = true;
@@ -159,6 +178,11 @@ impl Vi {
 
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.terms.flags & flag != 0
+    }
+
+    /// For the rest of this connection the device moves everything.
+    pub(crate) fn fetches_no_more(&mut self) {
+        self.terms.flags &= !flag::FETCHES;
     }
 
     pub(crate) fn is_unreliable(&self) -> bool {
@@ -175,6 +199,16 @@ impl Vi {
         self.has(flag::INLINE) && !self.waits_for_reception()
     }
 
+    /// Whether the program's side is just fetching the message that comes next.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.pages.received(self.receives).claim.load(Acquire) == claim::FETCHING
+    }
+
+    /// Number of the next send doorbell.
+    pub(crate) fn next_send(&self) -> u32 {
+        self.sends.wrapping_add(self.offered)
+    }
+
     /// Whether there is anything to do.
     #[inline(always)]
     pub(crate) fn is_rung(&self) -> bool {
@@ -182,7 +216,10 @@ impl Vi {
             return false;
         }
         match &self.away {
-            None => self.partner.is_some() && self.pages.is_send_rung(self.sends),
+            None => {
+                let ready = self.partner.is_some() && !self.held;
+                ready && self.pages.is_send_rung(self.next_send())
+            }
             Some(away) => self.pages.is_send_rung(away.posted.next_send()),
         }
     }

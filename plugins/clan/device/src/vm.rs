@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
@@ -20,6 +21,8 @@ pub(crate) struct Process {
     /// No thread of it has a memory any more: it has ended.
     gone: Cell<bool>,
     pid: i32,
+    /// Its number means the same process to others of which this is true.
+    pub(crate) is_named: bool,
     nic: Mapping,
     /// The device's end of the socket of interrupts.
     pub(crate) interrupts: OwnedFd,
@@ -46,6 +49,16 @@ fn call(thread: i32, way: Way, local: &[libc::iovec], remote: &[libc::iovec]) ->
             }
         }
     }
+}
+
+/// Whether a process has the device's PID namespace.
+fn shares_names(pid: i32) -> bool {
+    let namespace = |process: &str| {
+        let file = std::fs::metadata(format!("/proc/{process}/ns/pid"));
+        file.map(|file| file.ino()).ok()
+    };
+    let own = namespace("self");
+    own.is_some() && own == namespace(&pid.to_string())
 }
 
 /// A remote piece.
@@ -102,6 +115,7 @@ impl Process {
             thread: Cell::new(pid),
             gone: Cell::new(false),
             pid,
+            is_named: shares_names(pid),
             nic,
             interrupts,
         };
@@ -116,6 +130,11 @@ impl Process {
     pub(crate) fn nic(&self) -> &NicPage {
         // SAFETY: the mapping begins with a page of zeroes at first, which is valid, and all atomic.
         unsafe { &*self.nic.base().cast::<NicPage>() }
+    }
+
+    /// A thread by which its memory is reached.
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread.get()
     }
 
     /// Its regions.

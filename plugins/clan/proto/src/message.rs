@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of everything in this crate; both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What a [`Request`] asks for.
 pub mod op {
@@ -48,6 +48,8 @@ pub mod flag {
     pub const INLINE: u16 = 16;
     /// The partner has disconnected.
     pub const ORDERLY: u16 = 32;
+    /// The program's side fetches long messages itself when it looks.
+    pub const FETCHES: u16 = 64;
 }
 
 /// From a process to the device.

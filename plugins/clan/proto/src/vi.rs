@@ -15,6 +15,10 @@
 //!
 //! A completion is put into the program's memory by whoever is first to change its `claim` word from
 //! [`claim::OPEN`]: the program's side when it looks, or the device when nobody has looked for a while.
+//!
+//! A long message is *offered* first: its completion says where in the sender's memory the data lies. A
+//! program's side that looks fetches it from there, and the send completes when it has; what nobody
+//! fetches in time the device moves itself.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,6 +36,8 @@ pub const SMALL: usize = 40;
 pub const SEND_SEGMENTS: usize = 5;
 /// Segments in a receive doorbell.
 pub const RECEIVE_SEGMENTS: usize = 2;
+/// Segments of an offered message.
+pub const OFFER_SEGMENTS: usize = 2;
 
 /// First line of a send doorbell.
 #[repr(C, align(64))]
@@ -101,6 +107,14 @@ pub mod claim {
     pub const DEVICE: u32 = 2;
     /// The device, which has done it.
     pub const PLACED: u32 = 3;
+    /// Nobody yet; the data is still in the sender's memory.
+    pub const OFFERED: u32 = 4;
+    /// The program's side, which is fetching the data.
+    pub const FETCHING: u32 = 5;
+    /// The program's side, which has the data.
+    pub const FETCHED: u32 = 6;
+    /// The device: the program's side could not fetch the data.
+    pub const REFUSED: u32 = 7;
 }
 
 /// Completion of a send.
@@ -132,8 +146,48 @@ pub struct Received {
     pub immediate: AtomicU32,
     /// Bytes of `data` that belong into the posted buffers.
     pub small: AtomicU32,
-    /// The message, if it is small.
+    /// The message, if it is small; where it lies, if it is offered.
     pub data: [AtomicU64; SMALL / 8],
+}
+
+/// Where an offered message lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// A thread of the sender.
+    pub thread: i32,
+    /// How many segments there are.
+    pub count: usize,
+    /// The segments, without handles: the device has checked them.
+    pub segments: [Segment; OFFER_SEGMENTS],
+}
+
+const _: () = assert!(8 + 16 * OFFER_SEGMENTS <= SMALL);
+
+impl Received {
+    /// Says where an offered message lies.
+    pub fn set_offer(&self, offer: &Offer) {
+        let head = u64::from(offer.thread as u32) | (offer.count as u64) << 32;
+        self.data[0].store(head, Ordering::Relaxed);
+        for (pair, segment) in self.data[1..].chunks_exact(2).zip(&offer.segments) {
+            pair[0].store(segment.address, Ordering::Relaxed);
+            pair[1].store(u64::from(segment.length), Ordering::Relaxed);
+        }
+    }
+
+    /// Where an offered message lies.
+    pub fn offer(&self) -> Offer {
+        let head = self.data[0].load(Ordering::Relaxed);
+        let mut offer = Offer {
+            thread: head as u32 as i32,
+            count: ((head >> 32) as usize).min(OFFER_SEGMENTS),
+            ..Offer::default()
+        };
+        for (pair, segment) in self.data[1..].chunks_exact(2).zip(&mut offer.segments) {
+            segment.address = pair[0].load(Ordering::Relaxed);
+            segment.length = pair[1].load(Ordering::Relaxed) as u32;
+        }
+        offer
+    }
 }
 
 /// Why the device has ended a connection: the lower half of [`Words::end`], the upper is its epoch.
@@ -360,6 +414,29 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
     use vipl_plugin_sdk::shm::{Mapping, create};
+
+    #[test]
+    fn an_offer_is_read_as_it_was_made() {
+        let fd = create(c"test", VI_BYTES).expect("memory");
+        let mapping = Mapping::open(fd.as_raw_fd(), VI_BYTES, true).expect("mapping");
+        // SAFETY: the mapping lives to the end.
+        let pages = unsafe { ViPages::new(mapping.base()) };
+        let part = |address, length| Segment {
+            address,
+            length,
+            handle: 0,
+        };
+        let offer = Offer {
+            thread: 4711,
+            count: 2,
+            segments: [part(u64::MAX - 7, u32::MAX), part(5, 6)],
+        };
+        pages.received(9).set_offer(&offer);
+        assert_eq!(pages.received(9).offer(), offer);
+        // Whatever stands there, it is not more than there can be.
+        pages.received(9).data[0].store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(pages.received(9).offer().count, OFFER_SEGMENTS);
+    }
 
     #[test]
     fn a_doorbell_is_seen_under_its_own_number_only() {

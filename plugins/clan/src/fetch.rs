@@ -1,0 +1,65 @@
+//! Long messages that this side fetches itself: the device has checked both descriptors and says where in
+//! the sender's memory the data lies, and the kernel copies it once. What cannot be fetched the device
+//! moves, or finds what is wrong with it.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use vipl_clan_proto::vi::{Offer, RECEIVE_SEGMENTS, Received, Segment, claim};
+use vipl_plugin_sdk::{Entry, Port, descriptor};
+
+use crate::vi::ClanVi;
+
+impl ClanVi {
+    /// Fetches the message into the posted buffers. False: it is the device's.
+    pub(crate) fn fetch(&self, port: &Port, entry: &Entry, slot: &Received, length: u32) -> bool {
+        let begun = slot
+            .claim
+            .compare_exchange(claim::OFFERED, claim::FETCHING, AcqRel, Acquire);
+        if begun.is_err() {
+            return false;
+        }
+        let copied = copy(port, entry, &slot.offer(), length as usize);
+        let claim = if copied.is_some() {
+            claim::FETCHED
+        } else {
+            claim::REFUSED
+        };
+        // Taken back meanwhile, the data may be anything.
+        let told = slot
+            .claim
+            .compare_exchange(claim::FETCHING, claim, Release, Acquire);
+        self.card.kick();
+        copied.is_some() && told.is_ok()
+    }
+}
+
+/// Copies the data into the posted buffers; `None` if that cannot be done.
+fn copy(port: &Port, entry: &Entry, offer: &Offer, length: usize) -> Option<()> {
+    let posted = descriptor::incoming(port, entry, true).ok()?;
+    let mut near = [piece(&Segment::default()); RECEIVE_SEGMENTS];
+    let mut room = length;
+    for number in 0..posted.len() {
+        let segment = posted.get(number).ok()?;
+        let into = near.get_mut(usize::from(number))?;
+        *into = piece(&segment);
+        into.iov_len = into.iov_len.min(room);
+        room -= into.iov_len;
+    }
+    let far = offer.segments.each_ref().map(piece);
+    let offered: usize = far[..offer.count].iter().map(|part| part.iov_len).sum();
+    if room > 0 || offered != length {
+        return None;
+    }
+    let (thread, nears, fars) = (offer.thread, near.len() as u64, offer.count as u64);
+    // SAFETY: the kernel checks every address of both lists.
+    let copied =
+        unsafe { libc::process_vm_readv(thread, near.as_ptr(), nears, far.as_ptr(), fars, 0) };
+    (copied == length as isize).then_some(())
+}
+
+fn piece(segment: &Segment) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(segment.address as usize),
+        iov_len: segment.length as usize,
+    }
+}
