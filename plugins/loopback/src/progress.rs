@@ -559,8 +559,7 @@ fn place_plain(port: &Port, entry: &Entry, from: *const u8, length: u32) -> bool
 
 /// Copies a message into the segments of a receive descriptor. The error is a status bit.
 fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(), u32> {
-    let capacity = segments.total().map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
-    if u64::from(length) > capacity {
+    if u64::from(length) > segments.total() {
         return Err(VIP_STATUS_LENGTH_ERROR);
     }
     let (mut left, mut at) = (length, from);

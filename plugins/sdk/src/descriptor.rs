@@ -1,7 +1,7 @@
 //! Walking a program's descriptor: every field is read once, then checked, then used.
 
 use vipl_abi::*;
-use vipl_guard::{Image, Segment};
+use vipl_guard::Segment;
 
 use crate::port::Entry;
 use crate::{Port, region};
@@ -50,8 +50,11 @@ pub struct Outgoing {
 /// A list of data segments.
 #[derive(Clone, Copy)]
 pub struct Segments {
-    image: Image,
     descriptor: *const u8,
+    /// What lies in the first place, an address segment or a data segment.
+    in_first_place: Segment,
+    total: u64,
+    /// Place of the first data segment.
     first: u16,
     count: u16,
 }
@@ -80,7 +83,7 @@ impl Segments {
     pub fn get(&self, number: u16) -> Result<Segment, vipl_guard::Fault> {
         let place = usize::from(self.first + number);
         if place == 0 {
-            return Ok(self.image.first);
+            return Ok(self.in_first_place);
         }
         let mut segment = Segment::default();
         // SAFETY: a posted descriptor's memory; faults are caught; every bit pattern is a segment.
@@ -96,28 +99,25 @@ impl Segments {
         (0..self.count).map(|number| self.get(number)).collect()
     }
 
-    /// Sum of the lengths.
+    /// Sum of the lengths when the descriptor was checked; 0 where its data segments did not matter.
     #[inline(always)]
-    pub fn total(&self) -> Result<u64, vipl_guard::Fault> {
-        let mut total = 0;
-        for number in 0..self.count {
-            total += u64::from(self.get(number)?.length);
-        }
-        Ok(total)
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
-    /// Whether every segment lies in a region that this VI may use.
+    /// Adds the lengths up. Gives whether every segment lies in a region that this VI may use.
     #[inline(always)]
-    pub fn are_permitted(&self, port: &Port) -> Result<bool, vipl_guard::Fault> {
+    fn survey(&mut self, port: &Port) -> Result<bool, vipl_guard::Fault> {
         let (nic, tag) = (port.nic(), port.vi().ptag);
+        let mut permitted = true;
         for number in 0..self.count {
             let segment = self.get(number)?;
             let length = u64::from(segment.length);
-            if length > 0 && !region::is_local(nic, segment.handle, segment.address, length, tag) {
-                return Ok(false);
-            }
+            self.total += length;
+            permitted &=
+                length == 0 || region::is_local(nic, segment.handle, segment.address, length, tag);
         }
-        Ok(true)
+        Ok(permitted)
     }
 }
 
@@ -168,22 +168,20 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
         });
     }
     let first = u16::from(rdma);
-    let segments = Segments {
-        image,
+    let mut segments = Segments {
         descriptor,
+        in_first_place: image.first,
+        total: 0,
         first,
         count: image.seg_count - first,
     };
-    let total = segments.total().map_err(|_| protection(opcode))?;
-    if total != u64::from(image.length) || total > vi.max_transfer_size {
+    let permitted = segments.survey(port).map_err(|_| protection(opcode))?;
+    if segments.total != u64::from(image.length) || segments.total > vi.max_transfer_size {
         return Err(Fault {
             status: VIP_STATUS_LENGTH_ERROR | opcode,
         });
     }
-    if !segments
-        .are_permitted(port)
-        .map_err(|_| protection(opcode))?
-    {
+    if !permitted {
         return Err(protection(opcode));
     }
     Ok(Outgoing {
@@ -211,13 +209,14 @@ pub fn incoming(port: &Port, entry: &Entry, data: bool) -> Result<Segments, Faul
             status: VIP_STATUS_FORMAT_ERROR,
         });
     }
-    let segments = Segments {
-        image,
+    let mut segments = Segments {
         descriptor,
+        in_first_place: image.first,
+        total: 0,
         first: 0,
         count: image.seg_count,
     };
-    if data && !segments.are_permitted(port).map_err(|_| protection(0))? {
+    if data && !segments.survey(port).map_err(|_| protection(0))? {
         return Err(protection(0));
     }
     Ok(segments)
