@@ -22,9 +22,8 @@ impl Connection {
         let sequence = self.sender.inflight.next();
         let buffer = frame.as_mut();
         let end = HEADER + self.room();
-        let (mut at, mut count, mut fault) = (HEADER, 0u16, None);
+        let (mut at, mut count, mut piece, mut fault) = (HEADER, 0u16, None, None);
         let first = self.sender.last_number();
-        let mut load = Load::Whole { first, count: 0 };
         loop {
             let outgoing = match next {
                 Next::Nothing => break,
@@ -34,6 +33,7 @@ impl Connection {
                 }
                 Next::Go(outgoing) => outgoing,
             };
+            let number = self.sender.last_number();
             let Some(begun) = self.sender.operations.back_mut() else {
                 break;
             };
@@ -63,30 +63,26 @@ impl Connection {
             count += 1;
             begun.offset += bytes as u32;
             begun.end = sequence.wrapping_add(1);
-            if !whole {
-                let number = self.sender.last_number();
-                load = Load::Piece {
-                    number,
-                    offset: part.offset,
-                    bytes: part.bytes,
-                };
-            }
-            let Some(begun) = self.sender.operations.back_mut() else {
-                break;
-            };
             if begun.operation == Operation::Read || begun.offset == begun.length {
                 begun.stage = Stage::Sent;
             }
-            // The smallest part there is must fit.
-            if !whole || end - at < PartKind::Send.header() || count == u16::MAX {
+            if !whole {
+                piece = Some(Load::Piece {
+                    number,
+                    offset: part.offset,
+                    bytes: part.bytes,
+                });
                 break;
             }
-            next = self.next_operation(env);
+            // The smallest part there is must fit.
+            let room = end - at >= PartKind::Send.header() && count < u16::MAX;
+            if !room || !self.has_unsent(env) {
+                break;
+            }
+            next = self.next_in_frame(env);
         }
         if count > 0 {
-            if let Load::Whole { first, .. } = load {
-                load = Load::Whole { first, count };
-            }
+            let load = piece.unwrap_or(Load::Whole { first, count });
             self.finish_new(frame, at, load, env);
         }
         if let Some(status) = fault {

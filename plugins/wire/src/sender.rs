@@ -217,27 +217,55 @@ impl Connection {
         }
     }
 
+    /// Whether there is a descriptor whose operation has not been begun.
+    #[inline(always)]
+    pub(crate) fn has_unsent<E: Env>(&self, env: &E) -> bool {
+        let begun = self.sender.operations.len() as u32;
+        env.sends_completed().wrapping_add(begun) != env.sends_posted()
+    }
+
     /// The next operation that has something to send.
     #[inline(always)]
     pub(crate) fn next_operation<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
-        if self.sender.halted {
-            return Next::Nothing;
+        match self.sender.operations.back() {
+            Some(last) if last.stage == Stage::Sending => self.go_on(env),
+            _ if self.has_unsent(env) => self.begin_next(env),
+            _ => Next::Nothing,
         }
+    }
+
+    /// The same for one that shares a frame with those before it.
+    #[inline(never)]
+    pub(crate) fn next_in_frame<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
+        self.begin_next(env)
+    }
+
+    /// The operation that was begun last, of which not everything has been sent.
+    #[inline(never)]
+    fn go_on<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
+        let operations = &self.sender.operations;
+        match operations.back().copied() {
+            Some(last) if !self.sender.halted => {
+                let begun = operations.len() as u32;
+                let number = env.sends_completed().wrapping_add(begun - 1);
+                self.read_again(number, &last, env)
+            }
+            _ => Next::Nothing,
+        }
+    }
+
+    /// Begins the operation of the next descriptor, which is there.
+    #[inline(always)]
+    fn begin_next<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
         let begun = self.sender.operations.len();
-        if let Some(last) = self.sender.operations.back().copied()
-            && last.stage == Stage::Sending
-        {
-            let number = env.sends_completed().wrapping_add(begun as u32 - 1);
-            return self.read_again(number, &last, env);
+        if self.sender.halted || begun == OPERATIONS_MAX {
+            return Next::Nothing;
         }
         let number = env.sends_completed().wrapping_add(begun as u32);
-        if number == env.sends_posted() || begun == OPERATIONS_MAX {
-            return Next::Nothing;
-        }
         let outgoing = match env.outgoing(number) {
             Ok(outgoing) => outgoing,
             Err(status) => {
-                self.begin(Operation::Send, 0, false, 0);
+                self.begin(Operation::Send, 0, (false, 0), (0, 0));
                 return Next::Fault(status);
             }
         };
@@ -254,12 +282,9 @@ impl Connection {
         self.begin(
             operation,
             outgoing.length,
-            outgoing.flagged,
-            outgoing.immediate,
+            (outgoing.flagged, outgoing.immediate),
+            (outgoing.address, outgoing.handle),
         );
-        if let Some(begun) = self.sender.operations.back_mut() {
-            (begun.address, begun.handle) = (outgoing.address, outgoing.handle);
-        }
         Next::Go(outgoing)
     }
 
@@ -283,25 +308,28 @@ impl Connection {
 
     /// Counts a new operation.
     #[inline(always)]
-    fn begin(&mut self, operation: Operation, length: u32, flagged: bool, immediate: u32) {
+    fn begin(
+        &mut self,
+        operation: Operation,
+        length: u32,
+        (flagged, immediate): (bool, u32),
+        (address, handle): (u64, u32),
+    ) {
         let sender = &mut self.sender;
-        let number = match operation {
-            Operation::Send => sender.messages,
-            Operation::Write => sender.writes,
-            Operation::Read => sender.reads,
-        };
-        match operation {
-            Operation::Send => sender.messages = sender.messages.wrapping_add(1),
+        let count = match operation {
+            Operation::Send => &mut sender.messages,
             Operation::Write => {
-                sender.writes = sender.writes.wrapping_add(1);
                 // Its immediate data uses a receive descriptor too.
                 sender.messages = sender.messages.wrapping_add(u32::from(flagged));
+                &mut sender.writes
             }
             Operation::Read => {
-                sender.reads = sender.reads.wrapping_add(1);
                 sender.reads_open += 1;
+                &mut sender.reads
             }
-        }
+        };
+        let number = *count;
+        *count = number.wrapping_add(1);
         let carried = flagged || self.config.carry_immediate;
         sender.operations.push_back(Begun {
             operation,
@@ -312,8 +340,8 @@ impl Connection {
             offset: 0,
             number,
             end: sender.inflight.next(),
-            address: 0,
-            handle: 0,
+            address,
+            handle,
         });
     }
 }
