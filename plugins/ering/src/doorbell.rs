@@ -122,6 +122,7 @@ impl Doorbell {
     }
 
     /// The end of an operation that may have pushed frames: rings if the policy says so.
+    #[inline(always)]
     pub(crate) fn operation_ends(&self) {
         if self.policy == Policy::Trap {
             self.trapped.store(false, Ordering::Relaxed);
@@ -130,15 +131,20 @@ impl Doorbell {
     }
 
     /// Whether frames wait for somebody to ring.
+    #[inline(always)]
     pub(crate) fn waits(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
     /// Sends what waits. When another thread is at it, that one does.
+    #[inline(always)]
     pub(crate) fn ring(&self) {
-        if !self.waits() {
-            return;
+        if self.waits() {
+            self.ring_for_waiting();
         }
+    }
+
+    fn ring_for_waiting(&self) {
         let mut frames = match self.frames.try_lock() {
             Ok(frames) => frames,
             Err(TryLockError::Poisoned(broken)) => broken.into_inner(),

@@ -70,10 +70,16 @@ impl Inbox {
     }
 
     /// Takes the oldest frame out.
+    #[inline(always)]
     pub(crate) fn take(&self) -> Option<Box<[u8]>> {
-        if !self.filled.load(Ordering::Acquire) {
-            return None;
+        if self.filled.load(Ordering::Acquire) {
+            self.take_locked()
+        } else {
+            None
         }
+    }
+
+    fn take_locked(&self) -> Option<Box<[u8]>> {
         let mut state = self.lock();
         let frame = state.frames.pop_front();
         state.bytes -= frame.as_ref().map_or(0, |frame| frame.len());

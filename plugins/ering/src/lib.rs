@@ -41,6 +41,7 @@ mod random;
 mod segment;
 pub mod socket;
 mod strangers;
+mod turn;
 mod vi;
 mod watch;
 mod weather;

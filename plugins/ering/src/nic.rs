@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
@@ -21,8 +21,9 @@ use crate::inbox::{self, Inbox};
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
 use crate::socket::ETHERNET;
-use crate::socket::{Received, Receiver, Tip};
+use crate::socket::{Receiver, Tip};
 use crate::strangers::Strangers;
+use crate::turn::Turn;
 use crate::vi::EthernetVi;
 use crate::watch::{self, Watch};
 use crate::weather::Weather;
@@ -59,8 +60,8 @@ pub(crate) struct Counters {
 /// The interface, where there is one.
 pub(crate) struct Wire {
     pub(crate) doorbell: Doorbell,
-    pub(crate) receiver: Mutex<Receiver>,
-    /// Where the receiver finds its next frame, for those who have not its lock.
+    pub(crate) receiver: Turn<Receiver>,
+    /// Where the receiver finds its next frame, for those whose turn it is not.
     pub(crate) tip: Tip,
     /// The socket, for `ppoll`; `doorbell` owns it.
     pub(crate) socket: RawFd,
@@ -132,14 +133,13 @@ impl Core {
 
     /// Reads the socket. Frames of the connection with this key check of the VI `own` go to `each`, behind
     /// their Ethernet header, in the order of their arrival; those of others go to their inboxes. When
-    /// another thread reads, that one fills our inbox.
+    /// another thread reads, that one fills our inbox. Where no frame lies, there is nothing to take turns for.
     #[inline(always)]
     pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) {
         let Some(wire) = &self.wire else { return };
-        let reading = match wire.receiver.try_lock() {
-            Ok(receiver) => Some(receiver),
-            Err(TryLockError::Poisoned(broken)) => Some(broken.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+        let reading = match wire.tip.has_frame() {
+            true => wire.receiver.take(),
+            false => None,
         };
         // What lies in the inbox came before what lies in the ring.
         if let Some(inbox) = self.inboxes.get(own as usize) {
@@ -162,17 +162,15 @@ impl Core {
                 _ => self.unreadable(frame),
             }
         });
-        if received != Received::default() {
-            wire.tip.follow(&receiver);
-            count(self.counters.received, u64::from(received.frames));
-            if received.cut > 0 {
-                count(self.counters.bad, u64::from(received.cut));
-            }
-            if received.losing {
-                count(self.counters.dropped, u64::from(receiver.take_drops()));
-            }
+        wire.tip.follow(&receiver);
+        if received.losing {
+            count(self.counters.dropped, u64::from(receiver.take_drops()));
         }
         drop(receiver);
+        if received.cut > 0 {
+            count(self.counters.bad, u64::from(received.cut));
+        }
+        count(self.counters.received, u64::from(received.frames));
         if others {
             self.bell.ring_if_wanted();
         }
@@ -356,7 +354,7 @@ impl EthernetNic {
                 let wire = Wire {
                     doorbell: Doorbell::new(C::DOORBELL, link.socket, counters),
                     tip: Tip::new(&receiver),
-                    receiver: Mutex::new(receiver),
+                    receiver: Turn::new(receiver),
                     socket,
                 };
                 let address = link.address.as_slice().try_into().map_err(|_| {

@@ -29,6 +29,7 @@ pub struct Receiver {
     ring: *mut u8,
     bytes: usize,
     frame_bytes: usize,
+    /// A power of two.
     frames: usize,
     next: usize,
 }
@@ -36,8 +37,8 @@ pub struct Receiver {
 // SAFETY: the mapping stays where it is; the receiver is used under a lock.
 unsafe impl Send for Receiver {}
 
-/// The status word of the place where the next frame arrives. Anybody may look at it, without the
-/// receiver's lock.
+/// The status word of the place where the next frame arrives. Anybody may look at it, whoever has the
+/// receiver.
 pub(crate) struct Tip(AtomicPtr<u32>);
 
 impl Tip {
@@ -51,30 +52,35 @@ impl Tip {
         self.0.store(receiver.status(), Ordering::Release);
     }
 
-    /// If a frame lies there, asks for the beginning of it. Another processor has written it; it may well come
-    /// while the clock is read. A thread that reads meanwhile may have taken it already, which does no harm.
+    /// Whether a frame lies there. If so, asks for the beginning of it, which another processor has written. A
+    /// thread that reads meanwhile may have taken it already, which does no harm.
     #[inline(always)]
-    pub(crate) fn fetch_ahead(&self) {
+    pub(crate) fn has_frame(&self) -> bool {
         let place = self.0.load(Ordering::Acquire);
         // SAFETY: a word of the ring, which stays mapped; the kernel writes it, so it is an atomic one.
         let status = unsafe { AtomicU32::from_ptr(place) };
-        if status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0 {
-            fetch_lines(place.cast());
+        let lies_there = status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
+        if lies_there {
+            // A small frame lies in the three lines behind its place's first one.
+            for line in 1..=3 {
+                fetch_line(place.wrapping_byte_add(64 * line).cast());
+            }
         }
+        lies_there
     }
 }
 
-/// A small frame lies in the two cache lines behind its place's first one.
+/// Asks for the cache line at this address, without waiting for it.
 #[inline(always)]
-fn fetch_lines(place: *const u8) {
+fn fetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    for line in 1..=2 {
+    // SAFETY: a hint, at any address.
+    unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint; places are larger than that.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(64 * line).cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+    let _ = address;
 }
 
 /// What one look at the ring brought.
@@ -110,7 +116,7 @@ fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
 fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
     let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
     let bytes = frames * frame_bytes;
-    if !bytes.is_multiple_of(BLOCK) {
+    if !bytes.is_multiple_of(BLOCK) || !frames.is_power_of_two() {
         return Err(io::Error::other(
             "the receive ring is no multiple of a block",
         ));
@@ -210,17 +216,19 @@ impl Receiver {
 
     /// Status word of the place where the next frame arrives.
     fn status(&self) -> *mut u32 {
-        self.ring.wrapping_add(self.next * self.frame_bytes).cast()
+        self.place(self.next).cast()
+    }
+
+    #[inline(always)]
+    fn place(&self, number: usize) -> *mut u8 {
+        self.ring.wrapping_add(number * self.frame_bytes)
     }
 
     /// Gives frames to `each` in the order of their arrival, `most` at most.
     pub fn receive(&mut self, most: u32, mut each: impl FnMut(&[u8])) -> Received {
         let mut received = Received::default();
         while received.frames + received.cut < most {
-            let header = self
-                .ring
-                .wrapping_add(self.next * self.frame_bytes)
-                .cast::<libc::tpacket2_hdr>();
+            let header = self.place(self.next).cast::<libc::tpacket2_hdr>();
             // SAFETY: inside the ring; the kernel writes the word, so it is an atomic one.
             let status = unsafe { AtomicU32::from_ptr(&raw mut (*header).tp_status) };
             // Acquire: what the kernel wrote before is seen.
@@ -229,6 +237,9 @@ impl Receiver {
                 break;
             }
             received.losing |= word & libc::TP_STATUS_LOSING != 0;
+            let next = (self.next + 1) & (self.frames - 1);
+            // Another processor has the word that is looked at next; it comes while this frame is processed.
+            fetch_line(self.place(next));
             // SAFETY: the frame is this process's until the status is given back; the kernel keeps
             // frames inside their places.
             let (whole, frame) = unsafe {
@@ -251,7 +262,7 @@ impl Receiver {
             }
             // Release: the kernel may use the place again.
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
-            self.next = (self.next + 1) % self.frames;
+            self.next = next;
         }
         received
     }

@@ -6,8 +6,8 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi, descriptor};
 use vipl_wire::{
-    ACK_DELAY_NS, Config, Connection, HEADER, Level, PROBES, Reason, Received, Refused, Stats,
-    TRAILER, key_check,
+    ACK_DELAY_NS, Config, Connection, HEADER, Level, PROBES, Reason, Received, Refused, TRAILER,
+    key_check,
 };
 
 use crate::carrier::Carrier;
@@ -44,8 +44,8 @@ struct Link {
     mtu: usize,
     /// The frame that came last from a partner on this host.
     frame: Vec<u8>,
-    /// What has been added to the counters.
-    counted: Stats,
+    /// Frames sent again that have been added to the counter.
+    counted: u64,
     /// Frames go to another host by a doorbell that waits for bursts.
     may_gather: bool,
     /// Bytes of messages that stay in the send queue until there are enough for a frame. `None`: the next
@@ -95,7 +95,7 @@ impl Link {
             check: key_check(connection.key, connection.side ^ 1),
             mtu,
             frame: Vec::new(),
-            counted: Stats::default(),
+            counted: 0,
             may_gather,
             gathered: None,
         }))
@@ -163,7 +163,8 @@ impl Link {
     fn progress(&mut self, port: &Port) {
         self.core.watch.program_is_at_work();
         if let Some(wire) = &self.core.wire {
-            wire.tip.fetch_ahead();
+            // A frame that lies there comes while the clock is read.
+            wire.tip.has_frame();
         }
         let now = Host::get().now_ns();
         let gathered = self.gathers_no_more();
@@ -243,12 +244,12 @@ impl Link {
         self.count();
     }
 
+    #[inline(always)]
     fn count(&mut self) {
-        let stats = self.connection.stats();
-        let more = stats.sent_again - self.counted.sent_again;
-        if more > 0 {
-            count(self.core.counters.sent_again, more);
-            self.counted = stats;
+        let sent_again = self.connection.stats().sent_again;
+        if sent_again != self.counted {
+            count(self.core.counters.sent_again, sent_again - self.counted);
+            self.counted = sent_again;
         }
     }
 

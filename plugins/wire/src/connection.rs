@@ -88,11 +88,13 @@ impl Connection {
 
     /// Whether the device was full when the engine last wanted to send: call [`Connection::flush`] when
     /// it has room again.
+    #[inline(always)]
     pub fn is_blocked(&self) -> bool {
         self.blocked
     }
 
     /// What has been counted.
+    #[inline(always)]
     pub fn stats(&self) -> Stats {
         self.stats
     }
