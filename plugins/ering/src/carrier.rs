@@ -103,7 +103,7 @@ impl Carrier {
     pub(crate) fn transmit(
         &mut self,
         doorbell: Option<&Doorbell>,
-        now: u64,
+        now: impl FnOnce() -> u64,
         room: Room,
         bytes: usize,
     ) {
@@ -115,7 +115,7 @@ impl Carrier {
                 }
             }
             (Carrier::Away(_), None) => {}
-            (Carrier::Here(here), _) => here.transmit(now, buffer, bytes),
+            (Carrier::Here(here), _) => here.transmit(now(), buffer, bytes),
         }
     }
 

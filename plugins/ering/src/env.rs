@@ -7,7 +7,7 @@ use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
-use vipl_plugin_sdk::{Port, Queue};
+use vipl_plugin_sdk::{Host, Port, Queue};
 use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
 
 use crate::READ_LEVELS;
@@ -20,7 +20,14 @@ pub(crate) struct Line<'a> {
     pub(crate) carrier: &'a mut Carrier,
     pub(crate) doorbell: Option<&'a Doorbell>,
     pub(crate) mtu: usize,
-    pub(crate) now: u64,
+    /// The time, once it is known.
+    pub(crate) now: Option<u64>,
+}
+
+/// The time of an operation: the clock is read once.
+#[inline(always)]
+pub(crate) fn time(known: &mut Option<u64>) -> u64 {
+    *known.get_or_insert_with(|| Host::get().now_ns())
 }
 
 impl Link for Line<'_> {
@@ -33,7 +40,13 @@ impl Link for Line<'_> {
 
     #[inline(always)]
     fn transmit(&mut self, frame: Room, bytes: usize) {
-        self.carrier.transmit(self.doorbell, self.now, frame, bytes);
+        let now = || time(&mut self.now);
+        self.carrier.transmit(self.doorbell, now, frame, bytes);
+    }
+
+    #[inline(always)]
+    fn now(&mut self) -> Option<u64> {
+        Some(time(&mut self.now))
     }
 }
 
@@ -44,7 +57,7 @@ impl Carrier {
             carrier: self,
             doorbell: core.doorbell(),
             mtu,
-            now,
+            now: Some(now),
         }
     }
 }
@@ -66,6 +79,11 @@ impl Link for Bench<'_> {
     #[inline(always)]
     fn transmit(&mut self, frame: Room, bytes: usize) {
         self.line.transmit(frame, bytes);
+    }
+
+    #[inline(always)]
+    fn now(&mut self) -> Option<u64> {
+        self.line.now()
     }
 }
 

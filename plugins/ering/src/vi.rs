@@ -12,7 +12,7 @@ use vipl_wire::{
 
 use crate::carrier::Carrier;
 use crate::doorbell::Doorbell;
-use crate::env::{Bench, Line};
+use crate::env::{Bench, Line, time};
 use crate::nic::{Core, EthernetNic, PART, count};
 use crate::segment::{SEGMENT, Segment};
 use crate::watch;
@@ -110,12 +110,18 @@ impl Link {
         }
     }
 
-    /// Sends what was posted.
+    /// Sends what was posted. The clock is read when the first frame has left.
     #[inline(always)]
     fn send(&mut self, port: &Port) {
-        let now = Host::get().now_ns();
-        let line = self.carrier.line(&self.core, self.mtu, now);
-        self.connection.posted(now, &mut Bench { port, line });
+        let line = Line {
+            carrier: &mut self.carrier,
+            doorbell: self.core.doorbell(),
+            mtu: self.mtu,
+            now: None,
+        };
+        let mut bench = Bench { port, line };
+        self.connection.posted(0, &mut bench);
+        let now = time(&mut bench.line.now);
         self.finish(now);
     }
 
@@ -178,7 +184,7 @@ impl Link {
                 carrier: &mut self.carrier,
                 doorbell: core.doorbell(),
                 mtu: self.mtu,
-                now,
+                now: Some(now),
             },
         };
         if gathered {

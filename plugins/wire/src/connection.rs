@@ -105,11 +105,20 @@ impl Connection {
         self.acks.is_owed()
     }
 
-    /// The send doorbell: descriptors were posted. Sends what the window and the device permit.
+    /// The send doorbell: descriptors were posted. Sends what the window and the device permit. `now_ns` may be 0
+    /// if [`Link::now`] tells the time.
     #[inline(always)]
     pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
-        self.now_ns = now_ns;
+        self.now_ns = self.now_ns.max(now_ns);
         self.pump(env);
+    }
+
+    /// Asks for the time, if the owner has not told it.
+    #[inline(always)]
+    pub(crate) fn look_at_clock<L: Link>(&mut self, link: &mut L) {
+        if let Some(now_ns) = link.now() {
+            self.now_ns = now_ns;
+        }
     }
 
     /// Takes a frame: everything behind the link's own header, padding included.

@@ -89,6 +89,7 @@ impl Connection {
         if self.closing.is_some() {
             return;
         }
+        self.look_at_clock(link);
         let known = matches!(self.phase, Phase::Leaving { .. });
         self.phase = Phase::Ended;
         let header = self.header(Kind::Close, self.sender.inflight.next());

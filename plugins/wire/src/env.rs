@@ -17,6 +17,13 @@ pub trait Link {
     /// Sends the first `bytes` bytes of a frame that [`Link::frame`] gave. The device may collect frames
     /// and kick once, after the engine has returned.
     fn transmit(&mut self, frame: Self::Frame, bytes: usize);
+
+    /// The time in nanoseconds, for an owner that posts without it: a message need not wait for the clock. The
+    /// engine asks behind each frame. `None`: the time that the call came with is good enough.
+    #[inline(always)]
+    fn now(&mut self) -> Option<u64> {
+        None
+    }
 }
 
 /// One VI, during one call of the engine; the owner holds its lock.

@@ -129,18 +129,25 @@ impl Inflight {
         self.flights.iter().any(answer)
     }
 
-    /// A new frame has been sent.
+    /// A new frame is to be sent.
     #[inline(always)]
-    pub(crate) fn push(&mut self, load: Load, now_ns: u64) {
+    pub(crate) fn push(&mut self, load: Load) {
         self.flights.push_back(Flight {
             load,
-            sent_ns: now_ns,
+            sent_ns: 0,
             transmission: self.transmissions,
             again: false,
             state: State::UnderWay,
         });
         self.transmissions = self.transmissions.wrapping_add(1);
         self.under_way += 1;
+    }
+
+    /// The frame has left at this time.
+    #[inline(always)]
+    pub(crate) fn left(&mut self, sequence: u32, now_ns: u64) {
+        let place = sequence.wrapping_sub(self.first) as usize;
+        self.flights[place].sent_ns = now_ns;
     }
 
     /// A frame that nobody will acknowledge has been sent.
@@ -158,11 +165,10 @@ impl Inflight {
         ))
     }
 
-    /// A lost frame has been sent again.
-    pub(crate) fn sent_again(&mut self, sequence: u32, now_ns: u64) {
+    /// A lost frame is to be sent again.
+    pub(crate) fn sent_again(&mut self, sequence: u32) {
         let place = sequence.wrapping_sub(self.first) as usize;
         let flight = &mut self.flights[place];
-        flight.sent_ns = now_ns;
         flight.transmission = self.transmissions;
         flight.again = true;
         flight.state = State::UnderWay;
@@ -292,16 +298,19 @@ impl Inflight {
 mod tests {
     use super::*;
 
+    fn send(inflight: &mut Inflight, number: u32, now_ns: u64) {
+        let sequence = inflight.next();
+        inflight.push(Load::Whole {
+            first: number,
+            count: 1,
+        });
+        inflight.left(sequence, now_ns);
+    }
+
     fn sent(first: u32, count: u32) -> Inflight {
         let mut inflight = Inflight::new(first);
         for number in 0..count {
-            inflight.push(
-                Load::Whole {
-                    first: number,
-                    count: 1,
-                },
-                1000,
-            );
+            send(&mut inflight, number, 1000);
         }
         inflight
     }
@@ -348,17 +357,12 @@ mod tests {
             inflight.lost(),
             Some((0, Load::Whole { first: 0, count: 1 }))
         );
-        inflight.sent_again(0, 3000);
+        inflight.sent_again(0);
+        inflight.left(0, 3000);
         assert_eq!(inflight.find_lost(3000, &rtt), 0);
         // The rest arrives, and three new ones: the second transmission was lost as well.
         for number in 6..9 {
-            inflight.push(
-                Load::Whole {
-                    first: number,
-                    count: 1,
-                },
-                3100,
-            );
+            send(&mut inflight, number, 3100);
         }
         inflight.selected(&[0xFF], 4100, &mut rtt);
         assert_eq!(inflight.find_lost(4100, &rtt), 1);

@@ -105,7 +105,7 @@ impl Connection {
             self.sender.inflight.skip();
             return;
         }
-        self.sender.inflight.push(load, self.now_ns);
+        self.sender.inflight.push(load);
         let sender = &self.sender;
         if sender.inflight.under_way() >= sender.pace.window() || !sender.has_window() {
             // Nothing follows before this is acknowledged.
@@ -126,9 +126,10 @@ impl Connection {
         let bytes = header.emit(frame.as_mut(), at - HEADER);
         debug_assert!(bytes == at + TRAILER);
         env.transmit(frame, bytes);
+        self.look_at_clock(env);
         self.stats.frames_sent += 1;
         self.acks.sent(!self.receiver.has_holes());
-        self.sender.note_sent(self.now_ns);
+        self.sender.note_sent(header.sequence, self.now_ns);
     }
 }
 

@@ -78,7 +78,7 @@ impl Connection {
             _ => drop(self.sender.serving.pop_front()),
         }
         let header = self.header(Kind::Data, self.sender.inflight.next());
-        self.sender.inflight.push(load, self.now_ns);
+        self.sender.inflight.push(load);
         self.transmit(frame, &header, at, env);
         Step::Moved
     }

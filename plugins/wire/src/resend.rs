@@ -55,7 +55,7 @@ impl Connection {
         };
         let mut header = self.header(Kind::Data, sequence);
         header.flags |= FLAG_ASK;
-        self.sender.inflight.sent_again(sequence, self.now_ns);
+        self.sender.inflight.sent_again(sequence);
         self.sender.overdue = false;
         self.stats.sent_again += 1;
         self.transmit(frame, &header, at, env);

@@ -131,9 +131,10 @@ impl Sender {
         self.retry_at_ns.min(self.pace_at_ns).min(lost)
     }
 
-    /// A frame with a sequence number has left.
+    /// A frame with this sequence number has left.
     #[inline(always)]
-    pub(crate) fn note_sent(&mut self, now_ns: u64) {
+    pub(crate) fn note_sent(&mut self, sequence: u32, now_ns: u64) {
+        self.inflight.left(sequence, now_ns);
         self.pace.sent(now_ns, self.rtt.smoothed_ns());
         if self.retry_at_ns == NEVER {
             self.retry_at_ns = now_ns + self.rtt.timeout_ns();
@@ -196,17 +197,20 @@ impl Connection {
         let answers = !sender.serving.is_empty();
         let next_ns = sender.pace.next_ns(sender.rtt.smoothed_ns());
         if next_ns > self.now_ns {
+            self.look_at_clock(env);
+        }
+        if next_ns > self.now_ns {
             // What the next acknowledgement does not set going, time does.
-            sender.pace_at_ns = next_ns;
+            self.sender.pace_at_ns = next_ns;
             return Step::Idle;
         }
-        if sender.inflight.has_lost() {
+        if self.sender.inflight.has_lost() {
             return self.send_again(env);
         }
-        if !sender.has_window() {
+        if !self.sender.has_window() {
             return Step::Idle;
         }
-        if answers && !sender.answered_last {
+        if answers && !self.sender.answered_last {
             self.sender.answered_last = true;
             return self.serve_read(env);
         }

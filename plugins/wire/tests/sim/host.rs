@@ -69,6 +69,8 @@ pub struct Host {
     pub out: Vec<Vec<u8>>,
     /// Frames that the device takes before it is full.
     pub room: usize,
+    /// What the engine is told when it asks for the time.
+    pub clock: Option<u64>,
     pub mtu: usize,
     /// RDMA Writes under way: where, and which bytes have been written.
     covered: Vec<(u64, Vec<bool>)>,
@@ -80,6 +82,7 @@ impl Host {
             mtu,
             base,
             room: usize::MAX,
+            clock: None,
             rdma_write: true,
             rdma_read: true,
             honest: true,
@@ -222,6 +225,10 @@ impl Link for Host {
         );
         frame.truncate(bytes);
         self.out.push(frame);
+    }
+
+    fn now(&mut self) -> Option<u64> {
+        self.clock
     }
 }
 

@@ -142,9 +142,16 @@ impl World {
         }
     }
 
-    /// The doorbell.
+    /// The doorbell. One side posts without the time, and tells it when the engine asks.
     pub fn posted(&mut self, side: usize) {
-        self.call(side, |connection, now, host| connection.posted(now, host));
+        self.call(side, |connection, now, host| {
+            if side == 0 {
+                return connection.posted(now, host);
+            }
+            host.clock = Some(now);
+            connection.posted(0, host);
+            host.clock = None;
+        });
     }
 
     /// VipDisconnect.
