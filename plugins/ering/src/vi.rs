@@ -122,7 +122,7 @@ impl Link {
         let mut bench = Bench { port, line };
         self.connection.posted(0, &mut bench);
         let now = time(&mut bench.line.now);
-        self.finish(now);
+        self.finish(now, self.connection.deadline());
     }
 
     /// Whether the message that was just posted stays in the queue for now.
@@ -225,20 +225,21 @@ impl Link {
         if frames > 0 || connection.is_blocked() {
             connection.flush(now, &mut bench);
         }
-        if connection.deadline() <= now {
+        let mut deadline = connection.deadline();
+        if deadline <= now {
             connection.timeout(now, &mut bench);
+            deadline = connection.deadline();
         }
-        self.finish(now);
+        self.finish(now, deadline);
         if let Some(doorbell) = self.core.doorbell() {
             doorbell.ring();
         }
     }
 
-    /// The end of an operation.
+    /// The end of an operation; `deadline` is the connection's.
     #[inline(always)]
-    fn finish(&mut self, now: u64) {
+    fn finish(&mut self, now: u64, mut deadline: u64) {
         self.carrier.finish(self.core.doorbell(), now);
-        let mut deadline = self.connection.deadline();
         if let Some(late) = self.carrier.deadline() {
             deadline = deadline.min(late);
         }
@@ -393,7 +394,7 @@ impl Link {
             let line = self.carrier.line(&self.core, self.mtu, now);
             self.connection
                 .partner_gone(orderly, now, &mut Bench { port, line });
-            self.finish(now);
+            self.finish(now, self.connection.deadline());
         }
     }
 }

@@ -149,6 +149,13 @@ impl Sender {
             .wrapping_sub(1)
     }
 
+    /// Whether the operation that was begun last has not been sent to its end.
+    #[inline(always)]
+    fn is_in_the_midst(&self) -> bool {
+        let last = self.operations.back();
+        last.is_some_and(|last| last.stage == Stage::Sending)
+    }
+
     /// Whether the window takes a new frame.
     #[inline(always)]
     pub(crate) fn has_window(&self) -> bool {
@@ -165,7 +172,8 @@ impl Connection {
             return;
         }
         let reliable = self.config.level != Level::Unreliable;
-        loop {
+        self.sender.pace_at_ns = NEVER;
+        while self.has_work(env) {
             let step = if reliable {
                 self.send_one(env)
             } else {
@@ -182,11 +190,20 @@ impl Connection {
         }
     }
 
+    /// Whether there is anything to send, if it may be sent.
+    #[inline(always)]
+    fn has_work<E: Env>(&self, env: &E) -> bool {
+        let sender = &self.sender;
+        self.has_unsent(env)
+            || sender.is_in_the_midst()
+            || sender.inflight.has_lost()
+            || !sender.serving.is_empty()
+    }
+
     /// One frame on a reliable connection, if the network may take one more.
     #[inline(always)]
     fn send_one<E: Env>(&mut self, env: &mut E) -> Step {
         let sender = &mut self.sender;
-        sender.pace_at_ns = NEVER;
         if sender.overdue && sender.inflight.has_lost() {
             // Whatever the window says: what is under way may all be lost.
             return self.send_again(env);
@@ -231,10 +248,12 @@ impl Connection {
     /// The next operation that has something to send.
     #[inline(always)]
     pub(crate) fn next_operation<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
-        match self.sender.operations.back() {
-            Some(last) if last.stage == Stage::Sending => self.go_on(env),
-            _ if self.has_unsent(env) => self.begin_next(env),
-            _ => Next::Nothing,
+        if self.sender.is_in_the_midst() {
+            self.go_on(env)
+        } else if self.has_unsent(env) {
+            self.begin_next(env)
+        } else {
+            Next::Nothing
         }
     }
 
