@@ -118,7 +118,7 @@ fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
     let bytes = frames * frame_bytes;
     if !bytes.is_multiple_of(BLOCK) || !frames.is_power_of_two() {
         return Err(io::Error::other(
-            "the receive ring is no multiple of a block",
+            "the receive ring has no whole blocks, or no power of two of frames",
         ));
     }
     Ok((frame_bytes, bytes))
