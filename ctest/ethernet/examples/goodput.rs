@@ -1,8 +1,9 @@
 //! What loss on the cable leaves of a stream: 64 KiB messages between two hosts whose cable delays each frame
-//! by a millisecond and loses none, or one in a hundred, by turns. Takes root, and a release build:
+//! by a millisecond and loses none, or one in a hundred, by turns; between programs that poll, and between
+//! programs that sleep until something comes. Takes root, and a release build:
 //!
 //! ```text
-//!   cargo build --release && cargo run --release -p vipl-ethernet-tests --example goodput [RUNS]
+//!   cargo build --release && cargo run --release -p vipl-ethernet-tests --example goodput [RUNS [poll|wait]]
 //! ```
 
 use std::process::ExitCode;
@@ -11,14 +12,22 @@ use vipl_ethernet_tests::{INTERFACE, Namespaces, Relay, Weather};
 
 const LOSS: f64 = 0.01;
 const DELAY_NS: u64 = 1_000_000;
+/// What the two programs do until something comes.
+const MODES: [&str; 2] = ["poll", "wait"];
 
 fn main() -> ExitCode {
-    let runs = std::env::args()
-        .nth(1)
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(5)
-        .max(1);
-    match measure(runs) {
+    let mut words = std::env::args().skip(1);
+    let runs = words.next().and_then(|word| word.parse().ok());
+    let only = words.next();
+    let modes: Vec<_> = MODES
+        .into_iter()
+        .filter(|mode| only.as_ref().is_none_or(|only| only == mode))
+        .collect();
+    if modes.is_empty() {
+        eprintln!("goodput: programs poll or wait");
+        return ExitCode::FAILURE;
+    }
+    match measure(runs.unwrap_or(5).max(1), &modes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("goodput: {why}");
@@ -27,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(runs: u64) -> Result<(), String> {
+fn measure(runs: u64, modes: &[&str]) -> Result<(), String> {
     let hosts = Namespaces::bridge(2)?;
     for host in 0..hosts.hosts() {
         hosts.set_mtu(host, 9000);
@@ -37,31 +46,36 @@ fn measure(runs: u64) -> Result<(), String> {
         ..Weather::default()
     };
     let relay = Relay::start(&hosts, clear.clone()).map_err(|error| error.to_string())?;
-    println!("run  none, MB/s  {LOSS} lost, MB/s  ratio");
-    let mut ratios = Vec::new();
+    println!("run  programs  none, MB/s  {LOSS} lost, MB/s  ratio");
+    let mut ratios = vec![Vec::new(); modes.len()];
     for seed in 1..=runs {
         let lossy = Weather {
             seed,
             loss: LOSS,
             ..clear.clone()
         };
-        let [none, lost] = [&clear, &lossy].map(|weather| {
-            relay.turn(weather.clone());
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            stream(&hosts)
-        });
-        let (none, lost) = (none?, lost?);
-        ratios.push(lost / none);
-        println!("{seed:3}  {none:10.1}  {lost:15.1}  {:5.2}", lost / none);
+        for (mode, ratios) in modes.iter().zip(&mut ratios) {
+            let [none, lost] = [&clear, &lossy].map(|weather| {
+                relay.turn(weather.clone());
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                stream(&hosts, mode)
+            });
+            let (none, lost) = (none?, lost?);
+            ratios.push(lost / none);
+            let ratio = lost / none;
+            println!("{seed:3}  {mode:8}  {none:10.1}  {lost:15.1}  {ratio:5.2}");
+        }
     }
-    ratios.sort_by(f64::total_cmp);
-    println!("median {:.2}", ratios[ratios.len() / 2]);
+    for (mode, ratios) in modes.iter().zip(&mut ratios) {
+        ratios.sort_by(f64::total_cmp);
+        println!("median {mode} {:.2}", ratios[ratios.len() / 2]);
+    }
     println!("{:?}", relay.end());
     Ok(())
 }
 
 /// Megabytes per second that arrive.
-fn stream(hosts: &Namespaces) -> Result<f64, String> {
+fn stream(hosts: &Namespaces, mode: &str) -> Result<f64, String> {
     // Beside the folder of the examples.
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     let program = here.with_file_name("../vip_perf");
@@ -69,7 +83,8 @@ fn stream(hosts: &Namespaces) -> Result<f64, String> {
         .command(0, program)
         .args(["--self", "--netns", hosts.name(1), "--json"])
         .args(["-d", &format!("gnic2:{INTERFACE}"), "-s", "64k"])
-        .args(["--seconds", "1", "--runs", "1", "bandwidth"])
+        .args(["--seconds", "1", "--runs", "1"])
+        .args([&format!("--{mode}"), "bandwidth"])
         .output()
         .map_err(|error| format!("vip_perf: {error}; build it with cargo build --release"))?;
     let found: Option<f64> = serde_json::from_slice(&output.stdout)
