@@ -29,29 +29,30 @@ impl Connection {
     pub(crate) fn acknowledged<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         let acknowledged = header.acknowledged;
-        let Some(progress) = sender
+        let Some(mut progress) = sender
             .inflight
-            .acknowledged(acknowledged, now_ns, &mut sender.rtt)
+            .acknowledged(acknowledged, now_ns, &sender.rtt)
         else {
             return;
         };
         // A partner that takes nothing would wait for ever.
         sender.window = u32::from(header.window).max(1);
-        let mut arrived = progress.arrived;
         let map = if header.kind == Kind::Ack { body } else { &[] };
         if !map.is_empty() {
-            arrived += sender
-                .inflight
-                .selected(map, now_ns, &mut sender.rtt)
-                .arrived;
+            let inflight = &mut sender.inflight;
+            inflight.selected(map, now_ns, &sender.rtt, &mut progress);
         }
-        if arrived == 0 && !progress.advanced {
+        if progress.arrived == 0 && !progress.advanced {
             return;
         }
-        sender.pace.delivered(arrived);
+        if progress.was_late {
+            sender.pace.was_late();
+        }
+        sender.pace.delivered(progress.arrived);
         sender.rtt.progress();
+        progress.measure(&mut sender.rtt);
         if sender.inflight.is_empty() {
-            sender.inflight.lost_at_ns = NEVER;
+            sender.inflight.settle();
             sender.retry_at_ns = NEVER;
         } else {
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
@@ -108,10 +109,7 @@ impl Connection {
         if sender.retry_at_ns <= now_ns {
             sender.inflight.lose_first();
             sender.overdue = true;
-            // Once may be the end of a burst that was lost, or a partner that has no processor just now.
-            if sender.rtt.back_off() {
-                sender.pace.timed_out();
-            }
+            sender.pace.timed_out(sender.rtt.back_off());
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
             sender.stuck_since_ns = sender.stuck_since_ns.min(now_ns);

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use crate::connection::NEVER;
 use crate::env::Remote;
+use crate::retry::Retry;
 use crate::rtt::Rtt;
 
 /// Transmissions by which a frame may be overtaken.
@@ -60,6 +61,19 @@ pub(crate) struct Progress {
     pub(crate) arrived: u32,
     /// The oldest frame under way has arrived.
     pub(crate) advanced: bool,
+    /// The last wait was in vain though nothing was lost.
+    pub(crate) was_late: bool,
+    /// Shortest and longest time that a frame was away which was sent once.
+    times: Option<(u64, u64)>,
+}
+
+impl Progress {
+    /// The round trips of this acknowledgement are measured.
+    pub(crate) fn measure(&self, rtt: &mut Rtt) {
+        if let Some((shortest, longest)) = self.times {
+            rtt.sample(shortest, longest);
+        }
+    }
 }
 
 /// The frames from the oldest that is not acknowledged to the next one.
@@ -71,6 +85,7 @@ pub(crate) struct Inflight {
     lost: u32,
     /// Latest transmission that is known to have arrived.
     latest: Option<u32>,
+    retry: Retry,
     /// When the next frame is held to be lost if nothing is heard of it.
     pub(crate) lost_at_ns: u64,
 }
@@ -84,6 +99,7 @@ impl Inflight {
             under_way: 0,
             lost: 0,
             latest: None,
+            retry: Retry::NONE,
             lost_at_ns: NEVER,
         }
     }
@@ -165,8 +181,11 @@ impl Inflight {
         ))
     }
 
-    /// A lost frame is to be sent again.
-    pub(crate) fn sent_again(&mut self, sequence: u32) {
+    /// A lost frame is to be sent again, after a wait in vain or for another reason.
+    pub(crate) fn sent_again(&mut self, sequence: u32, overdue: bool) {
+        if overdue {
+            self.retry = Retry::of(self.transmissions);
+        }
         let place = sequence.wrapping_sub(self.first) as usize;
         let flight = &mut self.flights[place];
         flight.transmission = self.transmissions;
@@ -183,7 +202,7 @@ impl Inflight {
         &mut self,
         sequence: u32,
         now_ns: u64,
-        rtt: &mut Rtt,
+        rtt: &Rtt,
     ) -> Option<Progress> {
         let count = sequence.wrapping_sub(self.first);
         if count > self.flights.len() as u32 {
@@ -201,7 +220,7 @@ impl Inflight {
 
     /// Counts a frame that has arrived.
     #[inline(always)]
-    fn note(&mut self, flight: &Flight, now_ns: u64, rtt: &mut Rtt, progress: &mut Progress) {
+    fn note(&mut self, flight: &Flight, now_ns: u64, rtt: &Rtt, progress: &mut Progress) {
         match flight.state {
             State::Arrived => return,
             State::Lost => self.lost -= 1,
@@ -210,49 +229,70 @@ impl Inflight {
         progress.arrived += 1;
         let took = now_ns.saturating_sub(flight.sent_ns);
         if !flight.again {
-            rtt.sample(took);
+            let (shortest, longest) = progress.times.unwrap_or((took, took));
+            progress.times = Some((shortest.min(took), longest.max(took)));
+            progress.was_late |= self.retry.was_late(flight.transmission);
         } else if took < rtt.shortest_ns() {
             // It was the first transmission that arrived; the time of this one tells nothing.
             return;
+        } else if self
+            .retry
+            .is_acknowledged(flight.transmission, now_ns + patience_ns(rtt))
+        {
+            return;
         }
-        let newer = |latest: u32| (flight.transmission.wrapping_sub(latest) as i32) > 0;
-        if self.latest.is_none_or(newer) {
-            self.latest = Some(flight.transmission);
+        self.arrived(flight.transmission);
+    }
+
+    #[inline(always)]
+    fn arrived(&mut self, transmission: u32) {
+        if self
+            .latest
+            .is_none_or(|latest| is_newer(transmission, latest))
+        {
+            self.latest = Some(transmission);
         }
     }
 
+    /// Everything has arrived.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self) {
+        self.retry = Retry::NONE;
+        self.lost_at_ns = NEVER;
+    }
+
     /// The partner has these frames too: bit `i` of the map, lowest bit first, is frame `first + 1 + i`.
-    pub(crate) fn selected(&mut self, map: &[u8], now_ns: u64, rtt: &mut Rtt) -> Progress {
-        let mut progress = Progress::default();
+    pub(crate) fn selected(&mut self, map: &[u8], now_ns: u64, rtt: &Rtt, progress: &mut Progress) {
         for (at, byte) in map.iter().enumerate() {
             let mut bits = *byte;
             while bits != 0 {
                 let place = 8 * at + bits.trailing_zeros() as usize + 1;
                 bits &= bits - 1;
                 let Some(flight) = self.flights.get(place).copied() else {
-                    return progress;
+                    return;
                 };
-                self.note(&flight, now_ns, rtt, &mut progress);
+                self.note(&flight, now_ns, rtt, progress);
                 self.flights[place].state = State::Arrived;
             }
         }
-        progress
     }
 
     /// Finds lost frames by what has overtaken them; gives how many are new.
     pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> u32 {
-        self.lost_at_ns = NEVER;
+        if let Some(transmission) = self.retry.decide(now_ns) {
+            self.arrived(transmission);
+        }
+        self.lost_at_ns = self.retry.until_ns;
         let Some(latest) = self.latest else { return 0 };
-        let newer = |first: &Flight| (first.transmission.wrapping_sub(latest) as i32) > 0;
         if self
             .flights
             .front()
-            .is_some_and(|first| !first.again && newer(first))
+            .is_some_and(|first| !first.again && is_newer(first.transmission, latest))
         {
             // All others were sent after it.
             return 0;
         }
-        let patience = (rtt.smoothed_ns() * 9 / 8).max(REORDER_MIN_NS);
+        let patience = patience_ns(rtt);
         let mut found = 0;
         for flight in &mut self.flights {
             if flight.state != State::UnderWay {
@@ -294,6 +334,17 @@ impl Inflight {
     }
 }
 
+/// Whether a transmission came after another one.
+#[inline(always)]
+pub(crate) fn is_newer(transmission: u32, other: u32) -> bool {
+    (transmission.wrapping_sub(other) as i32) > 0
+}
+
+/// How long a frame may be away that was overtaken.
+fn patience_ns(rtt: &Rtt) -> u64 {
+    (rtt.smoothed_ns() * 9 / 8).max(REORDER_MIN_NS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,32 +366,31 @@ mod tests {
         inflight
     }
 
+    /// Gives how many are new.
+    fn select(inflight: &mut Inflight, map: &[u8], now_ns: u64) -> u32 {
+        let mut progress = Progress::default();
+        inflight.selected(map, now_ns, &Rtt::default(), &mut progress);
+        progress.arrived
+    }
+
     #[test]
     fn acknowledgements_wrap_and_impossible_ones_are_refused() {
-        let (mut rtt, first) = (Rtt::default(), u32::MAX - 1);
+        let (rtt, first) = (Rtt::default(), u32::MAX - 1);
         let mut inflight = sent(first, 5);
         assert_eq!(inflight.next(), 3);
-        assert_eq!(
-            inflight.acknowledged(4, 2000, &mut rtt),
-            None,
-            "not sent yet"
-        );
-        assert_eq!(
-            inflight.acknowledged(first - 1, 2000, &mut rtt),
-            None,
-            "old"
-        );
-        let progress = inflight.acknowledged(1, 2000, &mut rtt).unwrap();
+        assert_eq!(inflight.acknowledged(4, 2000, &rtt), None, "not sent yet");
+        assert_eq!(inflight.acknowledged(first - 1, 2000, &rtt), None, "old");
+        let progress = inflight.acknowledged(1, 2000, &rtt).unwrap();
         assert_eq!((progress.arrived, progress.advanced), (3, true));
         assert_eq!((inflight.first(), inflight.under_way()), (1, 2));
     }
 
     #[test]
     fn three_later_ones_make_a_loss_and_a_second_loss_is_found_too() {
-        let mut rtt = Rtt::default();
+        let rtt = Rtt::default();
         let mut inflight = sent(0, 6);
         // Frames 1 and 2 have arrived.
-        inflight.selected(&[0b11], 2000, &mut rtt);
+        select(&mut inflight, &[0b11], 2000);
         assert_eq!(
             inflight.find_lost(2000, &rtt),
             0,
@@ -351,29 +401,28 @@ mod tests {
             1000 + REORDER_MIN_NS,
             "but time will be"
         );
-        inflight.selected(&[0b111], 2000, &mut rtt);
+        select(&mut inflight, &[0b111], 2000);
         assert_eq!(inflight.find_lost(2000, &rtt), 1);
         assert_eq!(
             inflight.lost(),
             Some((0, Load::Whole { first: 0, count: 1 }))
         );
-        inflight.sent_again(0);
+        inflight.sent_again(0, false);
         inflight.left(0, 3000);
         assert_eq!(inflight.find_lost(3000, &rtt), 0);
         // The rest arrives, and three new ones: the second transmission was lost as well.
         for number in 6..9 {
             send(&mut inflight, number, 3100);
         }
-        inflight.selected(&[0xFF], 4100, &mut rtt);
+        select(&mut inflight, &[0xFF], 4100);
         assert_eq!(inflight.find_lost(4100, &rtt), 1);
         assert_eq!((inflight.under_way(), inflight.has_lost()), (0, true));
     }
 
     #[test]
     fn a_map_that_is_too_long_is_harmless() {
-        let mut rtt = Rtt::default();
         let mut inflight = sent(0, 3);
-        assert_eq!(inflight.selected(&[0xFF; 32], 2000, &mut rtt).arrived, 2);
-        assert_eq!(inflight.selected(&[0xFF; 32], 2000, &mut rtt).arrived, 0);
+        assert_eq!(select(&mut inflight, &[0xFF; 32], 2000), 2);
+        assert_eq!(select(&mut inflight, &[0xFF; 32], 2000), 0);
     }
 }

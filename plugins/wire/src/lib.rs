@@ -41,6 +41,7 @@ mod part;
 mod read;
 mod receiver;
 mod resend;
+mod retry;
 mod rtt;
 mod sender;
 mod unreliable;

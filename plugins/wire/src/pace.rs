@@ -3,7 +3,12 @@
 //! A lost frame by itself says little: links lose frames by chance. Only where more than one frame in
 //! sixteen is lost does the window shrink, by three tenths, at most once in [`ROUND_MIN`] frames or one
 //! window. From then on, until the window is as large as it can be, frames are spaced out over the
-//! round-trip time instead of leaving in bursts.
+//! round-trip time instead of leaving in bursts. Who sleeps looks late at a frame whose time has come; it
+//! then sends what would have left meanwhile.
+//!
+//! Where nothing is heard for long, the window shrinks by half each time. If it turns out that nothing was
+//! lost, that is taken back. Else it grows up to half of what it was as fast as in the beginning, and
+//! slowly from there.
 
 /// Frames under way in the beginning.
 const FIRST: u32 = 64;
@@ -15,6 +20,8 @@ pub(crate) const MOST: u32 = 256;
 const BURST: u64 = 8;
 /// Longest time between two frames that are spaced out.
 const GAP_MAX_NS: u64 = 2_000_000;
+/// The most that is made up for when somebody looks late: twice the nap of a watch thread.
+const LATE_MAX_NS: u64 = 2_000_000;
 /// Frames over which losses are counted, at least.
 const ROUND_MIN: u32 = 64;
 /// One in so many may be lost.
@@ -30,7 +37,13 @@ pub(crate) struct Pace {
     lost: u32,
     /// The window has shrunk once: it grows slowly, and frames are spaced out.
     careful: bool,
+    /// Up to here it grows fast nevertheless.
+    target: u32,
+    /// Window, `careful` and `target` when a wait was last in vain after something had been heard.
+    before: Option<(u32, bool, u32)>,
     next_ns: u64,
+    /// How late one looks this time at a frame that was held back.
+    late_ns: u64,
 }
 
 impl Pace {
@@ -41,7 +54,10 @@ impl Pace {
             delivered: 0,
             lost: 0,
             careful: false,
+            target: MOST,
+            before: None,
             next_ns: 0,
+            late_ns: 0,
         }
     }
 
@@ -56,10 +72,14 @@ impl Pace {
     pub(crate) fn delivered(&mut self, frames: u32) {
         self.delivered += frames;
         if self.window < MOST {
-            self.credit += frames;
-            let step = if self.careful { self.window } else { 1 };
-            self.window = (self.window + self.credit / step).min(MOST);
-            self.credit %= step;
+            if self.careful && self.window >= self.target {
+                self.credit += frames;
+                self.window = (self.window + self.credit / self.window).min(MOST);
+                self.credit %= self.window;
+            } else {
+                let top = if self.careful { self.target } else { MOST };
+                self.window = (self.window + frames).min(top);
+            }
             // What was in the way is not any more.
             self.careful &= self.window < MOST;
         }
@@ -76,19 +96,42 @@ impl Pace {
     fn round(&mut self) {
         if self.lost * TOLERATED > self.delivered + self.lost {
             self.shrink(7);
+            self.target = self.window;
+            self.before = None;
         }
         (self.delivered, self.lost) = (0, 0);
     }
 
-    /// Nothing was heard for as long as one waits.
-    pub(crate) fn timed_out(&mut self) {
-        self.shrink(5);
+    /// Nothing was heard for as long as one waits. Once may be the end of a burst that was lost, or a
+    /// partner that has no processor just now; the window shrinks when it happens `again`.
+    pub(crate) fn timed_out(&mut self, again: bool) {
+        if again {
+            self.shrink(5);
+        } else {
+            self.before = Some((self.window, self.careful, self.target));
+            self.target = (self.window / 2).max(LEAST);
+        }
+    }
+
+    /// What was waited for in vain has come after all.
+    pub(crate) fn was_late(&mut self) {
+        if let Some((window, careful, target)) = self.before.take() {
+            self.window = self.window.max(window);
+            (self.careful, self.target, self.credit) = (careful, target, 0);
+        }
     }
 
     fn shrink(&mut self, tenths: u32) {
         self.window = (self.window * tenths / 10).max(LEAST);
         self.credit = 0;
         self.careful = true;
+    }
+
+    /// Somebody looks after the sender, so much later than the next frame might have left, if the pace was
+    /// all that held it back; else 0.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, late_ns: u64) {
+        self.late_ns = late_ns.min(LATE_MAX_NS);
     }
 
     /// When the next frame may leave; a time that has passed means now.
@@ -105,8 +148,9 @@ impl Pace {
     pub(crate) fn sent(&mut self, now_ns: u64, rtt_ns: u64) {
         if self.careful {
             let gap = self.gap_ns(rtt_ns);
+            let earliest = now_ns.saturating_sub(self.late_ns);
             // Frames that leave whatever the pace says must not put off the others for ever.
-            self.next_ns = self.next_ns.clamp(now_ns, now_ns + BURST * gap) + gap;
+            self.next_ns = self.next_ns.clamp(earliest, now_ns + BURST * gap) + gap;
         }
     }
 
@@ -144,7 +188,8 @@ mod tests {
     #[test]
     fn frames_are_spaced_out_after_congestion() {
         let mut pace = Pace::new();
-        pace.timed_out();
+        pace.timed_out(false);
+        pace.timed_out(true);
         let rtt = 1_000_000;
         let mut sent = 0;
         while pace.next_ns(rtt) <= 10_000_000 {
@@ -154,5 +199,89 @@ mod tests {
         assert!((2..=BURST + 1).contains(&sent), "{sent} at once");
         let in_a_round = rtt / pace.gap_ns(rtt);
         assert!((40..=41).contains(&in_a_round), "{in_a_round} in a round");
+    }
+
+    /// Frames that leave when somebody looks at this time, after the last one `held_ns` ago.
+    fn look(pace: &mut Pace, now: u64, rtt: u64) -> u64 {
+        let held = pace.next_ns(rtt);
+        pace.look(now.saturating_sub(held));
+        let mut sent = 0;
+        while pace.next_ns(rtt) <= now {
+            pace.sent(now, rtt);
+            sent += 1;
+        }
+        sent
+    }
+
+    #[test]
+    fn who_looks_once_a_millisecond_sends_as_much_as_who_looks_always() {
+        let rtt = 2_000_000;
+        let total = |every: u64| {
+            let mut pace = Pace::new();
+            pace.timed_out(false);
+            pace.timed_out(true);
+            let mut now = 10_000_000;
+            let (mut sent, mut most) = (look(&mut pace, now, rtt), 0);
+            while now < 110_000_000 {
+                now += every;
+                let burst = look(&mut pace, now, rtt);
+                most = most.max(burst);
+                sent += burst;
+            }
+            (sent, most, pace.gap_ns(rtt))
+        };
+        let (always, most, _) = total(10_000);
+        assert_eq!(most, 1, "spaced out");
+        let (rarely, most, gap) = total(1_000_000);
+        assert!(rarely.abs_diff(always) <= BURST, "{rarely} and {always}");
+        assert!(most <= 1_000_000 / gap + 1, "{most} at once");
+        // What is not made up for: more than that would be a burst like any other.
+        let (_, most, gap) = total(50_000_000);
+        assert!(most <= LATE_MAX_NS / gap + BURST + 1, "{most} at once");
+    }
+
+    #[test]
+    fn time_in_which_nothing_was_to_be_sent_makes_no_burst() {
+        let (mut pace, rtt) = (Pace::new(), 2_000_000);
+        pace.timed_out(false);
+        pace.timed_out(true);
+        look(&mut pace, 10_000_000, rtt);
+        pace.look(0);
+        let mut sent = 0;
+        while pace.next_ns(rtt) <= 50_000_000 {
+            pace.sent(50_000_000, rtt);
+            sent += 1;
+        }
+        assert!(sent <= BURST + 1, "{sent} at once");
+    }
+
+    #[test]
+    fn a_silence_that_was_no_loss_is_taken_back_and_one_that_was_is_not() {
+        let mut late = Pace::new();
+        late.delivered(1000);
+        late.timed_out(false);
+        assert_eq!(
+            (late.window(), late.careful),
+            (MOST, false),
+            "once is not enough"
+        );
+        late.timed_out(true);
+        late.timed_out(true);
+        assert_eq!((late.window(), late.careful), (MOST / 4, true));
+        let mut lost = late;
+        late.was_late();
+        assert_eq!((late.window(), late.careful), (MOST, false));
+        // Up to half of what it was it grows fast, and slowly from there.
+        lost.delivered(MOST / 4);
+        assert_eq!(lost.window(), MOST / 2);
+        lost.delivered(MOST / 2);
+        assert_eq!(lost.window(), MOST / 2 + 1);
+        // What is found later about an older silence does not count.
+        lost.lost(100);
+        lost.delivered(100);
+        let shrunk = lost.window();
+        lost.was_late();
+        assert!(shrunk < MOST / 2);
+        assert_eq!((lost.window(), lost.careful), (shrunk, true));
     }
 }

@@ -55,8 +55,9 @@ impl Connection {
         };
         let mut header = self.header(Kind::Data, sequence);
         header.flags |= FLAG_ASK;
-        self.sender.inflight.sent_again(sequence);
-        self.sender.overdue = false;
+        let sender = &mut self.sender;
+        let overdue = std::mem::take(&mut sender.overdue);
+        sender.inflight.sent_again(sequence, overdue);
         self.stats.sent_again += 1;
         self.transmit(frame, &header, at, env);
         Step::Moved

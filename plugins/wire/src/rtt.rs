@@ -1,7 +1,8 @@
 //! Round-trip time, and from it how long to wait before something is sent again (RFC 6298).
 
-/// Shortest wait; covers a partner that delays its acknowledgement.
-const RTO_MIN_NS: u64 = 2_000_000;
+/// What is waited for beyond the round-trip time, at least: a partner may delay its acknowledgement, or have
+/// no processor just now.
+const SLACK_MIN_NS: u64 = 2_000_000;
 /// Longest wait.
 const RTO_MAX_NS: u64 = 500_000_000;
 /// Wait before anything has been measured.
@@ -15,18 +16,25 @@ pub(crate) struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,
     shortest_ns: u64,
+    /// Doublings. They last until a frame that was sent once is acknowledged: if the network has become
+    /// slower, no other tells by how much.
     backoff: u32,
+    /// The last wait was in vain, and nothing was heard since.
+    silent: bool,
 }
 
 impl Rtt {
-    /// A frame that was sent once has been acknowledged after this time (Karn: others tell nothing).
-    pub(crate) fn sample(&mut self, ns: u64) {
-        let ns = ns.max(1);
+    /// Frames that were sent once have been acknowledged after these times (Karn: others tell nothing). One
+    /// sample for each acknowledgement: many like it at once would make it look as if nothing ever varied.
+    pub(crate) fn sample(&mut self, shortest_ns: u64, longest_ns: u64) {
+        let ns = longest_ns.max(1);
+        self.backoff = 0;
         if self.smoothed_ns == 0 {
-            (self.smoothed_ns, self.variation_ns, self.shortest_ns) = (ns, ns / 2, ns);
+            (self.smoothed_ns, self.variation_ns) = (ns, ns / 2);
+            self.shortest_ns = shortest_ns;
             return;
         }
-        self.shortest_ns = self.shortest_ns.min(ns);
+        self.shortest_ns = self.shortest_ns.min(shortest_ns);
         let difference = self.smoothed_ns.abs_diff(ns);
         self.variation_ns = self.variation_ns - self.variation_ns / 4 + difference / 4;
         self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + ns / 8;
@@ -47,21 +55,21 @@ impl Rtt {
         let base = if self.smoothed_ns == 0 {
             RTO_FIRST_NS
         } else {
-            (self.smoothed_ns + 4 * self.variation_ns).clamp(RTO_MIN_NS, RTO_MAX_NS)
+            let slack = (4 * self.variation_ns).max(SLACK_MIN_NS);
+            (self.smoothed_ns + slack).min(RTO_MAX_NS)
         };
         (base << self.backoff).min(RTO_MAX_NS)
     }
 
     /// The wait was in vain. True if the one before was in vain too.
     pub(crate) fn back_off(&mut self) -> bool {
-        let again = self.backoff > 0;
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
-        again
+        std::mem::replace(&mut self.silent, true)
     }
 
     /// Something new was acknowledged.
     pub(crate) fn progress(&mut self) {
-        self.backoff = 0;
+        self.silent = false;
     }
 }
 
@@ -74,11 +82,12 @@ mod tests {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.timeout_ns(), RTO_FIRST_NS);
         for _ in 0..100 {
-            rtt.sample(50_000);
+            rtt.sample(50_000, 50_000);
         }
-        assert_eq!(rtt.timeout_ns(), RTO_MIN_NS, "steady");
+        let steady = rtt.timeout_ns().abs_diff(50_000 + SLACK_MIN_NS);
+        assert!(steady < 100, "{steady}");
         for _ in 0..100 {
-            rtt.sample(30_000_000);
+            rtt.sample(30_000_000, 30_000_000);
         }
         let slow = rtt.timeout_ns();
         assert!((28_000_000..60_000_000).contains(&slow), "{slow}");
@@ -86,13 +95,24 @@ mod tests {
         assert!(!rtt.back_off());
         assert!(rtt.back_off());
         rtt.progress();
-        rtt.back_off();
-        assert_eq!(rtt.timeout_ns(), 2 * slow);
+        assert_eq!(rtt.timeout_ns(), 4 * slow, "nothing was measured");
+        assert!(!rtt.back_off());
         for _ in 0..100 {
             rtt.back_off();
         }
         assert_eq!(rtt.timeout_ns(), RTO_MAX_NS);
-        rtt.progress();
-        assert_eq!(rtt.timeout_ns(), slow);
+        rtt.sample(30_000_000, 30_000_000);
+        assert!(rtt.timeout_ns() < slow + slow / 100);
+    }
+
+    /// Hundreds of frames are acknowledged at once when somebody wakes; the next time that takes a moment longer.
+    #[test]
+    fn a_steady_round_trip_leaves_room_for_a_delay() {
+        let mut rtt = Rtt::default();
+        for _ in 0..1000 {
+            rtt.sample(2_000_000, 3_000_000);
+        }
+        assert_eq!(rtt.shortest_ns(), 2_000_000);
+        assert!(rtt.timeout_ns() >= 3_000_000 + SLACK_MIN_NS - 100);
     }
 }

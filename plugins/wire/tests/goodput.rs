@@ -10,10 +10,14 @@ use vipl_wire::{Level, Operation};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Virtual time of a stream of messages with a window, in nanoseconds.
+/// Virtual time of a stream of messages with a window between programs that poll, in nanoseconds.
 fn stream(faults: Faults, mtu: u16, bytes: usize, count: usize, window: usize) -> u64 {
     let mut world = World::new(77, Level::Delivery, mtu, faults);
     world.poll_ns = 1_000;
+    stream_in(&mut world, bytes, count, window)
+}
+
+fn stream_in(world: &mut World, bytes: usize, count: usize, window: usize) -> u64 {
     let from = world.sides[1].host.area(bytes, 9);
     let to = world.sides[0].host.area(bytes, UNTOUCHED);
     let began = world.now;
@@ -93,5 +97,40 @@ fn a_slow_line_is_not_flooded() {
         let share = least as f64 / took as f64;
         println!("12 MB/s, {queue} bytes of queue: {share:.2} of the rate");
         assert!(share >= 0.5, "{share:.2} of the rate");
+    }
+}
+
+/// Programs that sleep: frames wake them, and a thread looks after their deadlines once in a millisecond. Now
+/// and then they have no processor for some milliseconds. That is no loss, and loss is no reason to send no
+/// more than a burst in each of those milliseconds.
+#[test]
+fn programs_that_sleep_keep_the_line_busy() {
+    const MS: u64 = 1_000_000;
+    const COUNT: usize = 4_000;
+    for (loss, stalls, least) in [
+        (0, (0, 0), 900),
+        (0, (5, 4 * MS), 400),
+        (0, (20, 8 * MS), 150),
+        (10, (0, 0), 400),
+        (10, (5, 4 * MS), 300),
+        (50, (5, 4 * MS), 75),
+    ] {
+        let faults = Faults {
+            rate: 1250,
+            latency_ns: MS,
+            queue: 4 << 20,
+            loss,
+            ..Faults::NONE
+        };
+        let mut world = World::new(77, Level::Delivery, 9000, faults);
+        (world.poll_ns, world.nap_ns, world.stalls) = (30_000, MS, stalls);
+        let took = stream_in(&mut world, 65_536, COUNT, 64);
+        let rate = COUNT as u64 * 65_536 * 1000 / took;
+        let stats = world.sides[1].connection.as_ref().map(|c| c.stats());
+        println!("{loss} of 1000 lost, stalls {stalls:?}: {rate} MB/s, {stats:?}");
+        assert!(
+            rate >= least,
+            "{rate} MB/s at a loss of {loss} permille, stalls {stalls:?}"
+        );
     }
 }

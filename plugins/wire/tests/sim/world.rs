@@ -18,6 +18,9 @@ pub struct Side {
     pub crashed: bool,
     inbox: Vec<Vec<u8>>,
     polling: bool,
+    /// When the program, and the thread that looks after its deadlines, last looked.
+    attended_ns: u64,
+    looked_ns: u64,
     /// Frames sent again, by connections that have ended.
     pub sent_again: u64,
 }
@@ -38,6 +41,12 @@ pub struct World {
     count: u64,
     /// How long a host takes to look after its device.
     pub poll_ns: u64,
+    /// The programs sleep until a frame comes. A thread that sees to their deadlines looks once in so many
+    /// nanoseconds, and not at what the program has looked at meanwhile. 0: deadlines are kept to the
+    /// microsecond.
+    pub nap_ns: u64,
+    /// Of a thousand looks so many have to wait for a processor, for so many nanoseconds.
+    pub stalls: (u64, u64),
     /// Frames that a device takes at once.
     pub room: usize,
     /// Every frame that was sent, for tests that want them.
@@ -81,6 +90,8 @@ impl World {
             crashed: false,
             inbox: Vec::new(),
             polling: false,
+            attended_ns: 0,
+            looked_ns: 0,
             sent_again: 0,
         };
         World {
@@ -90,6 +101,8 @@ impl World {
             events: BinaryHeap::new(),
             count: 0,
             poll_ns: rng.between(0, 10_000),
+            nap_ns: 0,
+            stalls: (0, 0),
             room: usize::MAX,
             log: None,
             rng,
@@ -134,7 +147,8 @@ impl World {
         }
         if deadline != u64::MAX {
             // A timer is never exact.
-            let at = deadline.max(self.now) + 1 + self.rng.below(1000);
+            let soonest = self.sides[side].looked_ns + self.nap_ns;
+            let at = deadline.max(self.now).max(soonest) + 1 + self.rng.below(1000);
             self.push(at, Event::Timer(side));
         }
         if blocked {
@@ -167,8 +181,10 @@ impl World {
     }
 
     fn poll(&mut self, side: usize) {
+        let (now, naps) = (self.now, self.nap_ns > 0);
         let s = &mut self.sides[side];
         s.polling = false;
+        s.attended_ns = now;
         let frames = std::mem::take(&mut s.inbox);
         if s.crashed {
             return;
@@ -185,6 +201,10 @@ impl World {
                 connection.received(frame, now, host);
             }
             connection.flush(now, host);
+            if naps {
+                // Before it sleeps the program looks once more, and finds nothing.
+                connection.flush_acks(now, host);
+            }
         });
     }
 
@@ -206,7 +226,9 @@ impl World {
                 self.sides[side].inbox.push(frame);
                 if !self.sides[side].polling {
                     self.sides[side].polling = true;
-                    self.push(self.now + self.poll_ns, Event::Poll(side));
+                    let stalled = self.stalls.0 > 0 && self.rng.permille(self.stalls.0);
+                    let stall = if stalled { self.stalls.1 } else { 0 };
+                    self.push(self.now + self.poll_ns + stall, Event::Poll(side));
                 }
             }
             Event::Poll(side) => self.poll(side),
@@ -221,6 +243,12 @@ impl World {
         if s.crashed {
             return;
         }
+        if self.nap_ns > 0 && now < s.attended_ns + self.nap_ns {
+            s.looked_ns = now;
+            let at = now + self.nap_ns;
+            return self.push(at, Event::Timer(side));
+        }
+        s.looked_ns = now;
         if let Some(closing) = &mut s.closing {
             if closing.deadline() <= now {
                 s.host.room = usize::MAX;

@@ -1,0 +1,106 @@
+//! After a wait in vain one frame is sent again, and nobody can tell which of the two transmissions an
+//! acknowledgement is for. If it was the second, all that was sent between them is lost. If it was the first,
+//! nothing may be lost: the others will arrive behind it. So this is not decided before they have had a round
+//! trip's time to do that.
+
+use crate::connection::NEVER;
+use crate::inflight::is_newer;
+
+/// The last transmission of the oldest frame after a wait in vain, if there is still something to decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    transmission: Option<u32>,
+    /// When it is decided. The frame was acknowledged then, by whichever transmission.
+    pub(crate) until_ns: u64,
+}
+
+impl Retry {
+    /// There is nothing to decide.
+    pub(crate) const NONE: Retry = Retry {
+        transmission: None,
+        until_ns: NEVER,
+    };
+
+    /// This transmission has left.
+    pub(crate) fn of(transmission: u32) -> Retry {
+        Retry {
+            transmission: Some(transmission),
+            until_ns: NEVER,
+        }
+    }
+
+    /// A frame that was sent again is acknowledged. Gives whether it is this one: then it tells nothing about
+    /// others until that time.
+    pub(crate) fn is_acknowledged(&mut self, transmission: u32, until_ns: u64) -> bool {
+        let same = self.transmission == Some(transmission);
+        if same {
+            self.until_ns = until_ns;
+        }
+        same
+    }
+
+    /// A frame that was sent once has arrived. Gives whether that shows that the wait was in vain for nothing.
+    #[inline(always)]
+    pub(crate) fn was_late(&mut self, transmission: u32) -> bool {
+        let late = self
+            .transmission
+            .is_some_and(|retry| is_newer(retry, transmission));
+        if late {
+            *self = Retry::NONE;
+        }
+        late
+    }
+
+    /// The transmission that has arrived, once that is decided.
+    pub(crate) fn decide(&mut self, now_ns: u64) -> Option<u32> {
+        if self.until_ns > now_ns {
+            return None;
+        }
+        std::mem::replace(self, Retry::NONE).transmission
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::connection::NEVER;
+    use crate::inflight::{Inflight, Load};
+    use crate::rtt::Rtt;
+
+    /// Six frames, and after a wait in vain the first of them again, which has arrived by then.
+    fn retried(rtt: &mut Rtt) -> Inflight {
+        let mut inflight = Inflight::new(0);
+        for first in 0..6 {
+            inflight.push(Load::Whole { first, count: 1 });
+            inflight.left(first, 1000);
+        }
+        rtt.sample(1_000_000, 1_000_000);
+        inflight.lose_first();
+        inflight.sent_again(0, true);
+        inflight.left(0, 4_000_000);
+        let progress = inflight.acknowledged(1, 5_000_000, rtt).unwrap();
+        assert!(!progress.was_late);
+        assert_eq!(inflight.find_lost(5_000_000, rtt), 0, "not decided");
+        inflight
+    }
+
+    #[test]
+    fn what_comes_late_is_not_lost() {
+        let mut rtt = Rtt::default();
+        let mut inflight = retried(&mut rtt);
+        let progress = inflight.acknowledged(3, 5_500_000, &rtt).unwrap();
+        assert!(progress.was_late);
+        assert_eq!(inflight.find_lost(9_000_000, &rtt), 0);
+        assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 3));
+    }
+
+    #[test]
+    fn what_does_not_come_is_lost() {
+        let mut rtt = Rtt::default();
+        let mut inflight = retried(&mut rtt);
+        let decided = inflight.lost_at_ns;
+        assert_eq!(decided, 5_000_000 + 1_125_000);
+        assert_eq!(inflight.find_lost(decided - 1, &rtt), 0);
+        assert_eq!(inflight.find_lost(decided, &rtt), 5);
+        assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 0));
+    }
+}
