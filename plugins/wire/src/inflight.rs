@@ -55,7 +55,7 @@ struct Flight {
 }
 
 /// What an acknowledgement told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Frames that are known to have arrived now and were not before.
     pub(crate) arrived: u32,
@@ -63,15 +63,25 @@ pub(crate) struct Progress {
     pub(crate) advanced: bool,
     /// The last wait was in vain though nothing was lost.
     pub(crate) was_late: bool,
-    /// Shortest and longest time that a frame was away which was sent once.
-    times: Option<(u64, u64)>,
+    /// Shortest and longest time that a frame was away which was sent once; the other way round if there is none.
+    shortest_ns: u64,
+    longest_ns: u64,
 }
 
 impl Progress {
+    pub(crate) const NONE: Progress = Progress {
+        arrived: 0,
+        advanced: false,
+        was_late: false,
+        shortest_ns: u64::MAX,
+        longest_ns: 0,
+    };
+
     /// The round trips of this acknowledgement are measured.
+    #[inline(always)]
     pub(crate) fn measure(&self, rtt: &mut Rtt) {
-        if let Some((shortest, longest)) = self.times {
-            rtt.sample(shortest, longest);
+        if self.shortest_ns <= self.longest_ns {
+            rtt.sample(self.shortest_ns, self.longest_ns);
         }
     }
 }
@@ -208,7 +218,7 @@ impl Inflight {
         if count > self.flights.len() as u32 {
             return None;
         }
-        let mut progress = Progress::default();
+        let mut progress = Progress::NONE;
         for _ in 0..count {
             let flight = self.flights.pop_front()?;
             self.note(&flight, now_ns, rtt, &mut progress);
@@ -229,8 +239,8 @@ impl Inflight {
         progress.arrived += 1;
         let took = now_ns.saturating_sub(flight.sent_ns);
         if !flight.again {
-            let (shortest, longest) = progress.times.unwrap_or((took, took));
-            progress.times = Some((shortest.min(took), longest.max(took)));
+            progress.shortest_ns = progress.shortest_ns.min(took);
+            progress.longest_ns = progress.longest_ns.max(took);
             progress.was_late |= self.retry.was_late(flight.transmission);
         } else if took < rtt.shortest_ns() {
             // It was the first transmission that arrived; the time of this one tells nothing.
@@ -368,7 +378,7 @@ mod tests {
 
     /// Gives how many are new.
     fn select(inflight: &mut Inflight, map: &[u8], now_ns: u64) -> u32 {
-        let mut progress = Progress::default();
+        let mut progress = Progress::NONE;
         inflight.selected(map, now_ns, &Rtt::default(), &mut progress);
         progress.arrived
     }

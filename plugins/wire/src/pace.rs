@@ -42,7 +42,8 @@ pub(crate) struct Pace {
     /// Window, `careful` and `target` when a wait was last in vain after something had been heard.
     before: Option<(u32, bool, u32)>,
     next_ns: u64,
-    /// How late one looks this time at a frame that was held back.
+    /// When somebody looked, later than a frame that was held back might have left, and how much later.
+    looked_ns: u64,
     late_ns: u64,
 }
 
@@ -57,6 +58,7 @@ impl Pace {
             target: MOST,
             before: None,
             next_ns: 0,
+            looked_ns: 0,
             late_ns: 0,
         }
     }
@@ -127,11 +129,11 @@ impl Pace {
         self.careful = true;
     }
 
-    /// Somebody looks after the sender, so much later than the next frame might have left, if the pace was
-    /// all that held it back; else 0.
-    #[inline(always)]
-    pub(crate) fn look(&mut self, late_ns: u64) {
-        self.late_ns = late_ns.min(LATE_MAX_NS);
+    /// Somebody looks after a frame that was held back until `held_ns` by the pace and nothing else.
+    #[cold]
+    pub(crate) fn look(&mut self, now_ns: u64, held_ns: u64) {
+        self.looked_ns = now_ns;
+        self.late_ns = (now_ns - held_ns).min(LATE_MAX_NS);
     }
 
     /// When the next frame may leave; a time that has passed means now.
@@ -148,7 +150,8 @@ impl Pace {
     pub(crate) fn sent(&mut self, now_ns: u64, rtt_ns: u64) {
         if self.careful {
             let gap = self.gap_ns(rtt_ns);
-            let earliest = now_ns.saturating_sub(self.late_ns);
+            let looks_late = now_ns == self.looked_ns;
+            let earliest = now_ns - if looks_late { self.late_ns } else { 0 };
             // Frames that leave whatever the pace says must not put off the others for ever.
             self.next_ns = self.next_ns.clamp(earliest, now_ns + BURST * gap) + gap;
         }
@@ -201,10 +204,12 @@ mod tests {
         assert!((40..=41).contains(&in_a_round), "{in_a_round} in a round");
     }
 
-    /// Frames that leave when somebody looks at this time, after the last one `held_ns` ago.
+    /// Frames that leave when somebody looks at this time and has many.
     fn look(pace: &mut Pace, now: u64, rtt: u64) -> u64 {
         let held = pace.next_ns(rtt);
-        pace.look(now.saturating_sub(held));
+        if held <= now {
+            pace.look(now, held);
+        }
         let mut sent = 0;
         while pace.next_ns(rtt) <= now {
             pace.sent(now, rtt);
@@ -246,7 +251,6 @@ mod tests {
         pace.timed_out(false);
         pace.timed_out(true);
         look(&mut pace, 10_000_000, rtt);
-        pace.look(0);
         let mut sent = 0;
         while pace.next_ns(rtt) <= 50_000_000 {
             pace.sent(50_000_000, rtt);

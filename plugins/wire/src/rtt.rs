@@ -26,6 +26,7 @@ pub(crate) struct Rtt {
 impl Rtt {
     /// Frames that were sent once have been acknowledged after these times (Karn: others tell nothing). One
     /// sample for each acknowledgement: many like it at once would make it look as if nothing ever varied.
+    #[inline(always)]
     pub(crate) fn sample(&mut self, shortest_ns: u64, longest_ns: u64) {
         let ns = longest_ns.max(1);
         self.backoff = 0;

@@ -172,13 +172,13 @@ impl Connection {
             return;
         }
         let reliable = self.config.level != Level::Unreliable;
-        if self.sender.pace_at_ns != NEVER {
+        let held_ns = std::mem::replace(&mut self.sender.pace_at_ns, NEVER);
+        if held_ns != NEVER {
             self.look_at_clock(env);
+            if held_ns <= self.now_ns {
+                self.sender.pace.look(self.now_ns, held_ns);
+            }
         }
-        let sender = &mut self.sender;
-        let late_ns = self.now_ns.saturating_sub(sender.pace_at_ns);
-        sender.pace.look(late_ns);
-        sender.pace_at_ns = NEVER;
         while self.has_work(env) {
             let step = if reliable {
                 self.send_one(env)
