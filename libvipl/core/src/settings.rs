@@ -53,7 +53,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "clan.interface" "name" "" "Ethernet interface behind /dev/clanvi0 and nic0, for partners on other hosts; empty: this host only"
     "clan.poll_us" "microseconds" "100" "how long the device polls before it sleeps, 0 to 10000"
     "tulip.receive_frames" "frames" "256" "receive ring of each NIC handle, 32 to 16384"
-    "gnic2.receive_frames" "frames" "1024" "receive ring of each NIC handle, 32 to 16384"
+    "gnic2.receive_frames" "frames" "256" "receive ring of each NIC handle, 32 to 16384"
     "sim.seed" "number" "1" "where all chances come from; the same seed, the same fates"
     "sim.loss" "probability" "0" "how many frames are lost, 0 to 0.9"
     "sim.dup" "probability" "0" "how many frames arrive twice"
