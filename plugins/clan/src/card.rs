@@ -274,6 +274,17 @@ impl Card {
         !told.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut)
     }
 
+    /// What the VI has on offer is taken back. False: not yet, ask again.
+    pub(crate) fn recall(&self, vi: u32) -> bool {
+        let request = Request {
+            op: op::RECALL,
+            vi,
+            ..Request::default()
+        };
+        let told = self.call(request, SHORT);
+        !told.is_ok_and(|(reply, _)| reply.status == status::BUSY)
+    }
+
     /// The partner on another host has gone: afterwards the device has said what that means for the VI.
     /// A device that has no time for it is not waited for.
     pub(crate) fn partner_gone(&self, request: Request) {

@@ -2,7 +2,7 @@
 //! the sender's memory the data lies, and the kernel copies it once. What cannot be fetched the device
 //! moves, or finds what is wrong with it.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use vipl_clan_proto::vi::{Offer, RECEIVE_SEGMENTS, Received, Segment, claim};
 use vipl_plugin_sdk::{Entry, Port, descriptor};
@@ -11,14 +11,15 @@ use crate::vi::ClanVi;
 
 impl ClanVi {
     /// Fetches the message into the posted buffers. False: it is the device's.
-    pub(crate) fn fetch(&self, port: &Port, entry: &Entry, slot: &Received, length: u32) -> bool {
+    pub(crate) fn fetch(&self, port: &Port, entry: &Entry, slot: &Received) -> bool {
         let begun = slot
             .claim
             .compare_exchange(claim::OFFERED, claim::FETCHING, AcqRel, Acquire);
         if begun.is_err() {
             return false;
         }
-        let copied = copy(port, entry, &slot.offer(), length as usize);
+        let length = slot.length.load(Relaxed) as usize;
+        let copied = copy(port, entry, &slot.offer(), length);
         let claim = if copied.is_some() {
             claim::FETCHED
         } else {

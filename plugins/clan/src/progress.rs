@@ -135,28 +135,29 @@ impl ClanVi {
             return Taken::Nothing;
         }
         let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
-        let turn = turn(&slot.claim, &entry);
-        let (status, length) = (slot.status.load(Relaxed), slot.length.load(Relaxed));
-        let immediate = slot.immediate.load(Relaxed);
-        let small = slot.small.load(Relaxed) as usize;
         let mut taken = Taken::One;
-        match turn {
+        match turn(&slot.claim, &entry) {
             Turn::Wait => return Taken::Nothing,
             Turn::Offered => {
-                if !self.fetch(port, &entry, slot, length) {
+                if !self.fetch(port, &entry, slot) {
                     return Taken::Nothing;
                 }
                 taken = Taken::Long;
             }
-            Turn::Ours if small > 0 => {
-                if let Err(error) = place(port, &entry, slot, small.min(SMALL)) {
+            Turn::Ours => {
+                let small = slot.small.load(Relaxed) as usize;
+                if small > 0
+                    && let Err(error) = place(port, &entry, slot, small.min(SMALL))
+                {
                     self.receives.done = number.wrapping_add(1);
                     self.cannot_place(port, error);
                     return Taken::Nothing;
                 }
             }
-            Turn::Ours | Turn::Placed => {}
+            Turn::Placed => {}
         }
+        let (status, length) = (slot.status.load(Relaxed), slot.length.load(Relaxed));
+        let immediate = slot.immediate.load(Relaxed);
         self.receives.done = number.wrapping_add(1);
         if !port.complete(Queue::Recv, status, Some((length, immediate))) {
             self.break_off();

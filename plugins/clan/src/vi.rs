@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
@@ -258,6 +258,20 @@ impl Vi for ClanVi {
 
     fn quiesce(&mut self) {
         self.card.quiesce();
+        let under_way = self.sends.done != self.sends.rung;
+        if !under_way || self.link.as_ref().is_none_or(|link| link.left || link.away) {
+            return;
+        }
+        // A partner on this host may be fetching what was registered.
+        let end = Instant::now() + SHORT;
+        while !self.card.recall(self.number) {
+            if Instant::now() > end {
+                // It does not come to an end with it, and shall not take for data what lies there later.
+                let _ = self.card.tell(&self.request(op::BREAK));
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -145,6 +145,10 @@ impl Device {
                 }
                 Ok(Vec::new())
             }
+            op::RECALL => match self.vi_of(place, request.vi) {
+                Some(id) if !self.recall(id) => Err(Refused(status::BUSY, 0)),
+                _ => Ok(Vec::new()),
+            },
             op::DESTROY | op::ATTACH | op::BREAK => {
                 let Some(id) = self.vi_of(place, request.vi) else {
                     return Verdict::Expelled;

@@ -215,6 +215,16 @@ impl Vi {
         self.due = 0;
     }
 
+    /// The receive at the head is in the program's memory already.
+    pub(crate) fn pass_received(&mut self) {
+        let all_seen = self.unseen_received.first == self.receives;
+        self.receives = self.receives.wrapping_add(1);
+        if all_seen {
+            self.unseen_received.first = self.receives;
+            self.unseen_received.aged = self.receives;
+        }
+    }
+
     fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) {
         let mut placed = false;
         while self.unseen_received.first != received {

@@ -8,10 +8,12 @@ use vipl_clan_proto::vi::end;
 use vipl_wire::Reason;
 
 use crate::device::Device;
+use crate::offer::OFFERS_MAX;
+use crate::vi::CHUNK;
 
 /// What a VI that disconnects may still send.
-const LAST_MESSAGES: u32 = 64;
-const LAST_BYTES: usize = 1 << 20;
+const LAST_MESSAGES: u32 = 128;
+const LAST_BYTES: usize = OFFERS_MAX as usize * CHUNK + (1 << 20);
 
 impl Device {
     pub(crate) fn attach(&mut self, id: usize, request: &Request) {
@@ -84,6 +86,13 @@ impl Device {
                 pair.pump(LAST_MESSAGES, LAST_BYTES)
             });
         }
+    }
+
+    /// Takes back what a VI has on offer. False: the partner is just fetching some of it.
+    pub(crate) fn recall(&mut self, id: usize) -> bool {
+        self.with_partner(id, |pair| pair.hear_fetches(0));
+        self.warm(id);
+        self.vis.get(id).is_none_or(|vi| vi.offered == 0)
     }
 
     /// The program's side found an error of its own in what arrived.

@@ -20,7 +20,7 @@ use crate::vi::{CHUNK, Tools, Vi};
 /// Messages below this size the device moves sooner than a program can be told of them, in bytes.
 const OFFER_MIN: u32 = 4096;
 /// Messages of one VI that are offered at a time.
-const OFFERS_MAX: u32 = 64;
+pub(crate) const OFFERS_MAX: u32 = 64;
 /// How long an offer waits to be taken, in nanoseconds.
 pub(crate) const PATIENCE_NS: u64 = 50_000;
 /// Messages that are not offered after one that was not taken.
@@ -113,7 +113,7 @@ impl Pair<'_> {
 
 /// The first offer has been fetched.
 fn fetched(from: &mut Vi, to: &mut Vi, tools: &Tools) {
-    to.receives = to.receives.wrapping_add(1);
+    to.pass_received();
     from.offered -= 1;
     from.held = false;
     from.offered_at = tools.now;

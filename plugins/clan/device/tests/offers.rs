@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use harness::*;
 use vipl_abi::*;
-use vipl_clan_proto::message::{Request, flag, op};
+use vipl_clan_proto::message::{Request, flag, op, status};
 use vipl_clan_proto::vi::{Offer, Segment, claim, end};
 
 const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
@@ -130,14 +130,14 @@ fn a_send_completes_when_its_message_has_been_fetched() {
 #[test]
 fn what_is_not_fetched_the_device_moves() {
     let agent = Agent::start();
-    let mut post = Post::new(&agent, RD);
     for size in [4095u32, 4096, 65_472, 65_536, 65_537, 200_000] {
+        // After one offer that was not taken there are none for a while.
+        let mut post = Post::new(&agent, RD);
         let couple = &mut post.couple;
-        let number = couple.to.receives;
         let send = Descriptor::from(&[post.source.segment(post.out, 1, size)]);
         couple.to.receive(&post.receive, true);
         couple.from.send(&couple.near, &send, true);
-        assert_eq!(couple.from.sent(number), VIP_STATUS_OP_SEND);
+        assert_eq!(couple.from.sent(0), VIP_STATUS_OP_SEND);
         let bytes = size as usize;
         assert!(post.target.copy(0, bytes) == post.source.copy(1, bytes));
         assert_eq!(post.receive.result().1, size);
@@ -163,6 +163,42 @@ fn what_cannot_be_fetched_the_device_moves() {
         let claim = couple.to.pages.received(number).claim.load(Acquire);
         assert_eq!(claim, claim::PLACED);
     }
+}
+
+/// Whether the device has taken back what the sender has on offer.
+fn recall(post: &Post) -> bool {
+    let request = Request {
+        op: op::RECALL,
+        number: 60_000,
+        vi: post.couple.from.number,
+        ..Request::default()
+    };
+    match post.couple.near.call(&request).0.status {
+        status::OK => true,
+        status::BUSY => false,
+        other => panic!("status {other}"),
+    }
+}
+
+/// The sender's memory goes: a fetch that has begun is waited for, what is on offer meets the check.
+#[test]
+fn what_is_recalled_nobody_fetches() {
+    let agent = Agent::start();
+    let mut post = Post::new(&agent, RD);
+    let number = post.catch();
+    for _ in 0..3 {
+        post.couple.to.receive(&post.receive, true);
+        post.couple.from.send(&post.couple.near, &post.send, true);
+    }
+    post.couple.near.deregister(post.out);
+    assert!(!recall(&post));
+    assert!(post.end(number, claim::FETCHED));
+    assert!(recall(&post));
+    assert_eq!(post.couple.from.sent(number), VIP_STATUS_OP_SEND);
+    let refused = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_SEND;
+    assert_eq!(post.couple.from.sent(number + 1), refused);
+    assert_eq!(post.couple.from.ended(), end::TOLD);
+    assert_eq!(post.couple.to.ended(), end::LOST);
 }
 
 fn detach(nic: &Nic, vi: &Vi) {

@@ -32,6 +32,9 @@ pub mod op {
     ///
     /// [`flag::ORDERLY`]: super::flag::ORDERLY
     pub const PARTNER_GONE: u32 = 8;
+    /// Memory of the VI's program has gone: what it has on offer the device takes back, and finds what that
+    /// means. The reply is [`status::BUSY`](super::status::BUSY) while the partner is fetching.
+    pub const RECALL: u32 = 9;
 }
 
 /// Bits of [`Request::flags`].
@@ -106,6 +109,8 @@ pub mod status {
     pub const INVALID: u32 = 2;
     /// The device cannot reach the memory of the process.
     pub const NOT_PERMITTED: u32 = 3;
+    /// Not yet: ask again.
+    pub const BUSY: u32 = 4;
 }
 
 /// From the device to a process, with up to three descriptors.
