@@ -17,8 +17,10 @@ use crate::vm::{piece, pieces};
 
 /// How long a completion waits for its program, in nanoseconds; twice as long at most.
 const SETTLE_NS: u64 = 30_000;
-/// Completed sends of a queue with more to send for which a sleeper is woken; [`SETTLE_NS`] brings it sooner.
+/// Completed sends of a queue with more to send for which a sleeper is woken, or how long the first of them
+/// waits, in nanoseconds.
 const UNTOLD_MAX: u32 = 16;
+const UNTOLD_NS: u64 = 150_000;
 /// Completions of sends that one call of the kernel writes.
 const BATCH: u32 = 64;
 /// Where ImmediateData, Length and Status stand in a descriptor.
@@ -59,10 +61,20 @@ impl Vi {
     /// Tells whoever waits of a completed send, at the latest when the queue is empty: a sleeper that is woken
     /// for each of many sends takes the processor from the one that receives them.
     fn announce_sent(&mut self, tools: &Tools) {
+        self.mark();
+        if self.untold == 0 {
+            self.untold_at = tools.now;
+        }
         self.untold = self.untold.saturating_add(1);
-        if self.untold >= UNTOLD_MAX || !(self.is_rung() || self.offered > 0) {
+        if !self.has_time_to_tell(tools) {
             self.announce(tools);
         }
+    }
+
+    /// Whether more sends will complete soon, and those of which nobody has been told are few and recent.
+    fn has_time_to_tell(&self, tools: &Tools) -> bool {
+        let more = self.is_rung() || self.offered > 0;
+        more && self.untold < UNTOLD_MAX && tools.now < self.untold_at + UNTOLD_NS
     }
 
     /// Completes the receive at the head, with `small` bytes of data in [`Tools::bounce`].
@@ -155,11 +167,15 @@ impl Vi {
     /// Tells whoever waits.
     pub(crate) fn announce(&mut self, tools: &Tools) {
         self.untold = 0;
-        let nic = self.process.nic();
+        self.mark();
+        self.process.nic().ring_if_wanted(tools.page());
+    }
+
+    /// Completion queues find this VI.
+    fn mark(&self) {
         if self.pages.words().marks.load(Relaxed) != 0 {
-            nic.mark(self.number);
+            self.process.nic().mark(self.number);
         }
-        nic.ring_if_wanted(tools.page());
     }
 
     /// The process looks at this VI, whatever its program does.
@@ -195,12 +211,16 @@ impl Vi {
     /// Puts completions into the program's memory that have waited long enough.
     pub(crate) fn settle(&mut self, tools: &mut Tools) {
         let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
-        self.settle_up_to(tools, sent, received);
+        let [received, sent] = self.settle_up_to(tools, sent, received);
+        if received || (sent || self.untold > 0) && !self.has_time_to_tell(tools) {
+            self.announce(tools);
+        }
         self.unseen_sent.aged = self.sends;
         self.unseen_received.aged = self.receives;
         let left =
             self.unseen_sent.first != self.sends || self.unseen_received.first != self.receives;
-        self.due = if left { tools.now + SETTLE_NS } else { 0 };
+        let later = left || self.untold > 0;
+        self.due = if later { tools.now + SETTLE_NS } else { 0 };
     }
 
     /// All of them, at once.
@@ -210,6 +230,7 @@ impl Vi {
         }
         let (sent, received) = (self.sends, self.receives);
         self.settle_up_to(tools, sent, received);
+        self.announce(tools);
         self.unseen_sent.aged = sent;
         self.unseen_received.aged = received;
         self.due = 0;
@@ -225,18 +246,17 @@ impl Vi {
         }
     }
 
-    fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) {
-        let mut placed = false;
+    /// Whether any receives, and any sends, were put into the program's memory.
+    fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) -> [bool; 2] {
+        let mut placed = [false; 2];
         while self.unseen_received.first != received {
-            placed |= self.settle_received(tools, self.unseen_received.first);
+            placed[0] |= self.settle_received(tools, self.unseen_received.first);
             next(&mut self.unseen_received);
         }
         while self.unseen_sent.first != sent {
-            placed |= self.settle_sent(tools, sent);
+            placed[1] |= self.settle_sent(tools, sent);
         }
-        if placed {
-            self.announce(tools);
-        }
+        placed
     }
 
     /// Writes the Status of up to [`BATCH`] sends. True: some were written.

@@ -103,6 +103,8 @@ pub(crate) struct Vi {
     pub(crate) unattended: u32,
     /// Completed sends that nobody has been told of.
     pub(crate) untold: u32,
+    /// When the first of them completed, in nanoseconds.
+    pub(crate) untold_at: u64,
     pub(crate) unseen_sent: Unseen,
     pub(crate) unseen_received: Unseen,
     /// When completions that nobody has looked at are put into the program's memory; 0: there are none.
@@ -135,6 +137,7 @@ impl Vi {
             offered_at: 0,
             unattended: 0,
             untold: 0,
+            untold_at: 0,
             unseen_sent: Unseen::default(),
             unseen_received: Unseen::default(),
             due: 0,
@@ -169,6 +172,7 @@ impl Vi {
         self.offered = 0;
         self.held = false;
         self.unattended = 0;
+        self.untold = 0;
         self.due = 0;
         self.partner = None;
         self.attached = true;
