@@ -167,13 +167,7 @@ fn what_cannot_be_fetched_the_device_moves() {
 
 /// Whether the device has taken back what the sender has on offer.
 fn recall(post: &Post) -> bool {
-    let request = Request {
-        op: op::RECALL,
-        number: 60_000,
-        vi: post.couple.from.number,
-        ..Request::default()
-    };
-    match post.couple.near.call(&request).0.status {
+    match post.couple.near.ask(op::RECALL, &post.couple.from) {
         status::OK => true,
         status::BUSY => false,
         other => panic!("status {other}"),
@@ -201,22 +195,13 @@ fn what_is_recalled_nobody_fetches() {
     assert_eq!(post.couple.to.ended(), end::LOST);
 }
 
-fn detach(nic: &Nic, vi: &Vi) {
-    nic.call(&Request {
-        op: op::DETACH,
-        number: 50_000,
-        vi: vi.number,
-        ..Request::default()
-    });
-}
-
 /// The sender's memory may be anything afterwards.
 #[test]
 fn a_sender_that_leaves_takes_its_message_with_it() {
     let agent = Agent::start();
     let mut post = Post::new(&agent, RD);
     let number = post.catch();
-    detach(&post.couple.near, &post.couple.from);
+    post.couple.near.detach(&post.couple.from);
     assert!(!post.end(number, claim::FETCHED), "it was too late");
     assert!(!post.is_sent(number));
     assert_eq!(post.couple.to.ended(), end::DISCONNECTED);
@@ -233,7 +218,7 @@ fn a_sender_that_leaves_has_its_offers_moved() {
         post.couple.to.receive(&post.receive, true);
         post.couple.from.send(&post.couple.near, &post.send, true);
     }
-    detach(&post.couple.near, &post.couple.from);
+    post.couple.near.detach(&post.couple.from);
     for number in number + 1..number + 4 {
         assert_eq!(post.couple.from.sent(number), VIP_STATUS_OP_SEND);
         assert_eq!(post.couple.to.received(number).length, BYTES);

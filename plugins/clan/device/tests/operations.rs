@@ -302,20 +302,10 @@ fn connections_come_and_go() {
             // Doorbells that nobody takes any more do not count in the next connection.
             to.receive(&receive, false);
         }
-        detach(&near, &from);
+        near.detach(&from);
         assert_eq!(to.ended(), end::DISCONNECTED);
-        detach(&far, &to);
+        far.detach(&to);
     }
-}
-
-fn detach(nic: &Nic, vi: &Vi) {
-    let request = vipl_clan_proto::message::Request {
-        op: vipl_clan_proto::message::op::DETACH,
-        number: 50_000,
-        vi: vi.number,
-        ..Default::default()
-    };
-    nic.call(&request);
 }
 
 /// The partner disconnects: what it has posted before arrives.
@@ -337,7 +327,7 @@ fn the_last_words_of_a_partner() {
     for _ in 1..10 {
         couple.from.send(&couple.near, &send, true);
     }
-    detach(&couple.near, &couple.from);
+    couple.near.detach(&couple.from);
     assert_eq!(couple.to.ended(), end::DISCONNECTED);
     for number in 1..10 {
         assert_eq!(couple.to.received(number).length, 64);

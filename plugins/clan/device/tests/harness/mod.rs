@@ -227,6 +227,22 @@ impl Nic {
         (answer, fds)
     }
 
+    /// Asks for this [`op`] on a VI; gives the status.
+    pub fn ask(&self, op: u32, vi: &Vi) -> u32 {
+        let request = Request {
+            op,
+            number: 50_000,
+            vi: vi.number,
+            ..Request::default()
+        };
+        self.call(&request).0.status
+    }
+
+    /// Takes a VI off its connection.
+    pub fn detach(&self, vi: &Vi) {
+        assert_eq!(self.ask(op::DETACH, vi), status::OK);
+    }
+
     pub fn kick(&self) {
         fence(std::sync::atomic::Ordering::SeqCst);
         if self.page().asleep.load(Acquire) & 1 != 0 {
