@@ -62,13 +62,18 @@ impl Vi {
     /// for each of many sends takes the processor from the one that receives them.
     fn announce_sent(&mut self, tools: &Tools) {
         self.mark();
+        self.note_untold(tools);
+        if !self.has_time_to_tell(tools) {
+            self.announce(tools);
+        }
+    }
+
+    /// One more that sleepers may not have seen.
+    fn note_untold(&mut self, tools: &Tools) {
         if self.untold == 0 {
             self.untold_at = tools.now;
         }
         self.untold = self.untold.saturating_add(1);
-        if !self.has_time_to_tell(tools) {
-            self.announce(tools);
-        }
     }
 
     /// Whether more sends will complete soon, and those of which nobody has been told are few and recent.
@@ -211,8 +216,8 @@ impl Vi {
     /// Puts completions into the program's memory that have waited long enough.
     pub(crate) fn settle(&mut self, tools: &mut Tools) {
         let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
-        let [received, sent] = self.settle_up_to(tools, sent, received);
-        if received || (sent || self.untold > 0) && !self.has_time_to_tell(tools) {
+        let received = self.settle_up_to(tools, sent, received);
+        if received || self.untold > 0 && !self.has_time_to_tell(tools) {
             self.announce(tools);
         }
         self.unseen_sent.aged = self.sends;
@@ -246,15 +251,18 @@ impl Vi {
         }
     }
 
-    /// Whether any receives, and any sends, were put into the program's memory.
-    fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) -> [bool; 2] {
-        let mut placed = [false; 2];
+    /// True: receives were put into the program's memory.
+    fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) -> bool {
+        let mut placed = false;
         while self.unseen_received.first != received {
-            placed[0] |= self.settle_received(tools, self.unseen_received.first);
+            placed |= self.settle_received(tools, self.unseen_received.first);
             next(&mut self.unseen_received);
         }
         while self.unseen_sent.first != sent {
-            placed[1] |= self.settle_sent(tools, sent);
+            if self.settle_sent(tools, sent) {
+                // Who looked while the device was at it has gone to sleep without them.
+                self.note_untold(tools);
+            }
         }
         placed
     }

@@ -107,18 +107,13 @@ impl Pair<'_> {
             self.from.complete_send(self.tools, opcode);
             return;
         }
-        if self.from.waits_for_reception() {
-            let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
-            self.from.complete_send(self.tools, status);
+        let (status, here) = if self.from.waits_for_reception() {
+            (VIP_STATUS_RDMA_PROT_ERROR | opcode, end::TOLD)
         } else {
             // A write is complete when its data has left; the loss is told afterwards.
-            self.from.complete_send(self.tools, opcode);
-        }
-        let here = if self.from.waits_for_reception() {
-            end::TOLD
-        } else {
-            end::LOST
+            (opcode, end::LOST)
         };
+        self.from.complete_send(self.tools, status);
         let there = if by_descriptor {
             end::TOLD
         } else {
