@@ -108,7 +108,8 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn set_exchange(&mut self, key: ExchangeKey, state: State, due: Option<u64>) {
         let before = self.take_exchange(key);
         let Some(link) = self.links.get_mut(&key.link) else {
-            return;
+            // Nobody would answer it.
+            return self.end_guest(state);
         };
         link.exchanges[key.side as usize] += 1;
         link.asking += usize::from(matches!(state, State::Asking(_)));
@@ -143,6 +144,9 @@ impl<F: Clone> Agent<F> {
         self.set_exchange(key, State::Refused(refusal), Some(until));
     }
 
+    /// Every exchange that ends or changes its state passes here, and with it the guest's call that its
+    /// old state named. A call that outlived its exchange would still be offered to servers, which could
+    /// only wait for an acknowledgement that never comes.
     fn take_exchange(&mut self, key: ExchangeKey) -> Option<State> {
         let gone = self.exchanges.remove(&key)?;
         self.exchange_timers.stop(gone.due, key);
@@ -151,7 +155,16 @@ impl<F: Clone> Agent<F> {
             link.asking -= usize::from(matches!(gone.state, State::Asking(_)));
             link.leaving -= usize::from(matches!(gone.state, State::Leaving { .. }));
         }
+        self.end_guest(gone.state);
         Some(gone.state)
+    }
+
+    /// Ends the guest's call of a state that is over, unless it has just ended. A server that holds it
+    /// finds its handle expired.
+    fn end_guest(&mut self, state: State) {
+        if let State::Called(call) = state {
+            self.take_call(call);
+        }
     }
 
     fn forget_exchange(&mut self, key: ExchangeKey) {
@@ -159,7 +172,8 @@ impl<F: Clone> Agent<F> {
         self.close_idle_link(key.link);
     }
 
-    /// Forgets everything about a link.
+    /// Forgets everything about a link. Its guests get no answer: an agent that serves the interface later
+    /// takes their repeated calls for new ones.
     pub(crate) fn forget_exchanges(&mut self, link: LinkId) {
         for key in self.exchanges_on(link) {
             self.take_exchange(key);
@@ -235,7 +249,8 @@ impl<F: Clone> Agent<F> {
         let tries = exchange.tries;
         match exchange.state {
             State::Asking(call) => self.ask_on(key, call),
-            State::Called(call) => self.guest_went_silent(key, call),
+            // A host that does not repeat its call is not there any more.
+            State::Called(_) => self.end_exchange(key),
             State::Readying(connection, _, _) => self.give_up_accepting(key, connection),
             State::Accepting(connection, accepted, until) => {
                 if self.now >= until {

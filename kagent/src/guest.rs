@@ -185,12 +185,6 @@ impl<F: Clone> Agent<F> {
         self.send_frame(key, Body::Answer(Answer::Refused(refusal)));
     }
 
-    /// A host that does not repeat its call is not there any more.
-    pub(crate) fn guest_went_silent(&mut self, key: ExchangeKey, call: CallKey) {
-        self.end_exchange(key);
-        self.take_call(call);
-    }
-
     /// `Op::ACCEPT` of a guest's request.
     pub(crate) fn accept_guest(
         &mut self,
@@ -200,12 +194,8 @@ impl<F: Clone> Agent<F> {
         guest: Guest,
     ) -> Result<(), Status> {
         attributes_agree(&guest.attributes, &body.attributes)?;
-        let Some(State::Called(request)) = self.state(guest.exchange) else {
-            return Err(Status::INVALID);
-        };
-        // The offer first: a request that leaves a standing offer behind would expire it.
+        // The offer before its exchange goes on: the guest's call ends then, and would expire the offer.
         self.take_connection(body.connection);
-        self.take_call(request);
         let own = (body.vi, &body.attributes);
         self.make_ready(caller, nic, body.connection, own, &guest);
         Ok(())

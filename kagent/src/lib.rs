@@ -30,6 +30,7 @@
 mod adopt;
 mod agent;
 mod ask;
+mod audit;
 mod call;
 mod client;
 mod confirm;

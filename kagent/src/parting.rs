@@ -44,16 +44,15 @@ impl<F: Clone> Agent<F> {
         if matches!(state, State::Refused(_) | State::Over) {
             return;
         }
-        // First, so that what ends now has no exchange to leave.
+        // First, so that what ends now has no exchange to leave. A guest's call ends here.
         self.end_exchange(key);
         match state {
             State::Asking(call) => self.end_call(call, Status::TIMEOUT),
-            State::Called(call) => drop(self.take_call(call)),
             State::Taking(connection)
             | State::Readying(connection, ..)
             | State::Accepting(connection, ..)
             | State::Open(connection) => self.lose(connection, orderly),
-            State::Leaving { .. } | State::Refused(_) | State::Over => {}
+            State::Called(_) | State::Leaving { .. } | State::Refused(_) | State::Over => {}
         }
     }
 }

@@ -38,6 +38,12 @@ impl<P: Ord> Queues<P> {
         self.places.get(place)?.first().copied()
     }
 
+    /// Every call that waits, with its place.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&P, CallKey)> {
+        let places = self.places.iter();
+        places.flat_map(|(place, calls)| calls.iter().map(move |call| (place, *call)))
+    }
+
     /// How many calls wait, over all places.
     pub(crate) fn len(&self) -> usize {
         self.places.values().map(BTreeSet::len).sum()

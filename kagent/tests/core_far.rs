@@ -570,3 +570,81 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
     host.expect_done(1, 11, Status::NOT_REACHABLE);
     net.end();
 }
+
+/// A server's process ends while requests of another host look for a server here, and so does the link.
+fn guests_of_a_closed_link(ask_for: impl Fn(&mut Net, u64)) -> (Net, u64) {
+    let (mut net, _, client) = two();
+    ask_for(&mut net, client.0);
+    net.run_ms(1);
+    assert_eq!(net.hosts[0].agent.census().calls, 1, "the guest's call");
+    net.hosts[0].hangup(1);
+    net.run_ms(1);
+    let census = net.hosts[0].agent.census();
+    assert_eq!((census.links, census.exchanges), (0, 0));
+    assert_eq!((census.calls, census.queued, census.timers), (0, 0, 0));
+    // The next server's process on the same interface.
+    net.hosts[0].connect(2, 1000);
+    net.hosts[0].hello(2);
+    let (next, _) = net.open(0, 2);
+    (net, next)
+}
+
+#[test]
+fn the_next_server_on_an_interface_gets_no_request_of_the_time_before() {
+    let (mut net, next) = guests_of_a_closed_link(|net, client| {
+        let patient = Request {
+            grace_ms: 900,
+            ..ask(client, 0, b"d")
+        };
+        net.hosts[1].request(1, 11, &patient);
+    });
+    // The client goes, unheard: no server must get its request.
+    net.cut[1] = true;
+    net.hosts[0].wait(2, next, 20, b"d", 500);
+    net.run_ms(600);
+    net.hosts[0].expect_done(2, 20, Status::TIMEOUT);
+    net.end();
+}
+
+#[test]
+fn a_client_that_outlives_a_server_process_meets_the_next_one() {
+    let (mut net, next) = guests_of_a_closed_link(|net, client| {
+        let patient = Request {
+            grace_ms: 3000,
+            timeout_ms: 3000,
+            ..ask(client, 0, b"d")
+        };
+        net.hosts[1].request(1, 11, &patient);
+    });
+    net.hosts[0].wait(2, next, 20, b"d", FOREVER);
+    net.run_ms(1500);
+    let incoming = net.hosts[0].expect_incoming(2, 20);
+    net.hosts[0].accept(2, 21, incoming.connection);
+    let (at_server, _) = net.hosts[0].expect_connected(2, 21);
+    let body = ConnectionRef {
+        connection: at_server.connection,
+    };
+    net.hosts[0].call(2, Op::CONFIRM, 22, &body);
+    net.run_ms(1);
+    net.hosts[1].expect_connected(1, 11);
+    net.end();
+}
+
+#[test]
+fn the_next_peer_on_an_interface_meets_no_peer_of_the_time_before() {
+    let (mut net, next) = guests_of_a_closed_link(|net, client| {
+        // The host with the lower address brings them together.
+        let body = peer(client, b"there", &mac(0), b"here");
+        net.hosts[1].call(1, Op::PEER, 11, &body);
+    });
+    net.cut[1] = true;
+    let body = Request {
+        timeout_ms: 500,
+        ..peer(next, b"here", &mac(1), b"there")
+    };
+    net.hosts[0].call(2, Op::PEER, 20, &body);
+    net.hosts[0].quiet();
+    net.run_ms(600);
+    net.hosts[0].expect_done(2, 20, Status::TIMEOUT);
+    net.end();
+}

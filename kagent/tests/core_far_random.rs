@@ -367,6 +367,9 @@ fn chaos_between_hosts_ends_in_agreement() {
         for _ in 0..STEPS {
             chaos.step();
             chaos.collect_all();
+            for host in &chaos.net.hosts {
+                assert_eq!(host.agent.audit(), Ok(()), "seed {seed}");
+            }
         }
         chaos.settle();
         for ((host, client), process) in &chaos.processes {
@@ -475,6 +478,9 @@ fn strangers_are_answered_little_and_remembered_less() {
         );
         host.frames.clear();
         let census = host.agent.census();
+        if round % 100 == 0 {
+            assert_eq!(host.agent.audit(), Ok(()), "round {round}");
+        }
         assert!(
             census.exchanges <= kagent::limits::EXCHANGES_PER_LINK_MAX,
             "{census:?}"
