@@ -131,6 +131,15 @@ fn with_and_without_spinning() {
     }
 }
 
+/// Processes that are confined to a processor: waits poll.
+#[test]
+fn on_a_crowded_processor() {
+    for form in [None, Some("-1")] {
+        let crowded = || form.iter().fold(Run::strict(program("crowded")), Run::arg);
+        crowded().env("VIPL_SPIN_US", "5000000").pass();
+    }
+}
+
 fn valgrind(name: &str, arguments: &[&str]) {
     if find_tool("valgrind").is_none() {
         skip("there is no valgrind here");
