@@ -131,12 +131,13 @@ fn with_and_without_spinning() {
     }
 }
 
-/// Processes that are confined to a processor: waits poll.
+/// Processes that are confined to a processor: waits poll, and polls in vain yield.
 #[test]
 fn on_a_crowded_processor() {
     for form in [None, Some("-1")] {
         let crowded = || form.iter().fold(Run::strict(program("crowded")), Run::arg);
         crowded().env("VIPL_SPIN_US", "5000000").pass();
+        crowded().arg("together").pass();
     }
 }
 

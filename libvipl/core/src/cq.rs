@@ -16,7 +16,7 @@ use crate::handle::Kind;
 use crate::nic::{self, Nic};
 use crate::table::{Guard, Slot, Table};
 use crate::vi::Vi;
-use crate::{clock, process, wait as sleeping};
+use crate::{clock, idle, process, wait as sleeping};
 
 static CQS: Table<Cq> = Table::new(Kind::Cq);
 
@@ -51,6 +51,8 @@ pub(crate) struct Cq {
     entries: VecDeque<Entry>,
     hot: [Option<&'static Slot<Vi>>; HOT],
     polls: u32,
+    /// Polls in vain since there was something.
+    vain: u32,
     capacity: usize,
     overflowed: bool,
     attached: u32,
@@ -68,6 +70,7 @@ impl Cq {
     #[inline(always)]
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
+        self.vain = 0;
         if self.entries.is_empty() {
             self.overflowed = false;
         }
@@ -216,6 +219,7 @@ pub fn create(nic: VIP_NIC_HANDLE, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, 
         entries: VecDeque::with_capacity(capacity.min(64)),
         hot: [None; HOT],
         polls: 0,
+        vain: 0,
         capacity,
         overflowed: false,
         attached: 0,
@@ -271,11 +275,21 @@ pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
     if let Some(entry) = cq.pop() {
         return Ok(entry);
     }
-    let cq = poll(cq);
-    match cq.ok_or(Error::InvalidParameter)?.pop() {
-        Some(entry) => Ok(entry),
-        None => Err(Error::NotDone),
+    let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
+    if let Some(entry) = cq.pop() {
+        return Ok(entry);
     }
+    leave_empty(cq);
+    Err(Error::NotDone)
+}
+
+/// The end of a poll that found nothing.
+#[inline(always)]
+fn leave_empty(mut cq: Guard<Cq>) {
+    cq.vain = cq.vain.wrapping_add(1);
+    let vain = cq.vain;
+    drop(cq);
+    idle::polled_in_vain(vain);
 }
 
 /// Lets VIs that may have something take it; the CQ is unlocked meanwhile.
@@ -314,6 +328,7 @@ pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
         return Ok(entry);
     }
     if timeout == 0 {
+        leave_empty(cq);
         return Err(Error::Timeout);
     }
     cq.last_ticket += 1;

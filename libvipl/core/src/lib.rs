@@ -32,6 +32,7 @@ pub mod events;
 pub mod fuzzing;
 mod handle;
 mod host;
+mod idle;
 mod link;
 mod loader;
 mod lock;

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::events::Job;
 use crate::table::Slot;
 use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
-use crate::{clock, mem, wait as sleeping};
+use crate::{clock, idle, mem, wait as sleeping};
 
 #[cfg(test)]
 mod tests;
@@ -95,6 +95,9 @@ pub(crate) struct WorkQueue {
     /// Completions that belong to threads of the line.
     given: Vec<(u64, vipl_entry)>,
     last_ticket: u64,
+    /// Polls in vain since the queue had taken this many.
+    vain: u32,
+    vain_at: u32,
 }
 
 impl WorkQueue {
@@ -106,7 +109,19 @@ impl WorkQueue {
             waiters: VecDeque::new(),
             given: Vec::new(),
             last_ticket: 0,
+            vain: 0,
+            vain_at: 0,
         }
+    }
+
+    /// Counts a poll that found nothing, when the queue had taken this many; gives how many in a row.
+    #[inline(always)]
+    fn count_vain(&mut self, taken: u32) -> u32 {
+        if self.vain_at != taken {
+            (self.vain, self.vain_at) = (0, taken);
+        }
+        self.vain = self.vain.wrapping_add(1);
+        self.vain
     }
 
     /// Open notify requests.
@@ -300,14 +315,15 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
         }
         vi.progress();
     }
-    let (queue, _) = vi.queue(which);
+    let (queue, own) = vi.queue(which);
     if queue.completed == queue.taken {
-        let empty = queue.posted == queue.taken;
-        return Taken::nothing(if empty {
-            VIP_RETURN::VIP_DESCRIPTOR_ERROR
-        } else {
-            VIP_RETURN::VIP_NOT_DONE
-        });
+        if queue.posted == queue.taken {
+            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+        }
+        let vain = own.count_vain(queue.taken);
+        drop(vi);
+        idle::polled_in_vain(vain);
+        return Taken::nothing(VIP_RETURN::VIP_NOT_DONE);
     }
     Taken::entry(&take(queue))
 }
@@ -335,6 +351,10 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
         }
     }
     if timeout == 0 {
+        let (queue, own) = vi.queue(which);
+        let vain = own.count_vain(queue.taken);
+        drop(vi);
+        idle::polled_in_vain(vain);
         return Taken::nothing(VIP_RETURN::VIP_TIMEOUT);
     }
     let ticket = stand_in_line(&mut vi, which);
