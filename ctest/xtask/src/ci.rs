@@ -65,6 +65,7 @@ const fn step(
 const STEPS: &[Step] = &[
     step("fmt", Program::Cargo, &["fmt", "--all", "--check"], false),
     step("clippy", Program::Cargo, CLIPPY, false),
+    step("references", Program::Xtask, &["references"], false),
     step("headers", Program::Xtask, &["headers", "--check"], false),
     step(
         "xtask",

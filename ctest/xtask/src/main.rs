@@ -16,6 +16,7 @@ mod headers;
 mod install;
 mod layout;
 mod loom;
+mod references;
 mod sanitize;
 mod smoke;
 mod static_libs;
@@ -58,6 +59,8 @@ enum Command {
     Uninstall(uninstall::Options),
     /// Install to a temporary prefix, build and run a C program against it, uninstall
     Smoke(smoke::Options),
+    /// Check that every reference to the specification resolves
+    References,
     /// Run the tests of the crates
     Tests(tests::Options),
     /// Run the conformance suite on all plug-ins
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Install(options) => install::run(&options),
         Command::Uninstall(options) => uninstall::run(&options),
         Command::Smoke(options) => smoke::run(&options),
+        Command::References => references::run(),
         Command::Tests(options) => match tests::run(&options) {
             Ok(false) => return ExitCode::FAILURE,
             other => other.map(drop),
