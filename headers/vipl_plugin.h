@@ -62,9 +62,12 @@
 #define VIPL_PTAG_NONE         UINT32_C(0xFFFFFFFF)
 
 /* Option bit of vipl_nic: immediate data travels also when the flag is not set. */
-#define VIPL_OPTION_CARRY_IMMEDIATE  1
+#define VIPL_OPTION_CARRY_IMMEDIATE     1
 /* Option bit of vipl_nic: the memory handle of a descriptor is checked, also at its completion. */
-#define VIPL_OPTION_CHECK_DESCRIPTOR 2
+#define VIPL_OPTION_CHECK_DESCRIPTOR    2
+/* Option bit of vipl_nic: the data segments of a receive descriptor are checked whole. Else they
+ * are checked as far as the message reaches. */
+#define VIPL_OPTION_CHECK_RECEIVE_WHOLE 4
 
 /* `fail`: a descriptor tells the cause, no asynchronous error. */
 #define VIPL_CAUSE_TOLD         (-1)

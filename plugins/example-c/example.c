@@ -171,15 +171,18 @@ static void refuse(vipl_vi *vi, vipl_queue *queue, uint32_t status)
     fail(vi, VIPL_CAUSE_TOLD, 0, NULL);
 }
 
-static int segments_permitted(const vipl_vi *vi, const struct image *image)
+/* Whether this VI may use the segments, as far as their first `bytes` bytes go. */
+static int segments_permitted(const vipl_vi *vi, const struct image *image, uint64_t bytes)
 {
+    uint64_t piece;
     unsigned i;
 
-    for (i = 0; i < image->control.SegCount; i++)
-        if (image->data[i].Length != 0 &&
-            !permitted(vi, image->data[i].Handle, (uint64_t)(uintptr_t)image->data[i].Data.Address,
-                       image->data[i].Length))
+    for (i = 0; i < image->control.SegCount; i++, bytes -= piece) {
+        piece = image->data[i].Length < bytes ? image->data[i].Length : bytes;
+        if (piece != 0 &&
+            !permitted(vi, image->data[i].Handle, (uint64_t)(uintptr_t)image->data[i].Data.Address, piece))
             return 0;
+    }
     return 1;
 }
 
@@ -205,7 +208,7 @@ static uint32_t fault_of_send(const vipl_vi *vi, const struct image *image)
         return VIP_STATUS_FORMAT_ERROR;
     if (sum(image) != control->Length || control->Length > vi->max_transfer_size)
         return VIP_STATUS_LENGTH_ERROR;
-    return segments_permitted(vi, image) ? 0 : VIP_STATUS_PROTECTION_ERROR;
+    return segments_permitted(vi, image, UINT64_MAX) ? 0 : VIP_STATUS_PROTECTION_ERROR;
 }
 
 /* The VIP_STATUS_OP_* of what a send-queue descriptor asks for. */
@@ -269,7 +272,8 @@ static void receive(vipl_vi *vi, const struct slot *slot, uint32_t length)
         refuse(vi, &vi->recv, VIP_STATUS_FORMAT_ERROR | VIP_STATUS_OP_RECEIVE);
         return;
     }
-    if (!segments_permitted(vi, &image)) {
+    /* a program may post more room than its region has, as long as its messages are short (spec §17) */
+    if (!segments_permitted(vi, &image, vi->nic->options & VIPL_OPTION_CHECK_RECEIVE_WHOLE ? UINT64_MAX : length)) {
         refuse(vi, &vi->recv, VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE);
         return;
     }

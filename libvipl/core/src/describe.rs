@@ -60,7 +60,7 @@ fn strict_value(name: &str) -> Option<&'static str> {
         "null_ptag" | "null_mem_attributes" | "lenient_destroy" | "carry_unflagged_immediate" => {
             Some("false")
         }
-        "check_descriptor_memory" => Some("true"),
+        "check_descriptor_memory" | "check_receive_whole" => Some("true"),
         "connect_grace_ms" | "disconnect_notice_ms" => Some("0"),
         _ => None,
     }

@@ -277,6 +277,9 @@ fn open_device(
     if settings.check_descriptor_memory() {
         options |= VIPL_OPTION_CHECK_DESCRIPTOR;
     }
+    if settings.check_receive_whole() {
+        options |= VIPL_OPTION_CHECK_RECEIVE_WHOLE;
+    }
     let nic = UnsafeCell::new(vipl_nic {
         context: std::ptr::null_mut(),
         host: std::ptr::null_mut(),

@@ -24,7 +24,7 @@ macro_rules! declare {
 /// Every setting of the library; those of plug-ins that come with it are listed too, so that a
 /// misspelt name can be told from a plug-in's own.
 pub(crate) const DECLARED: &[Declared] = declare! {
-    "strict" "boolean" "false" "keep to the letter of the Developer's Guide; the defaults of the next seven follow"
+    "strict" "boolean" "false" "keep to the letter of the Developer's Guide; the defaults of the next eight follow"
     "null_ptag" "boolean" "true" "accept a NULL protection tag; it matches everything of its NIC handle"
     "null_mem_attributes" "boolean" "true" "accept NULL memory attributes: no tag, no RDMA"
     "check_descriptor_memory" "boolean" "false" "check the memory handle of the descriptor itself at each post"
@@ -32,6 +32,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "connect_grace_ms" "milliseconds" "2000" "how long VipConnectRequest looks for a waiter before VIP_NO_MATCH"
     "disconnect_notice_ms" "milliseconds" "1000" "how long after an orderly remote disconnect VIP_ERROR_CONN_LOST is raised"
     "carry_unflagged_immediate" "boolean" "true" "let ImmediateData travel also without VIP_CONTROL_IMMEDIATE"
+    "check_receive_whole" "boolean" "false" "check the memory of a receive's segments whole, not only as far as the message goes"
     "device_map" "name=plugin:argument;..." "" "where device names go; `*` stands for every name"
     "agent" "auto, off or PATH" "auto" "the Kernel Agent: found or started, private to this process, or at a socket"
     "agent_program" "path" "" "the vipkad to start; default: beside the library"
@@ -292,7 +293,13 @@ impl Settings {
         self.lenient("carry_unflagged_immediate")
     }
     pub(crate) fn check_descriptor_memory(&self) -> bool {
-        let name = "check_descriptor_memory";
+        self.exact("check_descriptor_memory")
+    }
+    pub(crate) fn check_receive_whole(&self) -> bool {
+        self.exact("check_receive_whole")
+    }
+    /// A check of the strict mode: its own setting, else the mode decides.
+    fn exact(&self, name: &str) -> bool {
         if self.given(name).is_some() {
             self.truth(name)
         } else {

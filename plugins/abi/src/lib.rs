@@ -74,6 +74,9 @@ pub const VIPL_PTAG_NONE: u32 = u32::MAX;
 pub const VIPL_OPTION_CARRY_IMMEDIATE: u32 = 1;
 /// Option bit of [`vipl_nic`]: the memory handle of a descriptor is checked, also at its completion.
 pub const VIPL_OPTION_CHECK_DESCRIPTOR: u32 = 2;
+/// Option bit of [`vipl_nic`]: the data segments of a receive descriptor are checked whole. Else they are
+/// checked as far as the message reaches.
+pub const VIPL_OPTION_CHECK_RECEIVE_WHOLE: u32 = 4;
 
 /// `fail`: a descriptor tells the cause, no asynchronous error.
 pub const VIPL_CAUSE_TOLD: c_int = -1;

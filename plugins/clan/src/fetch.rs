@@ -36,7 +36,7 @@ impl ClanVi {
 
 /// Copies the data into the posted buffers; `None` if that cannot be done.
 fn copy(port: &Port, entry: &Entry, offer: &Offer, length: usize) -> Option<()> {
-    let posted = descriptor::incoming(port, entry, true).ok()?;
+    let posted = descriptor::incoming(port, entry, Some(length as u32)).ok()?;
     let mut near = [piece(&Segment::default()); RECEIVE_SEGMENTS];
     let mut room = length;
     for number in 0..posted.len() {

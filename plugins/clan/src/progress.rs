@@ -268,7 +268,8 @@ fn place(port: &Port, entry: &Entry, slot: &Received, bytes: usize) -> Result<()
     for (to, from) in data.iter_mut().zip(&slot.data) {
         *to = from.load(Relaxed);
     }
-    let segments = descriptor::incoming(port, entry, true).map_err(|fault| fault.status)?;
+    let message = Some(bytes as u32);
+    let segments = descriptor::incoming(port, entry, message).map_err(|fault| fault.status)?;
     let (mut from, mut left) = (data.as_ptr().cast::<u8>(), bytes);
     for number in 0..segments.len() {
         if left == 0 {

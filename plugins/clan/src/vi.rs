@@ -91,6 +91,10 @@ impl ClanVi {
                 options & VIPL_OPTION_CHECK_DESCRIPTOR != 0,
                 flag::CHECK_DESCRIPTOR,
             ),
+            (
+                options & VIPL_OPTION_CHECK_RECEIVE_WHOLE != 0,
+                flag::CHECK_RECEIVE_WHOLE,
+            ),
             (self.inline_max > 0, flag::INLINE),
             (self.single_copy, flag::FETCHES),
         ];

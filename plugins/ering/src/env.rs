@@ -132,10 +132,10 @@ impl Env for Bench<'_> {
     }
 
     #[inline(always)]
-    fn incoming(&mut self, number: u32, data: bool) -> Result<Incoming<Segments>, u32> {
+    fn incoming(&mut self, number: u32, message: Option<u32>) -> Result<Incoming<Segments>, u32> {
         let entry = self.port.entry(Queue::Recv, number);
         let segments =
-            descriptor::incoming(self.port, &entry, data).map_err(|fault| fault.status)?;
+            descriptor::incoming(self.port, &entry, message).map_err(|fault| fault.status)?;
         Ok(Incoming {
             capacity: segments.total(),
             segments,

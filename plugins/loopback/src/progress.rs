@@ -256,7 +256,7 @@ impl Link {
         from: *const u8,
         entry: &Entry,
     ) -> Taken {
-        let segments = match descriptor::incoming(port, entry, true) {
+        let segments = match descriptor::incoming(port, entry, Some(arrival.length)) {
             Ok(segments) => segments,
             Err(fault) => return self.cannot_receive(port, fault.status, 0),
         };
@@ -347,7 +347,7 @@ impl Link {
             return matches!(self.nothing_posted(port), Taken::Yes);
         }
         let entry = port.entry(Queue::Recv, number);
-        if let Err(fault) = descriptor::incoming(port, &entry, false) {
+        if let Err(fault) = descriptor::incoming(port, &entry, None) {
             return matches!(self.cannot_receive(port, fault.status, 0), Taken::Yes);
         }
         let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
@@ -386,7 +386,7 @@ impl Link {
             return self.nonsense(port);
         }
         let entry = port.entry(Queue::Recv, number);
-        let local = match descriptor::incoming(port, &entry, true)
+        let local = match descriptor::incoming(port, &entry, Some(arrival.length))
             .map_err(|fault| fault.status)
             .and_then(|segments| cut(&segments, arrival.length))
         {
@@ -500,7 +500,7 @@ impl Link {
             return Err(self.nothing_posted(port));
         }
         let entry = port.entry(Queue::Recv, number);
-        let segments = descriptor::incoming(port, &entry, true)
+        let segments = descriptor::incoming(port, &entry, Some(arrival.length))
             .map_err(|fault| fault.status)
             .and_then(|segments| cut(&segments, arrival.length));
         match segments {
@@ -544,11 +544,11 @@ fn place_plain(port: &Port, entry: &Entry, from: *const u8, length: u32) -> bool
     let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) };
     let Ok(image) = image else { return false };
     let (segment, tag) = (image.first, port.vi().ptag);
-    let room = u64::from(segment.length);
+    let checked = descriptor::checked_of(port, length).unwrap_or(segment.length.into());
     if image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
         || image.seg_count != 1
         || segment.length < length
-        || !region::is_local(port.nic(), segment.handle, segment.address, room, tag)
+        || !region::is_local(port.nic(), segment.handle, segment.address, checked, tag)
     {
         return false;
     }

@@ -3,6 +3,8 @@
 use vipl_abi::*;
 use vipl_guard::Segment;
 
+use vipl_plugin_abi::VIPL_OPTION_CHECK_RECEIVE_WHOLE;
+
 use crate::port::Entry;
 use crate::{Port, region};
 
@@ -105,17 +107,19 @@ impl Segments {
         self.total
     }
 
-    /// Adds the lengths up. Gives whether every segment lies in a region that this VI may use.
+    /// Adds the lengths up. Gives whether the segments, as far as their first `bytes` bytes go, lie in
+    /// regions that this VI may use.
     #[inline(always)]
-    fn survey(&mut self, port: &Port) -> Result<bool, vipl_guard::Fault> {
+    fn survey(&mut self, port: &Port, bytes: u64) -> Result<bool, vipl_guard::Fault> {
         let (nic, tag) = (port.nic(), port.vi().ptag);
         let mut permitted = true;
         for number in 0..self.count {
             let segment = self.get(number)?;
             let length = u64::from(segment.length);
+            let used = length.min(bytes.saturating_sub(self.total));
             self.total += length;
             permitted &=
-                length == 0 || region::is_local(nic, segment.handle, segment.address, length, tag);
+                used == 0 || region::is_local(nic, segment.handle, segment.address, used, tag);
         }
         Ok(permitted)
     }
@@ -175,7 +179,9 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
         first,
         count: image.seg_count - first,
     };
-    let permitted = segments.survey(port).map_err(|_| protection(opcode))?;
+    let permitted = segments
+        .survey(port, u64::MAX)
+        .map_err(|_| protection(opcode))?;
     if segments.total != u64::from(image.length) || segments.total > vi.max_transfer_size {
         return Err(Fault {
             status: VIP_STATUS_LENGTH_ERROR | opcode,
@@ -196,9 +202,14 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
 }
 
 /// Reads and checks a receive descriptor when a message wants it (spec §5.7): FORMAT, then PROTECTION.
-/// The status of a fault has no operation bits. Data segments do not matter where `data` is false.
+/// The status of a fault has no operation bits.
+///
+/// `message` is the length of the message whose data will be placed; it may be above
+/// [`Segments::total`], which is the caller's to see (LENGTH). `None`: no data is placed, and the data
+/// segments do not matter. The segments are checked as far as the message goes, so that one may reach
+/// beyond its region; with `VIPL_OPTION_CHECK_RECEIVE_WHOLE` they are checked whole (spec §17).
 #[inline(always)]
-pub fn incoming(port: &Port, entry: &Entry, data: bool) -> Result<Segments, Fault> {
+pub fn incoming(port: &Port, entry: &Entry, message: Option<u32>) -> Result<Segments, Fault> {
     let descriptor = entry.descriptor.cast_const().cast::<u8>();
     // SAFETY: a posted descriptor; faults are caught.
     let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;
@@ -216,8 +227,18 @@ pub fn incoming(port: &Port, entry: &Entry, data: bool) -> Result<Segments, Faul
         first: 0,
         count: image.seg_count,
     };
-    if data && !segments.survey(port).map_err(|_| protection(0))? {
-        return Err(protection(0));
+    if let Some(length) = message {
+        let bytes = checked_of(port, length).unwrap_or(u64::MAX);
+        if !segments.survey(port, bytes).map_err(|_| protection(0))? {
+            return Err(protection(0));
+        }
     }
     Ok(segments)
+}
+
+/// How many bytes of a receive descriptor's segments a message of this length has checked; `None`: all.
+#[inline(always)]
+pub fn checked_of(port: &Port, length: u32) -> Option<u64> {
+    let whole = port.nic().options & VIPL_OPTION_CHECK_RECEIVE_WHOLE != 0;
+    (!whole).then_some(u64::from(length))
 }

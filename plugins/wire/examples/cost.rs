@@ -59,7 +59,7 @@ impl Env for Host {
         })
     }
     #[inline(always)]
-    fn incoming(&mut self, _number: u32, _data: bool) -> Result<Incoming<usize>, u32> {
+    fn incoming(&mut self, _number: u32, _message: Option<u32>) -> Result<Incoming<usize>, u32> {
         Ok(Incoming {
             capacity: 1 << 20,
             segments: 0,

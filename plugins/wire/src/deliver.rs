@@ -53,7 +53,7 @@ impl Connection {
             self.nothing_posted(env);
             return false;
         }
-        let status = match env.incoming(number, true) {
+        let status = match env.incoming(number, Some(part.total)) {
             Ok(incoming) if u64::from(part.total) > incoming.capacity => VIP_STATUS_LENGTH_ERROR,
             Ok(incoming) => match env.scatter(&incoming.segments, part.offset, payload) {
                 Ok(()) => return true,
@@ -118,7 +118,7 @@ impl Connection {
             self.nothing_posted(env);
             return false;
         }
-        if let Err(status) = env.incoming(number, false) {
+        if let Err(status) = env.incoming(number, None) {
             self.cannot_receive(status, 0, env);
             return false;
         }
@@ -159,7 +159,7 @@ impl Connection {
                 self.end(reason, Cause::Async(RDMAW_PROT), opcode, env);
             };
         }
-        if let Err(status) = env.incoming(number, false) {
+        if let Err(status) = env.incoming(number, None) {
             return self.cannot_receive(status, 0, env);
         }
         let carried = part.immediate;

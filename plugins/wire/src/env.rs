@@ -45,9 +45,14 @@ pub trait Env: Link {
     /// again, so that memory which the program has taken away is not touched.
     fn outgoing(&mut self, number: u32) -> Result<Outgoing<Self::Segments>, u32>;
 
-    /// Reads and checks a posted receive descriptor: format, then protection. `data` is false where its
-    /// data segments do not matter. The error is one error bit without operation bits.
-    fn incoming(&mut self, number: u32, data: bool) -> Result<Incoming<Self::Segments>, u32>;
+    /// Reads and checks a posted receive descriptor: format, then protection, for a message of this length,
+    /// which may be above its capacity. `None` where its data segments do not matter. The error is one error
+    /// bit without operation bits.
+    fn incoming(
+        &mut self,
+        number: u32,
+        message: Option<u32>,
+    ) -> Result<Incoming<Self::Segments>, u32>;
 
     /// Copies from the program's segments, beginning `offset` bytes into their stream.
     fn gather(&mut self, from: &Self::Segments, offset: u32, out: &mut [u8]) -> Result<(), Fault>;

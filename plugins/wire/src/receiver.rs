@@ -242,7 +242,7 @@ impl Connection {
                 {
                     return false;
                 }
-                env.incoming(completed.wrapping_add(ahead), true)
+                env.incoming(completed.wrapping_add(ahead), Some(part.total))
                     .is_ok_and(|incoming| {
                         u64::from(part.total) <= incoming.capacity
                             && env

@@ -321,7 +321,8 @@ impl Vi {
             return false;
         };
         let small = (slot.small.load(Relaxed) as usize).min(SMALL);
-        let incoming = self.incoming(&line, small > 0, tools);
+        let message = (small > 0).then_some(small as u32);
+        let incoming = self.incoming(&line, message, tools);
         let fits = incoming.is_ok_and(|found| found.capacity >= small as u64);
         let whole = small == 0 || fits;
         if !whole || !self.may_write(line.descriptor, line.memory) {

@@ -3,6 +3,7 @@
 //! What the doorbell carries is used as it is; the rest is fetched from the program's memory, once.
 
 use vipl_abi::*;
+use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{
     INLINE_MAX, RECEIVE_SEGMENTS, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, form,
 };
@@ -97,19 +98,20 @@ fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Resul
 }
 
 impl Vi {
-    /// Whether every segment lies in a region that this VI may use.
-    fn are_permitted(&self, segments: &[Segment]) -> bool {
+    /// Whether the segments, as far as their first `bytes` bytes go, lie in regions that this VI may use.
+    fn are_permitted(&self, segments: &[Segment], mut bytes: u64) -> bool {
         let (table, tag) = (self.process.table(), self.terms.ptag);
         segments.iter().all(|segment| {
-            let length = u64::from(segment.length);
-            length == 0 || is_local_in(table, segment.handle, segment.address, length, tag)
+            let used = u64::from(segment.length).min(bytes);
+            bytes -= used;
+            used == 0 || is_local_in(table, segment.handle, segment.address, used, tag)
         })
     }
 
     /// Whether a descriptor may be written, as far as its own region matters.
     pub(crate) fn may_write(&self, descriptor: u64, memory: u32) -> bool {
         let (table, tag) = (self.process.table(), self.terms.ptag);
-        !self.has(vipl_clan_proto::message::flag::CHECK_DESCRIPTOR)
+        !self.has(flag::CHECK_DESCRIPTOR)
             || is_local_in(table, memory, descriptor, CONTROL as u64, tag)
     }
 
@@ -164,7 +166,7 @@ impl Vi {
         if total != u64::from(control.length) || total > self.terms.max_transfer {
             return Err(VIP_STATUS_LENGTH_ERROR | opcode);
         }
-        if !self.are_permitted(&tools.out) {
+        if !self.are_permitted(&tools.out, u64::MAX) {
             return Err(VIP_STATUS_PROTECTION_ERROR | opcode);
         }
         let inline = line.form == form::INLINE
@@ -208,11 +210,12 @@ impl Vi {
     }
 
     /// The receive descriptor that a message wants. The error is one error bit, without operation bits;
-    /// segments do not matter where `data` is false.
+    /// the segments are checked as far as a `message` of this length goes, or whole if the process wants that,
+    /// and not at all where there is no data.
     pub(crate) fn incoming(
         &self,
         line: &ReceiveLine,
-        data: bool,
+        message: Option<u32>,
         tools: &mut Tools,
     ) -> Result<Incoming, u32> {
         tools.into.clear();
@@ -233,7 +236,11 @@ impl Vi {
         {
             return Err(VIP_STATUS_FORMAT_ERROR);
         }
-        if data && !self.are_permitted(&tools.into) {
+        let checked = message.map_or(0, |length| match self.has(flag::CHECK_RECEIVE_WHOLE) {
+            true => u64::MAX,
+            false => u64::from(length),
+        });
+        if !self.are_permitted(&tools.into, checked) {
             return Err(VIP_STATUS_PROTECTION_ERROR);
         }
         Ok(Incoming {

@@ -128,7 +128,7 @@ impl Pair<'_> {
             self.nothing_posted(VIP_STATUS_OP_SEND);
             return 0;
         };
-        let incoming = match self.to.incoming(&line, true, self.tools) {
+        let incoming = match self.to.incoming(&line, Some(outgoing.length), self.tools) {
             Ok(incoming) if u64::from(outgoing.length) <= incoming.capacity => incoming,
             Ok(_) => {
                 self.cannot_receive(VIP_STATUS_LENGTH_ERROR, VIP_STATUS_OP_SEND);

@@ -148,11 +148,11 @@ impl Env for Bench<'_> {
     }
 
     #[inline(always)]
-    fn incoming(&mut self, number: u32, data: bool) -> Result<Incoming<Data>, u32> {
+    fn incoming(&mut self, number: u32, message: Option<u32>) -> Result<Incoming<Data>, u32> {
         // A doorbell that was rung and is not any more: the process has spoiled it.
         let line = self.vi.pages.receive_doorbell(number);
         let line = line.ok_or(VIP_STATUS_PROTECTION_ERROR)?;
-        let found = self.vi.incoming(&line, data, self.tools);
+        let found = self.vi.incoming(&line, message, self.tools);
         if found.is_err() {
             self.look_for_life();
         }

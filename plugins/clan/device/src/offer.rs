@@ -52,7 +52,7 @@ impl Pair<'_> {
             return false;
         };
         let fits = to
-            .incoming(&line, true, self.tools)
+            .incoming(&line, Some(length), self.tools)
             .is_ok_and(|incoming| incoming.capacity >= u64::from(length));
         if !fits || self.tools.into.len() > RECEIVE_SEGMENTS {
             return false;

@@ -66,7 +66,7 @@ impl Pair<'_> {
             self.nothing_posted(VIP_STATUS_OP_RDMA_WRITE);
             return false;
         };
-        if let Err(status) = self.to.incoming(&line, false, self.tools) {
+        if let Err(status) = self.to.incoming(&line, None, self.tools) {
             self.cannot_receive(status, VIP_STATUS_OP_RDMA_WRITE);
             return false;
         }

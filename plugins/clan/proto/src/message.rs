@@ -53,6 +53,8 @@ pub mod flag {
     pub const ORDERLY: u16 = 32;
     /// The program's side fetches long messages itself when it looks.
     pub const FETCHES: u16 = 64;
+    /// Segments of receive descriptors are checked whole, not only as far as the message goes.
+    pub const CHECK_RECEIVE_WHOLE: u16 = 128;
 }
 
 /// From a process to the device.

@@ -66,6 +66,8 @@ pub(crate) const ENTRIES: &[&Entry] = &[
     &sides("memory", STRICT, &[ids("DERR-07 MEM-04 MEM-16 MEM-18..23")])
         .needs(U)
         .all_ways(),
+    &sides("beyond", DEFAULT, BEYOND).at(LEVELS).all_ways(),
+    &sides("beyond", STRICT, BEYOND).at(LEVELS).two_only(),
     &sides("forked", BOTH, &[ids("COMPAT-14 MEM-24..25")]),
     &sides("tour", BOTH, TOUR)
         .needs(RD.and(WRITE).and(READ))
@@ -97,6 +99,7 @@ const COMPAT: &[Shows] = &[
     ids("COMPAT-03..07 POST-02 VI-10 VI-13").default_mode(),
     ids("COMPAT-01..02").default_mode().needs(WRITE),
 ];
+const BEYOND: &[Shows] = &[ids("COMPAT-19..20").default_mode(), ids("MEM-07").strict()];
 const XFER: &[Shows] = &[
     ids("DERR-21 XFER-01..10 XFER-18..19"),
     ids("XFER-11 XFER-13..16").at(RELIABLE),

@@ -54,6 +54,8 @@ struct Rules {
     read_levels: u16,
     segments_max: u32,
     transfer_max: u64,
+    /// Receive segments are checked whole.
+    whole: bool,
 }
 
 impl Rules {
@@ -105,14 +107,35 @@ impl Rules {
         Verdict::Good(opcode, length, flagged, addresses)
     }
 
-    fn incoming(&self, control: u16, count: u16, data: bool, segments: &[Segment]) -> Verdict {
+    /// `message`: the length of the message that wants it; `None` if its data lies elsewhere.
+    fn incoming(
+        &self,
+        control: u16,
+        count: u16,
+        message: Option<u32>,
+        segments: &[Segment],
+    ) -> Verdict {
         if control & 0xFFF3 != 0 || u32::from(count) > self.segments_max {
             return Verdict::Fault(VIP_STATUS_FORMAT_ERROR);
         }
         let known = &segments[..usize::from(count).min(segments.len())];
         let complete = known.len() == usize::from(count);
-        if data && (!complete || !known.iter().all(|segment| self.permits(segment))) {
-            return Verdict::Fault(VIP_STATUS_PROTECTION_ERROR);
+        if let Some(message) = message {
+            let mut begins = 0;
+            let permitted = known.iter().all(|segment| {
+                let left = u64::from(message).saturating_sub(begins);
+                begins += u64::from(segment.length);
+                // What the message puts here; where segments are checked whole, all that it could.
+                let length = if self.whole || left > u64::from(segment.length) {
+                    segment.length
+                } else {
+                    left as u32
+                };
+                self.permits(&Segment { length, ..*segment })
+            });
+            if !complete || !permitted {
+                return Verdict::Fault(VIP_STATUS_PROTECTION_ERROR);
+            }
         }
         let addresses = known.iter().map(|segment| segment.address).collect();
         Verdict::Good(VIP_STATUS_OP_RECEIVE, 0, false, addresses)
@@ -161,7 +184,9 @@ pub(crate) fn compare(input: &[u8]) {
         read_levels: input.one_of(&[0, 2, 4, 6]),
         segments_max: u32::from(input.one_of(&[0u16, 1, 3, 16, 252, 252])),
         transfer_max: input.one_of(&[0, 40, 32_768, 65_536, 1 << 30]),
+        whole: input.byte() & 1 == 1,
     };
+    let lengths = [1, input.byte().into(), input.word() as u32];
     // Regions share few addresses and tags, so that ranges often nearly fit.
     const PLACES: [u64; 8] = [
         0,
@@ -286,8 +311,12 @@ pub(crate) fn compare(input: &[u8]) {
             rules.outgoing(control, count, length, &all),
             "{count} segments, control {control:#x}"
         );
-        for data in [false, true] {
-            let found = match descriptor::incoming(port, &entry, data) {
+        let sum = sum.min(u32::MAX.into()) as u32;
+        let lengths = [0, sum, sum.wrapping_add(1), u32::MAX]
+            .into_iter()
+            .chain(lengths);
+        for message in lengths.map(Some).chain([None]) {
+            let found = match descriptor::incoming(port, &entry, message) {
                 Err(fault) => Verdict::Fault(fault.status),
                 Ok(list) => {
                     let known = (0..list.len()).map_while(|number| list.get(number).ok());
@@ -301,8 +330,9 @@ pub(crate) fn compare(input: &[u8]) {
             };
             assert_eq!(
                 found,
-                rules.incoming(control, count, data, &all),
-                "received, data {data}"
+                rules.incoming(control, count, message, &all),
+                "received, message {message:?}, whole {}",
+                rules.whole
             );
         }
     });
@@ -323,6 +353,9 @@ fn with_port(rules: &Rules, body: impl FnOnce(&Port)) {
     nic.regions = regions.as_ptr();
     nic.region_count = REGIONS as u32;
     nic.segments_max = rules.segments_max;
+    if rules.whole {
+        nic.options = VIPL_OPTION_CHECK_RECEIVE_WHOLE;
+    }
     vi.nic = &raw const nic;
     vi.ptag = rules.tag;
     vi.reliability = rules.reliability;

@@ -286,7 +286,11 @@ impl Env for Host {
         })
     }
 
-    fn incoming(&mut self, number: u32, data: bool) -> Result<Incoming<Vec<Segment>>, u32> {
+    fn incoming(
+        &mut self,
+        number: u32,
+        message: Option<u32>,
+    ) -> Result<Incoming<Vec<Segment>>, u32> {
         self.alive();
         let place = number.wrapping_sub(self.base) as usize;
         assert!(
@@ -297,7 +301,14 @@ impl Env for Host {
         if let Some(fault) = recv.fault {
             return Err(fault);
         }
-        if data && !recv.segments.iter().all(|segment| self.permitted(segment)) {
+        // Checked as far as the message goes.
+        let mut left = message.unwrap_or(0) as usize;
+        let permitted = recv.segments.iter().all(|(handle, at, bytes)| {
+            let used = left.min(*bytes);
+            left -= used;
+            self.permitted(&(*handle, *at, used))
+        });
+        if !permitted {
             return Err(VIP_STATUS_PROTECTION_ERROR);
         }
         Ok(Incoming {
