@@ -5,9 +5,10 @@
 
 use std::process::ExitCode;
 
-use kagent::sys::{Command, Error, Log, USAGE, serve};
+use kagent::sys::{Command, Error, Log, USAGE, close_inherited, serve};
 
 fn main() -> ExitCode {
+    close_inherited();
     let log = Log::from_environment();
     let options = match Command::parse(std::env::args_os().skip(1)) {
         Ok(Command::Serve(options)) => options,

@@ -1,25 +1,30 @@
-//! Device processes of the users: started when somebody asks, introduced to those who ask, buried when they
-//! end.
+//! Device processes of the users: started when somebody asks, introduced to those who ask, and reaped when
+//! they have ended.
+//!
+//! A device is its user's: he may stop, trace and kill it. So nothing here waits for one. A device that has
+//! ended leaves the table at once, and the next process that asks gets a new one; the dead process is reaped
+//! when the kernel says that it can be, which a debugger may delay.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
 use kagent_proto::{DEVICE_BYTES, Introduction, Status};
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixCredentials, getsockopt, socketpair, sockopt,
+    AddressFamily, Shutdown, SockFlag, SockType, UnixCredentials, getsockopt, shutdown, socketpair,
+    sockopt,
 };
-use nix::unistd::getuid;
+use nix::unistd::{Pid, geteuid};
 use zerocopy::IntoBytes;
 
 use super::log::Log;
 use super::packet;
+use super::spawn::{self, Owner};
 use crate::output::OpenDevice;
 
 /// Number of a device; never used again.
@@ -27,14 +32,17 @@ pub(crate) type DeviceId = u64;
 
 /// The program of device NAME is this and NAME, beside the agent's own.
 const PROGRAM_PREFIX: &str = "vipl-";
+/// Most devices of one user that have ended and cannot be reaped.
+const DEAD_PER_USER_MAX: usize = 16;
 
 /// One running device.
 #[derive(Debug)]
 pub(crate) struct Device {
     uid: u32,
     name: [u8; DEVICE_BYTES],
-    child: Child,
-    /// Hangs up when the device has ended.
+    pid: i32,
+    /// Hangs up when the device has ended. Nothing can be sent to us on it: what a process queued there
+    /// would have to be dropped when it is closed, and that may take as long as the process wants.
     pub(crate) control: OwnedFd,
 }
 
@@ -42,6 +50,8 @@ pub(crate) struct Device {
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     running: BTreeMap<DeviceId, Device>,
+    /// Killed, and not reaped yet: user and name by process id.
+    dead: BTreeMap<i32, (u32, [u8; DEVICE_BYTES])>,
     last: DeviceId,
 }
 
@@ -63,33 +73,49 @@ impl Devices {
     ) -> Result<DeviceId, Status> {
         let name = text(&open.device);
         let program = beside_us(&name).map_err(|cause| failure(&name, &cause, log))?;
+        if !spawn::is_program(&program) {
+            log.warn(
+                "device",
+                format_args!("there is no program {}", program.display()),
+            );
+            return Err(Status::INVALID);
+        }
+        let dead = self.dead.values().filter(|(uid, _)| *uid == open.uid);
+        if dead.count() >= DEAD_PER_USER_MAX {
+            log.warn(
+                "device",
+                format_args!(
+                    "{name}: {DEAD_PER_USER_MAX} devices of user {} have ended and a debugger holds them; \
+                     end it first",
+                    open.uid
+                ),
+            );
+            return Err(Status::RESOURCE);
+        }
         let (ours, theirs) = pair().map_err(|cause| failure(&name, &cause, log))?;
-        let mut command = Command::new(&program);
-        command.stdin(theirs).stdout(Stdio::null());
-        if open.uid != getuid().as_raw() {
+        shutdown(ours.as_raw_fd(), Shutdown::Read)
+            .map_err(|cause| failure(&name, &cause.into(), log))?;
+        let owner = if open.uid == geteuid().as_raw() {
+            Owner::Agent
+        } else {
             let who: UnixCredentials = getsockopt(&asker, sockopt::PeerCredentials)
                 .map_err(|cause| failure(&name, &cause.into(), log))?;
-            command.uid(open.uid).gid(who.gid());
-        }
-        let child = match command.spawn() {
-            Ok(child) => child,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-                let program = program.display();
-                log.warn("device", format_args!("there is no program {program}"));
-                return Err(Status::INVALID);
+            Owner::User {
+                uid: open.uid,
+                gid: who.gid(),
             }
-            Err(cause) => return Err(failure(&name, &cause, log)),
         };
-        let (pid, uid) = (child.id(), open.uid);
+        let pid = spawn::spawn(&program, &[], theirs.as_fd(), owner)
+            .map_err(|cause| failure(&name, &cause.into(), log))?;
         log.info(
             "device",
-            format_args!("{name} of user {uid} is process {pid}"),
+            format_args!("{name} of user {} is process {pid}", open.uid),
         );
         self.last += 1;
         let device = Device {
-            uid,
+            uid: open.uid,
             name: open.device,
-            child,
+            pid,
             control: ours,
         };
         self.running.insert(self.last, device);
@@ -118,8 +144,17 @@ impl Devices {
             body.as_bytes(),
             &[other.as_raw_fd()],
         ) {
-            Ok(true) => Ok((device.child.id(), process)),
-            Ok(false) => Err(failure(&name, &Errno::EAGAIN.into(), log)),
+            Ok(true) => Ok((device.pid as u32, process)),
+            Ok(false) => {
+                let (pid, uid) = (device.pid, device.uid);
+                log.warn(
+                    "device",
+                    format_args!(
+                        "{name} of user {uid} does not read: is process {pid} stopped? Try kill -CONT {pid}"
+                    ),
+                );
+                Err(Status::RESOURCE)
+            }
             Err(Errno::EPIPE | Errno::ECONNRESET) => Err(Status::NOT_REACHABLE),
             Err(cause) => Err(failure(&name, &cause.into(), log)),
         }
@@ -130,17 +165,33 @@ impl Devices {
         self.running.get(&id)
     }
 
-    /// A device has hung up, or is not wanted any more: it is made to end, and buried.
-    pub(crate) fn bury(&mut self, id: DeviceId, log: &Log) {
-        let Some(mut device) = self.running.remove(&id) else {
-            return;
-        };
-        let _ = device.child.kill();
-        let name = text(&device.name);
-        match device.child.wait() {
-            Ok(status) => log.warn("device", format_args!("{name} has ended: {status}")),
-            Err(cause) => log.warn("device", format_args!("{name}: {cause}")),
+    /// A device has hung up, or is not wanted any more: it is made to end. [`reaped`](Self::reaped) follows,
+    /// now or when its debugger lets it.
+    pub(crate) fn end(&mut self, id: DeviceId) {
+        if let Some(device) = self.running.remove(&id) {
+            // Not reaped yet, so the number is still its own.
+            let _ = kill(Pid::from_raw(device.pid), Signal::SIGKILL);
+            self.dead.insert(device.pid, (device.uid, device.name));
         }
+    }
+
+    /// The running device with this process id.
+    pub(crate) fn with_pid(&self, pid: i32) -> Option<DeviceId> {
+        let mut all = self.running.iter();
+        all.find_map(|(id, device)| (device.pid == pid).then_some(*id))
+    }
+
+    /// A child has been reaped. False: it was no device.
+    pub(crate) fn reaped(&mut self, pid: i32, how: &str, log: &Log) -> bool {
+        let Some((uid, name)) = self.dead.remove(&pid) else {
+            return false;
+        };
+        let name = text(&name);
+        log.warn(
+            "device",
+            format_args!("{name} of user {uid}, process {pid}, has ended: {how}"),
+        );
+        true
     }
 }
 

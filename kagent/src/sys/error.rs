@@ -20,6 +20,17 @@ pub enum Error {
     /// The socket that the service manager handed over cannot be used.
     #[error("LISTEN_FDS: descriptor 3 is not a listening SOCK_SEQPACKET socket")]
     Activation,
+    /// It was started by a program that runs with raised rights.
+    #[error(
+        "the real user {real} is not the effective one {effective} (or the groups differ): the agent does not \
+         run from set-user-ID programs; let root start vipkad --system"
+    )]
+    MixedRights {
+        /// Real user id.
+        real: u32,
+        /// Effective user id.
+        effective: u32,
+    },
     /// A file stands where the socket should be.
     #[error("{0} exists and is no socket")]
     NotASocket(PathBuf),

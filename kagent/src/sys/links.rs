@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use kagent_proto::Status;
 use nix::errno::Errno;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
-use nix::unistd::{Group, getuid};
+use nix::unistd::{Group, geteuid};
 
 use super::interface;
 use super::log::Log;
@@ -81,7 +81,7 @@ impl Links {
             return false;
         };
         let who: UnixCredentials = who;
-        if who.uid() == 0 || who.uid() == getuid().as_raw() {
+        if who.uid() == 0 || who.uid() == geteuid().as_raw() {
             return true;
         }
         let group = self.group.as_deref().map(Group::from_name);

@@ -134,7 +134,7 @@ impl AsFd for Listener {
 }
 
 /// Whether a service manager started us with a listening socket (see sd_listen_fds(3)).
-fn activated() -> bool {
+pub(super) fn activated() -> bool {
     let number = |name| {
         std::env::var(name)
             .ok()

@@ -17,8 +17,10 @@ mod raw;
 mod segment;
 mod server;
 mod session;
+mod spawn;
 
 pub use error::Error;
 pub use log::Log;
 pub use options::{Command, Options, USAGE};
+pub use process::close_inherited;
 pub use server::serve;

@@ -64,17 +64,47 @@ fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) })
 }
 
+/// Refuses to go on with the rights of one user on behalf of another one, as in a set-user-ID program: the
+/// agent would serve the one with the rights of the other.
+fn refuse_mixed_rights() -> Result<(), Error> {
+    let users = nix::unistd::getresuid().map_err(trying("getresuid"))?;
+    let groups = nix::unistd::getresgid().map_err(trying("getresgid"))?;
+    if users.real == users.effective
+        && users.saved == users.effective
+        && groups.real == groups.effective
+        && groups.saved == groups.effective
+    {
+        return Ok(());
+    }
+    Err(Error::MixedRights {
+        real: users.real.as_raw(),
+        effective: users.effective.as_raw(),
+    })
+}
+
 /// Sets up the process once, before anything else. The result becomes readable when somebody asks the
-/// agent to leave.
+/// agent to leave, and when a child has ended.
 pub(crate) fn prepare() -> Result<SignalFd, Error> {
+    refuse_mixed_rights()?;
+    // Whoever started us may have ignored signals, and programs inherit that. In particular the kernel
+    // would reap our children itself.
+    for signal_to_reset in Signal::iterator() {
+        // SAFETY: the default action installs no code of ours. SIGKILL and SIGSTOP have no other.
+        let _ = unsafe { signal(signal_to_reset, SigHandler::SigDfl) };
+    }
     // SAFETY: ignoring a signal installs no code of ours.
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(trying("ignoring SIGPIPE"))?;
-    let mut leave = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        leave.add(signal);
+    let mut told = SigSet::empty();
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGCHLD,
+    ] {
+        told.add(signal);
     }
-    leave.thread_block().map_err(trying("blocking signals"))?;
-    let signals = SignalFd::with_flags(&leave, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    told.thread_set_mask().map_err(trying("blocking signals"))?;
+    let signals = SignalFd::with_flags(&told, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(trying("signalfd"))?;
     umask(Mode::from_bits_truncate(0o077));
     // The name is for people who look at a list of processes; the agent does as well without.
@@ -88,6 +118,16 @@ pub(crate) fn prepare() -> Result<SignalFd, Error> {
     }
     nix::unistd::chdir("/").map_err(trying("chdir /"))?;
     Ok(signals)
+}
+
+/// Closes what the agent has inherited without being told of it, before it opens anything itself: a service
+/// that starts it may have files open which are nobody's business. (The first three descriptors are open:
+/// the standard library sees to that.)
+pub fn close_inherited() {
+    let first = if super::listener::activated() { 4 } else { 3 };
+    // SAFETY: nothing in this program owns a descriptor yet. Linux before 5.9 knows no such call; all that
+    // we start closes them again.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
 }
 
 /// A secret for the keys of connections.

@@ -13,9 +13,10 @@ use std::time::Instant;
 use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
-use nix::unistd::getuid;
+use nix::unistd::geteuid;
 
 use super::devices::Devices;
 use super::error::{Error, trying};
@@ -82,7 +83,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         options.socket = Some(absolute);
     }
     let signals = process::prepare()?;
-    let uid = getuid().as_raw();
+    let uid = geteuid().as_raw();
     let listener = Listener::open(&options, uid)?;
     log.info("socket", format_args!("serving {}", listener.name()));
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(trying("epoll"))?;
@@ -140,9 +141,11 @@ impl Server<'_> {
                     KIND_DEVICE => self.device_ended(event.data() >> KIND_BITS),
                     KIND_PIDFD => self.mark_dying(client, "process ended"),
                     _ => {
-                        self.log.info("socket", format_args!("asked to leave"));
-                        listener.remove();
-                        return Ok(());
+                        if self.take_signals() {
+                            self.log.info("socket", format_args!("asked to leave"));
+                            listener.remove();
+                            return Ok(());
+                        }
                     }
                 }
                 self.settle();
@@ -152,6 +155,16 @@ impl Server<'_> {
                 self.watch_listener(&listener)?;
             }
         }
+    }
+
+    /// Whether one of the signals asks us to leave. The others say that children have ended.
+    fn take_signals(&mut self) -> bool {
+        let mut leave = false;
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            leave |= signal.ssi_signo != Signal::SIGCHLD as u32;
+        }
+        self.reap_children();
+        leave
     }
 
     fn watch_listener(&self, listener: &Listener) -> Result<(), Error> {

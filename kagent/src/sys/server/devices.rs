@@ -7,11 +7,14 @@ use std::rc::Rc;
 
 use kagent_proto::Status;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use super::{KIND_BITS, KIND_DEVICE, Server};
 use crate::output::OpenDevice;
 use crate::sys::devices::DeviceId;
 use crate::sys::session::SharedFd;
+use crate::sys::spawn::NOT_EXECUTED;
 
 impl Server<'_> {
     pub(super) fn open_device(&mut self, open: &OpenDevice) {
@@ -34,15 +37,15 @@ impl Server<'_> {
     fn start_device(&mut self, open: &OpenDevice) -> Result<DeviceId, Status> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
         let device = self.devices.start(open, session.socket.as_fd(), self.log)?;
-        // A device says nothing; the only event is its end.
-        let event = EpollEvent::new(EpollFlags::EPOLLRDHUP, device << KIND_BITS | KIND_DEVICE);
+        // A device says nothing; the only event is its hang-up, which need not be asked for.
+        let event = EpollEvent::new(EpollFlags::empty(), device << KIND_BITS | KIND_DEVICE);
         let watched = self
             .devices
             .get(device)
             .map(|started| self.epoll.add(&started.control, event));
         if let Some(Err(cause)) = watched {
             self.log.warn("device", format_args!("epoll: {cause}"));
-            self.devices.bury(device, self.log);
+            self.devices.end(device);
             return Err(Status::RESOURCE);
         }
         Ok(device)
@@ -51,7 +54,31 @@ impl Server<'_> {
     pub(super) fn device_ended(&mut self, device: DeviceId) {
         if let Some(ended) = self.devices.get(device) {
             let _ = self.epoll.delete(&ended.control);
-            self.devices.bury(device, self.log);
+            self.devices.end(device);
         }
+    }
+
+    /// Reaps the children that have ended. One that a debugger holds stays until that lets it go: the kernel
+    /// then says so by another SIGCHLD.
+    pub(super) fn reap_children(&mut self) {
+        let any = Pid::from_raw(-1);
+        while let Ok(status) = waitpid(any, Some(WaitPidFlag::WNOHANG)) {
+            let (pid, how) = match status {
+                WaitStatus::Exited(pid, code) => (pid, exit_text(code)),
+                WaitStatus::Signaled(pid, signal, _) => (pid, format!("killed by {signal}")),
+                _ => return,
+            };
+            if let Some(device) = self.devices.with_pid(pid.as_raw()) {
+                self.device_ended(device);
+            }
+            self.devices.reaped(pid.as_raw(), &how, self.log);
+        }
+    }
+}
+
+fn exit_text(code: i32) -> String {
+    match code {
+        NOT_EXECUTED => "its program could not be executed by that user".to_owned(),
+        code => format!("exit status {code}"),
     }
 }
