@@ -1,12 +1,13 @@
 /* Limits of the system are reached and lifted again: calls fail with VIP_ERROR_RESOURCE, what exists goes
  * on, and afterwards everything works.
  *
- *   limits [-d DEVICE] opening | files | space | locked
+ *   limits [-d DEVICE] opening | files | space | locked | size
  *
  * One process with both ends of every connection, so that the limit meets both. */
 #include "common.h"
 
 #include <malloc.h>
+#include <signal.h>
 #include <sys/resource.h>
 
 static struct rlimit before;
@@ -264,6 +265,30 @@ static void locked(const char *device)
     ok("no locked memory");
 }
 
+/* Files may have 4 KiB. The kernel sends SIGXFSZ with the error, which would end this program. */
+static void file_size(const char *device)
+{
+    static struct node node;
+    struct pair pair;
+    VIP_NIC_HANDLE nic;
+    sigset_t pending;
+
+    open_node(&node, device, 1 << 20);
+    make_pair(&pair, &node);
+    limit(RLIMIT_FSIZE, 4096);
+    CHECK_RETURN(VipOpenNic(device, &nic), VIP_ERROR_RESOURCE, "limits: file size");
+    MUST(sigpending(&pending));
+    CHECK(!sigismember(&pending, SIGXFSZ), "limits: file size");
+    join_vis(&node, pair.a, &node, pair.b);
+    transfer(&pair, 1, "limits: what is open goes on");
+    lift(RLIMIT_FSIZE);
+    MUST(VipOpenNic(device, &nic));
+    MUST(VipCloseNic(nic));
+    end_pair(&pair);
+    close_node(&node);
+    ok("no large files, and then some again");
+}
+
 int main(int argc, char **argv)
 {
     struct options options = parse_options(argc, argv);
@@ -277,7 +302,9 @@ int main(int argc, char **argv)
         space(options.device);
     else if (strcmp(what, "locked") == 0)
         locked(options.device);
+    else if (strcmp(what, "size") == 0)
+        file_size(options.device);
     else
-        fail(__FILE__, __LINE__, "limits", "argument", "opening, files, space or locked", what);
+        fail(__FILE__, __LINE__, "limits", "argument", "opening, files, space, locked or size", what);
     return 0;
 }

@@ -73,6 +73,13 @@ fn no_locked_memory() {
 }
 
 #[test]
+fn no_large_files() {
+    let run = Run::compatible(program("limits")).arg("size");
+    let finished = run.allow("").pass();
+    expect_log(&finished, &["the limit of the file size (ulimit -f)"]);
+}
+
+#[test]
 fn no_home() {
     Run::compatible(program("simple")).without("HOME").pass();
     for home in ["/nonexistent/home", "/proc"] {

@@ -3,12 +3,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::ftruncate;
 
 /// Makes a zeroed segment.
 pub(crate) fn create(bytes: u32) -> Result<OwnedFd, Errno> {
@@ -20,7 +20,10 @@ pub(crate) fn create(bytes: u32) -> Result<OwnedFd, Errno> {
         Err(Errno::EINVAL) => memfd_create(c"vipl-connection", flags)?,
         other => other?,
     };
-    ftruncate(&fd, bytes.into())?;
+    vipl_fd::set_size(fd.as_fd(), bytes as usize).map_err(|cause| match cause.kind() {
+        io::ErrorKind::FileTooLarge => Errno::EFBIG,
+        _ => Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EINVAL)),
+    })?;
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(fd)
@@ -29,6 +32,7 @@ pub(crate) fn create(bytes: u32) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::unistd::ftruncate;
 
     #[test]
     fn segment_has_its_size_for_ever() {

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,6 +16,7 @@ use kagent_proto::*;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
 };
+use vipl_fd::made;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::connection::Attempt;
@@ -302,26 +303,25 @@ impl Agent {
             match recvmsg::<UnixAddr>(raw, &mut parts, Some(&mut control), flags) {
                 Ok(message) if message.bytes == 0 => return None,
                 Ok(message) => {
-                    let mut fds = Vec::new();
+                    let mut taken = Ok(Vec::new());
                     for part in message.cmsgs().into_iter().flatten() {
                         if let ControlMessageOwned::ScmRights(received) = part {
                             // SAFETY: the kernel has just given them to us.
-                            fds.extend(
-                                received
-                                    .into_iter()
-                                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-                            );
+                            let owned = received.into_iter().map(|fd| unsafe { made(fd) });
+                            taken = owned.collect();
                         }
                     }
                     if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-                        let error = io::Error::from_raw_os_error(libc::EMFILE);
+                        taken = Err(io::Error::from_raw_os_error(libc::EMFILE));
+                    }
+                    // A connection with some of them would be none.
+                    let fds = taken.unwrap_or_else(|error| {
                         log::error!(
                             target: "agent",
                             "cannot take the file descriptors of a new connection: {error}"
                         );
-                        // A connection with some of them would be none.
-                        fds.clear();
-                    }
+                        Vec::new()
+                    });
                     return Some((message.bytes, fds));
                 }
                 Err(nix::Error::EINTR) => {}

@@ -71,8 +71,9 @@ pub(crate) fn install(settings: &Settings) {
     let path = settings.text("log_file");
     let mut file = None;
     if !path.is_empty() {
-        match File::options().create(true).append(true).open(path) {
-            Ok(opened) => file = Some(Mutex::new(opened)),
+        let opened = File::options().create(true).append(true).open(path);
+        match opened.and_then(|opened| vipl_fd::above_standard(opened.into())) {
+            Ok(opened) => file = Some(Mutex::new(File::from(opened))),
             Err(error) => problems.push(format!("log_file: {path}: {error}")),
         }
     }

@@ -5,7 +5,7 @@
 //! programs that wait sleep on the bell.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
+use vipl_plugin_sdk::shm::made;
 use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
 
@@ -50,13 +51,7 @@ impl Watch {
         interrupts: OwnedFd,
     ) -> io::Result<Watch> {
         // SAFETY: no pointers; the descriptor is ours.
-        let stop = unsafe {
-            let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let stop = unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC)) }?;
         let mut watcher = Watcher {
             nic: NicPointer(nic),
             card,

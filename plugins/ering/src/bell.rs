@@ -16,11 +16,11 @@
 //! is hostile input: the worst it does is to wake a thread for nothing, or to leave one asleep until the
 //! watch thread's own time has run out.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use vipl_plugin_sdk::futex;
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_plugin_sdk::shm::{Mapping, made};
 
 use crate::{VIS_MAX, errno};
 
@@ -52,13 +52,7 @@ pub(crate) struct Bell {
 /// Makes an eventfd that nobody blocks on.
 pub(crate) fn create_event() -> std::io::Result<OwnedFd> {
     // SAFETY: a system call; the descriptor is new.
-    unsafe {
-        let raw = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-        if raw < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(raw))
-    }
+    unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }
 
 impl Bell {

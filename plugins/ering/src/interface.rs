@@ -4,7 +4,9 @@
 //! namespace; `/sys` shows the one in which it was mounted.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use vipl_plugin_sdk::shm::made;
 
 /// `SIOCGIWNAME`: only wireless interfaces answer.
 const SIOCGIWNAME: libc::Ioctl = 0x8B01;
@@ -56,8 +58,8 @@ struct LinkSettings {
 fn control() -> Option<OwnedFd> {
     // SAFETY: a system call; the descriptor is new.
     unsafe {
-        let raw = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        (raw >= 0).then(|| OwnedFd::from_raw_fd(raw))
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        made(libc::socket(libc::AF_INET, kind, 0)).ok()
     }
 }
 

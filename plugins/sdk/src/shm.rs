@@ -3,7 +3,9 @@
 
 use std::ffi::{CStr, c_int};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+pub use vipl_fd::{duplicate, made};
 
 /// A mapping; unmapped when dropped.
 #[derive(Debug)]
@@ -25,34 +27,13 @@ pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
     // SAFETY: system calls on a descriptor of our own.
     unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let raw = libc::memfd_create(name.as_ptr(), flags);
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let fd = OwnedFd::from_raw_fd(raw);
-        if libc::ftruncate(raw, bytes as libc::off_t) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let fd = made(libc::memfd_create(name.as_ptr(), flags))?;
+        vipl_fd::set_size(fd.as_fd(), bytes)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        if libc::fcntl(raw, libc::F_ADD_SEALS, seals) != 0 {
+        if libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(fd)
-    }
-}
-
-/// Another descriptor for the same thing.
-///
-/// # Errors
-/// The process has no more descriptors.
-pub fn duplicate(fd: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: a system call; the descriptor is new.
-    unsafe {
-        let raw = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(raw))
     }
 }
 

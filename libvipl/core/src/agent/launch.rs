@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -117,6 +117,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
         None,
     )
     .map_err(|error| LaunchError::Socket(error.into()))?;
+    let made = high(made).map_err(LaunchError::Socket)?;
     if let Err(error) = connect_socket(made.as_raw_fd(), there) {
         return Ok(Err(error.into()));
     }
@@ -127,18 +128,12 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
             return Err(LaunchError::Foreign(name.into(), peer.uid()));
         }
     }
-    Ok(Ok(high(made)))
+    Ok(Ok(made))
 }
 
-/// Moves a descriptor out of the range that programs with fixed numbers or `select` use.
-fn high(fd: OwnedFd) -> OwnedFd {
-    // SAFETY: duplicates a descriptor we own.
-    let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 200) };
-    if moved < 0 {
-        return fd;
-    }
-    // SAFETY: `moved` is new and ours.
-    unsafe { OwnedFd::from_raw_fd(moved) }
+/// Moves a descriptor out of the range that programs with fixed numbers or `select` use, if there is room.
+fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
+    vipl_fd::duplicate_from(fd.as_raw_fd(), 200).or_else(|_| vipl_fd::above_standard(fd))
 }
 
 /// Where this library is.

@@ -2,7 +2,9 @@
 //! processes, and the other one must not be able to hold this one up.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use vipl_plugin_sdk::shm::made;
 
 /// Descriptors that one packet brings at most.
 pub const FDS_MAX: usize = 3;
@@ -23,7 +25,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
         if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+        let (one, other) = (made(fds[0]), made(fds[1]));
+        Ok((one?, other?))
     }
 }
 
@@ -95,7 +98,7 @@ pub fn receive(socket: RawFd, packet: &mut [u8]) -> io::Result<(usize, Vec<Owned
                 let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                 for place in 0..bytes / size_of::<RawFd>() {
                     let from = libc::CMSG_DATA(header).cast::<RawFd>().add(place);
-                    fds.push(OwnedFd::from_raw_fd(from.read_unaligned()));
+                    fds.push(made(from.read_unaligned()));
                 }
             }
             header = libc::CMSG_NXTHDR(&raw const message, header);
@@ -105,7 +108,8 @@ pub fn receive(socket: RawFd, packet: &mut [u8]) -> io::Result<(usize, Vec<Owned
     if received < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok((received as usize, fds))
+    let fds: io::Result<_> = fds.into_iter().collect();
+    Ok((received as usize, fds?))
 }
 
 /// Waits until the socket has something, or has gone. False: the time has run out.

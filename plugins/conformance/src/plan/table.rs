@@ -76,6 +76,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
     &sides("simple", BOTH, SIMPLE).all_ways().all_agents(),
     &sides("notify", BOTH, &[ids("NTFY-01..12")]),
     &alone("cq", BOTH, &[ids("COMPAT-09 COMPAT-17 CQ-01..14 VI-08")]),
+    &alone("standard", DEFAULT, &[ids("NIC-01")]).all_agents(),
     &alone("queue", BOTH, QUEUE),
     &alone("vi", BOTH, VI),
     &alone("nulls", BOTH, NULLS).allow(&["cannot open"]),
