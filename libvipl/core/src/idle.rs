@@ -9,9 +9,11 @@
 //! | --- | --- | --- |
 //! | less than [`ALONE_NS`] | no other thread wanted the processor | yields half as often, down to `yield_after` |
 //! | more | others made use of it, and gave it back | yields four times as often, up to [`OFTEN`] |
-//! | more than [`LONG_NS`] | a thread that computes took its time slice | no yield for a quarter of that time |
+//! | more than [`LONG_NS`] | a thread that computes took its time slice | no yield for a while, see [`Pace::rest`] |
 //!
-//! The last line limits what a program loses to threads that have nothing to do with it.
+//! A yield to a thread that computes is worth its time only if the peer, too, waits for this processor. It does
+//! if nothing arrives while this thread polls on: then the next rest is half as long. If messages arrive all the same, the
+//! peer runs elsewhere, and the next rest is twice as long.
 
 use std::cell::Cell;
 
@@ -24,21 +26,44 @@ const OFTEN: u32 = 16;
 const ALONE_NS: u64 = 1_500;
 /// A yield longer than this was to a thread that does not poll, in nanoseconds.
 const LONG_NS: u64 = 500_000;
-/// The longest time that is made up for, in nanoseconds.
-const MADE_UP_MAX_NS: u64 = 2_000_000;
+/// The shortest rest is a quarter of the yield before it, and of this time at most, in nanoseconds.
+const REST_OF_NS: u64 = 2_000_000;
+/// The longest rest is so many times the shortest.
+const FACTOR_MAX: u32 = 32;
+/// A thread that has not polled for so long was not running, in nanoseconds.
+const GAP_NS: u64 = 200_000;
 
 /// When a thread yields.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Pace {
     /// Polls in vain since the last yield.
     vain: u32,
-    /// Yield after so many.
+    /// Yield after so many; 0 before the first.
     limit: u32,
-    /// No yield before this time.
+    /// No yield before this time; 0: whenever it is due.
     rest_until: u64,
+    /// How long rests are.
+    factor: u32,
+    /// The last poll of this rest.
+    polled: u64,
+    /// What has arrived during this rest, and whether the thread was not running meanwhile.
+    arrivals: u32,
+    interrupted: bool,
 }
 
 impl Pace {
+    const fn new() -> Pace {
+        Pace {
+            vain: 0,
+            limit: 0,
+            rest_until: 0,
+            factor: 1,
+            polled: 0,
+            arrivals: 0,
+            interrupted: false,
+        }
+    }
+
     /// Counts [`OFTEN`] polls in vain; of a queue that begins to be empty, or goes on. True: enough of them.
     fn count(&mut self, begins: bool, most: u32) -> bool {
         if self.limit == 0 {
@@ -47,31 +72,48 @@ impl Pace {
         if begins {
             self.vain = 0;
         }
-        self.vain += OFTEN;
+        self.vain = self.vain.saturating_add(OFTEN);
         self.vain >= self.limit
     }
 
-    /// Whether to yield now.
-    fn is_due(&mut self, now: u64) -> bool {
-        self.vain = 0;
-        now >= self.rest_until
+    fn rests(&self) -> bool {
+        self.rest_until != 0
+    }
+
+    /// Polls while the thread rests. What arrives after an interruption tells nothing.
+    fn rest(&mut self, begins: bool, now: u64) {
+        self.interrupted |= now.saturating_sub(self.polled) > GAP_NS;
+        self.arrivals += u32::from(begins && !self.interrupted);
+        self.polled = now;
+        if now < self.rest_until {
+            return;
+        }
+        self.rest_until = 0;
+        // The first one came while the thread was away.
+        self.factor = if self.arrivals > 1 {
+            (self.factor * 2).min(FACTOR_MAX)
+        } else {
+            (self.factor / 2).max(1)
+        };
     }
 
     /// A yield has lasted from one time to the other.
     fn yielded(&mut self, from: u64, to: u64, most: u32) {
         let took = to.saturating_sub(from);
+        self.vain = 0;
         if took < ALONE_NS {
             self.limit = self.limit.saturating_mul(2).min(most);
         } else if took < LONG_NS {
             self.limit = (self.limit / 4).max(OFTEN.min(most));
         } else {
-            self.rest_until = to + took.min(MADE_UP_MAX_NS) / 4;
+            self.rest_until = to + took.min(REST_OF_NS) / 4 * u64::from(self.factor);
+            (self.polled, self.arrivals, self.interrupted) = (to, 0, false);
         }
     }
 }
 
 thread_local! {
-    static PACE: Cell<Pace> = const { Cell::new(Pace { vain: 0, limit: 0, rest_until: 0 }) };
+    static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
 }
 
 /// The calling thread has polled a queue in vain this often in a row, and holds no lock.
@@ -96,12 +138,15 @@ fn consider(row: u32) {
         return;
     }
     let mut pace = PACE.get();
-    if pace.count(row == OFTEN, most) {
+    let begins = row == OFTEN;
+    let enough = pace.count(begins, most);
+    if pace.rests() {
+        pace.rest(begins, clock::now_ns());
+    }
+    if enough && !pace.rests() {
         let from = clock::now_ns();
-        if pace.is_due(from) {
-            std::thread::yield_now();
-            pace.yielded(from, clock::now_ns(), most);
-        }
+        std::thread::yield_now();
+        pace.yielded(from, clock::now_ns(), most);
     }
     PACE.set(pace);
 }
@@ -112,51 +157,83 @@ mod tests {
 
     const MOST: u32 = 1000;
 
-    /// Polls until the next yield, which then takes this long.
-    fn polls_until_yield(pace: &mut Pace, now: &mut u64, takes: u64) -> u32 {
-        let mut polls = 0;
-        loop {
-            polls += OFTEN;
-            *now += 30 * u64::from(OFTEN);
-            if pace.count(polls == OFTEN, MOST) && pace.is_due(*now) {
-                pace.yielded(*now, *now + takes, MOST);
-                *now += takes;
-                return polls;
+    /// A thread that polls, on a clock of its own.
+    struct Poller {
+        pace: Pace,
+        now: u64,
+        row: u32,
+    }
+
+    impl Poller {
+        fn new() -> Poller {
+            Poller {
+                pace: Pace::new(),
+                now: 1,
+                row: 0,
+            }
+        }
+
+        /// Polls until the next yield, which then takes this long. Something arrives every so many polls.
+        fn polls_until_yield(&mut self, takes: u64, every: u32) -> u32 {
+            let mut polls = 0;
+            loop {
+                polls += OFTEN;
+                self.row = match self.row {
+                    row if row >= every => OFTEN,
+                    row => row + OFTEN,
+                };
+                self.now += 30 * u64::from(OFTEN);
+                let enough = self.pace.count(self.row == OFTEN, MOST);
+                if self.pace.rests() {
+                    self.pace.rest(self.row == OFTEN, self.now);
+                }
+                if enough && !self.pace.rests() {
+                    self.pace.yielded(self.now, self.now + takes, MOST);
+                    self.now += takes;
+                    return polls;
+                }
             }
         }
     }
 
     #[test]
     fn a_thread_that_is_alone_yields_seldom() {
-        let (mut pace, mut now) = (Pace::default(), 1);
+        let mut poller = Poller::new();
         for _ in 0..10 {
-            assert!(polls_until_yield(&mut pace, &mut now, 400) >= MOST);
+            assert!(poller.polls_until_yield(400, u32::MAX) >= MOST);
         }
     }
 
     #[test]
     fn a_processor_that_others_want_is_given_up_soon_and_kept_again_later() {
-        let (mut pace, mut now) = (Pace::default(), 1);
+        let mut poller = Poller::new();
         for _ in 0..5 {
-            polls_until_yield(&mut pace, &mut now, 5_000);
+            poller.polls_until_yield(5_000, u32::MAX);
         }
-        assert_eq!(polls_until_yield(&mut pace, &mut now, 400), OFTEN);
+        assert_eq!(poller.polls_until_yield(400, u32::MAX), OFTEN);
         for _ in 0..8 {
-            polls_until_yield(&mut pace, &mut now, 400);
+            poller.polls_until_yield(400, u32::MAX);
         }
-        assert!(polls_until_yield(&mut pace, &mut now, 400) >= MOST);
+        assert!(poller.polls_until_yield(400, u32::MAX) >= MOST);
+    }
+
+    /// How much of a time a thread polls whose yields all go to a thread that computes.
+    fn share_kept(every: u32) -> f64 {
+        const SLICE: u64 = 3_000_000;
+        let (mut poller, yields) = (Poller::new(), 100);
+        for _ in 0..yields {
+            poller.polls_until_yield(SLICE, every);
+        }
+        1.0 - (yields * SLICE) as f64 / poller.now as f64
     }
 
     #[test]
-    fn a_thread_that_computes_does_not_get_every_turn() {
-        let (mut pace, mut now) = (Pace::default(), 1);
-        let (mut polled, mut given) = (0, 0);
-        for _ in 0..50 {
-            let before = now;
-            polls_until_yield(&mut pace, &mut now, 3_000_000);
-            given += 3_000_000;
-            polled += now - before - 3_000_000;
-        }
-        assert!(polled > given / 8, "{polled} of {given} ns");
+    fn threads_that_compute_get_little_when_messages_arrive_anyway() {
+        assert!(share_kept(1200) > 0.75, "{}", share_kept(1200));
+    }
+
+    #[test]
+    fn threads_that_compute_are_let_run_when_nothing_arrives_otherwise() {
+        assert!(share_kept(u32::MAX) < 0.2, "{}", share_kept(u32::MAX));
     }
 }
