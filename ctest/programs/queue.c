@@ -28,6 +28,23 @@ static void end_pair(struct pair *pair)
     forget_errors(&node);
 }
 
+/* What a descriptor of the send queue asks for, if it can be read. */
+static VIP_UINT32 asked_for(VIP_DESCRIPTOR *d)
+{
+    static const VIP_UINT32 operation[] = {VIP_STATUS_OP_SEND, VIP_STATUS_OP_RDMA_WRITE, VIP_STATUS_OP_RDMA_READ};
+    int ends[2];
+    VIP_CONTROL_SEGMENT copy;
+    ssize_t bytes;
+
+    CHECK_EQ(pipe(ends), 0, "pipe"); /* the kernel knows whether it can be read */
+    bytes = write(ends[1], control(d), sizeof copy);
+    if (bytes == (ssize_t)sizeof copy)
+        CHECK_EQ(read(ends[0], &copy, sizeof copy), bytes, "pipe");
+    close(ends[0]);
+    close(ends[1]);
+    return bytes == (ssize_t)sizeof copy ? operation[copy.Control & 3] : VIP_STATUS_OP_SEND;
+}
+
 /* A refused post gives its code, an asynchronous error, and changes nothing (POST-02, -03, -06). */
 static void refused_post(VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const char *id)
 {
@@ -46,6 +63,7 @@ static void refused_post(VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE han
         CHECK(error.DescriptorPtr == d, id);
         CHECK_EQ(error.ResourceCode, VIP_RESOURCE_DESCRIPTOR, id);
         CHECK(error.CQHandle == NULL, id);
+        CHECK_EQ(error.OpCode, recv ? VIP_STATUS_OP_RECEIVE : asked_for(d), "spec §11");
         CHECK_EQ(vi_state(vi), state, "POST-06");
         CHECK_RETURN(recv ? VipRecvDone(vi, &found) : VipSendDone(vi, &found), VIP_DESCRIPTOR_ERROR, "POST-06");
         CHECK(found == NULL, "POST-06");
@@ -63,6 +81,14 @@ static void bad_descriptors(void)
     start_descriptor(d, VIP_CONTROL_OP_SENDRECV);
     refused_post(pair.one, (VIP_DESCRIPTOR *)(void *)(room + 8), node.handle, "POST-02");
     refused_post(pair.one, (VIP_DESCRIPTOR *)(void *)(room + 32), node.handle, "POST-02");
+    /* the error tells the operation asked for, if that can be read */
+    start_descriptor((VIP_DESCRIPTOR *)(void *)(room + 8), VIP_CONTROL_OP_RDMAWRITE);
+    refused_post(pair.one, (VIP_DESCRIPTOR *)(void *)(room + 8), node.handle, "POST-02");
+    start_descriptor((VIP_DESCRIPTOR *)(void *)(room + 8), VIP_CONTROL_OP_RDMAREAD | VIP_CONTROL_IMMEDIATE);
+    refused_post(pair.one, (VIP_DESCRIPTOR *)(void *)(room + 8), node.handle, "POST-02");
+    memset(room, 0, 128);
+    refused_post(pair.one, (VIP_DESCRIPTOR *)(uintptr_t)64, node.handle, "POST-02");
+    refused_post(pair.one, (VIP_DESCRIPTOR *)(uintptr_t)72, node.handle, "POST-02");
     if (strict_mode()) {
         refused_post(pair.one, d, 0, "POST-03");
         refused_post(pair.one, d, 0x7FFFFFFFu, "POST-03");
@@ -108,6 +134,7 @@ static void overrun(void)
     error = NEXT_ERROR(&node, VIP_ERROR_VI_OVERRUN, pair.one, "POST-05");
     CHECK_EQ(error.ResourceCode, VIP_RESOURCE_VI, "POST-05");
     CHECK(error.DescriptorPtr == d[most], "POST-05");
+    CHECK_EQ(error.OpCode, VIP_STATUS_OP_RECEIVE, "POST-05");
     CHECK_EQ(vi_state(pair.one), VIP_STATE_CONNECTED, "POST-06");
 
     /* a complete one counts until it is taken */
@@ -127,8 +154,10 @@ static void overrun(void)
     pair.one = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     for (i = 0; i < most; i++)
         post_send(&node, pair.one, d[i], NULL, 0);
+    start_descriptor(d[most], VIP_CONTROL_OP_RDMAWRITE);
     CHECK_RETURN(VipPostSend(pair.one, d[most], node.handle), VIP_ERROR_RESOURCE, "POST-05");
     error = NEXT_ERROR(&node, VIP_ERROR_VI_OVERRUN, pair.one, "POST-05");
+    CHECK_EQ(error.OpCode, VIP_STATUS_OP_RDMA_WRITE, "POST-05");
     for (i = 0; i < most; i++)
         EXPECT_SEND(pair.one, d[i], STATUS_FLUSHED_SEND, "POST-09");
     MUST(VipDestroyVi(pair.one));

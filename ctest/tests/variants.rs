@@ -253,3 +253,16 @@ fn the_soname_is_what_programs_record() {
     let tour = dynamic(&program("tour"));
     assert!(tour.contains("Shared library: [libvipl.so.1]"), "{tour}");
 }
+
+/// POST-11: nothing on the way of a message is put off until its first use. On loopback with single copy, too.
+#[test]
+fn no_system_call_from_the_first_post_on() {
+    for copy in ["true", "false"] {
+        Run::strict(program("quiet"))
+            .env("VIPL_SINGLE_COPY", copy)
+            .pass();
+        Run::compatible(program("quiet"))
+            .env("VIPL_SINGLE_COPY", copy)
+            .pass();
+    }
+}

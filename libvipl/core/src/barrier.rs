@@ -1,9 +1,7 @@
 //! What the biased lock needs of the machine: a fence that one side of a race pays for both, a number for
 //! each thread, and a way to wait for a holder. `ctest/loom` puts its own in place of these.
 
-use std::sync::atomic::{Ordering, compiler_fence};
-
-use crate::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 /// Times in a row that a thread must take a lock to own it: what taking the ownership away costs, in locks.
 pub(crate) const STREAK: u32 = 32;
@@ -17,12 +15,22 @@ fn membarrier(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether there is a `heavy` on this system.
+/// Whether `heavy` has been prepared.
+static WORKS: AtomicBool = AtomicBool::new(false);
+
+/// Registers the process for `heavy`, at each VipOpenNic: a forked child is not registered. Where threads run
+/// already, the kernel waits for all processors, some milliseconds, so no lock is held and nobody's data waits.
+pub(crate) fn prepare() {
+    let works = cfg!(all(target_arch = "x86_64", target_os = "linux"))
+        && membarrier(REGISTER_PRIVATE_EXPEDITED)
+        && membarrier(PRIVATE_EXPEDITED);
+    // Never taken back: a lock that has an owner needs it, and would say so.
+    WORKS.fetch_or(works, Ordering::Relaxed);
+}
+
+/// Whether there is a `heavy` on this system. Asked on the data path: no system call.
 pub(crate) fn works() -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    cfg!(all(target_arch = "x86_64", target_os = "linux"))
-        && *WORKS
-            .get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
+    WORKS.load(Ordering::Relaxed)
 }
 
 /// A full fence, together with a `heavy` of another thread; costs nothing by itself.

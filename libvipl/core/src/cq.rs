@@ -208,8 +208,13 @@ fn overflow(cq: &mut Cq) {
 
 /// VipCreateCQ.
 pub fn create(nic: VIP_NIC_HANDLE, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, Error> {
-    let nic = nic::resolve(nic)?;
-    let capacity = check_size(&nic, entries)?;
+    create_on(&nic::resolve(nic)?, entries)
+}
+
+/// The same, on a NIC that may have been closed since it was found.
+pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, Error> {
+    let _inside = nic.enter()?;
+    let capacity = check_size(nic, entries)?;
     let before = nic.cq_count.fetch_add(1, Ordering::AcqRel);
     if before >= nic.info.cqs_max {
         nic.cq_count.fetch_sub(1, Ordering::AcqRel);

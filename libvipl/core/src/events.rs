@@ -97,6 +97,10 @@ impl Events {
         if state.started {
             return Ok(());
         }
+        // The NIC has been closed since the caller found it: no thread outlives it.
+        if state.stop {
+            return Err(Error::InvalidParameter);
+        }
         let nic = nic.clone();
         crate::start::thread("vipl-handler", move || run(&nic)).map_err(|error| {
             log::error!(target: "core", "cannot start the handler thread: {error}");

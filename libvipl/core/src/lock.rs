@@ -242,6 +242,7 @@ mod tests {
 
     #[test]
     fn one_thread_comes_to_own_the_lock() {
+        barrier::prepare();
         let counter = Counter {
             lock: Lock::default(),
             value: 0.into(),
@@ -254,6 +255,7 @@ mod tests {
 
     #[test]
     fn a_watcher_leaves_the_bias_and_loses_no_update() {
+        barrier::prepare();
         let counter = Arc::new(Counter {
             lock: Lock::default(),
             value: 0.into(),

@@ -24,7 +24,6 @@ pub(crate) struct Regions {
     generation: u32,
     regions: u32,
     bytes: u64,
-    closed: bool,
 }
 
 // SAFETY: the table outlives the NIC, and its fields are atomic.
@@ -65,18 +64,11 @@ impl Regions {
             generation,
             regions: 0,
             bytes: 0,
-            closed: false,
         }
     }
 
     pub(crate) fn count(&self) -> usize {
         self.regions as usize
-    }
-
-    /// Takes no region any more, if none is there: the table is about to go.
-    pub(crate) fn close(&mut self) -> bool {
-        self.closed = self.regions == 0;
-        self.closed
     }
 
     fn entry(&self, index: u32) -> &vipl_region {
@@ -87,17 +79,11 @@ impl Regions {
 
     /// The entry that a handle names.
     fn find(&self, handle: u32) -> Option<&vipl_region> {
-        if self.closed {
-            return None;
-        }
         let entry = self.entry(handle & (self.count - 1));
         (handle != 0 && entry.handle.load(Ordering::Relaxed) == handle).then_some(entry)
     }
 
     fn insert(&mut self, base: u64, length: u64, access: Access) -> Option<u32> {
-        if self.closed {
-            return None;
-        }
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.used < self.count => {
@@ -192,12 +178,22 @@ pub fn register(
     length: VIP_ULONG,
     attributes: Option<&VIP_MEM_ATTRIBUTES>,
 ) -> Result<VIP_MEM_HANDLE, Error> {
-    let nic = nic::resolve(nic)?;
+    register_on(&*nic::resolve(nic)?, address, length, attributes)
+}
+
+/// The same, on a NIC that may have been closed since it was found.
+pub(crate) fn register_on(
+    nic: &Nic,
+    address: VIP_PVOID,
+    length: VIP_ULONG,
+    attributes: Option<&VIP_MEM_ATTRIBUTES>,
+) -> Result<VIP_MEM_HANDLE, Error> {
+    let _inside = nic.enter()?;
     let (base, length) = (address.addr() as u64, length as u64);
     if base == 0 || length == 0 || base.checked_add(length).is_none() {
         return Err(Error::InvalidParameter);
     }
-    let access = access_of(&nic, attributes)?;
+    let access = access_of(nic, attributes)?;
     if length > nic.info.register_block_max {
         log::info!(
             target: "mem",

@@ -23,8 +23,13 @@ use crate::table::{Slot, Table};
 use crate::vi::Vi;
 use crate::{devicemap, process};
 
+mod door;
 mod failed;
+#[cfg(test)]
+mod tests;
 
+use door::Door;
+pub(crate) use door::Inside;
 pub(crate) use failed::device_failed;
 use failed::host_of;
 
@@ -70,6 +75,7 @@ pub struct Nic {
     pub(crate) incoming: Mutex<Vec<usize>>,
     pub(crate) events: Events,
     pub(crate) names: Mutex<Option<Names>>,
+    door: Door,
     pub(crate) closing: AtomicBool,
     /// VIs have been told that the device failed.
     mourned: AtomicBool,
@@ -86,14 +92,10 @@ pub(crate) struct Numbers {
     free: std::collections::BinaryHeap<std::cmp::Reverse<u32>>,
     used: u32,
     in_use: u32,
-    closed: bool,
 }
 
 impl Numbers {
     pub(crate) fn take(&mut self, max: u32) -> Option<u32> {
-        if self.closed {
-            return None;
-        }
         let number = match self.free.pop() {
             Some(std::cmp::Reverse(number)) => number,
             None if self.used < max => {
@@ -115,12 +117,6 @@ impl Numbers {
         self.in_use
     }
 
-    /// Gives no number any more, if none is in use.
-    fn close(&mut self) -> bool {
-        self.closed = self.in_use == 0;
-        self.closed
-    }
-
     /// One past the highest number ever used.
     pub(crate) fn bound(&self) -> u32 {
         self.used
@@ -131,6 +127,31 @@ impl Nic {
     /// The part that plug-ins see.
     pub(crate) fn abi(&self) -> *const vipl_nic {
         self.shared.nic.get()
+    }
+
+    /// To be held while something is made that VipCloseNic would have to see. An error: it is closed.
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, Error> {
+        self.door.enter()
+    }
+
+    /// What is left on it, as VipCloseNic sees it.
+    fn check_empty(&self) -> Result<(), Error> {
+        let left = [
+            ("VIs", self.vis.lock().in_use() as usize),
+            ("CQs", self.cq_count.load(Ordering::Acquire) as usize),
+            ("protection tags", self.ptags.lock().count()),
+            ("memory regions", self.regions.lock().count()),
+        ];
+        if left.iter().all(|(_, count)| *count == 0) {
+            return Ok(());
+        }
+        let text: Vec<String> = left
+            .iter()
+            .filter(|(_, n)| *n > 0)
+            .map(|(what, n)| format!("{n} {what}"))
+            .collect();
+        log::info!(target: "nic", "VipCloseNic refused: {} left", text.join(", "));
+        Err(Error::Resource)
     }
 
     pub(crate) fn address(&self) -> &[u8] {
@@ -229,10 +250,16 @@ pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
         .ok_or(Error::InvalidParameter)
 }
 
+/// What later calls take for granted, so that none of them has to make it when data waits.
+fn prepare() -> &'static process::Process {
+    vipl_guard::install();
+    crate::barrier::prepare();
+    process::get()
+}
+
 /// VipOpenNic.
 pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
-    let process = process::get();
-    vipl_guard::install();
+    let process = prepare();
     let name = name.to_str().map_err(|_| Error::InvalidParameter)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");
@@ -381,6 +408,7 @@ fn insert(
             incoming: Mutex::default(),
             events: Events::default(),
             names: Mutex::new(None),
+            door: Door::default(),
             closing: AtomicBool::new(false),
             mourned: AtomicBool::new(false),
             info,
@@ -407,8 +435,7 @@ fn insert(
 /// A NIC of a plug-in that is part of a test. No agent knows it: nothing on it can be connected by one.
 #[cfg(test)]
 pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NIC_HANDLE, Error> {
-    let process = process::get();
-    vipl_guard::install();
+    let process = prepare();
     let route = devicemap::Route {
         plugin,
         argument: String::new(),
@@ -425,29 +452,7 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     if nic.events.on_handler_thread() {
         return Err(Error::Resource);
     }
-    let left = [
-        ("VIs", nic.vis.lock().in_use() as usize),
-        ("CQs", nic.cq_count.load(Ordering::Acquire) as usize),
-        ("protection tags", nic.ptags.lock().count()),
-        ("memory regions", nic.regions.lock().count()),
-    ];
-    if left.iter().any(|(_, count)| *count > 0) {
-        let text: Vec<String> = left
-            .iter()
-            .filter(|(_, n)| *n > 0)
-            .map(|(what, n)| format!("{n} {what}"))
-            .collect();
-        log::info!(target: "nic", "VipCloseNic refused: {} left", text.join(", "));
-        return Err(Error::Resource);
-    }
-    // A thread that creates something at this very moment either came first or finds the door shut.
-    if !nic.vis.lock().close() {
-        return Err(Error::Resource);
-    }
-    if !nic.regions.lock().close() {
-        nic.vis.lock().closed = false;
-        return Err(Error::Resource);
-    }
+    nic.door.shut(|| nic.check_empty())?;
     let guard = NICS.lock(handle).ok_or(Error::InvalidParameter)?;
     nic.closing.store(true, Ordering::Release);
     drop(NICS.remove(&process::get().nics, guard, handle));

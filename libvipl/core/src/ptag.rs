@@ -7,7 +7,7 @@ use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE};
 
 use crate::error::Error;
 use crate::handle::{self, Kind, Parts};
-use crate::nic;
+use crate::nic::{self, Nic};
 
 /// The tags of one NIC handle, with the number of VIs and regions that use each.
 pub(crate) struct Ptags {
@@ -101,7 +101,13 @@ impl Ptags {
 
 /// VipCreatePtag.
 pub fn create(nic: VIP_NIC_HANDLE) -> Result<VIP_PROTECTION_HANDLE, Error> {
-    nic::resolve(nic)?.ptags.lock().create()
+    create_on(&*nic::resolve(nic)?)
+}
+
+/// The same, on a NIC that may have been closed since it was found.
+pub(crate) fn create_on(nic: &Nic) -> Result<VIP_PROTECTION_HANDLE, Error> {
+    let _inside = nic.enter()?;
+    nic.ptags.lock().create()
 }
 
 /// VipDestroyPtag.

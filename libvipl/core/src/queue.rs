@@ -25,7 +25,7 @@ use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
 use crate::{clock, idle, mem, wait as sleeping};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Entries of a ring when it is first used.
 const RING_FIRST: u32 = 16;
@@ -180,7 +180,7 @@ pub fn post(
         || descriptor.is_null()
         || vi.check_descriptor
     {
-        check_descriptor(&mut vi, descriptor, memory)?;
+        check_descriptor(&mut vi, which, descriptor, memory)?;
     }
     let (queue, own) = vi.queue(which);
     if queue.posted.wrapping_sub(queue.taken) >= own.room {
@@ -188,7 +188,7 @@ pub fn post(
     }
     // SAFETY: a program's descriptor; a fault is caught. Status is at offset 28 (spec §2.4).
     if unsafe { vipl_guard::store32(descriptor.cast::<u8>().wrapping_add(28), 0) }.is_err() {
-        return Err(bad_descriptor(&mut vi, descriptor));
+        return Err(bad_descriptor(&mut vi, which, descriptor));
     }
     let (queue, _) = vi.queue(which);
     // SAFETY: there is room for it.
@@ -226,6 +226,7 @@ fn post_unconnected(vi: &mut Vi, which: Which) {
 #[cold]
 fn check_descriptor(
     vi: &mut Vi,
+    which: Which,
     descriptor: *mut VIP_DESCRIPTOR,
     memory: u32,
 ) -> Result<(), Error> {
@@ -238,14 +239,38 @@ fn check_descriptor(
     if aligned && registered {
         return Ok(());
     }
-    Err(bad_descriptor(vi, descriptor))
+    Err(bad_descriptor(vi, which, descriptor))
 }
 
 /// POST-02, POST-03: the caller is told twice, so that both kinds of program learn of it.
 #[cold]
-fn bad_descriptor(vi: &mut Vi, descriptor: *mut VIP_DESCRIPTOR) -> Error {
-    vi.raise(VIP_ERROR_CODE::VIP_ERROR_POST_DESC, 0, descriptor);
+fn bad_descriptor(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Error {
+    let opcode = asked_for(which, descriptor);
+    vi.raise(VIP_ERROR_CODE::VIP_ERROR_POST_DESC, opcode, descriptor);
     Error::InvalidParameter
+}
+
+/// The `VIP_STATUS_OP_*` that a descriptor asks for on this queue; that of a send, which is 0, where it cannot
+/// be read or asks for none.
+#[cold]
+fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
+    if which == Which::Recv {
+        return VIP_STATUS_OP_RECEIVE;
+    }
+    let mut control = [0; 2];
+    // SAFETY: a program's address; a fault is caught. Control is at offset 14 (spec §2.4).
+    let read = unsafe {
+        vipl_guard::copy(
+            control.as_mut_ptr(),
+            descriptor.cast::<u8>().wrapping_add(14),
+            2,
+        )
+    };
+    match u16::from_ne_bytes(control) & VIP_CONTROL_OP_MASK {
+        VIP_CONTROL_OP_RDMAWRITE if read.is_ok() => VIP_STATUS_OP_RDMA_WRITE,
+        VIP_CONTROL_OP_RDMAREAD if read.is_ok() => VIP_STATUS_OP_RDMA_READ,
+        _ => VIP_STATUS_OP_SEND,
+    }
 }
 
 /// Makes the ring larger, up to MaxDescriptorsPerQueue.
@@ -259,11 +284,7 @@ fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<()
         own.room * 2
     };
     if room > max {
-        let opcode = if which == Which::Send {
-            VIP_STATUS_OP_SEND
-        } else {
-            VIP_STATUS_OP_RECEIVE
-        };
+        let opcode = asked_for(which, descriptor);
         vi.raise(VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN, opcode, descriptor);
         return Err(Error::Resource);
     }

@@ -145,17 +145,27 @@ pub fn create(
     send_cq: VIP_CQ_HANDLE,
     recv_cq: VIP_CQ_HANDLE,
 ) -> Result<VIP_VI_HANDLE, Error> {
-    let nic = nic::resolve(nic)?;
-    let send_cq = cq::attach(&nic, send_cq)?;
-    let recv_cq = cq::attach(&nic, recv_cq).inspect_err(|_| cq::release(send_cq))?;
-    create_on(&nic, attributes, send_cq, recv_cq).inspect_err(|_| {
+    create_on(&nic::resolve(nic)?, attributes, send_cq, recv_cq)
+}
+
+/// The same, on a NIC that may have been closed since it was found.
+pub(crate) fn create_on(
+    nic: &Arc<Nic>,
+    attributes: &VIP_VI_ATTRIBUTES,
+    send_cq: VIP_CQ_HANDLE,
+    recv_cq: VIP_CQ_HANDLE,
+) -> Result<VIP_VI_HANDLE, Error> {
+    let _inside = nic.enter()?;
+    let send_cq = cq::attach(nic, send_cq)?;
+    let recv_cq = cq::attach(nic, recv_cq).inspect_err(|_| cq::release(send_cq))?;
+    take_and_insert(nic, attributes, send_cq, recv_cq).inspect_err(|_| {
         cq::release(send_cq);
         cq::release(recv_cq);
     })
 }
 
 /// Takes the tag and a number for the new VI, or gives both back.
-fn create_on(
+fn take_and_insert(
     nic: &Arc<Nic>,
     attributes: &VIP_VI_ATTRIBUTES,
     send_cq: Option<&'static Slot<Cq>>,

@@ -5,7 +5,7 @@
 //! when they like, but the device does nothing for them (`device.rs`).
 
 mod calls;
-mod device;
+pub(crate) mod device;
 mod objects;
 mod oracle;
 mod run;

@@ -185,7 +185,7 @@ unsafe extern "C" fn ready(_nic: *const vipl_nic, indices: *mut u32, room: u32) 
 }
 
 /// The plug-in, with or without the operation `ready`.
-pub(super) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
+pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
     let ready: Option<unsafe extern "C" fn(*const vipl_nic, *mut u32, u32) -> u32> = Some(ready);
     // Never freed, like a plug-in from a file.
     Box::leak(Box::new(LoadedPlugin {
