@@ -19,7 +19,10 @@ fn the_default_handler_logs_one_line() {
 /// NS-07: the malformed lines of the table are reported (spec §12).
 #[test]
 fn bad_lines_of_a_host_table_are_logged() {
-    let finished = Run::strict(program("ns")).allow("vip_hosts").pass();
+    let finished = Run::strict(program("ns"))
+        .allow("vip_hosts")
+        .allow(") = VIP_INVALID_PARAMETER: ")
+        .pass();
     assert!(
         !finished.log(&["warn"]).is_empty(),
         "{}",

@@ -4,7 +4,7 @@ use vipl_abi::*;
 use vipl_core::address::Address;
 use vipl_core::connection;
 
-use crate::edge::{entry, put, put_vi_attributes, required};
+use crate::edge::{call, entry, put, put_vi_attributes, required};
 
 /// Reads an address of the caller, which may have any alignment (spec §2.2).
 ///
@@ -25,21 +25,24 @@ pub unsafe extern "C" fn VipConnectWait(
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
     ConnHandle: *mut VIP_CONN_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| {
-        let nic = vipl_core::nic::resolve(NicHandle)?;
-        let (remote, attributes) = (required(RemoteAddr)?, required(RemoteViAttribs)?);
-        let out = required(ConnHandle)?;
-        // SAFETY: the caller's address, as `address` asks.
-        let local = unsafe { address(LocalAddr) }?;
-        let incoming = connection::wait(&nic, &local, Timeout)?;
-        // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
-        unsafe {
-            incoming.remote.write(remote);
-            put_vi_attributes(attributes, incoming.attributes);
-            put(out, incoming.handle);
-        }
-        Ok(())
-    })
+    entry(
+        call!(VipConnectWait, NicHandle LocalAddr Timeout; RemoteAddr RemoteViAttribs ConnHandle),
+        move || {
+            let nic = vipl_core::nic::resolve(NicHandle)?;
+            let (remote, attributes) = (required(RemoteAddr)?, required(RemoteViAttribs)?);
+            let out = required(ConnHandle)?;
+            // SAFETY: the caller's address, as `address` asks.
+            let local = unsafe { address(LocalAddr) }?;
+            let incoming = connection::wait(&nic, &local, Timeout)?;
+            // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
+            unsafe {
+                incoming.remote.write(remote);
+                put_vi_attributes(attributes, incoming.attributes);
+                put(out, incoming.handle);
+            }
+            Ok(())
+        },
+    )
 }
 
 /// Binds a request to an Idle VI (spec §3.9).
@@ -48,13 +51,17 @@ pub unsafe extern "C" fn VipConnectAccept(
     ConnHandle: VIP_CONN_HANDLE,
     ViHandle: VIP_VI_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| connection::accept(ConnHandle, ViHandle))
+    entry(call!(VipConnectAccept, ConnHandle ViHandle;), move || {
+        connection::accept(ConnHandle, ViHandle)
+    })
 }
 
 /// Refuses a request (spec §3.10).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
-    entry(|| connection::reject(ConnHandle))
+    entry(call!(VipConnectReject, ConnHandle;), move || {
+        connection::reject(ConnHandle)
+    })
 }
 
 /// Asks a server for a connection; blocks until it ends one way or another (spec §3.11).
@@ -66,21 +73,26 @@ pub unsafe extern "C" fn VipConnectRequest(
     Timeout: VIP_ULONG,
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
-        let out = required(RemoteViAttribs)?;
-        // SAFETY: the caller's addresses, as `address` asks.
-        let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
-        let attributes = connection::request(ViHandle, &local, &remote, Timeout)?;
-        // SAFETY: `out` was checked.
-        unsafe { put_vi_attributes(out, attributes) };
-        Ok(())
-    })
+    entry(
+        call!(VipConnectRequest, ViHandle LocalAddr RemoteAddr Timeout; RemoteViAttribs),
+        move || {
+            let out = required(RemoteViAttribs)?;
+            // SAFETY: the caller's addresses, as `address` asks.
+            let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
+            let attributes = connection::request(ViHandle, &local, &remote, Timeout)?;
+            // SAFETY: `out` was checked.
+            unsafe { put_vi_attributes(out, attributes) };
+            Ok(())
+        },
+    )
 }
 
 /// Ends the connection and makes the VI Idle (spec §3.12).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
-    entry(|| connection::disconnect(ViHandle))
+    entry(call!(VipDisconnect, ViHandle;), move || {
+        connection::disconnect(ViHandle)
+    })
 }
 
 /// Starts a peer-to-peer connection and returns at once (spec §3.13).
@@ -91,11 +103,14 @@ pub unsafe extern "C" fn VipConnectPeerRequest(
     RemoteAddr: *mut VIP_NET_ADDRESS,
     Timeout: VIP_ULONG,
 ) -> VIP_RETURN {
-    entry(|| {
-        // SAFETY: the caller's addresses, as `address` asks.
-        let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
-        connection::peer_request(ViHandle, &local, &remote, Timeout)
-    })
+    entry(
+        call!(VipConnectPeerRequest, ViHandle LocalAddr RemoteAddr Timeout;),
+        move || {
+            // SAFETY: the caller's addresses, as `address` asks.
+            let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
+            connection::peer_request(ViHandle, &local, &remote, Timeout)
+        },
+    )
 }
 
 /// Asks whether a peer-to-peer connection has come about (spec §3.14).
@@ -104,13 +119,16 @@ pub unsafe extern "C" fn VipConnectPeerDone(
     ViHandle: VIP_VI_HANDLE,
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
-        let out = required(RemoteViAttribs)?;
-        let attributes = connection::peer_done(ViHandle)?;
-        // SAFETY: `out` was checked.
-        unsafe { put_vi_attributes(out, attributes) };
-        Ok(())
-    })
+    entry(
+        call!(VipConnectPeerDone, ViHandle; RemoteViAttribs),
+        move || {
+            let out = required(RemoteViAttribs)?;
+            let attributes = connection::peer_done(ViHandle)?;
+            // SAFETY: `out` was checked.
+            unsafe { put_vi_attributes(out, attributes) };
+            Ok(())
+        },
+    )
 }
 
 /// Waits until a peer-to-peer connection has come about (spec §3.15).
@@ -119,11 +137,14 @@ pub unsafe extern "C" fn VipConnectPeerWait(
     ViHandle: VIP_VI_HANDLE,
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
-        let out = required(RemoteViAttribs)?;
-        let attributes = connection::peer_wait(ViHandle)?;
-        // SAFETY: `out` was checked.
-        unsafe { put_vi_attributes(out, attributes) };
-        Ok(())
-    })
+    entry(
+        call!(VipConnectPeerWait, ViHandle; RemoteViAttribs),
+        move || {
+            let out = required(RemoteViAttribs)?;
+            let attributes = connection::peer_wait(ViHandle)?;
+            // SAFETY: `out` was checked.
+            unsafe { put_vi_attributes(out, attributes) };
+            Ok(())
+        },
+    )
 }

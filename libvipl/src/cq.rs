@@ -1,9 +1,9 @@
 //! Completion queues (spec §3.24 to §3.29).
 
 use vipl_abi::*;
-use vipl_core::cq;
+use vipl_core::{Error, cq};
 
-use crate::edge::{entry, put, required};
+use crate::edge::{call, code, entry, fast, put, required};
 
 /// Creates an empty completion queue (spec §3.24).
 #[unsafe(no_mangle)]
@@ -12,25 +12,49 @@ pub unsafe extern "C" fn VipCreateCQ(
     EntryCount: VIP_ULONG,
     CQHandle: *mut VIP_CQ_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| {
-        let out = required(CQHandle)?;
-        let handle = cq::create(NicHandle, EntryCount)?;
-        // SAFETY: `out` was checked.
-        unsafe { put(out, handle) };
-        Ok(())
-    })
+    entry(
+        call!(VipCreateCQ, NicHandle EntryCount; CQHandle),
+        move || {
+            let out = required(CQHandle)?;
+            let handle = cq::create(NicHandle, EntryCount)?;
+            // SAFETY: `out` was checked.
+            unsafe { put(out, handle) };
+            Ok(())
+        },
+    )
 }
 
 /// Destroys a completion queue that no VI is attached to (spec §3.25).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
-    entry(|| cq::destroy(CQHandle))
+    entry(call!(VipDestroyCQ, CQHandle;), move || {
+        cq::destroy(CQHandle)
+    })
 }
 
 /// Changes the room for entries (spec §3.26).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipResizeCQ(CQHandle: VIP_CQ_HANDLE, EntryCount: VIP_ULONG) -> VIP_RETURN {
-    entry(|| cq::resize(CQHandle, EntryCount))
+    entry(call!(VipResizeCQ, CQHandle EntryCount;), move || {
+        cq::resize(CQHandle, EntryCount)
+    })
+}
+
+/// Hands an entry that was taken off to the caller, as Done and Wait do.
+#[inline(always)]
+fn hand_out(
+    vi: *mut VIP_VI_HANDLE,
+    recv: *mut VIP_BOOLEAN,
+    take: impl FnOnce() -> Result<cq::Entry, Error>,
+) -> Result<(), Error> {
+    let (vi, recv) = (required(vi)?, required(recv)?);
+    let entry = take()?;
+    // SAFETY: both were checked.
+    unsafe {
+        put(vi, entry.vi);
+        put(recv, VIP_BOOLEAN::from(entry.recv));
+    }
+    Ok(())
 }
 
 /// Takes the oldest entry off, if there is one (spec §3.27).
@@ -40,16 +64,10 @@ pub unsafe extern "C" fn VipCQDone(
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    entry(|| {
-        let (vi, recv) = (required(ViHandle)?, required(RecvQueue)?);
-        let entry = cq::done(CQHandle)?;
-        // SAFETY: both were checked.
-        unsafe {
-            put(vi, entry.vi);
-            put(recv, VIP_BOOLEAN::from(entry.recv));
-        }
-        Ok(())
-    })
+    fast!(
+        call!(VipCQDone, CQHandle; ViHandle RecvQueue),
+        code(move || hand_out(ViHandle, RecvQueue, || cq::done(CQHandle))),
+    )
 }
 
 /// Waits for an entry and takes it off (spec §3.28).
@@ -60,16 +78,10 @@ pub unsafe extern "C" fn VipCQWait(
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    entry(|| {
-        let (vi, recv) = (required(ViHandle)?, required(RecvQueue)?);
-        let entry = cq::wait(CQHandle, Timeout)?;
-        // SAFETY: both were checked.
-        unsafe {
-            put(vi, entry.vi);
-            put(recv, VIP_BOOLEAN::from(entry.recv));
-        }
-        Ok(())
-    })
+    fast!(
+        call!(VipCQWait, CQHandle Timeout; ViHandle RecvQueue),
+        code(move || hand_out(ViHandle, RecvQueue, || cq::wait(CQHandle, Timeout))),
+    )
 }
 
 /// Asks for one call of `Handler`, for the next entry (spec §3.29).
@@ -86,5 +98,7 @@ pub unsafe extern "C" fn VipCQNotify(
         ),
     >,
 ) -> VIP_RETURN {
-    entry(|| cq::notify(CQHandle, Context, Handler))
+    entry(call!(VipCQNotify, CQHandle Context Handler;), move || {
+        cq::notify(CQHandle, Context, Handler)
+    })
 }

@@ -3,7 +3,7 @@
 use vipl_abi::*;
 use vipl_core::events;
 
-use crate::edge::entry;
+use crate::edge::{call, entry};
 
 /// Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs.
 #[unsafe(no_mangle)]
@@ -12,5 +12,8 @@ pub unsafe extern "C" fn VipErrorCallback(
     Context: VIP_PVOID,
     Handler: Option<unsafe extern "C" fn(Context: VIP_PVOID, ErrorDesc: *mut VIP_ERROR_DESCRIPTOR)>,
 ) -> VIP_RETURN {
-    entry(|| events::set_error_handler(NicHandle, Context, Handler))
+    entry(
+        call!(VipErrorCallback, NicHandle Context Handler;),
+        move || events::set_error_handler(NicHandle, Context, Handler),
+    )
 }

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use vipl_abi::*;
 
-use crate::edge::{entry, put, required};
+use crate::edge::{call, entry, put, required};
 
 /// Describes what the library knows about a topic, as one NUL-terminated JSON document.
 ///
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn vipl_describe(
     Buffer: *mut VIP_CHAR,
     Length: *mut VIP_ULONG,
 ) -> VIP_RETURN {
-    entry(|| {
+    entry(call!(vipl_describe, Topic Buffer; Length), move || {
         required(Topic.cast_mut())?;
         let length = required(Length)?;
         // SAFETY: not NULL; a NUL-terminated string.

@@ -3,7 +3,7 @@
 use vipl_abi::*;
 use vipl_core::{mem, ptag};
 
-use crate::edge::{entry, put, required};
+use crate::edge::{call, entry, put, required};
 
 /// Makes a new protection tag (spec §3.16).
 #[unsafe(no_mangle)]
@@ -11,7 +11,7 @@ pub unsafe extern "C" fn VipCreatePtag(
     NicHandle: VIP_NIC_HANDLE,
     Ptag: *mut VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| {
+    entry(call!(VipCreatePtag, NicHandle; Ptag), move || {
         let out = required(Ptag)?;
         let handle = ptag::create(NicHandle)?;
         // SAFETY: `out` was checked.
@@ -26,7 +26,9 @@ pub unsafe extern "C" fn VipDestroyPtag(
     NicHandle: VIP_NIC_HANDLE,
     Ptag: VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| ptag::destroy(NicHandle, Ptag))
+    entry(call!(VipDestroyPtag, NicHandle Ptag;), move || {
+        ptag::destroy(NicHandle, Ptag)
+    })
 }
 
 /// Registers a range of memory (spec §3.17).
@@ -38,15 +40,19 @@ pub unsafe extern "C" fn VipRegisterMem(
     MemAttribs: *mut VIP_MEM_ATTRIBUTES,
     MemoryHandle: *mut VIP_MEM_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| {
-        let out = required(MemoryHandle)?;
-        // SAFETY: NULL, which the compatible mode admits, or the caller's structure, copied once.
-        let attributes = (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
-        let handle = mem::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
-        // SAFETY: `out` was checked.
-        unsafe { put(out, handle) };
-        Ok(())
-    })
+    entry(
+        call!(VipRegisterMem, NicHandle VirtualAddress Length MemAttribs; MemoryHandle),
+        move || {
+            let out = required(MemoryHandle)?;
+            // SAFETY: NULL, which the compatible mode admits, or the caller's structure, copied once.
+            let attributes =
+                (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
+            let handle = mem::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
+            // SAFETY: `out` was checked.
+            unsafe { put(out, handle) };
+            Ok(())
+        },
+    )
 }
 
 /// Ends a registration (spec §3.18).
@@ -56,7 +62,10 @@ pub unsafe extern "C" fn VipDeregisterMem(
     VirtualAddress: VIP_PVOID,
     MemoryHandle: VIP_MEM_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| mem::deregister(NicHandle, VirtualAddress, MemoryHandle))
+    entry(
+        call!(VipDeregisterMem, NicHandle VirtualAddress MemoryHandle;),
+        move || mem::deregister(NicHandle, VirtualAddress, MemoryHandle),
+    )
 }
 
 /// Tells the attributes of a region (spec §3.19).
@@ -67,13 +76,16 @@ pub unsafe extern "C" fn VipQueryMem(
     MemHandle: VIP_MEM_HANDLE,
     MemAttribs: *mut VIP_MEM_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
-        let out = required(MemAttribs)?;
-        let attributes = mem::query(NicHandle, Address, MemHandle)?;
-        // SAFETY: `out` was checked.
-        unsafe { put(out, attributes) };
-        Ok(())
-    })
+    entry(
+        call!(VipQueryMem, NicHandle Address MemHandle; MemAttribs),
+        move || {
+            let out = required(MemAttribs)?;
+            let attributes = mem::query(NicHandle, Address, MemHandle)?;
+            // SAFETY: `out` was checked.
+            unsafe { put(out, attributes) };
+            Ok(())
+        },
+    )
 }
 
 /// Changes the attributes of a region, all or none (spec §3.19).
@@ -84,10 +96,13 @@ pub unsafe extern "C" fn VipSetMemAttributes(
     MemHandle: VIP_MEM_HANDLE,
     MemAttribs: *mut VIP_MEM_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
-        let attributes = required(MemAttribs)?;
-        // SAFETY: checked; the structure is copied once.
-        let attributes = unsafe { attributes.read_unaligned() };
-        mem::set_attributes(NicHandle, Address, MemHandle, &attributes)
-    })
+    entry(
+        call!(VipSetMemAttributes, NicHandle Address MemHandle MemAttribs;),
+        move || {
+            let attributes = required(MemAttribs)?;
+            // SAFETY: checked; the structure is copied once.
+            let attributes = unsafe { attributes.read_unaligned() };
+            mem::set_attributes(NicHandle, Address, MemHandle, &attributes)
+        },
+    )
 }

@@ -6,12 +6,12 @@ use vipl_abi::*;
 use vipl_core::address::Address as NetAddress;
 use vipl_core::{nameservice, nic};
 
-use crate::edge::{entry, required};
+use crate::edge::{call, entry, required};
 
 /// Reads the table of names; NULL means the default file (spec §3.32).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipNSInit(NicHandle: VIP_NIC_HANDLE, NSInitInfo: VIP_PVOID) -> VIP_RETURN {
-    entry(|| {
+    entry(call!(VipNSInit, NicHandle NSInitInfo;), move || {
         let nic = nic::resolve(NicHandle)?;
         // SAFETY: not NULL is a NUL-terminated path.
         let path = (!NSInitInfo.is_null()).then(|| unsafe { CStr::from_ptr(NSInitInfo.cast()) });
@@ -27,16 +27,19 @@ pub unsafe extern "C" fn VipNSGetHostByName(
     Address: *mut VIP_NET_ADDRESS,
     NameIndex: VIP_ULONG,
 ) -> VIP_RETURN {
-    entry(|| {
-        let nic = nic::resolve(NicHandle)?;
-        let out = required(Address)?;
-        // SAFETY: not NULL; a NUL-terminated string.
-        let name = unsafe { CStr::from_ptr(required(Name)?) };
-        let host = nameservice::host_by_name(&nic, name, NameIndex)?;
-        // SAFETY: the caller has room for `4 + NicAddressLen` bytes.
-        unsafe { vipl_core::address::write_host(out, &host) };
-        Ok(())
-    })
+    entry(
+        call!(VipNSGetHostByName, NicHandle Name NameIndex; Address),
+        move || {
+            let nic = nic::resolve(NicHandle)?;
+            let out = required(Address)?;
+            // SAFETY: not NULL; a NUL-terminated string.
+            let name = unsafe { CStr::from_ptr(required(Name)?) };
+            let host = nameservice::host_by_name(&nic, name, NameIndex)?;
+            // SAFETY: the caller has room for `4 + NicAddressLen` bytes.
+            unsafe { vipl_core::address::write_host(out, &host) };
+            Ok(())
+        },
+    )
 }
 
 /// Translates an address to its first name (spec §3.34).
@@ -47,19 +50,24 @@ pub unsafe extern "C" fn VipNSGetHostByAddr(
     Name: *mut VIP_CHAR,
     NameLen: *mut VIP_ULONG,
 ) -> VIP_RETURN {
-    entry(|| {
-        let nic = nic::resolve(NicHandle)?;
-        let (address, name, length) = (required(Address)?, required(Name)?, required(NameLen)?);
-        // SAFETY: checked; the host bytes are the caller's promise.
-        let host = unsafe { NetAddress::read_host(address) }?;
-        let found = nameservice::name_by_host(&nic, &host)?;
-        // SAFETY: checked; `length` tells the room behind `name`.
-        unsafe { nameservice::give_name(&found, name, length) }
-    })
+    entry(
+        call!(VipNSGetHostByAddr, NicHandle Address; Name NameLen),
+        move || {
+            let nic = nic::resolve(NicHandle)?;
+            let (address, name, length) = (required(Address)?, required(Name)?, required(NameLen)?);
+            // SAFETY: checked; the host bytes are the caller's promise.
+            let host = unsafe { NetAddress::read_host(address) }?;
+            let found = nameservice::name_by_host(&nic, &host)?;
+            // SAFETY: checked; `length` tells the room behind `name`.
+            unsafe { nameservice::give_name(&found, name, length) }
+        },
+    )
 }
 
 /// Forgets the table (spec §3.32).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
-    entry(|| nameservice::shutdown(&*nic::resolve(NicHandle)?))
+    entry(call!(VipNSShutdown, NicHandle;), move || {
+        nameservice::shutdown(&*nic::resolve(NicHandle)?)
+    })
 }

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use vipl_abi::*;
 use vipl_core::{Error, nic};
 
-use crate::edge::{entry, put, put_fields, required};
+use crate::edge::{call, entry, put, put_fields, required};
 
 /// Opens the device that the device map gives for `DeviceName` (spec §3.1).
 #[unsafe(no_mangle)]
@@ -13,7 +13,7 @@ pub unsafe extern "C" fn VipOpenNic(
     DeviceName: *const VIP_CHAR,
     NicHandle: *mut VIP_NIC_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| {
+    entry(call!(VipOpenNic, DeviceName; NicHandle), move || {
         required(DeviceName.cast_mut())?;
         let out = required(NicHandle)?;
         // SAFETY: not NULL; the caller passes a NUL-terminated string.
@@ -28,7 +28,9 @@ pub unsafe extern "C" fn VipOpenNic(
 /// Ends the association of process and NIC (spec §3.2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
-    entry(|| nic::close(NicHandle))
+    entry(call!(VipCloseNic, NicHandle;), move || {
+        nic::close(NicHandle)
+    })
 }
 
 /// Tells the properties of the NIC (spec §3.3).
@@ -37,7 +39,7 @@ pub unsafe extern "C" fn VipQueryNic(
     NicHandle: VIP_NIC_HANDLE,
     NicAttribs: *mut VIP_NIC_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
+    entry(call!(VipQueryNic, NicHandle; NicAttribs), move || {
         let attributes = nic::query(NicHandle)?;
         let out = required(NicAttribs)?;
         // SAFETY: `out` was checked.
@@ -78,13 +80,16 @@ pub unsafe extern "C" fn VipQuerySystemManagementInfo(
     InfoType: VIP_ULONG,
     SysManInfo: VIP_PVOID,
 ) -> VIP_RETURN {
-    entry(|| {
-        let nic = nic::resolve(NicHandle)?;
-        let list = required(SysManInfo)?.cast::<VIP_AUTODISCOVERY_LIST>();
-        if InfoType != VIP_SMI_AUTODISCOVERY {
-            return Err(Error::InvalidParameter);
-        }
-        // SAFETY: `list` is not NULL and for this InfoType points to an autodiscovery list.
-        unsafe { vipl_core::discovery::autodiscover(&nic, list) }
-    })
+    entry(
+        call!(VipQuerySystemManagementInfo, NicHandle InfoType SysManInfo;),
+        move || {
+            let nic = nic::resolve(NicHandle)?;
+            let list = required(SysManInfo)?.cast::<VIP_AUTODISCOVERY_LIST>();
+            if InfoType != VIP_SMI_AUTODISCOVERY {
+                return Err(Error::InvalidParameter);
+            }
+            // SAFETY: `list` is not NULL and for this InfoType points to an autodiscovery list.
+            unsafe { vipl_core::discovery::autodiscover(&nic, list) }
+        },
+    )
 }

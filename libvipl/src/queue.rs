@@ -1,28 +1,30 @@
 //! Work queues: post, done, wait, notify (spec §3.20 to §3.23). Post and done are the data path.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use vipl_abi::*;
 use vipl_core::queue::{self, Taken, Which};
 
-use crate::edge::{entry, put};
+use crate::edge::{call, code, fast, put};
 
 /// Hands a descriptor that was taken off to the caller, as Done and Wait do (spec §3.21): NULL comes
 /// with every result that takes nothing.
 #[inline(always)]
-fn take(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Taken) -> VIP_RETURN {
+fn hand_out(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Taken) -> VIP_RETURN {
     if out.is_null() {
         return VIP_RETURN::VIP_INVALID_PARAMETER;
     }
-    let taken = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(taken) => taken,
-        Err(panic) => return vipl_core::bug::caught(&*panic),
-    };
+    let taken = body();
     if taken.result != VIP_RETURN::VIP_INVALID_PARAMETER {
         // SAFETY: not NULL; the caller's output.
         unsafe { put(out, taken.descriptor) };
     }
     taken.result
+}
+
+/// Runs Done or Wait.
+macro_rules! take {
+    ($describe:expr, $out:expr, $body:expr $(,)?) => {
+        fast!($describe, move || hand_out($out, $body))
+    };
 }
 
 /// Posts to the send queue (spec §3.20).
@@ -32,7 +34,10 @@ pub unsafe extern "C" fn VipPostSend(
     DescriptorPtr: *mut VIP_DESCRIPTOR,
     MemoryHandle: VIP_MEM_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| queue::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle))
+    fast!(
+        call!(VipPostSend, ViHandle DescriptorPtr MemoryHandle;),
+        code(move || queue::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle)),
+    )
 }
 
 /// Posts to the receive queue (spec §3.20).
@@ -42,7 +47,10 @@ pub unsafe extern "C" fn VipPostRecv(
     DescriptorPtr: *mut VIP_DESCRIPTOR,
     MemoryHandle: VIP_MEM_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| queue::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle))
+    fast!(
+        call!(VipPostRecv, ViHandle DescriptorPtr MemoryHandle;),
+        code(move || queue::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle)),
+    )
 }
 
 /// Takes a completed descriptor off the send queue (spec §3.21).
@@ -51,7 +59,11 @@ pub unsafe extern "C" fn VipSendDone(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take(DescriptorPtr, || queue::done(ViHandle, Which::Send))
+    take!(
+        call!(VipSendDone, ViHandle; DescriptorPtr),
+        DescriptorPtr,
+        move || queue::done(ViHandle, Which::Send),
+    )
 }
 
 /// Takes a completed descriptor off the receive queue (spec §3.21).
@@ -60,7 +72,11 @@ pub unsafe extern "C" fn VipRecvDone(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take(DescriptorPtr, || queue::done(ViHandle, Which::Recv))
+    take!(
+        call!(VipRecvDone, ViHandle; DescriptorPtr),
+        DescriptorPtr,
+        move || queue::done(ViHandle, Which::Recv),
+    )
 }
 
 /// Waits for a completed descriptor of the send queue (spec §3.22).
@@ -70,9 +86,11 @@ pub unsafe extern "C" fn VipSendWait(
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take(DescriptorPtr, || {
-        queue::wait(ViHandle, Which::Send, Timeout)
-    })
+    take!(
+        call!(VipSendWait, ViHandle Timeout; DescriptorPtr),
+        DescriptorPtr,
+        move || queue::wait(ViHandle, Which::Send, Timeout),
+    )
 }
 
 /// Waits for a completed descriptor of the receive queue (spec §3.22).
@@ -82,9 +100,11 @@ pub unsafe extern "C" fn VipRecvWait(
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take(DescriptorPtr, || {
-        queue::wait(ViHandle, Which::Recv, Timeout)
-    })
+    take!(
+        call!(VipRecvWait, ViHandle Timeout; DescriptorPtr),
+        DescriptorPtr,
+        move || queue::wait(ViHandle, Which::Recv, Timeout),
+    )
 }
 
 /// Asks for one call of `Handler`, for the next completion of the send queue (spec §3.23).
@@ -101,7 +121,10 @@ pub unsafe extern "C" fn VipSendNotify(
         ),
     >,
 ) -> VIP_RETURN {
-    entry(|| queue::notify(ViHandle, Which::Send, Context, Handler))
+    fast!(
+        call!(VipSendNotify, ViHandle Context Handler;),
+        code(move || queue::notify(ViHandle, Which::Send, Context, Handler))
+    )
 }
 
 /// Asks for one call of `Handler`, for the next completion of the receive queue (spec §3.23).
@@ -118,5 +141,8 @@ pub unsafe extern "C" fn VipRecvNotify(
         ),
     >,
 ) -> VIP_RETURN {
-    entry(|| queue::notify(ViHandle, Which::Recv, Context, Handler))
+    fast!(
+        call!(VipRecvNotify, ViHandle Context Handler;),
+        code(move || queue::notify(ViHandle, Which::Recv, Context, Handler))
+    )
 }

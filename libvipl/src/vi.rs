@@ -3,7 +3,7 @@
 use vipl_abi::*;
 use vipl_core::vi;
 
-use crate::edge::{entry, put, put_vi_attributes, required};
+use crate::edge::{call, code, entry, fast, put, put_vi_attributes, required};
 
 /// Creates a VI in state Idle (spec §3.4).
 #[unsafe(no_mangle)]
@@ -14,22 +14,27 @@ pub unsafe extern "C" fn VipCreateVi(
     RecvCQHandle: VIP_CQ_HANDLE,
     ViHandle: *mut VIP_VI_HANDLE,
 ) -> VIP_RETURN {
-    entry(|| {
-        let attributes = required(ViAttribs)?;
-        let out = required(ViHandle)?;
-        // SAFETY: checked; the structure is copied once.
-        let attributes = unsafe { attributes.read_unaligned() };
-        let handle = vi::create(NicHandle, &attributes, SendCQHandle, RecvCQHandle)?;
-        // SAFETY: `out` was checked.
-        unsafe { put(out, handle) };
-        Ok(())
-    })
+    entry(
+        call!(VipCreateVi, NicHandle ViAttribs SendCQHandle RecvCQHandle; ViHandle),
+        move || {
+            let attributes = required(ViAttribs)?;
+            let out = required(ViHandle)?;
+            // SAFETY: checked; the structure is copied once.
+            let attributes = unsafe { attributes.read_unaligned() };
+            let handle = vi::create(NicHandle, &attributes, SendCQHandle, RecvCQHandle)?;
+            // SAFETY: `out` was checked.
+            unsafe { put(out, handle) };
+            Ok(())
+        },
+    )
 }
 
 /// Destroys an Idle VI (spec §3.5).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
-    entry(|| vi::destroy(ViHandle))
+    entry(call!(VipDestroyVi, ViHandle;), move || {
+        vi::destroy(ViHandle)
+    })
 }
 
 /// Tells state, attributes and emptiness of both queues, all from one instant (spec §3.6).
@@ -41,19 +46,22 @@ pub unsafe extern "C" fn VipQueryVi(
     ViSendQEmpty: *mut VIP_BOOLEAN,
     ViRecvQEmpty: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    entry(|| {
-        let query = vi::query(ViHandle)?;
-        let (state, attributes) = (required(State)?, required(ViAttribs)?);
-        let (send, recv) = (required(ViSendQEmpty)?, required(ViRecvQEmpty)?);
-        // SAFETY: all four were checked.
-        unsafe {
-            put(state, query.state);
-            put_vi_attributes(attributes, query.attributes);
-            put(send, VIP_BOOLEAN::from(query.send_empty));
-            put(recv, VIP_BOOLEAN::from(query.recv_empty));
-        }
-        Ok(())
-    })
+    entry(
+        call!(VipQueryVi, ViHandle; State ViAttribs ViSendQEmpty ViRecvQEmpty),
+        move || {
+            let query = vi::query(ViHandle)?;
+            let (state, attributes) = (required(State)?, required(ViAttribs)?);
+            let (send, recv) = (required(ViSendQEmpty)?, required(ViRecvQEmpty)?);
+            // SAFETY: all four were checked.
+            unsafe {
+                put(state, query.state);
+                put_vi_attributes(attributes, query.attributes);
+                put(send, VIP_BOOLEAN::from(query.send_empty));
+                put(recv, VIP_BOOLEAN::from(query.recv_empty));
+            }
+            Ok(())
+        },
+    )
 }
 
 /// Changes the attributes of an Idle VI, all or none (spec §3.7).
@@ -62,7 +70,7 @@ pub unsafe extern "C" fn VipSetViAttributes(
     ViHandle: VIP_VI_HANDLE,
     ViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(|| {
+    entry(call!(VipSetViAttributes, ViHandle ViAttribs;), move || {
         let attributes = required(ViAttribs)?;
         // SAFETY: checked; the structure is copied once.
         vi::set_attributes(ViHandle, &unsafe { attributes.read_unaligned() })
@@ -72,16 +80,24 @@ pub unsafe extern "C" fn VipSetViAttributes(
 /// Stores one pointer per VI (cLAN, spec §3.35).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID) {
-    let _ = entry(|| vi::set_user_data(ViHandle, Data));
+    let _ = fast!(
+        call!(VipSetUserData, ViHandle Data;),
+        code(move || vi::set_user_data(ViHandle, Data)),
+    );
 }
 
 /// Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec §3.35).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipGetUserData(ViHandle: VIP_VI_HANDLE) -> VIP_PVOID {
-    let mut data = std::ptr::null_mut();
-    let _ = entry(|| {
-        data = vi::user_data(ViHandle)?;
-        Ok(())
-    });
+    let mut data: VIP_PVOID = std::ptr::null_mut();
+    let Data = &raw mut data;
+    let _ = fast!(
+        call!(VipGetUserData, ViHandle; Data),
+        code(move || {
+            // SAFETY: the variable above.
+            unsafe { put(Data, vi::user_data(ViHandle)?) };
+            Ok(())
+        }),
+    );
     data
 }

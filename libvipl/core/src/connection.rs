@@ -24,8 +24,8 @@ mod server;
 
 pub(crate) use attempt::{Attempt, PeerAttempt};
 pub use client::{peer_done, peer_request, peer_wait, request};
-pub(crate) use server::forget_incoming;
 pub use server::{Arrived, accept, reject, wait};
+pub(crate) use server::{forget_incoming, owner};
 
 /// The attributes as the program sees those of a partner; a partner's tag means nothing here.
 fn to_program(attributes: &Attributes) -> VIP_VI_ATTRIBUTES {
@@ -55,6 +55,11 @@ fn to_error(status: Status) -> Error {
 
 fn check_discriminator(nic: &Nic, address: &Address) -> Result<(), Error> {
     if address.0.discriminator_len > nic.info.discriminator_max {
+        log::warn!(
+            target: "cm",
+            "a discriminator has {} bytes, the device takes {} at most (MaxDiscriminatorLen)",
+            address.0.discriminator_len, nic.info.discriminator_max
+        );
         return Err(Error::InvalidParameter);
     }
     Ok(())
@@ -68,6 +73,10 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
         peer.complete(Err(Error::Timeout));
     }
     let connection = detach(&mut vi);
+    if vi.abi.state != IDLE {
+        let before = vi::state_name(vi.abi.state);
+        log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle (VipDisconnect)");
+    }
     vi.abi.state = IDLE;
     vi.epoch += 1;
     queue::flush(&mut vi);
@@ -115,6 +124,10 @@ impl Vi {
         if self.connection != Some(link) || self.abi.state != CONNECTED {
             return;
         }
+        log::debug!(
+            target: "cm",
+            "VI {:?}: the partner has {}", self.handle, if orderly { "disconnected" } else { "gone" }
+        );
         if let Some(partner_gone) = self.nic.ops.partner_gone {
             // SAFETY: attached and locked.
             unsafe { partner_gone(&raw mut self.abi, c_int::from(orderly)) };

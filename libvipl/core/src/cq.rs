@@ -124,6 +124,11 @@ fn lock(handle: VIP_CQ_HANDLE) -> Result<Guard<Cq>, Error> {
     CQS.lock(handle).ok_or(Error::InvalidParameter)
 }
 
+/// The NIC handle of a live CQ.
+pub(crate) fn owner(handle: VIP_CQ_HANDLE) -> Option<VIP_NIC_HANDLE> {
+    Some(lock(handle).ok()?.nic.handle)
+}
+
 /// A queue of a new VI begins to use a CQ of the same NIC handle, or none.
 pub(crate) fn attach(
     nic: &Arc<Nic>,
@@ -218,6 +223,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
     let before = nic.cq_count.fetch_add(1, Ordering::AcqRel);
     if before >= nic.info.cqs_max {
         nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+        log::info!(target: "cq", "no more than {} CQs on one NIC handle", nic.info.cqs_max);
         return Err(Error::Resource);
     }
     let inserted = CQS.insert(&process::get().cqs, |handle| Cq {
@@ -234,17 +240,28 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
         handle,
         nic: nic.clone(),
     });
-    inserted.ok_or_else(|| {
+    let handle = inserted.ok_or_else(|| {
         nic.cq_count.fetch_sub(1, Ordering::AcqRel);
         Error::Resource
-    })
+    })?;
+    log::debug!(target: "cq", "CQ {handle:?} created with room for {capacity} entries");
+    Ok(handle)
 }
 
 fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
     match entries as u64 {
-        0 => Err(Error::InvalidParameter),
-        count if count > u64::from(nic.info.cq_entries_max) => Err(Error::Resource),
-        count => Ok(count as usize),
+        count if (1..=u64::from(nic.info.cq_entries_max)).contains(&count) => Ok(count as usize),
+        count => {
+            log::info!(
+                target: "cq",
+                "a CQ has 1 to {} entries, not {count}", nic.info.cq_entries_max
+            );
+            Err(if count == 0 {
+                Error::InvalidParameter
+            } else {
+                Error::Resource
+            })
+        }
     }
 }
 
@@ -252,6 +269,10 @@ fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
 pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     let guard = lock(handle)?;
     if guard.attached > 0 {
+        log::info!(
+            target: "cq",
+            "VipDestroyCQ refused: {} queues of VIs use the CQ; VipDestroyVi first", guard.attached
+        );
         return Err(Error::Resource);
     }
     let cq = CQS.remove(&process::get().cqs, guard, handle);
@@ -259,6 +280,7 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     cq.nic.events.watch(-(cq.notifications() as i32), &cq.nic);
     cq.nic.wake();
     cq.nic.events.forget_cq(handle);
+    log::debug!(target: "cq", "CQ {handle:?} destroyed");
     Ok(())
 }
 
@@ -267,6 +289,10 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
     let mut cq = lock(handle)?;
     let capacity = check_size(&cq.nic, entries)?;
     if capacity < cq.entries.len() {
+        log::info!(
+            target: "cq",
+            "VipResizeCQ refused: {} entries are waiting in the CQ, more than {capacity}", cq.entries.len()
+        );
         return Err(Error::Resource);
     }
     cq.capacity = capacity;
@@ -274,7 +300,7 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
 }
 
 /// VipCQDone.
-#[inline]
+#[inline(always)]
 pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
     let mut cq = lock(handle)?;
     if let Some(entry) = cq.pop() {

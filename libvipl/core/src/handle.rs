@@ -17,6 +17,18 @@ pub(crate) enum Kind {
     Connection = 5,
 }
 
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Nic => "a NIC",
+            Kind::Vi => "a VI",
+            Kind::Cq => "a completion queue",
+            Kind::Ptag => "a protection tag",
+            Kind::Connection => "a connection request",
+        })
+    }
+}
+
 const WIDE: bool = usize::BITS == 64;
 /// Bits of the slot number.
 pub(crate) const SLOT_BITS: u32 = if WIDE { 24 } else { 14 };
@@ -40,6 +52,13 @@ pub(crate) fn join(kind: Kind, parts: Parts) -> *mut c_void {
         | (parts.generation as usize) << SLOT_BITS
         | parts.slot as usize;
     std::ptr::without_provenance_mut(bits)
+}
+
+/// What a handle claims to name.
+pub(crate) fn kind(handle: *mut c_void) -> Option<Kind> {
+    [Kind::Nic, Kind::Vi, Kind::Cq, Kind::Ptag, Kind::Connection]
+        .into_iter()
+        .find(|kind| split(*kind, handle).is_some())
 }
 
 #[inline(always)]

@@ -48,6 +48,7 @@ mod settings;
 mod start;
 mod sync;
 mod table;
+pub mod trace;
 pub mod vi;
 mod wait;
 

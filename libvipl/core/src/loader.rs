@@ -222,6 +222,7 @@ fn wanted(filter: &str, name: &str) -> bool {
 }
 
 fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
+    log::debug!(target: "plugin", "loading {}", path.display());
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
     let library = unsafe { Library::open(Some(path), flags) };

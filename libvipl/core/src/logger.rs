@@ -36,6 +36,7 @@ impl Log for Logger {
             record.target(),
             record.args()
         );
+        crate::trace::said(record.level());
         // One write per line, so that the lines of several processes do not mix.
         let _ = match &self.file {
             Some(file) => file.lock().map(|mut file| file.write_all(line.as_bytes())),

@@ -144,6 +144,7 @@ fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Acces
     let settings = &process::get().settings;
     let Some(attributes) = attributes else {
         if !settings.null_mem_attributes() {
+            log::info!(target: "mem", "MemAttribs is NULL, which the strict mode does not accept (VIPL_NULL_MEM_ATTRIBUTES=1 does)");
             return Err(Error::InvalidParameter);
         }
         crate::log_leniency!("a region without attributes was registered");
@@ -191,17 +192,26 @@ pub(crate) fn register_on(
     let _inside = nic.enter()?;
     let (base, length) = (address.addr() as u64, length as u64);
     if base == 0 || length == 0 || base.checked_add(length).is_none() {
+        log::warn!(
+            target: "mem",
+            "cannot register {length} bytes at {base:#x}: the range is empty, begins at 0 or wraps around"
+        );
         return Err(Error::InvalidParameter);
     }
     let access = access_of(nic, attributes)?;
     if length > nic.info.register_block_max {
         log::info!(
             target: "mem",
-            "cannot register {length} bytes: one region has at most {}", nic.info.register_block_max
+            "cannot register {length} bytes: one region has at most {}; register it in pieces", nic.info.register_block_max
         );
         return Err(Error::Resource);
     }
     if !is_mapped(base, length) {
+        log::warn!(
+            target: "mem",
+            "cannot register {length} bytes at {base:#x}: not all of these pages are mapped; is the length right, was the memory freed? (/proc/{}/maps)",
+            std::process::id()
+        );
         return Err(Error::InvalidParameter);
     }
     let mut regions = nic.regions.lock();
@@ -215,10 +225,49 @@ pub(crate) fn register_on(
     }
     // Held before the region exists: the tag may be destroyed at any moment until then.
     nic.ptags.lock().hold(access.tag)?;
-    regions.insert(base, length, access).ok_or_else(|| {
+    let handle = regions.insert(base, length, access).ok_or_else(|| {
         nic.ptags.lock().release(access.tag);
+        log::info!(
+            target: "mem",
+            "cannot register {length} bytes: the NIC handle has {} regions, all that it can have",
+            regions.count()
+        );
         Error::Resource
-    })
+    })?;
+    log::debug!(
+        target: "mem",
+        "region {handle:#x} registered: {length} bytes at {base:#x}, {}{}{}",
+        tag_name(access.tag),
+        if access.flags & VIPL_REGION_RDMA_WRITE != 0 { ", RDMA Write" } else { "" },
+        if access.flags & VIPL_REGION_RDMA_READ != 0 { ", RDMA Read" } else { "" }
+    );
+    Ok(handle)
+}
+
+/// A tag's number as lines of the log name it.
+pub(crate) fn tag_name(tag: u32) -> String {
+    match tag {
+        VIPL_PTAG_ANY | VIPL_PTAG_NONE => "no tag".to_owned(),
+        tag => format!("tag {tag:#x}"),
+    }
+}
+
+/// The memory handle of a call names no region, or the address is not the region's.
+#[cold]
+fn no_region(call: &str, regions: &Regions, address: VIP_PVOID, handle: u32) -> Error {
+    match regions.find(handle) {
+        None => log::warn!(
+            target: "mem",
+            "{call}: the memory handle {handle:#x} names no region of this NIC handle; was it deregistered, or registered on another one?"
+        ),
+        Some(entry) => log::warn!(
+            target: "mem",
+            "{call}: {address:?} does not belong to the region {handle:#x}, which is {:#x} to {:#x}",
+            entry.base.load(Ordering::Relaxed),
+            entry.end.load(Ordering::Relaxed)
+        ),
+    }
+    Error::InvalidParameter
 }
 
 /// VipDeregisterMem. On return nobody uses the region any more.
@@ -230,14 +279,16 @@ pub fn deregister(
     let nic = nic::resolve(nic)?;
     {
         let mut regions = nic.regions.lock();
-        let entry = regions.find(handle).ok_or(Error::InvalidParameter)?;
-        if entry.base.load(Ordering::Relaxed) != address.addr() as u64 {
-            return Err(Error::InvalidParameter);
+        let base = address.addr() as u64;
+        let found = regions.find(handle);
+        if found.is_none_or(|entry| entry.base.load(Ordering::Relaxed) != base) {
+            return Err(no_region("VipDeregisterMem", &regions, address, handle));
         }
         let tag = regions.remove(handle).ok_or(Error::InvalidParameter)?;
         nic.ptags.lock().release(tag);
     }
     quiesce(&nic);
+    log::debug!(target: "mem", "region {handle:#x} deregistered");
     Ok(())
 }
 
@@ -256,14 +307,17 @@ fn quiesce(nic: &Arc<Nic>) {
 }
 
 /// Finds the region that a handle names, if the address lies inside.
-fn find_inside(regions: &Regions, address: VIP_PVOID, handle: u32) -> Result<&vipl_region, Error> {
-    let entry = regions.find(handle).ok_or(Error::InvalidParameter)?;
-    let inside = entry.base.load(Ordering::Relaxed)..entry.end.load(Ordering::Relaxed);
-    if inside.contains(&(address.addr() as u64)) {
-        Ok(entry)
-    } else {
-        Err(Error::InvalidParameter)
-    }
+fn find_inside<'a>(
+    call: &str,
+    regions: &'a Regions,
+    address: VIP_PVOID,
+    handle: u32,
+) -> Result<&'a vipl_region, Error> {
+    let found = regions.find(handle).filter(|entry| {
+        let inside = entry.base.load(Ordering::Relaxed)..entry.end.load(Ordering::Relaxed);
+        inside.contains(&(address.addr() as u64))
+    });
+    found.ok_or_else(|| no_region(call, regions, address, handle))
 }
 
 /// VipQueryMem.
@@ -274,7 +328,7 @@ pub fn query(
 ) -> Result<VIP_MEM_ATTRIBUTES, Error> {
     let nic = nic::resolve(nic)?;
     let regions = nic.regions.lock();
-    let access = find_inside(&regions, address, handle)?
+    let access = find_inside("VipQueryMem", &regions, address, handle)?
         .access
         .load(Ordering::Relaxed);
     Ok(VIP_MEM_ATTRIBUTES {
@@ -294,16 +348,52 @@ pub fn set_attributes(
     let nic = nic::resolve(nic)?;
     {
         let regions = nic.regions.lock();
-        find_inside(&regions, address, handle)?;
+        find_inside("VipSetMemAttributes", &regions, address, handle)?;
     }
     let access = access_of(&nic, Some(attributes))?;
     let regions = nic.regions.lock();
-    let entry = find_inside(&regions, address, handle)?;
+    let entry = find_inside("VipSetMemAttributes", &regions, address, handle)?;
     let mut ptags = nic.ptags.lock();
     ptags.hold(access.tag)?;
     let before = entry.access.swap(access.word(), Ordering::AcqRel);
     ptags.release((before >> 32) as u32);
     Ok(())
+}
+
+/// Why a VI with this tag may not use a range by this handle, if it may not.
+pub(crate) fn objection(
+    nic: *const vipl_nic,
+    handle: u32,
+    base: u64,
+    length: u64,
+    tag: u32,
+) -> Option<String> {
+    // SAFETY: the NIC is open while a VI of it exists.
+    let nic = unsafe { &*nic };
+    // SAFETY: the table has `region_count` entries, a power of two.
+    let entry = unsafe { &*nic.regions.add((handle & (nic.region_count - 1)) as usize) };
+    if handle == 0 || entry.handle.load(Ordering::Acquire) != handle {
+        return Some(format!("{handle:#x} names no region of this NIC handle"));
+    }
+    let (first, end) = (
+        entry.base.load(Ordering::Relaxed),
+        entry.end.load(Ordering::Relaxed),
+    );
+    if base < first || base.checked_add(length).is_none_or(|last| last > end) {
+        return Some(format!(
+            "outside of the region {handle:#x}, which is {first:#x} to {end:#x}"
+        ));
+    }
+    let region = (entry.access.load(Ordering::Relaxed) >> 32) as u32;
+    if tag == region || tag == VIPL_PTAG_ANY || region == VIPL_PTAG_NONE {
+        return (!is_mapped(base, length))
+            .then(|| format!("the memory of the region {handle:#x} is not mapped any more"));
+    }
+    Some(format!(
+        "the region {handle:#x} has {}, the VI {}",
+        tag_name(region),
+        tag_name(tag)
+    ))
 }
 
 /// Whether descriptor memory is registered as the post says (strict mode, POST-03 and POST-04).

@@ -1,7 +1,7 @@
 //! NICs: one opening of one device (spec §3.1 to §3.3). Owner of all other objects.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -20,14 +20,17 @@ use crate::mem::Regions;
 use crate::nameservice::Names;
 use crate::ptag::Ptags;
 use crate::table::{Slot, Table};
+use crate::trace::{hexadecimal, levels};
 use crate::vi::Vi;
 use crate::{devicemap, process};
 
+mod check;
 mod door;
 mod failed;
 #[cfg(test)]
 mod tests;
 
+use check::{check_info, refused};
 use door::Door;
 pub(crate) use door::Inside;
 pub(crate) use failed::device_failed;
@@ -329,19 +332,16 @@ fn open_device(
     };
     // SAFETY: all three are valid for the call; the plug-in keeps the NIC's address only.
     let status = unsafe { nic_open(argument.as_ptr(), shared.nic.get(), &raw mut info) };
-    match status {
-        VIPL_OK => {}
-        VIPL_E_INVALID => return Err(Error::InvalidParameter),
-        _ => return Err(Error::Resource),
+    if status != VIPL_OK {
+        return Err(refused(route, status));
     }
-    let fits = info.regions_max.is_power_of_two()
-        && info.descriptors_max.is_power_of_two()
-        && info.address_len >= 1
-        && usize::from(info.address_len) <= info.address.len()
-        && info.discriminator_max <= 64
-        && info.name[63] == 0 as c_char;
-    if !fits {
-        log::error!(target: "plugin", "{}: nic_open describes an impossible device", route.plugin.name);
+    if let Err(what) = check_info(&info) {
+        log::error!(
+            target: "plugin",
+            "{}: nic_open describes an impossible device: {what}; the plug-in is {}",
+            route.plugin.name,
+            route.plugin.path.display()
+        );
         close_device(&route.plugin.ops, &shared);
         return Err(Error::Resource);
     }
@@ -420,6 +420,14 @@ fn insert(
         if nic.has_failed() {
             nic.mourn();
         }
+        log::debug!(
+            target: "nic",
+            "NIC {handle:?} opened: plug-in {}, address {}, {}, messages up to {} bytes",
+            plugin.name,
+            hexadecimal(nic.address()),
+            levels(nic.info.reliability_support),
+            nic.info.transfer_max
+        );
         nic
     });
     inserted.ok_or_else(|| {
@@ -427,7 +435,7 @@ fn insert(
             registration.close();
             close_device(&plugin.ops, &shared);
         }
-        log::error!(target: "nic", "no more NIC handles in this process");
+        log::error!(target: "nic", "no more NIC handles in this process; VipCloseNic gives them back");
         Error::Resource
     })
 }
@@ -450,6 +458,7 @@ pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NI
 pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     let nic = resolve(handle)?;
     if nic.events.on_handler_thread() {
+        log::info!(target: "nic", "VipCloseNic refused: a handler of this NIC handle called it");
         return Err(Error::Resource);
     }
     nic.door.shut(|| nic.check_empty())?;
@@ -459,6 +468,7 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     crate::connection::forget_incoming(&nic);
     nic.registration.close();
     nic.events.stop(&nic);
+    log::debug!(target: "nic", "NIC {handle:?} closed");
     Ok(())
 }
 

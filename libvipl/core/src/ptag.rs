@@ -35,6 +35,7 @@ impl Ptags {
 
     fn create(&mut self) -> Result<VIP_PROTECTION_HANDLE, Error> {
         if self.users.len() >= self.max as usize {
+            log::info!(target: "mem", "no more than {} protection tags on one NIC handle", self.max);
             return Err(Error::Resource);
         }
         // Counting up keeps a destroyed tag's value from coming back.
@@ -92,6 +93,10 @@ impl Ptags {
     fn destroy(&mut self, handle: VIP_PROTECTION_HANDLE) -> Result<(), Error> {
         let tag = self.number(handle)?;
         if self.users[&tag] > 0 {
+            log::info!(
+                target: "mem",
+                "VipDestroyPtag refused: {} VIs and regions use the tag", self.users[&tag]
+            );
             return Err(Error::Resource);
         }
         self.users.remove(&tag);
@@ -107,12 +112,16 @@ pub fn create(nic: VIP_NIC_HANDLE) -> Result<VIP_PROTECTION_HANDLE, Error> {
 /// The same, on a NIC that may have been closed since it was found.
 pub(crate) fn create_on(nic: &Nic) -> Result<VIP_PROTECTION_HANDLE, Error> {
     let _inside = nic.enter()?;
-    nic.ptags.lock().create()
+    let tag = nic.ptags.lock().create()?;
+    log::debug!(target: "mem", "protection tag {tag:?} created");
+    Ok(tag)
 }
 
 /// VipDestroyPtag.
 pub fn destroy(nic: VIP_NIC_HANDLE, ptag: VIP_PROTECTION_HANDLE) -> Result<(), Error> {
-    nic::resolve(nic)?.ptags.lock().destroy(ptag)
+    nic::resolve(nic)?.ptags.lock().destroy(ptag)?;
+    log::debug!(target: "mem", "protection tag {ptag:?} destroyed");
+    Ok(())
 }
 
 #[cfg(test)]

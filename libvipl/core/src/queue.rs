@@ -133,6 +133,15 @@ impl WorkQueue {
     }
 }
 
+/// What a caller gets of a descriptor that was taken off. At level `debug` a failed one is explained.
+#[inline(always)]
+fn taken(vi: &Vi, which: Which, entry: &vipl_entry) -> Taken {
+    if entry.status & VIP_STATUS_ERROR_MASK != 0 {
+        crate::trace::descriptor::failed(vi, which, entry.descriptor, entry.status);
+    }
+    Taken::entry(entry)
+}
+
 impl Vi {
     #[inline(always)]
     pub(crate) fn queue(&mut self, which: Which) -> (&mut vipl_queue, &mut WorkQueue) {
@@ -346,7 +355,8 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
         idle::polled_in_vain(vain);
         return Taken::nothing(VIP_RETURN::VIP_NOT_DONE);
     }
-    Taken::entry(&take(queue))
+    let entry = take(queue);
+    taken(&vi, which, &entry)
 }
 
 /// VipSendWait and VipRecvWait.
@@ -368,7 +378,8 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
             return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         if queue.completed != queue.taken && own.waiters.is_empty() {
-            return Taken::entry(&take(queue));
+            let entry = take(queue);
+            return taken(&vi, which, &entry);
         }
     }
     if timeout == 0 {
@@ -470,12 +481,16 @@ fn serve_line(vi: &mut Vi, which: Which) {
     let handle = vi.handle;
     let mut woken = false;
     let mut notified = Vec::new();
+    let mut failed = Vec::new();
     let (queue, own) = vi.queue(which);
     while queue.completed != queue.taken {
         let Some(waiter) = own.waiters.pop_front() else {
             break;
         };
         let entry = take(queue);
+        if entry.status & VIP_STATUS_ERROR_MASK != 0 {
+            failed.push(entry);
+        }
         match waiter {
             Waiter::Thread(ticket) => {
                 own.given.push((ticket, entry));
@@ -491,6 +506,9 @@ fn serve_line(vi: &mut Vi, which: Which) {
     }
     own.signalled = queue.completed;
     queue.signal = u32::from(!own.waiters.is_empty());
+    for entry in failed {
+        crate::trace::descriptor::failed(vi, which, entry.descriptor, entry.status);
+    }
     if woken {
         vi.nic.wake();
     }
@@ -564,6 +582,16 @@ fn write_flushed(descriptor: *mut VIP_DESCRIPTOR, which: Which, status: u32) {
     };
 }
 
+/// Why a connection broke, in words.
+fn cause_name(cause: i32) -> String {
+    match cause {
+        VIPL_CAUSE_TOLD => "the status of a descriptor tells why".to_owned(),
+        VIPL_CAUSE_DISCONNECTED => "the partner disconnected".to_owned(),
+        code => crate::events::error_code(code)
+            .map_or_else(|| format!("cause {code}"), |code| format!("{code:?}")),
+    }
+}
+
 impl Vi {
     /// Breaks the connection: Error, flush, and what the program is told.
     pub(crate) fn fail(&mut self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
@@ -571,6 +599,7 @@ impl Vi {
             return;
         }
         self.abi.state = ERROR;
+        log::debug!(target: "vi", "VI {:?}: Connected -> Error ({})", self.handle, cause_name(cause));
         flush(self);
         self.report_break(cause, opcode, descriptor);
     }

@@ -17,6 +17,7 @@ use crate::handle::Kind;
 use crate::nic::{self, Nic};
 use crate::queue::{WorkQueue, free_ring};
 use crate::table::{Guard, Slot, Table};
+use crate::trace::levels;
 use crate::{mem, process};
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
@@ -26,6 +27,16 @@ pub(crate) const IDLE: u32 = VIP_VI_STATE::VIP_STATE_IDLE as u32;
 pub(crate) const CONNECTED: u32 = VIP_VI_STATE::VIP_STATE_CONNECTED as u32;
 pub(crate) const PENDING: u32 = VIP_VI_STATE::VIP_STATE_CONNECT_PENDING as u32;
 pub(crate) const ERROR: u32 = VIP_VI_STATE::VIP_STATE_ERROR as u32;
+
+/// A state in words.
+pub(crate) fn state_name(state: u32) -> &'static str {
+    match state {
+        IDLE => "Idle",
+        CONNECTED => "Connected",
+        PENDING => "Connect Pending",
+        _ => "Error",
+    }
+}
 
 /// One VI.
 #[repr(C)]
@@ -256,6 +267,14 @@ fn insert(
     }
     let slot = std::ptr::from_ref(vi.slot()).cast_mut();
     nic.vi_slots[index as usize].store(slot, Ordering::Release);
+    log::debug!(
+        target: "vi",
+        "VI {handle:?} created on NIC {:?}: Idle, {}, MaxTransferSize {}, {}",
+        nic.handle,
+        levels(attributes.ReliabilityLevel),
+        attributes.MaxTransferSize,
+        mem::tag_name(tag)
+    );
     Ok(handle)
 }
 
@@ -269,6 +288,10 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let left = send.posted.wrapping_sub(send.taken) + recv.posted.wrapping_sub(recv.taken);
     if left > 0 {
         if !process::get().settings.lenient_destroy() {
+            log::info!(
+                target: "vi",
+                "VipDestroyVi refused: {left} descriptors are on the queues; take them off (VIPL_LENIENT_DESTROY=1 drops them)"
+            );
             return Err(Error::Resource);
         }
         crate::log_leniency!("a VI with {left} descriptors on its queues was destroyed");
@@ -293,6 +316,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     // Threads that wait on it find the handle stale; a handler that runs for it is waited for.
     vi.nic.wake();
     vi.nic.events.forget_vi(handle);
+    log::debug!(target: "vi", "VI {handle:?} destroyed");
     Ok(())
 }
 

@@ -127,6 +127,10 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
         if peer.uid() != own && peer.uid() != 0 {
             return Err(LaunchError::Foreign(name.into(), peer.uid()));
         }
+        log::debug!(
+            target: "agent",
+            "the Kernel Agent at {name} is process {} of user {}", peer.pid(), peer.uid()
+        );
     }
     Ok(Ok(made))
 }

@@ -13,6 +13,7 @@ use super::{detach, to_error};
 use crate::agent::{Agent, Link, Live, Reply, Ticket};
 use crate::error::Error;
 use crate::table::{Guard, Slot};
+use crate::trace::hexadecimal;
 use crate::vi::{CONNECTED, IDLE, PENDING, Vi};
 use crate::{process, queue};
 
@@ -41,6 +42,7 @@ pub(crate) type PeerAttempt = Ticket<Result<Attributes, Error>>;
 
 /// Begins an attempt: the VI is Connect Pending.
 pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
+    log::debug!(target: "vi", "VI {:?}: Idle -> Connect Pending", vi.handle);
     vi.abi.state = PENDING;
     vi.attempt = Some(call);
     Attempt {
@@ -80,6 +82,7 @@ impl Attempt {
         if let (Some(vi), true, Err(_)) = (&mut vi, ours, &result) {
             vi.attempt = None;
             vi.abi.state = IDLE;
+            log::debug!(target: "vi", "VI {:?}: Connect Pending -> Idle (no connection)", vi.handle);
         }
         drop(vi);
         match (result, connected) {
@@ -119,6 +122,7 @@ impl Attempt {
                 && vi.connection == Some(confirming.link)
             {
                 detach(&mut vi);
+                log::debug!(target: "vi", "VI {:?}: Connected -> Idle (the partner has not confirmed)", vi.handle);
                 vi.abi.state = IDLE;
                 vi.epoch += 1;
                 queue::flush_sends(&mut vi);
@@ -134,6 +138,21 @@ fn link_of(connected: &Connected) -> Link {
         key: connected.key,
         side: connected.side,
     }
+}
+
+/// Whom a VI is connected with, for people.
+fn partner(connected: &Connected) -> String {
+    if connected.remote == 0 {
+        return format!(
+            "VI {} of process {}",
+            connected.partner_vi, connected.partner_pid
+        );
+    }
+    let length = usize::from(connected.remote_host_len).min(connected.remote_host.len());
+    format!(
+        "a VI of the host {}",
+        hexadecimal(&connected.remote_host[..length])
+    )
 }
 
 /// Puts the VI on its connection.
@@ -191,6 +210,9 @@ fn attach(
     vi.connection = Some(link);
     vi.epoch += 1;
     vi.abi.state = CONNECTED;
+    if log::log_enabled!(target: "vi", log::Level::Debug) {
+        log::debug!(target: "vi", "VI {:?}: Connect Pending -> Connected with {}", vi.handle, partner(connected));
+    }
     vi.set_watch();
     let name = connected.connection;
     agent.connected(name, link, vi.slot(), vi.generation());

@@ -13,6 +13,7 @@ use crate::address::Address;
 use crate::agent::Agent;
 use crate::error::Error;
 use crate::table::Guard;
+use crate::trace::{discriminator, hexadecimal};
 use crate::vi::{self, IDLE, Vi};
 use crate::{clock, process};
 
@@ -29,6 +30,11 @@ fn start(
         check_discriminator(&nic, local)?;
         check_discriminator(&nic, remote)?;
         if timeout == 0 || remote.0.host_len != nic.info.address_len {
+            log::warn!(
+                target: "cm",
+                "cannot ask for a connection: Timeout is {timeout}, the remote host address has {} bytes; it takes a Timeout above 0 and {} bytes (NicAddressLen)",
+                remote.0.host_len, nic.info.address_len
+            );
             return Err(Error::InvalidParameter);
         }
         // Asked for before the VI is locked: to look may mean to wait for a thread that locks VIs.
@@ -70,6 +76,14 @@ fn start_at(
         local: Point::new(nic.address(), local.0.discriminator()).ok_or(Error::InvalidParameter)?,
         remote: remote.0,
     };
+    log::debug!(
+        target: "cm",
+        "VI {handle:?}: asks for a connection with {} {}, {} ms at most",
+        hexadecimal(remote.0.host()),
+        discriminator(remote.0.discriminator()),
+        body.timeout_ms,
+        handle = vi.handle
+    );
     let mut attempt = begin(&mut vi, call);
     attempt.again = Some(Box::new(Again {
         op,
@@ -100,7 +114,35 @@ pub fn request(
     timeout: VIP_ULONG,
 ) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let attributes = start(handle, local, remote, timeout, Op::REQUEST)?.wait()?;
-    Ok(to_program(&attributes?))
+    let attributes = attributes.inspect_err(|error| tell_failure(*error, remote))?;
+    Ok(to_program(&attributes))
+}
+
+/// Logs why there is no connection. Most programs ask until there is one, so this is no warning.
+#[cold]
+fn tell_failure(error: Error, remote: &Address) {
+    let why = match error {
+        Error::NoMatch => {
+            "nobody waits on this discriminator: the server has not called VipConnectWait yet, waits on other bytes (a final NUL counts), or is another user's or another Kernel Agent's process (VIPL_AGENT, VIPL_DEVICE_MAP; vipinfo -v)"
+        }
+        Error::NotReachable => {
+            "no process that this Kernel Agent knows has a NIC with this host address, or the link is down; compare with VipQueryNic there (vipinfo), and VIPL_AGENT and the plug-in of both sides"
+        }
+        Error::Timeout => {
+            "no answer in time: the server does not call VipConnectAccept, or no Kernel Agent answers on that host"
+        }
+        Error::Reject => "the server has called VipConnectReject, or has ended",
+        Error::ReliabilityLevel | Error::Mtu => {
+            "reliability level and MaxTransferSize have to be the same on both sides"
+        }
+        _ => return,
+    };
+    log::info!(
+        target: "cm",
+        "no connection to {} {}: {why}",
+        hexadecimal(remote.0.host()),
+        discriminator(remote.0.discriminator())
+    );
 }
 
 /// VipConnectPeerRequest.
@@ -113,13 +155,21 @@ pub fn peer_request(
     start(handle, local, remote, timeout, Op::PEER).map(drop)
 }
 
+/// How a peer-to-peer attempt has ended.
+fn ended(result: Result<Attributes, Error>) -> Result<VIP_VI_ATTRIBUTES, Error> {
+    let attributes = result.inspect_err(|error| {
+        log::info!(target: "cm", "no peer-to-peer connection: {error}");
+    })?;
+    Ok(to_program(&attributes))
+}
+
 /// VipConnectPeerDone.
 pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let mut vi = vi::lock(handle)?;
     let attempt = vi.peer.as_ref().ok_or(Error::State)?;
     let result = attempt.try_take()?.ok_or(Error::NotDone)?;
     vi.peer = None;
-    result.map(|attributes| to_program(&attributes))
+    ended(result)
 }
 
 /// VipConnectPeerWait.
@@ -134,5 +184,5 @@ pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
     {
         vi.peer = None;
     }
-    result.map(|attributes| to_program(&attributes))
+    ended(result)
 }

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::handle::Kind;
 use crate::nic::Nic;
 use crate::table::{Guard, Table};
+use crate::trace::{discriminator, hexadecimal};
 use crate::vi::{self, IDLE};
 use crate::{clock, process};
 
@@ -73,6 +74,12 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
         unanswered.push(handle.addr());
         handle
     };
+    log::debug!(
+        target: "cm",
+        "connection request {handle:?} from {} {}",
+        hexadecimal(incoming.remote.host()),
+        discriminator(incoming.remote.discriminator())
+    );
     Ok(Arrived {
         remote: Address(incoming.remote),
         attributes: to_program(&incoming.attributes),
@@ -115,6 +122,11 @@ fn lock_incoming(handle: VIP_CONN_HANDLE) -> Result<Guard<Unanswered>, Error> {
         return Err(Error::InvalidParameter);
     }
     Ok(request)
+}
+
+/// The NIC handle of a request that can be answered.
+pub(crate) fn owner(handle: VIP_CONN_HANDLE) -> Option<VIP_NIC_HANDLE> {
+    Some(lock_incoming(handle).ok()?.nic.handle)
 }
 
 fn drop_incoming(handle: VIP_CONN_HANDLE) {
@@ -179,11 +191,14 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
         _ => drop_incoming(connection),
     }
     outcome.map_err(|error| {
-        if error == Error::InvalidParameter {
-            Error::Timeout
-        } else {
-            error
+        let error = match error {
+            Error::InvalidParameter => Error::Timeout,
+            error => error,
+        };
+        if error == Error::Timeout {
+            log::info!(target: "cm", "VipConnectAccept: the client has given up or ended meanwhile");
         }
+        error
     })
 }
 
@@ -208,6 +223,7 @@ pub fn reject(connection: VIP_CONN_HANDLE) -> Result<(), Error> {
         (request.agent.clone(), request.connection)
     };
     drop_incoming(connection);
+    log::debug!(target: "cm", "connection request {connection:?} rejected");
     let body = ConnectionRef {
         connection: connection_name,
     };

@@ -1,0 +1,179 @@
+/* Makes calls that cannot work, each named by an argument, so that its caller can look at the log:
+ *
+ *   failing WHAT...
+ *
+ * Nothing is checked but the return code; what the log must say is in tests/words.rs. */
+#include "common.h"
+
+static VIP_NIC_HANDLE nic, other;
+static VIP_VI_HANDLE vi;
+static VIP_CQ_HANDLE cq;
+static VIP_PROTECTION_HANDLE tag;
+static VIP_MEM_HANDLE region;
+static struct {
+    VIP_DESCRIPTOR d;
+    char bytes[4096 - sizeof(VIP_DESCRIPTOR)];
+} *m;
+
+static void set_up(void)
+{
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, NULL, VIP_FALSE, VIP_FALSE};
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_FALSE, VIP_FALSE};
+
+    MUST(VipOpenNic("/dev/via_lo", &nic));
+    MUST(VipOpenNic("/dev/via_lo", &other));
+    MUST(VipCreatePtag(nic, &tag));
+    attributes.Ptag = rights.Ptag = tag;
+    m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(m != MAP_FAILED, "memory");
+    MUST(VipRegisterMem(nic, m, sizeof *m, &rights, &region));
+    MUST(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
+    MUST(VipCreateCQ(nic, 16, &cq));
+}
+
+static VIP_RETURN connect_to(unsigned char host, const char *point)
+{
+    union {
+        VIP_NET_ADDRESS net;
+        unsigned char bytes[4 + 6 + 16];
+    } a;
+    VIP_NIC_ATTRIBUTES self;
+    VIP_VI_ATTRIBUTES partner;
+
+    MUST(VipQueryNic(nic, &self));
+    a.net.HostAddressLen = self.NicAddressLen;
+    a.net.DiscriminatorLen = (VIP_UINT16)strlen(point);
+    memcpy(a.bytes + 4, self.LocalNicAddress, self.NicAddressLen);
+    a.bytes[9] = host;
+    memcpy(a.bytes + 10, point, strlen(point));
+    return VipConnectRequest(vi, &a.net, &a.net, 1, &partner);
+}
+
+/* Connects `vi` with a second VI of this process and posts what `m->d` is, to see it fail. */
+static void *accept_one(void *point)
+{
+    union {
+        VIP_NET_ADDRESS net;
+        unsigned char bytes[4 + 6 + 64];
+    } here, there;
+    VIP_NIC_ATTRIBUTES self;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, tag, VIP_FALSE, VIP_FALSE};
+    VIP_VI_ATTRIBUTES partner;
+    VIP_VI_HANDLE served;
+    VIP_CONN_HANDLE request;
+
+    MUST(VipQueryNic(nic, &self));
+    here.net.HostAddressLen = self.NicAddressLen;
+    here.net.DiscriminatorLen = (VIP_UINT16)strlen(point);
+    memcpy(here.bytes + 4, self.LocalNicAddress, self.NicAddressLen);
+    memcpy(here.bytes + 10, point, strlen(point));
+    MUST(VipCreateVi(nic, &attributes, NULL, NULL, &served));
+    MUST(VipConnectWait(nic, &here.net, PATIENCE, &there.net, &partner, &request));
+    MUST(VipConnectAccept(request, served));
+    return NULL;
+}
+
+static void post_outside(void)
+{
+    pthread_t server;
+    VIP_DESCRIPTOR *done;
+    VIP_RETURN code;
+    char point[] = "failing";
+
+    CHECK_EQ(pthread_create(&server, NULL, accept_one, point), 0, "a thread");
+    do
+        code = connect_to(0, point);
+    while (code == VIP_NO_MATCH || code == VIP_TIMEOUT);
+    MUST(code);
+    CHECK_EQ(pthread_join(server, NULL), 0, "a thread");
+    m->d.CS.SegCount = 2;
+    m->d.CS.Length = 80;
+    m->d.DS[0].Local.Data.Address = m->bytes;
+    m->d.DS[0].Local.Handle = region;
+    m->d.DS[0].Local.Length = 16;
+    m->d.DS[1].Local.Data.Address = m + 1;
+    m->d.DS[1].Local.Handle = region;
+    m->d.DS[1].Local.Length = 64;
+    MUST(VipPostSend(vi, &m->d, region));
+    CHECK_RETURN(VipSendWait(vi, PATIENCE, &done), VIP_DESCRIPTOR_ERROR, "outside");
+}
+
+static void one(const char *what)
+{
+    VIP_DESCRIPTOR *done;
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_FALSE, VIP_FALSE};
+    VIP_MEM_HANDLE got;
+    VIP_BOOLEAN queue;
+    VIP_VI_HANDLE which;
+    VIP_NET_ADDRESS address;
+    VIP_RETURN code = VIP_SUCCESS;
+    VIP_VI_HANDLE gone;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, tag, VIP_FALSE, VIP_FALSE};
+
+    rights.Ptag = tag;
+    if (strcmp(what, "null") == 0)
+        code = VipDestroyVi(NULL);
+    else if (strcmp(what, "null-out") == 0)
+        code = VipRecvDone(vi, NULL);
+    else if (strcmp(what, "kind") == 0)
+        code = VipPostSend((VIP_VI_HANDLE)cq, &m->d, region);
+    else if (strcmp(what, "no-handle") == 0)
+        code = VipCQDone((VIP_CQ_HANDLE)(void *)m, &which, &queue);
+    else if (strcmp(what, "stale") == 0) {
+        MUST(VipCreateVi(nic, &attributes, NULL, NULL, &gone));
+        MUST(VipDestroyVi(gone));
+        code = VipRecvDone(gone, &done);
+    } else if (strcmp(what, "foreign-cq") == 0) {
+        MUST(VipCreatePtag(other, &attributes.Ptag));
+        code = VipCreateVi(other, &attributes, NULL, cq, &gone);
+    } else if (strcmp(what, "foreign-tag") == 0)
+        code = VipDestroyPtag(other, tag);
+    else if (strcmp(what, "range") == 0) {
+        void *hole = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK_EQ(munmap((char *)hole + 4096, 4096), 0, "a hole");
+        code = VipRegisterMem(nic, hole, 8192, &rights, &got);
+    } else if (strcmp(what, "region") == 0)
+        code = VipDeregisterMem(nic, m, region + 1);
+    else if (strcmp(what, "state") == 0)
+        code = VipConnectPeerDone(vi, &attributes);
+    else if (strcmp(what, "level") == 0) {
+        attributes.ReliabilityLevel = 7;
+        code = VipCreateVi(nic, &attributes, NULL, NULL, &gone);
+    } else if (strcmp(what, "close") == 0)
+        code = VipCloseNic(nic);
+    else if (strcmp(what, "no-match") == 0)
+        code = connect_to(0, "nobody");
+    else if (strcmp(what, "no-host") == 0)
+        code = connect_to(99, "nobody");
+    else if (strcmp(what, "name") == 0) {
+        MUST(VipNSInit(nic, NULL));
+        code = VipNSGetHostByName(nic, (VIP_CHAR *)"no.such.host.invalid", &address, 0);
+        MUST(VipNSShutdown(nic));
+    } else if (strcmp(what, "polls") == 0) {
+        int i;
+        m->d.CS.SegCount = 0;
+        m->d.CS.Length = 0;
+        MUST(VipPostRecv(vi, &m->d, region));
+        for (i = 0; i < 1000; i++)
+            CHECK_RETURN(VipRecvDone(vi, &done), VIP_NOT_DONE, "a poll");
+        MUST(VipDisconnect(vi));
+        code = VipRecvDone(vi, &done);
+    } else if (strcmp(what, "outside") == 0)
+        post_outside();
+    else
+        CHECK(0, what);
+    printf("%s: %s\n", what, return_name((long)code));
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    int i;
+
+    start_showing();
+    set_up();
+    for (i = 1; i < argc; i++)
+        one(argv[i]);
+    ok("%d calls made", argc - 1);
+    return 0;
+}

@@ -1,0 +1,256 @@
+//! What the log says: every call at level `trace`, changes of state at `debug`, one line about each call that
+//! fails.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use vipl_ctest::{Finished, Run, program, source, work_dir};
+
+/// An empty file of this test alone.
+fn log_file(name: &str) -> PathBuf {
+    let path = work_dir().join(format!("{name}.log"));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// Makes the failing calls of these names; the log has this level.
+fn failing(level: &str, calls: &[&str]) -> Finished {
+    let mut run = Run::strict(program("failing"))
+        .env("VIPL_LOG", level)
+        .env("VIPL_HOSTS", "/dev/null")
+        .env("VIPL_CONNECT_GRACE_MS", "0")
+        .allow("");
+    for call in calls {
+        run = run.arg(call);
+    }
+    run.pass()
+}
+
+/// A failing call leaves one line of this level at least, which says all of `said`; the default level shows it
+/// if it is a warning.
+fn one_line(call: &str, level: &str, said: &[&str]) {
+    let levels = ["error", "warn", "info"];
+    let quiet = failing("info", &[]);
+    let finished = failing("info", &[call]);
+    let lines = finished.log(&levels);
+    let lines = &lines[quiet.log(&levels).len()..];
+    assert_eq!(
+        lines.len(),
+        1,
+        "{}",
+        finished.report(&format!("one line about {call}, not {lines:?}"))
+    );
+    for text in said.iter().chain([&format!("] {level} ").as_str()]) {
+        assert!(
+            lines[0].contains(text),
+            "{}",
+            finished.report(&format!("{call}: no {text:?}"))
+        );
+    }
+}
+
+#[test]
+fn a_failing_call_leaves_one_line() {
+    one_line(
+        "null",
+        "warn",
+        &["VipDestroyVi(ViHandle NULL) = VIP_INVALID_PARAMETER: ViHandle is NULL"],
+    );
+    one_line(
+        "null-out",
+        "warn",
+        &["VipRecvDone(", "DescriptorPtr is NULL"],
+    );
+    one_line(
+        "kind",
+        "warn",
+        &[
+            "VipPostSend(",
+            "ViHandle is the handle of a completion queue; expected: a VI",
+        ],
+    );
+    one_line(
+        "no-handle",
+        "warn",
+        &["VipCQDone(", "CQHandle is no handle of this library"],
+    );
+    one_line(
+        "stale",
+        "warn",
+        &[
+            "VipRecvDone(",
+            "was the handle of a VI, which has been destroyed",
+        ],
+    );
+    one_line(
+        "foreign-cq",
+        "warn",
+        &["VipCreateVi(", "RecvCQHandle belongs to the NIC handle"],
+    );
+    one_line(
+        "foreign-tag",
+        "warn",
+        &["VipDestroyPtag(", "belongs to another NIC handle"],
+    );
+    one_line(
+        "range",
+        "warn",
+        &[
+            "cannot register 8192 bytes at 0x",
+            "not all of these pages are mapped",
+        ],
+    );
+    one_line(
+        "region",
+        "warn",
+        &["VipDeregisterMem", "names no region of this NIC handle"],
+    );
+    one_line("state", "info", &["VIP_INVALID_STATE", "the VI is Idle"]);
+    one_line(
+        "level",
+        "info",
+        &["VIP_INVALID_RELIABILITY_LEVEL", "vipinfo"],
+    );
+    one_line("close", "info", &["VipCloseNic refused"]);
+    one_line(
+        "no-match",
+        "info",
+        &[
+            "no connection to",
+            "\"nobody\"",
+            "nobody waits",
+            "VIPL_AGENT",
+        ],
+    );
+    one_line(
+        "no-host",
+        "info",
+        &["no connection to", "has a NIC with this host address"],
+    );
+    one_line("name", "info", &["no.such.host.invalid"]);
+}
+
+/// A program may poll a stale handle; the log is not flooded.
+#[test]
+fn bad_handles_are_told_ten_times_a_second() {
+    let calls = ["null"; 500];
+    let finished = failing("warn", &calls);
+    let lines = finished.log(&["warn"]).len();
+    assert!(lines >= 10, "{}", finished.report("lines"));
+    assert!(lines < 500, "{}", finished.report("a flood"));
+}
+
+/// Every exported function is in the trace of the test programs, with its result.
+#[test]
+fn a_trace_has_every_call() {
+    let log = log_file("trace");
+    let programs = [
+        "tour",
+        "vi",
+        "cq",
+        "ns",
+        "peer",
+        "nic",
+        "notify",
+        "registration",
+    ];
+    for name in programs {
+        Run::strict(program(name))
+            .env("VIPL_LOG", "trace")
+            .env("VIPL_LOG_FILE", &log)
+            .seconds(200)
+            .pass();
+    }
+    let text = std::fs::read_to_string(&log).expect("a log");
+    let mut seen = BTreeSet::new();
+    for line in text.lines() {
+        let Some((_, call)) = line.split_once("] trace call: ") else {
+            continue;
+        };
+        let Some((name, rest)) = call.split_once('(') else {
+            continue;
+        };
+        if rest.contains(") = VIP_") {
+            seen.insert(name.to_owned());
+        }
+    }
+    let symbols = std::fs::read_to_string(source("../headers/abi/symbols.txt")).expect("a list");
+    let missing: Vec<&str> = symbols
+        .lines()
+        .filter(|name| name.starts_with("Vip") && !seen.contains(*name))
+        .collect();
+    assert!(missing.is_empty(), "not in the trace: {missing:?}");
+    for part in [
+        "VipOpenNic(DeviceName \"/dev/via_lo\") = VIP_SUCCESS, NicHandle 0x",
+        "Timeout infinite",
+        "{delivery, MaxTransferSize ",
+        "Status DONE|OP_RECEIVE, Length ",
+    ] {
+        assert!(text.contains(part), "no {part:?} in the trace");
+    }
+}
+
+/// Polls without a result are folded: 1000 of them are two lines.
+#[test]
+fn repeated_polls_are_folded() {
+    let finished = failing("trace", &["polls"]);
+    let polls: Vec<&str> = finished
+        .log(&["trace"])
+        .into_iter()
+        .filter(|line| line.contains("VipRecvDone(") && line.contains("VIP_NOT_DONE"))
+        .collect();
+    assert_eq!(polls.len(), 2, "{}", finished.report("folded polls"));
+    assert!(polls[1].ends_with(", 999 times more"), "{polls:?}");
+}
+
+/// With `debug`, the life of each object is told.
+#[test]
+fn debug_tells_every_change_of_state() {
+    let finished = Run::strict(program("tour"))
+        .env("VIPL_LOG", "debug")
+        .allow("")
+        .pass();
+    let lines = finished.log(&["debug"]);
+    for part in [
+        "] debug nic: NIC 0x",
+        "opened: plug-in loopback, address 02:56:49:4c:00:00",
+        "closed",
+        "] debug mem: protection tag 0x",
+        "registered: ",
+        "deregistered",
+        "] debug cq: CQ 0x",
+        "Idle -> Connect Pending",
+        "Connect Pending -> Connected with VI ",
+        "of process ",
+        "Connected -> Idle (VipDisconnect)",
+        "asks for a connection with 02:56:49:4c:00:00",
+        "] debug agent: the Kernel Agent at ",
+        "] debug plugin: loading ",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.contains(part)),
+            "{}",
+            finished.report(&format!("no line with {part:?}"))
+        );
+    }
+}
+
+/// With `debug`, a descriptor error names descriptor, segment, check and region.
+#[test]
+fn debug_tells_what_is_wrong_with_a_descriptor() {
+    let finished = failing("debug", &["outside"]);
+    let lines: Vec<&str> = finished
+        .log(&["debug"])
+        .into_iter()
+        .filter(|line| line.contains(" desc: "))
+        .collect();
+    assert_eq!(lines.len(), 1, "{}", finished.report("one line"));
+    for part in [
+        "send descriptor 0x",
+        "failed with DONE|PROTECTION_ERROR|OP_SEND",
+        "segment 1 of 2, 64 bytes at 0x",
+        "outside of the region 0x",
+    ] {
+        assert!(lines[0].contains(part), "{}", finished.report(part));
+    }
+}

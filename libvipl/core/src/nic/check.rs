@@ -1,0 +1,90 @@
+//! What a plug-in says when a device is opened: whether it can be true, and what is told if it says no.
+
+use std::ffi::{c_char, c_int};
+use std::ops::RangeInclusive;
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use crate::devicemap;
+use crate::error::Error;
+
+/// Largest message that every device must be able to carry (spec §2.3).
+const TRANSFER_MAX_MIN: u64 = 32_768;
+/// VIs that one NIC handle may have: their places are allocated when it is opened.
+const VIS_MAX: u64 = 65_536;
+
+/// A plug-in does not open a device. If it has not said why, at least what was asked of it is logged.
+pub(super) fn refused(route: &devicemap::Route, status: c_int) -> Error {
+    if !crate::trace::has_said(log::Level::Warn) {
+        log::warn!(
+            target: "nic",
+            "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); devices that are there: vipinfo -l",
+            route.argument,
+            plugin = route.plugin.name
+        );
+    }
+    match status {
+        VIPL_E_INVALID => Error::InvalidParameter,
+        _ => Error::Resource,
+    }
+}
+
+/// Whether a device can be what its plug-in says. An error: the field, what it is and what it may be.
+pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
+    let levels =
+        VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+    let address_max = info.address.len() as u64;
+    let numbers: [(&str, u64, RangeInclusive<u64>); 10] = [
+        ("address_len", info.address_len.into(), 1..=address_max),
+        ("discriminator_max", info.discriminator_max.into(), 1..=64),
+        (
+            "transfer_max",
+            info.transfer_max,
+            TRANSFER_MAX_MIN..=u64::from(u32::MAX),
+        ),
+        (
+            "reliability_support",
+            info.reliability_support.into(),
+            1..=levels.into(),
+        ),
+        ("vis_max", info.vis_max.into(), 1..=VIS_MAX),
+        (
+            "segments_max",
+            info.segments_max.into(),
+            1..=u64::from(u16::MAX),
+        ),
+        ("cqs_max", info.cqs_max.into(), 1..=u64::from(u32::MAX)),
+        (
+            "cq_entries_max",
+            info.cq_entries_max.into(),
+            1..=u64::from(u32::MAX),
+        ),
+        ("ptags_max", info.ptags_max.into(), 1..=u64::from(u32::MAX)),
+        ("register_block_max", info.register_block_max, 1..=u64::MAX),
+    ];
+    for (field, found, allowed) in numbers {
+        if !allowed.contains(&found) {
+            let (first, last) = allowed.into_inner();
+            return Err(format!("{field} is {found}, allowed are {first} to {last}"));
+        }
+    }
+    for (field, found) in [
+        ("regions_max", info.regions_max),
+        ("descriptors_max", info.descriptors_max),
+    ] {
+        if !found.is_power_of_two() {
+            return Err(format!("{field} is {found}, allowed are powers of two"));
+        }
+    }
+    if info.rdma_read_support & !info.reliability_support != 0 {
+        return Err(format!(
+            "rdma_read_support is {:#x}, allowed are levels of reliability_support, {:#x}",
+            info.rdma_read_support, info.reliability_support
+        ));
+    }
+    if info.name[63] != 0 as c_char {
+        return Err("name has no NUL within its 64 bytes".to_owned());
+    }
+    Ok(())
+}

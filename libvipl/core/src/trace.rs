@@ -1,0 +1,199 @@
+//! Calls of the program as lines of the log: every call at level `trace`, failed ones at `warn` or `info`.
+//!
+//! The C edge describes a call once, as the names and values of its arguments ([`Call`]); what is logged of
+//! it is decided here. While `trace` is off, an entry point pays for one load and one branch ([`on`]).
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Write;
+
+use log::{Level, LevelFilter};
+use vipl_abi::VIP_RETURN;
+
+pub(crate) mod descriptor;
+mod explain;
+mod show;
+
+pub use show::Argument;
+pub(crate) use show::{discriminator, hexadecimal, levels};
+
+/// Subsystem of all lines about calls.
+const TARGET: &str = "call";
+/// Different polls that are folded at a time.
+const POLLS_MAX: usize = 16;
+
+/// One call of the program, as its entry point describes it.
+pub struct Call {
+    /// The function.
+    pub name: &'static str,
+    /// Arguments that the function reads.
+    pub inputs: Vec<(&'static str, Argument)>,
+    /// Arguments that it writes to.
+    pub outputs: Vec<(&'static str, Argument)>,
+}
+
+impl Call {
+    /// `VipDestroyVi(ViHandle 0x1234)`, with what the inputs point to.
+    fn text(&self) -> String {
+        let mut text = format!("{}(", self.name);
+        for (place, (name, argument)) in self.inputs.iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            let _ = write!(text, "{comma}{name} {}", argument.input(name));
+        }
+        text.push(')');
+        text
+    }
+
+    /// What the function has written.
+    fn written(&self) -> String {
+        let mut text = String::new();
+        for (name, argument) in &self.outputs {
+            let _ = write!(text, ", {name} {}", argument.output());
+        }
+        text
+    }
+
+    /// Whether it may last as long as the program's partner likes.
+    fn waits(&self) -> bool {
+        self.name.ends_with("Wait") || self.name == "VipConnectRequest"
+    }
+}
+
+/// Whether calls may have to be logged. One relaxed load.
+#[inline(always)]
+pub fn on() -> bool {
+    log::max_level() == LevelFilter::Trace
+}
+
+/// Calls that do not say yes and are repeated until they do.
+fn is_poll(result: VIP_RETURN) -> bool {
+    matches!(result, VIP_RETURN::VIP_NOT_DONE | VIP_RETURN::VIP_TIMEOUT)
+}
+
+/// Polls of one thread without a result, and how often each was repeated since its line.
+#[derive(Default)]
+struct Folded(Vec<(String, u64)>);
+
+impl Folded {
+    /// Counts a poll; false if it has no line yet.
+    fn count(&mut self, line: &str) -> bool {
+        match self.0.iter_mut().find(|(known, _)| known == line) {
+            Some((_, times)) => {
+                *times += 1;
+                true
+            }
+            None => {
+                if self.0.len() >= POLLS_MAX {
+                    self.tell();
+                }
+                self.0.push((line.to_owned(), 0));
+                false
+            }
+        }
+    }
+
+    /// Tells how often polls were repeated, and begins anew.
+    fn tell(&mut self) {
+        for (line, times) in self.0.drain(..).filter(|(_, times)| *times > 0) {
+            log::trace!(target: TARGET, "{line}, {times} times more");
+        }
+    }
+}
+
+impl Drop for Folded {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+thread_local! {
+    static FOLDED: RefCell<Folded> = RefCell::default();
+    /// The worst level of the lines that this thread has logged since the call began.
+    static SAID: Cell<Option<Level>> = const { Cell::new(None) };
+}
+
+/// The logger writes a line of the calling thread.
+pub(crate) fn said(level: Level) {
+    let _ = SAID.try_with(|said| {
+        let worst = said.get().map_or(level, |before| before.min(level));
+        said.set(Some(worst));
+    });
+}
+
+/// Whether this thread has logged a line of this level, or a worse one, since its call began.
+pub(crate) fn has_said(level: Level) -> bool {
+    SAID.try_with(Cell::get)
+        .ok()
+        .flatten()
+        .is_some_and(|worst| worst <= level)
+}
+
+/// A call that is not on the data path begins. The first one of a process reads the settings.
+pub fn begin() {
+    crate::process::get();
+    let _ = SAID.try_with(|said| said.set(None));
+}
+
+/// A call that is being traced.
+pub struct Traced(Option<(Call, String)>);
+
+impl Traced {
+    /// Takes down the arguments before the function does anything with them.
+    pub fn new(describe: impl Fn() -> Call) -> Traced {
+        if !log::log_enabled!(target: TARGET, Level::Trace) {
+            return Traced(None);
+        }
+        vipl_guard::install();
+        let call = describe();
+        let text = call.text();
+        if call.waits() {
+            log::trace!(target: TARGET, "{text} ...");
+        }
+        Traced(Some((call, text)))
+    }
+
+    /// Logs it with its result.
+    pub fn end(self, result: VIP_RETURN) {
+        let Some((call, text)) = self.0 else { return };
+        let good = matches!(
+            result,
+            VIP_RETURN::VIP_SUCCESS | VIP_RETURN::VIP_DESCRIPTOR_ERROR
+        );
+        let written = if good { call.written() } else { String::new() };
+        let line = format!("{text} = {result:?}{written}");
+        let _ = FOLDED.try_with(|folded| {
+            let mut folded = folded.borrow_mut();
+            if is_poll(result) {
+                if folded.count(&line) {
+                    return;
+                }
+            } else {
+                folded.tell();
+            }
+            log::trace!(target: TARGET, "{line}");
+        });
+    }
+}
+
+/// A call has failed. What it was and why gets one line, unless the function that decided has logged one.
+#[cold]
+pub fn failed(call: &Call, result: VIP_RETURN) {
+    crate::process::get();
+    explain::explain(call, result);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_polls_are_counted() {
+        let mut folded = Folded::default();
+        assert!(!folded.count("a"));
+        assert!(folded.count("a"));
+        assert!(!folded.count("b"));
+        assert!(folded.count("a"));
+        assert_eq!(folded.0[0], ("a".to_owned(), 2));
+        folded.tell();
+        assert!(!folded.count("a"), "a line again");
+    }
+}

@@ -1,0 +1,244 @@
+//! Why a call failed, where no deeper function has said so: mostly an argument that is no good.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use vipl_abi::{VIP_NIC_HANDLE, VIP_RETURN};
+
+use super::{Call, TARGET, has_said};
+use crate::handle::{self, Kind};
+use crate::{clock, connection, cq, nic, vi};
+
+/// Lines about bad arguments in one second of the whole process: a program may poll a stale handle.
+const LINES_PER_SECOND: u32 = 10;
+
+/// Arguments that may be NULL.
+const MAY_BE_NULL: [&str; 8] = [
+    "SendCQHandle",
+    "RecvCQHandle",
+    "MemAttribs",
+    "NSInitInfo",
+    "Context",
+    "Data",
+    "Ptag",
+    "Buffer",
+];
+
+/// Logs what is known about a failed call.
+pub(super) fn explain(call: &Call, result: VIP_RETURN) {
+    if matches!(
+        result,
+        VIP_RETURN::VIP_INVALID_PARAMETER | VIP_RETURN::VIP_INVALID_PTAG
+    ) && let Some(fault) = bad_argument(call)
+    {
+        if !may_log() {
+            return;
+        }
+        // Who waits on an object learns of its end in this way.
+        let level = if call.waits() {
+            log::Level::Info
+        } else {
+            log::Level::Warn
+        };
+        log::log!(target: TARGET, level, "{} = {result:?}: {fault}", call.text());
+        return;
+    }
+    if is_data(call.name) {
+        // What else can be wrong with these is an asynchronous error, except the one thing below.
+        if call.name.ends_with("Wait") || call.name.ends_with("Notify") {
+            log::info!(
+                target: TARGET,
+                "{} = {result:?}: the queue is attached to a completion queue (use VipCQWait, VipCQNotify)",
+                call.text()
+            );
+        }
+        return;
+    }
+    if !has_said(log::Level::Info) {
+        log::info!(target: TARGET, "{} = {result:?}{}", call.text(), advice(call, result));
+    }
+}
+
+/// Calls that do not note what was logged before them.
+fn is_data(name: &str) -> bool {
+    ["VipSend", "VipRecv", "VipPost"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// At most so many lines in a second.
+fn may_log() -> bool {
+    static SECOND: AtomicU64 = AtomicU64::new(u64::MAX);
+    static LINES: AtomicU32 = AtomicU32::new(0);
+    let now = clock::now_ns() / 1_000_000_000;
+    if SECOND.swap(now, Ordering::Relaxed) != now {
+        LINES.store(0, Ordering::Relaxed);
+    }
+    LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND
+}
+
+/// Kind of object that an argument of this name names.
+fn expected(name: &str) -> Option<Kind> {
+    Some(match name {
+        "NicHandle" => Kind::Nic,
+        "ViHandle" => Kind::Vi,
+        "CQHandle" | "SendCQHandle" | "RecvCQHandle" => Kind::Cq,
+        "Ptag" => Kind::Ptag,
+        "ConnHandle" => Kind::Connection,
+        _ => return None,
+    })
+}
+
+/// The NIC handle that a live object belongs to.
+fn owner(kind: Kind, handle: *mut c_void) -> Option<VIP_NIC_HANDLE> {
+    match kind {
+        Kind::Nic => nic::resolve(handle).ok().map(|nic| nic.handle),
+        Kind::Vi => vi::lock(handle).ok().map(|vi| vi.nic.handle),
+        Kind::Cq => cq::owner(handle),
+        Kind::Connection => connection::owner(handle),
+        Kind::Ptag => None,
+    }
+}
+
+/// What is wrong with a handle, or the NIC handle it belongs to.
+fn judge(kind: Kind, handle: *mut c_void) -> Result<VIP_NIC_HANDLE, String> {
+    if handle.is_null() {
+        return Err("is NULL".to_owned());
+    }
+    match handle::kind(handle) {
+        None => Err(format!("is no handle of this library; expected: {kind}")),
+        Some(found) if found != kind => Err(format!("is the handle of {found}; expected: {kind}")),
+        Some(_) => owner(kind, handle).ok_or_else(|| {
+            format!(
+                "was the handle of {kind}, which has been destroyed or belongs to another process (after a fork, too)"
+            )
+        }),
+    }
+}
+
+/// The first argument that cannot be right.
+fn bad_argument(call: &Call) -> Option<String> {
+    let mut first: Option<(&str, VIP_NIC_HANDLE)> = None;
+    for (name, argument) in &call.inputs {
+        let Some(address) = argument.address() else {
+            continue;
+        };
+        let optional = MAY_BE_NULL.contains(name) && call.name != "VipSetMemAttributes";
+        if address == 0 && optional {
+            continue;
+        }
+        let Some(kind) = expected(name) else {
+            if address == 0 {
+                return Some(format!("{name} is NULL"));
+            }
+            continue;
+        };
+        let handle = std::ptr::without_provenance_mut(address);
+        if kind == Kind::Ptag {
+            return bad_tag(address, first.map(|(_, nic)| nic));
+        }
+        match (judge(kind, handle), first) {
+            (Err(fault), _) => return Some(format!("{name} {fault}")),
+            (Ok(owner), Some((before, nic))) if owner != nic => {
+                return Some(format!(
+                    "{name} belongs to the NIC handle {owner:?}, {before} to {nic:?}"
+                ));
+            }
+            (Ok(owner), None) => first = Some((name, owner)),
+            _ => {}
+        }
+    }
+    let absent = call
+        .outputs
+        .iter()
+        .find(|(name, argument)| argument.address() == Some(0) && !MAY_BE_NULL.contains(name));
+    absent.map(|(name, _)| format!("{name} is NULL"))
+}
+
+/// What is wrong with a protection tag.
+fn bad_tag(address: usize, nic: Option<VIP_NIC_HANDLE>) -> Option<String> {
+    let handle = std::ptr::without_provenance_mut(address);
+    Some(match handle::kind(handle) {
+        Some(Kind::Ptag) => match nic.and_then(|nic| nic::resolve(nic).ok()) {
+            Some(nic) if nic.ptags.lock().number(handle).is_ok() => return None,
+            _ => "Ptag has been destroyed or belongs to another NIC handle".to_owned(),
+        },
+        Some(found) => format!("Ptag is the handle of {found}; expected: {}", Kind::Ptag),
+        None => "Ptag is no handle of this library".to_owned(),
+    })
+}
+
+/// What to do about it.
+fn advice(call: &Call, result: VIP_RETURN) -> String {
+    let accept = call.name == "VipConnectAccept";
+    let text = match result {
+        VIP_RETURN::VIP_INVALID_PTAG => {
+            "a protection tag is needed, of this NIC handle (the strict mode accepts no NULL)"
+        }
+        VIP_RETURN::VIP_INVALID_RELIABILITY_LEVEL | VIP_RETURN::VIP_INVALID_MTU if accept => {
+            "both VIs need the same; VipSetViAttributes, then accept again"
+        }
+        VIP_RETURN::VIP_INVALID_RELIABILITY_LEVEL => {
+            "exactly one level that the device offers (vipinfo shows them)"
+        }
+        VIP_RETURN::VIP_INVALID_MTU => {
+            "MaxTransferSize is 1 to that of the device (vipinfo shows it, VIPL_MAX_TRANSFER_SIZE sets it)"
+        }
+        VIP_RETURN::VIP_INVALID_QOS => "QoS has to be NULL",
+        VIP_RETURN::VIP_INVALID_RDMAREAD => {
+            "the device has no RDMA Read on this level (see vipinfo)"
+        }
+        VIP_RETURN::VIP_INVALID_STATE => return state(call),
+        _ => return String::new(),
+    };
+    format!(": {text}")
+}
+
+/// The state of the VI that is the wrong one.
+fn state(call: &Call) -> String {
+    let handle = call.inputs.iter().find_map(|(name, argument)| {
+        (*name == "ViHandle").then_some(std::ptr::without_provenance_mut(argument.address()?))
+    });
+    let Some(vi) = handle.and_then(|handle| vi::lock(handle).ok()) else {
+        return String::new();
+    };
+    let advice = match vi.abi.state {
+        vi::IDLE => "no connection was asked for",
+        _ => "VipDisconnect first",
+    };
+    format!(": the VI is {} ({advice})", vi::state_name(vi.abi.state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Argument;
+    use super::*;
+
+    fn call(name: &'static str, inputs: Vec<(&'static str, Argument)>) -> Call {
+        Call {
+            name,
+            inputs,
+            outputs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_bad_argument_is_named() {
+        let parts = handle::Parts {
+            generation: 7,
+            slot: 3,
+        };
+        let cq = Argument::from(handle::join(Kind::Cq, parts));
+        let fault = |name, argument| {
+            bad_argument(&call("VipDestroyVi", vec![(name, argument)])).unwrap_or_default()
+        };
+        assert_eq!(
+            fault("ViHandle", cq),
+            "ViHandle is the handle of a completion queue; expected: a VI"
+        );
+        assert!(fault("CQHandle", cq).contains("has been destroyed"));
+        assert_eq!(fault("ViHandle", Argument::Pointer(0)), "ViHandle is NULL");
+        assert!(fault("NicHandle", Argument::Pointer(5)).contains("is no handle"));
+        assert_eq!(fault("Context", Argument::Pointer(0)), "");
+    }
+}
