@@ -18,11 +18,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kagent_proto::{Adopt, Adopted, Attributes, Op, Status};
+use kagent_proto::{Adopt, Adopted, Attributes, Budget, Op, Status};
 
 use crate::agent::{Agent, Caller};
 use crate::connection::{Connection, ConnectionId, ConnectionState, attributes_agree};
-use crate::limits::{ADOPT_TIME_MS, CONNECTIONS_PER_CLIENT_MAX, PARTED_MAX};
+use crate::denial::Outcome;
+use crate::limits::ADOPT_TIME_MS;
 use crate::timer::deadline;
 
 /// A connection's name before its sides have found each other: the user and the key.
@@ -49,16 +50,13 @@ enum HalfState {
 pub(crate) struct Halves {
     by_name: BTreeMap<HalfName, Half>,
     deadlines: BTreeSet<(u64, HalfName)>,
-    parted: usize,
 }
 
 impl Halves {
     fn insert(&mut self, name: HalfName, half: Half) {
-        self.take(name);
         if let Some(deadline) = half.deadline {
             self.deadlines.insert((deadline, name));
         }
-        self.parted += usize::from(matches!(half.state, HalfState::Parted(_)));
         self.by_name.insert(name, half);
     }
 
@@ -67,7 +65,6 @@ impl Halves {
         if let Some(deadline) = half.deadline {
             self.deadlines.remove(&(deadline, name));
         }
-        self.parted -= usize::from(matches!(half.state, HalfState::Parted(_)));
         Some(half)
     }
 
@@ -83,19 +80,16 @@ impl Halves {
 
 impl<F: Clone> Agent<F> {
     /// `Op::ADOPT`.
-    pub(crate) fn adopt(&mut self, caller: Caller, body: &Adopt) -> Result<(), Status> {
+    pub(crate) fn adopt(&mut self, caller: Caller, body: &Adopt) -> Outcome {
         self.own_nic(caller, body.nic)?;
-        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
-        if client.calls.len() + client.connections.len() >= CONNECTIONS_PER_CLIENT_MAX {
-            return Err(Status::RESOURCE);
-        }
-        let name = (client.uid, body.key);
+        self.admit_connection(caller)?;
+        let name = (self.user_of(caller.client), body.key);
         let other = match self.halves.by_name.get(&name) {
             Some(half) if half.side != body.side => Some(half.state),
             Some(Half {
                 state: HalfState::Waiting(..),
                 ..
-            }) => return Err(Status::INVALID),
+            }) => return Err(Status::INVALID.into()),
             _ => None,
         };
         if let Some(HalfState::Waiting(_, attributes)) = &other {
@@ -118,16 +112,17 @@ impl<F: Clone> Agent<F> {
                     state: HalfState::Waiting(own, body.attributes),
                     deadline: deadline(self.now, ADOPT_TIME_MS),
                 };
+                self.take_half(name);
                 self.halves.insert(name, half);
             }
             Some(HalfState::Waiting(partner, _)) => {
-                self.halves.take(name);
+                self.take_half(name);
                 if let Some(partner) = self.connections.get_mut(&partner) {
                     partner.state = ConnectionState::Open(own);
                 }
             }
             Some(HalfState::Parted(orderly)) => {
-                self.halves.take(name);
+                self.take_half(name);
                 self.partner_gone(own, orderly);
             }
         }
@@ -136,10 +131,12 @@ impl<F: Clone> Agent<F> {
 
     /// A side whose partner has not come yet has left: the partner is told when it comes.
     pub(crate) fn part_half(&mut self, name: HalfName, orderly: bool) {
-        let Some(half) = self.halves.take(name) else {
+        let Some(half) = self.take_half(name) else {
             return;
         };
-        if self.halves.parted < PARTED_MAX {
+        let (user, _) = name;
+        if self.accounts.admit(user, Budget::Parted, 1).is_ok() {
+            self.accounts.charge(user, Budget::Parted, 1);
             let state = HalfState::Parted(orderly);
             let deadline = deadline(self.now, ADOPT_TIME_MS);
             let side = half.side;
@@ -154,14 +151,29 @@ impl<F: Clone> Agent<F> {
         }
     }
 
+    fn take_half(&mut self, name: HalfName) -> Option<Half> {
+        let half = self.halves.take(name)?;
+        if let HalfState::Parted(_) = half.state {
+            self.accounts.release(name.0, Budget::Parted, 1);
+        }
+        Some(half)
+    }
+
+    /// Sides that have left before their partner came, of each user, for tests.
+    pub(crate) fn parted(&self) -> impl Iterator<Item = u32> {
+        let parted = self.halves.by_name.iter();
+        let parted = parted.filter(|(_, half)| matches!(half.state, HalfState::Parted(_)));
+        parted.map(|((user, _), _)| *user)
+    }
+
     /// Tells the sides whose partners have not come in time.
     pub(crate) fn end_halves_due(&mut self) {
         while let Some(&(deadline, name)) = self.halves.deadlines.first() {
             if deadline > self.now {
                 return;
             }
-            if let Some(HalfState::Waiting(connection, _)) = self.halves.take(name).map(|h| h.state)
-            {
+            let half = self.take_half(name);
+            if let Some(HalfState::Waiting(connection, _)) = half.map(|half| half.state) {
                 self.partner_gone(connection, false);
             }
         }

@@ -8,13 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use kagent_proto::{Op, Status, Welcome};
+use kagent_proto::{Budget, BudgetList, Op, Status, Welcome};
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::accounts::Accounts;
 use crate::adopt::Halves;
 use crate::call::{Call, CallKey};
+use crate::claim::Claims;
 use crate::client::{Client, ClientId};
 use crate::connection::{Connection, ConnectionId};
+use crate::denial::{Denial, Outcome};
 use crate::exchange::{Exchange, ExchangeKey};
 use crate::keys::Keys;
 use crate::link::{Endpoint, EndpointId, Link, LinkId};
@@ -38,10 +41,13 @@ pub struct Agent<F> {
     /// The latest time anyone told us.
     pub(crate) now: u64,
     agent_pid: u32,
+    network: u32,
     pub(crate) keys: Keys,
     pub(crate) clients: BTreeMap<ClientId, Client>,
-    /// Processes of each user.
-    pub(crate) users: BTreeMap<u32, usize>,
+    /// What each user has.
+    pub(crate) accounts: Accounts,
+    /// Whose the discriminators on links are.
+    pub(crate) claims: Claims,
     pub(crate) nics: BTreeMap<NicId, Nic<F>>,
     pub(crate) addresses: BTreeMap<Address, BTreeSet<NicId>>,
     pub(crate) calls: BTreeMap<CallKey, Call>,
@@ -95,6 +101,8 @@ pub struct Census {
     pub endpoints: usize,
     /// What is under way between this host and others, or has just been.
     pub exchanges: usize,
+    /// Discriminators on links that belong to a user.
+    pub names: usize,
 }
 
 impl<F: Clone> Agent<F> {
@@ -104,9 +112,11 @@ impl<F: Clone> Agent<F> {
         Self {
             now: 0,
             agent_pid: 0,
+            network: 0,
             keys: Keys::new(seed),
             clients: BTreeMap::new(),
-            users: BTreeMap::new(),
+            accounts: Accounts::new(),
+            claims: Claims::new(),
             nics: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -132,6 +142,24 @@ impl<F: Clone> Agent<F> {
     /// Sets the process id that `Welcome` tells.
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.agent_pid = pid;
+        self
+    }
+
+    /// Sets the network namespace that `Welcome` tells.
+    pub fn with_network(mut self, inode: u32) -> Self {
+        self.network = inode;
+        self
+    }
+
+    /// Says that all processes are of one user, who may then have what others would need.
+    pub fn for_one_user(mut self) -> Self {
+        self.accounts.set_single_user();
+        self
+    }
+
+    /// Says how many file descriptors the system gives to processes and what they bring.
+    pub fn with_descriptors(mut self, count: usize) -> Self {
+        self.accounts.set_room(Budget::Descriptors, count);
         self
     }
 
@@ -170,8 +198,8 @@ impl<F: Clone> Agent<F> {
             }
             Err(cause) => return self.refuse(caller, cause),
         };
-        if let Err(status) = self.perform(caller, command, fds) {
-            self.done(caller, status);
+        if let Err(denial) = self.perform(caller, command, fds) {
+            self.done(caller, denial);
         }
         Ok(())
     }
@@ -195,6 +223,7 @@ impl<F: Clone> Agent<F> {
             self.timers.next(),
             self.exchange_timers.next(),
             self.halves.next(),
+            self.claims.next(),
         ]
         .into_iter()
         .flatten()
@@ -210,7 +239,7 @@ impl<F: Clone> Agent<F> {
     pub fn census(&self) -> Census {
         Census {
             clients: self.clients.len(),
-            users: self.users.len(),
+            users: self.accounts.users_with(Budget::Processes).count(),
             nics: self.nics.len(),
             addresses: self.addresses.len(),
             calls: self.calls.len(),
@@ -221,39 +250,56 @@ impl<F: Clone> Agent<F> {
             links: self.links.len(),
             endpoints: self.endpoints.len(),
             exchanges: self.exchanges.len(),
+            names: self.claims.len(),
         }
     }
 
-    fn perform(&mut self, caller: Caller, command: Command, fds: Vec<F>) -> Result<(), Status> {
+    fn perform(&mut self, caller: Caller, command: Command, fds: Vec<F>) -> Outcome {
         match command {
             Command::Hello => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
                     client.greeted = true;
                 }
                 self.welcome(caller, Status::OK);
-                Ok(())
             }
-            Command::NicOpen(body) => self.nic_open(caller, &body, fds),
-            Command::NicClose(body) => self.nic_close(caller, body.nic),
-            Command::Wait(body) => self.wait(caller, &body),
-            Command::Request(body) => self.request(caller, &body),
-            Command::Peer(body) => self.peer(caller, &body),
-            Command::Accept(body) => self.accept(caller, &body),
-            Command::Reject(body) => self.reject(caller, body.connection),
-            Command::Cancel(body) => self.cancel(caller, body.call),
-            Command::Confirm(body) => self.confirm(caller, body.connection),
-            Command::Disconnect(body) => self.disconnect(caller, body.connection),
-            Command::Adopt(body) => self.adopt(caller, &body),
-            Command::Neighbours(body) => self.neighbours(caller, body.nic),
-            Command::LinkOpen(body) => self.link_open(caller, &body),
-            Command::DeviceOpen(body) => self.device_open(caller, &body),
+            Command::NicOpen(body) => self.nic_open(caller, &body, fds)?,
+            Command::NicClose(body) => self.nic_close(caller, body.nic)?,
+            Command::Wait(body) => self.wait(caller, &body)?,
+            Command::Request(body) => self.request(caller, &body)?,
+            Command::Peer(body) => self.peer(caller, &body)?,
+            Command::Accept(body) => self.accept(caller, &body)?,
+            Command::Reject(body) => self.reject(caller, body.connection)?,
+            Command::Cancel(body) => self.cancel(caller, body.call)?,
+            Command::Confirm(body) => self.confirm(caller, body.connection)?,
+            Command::Disconnect(body) => self.disconnect(caller, body.connection)?,
+            Command::Adopt(body) => self.adopt(caller, &body)?,
+            Command::Neighbours(body) => self.neighbours(caller, body.nic)?,
+            Command::LinkOpen(body) => self.link_open(caller, &body)?,
+            Command::DeviceOpen(body) => self.device_open(caller, &body)?,
+            Command::Budgets => self.budgets(caller),
             Command::Goodbye => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
                     client.leaving = true;
                 }
-                Ok(())
             }
         }
+        Ok(())
+    }
+
+    /// `Op::BUDGETS`.
+    fn budgets(&mut self, caller: Caller) {
+        let user = self.user_of(caller.client);
+        let list = BudgetList {
+            user,
+            reserved: 0,
+            lines: self.accounts.lines(user),
+        };
+        self.reply(caller, Op::BUDGET_LIST, &list);
+    }
+
+    /// Whose a process is.
+    pub(crate) fn user_of(&self, client: ClientId) -> u32 {
+        self.clients.get(&client).map_or(0, |client| client.uid)
     }
 
     /// Moves the clock, never backwards, and ends what is due.
@@ -263,6 +309,7 @@ impl<F: Clone> Agent<F> {
             self.call_due(call);
         }
         self.end_halves_due();
+        self.free_claims_due();
         while let Some(exchange) = self.exchange_timers.pop_due(self.now) {
             self.exchange_due(exchange);
         }
@@ -278,14 +325,18 @@ impl<F: Clone> Agent<F> {
         let body = Welcome {
             features: 0,
             agent_pid: self.agent_pid,
-            reserved: 0,
+            network: self.network,
         };
         self.send(caller, Op::WELCOME, status, &body);
     }
 
-    /// A reply without a body.
-    pub(crate) fn done(&mut self, caller: Caller, status: Status) {
-        self.send(caller, Op::DONE, status, &());
+    /// A reply that says how a call ended, and in more detail if there is any.
+    pub(crate) fn done(&mut self, caller: Caller, end: impl Into<Denial>) {
+        let Denial { status, detail } = end.into();
+        match detail {
+            Some(detail) => self.send(caller, Op::DONE, status, &detail),
+            None => self.send(caller, Op::DONE, status, &()),
+        }
     }
 
     /// A reply, or with id 0 an event.

@@ -6,15 +6,15 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{Attributes, Request, Status};
+use kagent_proto::{Attributes, Budget, Detail, Reason, Request, Status};
 use vipl_wire::setup::{self, Accepted, Answer, Body, Refusal, Side};
 
 use crate::agent::{Agent, Caller};
 use crate::call::{CallKey, CallKind, Owner, Seeker};
 use crate::confirm::FarEnd;
 use crate::connection::attributes_agree;
+use crate::denial::{Denial, Outcome};
 use crate::exchange::{ExchangeKey, State};
-use crate::limits::EXCHANGES_PER_LINK_MAX;
 use crate::link::{LinkId, Mac};
 use crate::nic::NicId;
 use crate::timer::{NS_PER_MS, deadline};
@@ -84,6 +84,14 @@ fn status(refusal: Refusal) -> Status {
     }
 }
 
+/// How a call ends that another host has refused.
+fn denial(refusal: Refusal) -> Denial {
+    Denial {
+        status: status(refusal),
+        detail: Some(Detail::new(Reason::OTHER_HOST)),
+    }
+}
+
 impl<F: Clone> Agent<F> {
     /// Which host a seeker wants, if it is another one: on the NIC's link, and not known as ours.
     pub(crate) fn far(&self, nic: NicId, seeker: &Seeker) -> Option<(LinkId, Mac)> {
@@ -110,11 +118,9 @@ impl<F: Clone> Agent<F> {
         seeker: Seeker,
         (link, host): (LinkId, Mac),
         ask: Ask,
-    ) -> Result<(), Status> {
-        let known = self.links.get(&link).ok_or(Status::INVALID)?;
-        if known.exchanges[Side::Asker as usize] >= EXCHANGES_PER_LINK_MAX {
-            return Err(Status::RESOURCE);
-        }
+    ) -> Outcome {
+        let user = seeker.local.address.uid;
+        self.accounts.admit(user, Budget::Exchanges, 1)?;
         let key = ExchangeKey {
             link,
             host,
@@ -177,7 +183,7 @@ impl<F: Clone> Agent<F> {
             }
             (Some(State::Asking(call)), Answer::Refused(refusal)) => {
                 self.end_exchange(key);
-                self.end_call(call, status(refusal));
+                self.end_call(call, denial(refusal));
             }
             (Some(State::Asking(call)), Answer::Accepted(end)) => self.take(key, call, &end),
             // Our ACK was lost.
@@ -258,10 +264,8 @@ impl<F: Clone> Agent<F> {
     pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
         self.advance(now);
         // It is told with every frame that cannot be sent, and mostly there is nobody to tell.
-        if self.links.get(&link).is_none_or(|link| link.asking == 0) {
-            return;
-        }
-        for key in self.exchanges_on(link) {
+        let asking = self.links.get(&link).map(|link| link.asking.clone());
+        for key in asking.unwrap_or_default() {
             if let Some(State::Asking(call)) = self.state(key) {
                 self.end_call(call, Status::NOT_REACHABLE);
             }

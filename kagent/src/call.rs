@@ -13,11 +13,13 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{Attributes, Status};
+use kagent_proto::{Attributes, Budget, Status};
 
 use crate::agent::{Agent, Caller};
 use crate::ask::{Ask, LastWord};
+use crate::claim::Claim;
 use crate::connection::ConnectionId;
+use crate::denial::{Denial, Outcome};
 use crate::exchange::ExchangeKey;
 use crate::guest::Guest;
 use crate::limits::{CALLS_PER_CLIENT_MAX, CONNECTIONS_PER_CLIENT_MAX};
@@ -93,18 +95,31 @@ pub(crate) enum RequestState {
 impl<F: Clone> Agent<F> {
     /// Whether the client may have one more waiting call. Each call leaves behind at most one
     /// connection record, so counting both here keeps the bound on connections without a check later.
-    pub(crate) fn admit_call(&self, caller: Caller) -> Result<(), Status> {
+    pub(crate) fn admit_call(&self, caller: Caller) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         if client.calls.contains_key(&caller.id) {
-            return Err(Status::INVALID);
+            return Err(Status::INVALID.into());
         }
-        let calls = client.calls.len();
-        if calls >= CALLS_PER_CLIENT_MAX
-            || calls + client.connections.len() >= CONNECTIONS_PER_CLIENT_MAX
-        {
-            return Err(Status::RESOURCE);
+        let (user, calls) = (client.uid, client.calls.len());
+        if calls >= CALLS_PER_CLIENT_MAX {
+            let most = CALLS_PER_CLIENT_MAX;
+            return Err(Denial::process(Budget::Calls, user, calls, most));
         }
-        Ok(())
+        self.accounts.admit(user, Budget::Calls, 1)?;
+        self.admit_connection(caller)
+    }
+
+    /// Whether the client may have one more connection, and all those that its calls may still become.
+    pub(crate) fn admit_connection(&self, caller: Caller) -> Outcome {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        let (user, budget) = (client.uid, Budget::Connections);
+        let used = client.calls.len() + client.connections.len();
+        if used >= CONNECTIONS_PER_CLIENT_MAX {
+            let most = CONNECTIONS_PER_CLIENT_MAX;
+            return Err(Denial::process(budget, user, used, most));
+        }
+        let calls = self.accounts.used(user, Budget::Calls);
+        self.accounts.admit(user, budget, calls + 1)
     }
 
     /// Keeps a call until something ends it. The caller queues it where partners look.
@@ -123,7 +138,11 @@ impl<F: Clone> Agent<F> {
             }
             if let Some(nic) = self.nics.get_mut(&nic) {
                 nic.calls.insert(key);
+                self.accounts.charge(nic.address.uid, Budget::Calls, 1);
             }
+        }
+        if let Some(claim) = Claim::of(&kind) {
+            self.hold_claim(claim);
         }
         let call = Call {
             owner,
@@ -144,7 +163,11 @@ impl<F: Clone> Agent<F> {
             }
             if let Some(nic) = self.nics.get_mut(&nic) {
                 nic.calls.remove(&key);
+                self.accounts.release(nic.address.uid, Budget::Calls, 1);
             }
+        }
+        if let Some(claim) = Claim::of(&call.kind) {
+            self.let_go_claim(claim);
         }
         match &call.kind {
             CallKind::Wait(spot, link) => {
@@ -167,11 +190,12 @@ impl<F: Clone> Agent<F> {
         Some(call)
     }
 
-    /// Ends a call with a status.
-    pub(crate) fn end_call(&mut self, key: CallKey, status: Status) {
+    /// Ends a call without a result.
+    pub(crate) fn end_call(&mut self, key: CallKey, end: impl Into<Denial>) {
+        let end = end.into();
         match self.take_call(key).map(|call| call.owner) {
-            Some(Owner::Process(caller, _)) => self.done(caller, status),
-            Some(Owner::Guest(exchange)) => self.refuse_guest(exchange, status),
+            Some(Owner::Process(caller, _)) => self.done(caller, end),
+            Some(Owner::Guest(exchange)) => self.refuse_guest(exchange, end.status),
             None => {}
         }
     }
@@ -181,12 +205,12 @@ impl<F: Clone> Agent<F> {
         let Some(call) = self.calls.get(&key) else {
             return;
         };
-        let status = match &call.kind {
+        let end: Denial = match &call.kind {
             CallKind::Request(seeker, RequestState::Looking { .. }) => {
                 // When the grace and the whole request end together it still was nobody's waiting.
                 self.nobody_there(&seeker.remote)
             }
-            CallKind::Guest(_, RequestState::Looking { .. }) => Status::NO_MATCH,
+            CallKind::Guest(_, RequestState::Looking { .. }) => Status::NO_MATCH.into(),
             CallKind::Asking(
                 _,
                 _,
@@ -196,9 +220,9 @@ impl<F: Clone> Agent<F> {
                 },
             ) => return self.await_last_word(key),
             CallKind::Search(_) => return self.search_on(key),
-            _ => Status::TIMEOUT,
+            _ => Status::TIMEOUT.into(),
         };
-        self.end_call(key, status);
+        self.end_call(key, end);
     }
 
     /// `Op::CANCEL`. A call that has already ended crossed its reply with the cancel: nothing to do.

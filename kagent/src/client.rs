@@ -4,13 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kagent_proto::{Budget, Op};
+
 use thiserror::Error;
 
 use crate::agent::Agent;
 use crate::call::CallKey;
 use crate::connection::ConnectionId;
-use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
+use crate::denial::Denial;
+use crate::limits::DESCRIPTORS_PER_CLIENT;
 use crate::link::EndpointId;
+use crate::message;
 use crate::nic::NicId;
 
 /// The runtime's name for a process; never used again after the process has gone.
@@ -21,15 +25,38 @@ pub struct ClientId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The agent has all the processes it can have.
-    #[error("already {CLIENTS_MAX} processes")]
-    Full,
-    /// The user has all the processes that one user may have.
-    #[error("already {CLIENTS_PER_USER_MAX} processes of user {0}")]
-    UserFull(u32),
+    /// The user has all that one user may have now.
+    #[error("user {user} has {used} of {limit} {}", budget.name())]
+    UserFull {
+        /// Who.
+        user: u32,
+        /// Of what.
+        budget: Budget,
+        /// How many there are.
+        used: usize,
+        /// And may be.
+        limit: usize,
+    },
     /// The runtime used a name twice.
     #[error("client name in use")]
     Known,
+}
+
+impl Refused {
+    /// The packet that tells the process why, if it can be told.
+    pub fn farewell(&self) -> Option<Vec<u8>> {
+        let &Refused::UserFull {
+            user,
+            budget,
+            used,
+            limit,
+        } = self
+        else {
+            return None;
+        };
+        let Denial { status, detail } = Denial::user(budget, user, used, limit);
+        Some(message::emit(Op::DONE, status, 0, &detail?))
+    }
 }
 
 /// One process and everything that has to go when it goes.
@@ -61,14 +88,23 @@ impl<F: Clone> Agent<F> {
         if self.clients.contains_key(&client) {
             return Err(Refused::Known);
         }
-        if self.clients.len() >= CLIENTS_MAX {
-            return Err(Refused::Full);
+        let costs = [
+            (Budget::Processes, 1),
+            (Budget::Descriptors, DESCRIPTORS_PER_CLIENT),
+        ];
+        for (budget, count) in costs {
+            if self.accounts.admit(uid, budget, count).is_err() {
+                return Err(Refused::UserFull {
+                    user: uid,
+                    budget,
+                    used: self.accounts.used(uid, budget),
+                    limit: self.accounts.limit(uid, budget),
+                });
+            }
         }
-        let of_user = self.users.entry(uid).or_insert(0);
-        if *of_user >= CLIENTS_PER_USER_MAX {
-            return Err(Refused::UserFull(uid));
+        for (budget, count) in costs {
+            self.accounts.charge(uid, budget, count);
         }
-        *of_user += 1;
         let fresh = Client {
             uid,
             pid,
@@ -91,12 +127,9 @@ impl<F: Clone> Agent<F> {
         let Some(gone) = self.clients.remove(&client) else {
             return;
         };
-        if let Some(of_user) = self.users.get_mut(&gone.uid) {
-            *of_user -= 1;
-            if *of_user == 0 {
-                self.users.remove(&gone.uid);
-            }
-        }
+        self.accounts.release(gone.uid, Budget::Processes, 1);
+        self.accounts
+            .release(gone.uid, Budget::Descriptors, DESCRIPTORS_PER_CLIENT);
         // Calls before connections, so that a process which held its own request is not told about
         // itself, and servers which held its requests find them expired.
         for &call in gone.calls.values() {

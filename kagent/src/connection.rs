@@ -16,7 +16,9 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{Accept, Attributes, Connected, HOST_BYTES_MAX, Op, PartnerGone, Status};
+use kagent_proto::{
+    Accept, Attributes, Budget, Connected, HOST_BYTES_MAX, Op, PartnerGone, Status,
+};
 
 use crate::adopt::HalfName;
 use crate::agent::{Agent, Caller};
@@ -108,6 +110,8 @@ impl<F: Clone> Agent<F> {
         }
         if let Some(nic) = self.nics.get_mut(&connection.nic) {
             nic.connections.insert(name);
+            let user = nic.address.uid;
+            self.accounts.charge(user, Budget::Connections, 1);
         }
         self.connections.insert(name, connection);
     }
@@ -119,6 +123,8 @@ impl<F: Clone> Agent<F> {
         }
         if let Some(nic) = self.nics.get_mut(&connection.nic) {
             nic.connections.remove(&name);
+            let user = nic.address.uid;
+            self.accounts.release(user, Budget::Connections, 1);
         }
         Some(connection)
     }

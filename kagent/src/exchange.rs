@@ -23,11 +23,14 @@
 
 #![forbid(unsafe_code)]
 
+use kagent_proto::Budget;
 use vipl_wire::setup::{Accepted, Body, FRAME_MAX, Frame, Refusal, Refused, Side, foreign};
 
+use crate::accounts::share;
 use crate::agent::Agent;
-use crate::call::CallKey;
+use crate::call::{CallKey, Owner};
 use crate::connection::ConnectionId;
+use crate::limits::IDLE_EXCHANGES_PER_LINK_MAX;
 use crate::link::{LinkId, Mac};
 use crate::output::{FrameOut, Output};
 
@@ -60,6 +63,8 @@ pub(crate) struct ExchangeKey {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) state: State,
+    /// The user who began it, if it was one here.
+    pub(crate) user: Option<u32>,
     /// When its timer goes off.
     due: Option<u64>,
     /// How often the frame of this state has been sent.
@@ -92,6 +97,13 @@ pub(crate) enum State {
     Over,
 }
 
+impl State {
+    /// It binds no process here, and would be begun again by the other host's next repetition.
+    fn is_idle(self) -> bool {
+        matches!(self, State::Called(_) | State::Refused(_) | State::Over)
+    }
+}
+
 impl Exchange {
     pub(crate) fn due(&self) -> Option<u64> {
         self.due
@@ -107,21 +119,34 @@ impl<F: Clone> Agent<F> {
     /// Begins an exchange, or takes it to another state. `due` is when the state shall end or be looked at.
     pub(crate) fn set_exchange(&mut self, key: ExchangeKey, state: State, due: Option<u64>) {
         let before = self.take_exchange(key);
+        let user = before
+            .as_ref()
+            .map_or_else(|| self.user_asking(state), |before| before.user);
         let Some(link) = self.links.get_mut(&key.link) else {
             // Nobody would answer it.
             return self.end_guest(state);
         };
         link.exchanges[key.side as usize] += 1;
-        link.asking += usize::from(matches!(state, State::Asking(_)));
+        if let State::Asking(_) = state {
+            link.asking.insert(key);
+        }
+        if key.side == Side::Answerer && state.is_idle() {
+            *link.idle.0.entry(key.host).or_default() += 1;
+            link.idle.1 += 1;
+        }
         link.leaving += usize::from(matches!(state, State::Leaving { .. }));
         self.exchange_timers.start(due, key);
+        if let Some(user) = user {
+            self.accounts.charge(user, Budget::Exchanges, 1);
+        }
         let exchange = Exchange {
             state,
+            user,
             due,
             tries: 0,
         };
         self.exchanges.insert(key, exchange);
-        if matches!(before, Some(State::Leaving { .. })) {
+        if before.is_some_and(|before| matches!(before.state, State::Leaving { .. })) {
             self.close_idle_link(key.link);
         }
     }
@@ -147,16 +172,50 @@ impl<F: Clone> Agent<F> {
     /// Every exchange that ends or changes its state passes here, and with it the guest's call that its
     /// old state named. A call that outlived its exchange would still be offered to servers, which could
     /// only wait for an acknowledgement that never comes.
-    fn take_exchange(&mut self, key: ExchangeKey) -> Option<State> {
+    fn take_exchange(&mut self, key: ExchangeKey) -> Option<Exchange> {
         let gone = self.exchanges.remove(&key)?;
         self.exchange_timers.stop(gone.due, key);
         if let Some(link) = self.links.get_mut(&key.link) {
             link.exchanges[key.side as usize] -= 1;
-            link.asking -= usize::from(matches!(gone.state, State::Asking(_)));
+            link.asking.remove(&key);
             link.leaving -= usize::from(matches!(gone.state, State::Leaving { .. }));
+            if key.side == Side::Answerer
+                && gone.state.is_idle()
+                && let Some(of_host) = link.idle.0.get_mut(&key.host)
+            {
+                *of_host -= 1;
+                if *of_host == 0 {
+                    link.idle.0.remove(&key.host);
+                }
+                link.idle.1 -= 1;
+            }
+        }
+        if let Some(user) = gone.user {
+            self.accounts.release(user, Budget::Exchanges, 1);
         }
         self.end_guest(gone.state);
-        Some(gone.state)
+        Some(gone)
+    }
+
+    /// Whose the call is that an exchange begins with.
+    fn user_asking(&self, state: State) -> Option<u32> {
+        let State::Asking(call) = state else {
+            return None;
+        };
+        match self.calls.get(&call)?.owner {
+            Owner::Process(_, nic) => Some(self.nics.get(&nic)?.address.uid),
+            Owner::Guest(_) => None,
+        }
+    }
+
+    /// Whether there is room to remember one more exchange of another host in which no process here takes
+    /// part. One host may have half of what the others leave.
+    pub(crate) fn has_idle_room(&self, link: LinkId, host: Mac) -> bool {
+        let Some((hosts, all)) = self.links.get(&link).map(|link| &link.idle) else {
+            return false;
+        };
+        let own = hosts.get(&host).copied().unwrap_or(0);
+        own < share(IDLE_EXCHANGES_PER_LINK_MAX, all - own)
     }
 
     /// Ends the guest's call of a state that is over, unless it has just ended. A server that holds it

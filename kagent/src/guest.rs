@@ -96,6 +96,9 @@ impl<F: Clone> Agent<F> {
     }
 
     /// Whether there is room for what somebody else begins. Nothing is said if not: it comes again.
+    /// What finds its partner at once needs no more than this; what would wait needs
+    /// [`has_idle_room`](Self::has_idle_room) too, so that requests which meet nobody, however many and from
+    /// however many hosts, never stand in the way of one that does.
     fn admits_guest(&self, key: ExchangeKey, peer: bool) -> bool {
         let Some(link) = self.links.get(&key.link) else {
             return false;
@@ -122,8 +125,15 @@ impl<F: Clone> Agent<F> {
     fn guest_request(&mut self, guest: Guest, grace_ms: u64) {
         let key = guest.exchange;
         let waiter = self.waits.oldest(&guest.place());
-        if waiter.is_none() && grace_ms == 0 {
-            return self.refuse_guest(key, Status::NO_MATCH);
+        let has_room = self.has_idle_room(key.link, key.host);
+        match (waiter, grace_ms, has_room) {
+            (None, 0, true) => return self.refuse_guest(key, Status::NO_MATCH),
+            (None, 0, false) => {
+                let refusal = refusal(Status::NO_MATCH);
+                return self.send_frame(key, Body::Answer(Answer::Refused(refusal)));
+            }
+            (None, _, false) => return,
+            _ => {}
         }
         let timeout = guest.until;
         let grace = deadline(self.now, grace_ms);
@@ -142,6 +152,9 @@ impl<F: Clone> Agent<F> {
         let key = guest.exchange;
         let pair = Pair::there(&guest);
         let partner = self.peers.oldest(&pair.mirrored());
+        if partner.is_none() && !self.has_idle_room(key.link, key.host) {
+            return;
+        }
         let Some(partner) = partner.and_then(|partner| self.take_call(partner)) else {
             let kind = CallKind::GuestPeer(guest, pair);
             let call = self.keep_call(Owner::Guest(key), kind, guest.until);

@@ -27,14 +27,17 @@
 //! comes and by its timer (`timer.rs`) when none does. The rules of connecting are those of spec §3.8
 //! to §3.15 and §9.
 
+mod accounts;
 mod adopt;
 mod agent;
 mod ask;
 mod audit;
 mod call;
+mod claim;
 mod client;
 mod confirm;
 mod connection;
+mod denial;
 mod device;
 mod exchange;
 mod guest;

@@ -12,14 +12,16 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kagent_proto::{
-    DRIVER_BYTES, HOST_BYTES_MAX, INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status,
+    Budget, DRIVER_BYTES, HOST_BYTES_MAX, INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status,
 };
 
 use crate::agent::{Agent, Caller};
 use crate::client::ClientId;
+use crate::denial::{Denial, Outcome};
+use crate::exchange::ExchangeKey;
 use crate::limits::ENDPOINTS_PER_CLIENT_MAX;
 use crate::message;
 use crate::nic::NicId;
@@ -60,7 +62,12 @@ pub(crate) struct Link {
     /// Exchanges that this host began, and that others began.
     pub(crate) exchanges: [usize; 2],
     /// Those of them in which a call of ours waits for an answer.
-    pub(crate) asking: usize,
+    pub(crate) asking: BTreeSet<ExchangeKey>,
+    /// Those that others began and that wait for a server or are remembered after their end: of each host,
+    /// and all.
+    pub(crate) idle: (BTreeMap<Mac, usize>, usize),
+    /// Endpoints of each user.
+    pub(crate) users: BTreeMap<u32, usize>,
     /// Those that wait for the last word of the other host.
     pub(crate) leaving: usize,
     /// The number given out last: one that has become free is not used again soon.
@@ -71,6 +78,7 @@ pub(crate) struct Link {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) client: ClientId,
+    pub(crate) user: u32,
     pub(crate) link: LinkId,
     pub(crate) number: u16,
     /// The NIC that uses it.
@@ -79,11 +87,14 @@ pub(crate) struct Endpoint {
 
 impl<F: Clone> Agent<F> {
     /// `Op::LINK_OPEN`: the runtime knows the interface and whether this process may have a socket there.
-    pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Result<(), Status> {
+    pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
-        if client.endpoints.len() >= ENDPOINTS_PER_CLIENT_MAX {
-            return Err(Status::RESOURCE);
+        let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
+        if open >= ENDPOINTS_PER_CLIENT_MAX {
+            let most = ENDPOINTS_PER_CLIENT_MAX;
+            return Err(Denial::process(budget, user, open, most));
         }
+        self.accounts.admit(user, budget, 1)?;
         self.outputs.push_back(Output::OpenLink(OpenLink {
             client: caller.client,
             call: caller.id,
@@ -129,11 +140,15 @@ impl<F: Clone> Agent<F> {
         self.last_endpoint += 1;
         let name = self.last_endpoint;
         client.endpoints.insert(name);
+        let user = client.uid;
+        self.accounts.charge(user, Budget::Endpoints, 1);
         let link = self.links.entry(interface.index).or_insert(Link {
             address: interface.address,
             endpoints: BTreeMap::new(),
             exchanges: [0; 2],
-            asking: 0,
+            asking: BTreeSet::new(),
+            idle: (BTreeMap::new(), 0),
+            users: BTreeMap::new(),
             leaving: 0,
             last_endpoint: number,
         });
@@ -141,8 +156,10 @@ impl<F: Clone> Agent<F> {
         link.address = interface.address;
         link.last_endpoint = number;
         link.endpoints.insert(number, name);
+        *link.users.entry(user).or_default() += 1;
         let endpoint = Endpoint {
             client: open.client,
+            user,
             link: interface.index,
             number,
             nic: None,
@@ -197,8 +214,16 @@ impl<F: Clone> Agent<F> {
         if let Some(client) = self.clients.get_mut(&gone.client) {
             client.endpoints.remove(&name);
         }
+        self.accounts.release(gone.user, Budget::Endpoints, 1);
         if let Some(link) = self.links.get_mut(&gone.link) {
             link.endpoints.remove(&gone.number);
+            if let Some(left) = link.users.get_mut(&gone.user) {
+                *left -= 1;
+                if *left == 0 {
+                    link.users.remove(&gone.user);
+                    self.free_claims_of(gone.user, gone.link);
+                }
+            }
         }
         self.close_idle_link(gone.link);
     }

@@ -1,6 +1,7 @@
 //! The server's side of the client/server model: waiting for a request (spec §3.8).
 //!
-//! A discriminator is waited on only while a call is here; each request goes to one wait, the oldest.
+//! A discriminator is waited on only while a call is here; each request goes to one wait, the oldest. On a
+//! link it belongs to one user at a time (`claim.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -8,16 +9,21 @@ use kagent_proto::{Incoming, Op, Status, Wait};
 
 use crate::agent::{Agent, Caller};
 use crate::call::{CallKey, CallKind, Owner, RequestState};
+use crate::claim::Claim;
+use crate::denial::Outcome;
 use crate::nic::{NicId, Spot};
 use crate::place::Place;
 use crate::timer::deadline;
 
 impl<F: Clone> Agent<F> {
     /// `Op::WAIT`: gives out a request that is already looking for this place, or waits for one.
-    pub(crate) fn wait(&mut self, caller: Caller, body: &Wait) -> Result<(), Status> {
+    pub(crate) fn wait(&mut self, caller: Caller, body: &Wait) -> Outcome {
         let spot = Spot::local(self.own_nic(caller, body.nic)?.address, &body.local);
         let link = self.link_of(body.nic);
         self.admit_call(caller)?;
+        if let Some(link) = link {
+            self.claim(spot.address.uid, Claim::server(link, spot.name))?;
+        }
         let places = Place::of_wait(spot, link);
         let seekers = places
             .clone()
@@ -25,7 +31,7 @@ impl<F: Clone> Agent<F> {
         if let Some(request) = seekers.min() {
             self.offer(request, caller, body.nic);
         } else if body.timeout_ms == 0 {
-            return Err(Status::TIMEOUT);
+            return Err(Status::TIMEOUT.into());
         } else {
             let until = deadline(self.now, body.timeout_ms);
             let owner = Owner::Process(caller, body.nic);

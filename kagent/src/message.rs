@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Adopt(Adopt),
     LinkOpen(LinkOpen),
     DeviceOpen(DeviceOpen),
+    Budgets,
     Goodbye,
 }
 
@@ -108,8 +109,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
         Op::ADOPT => Command::Adopt(read(&header, body)?),
         Op::LINK_OPEN => Command::LinkOpen(read(&header, body)?),
         Op::DEVICE_OPEN => Command::DeviceOpen(read(&header, body)?),
+        Op::BUDGETS if body.is_empty() => Command::Budgets,
         Op::GOODBYE if body.is_empty() => Command::Goodbye,
-        Op::GOODBYE => return Err(wrong_length(&header, body)),
+        Op::BUDGETS | Op::GOODBYE => return Err(wrong_length(&header, body)),
         _ => return Err(Malformed::Op(header.op)),
     };
     if within_bounds(&command) {

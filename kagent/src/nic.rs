@@ -9,19 +9,24 @@
 use std::collections::BTreeSet;
 
 use kagent_proto::{
-    DISCRIMINATOR_BYTES_MAX, HOST_BYTES_MAX, NEIGHBOURS_MAX, NeighbourList, NicOpen, NicOpened, Op,
-    PROVIDER_BYTES, Point, Status,
+    Budget, DISCRIMINATOR_BYTES_MAX, HOST_BYTES_MAX, NEIGHBOURS_MAX, NeighbourList, NicOpen,
+    NicOpened, Op, PROVIDER_BYTES, Point, Reason, Status,
 };
 
 use crate::agent::{Agent, Caller};
 use crate::call::CallKey;
 use crate::client::ClientId;
 use crate::connection::ConnectionId;
+use crate::denial::{Denial, Outcome};
 use crate::limits::{NIC_FDS_MAX, NICS_PER_CLIENT_MAX};
 use crate::link::{EndpointId, Mac};
+use crate::place::Place;
 
 /// The agent's name for a NIC.
 pub(crate) type NicId = u64;
+
+/// Most addresses and users among which the cause of a `NO_MATCH` is looked for: programs ask in a loop.
+const LOOKED_AT_MAX: usize = 64;
 
 /// A host address in the name space of one user and one provider.
 ///
@@ -29,7 +34,7 @@ pub(crate) type NicId = u64;
 /// sorted table as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Address {
-    uid: u32,
+    pub(crate) uid: u32,
     provider: [u8; PROVIDER_BYTES],
     host_len: usize,
     host: [u8; HOST_BYTES_MAX],
@@ -135,19 +140,18 @@ impl<F: Clone> Agent<F> {
     }
 
     /// `Op::NIC_OPEN`.
-    pub(crate) fn nic_open(
-        &mut self,
-        caller: Caller,
-        body: &NicOpen,
-        fds: Vec<F>,
-    ) -> Result<(), Status> {
+    pub(crate) fn nic_open(&mut self, caller: Caller, body: &NicOpen, fds: Vec<F>) -> Outcome {
         if fds.len() > NIC_FDS_MAX {
-            return Err(Status::INVALID);
+            return Err(Status::INVALID.into());
         }
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
-        if client.nics.len() >= NICS_PER_CLIENT_MAX {
-            return Err(Status::RESOURCE);
+        let (user, open) = (client.uid, client.nics.len());
+        if open >= NICS_PER_CLIENT_MAX {
+            let denial = Denial::process(Budget::Nics, user, open, NICS_PER_CLIENT_MAX);
+            return Err(denial);
         }
+        self.accounts.admit(user, Budget::Nics, 1)?;
+        self.accounts.admit(user, Budget::Descriptors, fds.len())?;
         let host = body
             .host
             .get(..usize::from(body.host_len))
@@ -163,6 +167,8 @@ impl<F: Clone> Agent<F> {
             client.nics.insert(nic);
         }
         self.addresses.entry(address).or_default().insert(nic);
+        self.accounts.charge(user, Budget::Nics, 1);
+        self.accounts.charge(user, Budget::Descriptors, fds.len());
         let fresh = Nic {
             client: caller.client,
             address,
@@ -201,6 +207,10 @@ impl<F: Clone> Agent<F> {
         let Some(gone) = self.nics.remove(&nic) else {
             return;
         };
+        let user = gone.address.uid;
+        self.accounts.release(user, Budget::Nics, 1);
+        self.accounts
+            .release(user, Budget::Descriptors, gone.fds.len());
         if let Some(endpoint) = gone.endpoint {
             self.forget_endpoint(endpoint);
         }
@@ -213,11 +223,11 @@ impl<F: Clone> Agent<F> {
     }
 
     /// `Op::NEIGHBOURS`: on a link other hosts are asked first.
-    pub(crate) fn neighbours(&mut self, caller: Caller, nic: NicId) -> Result<(), Status> {
+    pub(crate) fn neighbours(&mut self, caller: Caller, nic: NicId) -> Outcome {
         if self.own_nic(caller, nic)?.endpoint.is_some() {
             return self.search(caller, nic);
         }
-        self.list_neighbours(caller, nic, &[])
+        Ok(self.list_neighbours(caller, nic, &[])?)
     }
 
     /// Lists the asker's own address, then those of this host in order, then those found elsewhere, each
@@ -248,7 +258,10 @@ impl<F: Clone> Agent<F> {
             let known = hosts[..count]
                 .iter()
                 .any(|host| host[..own.host_len] == *address);
-            if count < hosts.len() && !known && address.len() == own.host_len {
+            if count == hosts.len() {
+                break;
+            }
+            if !known && address.len() == own.host_len {
                 hosts[count][..own.host_len].copy_from_slice(address);
                 count += 1;
             }
@@ -262,12 +275,35 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// How to say that nobody waits at a connection point.
-    pub(crate) fn nobody_there(&self, spot: &Spot) -> Status {
-        if self.addresses.contains_key(&spot.address) {
-            Status::NO_MATCH
+    /// How to say that nobody waits at a connection point, and the likely cause.
+    pub(crate) fn nobody_there(&self, spot: &Spot) -> Denial {
+        let (status, reason) = if self.addresses.contains_key(&spot.address) {
+            (Status::NO_MATCH, Reason::NOBODY_WAITS)
         } else {
-            Status::NOT_REACHABLE
-        }
+            (Status::NOT_REACHABLE, Reason::NO_SUCH_ADDRESS)
+        };
+        let waits = |address: Address| {
+            let name = spot.name;
+            let place = Place::Near(Spot { address, name });
+            self.waits.oldest(&place).is_some()
+        };
+        let user = spot.address.uid;
+        let first = Address::new(user, &[0; PROVIDER_BYTES], &[]);
+        let own = self.addresses.range(first..).map(|(address, _)| *address);
+        let mut own = own.take_while(|address| address.uid == user);
+        let others = self.accounts.users_with(Budget::Processes);
+        let others = others.filter(|other| *other != user);
+        let mut others = others.map(|uid| Address {
+            uid,
+            ..spot.address
+        });
+        let reason = if own.by_ref().take(LOOKED_AT_MAX).any(waits) {
+            Reason::ELSEWHERE
+        } else if others.by_ref().take(LOOKED_AT_MAX).any(waits) {
+            Reason::OTHER_USER
+        } else {
+            reason
+        };
+        Denial::because(status, reason)
     }
 }

@@ -10,17 +10,24 @@ use kagent_proto::{Request, Status};
 use crate::agent::{Agent, Caller};
 use crate::ask::Ask;
 use crate::call::{CallKind, Owner};
+use crate::claim::Claim;
 use crate::connection::{End, attributes_agree};
+use crate::denial::Outcome;
 use crate::place::Pair;
 use crate::timer::deadline;
 
 impl<F: Clone> Agent<F> {
     /// `Op::PEER`.
-    pub(crate) fn peer(&mut self, caller: Caller, body: &Request) -> Result<(), Status> {
+    pub(crate) fn peer(&mut self, caller: Caller, body: &Request) -> Outcome {
         let own = self.seeker(caller, body)?;
         self.admit_call(caller)?;
+        let far = self.far(body.nic, &own);
+        if let Some((link, host)) = far {
+            let claim = Claim::peer(link, host, own.local.name, own.remote.name);
+            self.claim(own.local.address.uid, claim)?;
+        }
         // Looking before queueing: a request that mirrors itself needs a second one like it.
-        let pair = match self.far(body.nic, &own) {
+        let pair = match far {
             None => Pair::Near(own.local, own.remote),
             Some((link, host)) if self.decides(link, host) => Pair::here(link, host, &own),
             Some(to) => return self.ask(caller, body, own, to, Ask::Peer),
@@ -35,14 +42,14 @@ impl<F: Clone> Agent<F> {
         };
         let (other, partner_caller, partner_nic) = match (partner.kind, partner.owner) {
             (CallKind::GuestPeer(guest, _), _) => {
-                return self.meet_guest(caller, body.nic, &own, &guest);
+                return Ok(self.meet_guest(caller, body.nic, &own, &guest)?);
             }
             (CallKind::Peer(other, _), Owner::Process(caller, nic)) => (other, caller, nic),
-            _ => return Err(Status::INVALID),
+            _ => return Err(Status::INVALID.into()),
         };
         if let Err(conflict) = attributes_agree(&other.attributes, &own.attributes) {
             self.done(partner_caller, conflict);
-            return Err(conflict);
+            return Err(conflict.into());
         }
         let first = End {
             caller: partner_caller,

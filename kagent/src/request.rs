@@ -18,13 +18,14 @@ use kagent_proto::{Request, Status};
 use crate::agent::{Agent, Caller};
 use crate::ask::{Ask, LastWord};
 use crate::call::{CallKind, Owner, RequestState, Seeker};
+use crate::denial::Outcome;
 use crate::nic::Spot;
 use crate::place::Place;
 use crate::timer::deadline;
 
 impl<F: Clone> Agent<F> {
     /// `Op::REQUEST`.
-    pub(crate) fn request(&mut self, caller: Caller, body: &Request) -> Result<(), Status> {
+    pub(crate) fn request(&mut self, caller: Caller, body: &Request) -> Outcome {
         let seeker = self.seeker(caller, body)?;
         self.admit_call(caller)?;
         if let Some((link, host)) = self.far(body.nic, &seeker) {

@@ -9,6 +9,7 @@ use vipl_wire::setup::{Body, Frame};
 
 use crate::agent::{Agent, Caller};
 use crate::call::{CallKey, CallKind, Owner};
+use crate::denial::Outcome;
 use crate::link::{LinkId, Mac};
 use crate::nic::NicId;
 use crate::timer::deadline;
@@ -30,7 +31,7 @@ pub(crate) struct Search {
 
 impl<F: Clone> Agent<F> {
     /// Begins to ask.
-    pub(crate) fn search(&mut self, caller: Caller, nic: NicId) -> Result<(), Status> {
+    pub(crate) fn search(&mut self, caller: Caller, nic: NicId) -> Outcome {
         self.admit_call(caller)?;
         let link = self.link_of(nic).ok_or(Status::INVALID)?;
         let search = Search {

@@ -309,19 +309,28 @@ fn connections_are_bounded() {
 #[test]
 fn processes_are_bounded_for_each_user_and_all() {
     let mut world = World::new();
-    let mut connect = |client: u64, uid| world.agent.handle_connect(0, ClientId(client), uid, 1);
-    let per_user = CLIENTS_PER_USER_MAX as u64;
-    let all = CLIENTS_MAX as u64;
-    for client in 0..all {
-        assert_eq!(connect(client, (client / per_user) as u32), Ok(()));
-        if client == per_user {
-            assert_eq!(connect(9999, 0), Err(Refused::UserFull(0)));
+    let Bounds { room, per_user } = bounds(Budget::Processes);
+    let mut connect = |client: usize, uid| {
+        let client = ClientId(client as u64);
+        world.agent.handle_connect(0, client, uid, 1)
+    };
+    let mut all = 0;
+    // Each user takes what he can get: up to the bound, and never the last that is left.
+    for user in 0..8 {
+        let expected = per_user.min((room - all) / 2);
+        for _ in 0..expected {
+            assert_eq!(connect(all, user), Ok(()));
+            all += 1;
         }
+        let refused = connect(9999, user).unwrap_err();
+        let text = format!("user {user} has {expected} of {expected} processes");
+        assert_eq!(refused.to_string(), text);
+        assert!(refused.farewell().is_some());
     }
-    assert_eq!(connect(9999, 77), Err(Refused::Full));
     assert_eq!(connect(0, 0), Err(Refused::Known));
-    for client in 0..all {
-        world.agent.handle_hangup(0, ClientId(client));
+    assert_eq!(connect(9999, 77), Ok(()));
+    for client in (0..all).chain([9999]) {
+        world.agent.handle_hangup(0, ClientId(client as u64));
     }
     world.end();
 }

@@ -199,6 +199,18 @@ fn a_process_can_neither_change_the_filter_nor_get_round_it() {
 }
 
 #[test]
+fn an_agent_tells_its_network_namespace() {
+    let Some(hosts) = hosts() else { return };
+    for host in 0..2 {
+        let agent = agent(&hosts, host);
+        let network = Client::connect(&agent.socket).hello().network;
+        let link = format!("/proc/{}/ns/net", agent.pid());
+        let link = std::fs::read_link(link).unwrap();
+        assert_eq!(link.to_str().unwrap(), format!("net:[{network}]"));
+    }
+}
+
+#[test]
 fn no_interface_no_ethernet_and_one_agent_for_each() {
     let Some(hosts) = hosts() else { return };
     let first = agent(&hosts, 0);

@@ -11,9 +11,10 @@ use std::process::{Command, Stdio};
 
 use kagent_proto::*;
 use live::*;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, send, socket,
 };
 
 #[test]
@@ -205,31 +206,41 @@ fn garbage_harms_nobody_and_leaks_nothing() {
 }
 
 #[test]
-fn who_does_not_read_is_dropped() {
+fn who_does_not_read_his_replies_is_not_read() {
     let daemon = Daemon::start(&[]);
     let mut good = daemon.client();
     let nic = good.open(b"host", &[]);
     let mut deaf = daemon.client();
     let own = deaf.open(b"deaf", &[]);
-    assert_eq!(good.neighbours(nic), 2);
     let header = Header {
         magic: MAGIC,
         version: VERSION,
-        op: 11,
+        op: Op::NEIGHBOURS.0,
         length: 8,
         status: 0,
         id: 9,
     };
     let bytes = [zerocopy::IntoBytes::as_bytes(&header), &own.to_ne_bytes()].concat();
-    eventually(|| {
-        deaf.raw(&bytes, &[]).is_err().then_some(()).or_else(|| {
-            // As fast as the agent reads, without the pauses of `eventually`.
-            (0..1000)
-                .any(|_| deaf.raw(&bytes, &[]).is_err())
-                .then_some(())
-        })
-    });
-    eventually(|| (good.neighbours(nic) == 1).then_some(()));
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let (mut sent, mut full) = (0, 0);
+    // The agent may just be slow: so it is asked again after it has done something for somebody else.
+    while full < 3 {
+        match send(deaf.fd.as_raw_fd(), &bytes, flags) {
+            Ok(_) => (sent, full) = (sent + 1, 0),
+            Err(Errno::EAGAIN) => {
+                full += 1;
+                assert_eq!(good.neighbours(nic), 2);
+            }
+            Err(other) => panic!("after {sent} calls: {other}"),
+        }
+        assert!(sent < 100_000, "the agent takes calls without end");
+    }
+    // Nothing is lost, and once it reads it is served again.
+    for _ in 0..sent {
+        let reply = deaf.next().expect("it was dropped");
+        assert_eq!((reply.op, reply.id), (Op::NEIGHBOUR_LIST, 9));
+    }
+    assert_eq!(deaf.neighbours(own), 2);
 }
 
 #[test]
@@ -270,9 +281,9 @@ fn descriptors_may_run_out_and_come_back() {
         .unwrap()
         .read(&mut said)
         .unwrap();
-    assert!(String::from_utf8_lossy(&said[..len]).contains("warn socket: cannot accept"));
+    assert!(String::from_utf8_lossy(&said[..len]).contains("file descriptors"));
     drop(crowd);
-    daemon.client();
+    eventually(|| Client::connect(&daemon.socket).try_hello().ok());
 }
 
 #[test]

@@ -8,8 +8,8 @@ use crate::edge::{call, entry, put, required};
 
 /// Describes what the library knows about a topic, as one NUL-terminated JSON document.
 ///
-/// Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `map NAME` (where a device name
-/// goes and why).
+/// Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (what this user has at the
+/// Kernel Agent, and may have), `map NAME` (where a device name goes and why).
 /// `Length`: in, bytes of `Buffer`; out, bytes of the document with its NUL. When the buffer is too
 /// small (or NULL) the result is VIP_ERROR_RESOURCE and `Length` holds the size needed. An unknown
 /// topic is VIP_INVALID_PARAMETER.

@@ -109,3 +109,49 @@ fn a_device_that_is_not_there_is_an_error() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("tulip:eth1"), "{said}");
 }
+
+/// `vipinfo` of one host with an agent of the other, as where two containers share `/run/vipl`.
+#[test]
+fn an_agent_of_another_network_namespace_is_refused() {
+    let Some(hosts) = hosts() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("agent");
+    let mut agent = hosts
+        .command(1, library_dir().join("vipkad").to_str().expect("a path"))
+        .args(["--foreground", "--idle-ms", "0", "--socket"])
+        .arg(&socket)
+        .env("VIPL_LOG", "off")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("vipkad");
+    let info = |host: usize| {
+        let mut command = hosts.command(host, env!("CARGO_BIN_EXE_vipinfo"));
+        command
+            .env("VIPL_LIBRARY", library_dir().join("libvipl.so.1"))
+            .env("VIPL_CONFIG", "/dev/null")
+            .env("VIPL_AGENT", &socket)
+            .env("VIPL_LOG", "error")
+            .args(["-v", "-d", &format!("tulip:{INTERFACE}")]);
+        let output = command.output().expect("ip netns exec");
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    };
+    while !socket.exists() {
+        assert!(agent.try_wait().expect("vipkad").is_none(), "it has ended");
+        std::thread::yield_now();
+    }
+    let (right, wrong) = (info(1), info(0));
+    agent.kill().expect("vipkad");
+    agent.wait().expect("vipkad");
+    assert!(right.0, "{}", right.1);
+    assert!(
+        right.1.contains("at the Kernel Agent") && right.1.contains("pending requests"),
+        "{}",
+        right.1
+    );
+    let expected = format!("{INTERFACE}: the Kernel Agent that answers is in another network");
+    assert!(!wrong.0 && wrong.1.contains(&expected), "{}", wrong.1);
+}

@@ -99,8 +99,8 @@ pub struct Welcome {
     pub features: u64,
     /// Process id of the agent, for messages to people.
     pub agent_pid: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Inode of the agent's network namespace; 0: unknown. Its interfaces are those of that namespace.
+    pub network: u32,
 }
 
 /// `Op::NIC_OPEN`: a process opened a device. Beside it: up to two descriptors that partners will get
@@ -444,4 +444,6 @@ pub struct PartnerGone {
     pub reserved: u32,
 }
 
+// `Op::BUDGETS` has no body: what the user of the process has at the agent. Reply: `BudgetList`.
+//
 // `Op::GOODBYE` has no body and no reply: the process is about to end in good order.

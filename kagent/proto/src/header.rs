@@ -57,6 +57,7 @@ impl Op {
     pub const LINK_OPEN: Op = Op(13);
     pub const CONFIRM: Op = Op(14);
     pub const DEVICE_OPEN: Op = Op(15);
+    pub const BUDGETS: Op = Op(16);
     pub const ADOPT: Op = Op(20);
     // Replies and events, Kernel Agent to User Agent.
     pub const WELCOME: Op = Op(101);
@@ -68,6 +69,7 @@ impl Op {
     pub const PARTNER_GONE: Op = Op(107);
     pub const LINK_OPENED: Op = Op(108);
     pub const DEVICE_OPENED: Op = Op(109);
+    pub const BUDGET_LIST: Op = Op(110);
     pub const ADOPTED: Op = Op(120);
 }
 

@@ -36,7 +36,9 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod detail;
 mod header;
 
 pub use body::*;
+pub use detail::*;
 pub use header::*;

@@ -18,6 +18,7 @@ mod segment;
 mod server;
 mod session;
 mod spawn;
+mod surroundings;
 
 pub use error::Error;
 pub use log::Log;

@@ -28,6 +28,7 @@ use super::packet::{self, Received};
 use super::process::{self, Watch};
 use super::segment;
 use super::session::{Session, SharedFd, Unsendable};
+use super::surroundings;
 use crate::agent::Agent;
 use crate::client::ClientId;
 use crate::link::LinkId;
@@ -94,7 +95,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         epoch: Instant::now(),
         epoll,
         signals,
-        agent: Agent::new(process::random_seed()?).with_pid(std::process::id()),
+        agent: logic(options.system)?,
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
@@ -105,6 +106,15 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         told_of_pause: false,
     };
     server.run(listener)
+}
+
+/// The agent's logic, told of the system around it.
+fn logic(system: bool) -> Result<Agent<SharedFd>, Error> {
+    let agent = Agent::new(process::random_seed()?)
+        .with_pid(std::process::id())
+        .with_network(surroundings::network())
+        .with_descriptors(surroundings::descriptors());
+    Ok(if system { agent } else { agent.for_one_user() })
 }
 
 impl Server<'_> {
@@ -278,6 +288,9 @@ impl Server<'_> {
         let client = ClientId(self.last_client);
         let told_pid = u32::try_from(pid).unwrap_or(0);
         if let Err(cause) = self.agent.handle_connect(self.now(), client, uid, told_pid) {
+            if let Some(farewell) = cause.farewell() {
+                let _ = packet::send(socket.as_fd(), &farewell, &[]);
+            }
             return self
                 .log
                 .warn("client", format_args!("refused pid {pid}: {cause}"));
@@ -344,6 +357,9 @@ impl Server<'_> {
             let Some(session) = self.sessions.get(&client) else {
                 return;
             };
+            if session.is_backed_up() && !session.dying {
+                return;
+            }
             match packet::receive(session.socket.as_fd(), &mut buffer) {
                 Ok(Received::Packet(len, fds)) => self.hand_over(client, &buffer[..len], fds),
                 Ok(Received::Nothing) => return,
@@ -464,11 +480,12 @@ impl Server<'_> {
     }
 }
 
+/// A process that does not read its replies is not read either, so that it cannot make the agent keep more
+/// of them than it had calls.
 fn interest(backed_up: bool) -> EpollFlags {
-    let read = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
     if backed_up {
-        read | EpollFlags::EPOLLOUT
+        EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP
     } else {
-        read
+        EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP
     }
 }

@@ -13,6 +13,8 @@ use crate::output::Message;
 
 /// Most messages kept for a process that does not read. A sane process has far fewer calls out.
 const BACKLOG_MAX: usize = 1024;
+/// Most of them that may hold descriptors open.
+const BACKLOG_FDS_MAX: usize = 128;
 
 /// A descriptor that may wait in several queues.
 pub(crate) type SharedFd = Rc<OwnedFd>;
@@ -26,6 +28,8 @@ pub(crate) struct Session {
     /// It is to be dropped: nothing is sent any more.
     pub(crate) dying: bool,
     backlog: VecDeque<Message<SharedFd>>,
+    /// Messages in it that have descriptors.
+    backlog_fds: usize,
 }
 
 /// Why a process cannot be sent to.
@@ -45,6 +49,7 @@ impl Session {
             pid,
             dying: false,
             backlog: VecDeque::new(),
+            backlog_fds: 0,
         }
     }
 
@@ -55,9 +60,12 @@ impl Session {
 
     /// Sends a message now, or keeps it until there is room.
     pub(crate) fn send(&mut self, message: Message<SharedFd>) -> Result<(), Unsendable> {
-        if self.backlog.len() >= BACKLOG_MAX {
+        let with_fds = usize::from(!message.fds.is_empty());
+        let too_many_fds = with_fds > 0 && self.backlog_fds >= BACKLOG_FDS_MAX;
+        if self.backlog.len() >= BACKLOG_MAX || too_many_fds {
             return Err(Unsendable::Stuck);
         }
+        self.backlog_fds += with_fds;
         self.backlog.push_back(message);
         if self.backlog.len() == 1 {
             self.flush()
@@ -71,7 +79,10 @@ impl Session {
         while let Some(message) = self.backlog.front() {
             let fds: Vec<RawFd> = message.fds.iter().map(|fd| fd.as_raw_fd()).collect();
             match packet::send(self.socket.as_fd(), &message.bytes, &fds) {
-                Ok(true) => drop(self.backlog.pop_front()),
+                Ok(true) => {
+                    self.backlog_fds -= usize::from(!fds.is_empty());
+                    self.backlog.pop_front();
+                }
                 Ok(false) => break,
                 Err(cause) => return Err(Unsendable::Broken(cause)),
             }

@@ -126,6 +126,7 @@ impl World {
         self.now = end;
         self.agent.handle_timeout(end);
         self.pump();
+        assert_eq!(self.agent.audit(), Ok(()));
     }
 
     pub fn pump(&mut self) {
@@ -244,7 +245,24 @@ impl World {
             (packet.op, packet.id, packet.status),
             (Op::DONE, id, status)
         );
-        assert!(packet.body.is_empty());
+        let detail = Detail::read_from_bytes(&packet.body).is_ok();
+        assert!(packet.body.is_empty() || (detail && status != Status::OK));
+    }
+
+    /// A refusal with its reason.
+    pub fn expect_denied(&mut self, client: u64, id: u64, status: Status) -> Detail {
+        let packet = self.take(client);
+        let got = (packet.op, packet.id, packet.status);
+        assert_eq!(got, (Op::DONE, id, status));
+        packet.body()
+    }
+
+    /// What a user has of something, and may have, as its process is told.
+    pub fn budget(&mut self, client: u64, budget: Budget) -> BudgetLine {
+        self.call(client, Op::BUDGETS, 6, &());
+        let packet = self.take(client);
+        assert_eq!((packet.op, packet.id), (Op::BUDGET_LIST, 6));
+        packet.body::<BudgetList>().lines[budget as usize]
     }
 
     pub fn expect_gone(&mut self, client: u64, connection: u64, orderly: u32) {
@@ -327,6 +345,7 @@ impl World {
         for client in clients {
             self.hangup(client);
         }
+        assert_eq!(self.agent.audit(), Ok(()));
         assert_eq!(self.agent.census(), Census::default());
         assert_eq!(self.agent.poll_timeout(), None);
     }

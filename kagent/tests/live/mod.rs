@@ -141,6 +141,26 @@ impl Client {
         welcome.body()
     }
 
+    /// A greeting that the agent may refuse: then gives why, if it could say so.
+    pub fn try_hello(&mut self) -> Result<Welcome, Option<Detail>> {
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            op: Op::HELLO.0,
+            length: size_of::<Hello>() as u32,
+            status: 0,
+            id: 0,
+        };
+        let hello = [header.as_bytes(), Hello { features: 0 }.as_bytes()].concat();
+        // The agent may have hung up already.
+        let _ = self.raw(&hello, &[]);
+        let first = self.next().ok_or(None)?;
+        match first.op {
+            Op::WELCOME => Ok(first.body()),
+            _ => Err(Some(first.body())),
+        }
+    }
+
     pub fn raw(&self, bytes: &[u8], fds: &[RawFd]) -> Result<(), Errno> {
         let rights = [ControlMessage::ScmRights(fds)];
         let control = if fds.is_empty() {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::sync::{Condvar, Mutex};
 use kagent_proto::*;
@@ -25,11 +25,13 @@ use crate::process::{self, Process};
 use crate::table::Slot;
 use crate::vi::Vi;
 
+mod detail;
 mod keeper;
 mod launch;
 mod live;
 mod registration;
 
+pub(crate) use detail::{tell_nobody, tell_taken};
 pub(crate) use keeper::Agents;
 pub(crate) use launch::library_path;
 pub(crate) use live::{Link, Live};
@@ -136,6 +138,8 @@ pub(crate) struct Agent {
     /// Which agent of this process it is; tells the names of one agent from those of another.
     epoch: u64,
     connections: Mutex<HashMap<u64, Owner>>,
+    /// Its network namespace; 0: unknown.
+    network: AtomicU32,
     dead: AtomicBool,
 }
 
@@ -158,6 +162,7 @@ impl Agent {
             calls: Mutex::default(),
             epoch: EPOCH.fetch_add(1, Ordering::Relaxed),
             connections: Mutex::default(),
+            network: AtomicU32::new(0),
             dead: AtomicBool::new(false),
         });
         let reader = agent.clone();
@@ -175,6 +180,8 @@ impl Agent {
                     .to_owned(),
             ));
         }
+        let network = welcome.body().map_or(0, |welcome: Welcome| welcome.network);
+        agent.network.store(network, Ordering::Relaxed);
         launch::say_goodbye_at_exit(agent.socket.as_raw_fd());
         Ok(agent)
     }
@@ -199,6 +206,11 @@ impl Agent {
     /// Whether its messages have ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// Inode of its network namespace; 0: it has not told.
+    pub(crate) fn network(&self) -> u32 {
+        self.network.load(Ordering::Relaxed)
     }
 
     /// A name that the agent has given, made unlike all names of other agents.
@@ -351,6 +363,11 @@ impl Agent {
                 self.partner_gone(&gone);
             }
             return;
+        }
+        if op == Op::DONE
+            && let Ok(why) = Detail::read_from_bytes(body)
+        {
+            detail::tell_budget(&why);
         }
         let call = self.calls.lock().remove(&header.id);
         if let Some(call) = call {

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use kagent_proto::{Budget, BudgetList, Op};
 use serde_json::{Value, json};
 
 use crate::error::Error;
@@ -19,6 +20,7 @@ pub fn topic(topic: &CStr) -> Result<String, Error> {
         ("plugins", "") => plugins(process),
         ("devices", "") => devices(process),
         ("counters", "") => counters(process),
+        ("budgets", "") => budgets(process)?,
         ("map", name) if !name.is_empty() => map(process, name.trim()),
         _ => return Err(Error::InvalidParameter),
     };
@@ -107,6 +109,22 @@ fn devices(process: &Process) -> Value {
 fn counters(process: &Process) -> Value {
     let counters = process.counters.snapshot().into_iter();
     Value::Object(counters.map(|(name, value)| (name, value.into())).collect())
+}
+
+/// What the user of this process has at the Kernel Agent, and may have.
+fn budgets(process: &Process) -> Result<Value, Error> {
+    let reply = process.agents.want()?.call(Op::BUDGETS, &(), &[]);
+    // An agent of an earlier version does not know the question.
+    let list: BudgetList = reply.body().ok_or(Error::NotSupported)?;
+    let lines = Budget::ALL.iter().zip(&list.lines);
+    let lines = lines.map(|(budget, line)| {
+        json!({
+            "name": budget.name(),
+            "used": line.used,
+            "limit": line.limit,
+        })
+    });
+    Ok(json!({ "user": list.user, "budgets": lines.collect::<Value>() }))
 }
 
 fn map(process: &Process, name: &str) -> Value {

@@ -6,6 +6,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::IntoRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kagent_proto::{INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status};
@@ -27,6 +28,7 @@ fn open(name: &str) -> Result<vipl_link, c_int> {
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
     let agent = process::get().agents.want();
     let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
+    check_network(name, agent.network())?;
     let mut reply = agent.call(Op::LINK_OPEN, &body, &[]);
     let opened: Option<LinkOpened> = (reply.op == Op::LINK_OPENED)
         .then(|| reply.body())
@@ -47,6 +49,20 @@ fn open(name: &str) -> Result<vipl_link, c_int> {
         driver: opened.driver.map(|byte| byte as c_char),
         id: opened.link,
     })
+}
+
+/// The agent's interfaces are those of its own network namespace. In another one the same name means another
+/// interface, or the same one by mistake, as where two containers share `/run/vipl`.
+fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
+    let ours = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino());
+    if ours == 0 || theirs == 0 || ours == u64::from(theirs) {
+        return Ok(());
+    }
+    log::error!(
+        target: "link",
+        "{name}: the Kernel Agent that answers is in another network namespace (net:[{theirs}], this program is in net:[{ours}]) and serves the interfaces there; start `vipkad --system --socket PATH` in this one and set VIPL_AGENT=PATH"
+    );
+    Err(VIPL_E_RESOURCE)
 }
 
 /// This process was told what Ethernet needs.

@@ -221,6 +221,12 @@ fn verbose_text(vipl: &Vipl) -> String {
         }
         text += &format!("counters of this process\n{}", indent(&table.text()));
     }
+    if let Some(budgets) = vipl.describe("budgets") {
+        let columns = ["name", "used", "limit"];
+        let table = rows_table(&budgets["budgets"], &["<budget", "used", "limit"], &columns);
+        let user = plain(&budgets["user"]);
+        text += &format!("\nuser {user} at the Kernel Agent\n{}", indent(&table));
+    }
     text
 }
 
@@ -315,6 +321,7 @@ fn everything(vipl: &Vipl, devices: &[Device]) -> Value {
         "plugins": vipl.describe("plugins"),
         "settings": vipl.describe("settings"),
         "counters": vipl.describe("counters"),
+        "budgets": vipl.describe("budgets"),
     })
 }
 

@@ -10,7 +10,7 @@ use vipl_plugin_abi::{VIPL_OK, vipl_connection};
 
 use super::again::Again;
 use super::{detach, to_error};
-use crate::agent::{Agent, Link, Live, Reply, Ticket};
+use crate::agent::{Agent, Link, Live, Reply, Ticket, tell_nobody, tell_taken};
 use crate::error::Error;
 use crate::table::{Guard, Slot};
 use crate::trace::hexadecimal;
@@ -77,7 +77,10 @@ impl Attempt {
                 agent.disconnect(connected.connection);
                 Err(Error::Timeout)
             }
-            (_, None) => Err(to_error(reply.status)),
+            (_, None) => {
+                self.tell_why(&reply);
+                Err(to_error(reply.status))
+            }
         };
         if let (Some(vi), true, Err(_)) = (&mut vi, ours, &result) {
             vi.attempt = None;
@@ -90,6 +93,14 @@ impl Attempt {
                 self.confirm(agent, &connected, attributes);
             }
             (result, _) => self.result.complete(result),
+        }
+    }
+
+    /// What the agent says of a refusal beyond its status.
+    fn tell_why(&self, reply: &Reply) {
+        if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
+            tell_taken(&detail, &again.body.local);
+            tell_nobody(reply.status, &detail, &again.body.remote);
         }
     }
 

@@ -11,7 +11,7 @@ use super::again::left_ms;
 use super::attempt::begin;
 use super::{check_discriminator, to_error, to_program};
 use crate::address::Address;
-use crate::agent::{Agent, GONE, Reply};
+use crate::agent::{Agent, GONE, Reply, tell_taken};
 use crate::error::Error;
 use crate::handle::Kind;
 use crate::nic::Nic;
@@ -49,6 +49,9 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     let local = Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?;
     let (agent, reply) = ask_to_wait(nic, local, timeout)?;
     if reply.op != Op::INCOMING {
+        if let Some(detail) = reply.body::<Detail>() {
+            tell_taken(&detail, &local);
+        }
         // A wait is cancelled by VipCloseNic only.
         return Err(match reply.status {
             Status::CANCELLED | Status::INVALID => Error::InvalidParameter,

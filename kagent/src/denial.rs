@@ -1,0 +1,54 @@
+//! Why a call is refused: its status, and what the process is told beside it.
+
+#![forbid(unsafe_code)]
+
+use kagent_proto::{Budget, Detail, Reason, Status};
+
+/// A refusal of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denial {
+    pub(crate) status: Status,
+    pub(crate) detail: Option<Detail>,
+}
+
+/// What performing a call comes to.
+pub(crate) type Outcome = Result<(), Denial>;
+
+impl From<Status> for Denial {
+    fn from(status: Status) -> Self {
+        let detail = None;
+        Denial { status, detail }
+    }
+}
+
+impl Denial {
+    /// A status with a reason that needs no figures.
+    pub(crate) fn because(status: Status, reason: Reason) -> Self {
+        let detail = Some(Detail::new(reason));
+        Denial { status, detail }
+    }
+
+    /// A user has all that one user may have now.
+    pub(crate) fn user(budget: Budget, user: u32, used: usize, limit: usize) -> Self {
+        Self::budget(Reason::USER_BUDGET, budget, user, used, limit)
+    }
+
+    /// A process of a user has all that one process may have.
+    pub(crate) fn process(budget: Budget, user: u32, used: usize, limit: usize) -> Self {
+        Self::budget(Reason::PROCESS_BUDGET, budget, user, used, limit)
+    }
+
+    fn budget(reason: Reason, budget: Budget, user: u32, used: usize, limit: usize) -> Self {
+        let detail = Detail {
+            budget: budget as u32,
+            user,
+            used: used as u64,
+            limit: limit as u64,
+            ..Detail::new(reason)
+        };
+        Denial {
+            status: Status::RESOURCE,
+            detail: Some(detail),
+        }
+    }
+}
