@@ -243,6 +243,11 @@ impl<F: Clone> Agent<F> {
         self.links.values().any(|link| link.leaving > 0)
     }
 
+    /// The runtime has opened a link for a data socket that came to nothing.
+    pub fn close_link_if_idle(&mut self, index: LinkId) {
+        self.close_idle_link(index);
+    }
+
     /// Lets go of a link on which nobody has an endpoint and nothing is left to be said. What the agent
     /// remembers of exchanges there is of no use any more: nobody waits there.
     pub(crate) fn close_idle_link(&mut self, index: LinkId) {

@@ -210,6 +210,39 @@ fn an_agent_tells_its_network_namespace() {
     }
 }
 
+/// The inode of the agent's own packet socket, if it has one.
+fn setup_socket(agent: &Daemon) -> Option<String> {
+    let table = std::fs::read_to_string(format!("/proc/{}/net/packet", agent.pid())).unwrap();
+    let proto = format!("{SETUP_ETHERTYPE:04x}");
+    let mut lines = table.lines().map(|line| line.split_whitespace());
+    lines.find_map(|mut words| (words.nth(3)? == proto).then(|| words.nth(4).map(str::to_owned))?)
+}
+
+/// The kernel takes some 10 ms to close a packet socket, during which the agent serves nobody.
+#[test]
+fn a_process_that_comes_and_goes_does_not_make_the_agent_close_its_socket() {
+    let Some(hosts) = hosts() else { return };
+    let agent = agent_with(&hosts, 0, &["--idle-ms", "0"]);
+    let mut compared = 0;
+    for _ in 0..20 {
+        let mut client = agent.client();
+        assert_eq!(link(&mut client, INTERFACE).op, Op::LINK_OPENED);
+        let before = setup_socket(&agent).unwrap();
+        let left = std::time::Instant::now();
+        drop(client);
+        let mut client = agent.client();
+        assert_eq!(link(&mut client, INTERFACE).op, Op::LINK_OPENED);
+        // On a machine that is very busy it may have been closed in the meantime, as it should.
+        if left.elapsed().as_millis() < 500 {
+            assert_eq!(setup_socket(&agent).as_ref(), Some(&before));
+            compared += 1;
+        }
+    }
+    assert!(compared > 0, "this machine is too slow for this test");
+    // When nobody needs the interface it is free after a while.
+    eventually(|| setup_socket(&agent).is_none().then_some(()));
+}
+
 #[test]
 fn no_interface_no_ethernet_and_one_agent_for_each() {
     let Some(hosts) = hosts() else { return };

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use kagent_proto::Status;
 use nix::errno::Errno;
+use nix::sys::epoll::Epoll;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::{Group, geteuid};
 
@@ -25,13 +26,49 @@ pub(crate) struct Links {
     /// Members may have data sockets too; `None`: nobody but root and the agent's own user.
     group: Option<String>,
     pub(crate) open: BTreeMap<LinkId, SetupSocket>,
+    /// Those of them that nobody needs any more, and when they are closed.
+    idle: BTreeMap<LinkId, u64>,
 }
+
+/// How long a link stays open that nobody needs. The kernel takes some 10 ms to close a packet socket, in
+/// which nobody is served: a process that opens and closes the only data socket of an interface again and
+/// again must not cause that each time.
+const IDLE_NS: u64 = 1_000_000_000;
 
 impl Links {
     pub(crate) fn new(group: Option<String>) -> Self {
         Self {
             group,
             open: BTreeMap::new(),
+            idle: BTreeMap::new(),
+        }
+    }
+
+    /// Nobody needs a link any more. It is closed after a while, unless [`ensure`](Self::ensure) is called.
+    pub(crate) fn close_later(&mut self, link: LinkId, now: u64) {
+        if self.open.contains_key(&link) {
+            self.idle.insert(link, now.saturating_add(IDLE_NS));
+        }
+    }
+
+    /// When the next link is to be closed.
+    pub(crate) fn next_close(&self) -> Option<u64> {
+        self.idle.values().copied().min()
+    }
+
+    /// Closes the links whose time has come.
+    pub(crate) fn close_due(&mut self, now: u64, epoll: &Epoll) {
+        while let Some((&link, _)) = self.idle.iter().find(|(_, due)| **due <= now) {
+            self.close_if_idle(link, epoll);
+        }
+    }
+
+    /// Closes a link that nobody needs.
+    pub(crate) fn close_if_idle(&mut self, link: LinkId, epoll: &Epoll) {
+        if self.idle.remove(&link).is_some()
+            && let Some(socket) = self.open.remove(&link)
+        {
+            let _ = epoll.delete(&socket);
         }
     }
 
@@ -63,6 +100,7 @@ impl Links {
 
     /// Makes sure that the agent itself is on the link. True: it was not before.
     pub(crate) fn ensure(&mut self, link: LinkId, log: &Log) -> Result<bool, Status> {
+        self.idle.remove(&link);
         if self.open.contains_key(&link) {
             return Ok(false);
         }

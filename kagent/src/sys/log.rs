@@ -3,14 +3,21 @@
 //! `VIPL_LOG` is shared with the library: a list of `level` and `subsystem=level`, of which the agent
 //! takes what it knows and passes over the rest. A line that cannot be written is lost; the agent goes
 //! on.
+//!
+//! Whoever may call the agent, or send frames to it, can make it say something. So of each kind of line, by
+//! the place in the program that writes it, only so many come in a second; the next one that is written says
+//! how many did not. `debug` and `trace` are not limited.
 
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt::Arguments;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::Location;
+use std::time::Instant;
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +38,37 @@ const NAMES: [(&str, Option<Level>); 6] = [
     ("trace", Some(Level::Debug)),
 ];
 
+/// Lines of one kind that may come at once.
+const BURST: f64 = 20.0;
+/// And that may come in a second from then on.
+const PER_SECOND: f64 = 2.0;
+/// The same for `info`, where each process that comes and goes is a line.
+const INFO_BURST: f64 = 1000.0;
+const INFO_PER_SECOND: f64 = 100.0;
+
+/// What one kind of line may still write.
+#[derive(Debug)]
+struct Allowance {
+    lines: f64,
+    since: Instant,
+    suppressed: u64,
+}
+
+impl Allowance {
+    /// Takes one line. `None`: it is not to be written; else how many were not before it.
+    fn take(&mut self, now: Instant, burst: f64, per_second: f64) -> Option<u64> {
+        let passed = now.saturating_duration_since(self.since).as_secs_f64();
+        self.lines = (self.lines + passed * per_second).min(burst);
+        self.since = now;
+        if self.lines < 1.0 {
+            self.suppressed += 1;
+            return None;
+        }
+        self.lines -= 1.0;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
 /// Where lines go and which.
 #[derive(Debug)]
 pub struct Log {
@@ -38,6 +76,8 @@ pub struct Log {
     level: Option<Level>,
     by_subsystem: Vec<(String, Option<Level>)>,
     file: Option<RefCell<File>>,
+    /// By the place in the program that writes them, as file and line.
+    allowances: RefCell<BTreeMap<(&'static str, u32), Allowance>>,
 }
 
 impl Log {
@@ -64,6 +104,7 @@ impl Log {
             level: Some(Level::Warn),
             by_subsystem: Vec::new(),
             file: None,
+            allowances: RefCell::default(),
         };
         for part in spec
             .split(',')
@@ -94,10 +135,34 @@ impl Log {
             .is_some_and(|most| level <= most)
     }
 
+    /// Whether this line may be written, and how many of its kind were not.
+    fn allow(&self, level: Level, place: &'static Location<'static>) -> Option<u64> {
+        let (burst, per_second) = match level {
+            Level::Error | Level::Warn => (BURST, PER_SECOND),
+            Level::Info => (INFO_BURST, INFO_PER_SECOND),
+            Level::Debug => return Some(0),
+        };
+        let now = Instant::now();
+        let mut all = self.allowances.borrow_mut();
+        let kind = all.entry((place.file(), place.line()));
+        let allowance = kind.or_insert(Allowance {
+            lines: burst,
+            since: now,
+            suppressed: 0,
+        });
+        allowance.take(now, burst, per_second)
+    }
+
+    #[track_caller]
     fn line(&self, level: Level, subsystem: &str, message: Arguments<'_>) {
         if !self.wants(level, subsystem) {
             return;
         }
+        let more = match self.allow(level, Location::caller()) {
+            None => return,
+            Some(0) => String::new(),
+            Some(count) => format!(" ({count} more like this were suppressed)"),
+        };
         let name = match level {
             Level::Error => "error",
             Level::Warn => "warn",
@@ -105,7 +170,7 @@ impl Log {
             Level::Debug => "debug",
         };
         // One write for one line, so that lines of several processes do not mix.
-        let line = format!("vipkad[{}] {name} {subsystem}: {message}\n", self.pid);
+        let line = format!("vipkad[{}] {name} {subsystem}: {message}{more}\n", self.pid);
         let _ = match &self.file {
             Some(file) => file.borrow_mut().write_all(line.as_bytes()),
             None => std::io::stderr().write_all(line.as_bytes()),
@@ -113,21 +178,25 @@ impl Log {
     }
 
     /// Something failed.
+    #[track_caller]
     pub fn error(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Error, subsystem, message);
     }
 
     /// Odd, but work goes on.
+    #[track_caller]
     pub fn warn(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Warn, subsystem, message);
     }
 
     /// Something came or went.
+    #[track_caller]
     pub fn info(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Info, subsystem, message);
     }
 
     /// For those who look for a fault.
+    #[track_caller]
     pub fn debug(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Debug, subsystem, message);
     }
@@ -143,6 +212,28 @@ fn level_named(name: &str) -> Option<Option<Level>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_of_one_kind_is_cut_and_counted() {
+        let log = Log::parse("info");
+        let one = |_| log.allow(Level::Warn, Location::caller());
+        let said = (0..1000).filter_map(one).count() as f64;
+        // A slow machine has earned some more meanwhile.
+        assert!((BURST..500.0).contains(&said), "{said}");
+        // Another kind is not meant.
+        assert_eq!(log.allow(Level::Warn, Location::caller()), Some(0));
+        assert_eq!(log.allow(Level::Debug, Location::caller()), Some(0));
+        let start = Instant::now();
+        let mut allowance = Allowance {
+            lines: 0.0,
+            since: start,
+            suppressed: 0,
+        };
+        let after = |ms| start + std::time::Duration::from_millis(ms);
+        let mut at = |ms| allowance.take(after(ms), BURST, PER_SECOND);
+        let told = [0, 100, 499, 501, 502, 1100].map(&mut at);
+        assert_eq!(told, [None, None, None, Some(3), None, Some(1)]);
+    }
 
     #[test]
     fn levels_by_subsystem() {

@@ -141,6 +141,7 @@ impl Server<'_> {
                 other => other.map_err(trying("epoll"))?,
             };
             self.agent.handle_timeout(self.now());
+            self.links.close_due(self.now(), &self.epoll);
             self.settle();
             for event in &events[..count] {
                 let client = ClientId(event.data() >> KIND_BITS);
@@ -187,9 +188,14 @@ impl Server<'_> {
         let idle_end = self
             .idle_since
             .map(|since| since.saturating_add(self.idle_ns()));
-        let next = [self.agent.poll_timeout(), idle_end, self.pause_until]
-            .into_iter()
-            .flatten();
+        let next = [
+            self.agent.poll_timeout(),
+            idle_end,
+            self.pause_until,
+            self.links.next_close(),
+        ]
+        .into_iter()
+        .flatten();
         let Some(next) = next.min() else {
             return EpollTimeout::NONE;
         };

@@ -27,7 +27,7 @@ impl Server<'_> {
         let interface = self.links.find(session.socket.as_fd(), open, self.log)?;
         let link = interface.index;
         let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
-        let socket = Links::data(link, endpoint, self.log)?;
+        // First, since to close a data socket again would take its time.
         if self.links.ensure(link, self.log)? {
             let name = u64::from(link) << KIND_BITS | KIND_LINK;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, name);
@@ -37,13 +37,15 @@ impl Server<'_> {
                 return Err(Status::RESOURCE);
             }
         }
+        let socket = Links::data(link, endpoint, self.log).inspect_err(|_| {
+            // Unless somebody else has an endpoint there.
+            self.agent.close_link_if_idle(link);
+        })?;
         Ok((interface, endpoint, Rc::new(socket)))
     }
 
     pub(super) fn close_link(&mut self, link: LinkId) {
-        if let Some(socket) = self.links.open.remove(&link) {
-            let _ = self.epoll.delete(&socket);
-        }
+        self.links.close_later(link, self.now());
     }
 
     /// Takes frames from other hosts, not too many at once.
@@ -96,6 +98,8 @@ impl Server<'_> {
     fn link_failed(&mut self, link: LinkId, cause: Errno) {
         self.log
             .debug("link", format_args!("interface {link}: {cause}"));
+        // Whoever needs it next gets a socket of the interface as it is then.
+        self.links.close_if_idle(link, &self.epoll);
         self.agent.handle_link_down(self.now(), link);
     }
 }
