@@ -25,7 +25,17 @@
 static int nic_open(const char *argument, vipl_nic *nic, vipl_nic_info *info)
 {
     (void)argument, (void)nic, (void)info;
+#ifdef BAD_INFO
+    /* a device that could be, but for one thing */
+    info->address_len = 6;
+    info->reliability_support = 2;
+    info->transfer_max = 65536;
+    info->register_bytes_max = info->register_block_max = 1 << 20;
+    BAD_INFO;
+    return VIPL_OK;
+#else
     return VIPL_E_INVALID;
+#endif
 }
 
 static void nic_close(vipl_nic *nic) { (void)nic; }
@@ -44,12 +54,19 @@ static int claim(const char *name, char *argument)
     return strcmp(name, "bad") == 0;
 }
 
+#ifdef BAD_INIT_FAULT
+static int *volatile argument_of_nobody;
+#endif
+
 static int init(const vipl_host *host, vipl_provider *out)
 {
     vipl_provider ops;
 
     MUST_NOT_RUN();
     (void)host;
+#ifdef BAD_INIT_FAULT
+    *(volatile int *)argument_of_nobody = 1;
+#endif
     memset(&ops, 0, sizeof ops);
     ops.size = sizeof ops;
     ops.claim = claim;

@@ -156,6 +156,102 @@ fn with_a_table_that_is_too_short() {
     refused("TABLE_SIZE", &["attach"]);
 }
 
+/// A device that cannot be is refused with the field, what it is and what it may be.
+#[test]
+fn that_describes_an_impossible_device() {
+    for (number, (wrong, said)) in [
+        (
+            "info->reliability_support = 0",
+            "reliability_support is 0, allowed are 1 to 7",
+        ),
+        (
+            "info->reliability_support = 9",
+            "reliability_support is 9, allowed are 1 to 7",
+        ),
+        (
+            "info->transfer_max = 1000",
+            "transfer_max is 1000, allowed are 32768 to ",
+        ),
+        (
+            "info->address_len = 17",
+            "address_len is 17, allowed are 1 to 16",
+        ),
+        (
+            "info->discriminator_max = 65",
+            "discriminator_max is 65, allowed are 1 to 64",
+        ),
+        (
+            "info->regions_max = 1000",
+            "regions_max is 1000, allowed are powers of two",
+        ),
+        (
+            "info->descriptors_max = 0",
+            "descriptors_max is 0, allowed are powers of two",
+        ),
+        (
+            "info->vis_max = 100000",
+            "vis_max is 100000, allowed are 1 to 65536",
+        ),
+        (
+            "info->rdma_read_support = 4",
+            "rdma_read_support is 0x4, allowed are levels of",
+        ),
+        ("memset(info->name, 'x', 64)", "name has no NUL"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let dir = folder(&format!("impossible-{number}"));
+        Program::new(source("badplugins/bad.c"))
+            .shared()
+            .flag(format!("-DBAD_INFO={wrong}"))
+            .build(&dir.join("libvipl_bad.so"));
+        let finished = opens(dir.to_str().expect("a plain name"), &["bad:"]);
+        let lines = finished.log(&["warn", "error"]);
+        assert_eq!(lines.len(), 1, "{}", finished.report("one line"));
+        for part in ["impossible device", said, "libvipl_bad.so"] {
+            assert!(lines[0].contains(part), "{}", finished.report(part));
+        }
+    }
+    // The same device without the mistake opens.
+    let dir = folder("possible");
+    Program::new(source("badplugins/bad.c"))
+        .shared()
+        .flag("-DBAD_INFO=(void)0")
+        .build(&dir.join("libvipl_bad.so"));
+    let finished = opens(dir.to_str().expect("a plain name"), &["bad:"]);
+    assert!(
+        finished.stdout.contains("bad: opens as"),
+        "{}",
+        finished.report("opens")
+    );
+}
+
+/// A plug-in that crashes in its `init` is named, as the process ends.
+#[test]
+fn whose_init_crashes() {
+    if !cfg!(target_arch = "x86_64") {
+        return vipl_ctest::skip("faults are not caught on this machine");
+    }
+    let dir = folder("init-fault");
+    let file = bad_in(&dir, "libvipl_bad.so", "INIT_FAULT");
+    let finished = Run::compatible(program("opens"))
+        .env("VIPL_PLUGIN_PATH", &dir)
+        .arg("bad:")
+        .finish();
+    assert!(!finished.status.success(), "{}", finished.report("ends"));
+    let line = format!(
+        "vipl: a fault while the plug-in {} was in its init",
+        file.display()
+    );
+    assert_eq!(
+        finished.stderr.trim_end(),
+        line,
+        "{}",
+        finished.report("one line")
+    );
+}
+
 #[test]
 fn that_is_no_library_at_all() {
     let dir = folder("bad-no-elf");
@@ -270,15 +366,21 @@ fn beside_the_library() {
     }
 }
 
-/// An empty path, missing folders, relative ones: no harm.
+/// An empty path, missing folders, relative ones: no harm. What is named and missing is told once.
 #[test]
 fn odd_paths() {
-    for path in ["", ":", "/nowhere/at/all", "::/nowhere::"] {
-        let finished = opens(path, &["via_lo"]);
-        assert!(
-            finished.log(&["warn", "error"]).is_empty(),
+    for (path, lines) in [
+        ("", 0),
+        (":", 0),
+        ("/nowhere/at/all", 1),
+        ("::/nowhere::", 1),
+    ] {
+        let finished = opens(path, &["via_lo", "via_lo"]);
+        assert_eq!(
+            finished.log(&["warn", "error"]).len(),
+            lines,
             "{}",
-            finished.report("no complaint")
+            finished.report("complaints")
         );
     }
     let finished = opens("relative/folder", &["via_lo"]);
@@ -328,7 +430,13 @@ fn dropped_in_while_a_program_runs() {
 fn the_example_in_c() {
     let dir = folder("example");
     example_in(&dir);
-    let over_example = |run: Run| run.env("VIPL_PLUGIN_PATH", &dir).arg("-d").arg("example:");
+    let over_example = |run: Run| {
+        run.env("VIPL_PLUGIN_PATH", &dir)
+            .arg("-d")
+            .arg("example:")
+            // Some of the programs give bad handles on purpose.
+            .allow(") = VIP_INVALID_PARAMETER: ")
+    };
     for name in ["simple", "threads", "forked"] {
         over_example(Run::strict(program(name))).pass();
         over_example(Run::strict(program(name)).arg("-1")).pass();

@@ -254,3 +254,106 @@ fn debug_tells_what_is_wrong_with_a_descriptor() {
         assert!(lines[0].contains(part), "{}", finished.report(part));
     }
 }
+
+/// Opens a device; gives the warnings.
+fn opening(name: &str, settings: &[(&str, &str)]) -> (Finished, Vec<String>) {
+    let mut run = Run::compatible(program("opens"))
+        .env("VIPL_AGENT", "off")
+        .arg(name)
+        .allow("");
+    for (name, value) in settings {
+        run = run.env(name, value);
+    }
+    let finished = run.pass();
+    let lines = finished.log(&["warn", "error"]);
+    let lines = lines.into_iter().map(str::to_owned).collect();
+    (finished, lines)
+}
+
+/// The warnings are one line with all of these words.
+fn opening_says(name: &str, settings: &[(&str, &str)], said: &[&str]) {
+    let (finished, lines) = opening(name, settings);
+    assert_eq!(lines.len(), 1, "{}", finished.report("one line"));
+    for text in said {
+        assert!(lines[0].contains(text), "{}", finished.report(text));
+    }
+}
+
+#[test]
+fn a_device_that_does_not_open_says_why() {
+    opening_says("loopback:300", &[], &["loopback:300", "from 0 to 255"]);
+    opening_says("/dev/VIA_LO", &[], &["did you mean via_lo?"]);
+    opening_says("via_l", &[], &["did you mean via_lo?"]);
+    opening_says("LOPBACK:", &[], &["did you mean loopback?"]);
+    opening_says("/dev/", &[], &["nothing follows the folder"]);
+    opening_says("a=b", &[], &["a name like this cannot be in a map"]);
+    opening_says(
+        "nosuch",
+        &[],
+        &["map it with VIPL_DEVICE_MAP='nosuch=PLUGIN:ARGUMENT'"],
+    );
+    opening_says(
+        "via_lo",
+        &[("VIPL_PLUGINS", "loop")],
+        &[
+            "none found in /",
+            "the setting plugins, \"loop\", leaves out clan, gnic2, loopback, sim, tulip",
+        ],
+    );
+    opening_says("sim:mtu=1", &[], &["mtu=1 is not from 256"]);
+}
+
+#[test]
+fn settings_that_lead_nowhere_are_told() {
+    opening_says(
+        "via_lo",
+        &[("VIPL_CONFIG", "/nonexist")],
+        &[
+            "the configuration file /nonexist cannot be read",
+            "VIPL_CONFIG",
+        ],
+    );
+    opening_says(
+        "via_lo",
+        &[("VIPL_PLUGIN_PATH", "/nonexist")],
+        &["no plug-ins from the folder /nonexist (setting plugin_path)"],
+    );
+    opening_says(
+        "via_lo",
+        &[("VIPL_LOG", "warn,nic=loud")],
+        &["nic=loud", "is not a level"],
+    );
+    opening_says(
+        "via_lo",
+        &[("VIPL_SINGLE_COPY", "maybe")],
+        &["single_copy: \"maybe\" is not true or false"],
+    );
+    opening_says(
+        "via_lo",
+        &[("VIPL_MAX_TRANSFER_SIZE", "1000")],
+        &["\"1000\" is not a size from 32768 to 1073741824"],
+    );
+}
+
+/// Settings in bytes take the units that the tools take, whatever device; truth has any case.
+#[test]
+fn sizes_and_truth_are_read_alike_everywhere() {
+    for device in ["via_lo", "clan:", "sim:"] {
+        let settings = [
+            ("VIPL_MAX_TRANSFER_SIZE", "1M"),
+            ("VIPL_MAX_REGISTER_BYTES", "64MiB"),
+            ("VIPL_EAGER_MAX", "8k"),
+            ("VIPL_SINGLE_COPY", "FALSE"),
+            ("VIPL_STRICT", "TRUE"),
+        ];
+        let (finished, lines) = opening(device, &settings);
+        assert!(lines.is_empty(), "{}", finished.report("no complaint"));
+    }
+    // FALSE means what false means: nothing goes in one copy.
+    let finished = Run::compatible(program("tour"))
+        .env("VIPL_SINGLE_COPY", "FALSE")
+        .env("VIPL_MAX_TRANSFER_SIZE", "1M")
+        .pass();
+    let largest = finished.stdout.contains("up to 1048576 bytes");
+    assert!(largest, "{}", finished.report("messages of a mebibyte"));
+}

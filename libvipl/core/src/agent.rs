@@ -122,6 +122,20 @@ impl<T> Ticket<T> {
     }
 }
 
+/// What to do about an agent of another version: others may be using it.
+fn another_protocol(socket: &OwnedFd) -> String {
+    let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
+    let pid = peer.map_or(0, |peer| peer.pid());
+    let path = std::fs::read_link(format!("/proc/{pid}/exe"));
+    let path = path.map_or_else(
+        |_| "of unknown path".to_owned(),
+        |path| path.display().to_string(),
+    );
+    format!(
+        "the running Kernel Agent, process {pid} ({path}), speaks another protocol than this library: it is of another version. It ends by itself when its programs have ended, or `kill {pid}`; or name an agent of this version in VIPL_AGENT"
+    )
+}
+
 enum Call {
     Reply(Arc<Ticket<Reply>>),
     Connect(Attempt),
@@ -175,10 +189,7 @@ impl Agent {
         if welcome.op != Op::WELCOME || welcome.status != Status::OK {
             // Ends the reading thread.
             let _ = shutdown(agent.socket.as_raw_fd(), Shutdown::Both);
-            return Err(Introduction::Refused(
-                "the running Kernel Agent speaks another protocol; end it (pkill vipkad) and try again"
-                    .to_owned(),
-            ));
+            return Err(Introduction::Refused(another_protocol(&agent.socket)));
         }
         let network = welcome.body().map_or(0, |welcome: Welcome| welcome.network);
         agent.network.store(network, Ordering::Relaxed);

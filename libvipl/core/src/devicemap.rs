@@ -32,6 +32,9 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
 /// Gives the answer of the plug-ins there are, or tells what was tried.
 fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, String> {
     let short = plain(name);
+    if short.is_empty() {
+        return Err("nothing follows the folder; devices that are there: vipinfo".to_owned());
+    }
     let settings = &process.settings;
     let environment = parse_map(settings.text("device_map"));
     let maps = [
@@ -50,7 +53,12 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
                     reason: format!("{what} maps {from}"),
                 })
                 .ok_or_else(|| {
-                    no_plugin(plugins, to, &format!("{what} maps {from} to {to}, but "))
+                    no_plugin(
+                        process,
+                        plugins,
+                        to,
+                        &format!("{what} maps {from} to {to}, but "),
+                    )
                 });
         }
     }
@@ -61,7 +69,7 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
                 argument,
                 reason: "the name says so".to_owned(),
             })
-            .ok_or_else(|| no_plugin(plugins, short, ""));
+            .ok_or_else(|| no_plugin(process, plugins, short, ""));
     }
     let claims = plugins.names().into_iter().filter_map(|plugin| {
         let plugin = plugins.named(plugin)?;
@@ -78,8 +86,10 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
             })
         }
         None => Err(format!(
-            "no plug-in claims {short:?}; plug-ins: {}; map it with VIPL_DEVICE_MAP='{short}=PLUGIN:ARGUMENT'",
-            known(plugins)
+            "no plug-in claims {short:?}; plug-ins: {}{}{}",
+            known(process, plugins),
+            near_device(plugins, short),
+            how_to_map(short)
         )),
     }
 }
@@ -97,25 +107,71 @@ fn explicit(plugins: &Plugins, target: &str) -> Option<(&'static LoadedPlugin, S
     Some((plugins.named(plugin)?, argument.to_owned()))
 }
 
-fn known(plugins: &Plugins) -> String {
+/// The plug-ins there are, and where others may be.
+fn known(process: &Process, plugins: &Plugins) -> String {
     let names = plugins.names();
-    if names.is_empty() {
-        "none found".to_owned()
+    let mut text = if names.is_empty() {
+        let folders: Vec<_> = plugins.searched.iter().map(|dir| dir.display()).collect();
+        let folders: Vec<String> = folders.iter().map(ToString::to_string).collect();
+        format!("none found in {}", folders.join(", "))
     } else {
         names.join(", ")
+    };
+    if !plugins.left_out.is_empty() {
+        let mut left_out = plugins.left_out.clone();
+        left_out.sort();
+        left_out.dedup();
+        text += &format!(
+            " (the setting plugins, {:?}, leaves out {})",
+            process.settings.text("plugins"),
+            left_out.join(", ")
+        );
     }
+    text
 }
 
-fn no_plugin(plugins: &Plugins, target: &str, before: &str) -> String {
+/// Suggests a device with a similar name, or with this one in small letters.
+fn near_device(plugins: &Plugins, asked: &str) -> String {
+    let small = asked.to_ascii_lowercase();
+    let plugins = plugins
+        .names()
+        .into_iter()
+        .filter_map(|name| plugins.named(name));
+    let claimed = plugins
+        .clone()
+        .any(|plugin| small != asked && plugin.claim(&small).is_some());
+    let near = || {
+        let devices = plugins.flat_map(LoadedPlugin::devices);
+        let mut near: Vec<(usize, String)> = devices
+            .map(|device| (distance(plain(&device), &small), plain(&device).to_owned()))
+            .filter(|(away, device)| *away <= 2 && 2 * away < device.len())
+            .collect();
+        near.sort();
+        near.into_iter().next().map(|(_, device)| device)
+    };
+    let found = if claimed { Some(small.clone()) } else { near() };
+    found.map_or(String::new(), |device| format!("; did you mean {device}?"))
+}
+
+/// The map that sends a name somewhere, if a map can.
+fn how_to_map(name: &str) -> String {
+    if name.contains(['=', ';', '*']) || name.trim() != name {
+        return "; a name like this cannot be in a map".to_owned();
+    }
+    format!("; map it with VIPL_DEVICE_MAP='{name}=PLUGIN:ARGUMENT'")
+}
+
+fn no_plugin(process: &Process, plugins: &Plugins, target: &str, before: &str) -> String {
     let asked = target.split(':').next().unwrap_or(target);
+    let small = asked.to_ascii_lowercase();
     let near = plugins
         .names()
         .into_iter()
-        .find(|name| distance(name, asked) <= 2);
+        .find(|name| distance(name, &small) <= 2);
     let hint = near.map_or(String::new(), |name| format!("; did you mean {name}?"));
     format!(
         "{before}there is no plug-in {asked:?}; plug-ins: {}{hint}",
-        known(plugins)
+        known(process, plugins)
     )
 }
 

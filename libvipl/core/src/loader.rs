@@ -5,7 +5,7 @@
 //! RTLD_NODELETE`, and never closed. Each refusal says the file, what was expected and what was found,
 //! once; the others go on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -71,6 +71,11 @@ pub(crate) struct Plugins {
     pub(crate) seen: HashMap<PathBuf, Seen>,
     /// What the system had too little of at the last look, if anything: there may be plug-ins unseen.
     pub(crate) shortage: Option<String>,
+    /// Folders of the last look, and plug-ins that the setting `plugins` has left out.
+    pub(crate) searched: Vec<PathBuf>,
+    pub(crate) left_out: Vec<String>,
+    /// Folders that cannot be read, of which there was a line.
+    unreadable: HashSet<PathBuf>,
     order: Vec<&'static LoadedPlugin>,
 }
 
@@ -78,21 +83,40 @@ impl Plugins {
     /// Looks through the directories and gives the usable plug-ins, first of a name first.
     pub(crate) fn refresh(&mut self, process: &Process) -> &[&'static LoadedPlugin] {
         self.shortage = None;
-        for directory in directories(process) {
+        self.left_out.clear();
+        self.searched = directories(process);
+        let given = process.settings.text("plugin_path");
+        for directory in self.searched.clone() {
             let found = candidates(&directory).unwrap_or_else(|error| {
-                if is_shortage(&error) {
-                    self.shortage = Some(format!("{}: {error}", directory.display()));
-                }
+                self.cannot_read(&directory, given, &error);
                 Vec::new()
             });
             for (name, path) in found {
-                let taken = self.order.iter().any(|plugin| plugin.name == name);
-                if !taken && wanted(process.settings.text("plugins"), &name) {
+                if !wanted(process.settings.text("plugins"), &name) {
+                    self.left_out.push(name);
+                } else if !self.order.iter().any(|plugin| plugin.name == name) {
                     self.consider(&name, path);
                 }
             }
         }
         &self.order
+    }
+
+    /// A folder cannot be read. The usual ones need not be there; one that the user has named should.
+    fn cannot_read(&mut self, directory: &Path, given: &str, error: &io::Error) {
+        if is_shortage(error) {
+            self.shortage = Some(format!("{}: {error}", directory.display()));
+            return;
+        }
+        let named = given.split(':').any(|name| Path::new(name) == directory);
+        let strange = named || error.kind() != io::ErrorKind::NotFound;
+        if strange && self.unreadable.insert(directory.to_owned()) {
+            let setting = if named { " (setting plugin_path)" } else { "" };
+            log::warn!(
+                target: "plugin",
+                "no plug-ins from the folder {}{setting}: {error}", directory.display()
+            );
+        }
     }
 
     fn consider(&mut self, name: &str, path: PathBuf) {
@@ -226,6 +250,7 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
     let library = unsafe { Library::open(Some(path), flags) };
+    vipl_guard::install();
     let library = ManuallyDrop::new(library.map_err(|error| Refusal::Load(whole_story(&error)))?);
     // SAFETY: the symbol is data; it is only read after its magic was checked.
     let symbol = unsafe { library.get::<*const vipl_plugin>(b"vipl_plugin_v1\0") };
@@ -263,7 +288,15 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
             found,
         });
     }
-    let ops = initialise(plugin)?;
+    log::debug!(target: "plugin", "calling init of {}", path.display());
+    let ops = {
+        let line = format!(
+            "vipl: a fault while the plug-in {} was in its init\n",
+            path.display()
+        );
+        let _blame = vipl_guard::blame(&line);
+        initialise(plugin)?
+    };
     Ok(Box::leak(Box::new(LoadedPlugin {
         name: found,
         version: text(plugin.version).unwrap_or_default(),

@@ -61,11 +61,19 @@ pub(crate) fn install(settings: &Settings) {
     {
         match part.split_once('=') {
             Some((name, level)) => {
-                by_subsystem.push((name.to_owned(), level.parse().unwrap_or(LevelFilter::Warn)));
+                let level = level.parse().unwrap_or_else(|_| {
+                    problems.push(format!(
+                        "log: {part:?}: {level:?} is not a level; using warn"
+                    ));
+                    LevelFilter::Warn
+                });
+                by_subsystem.push((name.to_owned(), level));
             }
             None => match part.parse() {
                 Ok(level) => general = level,
-                Err(_) => problems.push(format!("log: {part:?} is not a level")),
+                Err(_) => problems.push(format!(
+                    "log: {part:?} is not a level (error, warn, info, debug, trace)"
+                )),
             },
         }
     }
@@ -75,7 +83,9 @@ pub(crate) fn install(settings: &Settings) {
         let opened = File::options().create(true).append(true).open(path);
         match opened.and_then(|opened| vipl_fd::above_standard(opened.into())) {
             Ok(opened) => file = Some(Mutex::new(File::from(opened))),
-            Err(error) => problems.push(format!("log_file: {path}: {error}")),
+            Err(error) => problems.push(format!(
+                "log_file: {path}: {error}; the log goes to standard error"
+            )),
         }
     }
     let logger = LOGGER.get_or_init(|| Logger {

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use vipl_plugin_abi::text;
+
 /// One declared setting.
 pub(crate) struct Declared {
     pub(crate) name: &'static str,
@@ -104,10 +106,20 @@ impl Settings {
             secure,
             ..Settings::default()
         };
-        for path in config_paths(secure) {
-            if let Ok(text) = std::fs::read_to_string(&path) {
-                settings.read_file(&path.display().to_string(), &text);
-                break;
+        let (paths, named) = config_paths(secure);
+        for path in paths {
+            match std::fs::read_to_string(&path) {
+                Ok(text) => {
+                    settings.read_file(&path.display().to_string(), &text);
+                    break;
+                }
+                Err(error) if named || error.kind() != std::io::ErrorKind::NotFound => {
+                    let path = path.display();
+                    settings.problems.push(format!(
+                        "the configuration file {path} cannot be read: {error}; VIPL_CONFIG names it, or it is one of the usual ones"
+                    ));
+                }
+                Err(_) => {}
             }
         }
         if !secure {
@@ -186,6 +198,7 @@ impl Settings {
     }
 
     fn read_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
+        let mut exactly_given = Vec::new();
         for (key, value) in variables {
             let Some(name) = key.strip_prefix("VIPL_") else {
                 continue;
@@ -194,18 +207,20 @@ impl Settings {
             if matches!(name.as_str(), "config" | "library" | "device") {
                 continue;
             }
-            let known = DECLARED.iter().find(|setting| {
-                setting.name == name
-                    || setting.name.replace('.', "_") == name
-                    || setting
-                        .name
-                        .split_once('.')
-                        .is_some_and(|(_, last)| last == name)
-            });
-            match known {
-                Some(setting) => {
-                    self.values
-                        .insert(setting.name.to_owned(), (value, Source::Environment));
+            let mut known = named(&name).peekable();
+            match known.peek() {
+                Some(_) => {
+                    for setting in known {
+                        let value = (value.clone(), Source::Environment);
+                        // The longer name is the more exact one, whatever the order.
+                        let exact = setting.replace('.', "_") == name;
+                        if exact || !exactly_given.contains(&setting) {
+                            self.values.insert(setting.to_owned(), value);
+                        }
+                        if exact {
+                            exactly_given.push(setting);
+                        }
+                    }
                 }
                 // A plug-in that is not part of the project: VIPL_PLUGIN_KEY.
                 None => {
@@ -241,9 +256,9 @@ impl Settings {
     }
 
     fn truth(&self, name: &str) -> bool {
-        parse_truth(self.text(name)).unwrap_or_else(|| {
+        text::truth(self.text(name)).unwrap_or_else(|| {
             let default = declared(name).map_or("", |setting| setting.default);
-            log::warn!(target: "settings", "{name}: {:?} is neither true nor false", self.text(name));
+            log::warn!(target: "settings", "{name}: {:?} is neither true nor false; using {default}", self.text(name));
             default == "true"
         })
     }
@@ -324,24 +339,35 @@ impl Settings {
     }
 }
 
-/// Yes and no in the usual spellings.
-pub(crate) fn parse_truth(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "1" | "true" | "yes" | "on" => Some(true),
-        "0" | "false" | "no" | "off" | "" => Some(false),
-        _ => None,
-    }
+/// The settings that a variable `VIPL_NAME` names: one by its whole name, else those of all plug-ins that
+/// have a setting of this name.
+fn named(name: &str) -> impl Iterator<Item = &'static str> {
+    let whole = |setting: &Declared| setting.name.replace('.', "_") == name;
+    let exact = DECLARED.iter().any(whole);
+    DECLARED
+        .iter()
+        .map(|setting| setting.name)
+        .filter(move |setting| {
+            if exact {
+                setting.replace('.', "_") == name
+            } else {
+                setting
+                    .split_once('.')
+                    .is_some_and(|(_, last)| last == name)
+            }
+        })
 }
 
 fn declared(name: &str) -> Option<&'static Declared> {
     DECLARED.iter().find(|setting| setting.name == name)
 }
 
-fn config_paths(secure: bool) -> Vec<PathBuf> {
+/// Where the configuration file may be, and whether the user has named it.
+fn config_paths(secure: bool) -> (Vec<PathBuf>, bool) {
     let mut paths = Vec::new();
     if !secure {
         if let Some(path) = std::env::var_os("VIPL_CONFIG") {
-            return vec![path.into()];
+            return (vec![path.into()], true);
         }
         match (
             std::env::var_os("XDG_CONFIG_HOME"),
@@ -355,7 +381,7 @@ fn config_paths(secure: bool) -> Vec<PathBuf> {
         }
     }
     paths.push("/etc/vipl/vipl.conf".into());
-    paths
+    (paths, false)
 }
 
 #[cfg(test)]
@@ -401,6 +427,21 @@ mod tests {
         settings.read_environment([("VIPL_STRICT".to_owned(), "no".to_owned())].into_iter());
         assert!(!settings.strict());
         assert_eq!(settings.source("strict"), Source::Environment);
+    }
+
+    #[test]
+    fn a_name_of_several_plugins_reaches_all_of_them() {
+        let given = |settings: &Settings, name: &str| settings.given(name).map(str::to_owned);
+        let settings = from_environment(&[("VIPL_RECEIVE_FRAMES", "512")]);
+        for name in ["tulip.receive_frames", "gnic2.receive_frames"] {
+            assert_eq!(given(&settings, name).as_deref(), Some("512"), "{name}");
+        }
+        for order in [[0, 1], [1, 0]] {
+            let variables = [("VIPL_SINGLE_COPY", "no"), ("VIPL_CLAN_SINGLE_COPY", "yes")];
+            let settings = from_environment(&order.map(|n: usize| variables[n]));
+            let two = ["loopback.single_copy", "clan.single_copy"].map(|n| given(&settings, n));
+            assert_eq!(two, [Some("no".to_owned()), Some("yes".to_owned())]);
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The signal handler that sends a faulting routine to its exit. It only reads the table of ranges.
 
+use std::marker::PhantomData;
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 /// Instructions that may fault, and where they go on then.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,7 @@ mod fault {
 
     /// Gives the fault to the handler that was there before us.
     fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        super::accuse();
         let index = usize::from(signal == libc::SIGBUS);
         let before = BEFORE[index].load(Ordering::Acquire);
         // SAFETY: set before the handler was installed, never freed.
@@ -114,6 +116,43 @@ mod fault {
                 let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
                 handler(signal);
             }
+        }
+    }
+}
+
+/// What is printed if the thread with this number faults, and its length.
+static BLAMED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static BLAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
+static BLAMED_THREAD: AtomicI32 = AtomicI32::new(0);
+
+/// While it lives, a fault of the thread that made it prints a line before the process ends, or before the
+/// program's own handler runs.
+pub struct Blame<'a>(PhantomData<&'a str>);
+
+/// Prepares the line that a fault of this thread prints. One at a time in a process.
+pub fn blame(line: &str) -> Blame<'_> {
+    BLAMED.store(line.as_ptr().cast_mut(), Ordering::Relaxed);
+    BLAMED_BYTES.store(line.len(), Ordering::Relaxed);
+    // SAFETY: no arguments.
+    BLAMED_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    Blame(PhantomData)
+}
+
+impl Drop for Blame<'_> {
+    fn drop(&mut self) {
+        BLAMED_THREAD.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Prints the line, if this thread is the one. Called in the handler: only system calls.
+#[cfg(target_arch = "x86_64")]
+fn accuse() {
+    // SAFETY: both calls are safe in a handler. The line lives while this thread is blamed, and this is the
+    // thread that stored it, so the order of the loads does not matter.
+    unsafe {
+        if BLAMED_THREAD.load(Ordering::Relaxed) == libc::gettid() {
+            let line = BLAMED.load(Ordering::Relaxed);
+            libc::write(2, line.cast(), BLAMED_BYTES.load(Ordering::Relaxed));
         }
     }
 }

@@ -15,7 +15,7 @@ mod handler;
 #[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
 mod routines;
 
-pub use handler::{Range, install, register};
+pub use handler::{Blame, Range, blame, install, register};
 pub use routines::{complete, copy, load_descriptor, range, store32};
 
 /// The fields of a descriptor that a provider reads, each read once.

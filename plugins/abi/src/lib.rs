@@ -30,6 +30,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use vipl_abi::VIP_DESCRIPTOR;
 
+pub mod text;
+
 /// "VIPLPLUG" read as little-endian.
 pub const VIPL_PLUGIN_MAGIC: u64 = 0x4755_4C50_4C50_4956;
 /// A new major version is a new symbol and a new directory.

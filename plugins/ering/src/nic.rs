@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::settings::{number, register_bytes_max};
+use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max};
 use vipl_plugin_sdk::shm;
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, TRAILER};
@@ -429,7 +429,7 @@ fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut 
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;
     info.regions_max = REGIONS_MAX;
-    info.transfer_max = number(plugin, c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.transfer_max = bytes(plugin, c"max_transfer_size", 65_536, 32_768..=1 << 30);
     info.native_mtu = (mtu - HEADER - TRAILER - PART) as u32;
     info.register_bytes_max = register_bytes_max(plugin);
     info.register_block_max = info.register_bytes_max;

@@ -11,7 +11,7 @@ use vipl_abi::{
 };
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
-use vipl_plugin_sdk::settings::{number, register_bytes_max};
+use vipl_plugin_sdk::settings::{bytes, register_bytes_max, truth};
 use vipl_plugin_sdk::shm::{self, Mapping};
 use vipl_plugin_sdk::{Host, Nic, Status};
 
@@ -81,7 +81,11 @@ pub struct LoopbackNic {
 fn address(argument: &str) -> Result<[u8; 6], Status> {
     let node: u8 = match argument {
         "" => 0,
-        text => text.parse().map_err(|_| Status::Invalid)?,
+        text => text.parse().map_err(|_| {
+            let text = format!("loopback:{argument}: the node is a number from 0 to 255");
+            Host::get().log(VIPL_LOG_WARN, &text);
+            Status::Invalid
+        })?,
     };
     // Locally administered, "VIL" and the node.
     Ok([0x02, b'V', b'I', b'L', 0, node])
@@ -115,15 +119,14 @@ impl LoopbackNic {
         info.shared_fds = [bell_fd.as_raw_fd(), regions_fd.as_raw_fd()];
         info.regions = shared.regions.base().cast();
         let host = Host::get();
-        let truth = host.setting(NAME, c"single_copy").unwrap_or_default();
         Ok(LoopbackNic {
             watch: Watch::new(nic, shared.clone()),
             fences: shared.bell().needs_fences(),
             shared,
             _fds: [bell_fd, regions_fd],
             partners: Mutex::default(),
-            single_copy: !matches!(truth.as_str(), "0" | "false" | "no" | "off"),
-            eager_max: number(NAME, c"eager_max", 16_384, 40..=65_536) as u32,
+            single_copy: truth(NAME, c"single_copy", true),
+            eager_max: bytes(NAME, c"eager_max", 16_384, 40..=65_536) as u32,
             counters: Counters {
                 single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
                 ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
@@ -169,7 +172,7 @@ fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;
     info.regions_max = REGIONS_MAX;
-    info.transfer_max = number(NAME, c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.transfer_max = bytes(NAME, c"max_transfer_size", 65_536, 32_768..=1 << 30);
     info.native_mtu = 16_384;
     info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 
-use vipl_plugin_abi::VIPL_LOG_WARN;
+use vipl_plugin_abi::{VIPL_LOG_WARN, text};
 
 use crate::Host;
 
@@ -12,30 +12,52 @@ const REGISTER_BYTES_MIN: u64 = 64 << 20;
 
 /// A number from a range.
 pub fn number(plugin: &CStr, key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
-    let Some(text) = Host::get().setting(plugin, key) else {
-        return default;
-    };
-    match text.parse() {
-        Ok(value) if range.contains(&value) => value,
-        _ => {
-            let (plugin, key) = (plugin.to_string_lossy(), key.to_string_lossy());
-            let text = format!("{plugin}.{key}: {text} is not a number from {range:?}");
-            Host::get().log(VIPL_LOG_WARN, &text);
-            default
-        }
-    }
+    let read = |text: &str| text.parse().ok().filter(|value| range.contains(value));
+    let what = format!("a number from {} to {}", range.start(), range.end());
+    value(plugin, key, read, &what, &default.to_string()).unwrap_or(default)
 }
 
-/// Yes or no; without the setting no.
-pub fn truth(plugin: &CStr, key: &CStr) -> bool {
-    let text = Host::get().setting(plugin, key).unwrap_or_default();
-    matches!(text.as_str(), "1" | "true" | "yes" | "on")
+/// A number of bytes from a range, as `64k` too.
+pub fn bytes(plugin: &CStr, key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
+    let read = |text: &str| text::bytes(text).filter(|value| range.contains(value));
+    let what = format!("a size from {} to {} (64k, 1M)", range.start(), range.end());
+    value(plugin, key, read, &what, &default.to_string()).unwrap_or(default)
+}
+
+/// Yes or no.
+pub fn truth(plugin: &CStr, key: &CStr, default: bool) -> bool {
+    value(
+        plugin,
+        key,
+        text::truth,
+        "true or false",
+        &default.to_string(),
+    )
+    .unwrap_or(default)
+}
+
+/// A value, if it was given and makes sense.
+fn value<T>(
+    plugin: &CStr,
+    key: &CStr,
+    read: impl FnOnce(&str) -> Option<T>,
+    what: &str,
+    default: &str,
+) -> Option<T> {
+    let given = Host::get().setting(plugin, key)?;
+    let value = read(&given);
+    if value.is_none() {
+        let (plugin, key) = (plugin.to_string_lossy(), key.to_string_lossy());
+        let text = format!("{plugin}: {key}: {given:?} is not {what}; using {default}");
+        Host::get().log(VIPL_LOG_WARN, &text);
+    }
+    value
 }
 
 /// Bytes that may be registered: the setting `max_register_bytes`, else the lock limit of the process, or what
 /// it may well use here.
 pub fn register_bytes_max(plugin: &CStr) -> u64 {
-    let given = number(plugin, c"max_register_bytes", 0, 0..=u64::MAX >> 1);
+    let given = bytes(plugin, c"max_register_bytes", 0, 0..=u64::MAX >> 1);
     if given > 0 {
         return given;
     }

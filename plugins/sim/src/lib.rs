@@ -19,7 +19,7 @@ use std::str::FromStr;
 
 use vipl_ering::interface::Interface;
 use vipl_ering::{Card, Ethernet, Network, Policy, Weather};
-use vipl_plugin_sdk::abi::VIPL_LOG_ERROR;
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text};
 use vipl_plugin_sdk::{Host, Status};
 
 const WORDS: [&str; 9] = [
@@ -67,7 +67,7 @@ impl Card for Sim {
             }
         };
         let delay_us: u32 = value(&pairs, "delay", 0)?;
-        let mtu: usize = value(&pairs, "mtu", 1500)?;
+        let mtu = bytes(&pairs, "mtu", 1500)? as usize;
         if !(256..=Self::FRAME_MAX).contains(&mtu) {
             return refuse(&format!("mtu={mtu} is not from 256 to {}", Self::FRAME_MAX));
         }
@@ -81,7 +81,7 @@ impl Card for Sim {
                 corrupt: chance("corrupt")?,
                 spared: 0,
                 delay_ns: u64::from(delay_us) * 1000,
-                rate: value(&pairs, "rate", 0)?,
+                rate: bytes(&pairs, "rate", 0)?,
             },
             mtu,
             // Locally administered, "SIM" and the node.
@@ -98,6 +98,20 @@ fn refuse<T>(why: &str) -> Result<T, Status> {
 
 /// The value of a word: from the argument, else from the setting, else the default.
 fn value<T: FromStr>(pairs: &[&str], word: &str, default: T) -> Result<T, Status> {
+    read(pairs, word, default, |text| text.parse().ok())
+}
+
+/// The same of a number of bytes, which may have a unit.
+fn bytes(pairs: &[&str], word: &str, default: u64) -> Result<u64, Status> {
+    read(pairs, word, default, text::bytes)
+}
+
+fn read<T>(
+    pairs: &[&str],
+    word: &str,
+    default: T,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, Status> {
     let given = pairs
         .iter()
         .rev()
@@ -105,9 +119,9 @@ fn value<T: FromStr>(pairs: &[&str], word: &str, default: T) -> Result<T, Status
     let setting = || Host::get().setting(Sim::NAME, &CString::new(word).ok()?);
     match given.map(str::to_owned).or_else(setting) {
         None => Ok(default),
-        Some(text) => match text.parse() {
-            Ok(value) => Ok(value),
-            Err(_) => refuse(&format!("{word}={text} is not a number that fits")),
+        Some(text) => match parse(&text) {
+            Some(value) => Ok(value),
+            None => refuse(&format!("{word}={text} is not a number that fits")),
         },
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn refused(route: &devicemap::Route, status: c_int) -> Error {
     if !crate::trace::has_said(log::Level::Warn) {
         log::warn!(
             target: "nic",
-            "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); devices that are there: vipinfo -l",
+            "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); devices that are there: vipinfo",
             route.argument,
             plugin = route.plugin.name
         );
@@ -35,7 +35,7 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
     let levels =
         VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
     let address_max = info.address.len() as u64;
-    let numbers: [(&str, u64, RangeInclusive<u64>); 10] = [
+    let numbers: [(&str, u64, RangeInclusive<u64>); 9] = [
         ("address_len", info.address_len.into(), 1..=address_max),
         ("discriminator_max", info.discriminator_max.into(), 1..=64),
         (
@@ -61,7 +61,6 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
             1..=u64::from(u32::MAX),
         ),
         ("ptags_max", info.ptags_max.into(), 1..=u64::from(u32::MAX)),
-        ("register_block_max", info.register_block_max, 1..=u64::MAX),
     ];
     for (field, found, allowed) in numbers {
         if !allowed.contains(&found) {
