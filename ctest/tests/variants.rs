@@ -102,6 +102,47 @@ fn without_single_copy() {
     }
 }
 
+/// A correct program is correct under AddressSanitizer, too: nothing that this library allocates is taken for a
+/// leak. The library is the ordinary one; the sanitizer replaces the allocator of the whole process.
+#[test]
+fn no_leaks_under_address_sanitizer() {
+    let dir = vipl_ctest::work_dir().join("leaks");
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let probe = dir.join("probe.c");
+    std::fs::write(&probe, "int main(void) { return 0; }\n").expect("a file");
+    let probed = std::process::Command::new(std::env::var_os("CC").unwrap_or("cc".into()))
+        .arg("-fsanitize=address")
+        .arg(&probe)
+        .arg("-o")
+        .arg(dir.join("probe"))
+        .output()
+        .expect("a compiler");
+    let works = || std::process::Command::new(dir.join("probe")).output();
+    if !probed.status.success() || !works().is_ok_and(|run| run.status.success()) {
+        return vipl_ctest::skip("the compiler has no AddressSanitizer that works here");
+    }
+    for name in ["simple", "tour", "registration"] {
+        let program = Program::new(source(&format!("programs/{name}.c")))
+            .flag("-fsanitize=address")
+            .linked()
+            .build(&dir.join(name));
+        for device in ["via_lo", "sim:"] {
+            Run::compatible(&program)
+                .env(
+                    "ASAN_OPTIONS",
+                    "detect_leaks=1:handle_segv=0:allow_user_segv_handler=1",
+                )
+                .env("VIPL_SINGLE_COPY", "true")
+                .allow("cannot register")
+                .allow("] warn mem: Vip")
+                .allow(") = VIP_INVALID_P")
+                .arg("-d")
+                .arg(device)
+                .pass();
+        }
+    }
+}
+
 #[test]
 fn without_single_copy_at_length() {
     Run::strict(program("xfer"))

@@ -68,10 +68,8 @@ unsafe extern "C" fn setting(plugin: *const c_char, key: *const c_char) -> *cons
         });
         (known && !text.is_empty()).then(|| text.to_owned())
     });
-    // A handful of values, asked for when a NIC is opened: leaking them keeps the promise "for ever".
-    value
-        .and_then(|value| CString::new(value).ok())
-        .map_or(std::ptr::null(), |v| v.into_raw())
+    let value = value.and_then(|value| CString::new(value).ok());
+    value.map_or(std::ptr::null(), |value| process::get().keep(value))
 }
 
 unsafe extern "C" fn counter(plugin: *const c_char, name: *const c_char) -> *mut u64 {

@@ -3,6 +3,8 @@
 //! The pointer to it lies in a page that a fork wipes. So a child finds nothing and starts anew, with no
 //! lock, thread or socket of its parent in its way (spec §10.4).
 
+use std::collections::BTreeSet;
+use std::ffi::{CString, c_char};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sync::{Mutex, OnceLock};
@@ -23,6 +25,24 @@ pub(crate) struct Process {
     pub(crate) vis: Free,
     pub(crate) cqs: Free,
     pub(crate) connections: Free,
+    /// Values of settings that plug-ins have asked for, each once: they may use them for ever.
+    kept: Mutex<BTreeSet<CString>>,
+}
+
+impl Process {
+    /// Keeps a text as long as the process lives.
+    pub(crate) fn keep(&self, text: CString) -> *const c_char {
+        let mut kept = self.kept.lock();
+        match kept.get(&text) {
+            Some(known) => known.as_ptr(),
+            None => {
+                // The bytes stay where they are when the text moves into the set.
+                let at = text.as_ptr();
+                kept.insert(text);
+                at
+            }
+        }
+    }
 }
 
 type Root = AtomicPtr<Process>;
@@ -48,6 +68,9 @@ fn root() -> &'static Root {
     })
 }
 
+/// The same pointer where leak checkers look: they do not know of the page.
+static REACHABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
 /// The process's state, made at the first call.
 pub(crate) fn get() -> &'static Process {
     let root = root();
@@ -69,6 +92,7 @@ pub(crate) fn get() -> &'static Process {
         vis: Free::new(seed),
         cqs: Free::new(seed),
         connections: Free::new(seed),
+        kept: Mutex::default(),
     }));
     let won = root.compare_exchange(
         std::ptr::null_mut(),
@@ -77,8 +101,11 @@ pub(crate) fn get() -> &'static Process {
         Ordering::Acquire,
     );
     match won {
-        // SAFETY: leaked on purpose.
-        Ok(_) => unsafe { &*made },
+        Ok(_) => {
+            REACHABLE.store(made, Ordering::Relaxed);
+            // SAFETY: leaked on purpose.
+            unsafe { &*made }
+        }
         Err(other) => {
             // SAFETY: ours was never shared; the other one is leaked.
             unsafe {
