@@ -62,3 +62,24 @@ fn one_line_says_what_ethernet_needs() {
         "{context}"
     );
 }
+
+/// A process that wants an agent of its own and has no place for its socket learns that at once.
+#[test]
+fn an_agent_of_ones_own_needs_a_folder() {
+    let long = format!("/tmp/{}", "x".repeat(100));
+    for (folder, why) in [("/nowhere", "No such file"), (&long, "File name too long")] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vipinfo"));
+        let output = command
+            .env("VIPL_LIBRARY", library_dir().join("libvipl.so.1"))
+            .env("VIPL_CONFIG", "/dev/null")
+            .env("VIPL_AGENT", "off")
+            .env("TMPDIR", folder)
+            .args(["-d", "loopback:"])
+            .output()
+            .expect("vipinfo");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{told}");
+        let expected = format!("VIPL_AGENT=off: cannot make {folder}/vipl-");
+        assert!(told.contains(&expected) && told.contains(why), "{told}");
+    }
+}

@@ -1,9 +1,11 @@
 //! Finding the Kernel Agent, and starting one where none answers.
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -36,6 +38,10 @@ pub(super) enum LaunchError {
     NoProgram(String),
     #[error("cannot start {0}: {1}")]
     Start(String, io::Error),
+    #[error(
+        "VIPL_AGENT=off: cannot make {0} for the socket of an agent of this process: {1}; set TMPDIR to a folder in which you can make one"
+    )]
+    NoFolder(String, io::Error),
     #[error("{0} was started but does not answer")]
     Silent(String),
     #[error("cannot make a socket: {0}")]
@@ -86,21 +92,31 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     Err(LaunchError::Silent(program.display().to_string()))
 }
 
-/// An agent of this process alone, on a socket whose name goes as soon as this process is connected.
+/// An agent of this process alone, on a socket in a folder that goes as soon as this process is connected.
+/// Nobody else can reach it, and nothing stays behind.
 fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
-    let directory = std::env::temp_dir();
     let name = format!("vipl-{}-{}", std::process::id(), crate::clock::now_ns());
-    let path = directory.join(name);
-    start(&program, &[OsStr::new("--socket"), path.as_os_str()])?;
+    let folder = std::env::temp_dir().join(name);
+    // The agent could not tell us: it has no terminal and keeps no log.
+    let no_folder = |error| LaunchError::NoFolder(folder.display().to_string(), error);
+    let path = folder.join("agent");
+    let there = UnixAddr::new(&path).map_err(|error| no_folder(error.into()))?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .map_err(no_folder)?;
+    let found = start_at(&program, &path, &there);
+    let _ = std::fs::remove_dir_all(&folder);
+    found
+}
+
+fn start_at(program: &Path, path: &Path, there: &UnixAddr) -> Result<OwnedFd, LaunchError> {
+    start(program, &[OsStr::new("--socket"), path.as_os_str()])?;
     let text = path.display().to_string();
     let end = Instant::now() + START_TIME_MAX;
     while Instant::now() < end {
-        let there = UnixAddr::new(&path).map_err(|e| LaunchError::Socket(e.into()))?;
-        if let Ok(found) = try_connect(&there, &text)? {
-            // Nobody else shall find it, and nothing shall stay behind.
-            let _ = std::fs::remove_file(&path);
-            let _ = std::fs::remove_file(format!("{text}.lock"));
+        if let Ok(found) = try_connect(there, &text)? {
             return Ok(found);
         }
         std::thread::sleep(Duration::from_millis(1));
