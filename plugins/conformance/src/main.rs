@@ -1,6 +1,6 @@
 //! `cargo xtask conformance`: runs the conformance suite.
 //!
-//! The suite knows three lists: the assertions of the specification (`assertions.txt`), the plan, which
+//! The suite knows three lists: the assertions of the specification (§15), the plan, which
 //! says which run of which C program of `ctest/programs` has to show which assertions ([`plan`]), and the
 //! plug-ins ([`provider`]). A program reports what it has checked; an assertion has passed on a plug-in
 //! when every run that has to show it there has reported it.
