@@ -72,6 +72,8 @@ fn one_device_serves_all_processes_of_a_user_and_ends_with_nobody_left_behind() 
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let agent = agent();
     let (mut one, mut two) = (agent.client(), agent.client());
+    // So that there is a helper already.
+    one.open(b"A", &[memory(b"x").as_raw_fd()]);
     let fds = agent.open_fds();
     let (first, reply) = open(&mut one);
     assert_eq!(open(&mut two).0, first);

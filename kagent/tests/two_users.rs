@@ -7,12 +7,17 @@ mod live;
 mod users;
 
 use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::sync::mpsc;
 
 use kagent_proto::*;
 use live::*;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
 use users::*;
 
 /// Gives the process id of the user's device.
@@ -190,4 +195,141 @@ fn an_agent_of_a_set_user_id_program_refuses_to_serve() {
         let expected = format!("the real user {real} is not the effective one {effective}");
         assert!(said.contains(&expected), "{said}");
     }
+}
+
+/// A descriptor that takes an hour to be closed by the last one who has it: unsent data that nobody takes, and a
+/// promise to wait for that. The other end comes with it.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    patient(&ours, true);
+    ours.set_nonblocking(true).unwrap();
+    while ours.write(&[0; 65_536]).is_ok() {}
+    (ours, theirs)
+}
+
+/// Whether to close a socket waits until its data has been taken.
+fn patient(socket: &TcpStream, patient: bool) {
+    let linger = libc::linger {
+        l_onoff: i32::from(patient),
+        l_linger: 3600,
+    };
+    setsockopt(socket, sockopt::Linger, &linger).unwrap();
+}
+
+#[test]
+fn what_takes_long_to_close_delays_nobody() {
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    let mut agent = service(":", &[]);
+    // Sent while the agent is stopped, so that its end of the descriptor is the last one.
+    let send = |client: &mut Client, how: &str| {
+        let (socket, other) = lingering();
+        let fd = socket.as_raw_fd();
+        let kept = memory(b"x");
+        let take = |_call: u64| ();
+        agent.signal(Signal::SIGSTOP);
+        match how {
+            "alone" => take(client.call_open(b"A", &[fd])),
+            "beside a good one" => take(client.call_open(b"A", &[kept.as_raw_fd(), fd])),
+            "too many" => take(client.call_open(b"A", &[fd; 253])),
+            "where none belongs" => {
+                take(client.call(Op::NEIGHBOURS, &Neighbours { nic: 1 }, &[fd]))
+            }
+            "with nonsense" => client.raw(&[0; 40], &[fd]).unwrap(),
+            _ => client.raw(&[], &[fd]).unwrap(),
+        }
+        drop(socket);
+        agent.signal(Signal::SIGCONT);
+        other
+    };
+    let mut others = Vec::new();
+    let ways = [
+        "alone",
+        "beside a good one",
+        "too many",
+        "where none belongs",
+        "with nonsense",
+        "with nothing",
+    ];
+    for (i, how) in ways.into_iter().enumerate() {
+        // Another one each time: his helper hangs, and he waits for it.
+        let mut mallory = client(&agent, MALLORY - 10 - i as u32);
+        others.push(send(&mut mallory, how));
+        let refused = mallory.next().expect("an answer");
+        assert_eq!((refused.op, refused.status), (Op::DONE, Status::INVALID));
+        bystander_is_served(&agent);
+        // And at the end of his process.
+        drop(mallory);
+        bystander_is_served(&agent);
+    }
+    agent.signal(Signal::SIGTERM);
+    assert!(agent.wait().success());
+}
+
+#[test]
+fn what_is_left_unread_at_death_delays_nobody() {
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    let mut agent = service(":", &[]);
+    let mut others = Vec::new();
+    for empty_packets in [0, 1, 3] {
+        // The agent finds all of it at once: one who is greeted, one who waits at the door.
+        let mallory = client(&agent, MALLORY);
+        agent.signal(Signal::SIGSTOP);
+        let knocking = as_user(MALLORY, || Client::connect(&agent.socket)).unwrap();
+        for client in [mallory, knocking] {
+            for _ in 0..empty_packets {
+                client.raw(&[], &[]).unwrap();
+            }
+            for _ in 0..20 {
+                let (socket, other) = lingering();
+                match client.raw(&[7; 9], &[socket.as_raw_fd()]) {
+                    Ok(()) => {}
+                    // Linux 6.16 lets nobody send descriptors before he is let in. Then it is ours to close.
+                    Err(Errno::EPERM) => patient(&socket, false),
+                    Err(cause) => panic!("{cause}"),
+                }
+                others.push(other);
+            }
+        }
+        agent.signal(Signal::SIGCONT);
+        bystander_is_served(&agent);
+    }
+    // Again, and the agent leaves without having looked.
+    let mallory = client(&agent, MALLORY);
+    agent.signal(Signal::SIGSTOP);
+    let (socket, _other) = lingering();
+    mallory.raw(&[7; 9], &[socket.as_raw_fd()]).unwrap();
+    drop((socket, mallory));
+    agent.signal(Signal::SIGTERM);
+    agent.signal(Signal::SIGCONT);
+    assert!(agent.wait().success());
+}
+
+#[test]
+fn a_user_whose_helper_hangs_is_served_again() {
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    let agent = service(":", &[]);
+    let mut mallory = client(&agent, MALLORY);
+    let (socket, _other) = lingering();
+    agent.signal(Signal::SIGSTOP);
+    let call = mallory.call_open(b"A", &[socket.as_raw_fd()]);
+    drop(socket);
+    agent.signal(Signal::SIGCONT);
+    assert_eq!(mallory.reply(call).status, Status::INVALID);
+    // Another process of his waits until the agent loses its patience, and is then dropped.
+    let mut waits = client(&agent, MALLORY);
+    let memory = memory(b"x");
+    waits.call_open(b"B", &[memory.as_raw_fd()]);
+    bystander_is_served(&agent);
+    assert!(waits.next().is_none());
+    let mut honest = client(&agent, MALLORY);
+    let nic = honest.open(b"here", &[memory.as_raw_fd()]);
+    assert_eq!(honest.neighbours(nic), 1);
 }

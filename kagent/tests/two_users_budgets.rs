@@ -28,7 +28,7 @@ fn one_user_leaves_descriptors_for_others() {
         return;
     };
     let agent = service("ulimit -n 800", &[]);
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = memory(b"x");
     let fd = file.as_raw_fd();
     let mut body = NicOpen {
         provider: [0; PROVIDER_BYTES],

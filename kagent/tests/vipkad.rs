@@ -4,7 +4,7 @@
 
 mod live;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::{Command, Stdio};
@@ -48,8 +48,9 @@ fn map(file: &std::fs::File, bytes: usize) -> &'static std::sync::atomic::Atomic
 fn both_sides_map_one_segment_and_get_each_others_descriptors() {
     let daemon = Daemon::start(&[]);
     let (mut server, mut client) = (daemon.client(), daemon.client());
-    let mut mine = tempfile::tempfile().unwrap();
-    mine.write_all(b"bell page of the server").unwrap();
+    let mine = memory(b"bell page of the server");
+    // The first descriptor makes the agent start a helper.
+    server.open(b"hostC", &[mine.as_raw_fd()]);
     let before = daemon.open_fds();
     let a = server.open(b"hostA", &[mine.as_raw_fd()]);
     let b = client.open(b"hostB", &[]);
@@ -181,6 +182,8 @@ fn garbage_harms_nobody_and_leaks_nothing() {
     let file = tempfile::tempfile().unwrap();
     eventually(|| (daemon.open_fds() > 0).then_some(()));
     bad.hello();
+    // So that there is a helper already.
+    bad.open(b"first", &[memory(b"x").as_raw_fd()]);
     let before = daemon.open_fds();
     let mut noise = 12345u32;
     let mut shots = 0;

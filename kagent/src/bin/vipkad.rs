@@ -5,13 +5,14 @@
 
 use std::process::ExitCode;
 
-use kagent::sys::{Command, Error, Log, USAGE, close_inherited, serve};
+use kagent::sys::{Command, Error, Log, USAGE, close_inherited, help, serve};
 
 fn main() -> ExitCode {
     close_inherited();
     let log = Log::from_environment();
     let options = match Command::parse(std::env::args_os().skip(1)) {
         Ok(Command::Serve(options)) => options,
+        Ok(Command::Helper) => return help(),
         Ok(Command::Help) => return print(USAGE),
         Ok(Command::Version) => return print(concat!("vipkad ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(cause) => {

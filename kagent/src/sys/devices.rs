@@ -175,6 +175,13 @@ impl Devices {
         }
     }
 
+    /// Tells all devices that the agent leaves.
+    pub(crate) fn part(&self) {
+        for device in self.running.values() {
+            let _ = shutdown(device.control.as_raw_fd(), Shutdown::Both);
+        }
+    }
+
     /// The running device with this process id.
     pub(crate) fn with_pid(&self, pid: i32) -> Option<DeviceId> {
         let mut all = self.running.iter();

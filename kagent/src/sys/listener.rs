@@ -22,6 +22,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::error::{Error, trying};
 use super::options::Options;
+use super::packet::allow_descriptors;
 use super::process::inherited_listener;
 
 /// A listening socket.
@@ -82,6 +83,7 @@ impl Listener {
         }
         let nonblocking = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&fd, nonblocking).map_err(trying("O_NONBLOCK"))?;
+        allow_descriptors(fd.as_fd(), false);
         Ok(Self {
             fd,
             origin: Origin::Inherited,
@@ -119,11 +121,13 @@ impl Listener {
         })
     }
 
-    /// Leaves nothing behind but the lock file.
+    /// Leaves nothing behind but the lock file. The socket is closed by the end of the process: whoever still
+    /// waits in it may have sent what takes long to close.
     pub(crate) fn remove(self) {
         if let Origin::Path { path, .. } = &self.origin {
             let _ = std::fs::remove_file(path);
         }
+        std::mem::forget(self.fd);
     }
 }
 
@@ -188,6 +192,8 @@ fn bound(origin: &Origin) -> Result<OwnedFd, Error> {
         Origin::Path { path, mode, .. } => bind_path(&fd, path, *mode)?,
         Origin::Inherited => return Err(Error::Activation),
     }
+    // A process may send descriptors once it has been let in.
+    allow_descriptors(fd.as_fd(), false);
     listen(&fd, Backlog::MAXCONN).map_err(trying("listen"))?;
     Ok(fd)
 }

@@ -6,6 +6,8 @@
 
 mod devices;
 mod error;
+mod helper;
+mod helpers;
 mod interface;
 mod links;
 mod listener;
@@ -21,6 +23,7 @@ mod spawn;
 mod surroundings;
 
 pub use error::Error;
+pub use helper::help;
 pub use log::Log;
 pub use options::{Command, Options, USAGE};
 pub use process::close_inherited;

@@ -66,6 +66,8 @@ pub enum Command {
     Help,
     /// Print the version.
     Version,
+    /// Be a helper of an agent, which alone knows this option.
+    Helper,
 }
 
 impl Command {
@@ -97,6 +99,7 @@ impl Command {
             match name {
                 "--help" | "-h" => return Ok(Self::Help),
                 "--version" | "-V" => return Ok(Self::Version),
+                super::helper::ARGUMENT => return Ok(Self::Helper),
                 "--foreground" => {}
                 "--system" => options.system = true,
                 "--socket" => options.socket = Some(value()?.into()),

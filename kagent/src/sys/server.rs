@@ -6,28 +6,29 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
+use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, shutdown, sockopt};
 use nix::unistd::geteuid;
 
 use super::devices::Devices;
 use super::error::{Error, trying};
+use super::helpers::Helpers;
 use super::links::Links;
 use super::listener::Listener;
 use super::log::Log;
 use super::options::Options;
-use super::packet::{self, Received};
+use super::packet::{self, Beside, PACKET_BYTES, Received};
 use super::process::{self, Watch};
 use super::segment;
-use super::session::{Session, SharedFd, Unsendable};
+use super::session::{Held, Session, SharedFd, Unsendable};
 use super::surroundings;
 use crate::agent::Agent;
 use crate::client::ClientId;
@@ -36,6 +37,7 @@ use crate::output::{Message, Output};
 
 mod devices;
 mod frames;
+mod helpers;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Most packets of one process, and most new processes, before the others get their turn.
@@ -52,6 +54,7 @@ const KIND_SOCKET: u64 = 2;
 const KIND_PIDFD: u64 = 3;
 const KIND_LINK: u64 = 4;
 const KIND_DEVICE: u64 = 5;
+const KIND_HELPER: u64 = 6;
 const KIND_BITS: u32 = 3;
 
 struct Server<'a> {
@@ -67,6 +70,7 @@ struct Server<'a> {
     dying: BTreeSet<ClientId>,
     links: Links,
     devices: Devices,
+    helpers: Helpers,
     last_client: u64,
     /// Since when there has been no process.
     idle_since: Option<u64>,
@@ -88,7 +92,8 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
     let listener = Listener::open(&options, uid)?;
     log.info("socket", format_args!("serving {}", listener.name()));
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(trying("epoll"))?;
-    let server = Server {
+    // Never dropped: what is left is closed by the end of the process, which waits for nobody's descriptors.
+    let mut server = ManuallyDrop::new(Server {
         log,
         only_user: (!options.system).then_some(uid),
         idle_ms: options.idle_ms,
@@ -100,11 +105,12 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         dying: BTreeSet::new(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
         devices: Devices::default(),
+        helpers: Helpers::new(KIND_HELPER, KIND_BITS),
         last_client: 0,
         idle_since: None,
         pause_until: None,
         told_of_pause: false,
-    };
+    });
     server.run(listener)
 }
 
@@ -122,7 +128,7 @@ impl Server<'_> {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    fn run(mut self, mut listener: Listener) -> Result<(), Error> {
+    fn run(&mut self, mut listener: Listener) -> Result<(), Error> {
         let signal = EpollEvent::new(EpollFlags::EPOLLIN, KIND_SIGNAL);
         self.epoll
             .add(&self.signals, signal)
@@ -146,15 +152,17 @@ impl Server<'_> {
             for event in &events[..count] {
                 let client = ClientId(event.data() >> KIND_BITS);
                 match event.data() & ((1 << KIND_BITS) - 1) {
-                    KIND_LISTENER => self.accept(&listener),
+                    KIND_LISTENER => self.accept(&listener, TURN_MAX),
                     KIND_SOCKET => self.socket_ready(client, event.events()),
                     KIND_LINK => self.link_ready((event.data() >> KIND_BITS) as LinkId),
                     KIND_DEVICE => self.device_ended(event.data() >> KIND_BITS),
+                    KIND_HELPER => self.helper_ready((event.data() >> KIND_BITS) as u32),
                     KIND_PIDFD => self.mark_dying(client, "process ended"),
                     _ => {
                         if self.take_signals() {
                             self.log.info("socket", format_args!("asked to leave"));
                             listener.remove();
+                            self.part();
                             return Ok(());
                         }
                     }
@@ -166,6 +174,16 @@ impl Server<'_> {
                 self.watch_listener(&listener)?;
             }
         }
+    }
+
+    /// Says to everybody that the agent leaves. Its sockets themselves are closed by the end of the process.
+    fn part(&mut self) {
+        for session in self.sessions.values() {
+            let _ = shutdown(session.socket.as_raw_fd(), Shutdown::Both);
+        }
+        self.links.open.clear();
+        self.devices.part();
+        self.helpers.part();
     }
 
     /// Whether one of the signals asks us to leave. The others say that children have ended.
@@ -193,6 +211,7 @@ impl Server<'_> {
             idle_end,
             self.pause_until,
             self.links.next_close(),
+            self.helpers.next(),
         ]
         .into_iter()
         .flatten();
@@ -223,7 +242,7 @@ impl Server<'_> {
 
     /// Leaves, unless somebody comes in the last moment. Gives the listener back in that case.
     fn try_to_leave(&mut self, listener: Listener) -> Result<Option<Listener>, Error> {
-        self.accept(&listener);
+        self.accept(&listener, TURN_MAX);
         self.settle();
         if !self.sessions.is_empty() {
             return Ok(Some(listener));
@@ -233,7 +252,7 @@ impl Server<'_> {
         }
         // Whoever finds the door shut starts another agent. Whoever was let in before must not be
         // left between two agents: either we stay, or he is dropped and tries again.
-        self.accept(&listener);
+        self.accept(&listener, usize::MAX);
         self.settle();
         if self.sessions.is_empty() {
             self.log.info("socket", format_args!("idle, leaving"));
@@ -247,8 +266,8 @@ impl Server<'_> {
         Ok(Some(listener))
     }
 
-    fn accept(&mut self, listener: &Listener) {
-        for _ in 0..TURN_MAX {
+    fn accept(&mut self, listener: &Listener, most: usize) {
+        for _ in 0..most {
             match packet::accept(listener.as_fd()) {
                 Ok(socket) => self.admit(socket),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
@@ -286,9 +305,9 @@ impl Server<'_> {
         };
         let (uid, pid) = (who.uid(), who.pid());
         if self.only_user.is_some_and(|only| only != uid) {
-            return self
-                .log
+            self.log
                 .warn("client", format_args!("refused pid {pid} of user {uid}"));
+            return self.discard(uid, socket);
         }
         self.last_client += 1;
         let client = ClientId(self.last_client);
@@ -297,10 +316,11 @@ impl Server<'_> {
             if let Some(farewell) = cause.farewell() {
                 let _ = packet::send(socket.as_fd(), &farewell, &[]);
             }
-            return self
-                .log
+            self.log
                 .warn("client", format_args!("refused pid {pid}: {cause}"));
+            return self.discard(uid, socket);
         }
+        packet::allow_descriptors(socket.as_fd(), true);
         let watch = process::watch(socket.as_fd(), pid);
         let gone = matches!(watch, Watch::Gone);
         if matches!(watch, Watch::SocketOnly) {
@@ -314,12 +334,14 @@ impl Server<'_> {
         } else {
             None
         };
-        let session = Session::new(socket, pidfd, pid);
+        let session = Session::new(socket, pidfd, pid, uid);
         if let Err(cause) = self.poll_session(client, &session) {
             self.log.warn("client", format_args!("pid {pid}: {cause}"));
+            self.discard(uid, session.socket);
             return self.agent.handle_hangup(self.now(), client);
         }
         self.sessions.insert(client, session);
+        self.helpers.process_came(uid);
         self.log.info(
             "client",
             format_args!("client {} is pid {pid} of user {uid}", client.0),
@@ -333,7 +355,7 @@ impl Server<'_> {
         let name = client.0 << KIND_BITS;
         self.epoll.add(
             &session.socket,
-            EpollEvent::new(interest(false), name | KIND_SOCKET),
+            EpollEvent::new(interest(session), name | KIND_SOCKET),
         )?;
         if let Some(pidfd) = &session.pidfd {
             self.epoll.add(
@@ -358,16 +380,19 @@ impl Server<'_> {
 
     /// Reads packets of a process and carries out what follows from each.
     fn read(&mut self, client: ClientId, most: usize) {
-        let mut buffer = [0; MESSAGE_BYTES_MAX + 1];
+        let mut buffer = [0; PACKET_BYTES];
         for _ in 0..most {
-            let Some(session) = self.sessions.get(&client) else {
+            let Some(session) = self.sessions.get(&client).filter(|s| !s.at_helper) else {
                 return;
             };
             if session.is_backed_up() && !session.dying {
                 return;
             }
             match packet::receive(session.socket.as_fd(), &mut buffer) {
-                Ok(Received::Packet(len, fds)) => self.hand_over(client, &buffer[..len], fds),
+                Ok(Received::Packet(len, Beside::Nothing)) => {
+                    self.hand_over(client, &buffer[..len], Some(Vec::new()));
+                }
+                Ok(Received::Packet(_, Beside::Descriptors)) => return self.ask_helper(client),
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) => return self.mark_dying(client, "hung up"),
                 // The error that says "it died with mail unread" comes before its own last words.
@@ -377,13 +402,11 @@ impl Server<'_> {
         }
     }
 
-    fn hand_over(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<OwnedFd>>) {
+    /// Feeds a packet to the core; without descriptors if they were no good.
+    fn hand_over(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<SharedFd>>) {
         let now = self.now();
         let result = match fds {
-            Some(fds) => {
-                let fds = fds.into_iter().map(Rc::new).collect();
-                self.agent.handle_message(now, client, bytes, fds)
-            }
+            Some(fds) => self.agent.handle_message(now, client, bytes, fds),
             None => Err(self.agent.handle_garbled(now, client, bytes)),
         };
         if let Err(cause) = result {
@@ -396,9 +419,15 @@ impl Server<'_> {
     /// Does what the core wants, and drops who is to be dropped, until there is neither.
     fn settle(&mut self) {
         self.carry_out();
-        while let Some(client) = self.dying.pop_first() {
-            self.bury(client);
-            self.carry_out();
+        loop {
+            while let Some(client) = self.dying.pop_first() {
+                self.bury(client);
+                self.carry_out();
+            }
+            self.look_after_helpers();
+            if self.dying.is_empty() {
+                return;
+            }
         }
     }
 
@@ -412,7 +441,7 @@ impl Server<'_> {
                 Output::CloseLink(link) => self.close_link(link),
                 Output::Join(join) => match segment::create(join.segment_bytes) {
                     Ok(segment) => {
-                        join.with_segment(Rc::new(segment))
+                        join.with_segment(Rc::new(Held::own(segment)))
                             .into_iter()
                             .for_each(|m| self.send(m));
                     }
@@ -443,12 +472,9 @@ impl Server<'_> {
             return;
         };
         match sent {
-            Ok(()) if session.is_backed_up() != was_backed_up => {
-                let name = client.0 << KIND_BITS | KIND_SOCKET;
-                let mut event = EpollEvent::new(interest(session.is_backed_up()), name);
-                if let Err(cause) = self.epoll.modify(&session.socket, &mut event) {
-                    self.mark_dying(client, cause.desc());
-                }
+            // While the helper is busy, an event comes once only.
+            Ok(()) if session.is_backed_up() != was_backed_up || session.at_helper => {
+                self.watch_session(client);
             }
             Ok(()) => {}
             Err(Unsendable::Stuck) => {
@@ -458,6 +484,18 @@ impl Server<'_> {
                 self.mark_dying(client, "does not read");
             }
             Err(Unsendable::Broken(cause)) => self.mark_dying(client, cause.desc()),
+        }
+    }
+
+    /// Asks for the events that matter at present.
+    fn watch_session(&mut self, client: ClientId) {
+        let Some(session) = self.sessions.get(&client) else {
+            return;
+        };
+        let name = client.0 << KIND_BITS | KIND_SOCKET;
+        let mut event = EpollEvent::new(interest(session), name);
+        if let Err(cause) = self.epoll.modify(&session.socket, &mut event) {
+            self.mark_dying(client, cause.desc());
         }
     }
 
@@ -475,6 +513,10 @@ impl Server<'_> {
     /// Drops a process. What it said before it died counts, above all that it meant to leave.
     fn bury(&mut self, client: ClientId) {
         self.read(client, LAST_WORDS_MAX);
+        if self.sessions.get(&client).is_none_or(|s| s.at_helper) {
+            // Again when the helper has answered.
+            return;
+        }
         let Some(session) = self.sessions.remove(&client) else {
             return;
         };
@@ -482,16 +524,25 @@ impl Server<'_> {
         if let Some(pidfd) = &session.pidfd {
             let _ = self.epoll.delete(pidfd);
         }
+        let uid = session.uid;
+        self.discard(uid, session.socket);
+        self.helpers.process_left(uid, self.now());
         self.agent.handle_hangup(self.now(), client);
     }
 }
 
 /// A process that does not read its replies is not read either, so that it cannot make the agent keep more
 /// of them than it had calls.
-fn interest(backed_up: bool) -> EpollFlags {
-    if backed_up {
-        EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP
+fn interest(session: &Session) -> EpollFlags {
+    // A hang-up cannot be masked: while the helper is busy it is told once, and again afterwards.
+    let read = match (session.at_helper, session.is_backed_up()) {
+        (true, _) => EpollFlags::EPOLLONESHOT,
+        (false, true) => EpollFlags::EPOLLRDHUP,
+        (false, false) => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
+    };
+    if session.is_backed_up() {
+        read | EpollFlags::EPOLLOUT
     } else {
-        EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP
+        read
     }
 }

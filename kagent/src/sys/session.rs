@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
+use super::helpers::Bin;
 use super::packet;
 use crate::output::Message;
 
@@ -15,9 +16,49 @@ use crate::output::Message;
 const BACKLOG_MAX: usize = 1024;
 /// Most of them that may hold descriptors open.
 const BACKLOG_FDS_MAX: usize = 128;
+/// Most messages with descriptors that are still received for a process which has died.
+const LAST_FAVOURS_MAX: u32 = 8;
 
 /// A descriptor that may wait in several queues.
-pub(crate) type SharedFd = Rc<OwnedFd>;
+pub(crate) type SharedFd = Rc<Held>;
+
+/// A descriptor of the agent's, and who closes it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    fd: Option<OwnedFd>,
+    /// Processes of this user may have it as well: a helper of his closes it.
+    shared: Option<(u32, Bin)>,
+}
+
+impl Held {
+    /// Memory, which is closed in no time whoever has it.
+    pub(crate) fn own(fd: OwnedFd) -> Self {
+        Self {
+            fd: Some(fd),
+            shared: None,
+        }
+    }
+
+    /// Something that can be polled: a process which has it as well decides how long it takes to close.
+    pub(crate) fn shared(fd: OwnedFd, uid: u32, bin: &Bin) -> Self {
+        Self {
+            fd: Some(fd),
+            shared: Some((uid, bin.clone())),
+        }
+    }
+
+    fn raw(&self) -> Option<RawFd> {
+        self.fd.as_ref().map(AsRawFd::as_raw_fd)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let (Some(fd), Some((uid, bin))) = (self.fd.take(), &self.shared) {
+            bin.borrow_mut().push((*uid, fd));
+        }
+    }
+}
 
 /// A connected process.
 #[derive(Debug)]
@@ -25,6 +66,11 @@ pub(crate) struct Session {
     pub(crate) socket: OwnedFd,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    /// The helper is receiving its next message; nothing behind that is read before.
+    pub(crate) at_helper: bool,
+    /// Messages that a helper may still receive for it after it has died.
+    pub(crate) last_favours: u32,
     /// It is to be dropped: nothing is sent any more.
     pub(crate) dying: bool,
     backlog: VecDeque<Message<SharedFd>>,
@@ -42,11 +88,14 @@ pub(crate) enum Unsendable {
 }
 
 impl Session {
-    pub(crate) fn new(socket: OwnedFd, pidfd: Option<OwnedFd>, pid: i32) -> Self {
+    pub(crate) fn new(socket: OwnedFd, pidfd: Option<OwnedFd>, pid: i32, uid: u32) -> Self {
         Self {
             socket,
             pidfd,
             pid,
+            uid,
+            at_helper: false,
+            last_favours: LAST_FAVOURS_MAX,
             dying: false,
             backlog: VecDeque::new(),
             backlog_fds: 0,
@@ -77,7 +126,7 @@ impl Session {
     /// Sends what has been kept, as far as there is room.
     pub(crate) fn flush(&mut self) -> Result<(), Unsendable> {
         while let Some(message) = self.backlog.front() {
-            let fds: Vec<RawFd> = message.fds.iter().map(|fd| fd.as_raw_fd()).collect();
+            let fds: Vec<RawFd> = message.fds.iter().filter_map(|fd| fd.raw()).collect();
             match packet::send(self.socket.as_fd(), &message.bytes, &fds) {
                 Ok(true) => {
                     self.backlog_fds -= usize::from(!fds.is_empty());

@@ -1,10 +1,12 @@
 //! Starting a process that belongs to a user.
 //!
-//! The agent forks and goes on at once. It must not wait until the program has been executed, as
-//! [`std::process::Command`] does: from the moment at which the child is the user's, the user may stop
-//! it. The child makes system calls only. It gives up what is the agent's in this order: descriptors
-//! first, rights last, so that there is no moment at which the user's process has a descriptor of the
-//! agent's. (Until `execve` the kernel lets nobody trace it either, since its user has changed.)
+//! The child makes system calls only. It gives up what is the agent's in this order: descriptors first,
+//! rights last, so that there is no moment at which the user's process has a descriptor of the agent's.
+//! (Until `execve` the kernel lets nobody trace it either, since its user has changed.)
+//!
+//! The agent waits until the child has closed what it inherited: a lock, for example, is free only then. It
+//! does not wait until the program has been executed, as [`std::process::Command`] does: from the moment at
+//! which the child is the user's, the user may stop it.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -12,6 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 
 /// Variables that a process of the agent's own user keeps: for those who look for a fault in it.
 const KEPT_VARIABLES: [&str; 6] = [
@@ -82,13 +85,19 @@ pub(crate) fn spawn(
         null: null.as_raw_fd(),
         owner,
     };
+    let (closed, open_in_child) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: like fork, without handlers of the C library, of which the child uses nothing: it makes
     // system calls only, and shares no memory with us.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     match Errno::result(pid)? {
         // SAFETY: this is the child.
         0 => unsafe { run(&plan) },
-        pid => Ok(pid as i32),
+        pid => {
+            drop(open_in_child);
+            // The end, when the child has closed its copy or has ended.
+            while nix::unistd::read(&closed, &mut [0]) == Err(Errno::EINTR) {}
+            Ok(pid as i32)
+        }
     }
 }
 

@@ -202,9 +202,13 @@ impl Client {
         let mut control = cmsg_space!([RawFd; FDS_MAX]);
         let mut parts = [IoSliceMut::new(&mut buffer)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let got = match recvmsg::<()>(self.fd.as_raw_fd(), &mut parts, Some(&mut control), flags) {
-            Err(Errno::ECONNRESET) => return None,
-            other => other.unwrap(),
+        let fd = self.fd.as_raw_fd();
+        let got = loop {
+            match recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) {
+                Err(Errno::ECONNRESET) => return None,
+                Err(Errno::EINTR) => {}
+                other => break other.unwrap(),
+            }
         };
         let mut fds = Vec::new();
         for message in got.cmsgs().unwrap() {
@@ -238,7 +242,7 @@ impl Client {
         self.reply(id)
     }
 
-    pub fn open(&mut self, host: &[u8], fds: &[RawFd]) -> u64 {
+    pub fn call_open(&mut self, host: &[u8], fds: &[RawFd]) -> u64 {
         let mut body = NicOpen {
             provider: [0; PROVIDER_BYTES],
             host_len: host.len() as u16,
@@ -248,7 +252,11 @@ impl Client {
         };
         body.provider[..4].copy_from_slice(b"test");
         body.host[..host.len()].copy_from_slice(host);
-        let id = self.call(Op::NIC_OPEN, &body, fds);
+        self.call(Op::NIC_OPEN, &body, fds)
+    }
+
+    pub fn open(&mut self, host: &[u8], fds: &[RawFd]) -> u64 {
+        let id = self.call_open(host, fds);
         self.reply(id).body::<NicOpened>().nic
     }
 
@@ -308,6 +316,19 @@ impl Client {
             .body::<NeighbourList>()
             .count
     }
+}
+
+/// Memory as plug-ins share it: it keeps its size.
+pub fn memory(bytes: &[u8]) -> File {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use std::io::Write;
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let mut file = File::from(memfd_create(c"test", flags).unwrap());
+    file.write_all(bytes).unwrap();
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    file
 }
 
 pub fn attributes() -> Attributes {

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use kagent_proto::Status;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::{KIND_BITS, KIND_DEVICE, Server};
 use crate::output::OpenDevice;
 use crate::sys::devices::DeviceId;
-use crate::sys::session::SharedFd;
+use crate::sys::session::{Held, SharedFd};
 use crate::sys::spawn::NOT_EXECUTED;
 
 impl Server<'_> {
@@ -26,12 +26,16 @@ impl Server<'_> {
         if let Some(device) = self.devices.find(open) {
             match self.devices.introduce(device, open, self.log) {
                 Err(Status::NOT_REACHABLE) => self.device_ended(device),
-                result => return result.map(|(pid, socket)| (pid, Rc::new(socket))),
+                result => return result.map(|(pid, socket)| (pid, self.given(open, socket))),
             }
         }
         let device = self.start_device(open)?;
         let (pid, socket) = self.devices.introduce(device, open, self.log)?;
-        Ok((pid, Rc::new(socket)))
+        Ok((pid, self.given(open, socket)))
+    }
+
+    fn given(&self, open: &OpenDevice, socket: OwnedFd) -> SharedFd {
+        Rc::new(Held::shared(socket, open.uid, &self.helpers.bin))
     }
 
     fn start_device(&mut self, open: &OpenDevice) -> Result<DeviceId, Status> {
@@ -71,7 +75,9 @@ impl Server<'_> {
             if let Some(device) = self.devices.with_pid(pid.as_raw()) {
                 self.device_ended(device);
             }
-            self.devices.reaped(pid.as_raw(), &how, self.log);
+            if !self.devices.reaped(pid.as_raw(), &how, self.log) {
+                self.helpers.reaped(pid.as_raw(), &how, self.log);
+            }
         }
     }
 }

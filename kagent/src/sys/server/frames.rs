@@ -14,7 +14,7 @@ use super::{KIND_BITS, KIND_LINK, Server, TURN_MAX};
 use crate::link::{Interface, LinkId, Mac};
 use crate::output::{FrameOut, OpenLink};
 use crate::sys::links::Links;
-use crate::sys::session::SharedFd;
+use crate::sys::session::{Held, SharedFd};
 
 impl Server<'_> {
     pub(super) fn open_link(&mut self, open: &OpenLink) {
@@ -24,6 +24,7 @@ impl Server<'_> {
 
     fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
+        let uid = session.uid;
         let interface = self.links.find(session.socket.as_fd(), open, self.log)?;
         let link = interface.index;
         let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
@@ -41,6 +42,7 @@ impl Server<'_> {
             // Unless somebody else has an endpoint there.
             self.agent.close_link_if_idle(link);
         })?;
+        let socket = Held::shared(socket, uid, &self.helpers.bin);
         Ok((interface, endpoint, Rc::new(socket)))
     }
 
