@@ -42,6 +42,8 @@ pub struct Agent<F> {
     pub(crate) now: u64,
     agent_pid: u32,
     network: u32,
+    /// Somebody wants to know what happens.
+    pub(crate) notes: bool,
     pub(crate) keys: Keys,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     /// What each user has.
@@ -113,6 +115,7 @@ impl<F: Clone> Agent<F> {
             now: 0,
             agent_pid: 0,
             network: 0,
+            notes: false,
             keys: Keys::new(seed),
             clients: BTreeMap::new(),
             accounts: Accounts::new(),
@@ -199,6 +202,10 @@ impl<F: Clone> Agent<F> {
             Err(cause) => return self.refuse(caller, cause),
         };
         if let Err(denial) = self.perform(caller, command, fds) {
+            self.note(|_| {
+                let (client, status) = (client.0, denial.status.name());
+                format!("client {client}: operation {op}: {status}")
+            });
             self.done(caller, denial);
         }
         Ok(())

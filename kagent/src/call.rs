@@ -149,6 +149,7 @@ impl<F: Clone> Agent<F> {
             kind,
             deadline,
         };
+        self.note(|agent| format!("call {}: {}", key.0, agent.describe(&call)));
         self.calls.insert(key, call);
         key
     }
@@ -193,6 +194,7 @@ impl<F: Clone> Agent<F> {
     /// Ends a call without a result.
     pub(crate) fn end_call(&mut self, key: CallKey, end: impl Into<Denial>) {
         let end = end.into();
+        self.note(|_| format!("call {}: {}", key.0, end.status.name()));
         match self.take_call(key).map(|call| call.owner) {
             Some(Owner::Process(caller, _)) => self.done(caller, end),
             Some(Owner::Guest(exchange)) => self.refuse_guest(exchange, end.status),

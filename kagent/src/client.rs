@@ -127,6 +127,12 @@ impl<F: Clone> Agent<F> {
         let Some(gone) = self.clients.remove(&client) else {
             return;
         };
+        self.note(|_| {
+            let how = if gone.leaving { "left" } else { "died" };
+            let (calls, connections) = (gone.calls.len(), gone.connections.len());
+            let client = client.0;
+            format!("client {client} {how}: {calls} calls and {connections} connections end")
+        });
         self.accounts.release(gone.uid, Budget::Processes, 1);
         self.accounts
             .release(gone.uid, Budget::Descriptors, DESCRIPTORS_PER_CLIENT);

@@ -239,10 +239,15 @@ impl<F: Clone> Agent<F> {
             return;
         };
         connection.state = ConnectionState::Lone;
-        let event = Caller {
-            client: connection.client,
-            id: 0,
-        };
+        let client = connection.client;
+        let event = Caller { client, id: 0 };
+        self.note(|_| {
+            let how = if orderly { "has left" } else { "has died" };
+            format!(
+                "connection {name} of client {}: its partner {how}",
+                client.0
+            )
+        });
         let orderly = u32::from(orderly);
         self.reply(
             event,
@@ -257,6 +262,12 @@ impl<F: Clone> Agent<F> {
 
     /// Connects two sides in one instant.
     pub(crate) fn join(&mut self, ends: [End; 2]) {
+        self.note(|_| {
+            let [a, b] = &ends;
+            let (one, other) = (a.caller.client.0, b.caller.client.0);
+            let names = (a.connection, b.connection);
+            format!("connections {names:?}: clients {one} and {other} are connected")
+        });
         let key = self.keys.next_key();
         let wish = ends[0].segment_bytes.max(ends[1].segment_bytes).max(1);
         let segment_bytes = wish.next_multiple_of(PAGE_BYTES);

@@ -32,6 +32,7 @@ use crate::call::{CallKey, Owner};
 use crate::connection::ConnectionId;
 use crate::limits::IDLE_EXCHANGES_PER_LINK_MAX;
 use crate::link::{LinkId, Mac};
+use crate::note::Shown;
 use crate::output::{FrameOut, Output};
 
 const MS: u64 = 1_000_000;
@@ -135,6 +136,7 @@ impl<F: Clone> Agent<F> {
             link.idle.1 += 1;
         }
         link.leaving += usize::from(matches!(state, State::Leaving { .. }));
+        self.note(|_| format!("{}: {}", Shown(key), Shown(state)));
         self.exchange_timers.start(due, key);
         if let Some(user) = user {
             self.accounts.charge(user, Budget::Exchanges, 1);
@@ -221,13 +223,17 @@ impl<F: Clone> Agent<F> {
     /// Ends the guest's call of a state that is over, unless it has just ended. A server that holds it
     /// finds its handle expired.
     fn end_guest(&mut self, state: State) {
-        if let State::Called(call) = state {
-            self.take_call(call);
+        if let State::Called(call) = state
+            && self.take_call(call).is_some()
+        {
+            self.note(|_| format!("call {}: over with its exchange", call.0));
         }
     }
 
     fn forget_exchange(&mut self, key: ExchangeKey) {
-        self.take_exchange(key);
+        if self.take_exchange(key).is_some() {
+            self.note(|_| format!("{}: forgotten", Shown(key)));
+        }
         self.close_idle_link(key.link);
     }
 

@@ -47,6 +47,7 @@ mod link;
 mod listen;
 mod message;
 mod nic;
+mod note;
 mod output;
 mod parting;
 mod peer;

@@ -71,6 +71,10 @@ impl<F: Clone> Agent<F> {
         call.deadline = timeout;
         self.timers.start(timeout, request);
         self.seekers.remove(&place, request);
+        self.note(|_| {
+            let client = server.client.0;
+            format!("call {}: client {client} has it as {connection}", request.0)
+        });
         self.keep_offer(connection, server.client, nic, request);
         let incoming = Incoming {
             connection,

@@ -23,6 +23,8 @@ pub enum Output<F> {
     Frame(FrameOut),
     /// Nobody needs this link any more.
     CloseLink(LinkId),
+    /// What has just happened, for the log.
+    Note(String),
 }
 
 /// A frame for another host, without its Ethernet header.

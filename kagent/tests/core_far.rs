@@ -648,3 +648,48 @@ fn the_next_peer_on_an_interface_meets_no_peer_of_the_time_before() {
     net.hosts[0].expect_done(2, 20, Status::TIMEOUT);
     net.end();
 }
+
+#[test]
+fn the_log_tells_the_life_of_a_request_on_both_hosts() {
+    let (mut net, server, client) = two();
+    let incoming = meet(&mut net, server.0, client.0);
+    let body = ConnectionRef {
+        connection: incoming,
+    };
+    net.hosts[0].call(1, Op::REJECT, 16, &body);
+    net.run_ms(1);
+    net.hosts[1].expect_done(1, 11, Status::REJECTED);
+    // The number of an exchange differs from run to run of this test only if its seed does.
+    let without_number = |line: &String| {
+        let mut words: Vec<&str> = line.split(' ').collect();
+        if let Some(at) = words.iter().position(|word| *word == "exchange") {
+            words[at + 1] = "N";
+        }
+        words.join(" ")
+    };
+    let lines = |host: usize| -> Vec<String> {
+        let notes = net.hosts[host].notes.iter();
+        notes.map(without_number).collect()
+    };
+    assert_eq!(
+        lines(0),
+        [
+            "call 1: client 1 of user 1000 waits at \"d\" at 02:00:00:00:00:01 and on interface 7",
+            "call 2: exchange N with 02:00:00:00:00:02 (Answerer) requests \"d\"",
+            "exchange N with 02:00:00:00:00:02 (Answerer): called (call 2)",
+            "call 2: client 1 has it as 1",
+            "call 2: REJECTED",
+            "exchange N with 02:00:00:00:00:02 (Answerer): refused (Rejected)",
+        ]
+    );
+    assert_eq!(
+        lines(1),
+        [
+            "call 1: client 1 of user 1000 asks for \"d\" at 02:00:00:00:00:01 by exchange N with 02:00:00:00:00:01 (Asker)",
+            "exchange N with 02:00:00:00:00:01 (Asker): asking (call 1)",
+            "exchange N with 02:00:00:00:00:01 (Asker): forgotten",
+            "call 1: REJECTED",
+        ]
+    );
+    net.end();
+}

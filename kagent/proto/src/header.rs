@@ -95,3 +95,26 @@ impl Status {
     pub const NOT_PERMITTED: Status = Status(12);
     pub const BUSY: Status = Status(13);
 }
+
+impl Status {
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Status::OK => "OK",
+            Status::TIMEOUT => "TIMEOUT",
+            Status::CANCELLED => "CANCELLED",
+            Status::REJECTED => "REJECTED",
+            Status::NO_MATCH => "NO_MATCH",
+            Status::NOT_REACHABLE => "NOT_REACHABLE",
+            Status::RESOURCE => "RESOURCE",
+            Status::INVALID => "INVALID",
+            Status::CONFLICT_RELIABILITY => "CONFLICT_RELIABILITY",
+            Status::CONFLICT_MTU => "CONFLICT_MTU",
+            Status::CONFLICT_QOS => "CONFLICT_QOS",
+            Status::VERSION => "VERSION",
+            Status::NOT_PERMITTED => "NOT_PERMITTED",
+            Status::BUSY => "BUSY",
+            _ => "another status",
+        }
+    }
+}

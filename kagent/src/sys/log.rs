@@ -125,6 +125,11 @@ impl Log {
         log
     }
 
+    /// Whether lines of this subsystem are written that are worth making only then.
+    pub(crate) fn wants_debug(&self, subsystem: &str) -> bool {
+        self.wants(Level::Debug, subsystem)
+    }
+
     fn wants(&self, level: Level, subsystem: &str) -> bool {
         let own = self
             .by_subsystem

@@ -100,7 +100,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         epoch: Instant::now(),
         epoll,
         signals,
-        agent: logic(options.system)?,
+        agent: logic(options.system)?.with_notes(log.wants_debug("cm")),
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
@@ -439,6 +439,7 @@ impl Server<'_> {
                 Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.send_frame(&frame),
                 Output::CloseLink(link) => self.close_link(link),
+                Output::Note(line) => self.log.debug("cm", format_args!("{line}")),
                 Output::Join(join) => match segment::create(join.segment_bytes) {
                     Ok(segment) => {
                         join.with_segment(Rc::new(Held::own(segment)))

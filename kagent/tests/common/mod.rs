@@ -35,6 +35,8 @@ pub struct World {
     /// Interfaces by name, as far as there are any.
     pub interfaces: BTreeMap<&'static str, Interface>,
     pub closed_links: Vec<u32>,
+    /// What the agent said about what it does.
+    pub notes: Vec<String>,
     /// Names of devices that there are.
     pub devices: Vec<&'static str>,
     /// Who was introduced to a device.
@@ -50,7 +52,7 @@ impl World {
 
     /// Agents of different hosts have different seeds.
     pub fn seeded(seed: u8) -> Self {
-        let agent = Agent::new([seed; 32]).with_pid(4711);
+        let agent = Agent::new([seed; 32]).with_pid(4711).with_notes(true);
         World {
             agent,
             now: 5 * MS,
@@ -59,6 +61,7 @@ impl World {
             segments: 0,
             interfaces: BTreeMap::new(),
             closed_links: Vec::new(),
+            notes: Vec::new(),
             devices: Vec::new(),
             introduced: Vec::new(),
             frames: VecDeque::new(),
@@ -137,6 +140,7 @@ impl World {
                 Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.frames.push_back(frame),
                 Output::CloseLink(link) => self.closed_links.push(link),
+                Output::Note(line) => self.notes.push(line),
                 Output::Join(join) if self.no_segments => {
                     self.agent.handle_join_failed(self.now, &join);
                 }
