@@ -21,6 +21,7 @@ fn the_default_handler_logs_one_line() {
 fn bad_lines_of_a_host_table_are_logged() {
     let finished = Run::strict(program("ns"))
         .allow("vip_hosts")
+        .allow("/tmp/no/such/table")
         .allow(") = VIP_INVALID_PARAMETER: ")
         .pass();
     assert!(
@@ -28,6 +29,29 @@ fn bad_lines_of_a_host_table_are_logged() {
         "{}",
         finished.report("bad lines are logged")
     );
+}
+
+/// NS-01, NS-08: without any table each device knows the names of its own host.
+#[test]
+fn every_device_knows_its_own_host() {
+    for device in ["via_lo", "sim:", "clan:"] {
+        let finished = Run::strict(program("ns"))
+            .env("VIPL_HOSTS", "/nowhere/vip_hosts")
+            .allow("vip_hosts")
+            .allow("/tmp/no/such/table")
+            .allow(") = VIP_INVALID_PARAMETER: ")
+            .arg("-d")
+            .arg(device)
+            .pass();
+        let shown = finished
+            .stdout
+            .lines()
+            .find(|line| line.starts_with("shown:"));
+        let shown = shown.unwrap_or_default();
+        for id in ["NS-01", "NS-08", "NS-09"] {
+            assert!(shown.contains(id), "{}", finished.report(id));
+        }
+    }
 }
 
 /// Messages of a mebibyte, by the program of the demonstration.

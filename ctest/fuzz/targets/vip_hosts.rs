@@ -4,13 +4,37 @@
 use libfuzzer_sys::fuzz_target;
 use vipl_core::fuzzing;
 
-/// One line as the specification describes it: an address, then names; `None` for a line to be reported.
-fn entry(line: &str) -> Option<Option<([u8; 6], Vec<String>)>> {
+/// An address, then names.
+struct Entry {
+    /// It is one plug-in's, and not the one that asks here.
+    foreign: bool,
+    address: [u8; 6],
+    names: Vec<String>,
+}
+
+/// Whether the first word begins with the name of a plug-in, and what follows that name.
+fn without_plugin(word: &str) -> (bool, &str) {
+    let end = word.find(':').unwrap_or(0);
+    let (name, rest) = word.split_at(end);
+    let letters = name
+        .chars()
+        .all(|c| c == '_' || c.is_ascii_digit() || c.is_ascii_alphabetic());
+    let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic());
+    if end >= 3 && letters && begins {
+        (true, &rest[1..])
+    } else {
+        (false, word)
+    }
+}
+
+/// One line as the specification describes it; `None` inside for a line to be reported.
+fn entry(line: &str) -> Option<Option<Entry>> {
     let words: Vec<&str> = line
         .split(char::is_whitespace)
         .filter(|word| !word.is_empty())
         .collect();
     let (first, names) = words.split_first()?;
+    let (foreign, first) = without_plugin(first);
     let mut address = Vec::new();
     let (mut digits, mut value) = (0, 0u32);
     for letter in first.chars().chain([':']) {
@@ -35,11 +59,10 @@ fn entry(line: &str) -> Option<Option<([u8; 6], Vec<String>)>> {
     let Ok(address) = <[u8; 6]>::try_from(address) else {
         return Some(None);
     };
-    Some(good.then(|| {
-        (
-            address,
-            names.iter().map(|name| (*name).to_owned()).collect(),
-        )
+    Some(good.then(|| Entry {
+        foreign,
+        address,
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
     }))
 }
 
@@ -50,7 +73,8 @@ fuzz_target!(|bytes: &[u8]| {
     for (number, line) in text.split('\n').enumerate() {
         let before = line.find('#').map_or(line, |comment| &line[..comment]);
         match entry(before) {
-            Some(Some(good)) => known.push(good),
+            Some(Some(good)) if good.foreign => {}
+            Some(Some(good)) => known.push((good.address, good.names)),
             Some(None) => bad.push(number + 1),
             None => {}
         }

@@ -86,12 +86,12 @@ impl Table {
 
     /// VipNSGetHostByName.
     pub fn by_name(&self, name: &str, index: usize) -> Option<&[u8]> {
-        self.names.by_name(name, index)
+        self.names.by_name("", name, index)
     }
 
     /// VipNSGetHostByAddr.
     pub fn by_address(&self, address: &[u8]) -> Option<&str> {
-        self.names.by_address(address)
+        self.names.by_address("", address)
     }
 }
 

@@ -46,7 +46,8 @@ pub(crate) fn find(name: &str, interface: &str, own: &[u8]) -> Result<Vec<u8>, U
     std::iter::once(first)
         .chain(addresses)
         .find_map(|address| {
-            if here.contains(&address) {
+            // Many systems give the host's own name as 127.0.1.1.
+            if address.is_loopback() || here.contains(&address) {
                 return Some(own.to_vec());
             }
             look_up(&table, address, interface)
@@ -128,6 +129,7 @@ IP address       HW type     Flags       HW address            Mask     Device
         // Every Linux has this interface and this name; neither is asked of a network.
         let own = [2, 0, 0, 0, 0, 1];
         assert_eq!(find("127.0.0.1", "lo", &own), Ok(own.to_vec()));
+        assert_eq!(find("127.0.1.1", "eth0", &own), Ok(own.to_vec()));
         assert!(matches!(
             find("192.0.2.1", "lo", &own),
             Err(Unknown::Neighbour { .. })
