@@ -38,6 +38,9 @@ use crate::output::{Message, Output};
 mod devices;
 mod frames;
 mod helpers;
+mod turns;
+
+use turns::Turns;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Most packets of one process, and most new processes, before the others get their turn.
@@ -68,6 +71,7 @@ struct Server<'a> {
     agent: Agent<SharedFd>,
     sessions: BTreeMap<ClientId, Session>,
     dying: BTreeSet<ClientId>,
+    turns: Turns,
     links: Links,
     devices: Devices,
     helpers: Helpers,
@@ -103,6 +107,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         agent: logic(options.system)?.with_notes(log.wants_debug("cm")),
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
+        turns: Turns::default(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
         devices: Devices::default(),
         helpers: Helpers::new(KIND_HELPER, KIND_BITS),
@@ -147,6 +152,7 @@ impl Server<'_> {
                 other => other.map_err(trying("epoll"))?,
             };
             self.agent.handle_timeout(self.now());
+            self.turns.begin();
             self.links.close_due(self.now(), &self.epoll);
             self.settle();
             for event in &events[..count] {
@@ -385,7 +391,8 @@ impl Server<'_> {
             let Some(session) = self.sessions.get(&client).filter(|s| !s.at_helper) else {
                 return;
             };
-            if session.is_backed_up() && !session.dying {
+            let user = session.uid;
+            if !session.dying && (session.is_backed_up() || !self.turns.take(user)) {
                 return;
             }
             match packet::receive(session.socket.as_fd(), &mut buffer) {
