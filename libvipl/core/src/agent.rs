@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use kagent_proto::*;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
 };
-use vipl_fd::made;
+use vipl_fd::{Kept, made};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::connection::Attempt;
@@ -123,7 +123,7 @@ impl<T> Ticket<T> {
 }
 
 /// What to do about an agent of another version: others may be using it.
-fn another_protocol(socket: &OwnedFd) -> String {
+fn another_protocol(socket: &Kept) -> String {
     let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
     let pid = peer.map_or(0, |peer| peer.pid());
     let path = std::fs::read_link(format!("/proc/{pid}/exe"));
@@ -147,7 +147,7 @@ type Owner = (Link, &'static Slot<Vi>, u32);
 
 /// The connection to one agent.
 pub(crate) struct Agent {
-    socket: OwnedFd,
+    socket: Kept,
     calls: Mutex<HashMap<u64, Call>>,
     /// Which agent of this process it is; tells the names of one agent from those of another.
     epoch: u64,
@@ -172,7 +172,7 @@ impl Agent {
         let socket = launch::connect(&process.settings)
             .map_err(|error| Introduction::Refused(error.to_string()))?;
         let agent = Arc::new(Agent {
-            socket,
+            socket: Kept::new(socket),
             calls: Mutex::default(),
             epoch: EPOCH.fetch_add(1, Ordering::Relaxed),
             connections: Mutex::default(),
@@ -188,12 +188,12 @@ impl Agent {
         }
         if welcome.op != Op::WELCOME || welcome.status != Status::OK {
             // Ends the reading thread.
-            let _ = shutdown(agent.socket.as_raw_fd(), Shutdown::Both);
+            let _ = shutdown(agent.socket.number(), Shutdown::Both);
             return Err(Introduction::Refused(another_protocol(&agent.socket)));
         }
         let network = welcome.body().map_or(0, |welcome: Welcome| welcome.network);
         agent.network.store(network, Ordering::Relaxed);
-        launch::say_goodbye_at_exit(agent.socket.as_raw_fd());
+        launch::say_goodbye_at_exit(agent.socket.number());
         Ok(agent)
     }
 
@@ -268,9 +268,10 @@ impl Agent {
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
         let rights = [ControlMessage::ScmRights(fds)];
         let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+        let socket = self.socket.fd().inspect_err(|_| self.was_closed())?;
         loop {
             let flags = MsgFlags::MSG_NOSIGNAL;
-            match sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &parts, control, flags, None) {
+            match sendmsg::<UnixAddr>(socket, &parts, control, flags, None) {
                 Ok(_) => return Ok(()),
                 Err(nix::Error::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -309,7 +310,7 @@ impl Agent {
             self.dispatch(&buffer[..length], fds);
         }
         self.dead.store(true, Ordering::Release);
-        launch::no_goodbye(self.socket.as_raw_fd());
+        launch::no_goodbye(self.socket.number());
         let calls = std::mem::take(&mut *self.calls.lock());
         for call in calls.into_values() {
             finish(&self, call, Reply::failed(GONE));
@@ -317,12 +318,30 @@ impl Agent {
         process::get().agents.lost(&self);
     }
 
+    /// The program has closed the socket: calls end as if the agent had gone. The reading thread still holds the
+    /// file; it looks every second.
+    #[cold]
+    fn was_closed(&self) {
+        if !self.dead.swap(true, Ordering::AcqRel) {
+            log::error!(
+                target: "agent",
+                "the program has closed file descriptor {}, the library's connection to the Kernel Agent: \
+                 connections may be lost, and NICs that are open cannot connect; close only descriptors that \
+                 the program has opened",
+                self.socket.number()
+            );
+        }
+    }
+
     fn receive(&self, buffer: &mut [u8]) -> Option<(usize, Vec<OwnedFd>)> {
         loop {
+            let Ok(raw) = self.socket.fd() else {
+                self.was_closed();
+                return None;
+            };
             let mut parts = [IoSliceMut::new(buffer)];
             let mut control = nix::cmsg_space!([RawFd; FDS_MAX]);
             let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let raw = self.socket.as_raw_fd();
             match recvmsg::<UnixAddr>(raw, &mut parts, Some(&mut control), flags) {
                 Ok(message) if message.bytes == 0 => return None,
                 Ok(message) => {
@@ -347,7 +366,8 @@ impl Agent {
                     });
                     return Some((message.bytes, fds));
                 }
-                Err(nix::Error::EINTR) => {}
+                // After `LOOK_AGAIN`, too.
+                Err(nix::Error::EINTR | nix::Error::EAGAIN) => {}
                 Err(_) => return None,
             }
         }

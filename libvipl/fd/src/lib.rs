@@ -2,8 +2,8 @@
 //! may close what it has not opened, and may have limits and signal handlers of its own.
 
 use std::io;
-use std::mem::zeroed;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::{ManuallyDrop, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The first descriptor that nobody takes for standard input, output or error.
 const FIRST: RawFd = 3;
@@ -63,6 +63,88 @@ pub fn duplicate_from(fd: RawFd, first: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Which file a descriptor is for. Sockets, pipes, memfds and files have a number of their own; eventfds and
+/// their like (`anon_inode`) have one together, so that one of them passes for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// That of what lies under this number now; `None`: nothing does.
+    pub fn of(fd: RawFd) -> Option<Identity> {
+        // SAFETY: room for the answer; all zero is a valid one.
+        let (status, answer) = unsafe {
+            let mut answer: libc::stat = zeroed();
+            (libc::fstat(fd, &raw mut answer), answer)
+        };
+        (status == 0).then_some(Identity {
+            device: answer.st_dev,
+            inode: answer.st_ino,
+        })
+    }
+}
+
+/// A descriptor that is kept for long. A program may close all numbers from 3 on, as daemons do, and get ours
+/// for files of its own: these are neither used nor closed.
+#[derive(Debug)]
+pub struct Kept {
+    fd: ManuallyDrop<OwnedFd>,
+    identity: Option<Identity>,
+}
+
+impl Kept {
+    /// Keeps a descriptor that has just been made.
+    pub fn new(fd: OwnedFd) -> Kept {
+        let identity = Identity::of(fd.as_raw_fd());
+        Kept {
+            fd: ManuallyDrop::new(fd),
+            identity,
+        }
+    }
+
+    /// Whether the number still stands for what was kept. Costs a system call.
+    pub fn is_ours(&self) -> bool {
+        self.identity.is_some() && Identity::of(self.number()) == self.identity
+    }
+
+    /// The descriptor, for use now.
+    ///
+    /// # Errors
+    /// The program has closed it.
+    pub fn fd(&self) -> io::Result<RawFd> {
+        if self.is_ours() {
+            return Ok(self.number());
+        }
+        Err(io::Error::other(format!(
+            "the program has closed file descriptor {}, which was the library's",
+            self.number()
+        )))
+    }
+
+    /// Its number, whatever that stands for by now.
+    pub fn number(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Kept {
+    /// For a use right after it was made.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
+    }
+}
+
 /// Gives a new memfd its size. Where the limit of the file size forbids that the kernel sends SIGXFSZ, which
 /// ends a program that does not expect it; here it is an error.
 ///
@@ -100,7 +182,6 @@ pub fn set_size(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn what_is_duplicated_lies_above() {
@@ -114,6 +195,31 @@ mod tests {
         );
         let beyond = duplicate_from(0, i32::MAX).map_err(|error| error.raw_os_error());
         assert_eq!(beyond.err(), Some(Some(libc::EMFILE)));
+    }
+
+    #[test]
+    fn what_took_the_number_is_left_alone() {
+        let pair = || {
+            let mut ends = [-1; 2];
+            // SAFETY: room for two; they are new.
+            unsafe {
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr());
+                ends.map(|end| OwnedFd::from_raw_fd(end))
+            }
+        };
+        let [ours, _other] = pair();
+        let kept = Kept::new(ours);
+        assert_eq!(kept.fd().ok(), Some(kept.number()));
+        let [foreign, _partner] = pair();
+        // The program closes our number and gets it for its own socket.
+        // SAFETY: as a program would; the number is not closed twice.
+        unsafe { libc::dup2(foreign.as_raw_fd(), kept.number()) };
+        let (number, identity) = (kept.number(), Identity::of(kept.number()));
+        assert!(kept.fd().is_err() && !kept.is_ours());
+        drop(kept);
+        assert_eq!(Identity::of(number), identity, "not closed");
+        // SAFETY: made by `dup2`.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 
     /// In a process of its own, because the limit and the signal are those of the process.

@@ -12,7 +12,7 @@ use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_clan_proto::wait;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_plugin_sdk::shm::{Kept, Mapping};
 use vipl_plugin_sdk::{Host, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -29,7 +29,7 @@ static PROBE: AtomicU64 = AtomicU64::new(0x636c_616e_2070_726f);
 
 /// One NIC handle's connection to the device.
 pub(crate) struct Card {
-    socket: OwnedFd,
+    socket: Kept,
     /// Number of the last call; held from the request to its reply.
     calls: Mutex<u32>,
     nic: Mapping,
@@ -47,10 +47,10 @@ fn error(text: &str) {
 }
 
 /// Sends a packet; waits for a device that is behind with reading.
-fn put(socket: &OwnedFd, request: &Request, fds: &[RawFd]) -> io::Result<()> {
+fn put(socket: &Kept, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
-        match channel::send(socket.as_raw_fd(), request.as_bytes(), fds) {
+        match channel::send(socket.fd()?, request.as_bytes(), fds) {
             Err(full) if full.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -60,15 +60,15 @@ fn put(socket: &OwnedFd, request: &Request, fds: &[RawFd]) -> io::Result<()> {
 }
 
 /// Waits for the reply with this number; replies that came too late for their callers are dropped.
-fn get(socket: &OwnedFd, number: u32, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
+fn get(socket: &Kept, number: u32, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
     let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        if !channel::wait(socket, left.as_millis() as i32) && left.is_zero() {
+        if !channel::wait(socket.fd()?, left.as_millis() as i32) && left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut packet = [0; size_of::<Reply>()];
-        match channel::receive(socket.as_raw_fd(), &mut packet) {
+        match channel::receive(socket.fd()?, &mut packet) {
             Ok((0, _)) => return Err(io::ErrorKind::ConnectionReset.into()),
             Ok((bytes, fds)) => match Reply::read_from_bytes(&packet[..bytes]) {
                 Ok(reply) if reply.number == number => return Ok((reply, fds)),
@@ -116,6 +116,7 @@ impl Card {
 
     fn try_open(poll_us: u32, wire: Option<&Wire>) -> Result<(Card, OwnedFd), Failure> {
         let (socket, device) = Host::get().device(NAME).map_err(Failure::Told)?;
+        let socket = Kept::new(socket);
         let mut request = Request {
             op: op::OPEN,
             number: 1,
@@ -166,7 +167,7 @@ impl Card {
         }
     }
 
-    fn map(socket: OwnedFd, fds: &[OwnedFd]) -> io::Result<(Card, OwnedFd)> {
+    fn map(socket: Kept, fds: &[OwnedFd]) -> io::Result<(Card, OwnedFd)> {
         let [nic, page, interrupts] = fds else {
             return Err(io::Error::other("three descriptors were expected"));
         };
@@ -182,7 +183,7 @@ impl Card {
     }
 
     /// The socket, for the thread that waits for its end.
-    pub(crate) fn socket(&self) -> &OwnedFd {
+    pub(crate) fn socket(&self) -> &Kept {
         &self.socket
     }
 
@@ -226,7 +227,9 @@ impl Card {
             ..Request::default()
         };
         // Without room there are packets that the device has not read: they wake it, too.
-        let _ = channel::send(self.socket.as_raw_fd(), request.as_bytes(), &[]);
+        if let Ok(socket) = self.socket.fd() {
+            let _ = channel::send(socket, request.as_bytes(), &[]);
+        }
     }
 
     /// Says something that has no answer.

@@ -5,15 +5,15 @@
 //! programs that wait sleep on the bell.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
-use vipl_plugin_sdk::shm::made;
+use vipl_plugin_sdk::shm::{Kept, made};
 use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
 
@@ -21,6 +21,8 @@ use crate::card::Card;
 
 /// When a VI that the program is just using is looked at again, in milliseconds.
 const AGAIN_MS: i32 = 1;
+/// How often is looked whether the program has closed the descriptors that are waited for.
+const LOOK_MS: i32 = 1000;
 
 /// The host's NIC.
 struct NicPointer(*const vipl_nic);
@@ -29,15 +31,17 @@ unsafe impl Send for NicPointer {}
 
 /// The thread.
 pub(crate) struct Watch {
-    stop: OwnedFd,
+    stop: Kept,
+    stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Watcher {
     nic: NicPointer,
     card: Arc<Card>,
-    interrupts: OwnedFd,
-    stop: OwnedFd,
+    interrupts: Kept,
+    stop: Kept,
+    stopping: Arc<AtomicBool>,
     /// VIs to look at.
     open: Vec<u32>,
     /// The interface has gone, and the program has been told.
@@ -52,17 +56,20 @@ impl Watch {
     ) -> io::Result<Watch> {
         // SAFETY: no pointers; the descriptor is ours.
         let stop = unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC)) }?;
+        let stopping = Arc::new(AtomicBool::new(false));
         let mut watcher = Watcher {
             nic: NicPointer(nic),
             card,
-            interrupts,
-            stop: stop.try_clone()?,
+            interrupts: Kept::new(interrupts),
+            stop: Kept::new(stop.try_clone()?),
+            stopping: stopping.clone(),
             open: Vec::new(),
             failed: false,
         };
         let thread = spawn_deaf("vipl-watch", move || watcher.run())?;
         Ok(Watch {
-            stop,
+            stop: Kept::new(stop),
+            stopping,
             thread: Some(thread),
         })
     }
@@ -70,8 +77,11 @@ impl Watch {
     /// Ends the thread.
     pub(crate) fn stop(&mut self) {
         let one = 1u64;
-        // SAFETY: eight valid bytes.
-        unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
+        self.stopping.store(true, Ordering::SeqCst);
+        if let Ok(stop) = self.stop.fd() {
+            // SAFETY: eight valid bytes.
+            unsafe { libc::write(stop, (&raw const one).cast(), 8) };
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -81,9 +91,13 @@ impl Watch {
 impl Watcher {
     fn run(&mut self) {
         loop {
-            let timeout = if self.open.is_empty() { -1 } else { AGAIN_MS };
+            let timeout = if self.open.is_empty() {
+                LOOK_MS
+            } else {
+                AGAIN_MS
+            };
             let [stop, interrupt, end] = self.wait(timeout);
-            if stop {
+            if stop || self.stopping.load(Ordering::SeqCst) {
                 return;
             }
             if end {
@@ -105,11 +119,20 @@ impl Watcher {
             events,
             revents: 0,
         };
+        let (Ok(stop), Ok(interrupts), Ok(device)) = (
+            self.stop.fd(),
+            self.interrupts.fd(),
+            self.card.socket().fd(),
+        ) else {
+            let text = "clan: the program has closed descriptors of the NIC, which ends it";
+            Host::get().log(VIPL_LOG_ERROR, text);
+            return [false, false, true];
+        };
         // Of the socket to the device only the end matters here: replies are their callers'.
         let mut polls = [
-            on(self.stop.as_raw_fd(), libc::POLLIN),
-            on(self.interrupts.as_raw_fd(), libc::POLLIN),
-            on(self.card.socket().as_raw_fd(), 0),
+            on(stop, libc::POLLIN),
+            on(interrupts, libc::POLLIN),
+            on(device, 0),
         ];
         // SAFETY: three valid entries.
         unsafe { libc::poll(polls.as_mut_ptr(), 3, timeout_ms) };
@@ -124,11 +147,10 @@ impl Watcher {
     /// Takes the interrupts off their socket.
     fn drain(&self) {
         let mut packet = [0; 8];
-        while let Ok((bytes, _)) = channel::receive(self.interrupts.as_raw_fd(), &mut packet) {
-            if bytes == 0 {
-                return;
-            }
-        }
+        let Ok(socket) = self.interrupts.fd() else {
+            return;
+        };
+        while let Ok((1.., _)) = channel::receive(socket, &mut packet) {}
     }
 
     /// Lets the VIs that the device has named make progress.

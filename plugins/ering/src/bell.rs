@@ -20,13 +20,16 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use vipl_plugin_sdk::futex;
-use vipl_plugin_sdk::shm::{Mapping, made};
+use vipl_plugin_sdk::shm::{Kept, Mapping, made};
 
 use crate::{VIS_MAX, errno};
 
 const WORDS: usize = VIS_MAX as usize / 64;
 /// Size of the shared page.
 pub(crate) const BELL_BYTES: usize = 4096;
+
+/// How long a leader sleeps whose eventfd the program has closed.
+const UNHEARD_NS: u64 = 10_000_000;
 
 /// What lies in the page; all zero at first.
 #[repr(C, align(64))]
@@ -44,7 +47,7 @@ const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
 /// A bell: this process's own, or that of a partner's NIC on this host.
 pub(crate) struct Bell {
     page: Mapping,
-    event: OwnedFd,
+    event: Kept,
     /// This process's own word for `Page::leading`, which partners could change.
     led: AtomicBool,
 }
@@ -62,7 +65,7 @@ impl Bell {
         unsafe { libc::fcntl(event.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         Ok(Bell {
             page: Mapping::open(page, BELL_BYTES, true)?,
-            event,
+            event: Kept::new(event),
             led: AtomicBool::new(false),
         })
     }
@@ -121,8 +124,10 @@ impl Bell {
     /// Ends the leader's `ppoll`.
     pub(crate) fn kick_leader(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes; a full counter is as good as a new one.
-        unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        if let Ok(event) = self.event.fd() {
+            // SAFETY: eight bytes; a full counter is as good as a new one.
+            unsafe { libc::write(event, (&raw const one).cast(), 8) };
+        }
     }
 
     /// Announces a sleeper of the owner; gives what `sleep` needs.
@@ -172,8 +177,14 @@ impl Bell {
             revents: 0,
         };
         // A negative descriptor is left out.
-        let mut fds = [wants(self.event.as_raw_fd()), wants(socket.unwrap_or(-1))];
-        let time = timespec(timeout_ns);
+        let event = self.event.fd().unwrap_or(-1);
+        let mut fds = [wants(event), wants(socket.unwrap_or(-1))];
+        // Nobody can end the sleep of a leader without it.
+        let time = timespec(if event < 0 {
+            timeout_ns.min(UNHEARD_NS)
+        } else {
+            timeout_ns
+        });
         let limit = time
             .as_ref()
             .map_or(std::ptr::null(), std::ptr::from_ref::<libc::timespec>);
@@ -185,7 +196,7 @@ impl Bell {
         if fds[0].revents != 0 {
             let mut count = 0u64;
             // SAFETY: eight bytes of room; only the leader reads.
-            unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+            unsafe { libc::read(event, (&raw mut count).cast(), 8) };
         }
         if fds[1].revents & libc::POLLERR != 0 {
             // An interface that went down says so here until it has been heard.

@@ -8,14 +8,14 @@
 //!
 //! Frames for which the device has no room stay here, and nothing more is taken until it has.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 
-use crate::socket::{self, Frame, Sent};
+use crate::socket::{Frame, Sender, Sent};
 
 /// Frames of one burst.
 const BURST: usize = 32;
@@ -51,7 +51,7 @@ pub(crate) struct Counters {
 /// The transmit side of a NIC.
 pub(crate) struct Doorbell {
     policy: Policy,
-    socket: OwnedFd,
+    socket: Sender,
     frames: Mutex<Frames>,
     /// Frames wait; read without the lock.
     waiting: AtomicBool,
@@ -67,13 +67,18 @@ impl Doorbell {
     pub(crate) fn new(policy: Policy, socket: OwnedFd, counters: Counters) -> Doorbell {
         Doorbell {
             policy,
-            socket,
+            socket: Sender::new(socket),
             frames: Mutex::default(),
             waiting: AtomicBool::new(false),
             trapped: AtomicBool::new(false),
             told: AtomicI32::new(0),
             counters,
         }
+    }
+
+    /// The data socket. `None`: the program has closed it.
+    pub(crate) fn socket(&self) -> Option<RawFd> {
+        self.socket.socket()
     }
 
     fn lock(&self) -> MutexGuard<'_, Frames> {
@@ -97,7 +102,7 @@ impl Doorbell {
         if self.policy == Policy::Trap && !self.waits() && !self.trapped.load(Ordering::Relaxed) {
             self.trapped.store(true, Ordering::Relaxed);
             // No lock: the kernel takes frames from several threads.
-            let sent = socket::send(&self.socket, std::slice::from_ref(&frame));
+            let sent = self.socket.send(std::slice::from_ref(&frame));
             if self.count(sent) > 0 {
                 return Some(frame.buffer);
             }
@@ -156,7 +161,7 @@ impl Doorbell {
 
     fn send(&self, frames: &mut Frames) {
         while frames.first < frames.waiting.len() {
-            let sent = socket::send(&self.socket, &frames.waiting[frames.first..]);
+            let sent = self.socket.send(&frames.waiting[frames.first..]);
             match self.count(sent) {
                 0 => break,
                 done => frames.first += done,

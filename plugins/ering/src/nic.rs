@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max};
-use vipl_plugin_sdk::shm;
+use vipl_plugin_sdk::shm::{self, Kept};
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, TRAILER};
 
@@ -63,8 +63,6 @@ pub(crate) struct Wire {
     pub(crate) receiver: Turn<Receiver>,
     /// Where the receiver finds its next frame, for those whose turn it is not.
     pub(crate) tip: Tip,
-    /// The socket, for `ppoll`; `doorbell` owns it.
-    pub(crate) socket: RawFd,
 }
 
 /// What the VIs of a NIC and its threads share.
@@ -103,7 +101,7 @@ unsafe impl Sync for Core {}
 pub struct EthernetNic {
     pub(crate) core: Arc<Core>,
     /// What partners on this host get.
-    _shared: [OwnedFd; 2],
+    _shared: [Kept; 2],
 }
 
 impl Core {
@@ -115,8 +113,9 @@ impl Core {
         self.wire.as_ref().map(|wire| &wire.doorbell)
     }
 
+    /// The data socket, if there is one that the program has not closed.
     pub(crate) fn socket(&self) -> Option<RawFd> {
-        self.wire.as_ref().map(|wire| wire.socket)
+        self.wire.as_ref().and_then(|wire| wire.doorbell.socket())
     }
 
     pub(crate) fn inbox(&self, index: u32) -> &Inbox {
@@ -355,7 +354,6 @@ impl EthernetNic {
                     doorbell: Doorbell::new(C::DOORBELL, link.socket, counters),
                     tip: Tip::new(&receiver),
                     receiver: Turn::new(receiver),
-                    socket,
                 };
                 let address = link.address.as_slice().try_into().map_err(|_| {
                     failed(std::io::Error::other(
@@ -414,7 +412,7 @@ impl EthernetNic {
         };
         Ok(EthernetNic {
             core: Arc::new(core),
-            _shared: [page, event],
+            _shared: [page, event].map(Kept::new),
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Frames are received in a ring that the kernel shares with this process (TPACKET_V2): looking for one
 //! costs a load, no system call, and each frame is there at once. TPACKET_V3 hands over blocks when a
-//! timer says so, which is too late for us. Sending is plain: `send` for one frame, `sendmmsg` for more.
+//! timer says so, which is too late for us. Sending is plain: `sendto` for one frame, `sendmmsg` for more.
 //!
 //! Interfaces go down, come up, lose their MTU and vanish. None of that is an error of this file's users:
 //! a frame that cannot be sent is lost, as on a cut cable, and the protocol above decides when to give up.
@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use vipl_plugin_sdk::shm::Kept;
 use vipl_wire::ETHERTYPE;
 
 use crate::errno;
@@ -295,13 +296,18 @@ impl Drop for Receiver {
 
 /// Whether the socket still belongs to an interface; one that was removed unbinds it.
 pub fn is_bound(socket: RawFd) -> bool {
+    bound_to(socket).is_some()
+}
+
+/// The interface of a socket, if there is one.
+fn bound_to(socket: RawFd) -> Option<libc::sockaddr_ll> {
     // SAFETY: all zero is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: room for an address of this kind.
     let known =
         unsafe { libc::getsockname(socket, (&raw mut address).cast(), &raw mut length) == 0 };
-    known && address.sll_ifindex > 0
+    (known && address.sll_ifindex > 0).then_some(address)
 }
 
 /// Bytes of the Ethernet header.
@@ -343,54 +349,167 @@ pub enum Sent {
     Lost(i32),
 }
 
-/// Sends whole frames, Ethernet header included, `BURST_MAX` at most, with one system call.
-pub fn send(socket: &OwnedFd, frames: &[Frame]) -> Sent {
-    let socket = socket.as_raw_fd();
-    let sent = match frames {
-        [] => return Sent::Frames(0),
-        [frame] => {
-            let frame = frame.contents();
-            let (start, length) = (frame.as_ptr().cast(), frame.len());
-            // SAFETY: the frame is valid.
-            unsafe { libc::send(socket, start, length, libc::MSG_DONTWAIT).min(1) }
+/// What makes every socket but one of AF_PACKET refuse, together with an address of that family: urgent data, for
+/// those that have none (UDP, raw, Unix, netlink), and data of a connection request (TCP). The program may have
+/// closed our socket and opened one of its own under its number, and no look before each frame costs as little.
+const PACKETS_ONLY: i32 = libc::MSG_OOB | libc::MSG_FASTOPEN;
+
+/// The sending side of a data socket.
+pub struct Sender {
+    socket: Kept,
+    /// The interface, as in every call.
+    to: libc::sockaddr_ll,
+}
+
+impl Sender {
+    /// Of a socket that is bound to its interface.
+    pub fn new(socket: OwnedFd) -> Sender {
+        let to = bound_to(socket.as_raw_fd()).unwrap_or_else(|| {
+            // SAFETY: all zero is a valid address; nothing can be sent there.
+            unsafe { std::mem::zeroed() }
+        });
+        Sender {
+            socket: Kept::new(socket),
+            to,
         }
-        frames => send_many(socket, &frames[..frames.len().min(BURST_MAX)]),
-    };
-    if sent > 0 {
-        return Sent::Frames(sent as usize);
     }
-    if sent == 0 {
-        // A socket with a transmit ring, which somebody else has given it, sends what lies there.
-        return Sent::Lost(libc::EIO);
+
+    /// The socket. `None`: the program has closed it.
+    pub fn socket(&self) -> Option<RawFd> {
+        self.socket.fd().ok()
     }
-    match errno::last() {
-        libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,
-        error => Sent::Lost(error),
+
+    /// Its number, whatever that stands for by now.
+    pub fn number(&self) -> RawFd {
+        self.socket.number()
+    }
+
+    /// Sends whole frames, Ethernet header included, `BURST_MAX` at most, with one system call.
+    pub fn send(&self, frames: &[Frame]) -> Sent {
+        let sent = match frames {
+            [] => return Sent::Frames(0),
+            [frame] => self.send_one(frame.contents()).min(1),
+            frames => self.send_many(&frames[..frames.len().min(BURST_MAX)]),
+        };
+        if sent > 0 {
+            return Sent::Frames(sent as usize);
+        }
+        if sent == 0 {
+            // A socket with a transmit ring, which somebody else has given it, sends what lies there.
+            return Sent::Lost(libc::EIO);
+        }
+        match errno::last() {
+            libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,
+            error => Sent::Lost(error),
+        }
+    }
+
+    fn send_one(&self, frame: &[u8]) -> isize {
+        // SAFETY: frame and address are valid.
+        unsafe {
+            libc::sendto(
+                self.number(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | PACKETS_ONLY,
+                (&raw const self.to).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        }
+    }
+
+    fn send_many(&self, frames: &[Frame]) -> isize {
+        // SAFETY: all zero is a valid value of both.
+        let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { std::mem::zeroed() };
+        for (place, frame) in frames.iter().enumerate() {
+            let frame = frame.contents();
+            parts[place] = libc::iovec {
+                iov_base: frame.as_ptr().cast_mut().cast(),
+                iov_len: frame.len(),
+            };
+            let header = &mut messages[place].msg_hdr;
+            header.msg_iov = &raw mut parts[place];
+            header.msg_iovlen = 1;
+            header.msg_name = (&raw const self.to).cast_mut().cast();
+            header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        }
+        // SAFETY: as many messages as frames, each with one valid part.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.number(),
+                messages.as_mut_ptr(),
+                frames.len() as u32,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | PACKETS_ONLY,
+            )
+        };
+        sent as isize
     }
 }
 
-fn send_many(socket: RawFd, frames: &[Frame]) -> isize {
-    // SAFETY: all zero is a valid value of both.
-    let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { std::mem::zeroed() };
-    for (place, frame) in frames.iter().enumerate() {
-        let frame = frame.contents();
-        parts[place] = libc::iovec {
-            iov_base: frame.as_ptr().cast_mut().cast(),
-            iov_len: frame.len(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    /// What took the number of a closed data socket gets no byte.
+    #[test]
+    fn no_other_socket_takes_a_frame() {
+        let frame = || Frame {
+            buffer: vec![7; 60],
+            bytes: 60,
         };
-        messages[place].msg_hdr.msg_iov = &raw mut parts[place];
-        messages[place].msg_hdr.msg_iovlen = 1;
+        // SAFETY: all zero is a valid address.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = 1;
+        let refuses = |fd: OwnedFd, name: &str| {
+            let socket = Kept::new(fd);
+            let sender = Sender { socket, to };
+            let one = sender.send(&[frame()]);
+            assert!(matches!(one, Sent::Lost(_)), "{name}: {one:?}");
+            let two = sender.send(&[frame(), frame()]);
+            assert!(matches!(two, Sent::Lost(_)), "{name}: {two:?}");
+        };
+        let nothing = |read: std::io::Result<usize>, name: &str| {
+            let none = read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+            assert!(none, "{name} has got something");
+        };
+        let mut room = [0; 64];
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(host) else {
+                println!("SKIP {host}: no such address here");
+                continue;
+            };
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            far.set_nonblocking(true).unwrap();
+            refuses(near.try_clone().unwrap().into(), "TCP");
+            nothing(far.peek(&mut room), "TCP");
+            drop(near);
+            let (near, far) = (
+                UdpSocket::bind(host).unwrap(),
+                UdpSocket::bind(host).unwrap(),
+            );
+            near.connect(far.local_addr().unwrap()).unwrap();
+            far.set_nonblocking(true).unwrap();
+            refuses(near.into(), "UDP");
+            nothing(far.recv(&mut room), "UDP");
+        }
+        let (near, far) = UnixDatagram::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        refuses(near.try_clone().unwrap().into(), "Unix datagrams");
+        nothing(far.recv(&mut room), "Unix datagrams");
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        refuses(near.try_clone().unwrap().into(), "Unix stream");
+        nothing(std::io::Read::read(&mut &far, &mut room), "Unix stream");
+        drop(near);
+        let (reader, writer) = std::io::pipe().unwrap();
+        refuses(writer.into(), "pipe");
+        drop(reader);
     }
-    // SAFETY: as many messages as frames, each with one valid part.
-    let sent = unsafe {
-        libc::sendmmsg(
-            socket,
-            messages.as_mut_ptr(),
-            frames.len() as u32,
-            libc::MSG_DONTWAIT,
-        )
-    };
-    sent as isize
 }

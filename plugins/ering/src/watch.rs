@@ -259,14 +259,18 @@ impl Round<'_> {
     }
 
     fn check_interface(&mut self, now: u64) {
-        let Some(wire) = &self.core.wire else { return };
-        if self.failed || now < self.checked + CHECK_EVERY {
+        if self.core.wire.is_none() || self.failed || now < self.checked + CHECK_EVERY {
             return;
         }
         self.checked = now;
-        if !socket::is_bound(wire.socket) {
+        let socket = self.core.socket();
+        if !socket.is_some_and(socket::is_bound) {
             self.failed = true;
-            let text = format!("{}: the interface has gone", self.core.name);
+            let what = match socket {
+                Some(_) => "the interface has gone",
+                None => "the program has closed the descriptor of the interface",
+            };
+            let text = format!("{}: {what}", self.core.name);
             Host::get().log(VIPL_LOG_WARN, &text);
             // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
             unsafe { Host::get().catastrophe(self.core.nic()) };

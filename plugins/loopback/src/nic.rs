@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -12,7 +12,7 @@ use vipl_abi::{
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
 use vipl_plugin_sdk::settings::{bytes, register_bytes_max, truth};
-use vipl_plugin_sdk::shm::{self, Mapping};
+use vipl_plugin_sdk::shm::{self, Kept, Mapping};
 use vipl_plugin_sdk::{Host, Nic, Status};
 
 use crate::NAME;
@@ -67,7 +67,7 @@ pub(crate) struct Counters {
 /// One opening of the device.
 pub struct LoopbackNic {
     pub(crate) shared: Arc<SharedNic>,
-    _fds: [OwnedFd; 2],
+    _fds: [Kept; 2],
     partners: Mutex<HashMap<u64, Weak<SharedNic>>>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) single_copy: bool,
@@ -123,7 +123,7 @@ impl LoopbackNic {
             watch: Watch::new(nic, shared.clone()),
             fences: shared.bell().needs_fences(),
             shared,
-            _fds: [bell_fd, regions_fd],
+            _fds: [bell_fd, regions_fd].map(Kept::new),
             partners: Mutex::default(),
             single_copy: truth(NAME, c"single_copy", true),
             eager_max: bytes(NAME, c"eager_max", 16_384, 40..=65_536) as u32,

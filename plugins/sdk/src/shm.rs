@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-pub use vipl_fd::{duplicate, made};
+pub use vipl_fd::{Identity, Kept, duplicate, made};
 
 /// A mapping; unmapped when dropped.
 #[derive(Debug)]

@@ -7,14 +7,16 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use kagent_proto::{Header, MAGIC, Op, SOCKET_PREFIX, SYSTEM_SOCKET, VERSION};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, getsockopt, socket,
-    sockopt::PeerCredentials,
+    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, getsockopt, setsockopt,
+    socket, sockopt,
 };
+use nix::sys::time::TimeVal;
+use vipl_fd::Identity;
 use zerocopy::IntoBytes;
 
 use crate::settings::Settings;
@@ -24,6 +26,9 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// After so long without an answer another one is started: the first may have found the address taken by
 /// an agent that was just dying. One that comes too late leaves by itself.
 const START_AGAIN: Duration = Duration::from_millis(500);
+
+/// How often the thread that reads looks whether the program has closed the socket.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why there is no agent, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +142,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
     if let Err(error) = connect_socket(made.as_raw_fd(), there) {
         return Ok(Err(error.into()));
     }
-    if let Ok(peer) = getsockopt(&made, PeerCredentials) {
+    if let Ok(peer) = getsockopt(&made, sockopt::PeerCredentials) {
         // SAFETY: always succeeds.
         let own = unsafe { libc::geteuid() };
         if peer.uid() != own && peer.uid() != 0 {
@@ -148,6 +153,9 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
             "the Kernel Agent at {name} is process {} of user {}", peer.pid(), peer.uid()
         );
     }
+    let look = TimeVal::new(LOOK_AGAIN.as_secs() as libc::time_t, 0);
+    setsockopt(&made, sockopt::ReceiveTimeout, &look)
+        .map_err(|error| LaunchError::Socket(error.into()))?;
     Ok(Ok(made))
 }
 
@@ -288,10 +296,17 @@ unsafe fn detach_and_run(
 
 static GOODBYE_SOCKET: AtomicI32 = AtomicI32::new(-1);
 static GOODBYE_PROCESS: AtomicI32 = AtomicI32::new(0);
+/// What the socket was when it was given; never freed, since the program may end from anywhere.
+static GOODBYE_IDENTITY: AtomicPtr<Identity> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Lets the agent tell an end in good order from a death (spec §17).
 pub(super) fn say_goodbye_at_exit(socket: RawFd) {
     static ONCE: std::sync::Once = std::sync::Once::new();
+    let Some(identity) = Identity::of(socket) else {
+        return;
+    };
+    let identity = Box::into_raw(Box::new(identity));
+    GOODBYE_IDENTITY.store(identity, Ordering::Release);
     GOODBYE_SOCKET.store(socket, Ordering::Release);
     // SAFETY: always succeeds.
     GOODBYE_PROCESS.store(unsafe { libc::getpid() }, Ordering::Release);
@@ -317,9 +332,13 @@ extern "C" fn goodbye() {
         status: 0,
         id: 0,
     };
-    // SAFETY: sends a few bytes without blocking; the descriptor may be closed, which is harmless.
+    // SAFETY: null, or leaked on purpose.
+    let identity = unsafe { GOODBYE_IDENTITY.load(Ordering::Acquire).as_ref() };
+    // The program may have closed the socket, and the number may be that of another file.
+    let ours = identity.is_some() && Identity::of(socket) == identity.copied();
+    // SAFETY: sends a few bytes without blocking.
     unsafe {
-        if socket >= 0 && GOODBYE_PROCESS.load(Ordering::Acquire) == libc::getpid() {
+        if ours && GOODBYE_PROCESS.load(Ordering::Acquire) == libc::getpid() {
             let bytes = header.as_bytes();
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kagent_proto::*;
+use vipl_fd::Identity;
 use vipl_plugin_abi::vipl_nic_info;
 
 use super::{Agent, GONE};
@@ -18,8 +19,10 @@ const AGENTS_MAX: usize = 3;
 /// A NIC of this process.
 pub(crate) struct NicRegistration {
     body: NicOpen,
-    /// The plug-in's; open as long as the NIC is.
+    /// The plug-in's; open as long as the NIC is, if the program does not close them.
     fds: Vec<RawFd>,
+    /// What they were at VipOpenNic.
+    identities: Vec<Option<Identity>>,
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
 }
@@ -36,9 +39,11 @@ impl NicRegistration {
         let name = provider.as_bytes();
         let kept = name.len().min(PROVIDER_BYTES - 1);
         body.provider[..kept].copy_from_slice(&name[..kept]);
+        let fds: Vec<RawFd> = info.shared_fds.into_iter().filter(|fd| *fd >= 0).collect();
         NicRegistration {
             body,
-            fds: info.shared_fds.into_iter().filter(|fd| *fd >= 0).collect(),
+            identities: fds.iter().map(|fd| Identity::of(*fd)).collect(),
+            fds,
             place: Mutex::new(None),
             closed: AtomicBool::new(false),
         }
@@ -51,6 +56,14 @@ impl NicRegistration {
             || place.as_ref().is_some_and(|(at, _)| Arc::ptr_eq(at, agent))
         {
             return Ok(());
+        }
+        let now = self.fds.iter().map(|fd| Identity::of(*fd));
+        if !now.eq(self.identities.iter().copied()) {
+            log::error!(
+                target: "agent",
+                "the program has closed descriptors of an open NIC: no new connections until it is opened again"
+            );
+            return Err(Status::RESOURCE);
         }
         let mut reply = agent.call(Op::NIC_OPEN, &self.body, &self.fds);
         if reply.status == Status::INVALID && self.body.link != 0 {

@@ -87,6 +87,9 @@ impl Attempt {
             vi.abi.state = IDLE;
             log::debug!(target: "vi", "VI {:?}: Connect Pending -> Idle (no connection)", vi.handle);
         }
+        // Before anybody hears of it: a program that then closes all numbers and takes them for its own files would
+        // find these closed.
+        drop(reply);
         drop(vi);
         match (result, connected) {
             (Ok(attributes), Some(connected)) if connected.remote != 0 => {

@@ -1,8 +1,8 @@
 //! Frames on their way into the kernel: one system call takes as many as there are.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
-use vipl_ering::socket::{self, ETHERNET, Frame, Header, Sent};
+use vipl_ering::socket::{ETHERNET, Frame, Header, Sender, Sent};
 use vipl_wire::Link;
 
 /// Frames of one burst.
@@ -26,7 +26,7 @@ impl AsMut<[u8]> for Room {
 
 /// The transmit side of a link.
 pub(crate) struct Outbox {
-    socket: OwnedFd,
+    socket: Sender,
     waiting: Vec<Frame>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
@@ -39,7 +39,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     pub(crate) fn new(socket: OwnedFd) -> Outbox {
         Outbox {
-            socket,
+            socket: Sender::new(socket),
             waiting: Vec::new(),
             spare: Vec::new(),
             retry_at: 0,
@@ -48,7 +48,7 @@ impl Outbox {
     }
 
     pub(crate) fn socket(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.socket.number()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -80,7 +80,7 @@ impl Outbox {
         }
         let mut first = 0;
         while first < self.waiting.len() {
-            match socket::send(&self.socket, &self.waiting[first..]) {
+            match self.socket.send(&self.waiting[first..]) {
                 Sent::Frames(count) => first += count,
                 Sent::Again => {
                     self.retry_at = now + RETRY_NS;

@@ -2,7 +2,7 @@
 //! processes, and the other one must not be able to hold this one up.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
 use vipl_plugin_sdk::shm::made;
 
@@ -113,9 +113,9 @@ pub fn receive(socket: RawFd, packet: &mut [u8]) -> io::Result<(usize, Vec<Owned
 }
 
 /// Waits until the socket has something, or has gone. False: the time has run out.
-pub fn wait(socket: &impl AsRawFd, timeout_ms: i32) -> bool {
+pub fn wait(socket: RawFd, timeout_ms: i32) -> bool {
     let mut poll = libc::pollfd {
-        fd: socket.as_raw_fd(),
+        fd: socket,
         events: libc::POLLIN,
         revents: 0,
     };
