@@ -343,12 +343,12 @@ impl Attributes {
             ("MaxPtags", json!(self.ptag_max), "tags"),
             (
                 "ReliabilityLevelSupport",
-                json!(level_names(self.reliability_levels)),
+                json!(level_list(self.reliability_levels)),
                 "",
             ),
             (
                 "RDMAReadSupport",
-                json!(level_names(self.rdma_read_levels)),
+                json!(level_list(self.rdma_read_levels)),
                 "",
             ),
         ]
@@ -380,9 +380,17 @@ pub fn parse_address(text: &str) -> Option<Vec<u8>> {
     parts.into_iter().map(byte).collect()
 }
 
-/// Names of the levels in a mask.
+/// Names of the levels in a mask, for people.
 #[must_use]
 pub fn level_names(mask: u16) -> String {
+    match level_list(mask) {
+        names if names.is_empty() => "none".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+/// Names of the levels in a mask.
+fn level_list(mask: u16) -> Vec<String> {
     const LEVELS: [(u16, &str); 3] = [
         (VIP_SERVICE_UNRELIABLE, "unreliable"),
         (VIP_SERVICE_RELIABLE_DELIVERY, "delivery"),
@@ -397,11 +405,7 @@ pub fn level_names(mask: u16) -> String {
     if rest != 0 {
         names.push(format!("{rest:#x}"));
     }
-    if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
-    }
+    names
 }
 
 #[cfg(test)]

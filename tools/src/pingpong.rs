@@ -40,8 +40,10 @@ pub struct Spec {
 /// What came out.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Median one-way time in ns.
+    /// Median one-way time in ns, of blocks of round trips.
     pub median_ns: f64,
+    /// Median one-way time in ns, of single round trips.
+    pub p50_ns: f64,
     /// 99th percentile of the one-way time in ns.
     pub p99_ns: f64,
     /// Round trips.
@@ -106,26 +108,27 @@ impl Driver {
         Ok(Self { player })
     }
 
-    /// Plays about `turns` round trips: most in blocks, for the median, the rest one by one, for the
-    /// tail.
+    /// Plays `turns` round trips: most in blocks, for the median, the rest one by one, for the tail.
     ///
     /// # Errors
     /// The connection broke or data is wrong.
     pub fn play(&mut self, session: &mut Session, turns: u64) -> Result<Outcome> {
         let chunks = (turns / 100).clamp(1, 50);
         let single = (turns / chunks / 6).max(1);
-        let block = (turns / chunks).saturating_sub(single).max(1);
-        let turns = chunks * (single + block);
         session.go(turns)?;
         let mut blocks = Vec::with_capacity(chunks as usize);
         let mut singles = Vec::with_capacity((chunks * single) as usize);
         let begin = Instant::now();
-        for _ in 0..chunks {
-            let start = Instant::now();
-            for _ in 0..block {
-                self.player.there_and_back()?;
+        for chunk in 0..chunks {
+            // The first chunks take what the division leaves over.
+            let block = turns / chunks + u64::from(chunk < turns % chunks) - single;
+            if block > 0 {
+                let start = Instant::now();
+                for _ in 0..block {
+                    self.player.there_and_back()?;
+                }
+                blocks.push(nanoseconds(start.elapsed()) / (2 * block) as f64);
             }
-            blocks.push(nanoseconds(start.elapsed()) / (2 * block) as f64);
             for _ in 0..single {
                 let start = Instant::now();
                 self.player.there_and_back()?;
@@ -134,9 +137,14 @@ impl Driver {
         }
         let total_ns = nanoseconds(begin.elapsed());
         self.player.settle()?;
-        let p99_ns = percentile(&mut singles, 0.99);
+        let (p50_ns, p99_ns) = (median(&singles), percentile(&mut singles, 0.99));
         Ok(Outcome {
-            median_ns: median(&blocks),
+            median_ns: if blocks.is_empty() {
+                p50_ns
+            } else {
+                median(&blocks)
+            },
+            p50_ns,
             p99_ns,
             turns,
             total_ns,

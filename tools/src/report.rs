@@ -2,6 +2,33 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::{Error, Result};
+
+/// Writes to standard output. Unlike `print!` it tells when that does not work.
+///
+/// # Errors
+/// The output is full, or closed.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::io("cannot write to standard output", error))
+}
+
+/// Ends a tool that has failed. With `json` the error is also a document on standard output.
+pub fn failed(tool: &str, error: &Error, json: bool) -> ExitCode {
+    eprintln!("{tool}: {error}");
+    let on_output = !matches!(error, Error::Io { what, .. } if what.ends_with("standard output"));
+    if json && on_output {
+        let document = serde_json::json!({"error": error.to_string()});
+        let _ = print(&format!("{document:#}\n"));
+    }
+    ExitCode::FAILURE
+}
+
 /// A table of text cells with a line of headings.
 #[derive(Clone, Debug, Default)]
 pub struct Table {

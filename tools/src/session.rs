@@ -144,6 +144,11 @@ impl Session {
             Some(address) => address,
             None => nic.host_by_name(host)?,
         };
+        eprintln!(
+            "asking {host} (address {}) for a connection on {device}, port {port}; it waits up to {} s for a server ...",
+            address_text(&remote_host),
+            CONNECT_MS / 1000
+        );
         Self::over_vi(nic, Side::Driver, remote_host, port)
     }
 
@@ -383,13 +388,20 @@ impl Rendezvous<'_> {
                 }
                 Err(error) => {
                     let host = address_text(self.remote_host);
-                    return Err(error.context(format!("to {host}; is the server running?")));
+                    let advice = if matches!(&error, Error::Call { code, .. } if [NO_MATCH, TIMEOUT].contains(code))
+                    {
+                        ": no server waits there; start this tool without HOST there first, with the same -d and -p, as the same user"
+                    } else {
+                        ""
+                    };
+                    return Err(error.context(format!("to {host}{advice}")));
                 }
             }
         }
     }
 }
 
+const TIMEOUT: i32 = vipl_abi::VIP_RETURN::VIP_TIMEOUT as i32;
 const NO_MATCH: i32 = vipl_abi::VIP_RETURN::VIP_NO_MATCH as i32;
 
 fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Result<Child> {

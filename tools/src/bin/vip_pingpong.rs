@@ -5,10 +5,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use serde_json::{Value, json};
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::pingpong::{self, Driver, Outcome, Spec};
-use vipl_tools::report::{Table, number};
+use vipl_tools::report::{self, Table, number};
 use vipl_tools::session::Session;
 use vipl_tools::size;
 use vipl_tools::vipl::Vipl;
@@ -36,8 +37,8 @@ struct Options {
     #[arg(short, long, default_value = "all")]
     size: String,
 
-    /// Round trips for each size
-    #[arg(short = 'n', long, default_value_t = 10_000)]
+    /// Round trips for each size, at least 1
+    #[arg(short = 'n', long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
 
     /// Round trips before, that do not count
@@ -64,6 +65,14 @@ struct Options {
     #[arg(long)]
     rdma: bool,
 
+    /// Results as JSON
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+
+    /// Results as CSV, one size per line
+    #[arg(long)]
+    csv: bool,
+
     /// The started process of --self
     #[arg(long, hide = true)]
     partner: Option<String>,
@@ -82,10 +91,7 @@ fn main() -> ExitCode {
     });
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("vip_pingpong: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => report::failed("vip_pingpong", &error, options.json),
     }
 }
 
@@ -134,25 +140,36 @@ fn serve(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-const HEADINGS: [&str; 6] = [
+const HEADINGS: [&str; 7] = [
     "bytes",
     "iterations",
     "MB/s",
-    "µs one way",
-    "µs p99",
+    "mean µs",
+    "p50 µs",
+    "p99 µs",
     "messages/s",
 ];
+/// What the three times are.
+const MEANING: &str =
+    "# times are one way: half of a round trip; mean of all, p50 and p99 of single ones\n";
 
 fn drive(options: &Options, session: &mut Session) -> Result<()> {
     let nic = session.nic.attributes().clone();
-    print!("{}", host::lines(session.nic.vipl()));
-    println!("# {}, {}", options.device, describe(options));
+    let text = !options.json && !options.csv;
+    if text {
+        let machine = host::lines(session.nic.vipl());
+        let headings = line(&HEADINGS.map(str::to_owned));
+        report::print(&format!(
+            "{machine}# {}, {}\n{MEANING}{headings}\n",
+            options.device,
+            describe(options)
+        ))?;
+    }
     let largest = usize::try_from(nic.transfer_max)
         .unwrap_or(usize::MAX)
         .min(options::TRANSFER_USUAL);
-    let sizes = size::parse_list(&options.size, largest)?;
-    println!("{}", line(&HEADINGS.map(str::to_owned)));
-    for bytes in sizes {
+    let mut results = Vec::new();
+    for bytes in size::parse_list(&options.size, largest)? {
         let vi = options::vi_spec(&nic, options.reliability, bytes, None)?;
         let (wait, check) = (options.events, options.check);
         let spec = Spec {
@@ -168,9 +185,60 @@ fn drive(options: &Options, session: &mut Session) -> Result<()> {
         }
         let outcome = driver.play(session, options.iterations)?;
         driver.close(session)?;
-        println!("{}", line(&cells(bytes, &outcome)));
+        if text {
+            report::print(&(line(&cells(bytes, &outcome)) + "\n"))?;
+        }
+        results.push((bytes, outcome));
+    }
+    if options.json {
+        let document = document(options, host::json(session.nic.vipl()), &results);
+        report::print(&format!("{document:#}\n"))?;
+    }
+    if options.csv {
+        report::print(&csv(&results))?;
     }
     Ok(())
+}
+
+/// All results as one document; times are one way, in microseconds.
+fn document(options: &Options, machine: Value, results: &[(usize, Outcome)]) -> Value {
+    let rows = results.iter().map(|(bytes, outcome)| {
+        let us = |ns: f64| ns / 1e3;
+        json!({
+            "bytes": bytes,
+            "iterations": outcome.turns,
+            "mb_per_s": *bytes as f64 / mean_ns(outcome) * 1e3,
+            "one_way_us": {"mean": us(mean_ns(outcome)), "p50": us(outcome.p50_ns), "p99": us(outcome.p99_ns)},
+            "messages_per_s": 1e9 / mean_ns(outcome),
+        })
+    });
+    json!({
+        "machine": machine,
+        "device": options.device,
+        "conditions": describe(options),
+        "results": rows.collect::<Vec<_>>(),
+    })
+}
+
+fn csv(results: &[(usize, Outcome)]) -> String {
+    let mut table = Table::new(&[
+        "bytes",
+        "iterations",
+        "mb_per_s",
+        "one_way_mean_us",
+        "one_way_p50_us",
+        "one_way_p99_us",
+        "messages_per_s",
+    ]);
+    for (bytes, outcome) in results {
+        table.row(cells(*bytes, outcome).to_vec());
+    }
+    table.csv()
+}
+
+/// Mean one-way time.
+fn mean_ns(outcome: &Outcome) -> f64 {
+    outcome.total_ns / (2.0 * outcome.turns as f64)
 }
 
 fn describe(options: &Options) -> String {
@@ -191,28 +259,22 @@ fn describe(options: &Options) -> String {
     words.join(", ")
 }
 
-fn cells(bytes: usize, outcome: &Outcome) -> [String; 6] {
-    let messages = 2.0 * outcome.turns as f64 / outcome.total_ns * 1e9;
+fn cells(bytes: usize, outcome: &Outcome) -> [String; 7] {
+    let us = |ns: f64| format!("{:.3}", ns / 1e3);
     [
         bytes.to_string(),
         outcome.turns.to_string(),
-        number(bytes as f64 / outcome.median_ns * 1e3),
-        format!("{:.3}", outcome.median_ns / 1e3),
-        format!("{:.3}", outcome.p99_ns / 1e3),
-        number(messages),
+        number(bytes as f64 / mean_ns(outcome) * 1e3),
+        us(mean_ns(outcome)),
+        us(outcome.p50_ns),
+        us(outcome.p99_ns),
+        number(1e9 / mean_ns(outcome)),
     ]
 }
 
 /// One line of the table, which is printed while it grows.
-fn line(cells: &[String; 6]) -> String {
-    let mut table = Table::new(&[
-        "       .",
-        "         .",
-        "         .",
-        "         .",
-        "         .",
-        "         .",
-    ]);
+fn line(cells: &[String; 7]) -> String {
+    let mut table = Table::new(&["         ."; 7]);
     table.row(cells.to_vec());
     table.text().lines().nth(1).unwrap_or_default().to_owned()
 }
@@ -228,9 +290,16 @@ mod tests {
     }
 
     #[test]
+    fn no_round_trips_at_all_are_refused() {
+        assert!(Options::try_parse_from(["vip_pingpong", "-n", "0"]).is_err());
+        assert!(Options::try_parse_from(["vip_pingpong", "-n", "1"]).is_ok());
+    }
+
+    #[test]
     fn lines_have_the_columns_of_the_heading() {
         let outcome = Outcome {
             median_ns: 100.0,
+            p50_ns: 110.0,
             p99_ns: 250.0,
             turns: 1000,
             total_ns: 200_000.0,
@@ -239,6 +308,9 @@ mod tests {
         let headings = line(&HEADINGS.map(str::to_owned));
         assert_eq!(values.chars().count(), headings.chars().count());
         let words: Vec<&str> = values.split_whitespace().collect();
-        assert_eq!(words, ["8", "1000", "80.0", "0.100", "0.250", "10000000"]);
+        assert_eq!(
+            words,
+            ["8", "1000", "80.0", "0.100", "0.110", "0.250", "10000000"]
+        );
     }
 }

@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::{Map, Value, json};
 use vipl_tools::nic::{Attributes, Nic, address_text, level_names};
 use vipl_tools::options;
-use vipl_tools::report::Table;
+use vipl_tools::report::{self, Table};
 use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result};
 
@@ -48,15 +48,12 @@ struct Device {
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
     let options = Options::parse();
-    match Vipl::open().and_then(|vipl| run(&options, vipl)) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("vipinfo: {error}");
-            ExitCode::FAILURE
-        }
+    let done = Vipl::open()
+        .and_then(|vipl| run(&options, vipl))
+        .and_then(|text| report::print(&text));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report::failed("vipinfo", &error, options.json),
     }
 }
 
@@ -116,6 +113,7 @@ fn devices(options: &Options, vipl: &'static Vipl) -> Vec<Device> {
         .and_then(Value::as_array)
         .cloned()
         .unwrap_or_default();
+    let known = default_first(known);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let mut listed: Vec<Value> = match &options.device {
         None => known,
@@ -144,6 +142,13 @@ fn devices(options: &Options, vipl: &'static Vipl) -> Vec<Device> {
         }
     };
     listed.iter().map(open).collect()
+}
+
+/// The device that programs open unless they are told otherwise comes first.
+fn default_first(mut devices: Vec<Value>) -> Vec<Value> {
+    let default = options::DEVICE.trim_start_matches("/dev/");
+    devices.sort_by_key(|device| device["name"].as_str() != Some(default));
+    devices
 }
 
 fn device_text(device: &Device, verbose: bool) -> String {
@@ -332,6 +337,8 @@ fn plain(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
+        Value::Array(list) if list.is_empty() => "none".to_owned(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }
@@ -367,6 +374,21 @@ mod tests {
             text.contains("strict   yes    no       environment  the letter"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_default_device_is_the_first_and_lists_are_read_as_such() {
+        let devices = ["clanvi0", "via_eth0", "via_lo"].map(|name| json!({"name": name}));
+        let names: Vec<String> = default_first(devices.to_vec())
+            .iter()
+            .map(|device| plain(&device["name"]))
+            .collect();
+        assert_eq!(names, ["via_lo", "clanvi0", "via_eth0"]);
+        assert_eq!(
+            plain(&json!(["unreliable", "delivery"])),
+            "unreliable, delivery"
+        );
+        assert_eq!(plain(&json!([])), "none");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use vipl_tools::cable::Cable;
 use vipl_tools::nic::Nic;
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
+use vipl_tools::report;
 use vipl_tools::session::Session;
 use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, host, size, sys};
@@ -72,7 +73,7 @@ struct Options {
 
     /// Messages or round trips of a run [default: as many as fit --seconds], and at most of a
     /// measurement of what an interface can do
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
 
     /// Length of a run
@@ -156,10 +157,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("vip_perf: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => report::failed("vip_perf", &error, options.json),
     }
 }
 
@@ -305,14 +303,13 @@ fn run(options: &Options) -> Result<()> {
     if options.limits && !local {
         return Err(Error::Usage(NEEDS_SELF.to_owned()));
     }
-    let mut output = Output::new(options, vipl, &job);
+    let mut output = Output::new(options, vipl, &job)?;
     if !local && job.host.is_none() && job.tests.iter().all(|test| test.is_alone()) {
         run_alone(options, &job, vipl, &mut output)?;
     } else {
         run_with_partner(options, &job, vipl, &mut output)?;
     }
-    output.finish();
-    Ok(())
+    output.finish()
 }
 
 fn run_alone(options: &Options, job: &Job, vipl: &'static Vipl, output: &mut Output) -> Result<()> {
@@ -326,7 +323,7 @@ fn run_alone(options: &Options, job: &Job, vipl: &'static Vipl, output: &mut Out
             };
             output.add(tests::measure_alone(*test, &nic, params, job.runs)?);
         }
-        output.flush();
+        output.flush()?;
     }
     Ok(())
 }
@@ -369,7 +366,7 @@ fn run_with_partner(
                 job.memory_unset(),
                 job.runs,
             )?);
-            output.flush();
+            output.flush()?;
             continue;
         }
         for bytes in sizes {
@@ -401,7 +398,7 @@ fn run_with_partner(
                 Err(error) => return Err(error),
             }
         }
-        output.flush();
+        output.flush()?;
     }
     Ok(())
 }
@@ -417,13 +414,15 @@ fn run_table(options: &Options, job: &Job, vipl: &'static Vipl) -> Result<()> {
         let machine = host::json(vipl);
         let document = json!({"machine": machine, "device": options.device,
             "cpus": [job.cpus.0, job.cpus.1], "table": table::json(&results)});
-        println!("{document:#}");
+        report::print(&format!("{document:#}\n"))
     } else {
-        print!("{}# {}", host::lines(vipl), conditions(options, job));
-        println!();
-        print!("{}", table::text(&results));
+        report::print(&format!(
+            "{}# {}\n{}",
+            host::lines(vipl),
+            conditions(options, job),
+            table::text(&results)
+        ))
     }
-    Ok(())
 }
 
 fn conditions(options: &Options, job: &Job) -> String {
@@ -460,23 +459,24 @@ enum Form {
 }
 
 impl Output {
-    fn new(options: &Options, vipl: &Vipl, job: &Job) -> Self {
+    fn new(options: &Options, vipl: &Vipl, job: &Job) -> Result<Self> {
         let form = match (options.json, options.csv) {
             (true, _) => Form::Json,
             (_, true) => Form::Csv,
             _ => Form::Text,
         };
         if form == Form::Text {
-            println!("{}# {}", host::lines(vipl), conditions(options, job));
+            let machine = host::lines(vipl);
+            report::print(&format!("{machine}# {}\n", conditions(options, job)))?;
         }
         let head = json!({"machine": host::json(vipl), "device": options.device,
             "cpus": [job.cpus.0, job.cpus.1]});
-        Self {
+        Ok(Self {
             form,
             head,
             results: Vec::new(),
             pending: Vec::new(),
-        }
+        })
     }
 
     fn add(&mut self, measured: Measured) {
@@ -484,21 +484,22 @@ impl Output {
     }
 
     /// A test is complete.
-    fn flush(&mut self) {
+    fn flush(&mut self) -> Result<()> {
         if self.form == Form::Text {
-            println!("\n{}", show::table(&self.pending).trim_end());
+            report::print(&format!("\n{}\n", show::table(&self.pending).trim_end()))?;
         }
         self.results.append(&mut self.pending);
+        Ok(())
     }
 
-    fn finish(mut self) {
+    fn finish(mut self) -> Result<()> {
         match self.form {
-            Form::Text => {}
-            Form::Csv => print!("{}", show::csv(&self.results)),
+            Form::Text => Ok(()),
+            Form::Csv => report::print(&show::csv(&self.results)),
             Form::Json => {
                 let results: Vec<_> = self.results.iter().map(Measured::to_json).collect();
                 self.head["results"] = json!(results);
-                println!("{:#}", self.head);
+                report::print(&format!("{:#}\n", self.head))
             }
         }
     }

@@ -1,0 +1,184 @@
+//! What the tools print, and what they say when that or something else does not work.
+
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use vipl_ctest::library_dir;
+
+const PINGPONG: &str = env!("CARGO_BIN_EXE_vip_pingpong");
+const PERF: &str = env!("CARGO_BIN_EXE_vip_perf");
+const INFO: &str = env!("CARGO_BIN_EXE_vipinfo");
+
+/// A tool with the library under test.
+fn tool(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VIPL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(arguments)
+        .env("VIPL_LIBRARY", library_dir().join("libvipl.so.1"))
+        .env("VIPL_CONFIG", "/dev/null")
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(program: &str, arguments: &[&str]) -> (Output, String, String) {
+    let output = tool(program, arguments).output().expect("a tool");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said, told)
+}
+
+/// A full disk is an error with a message, and no panic.
+#[test]
+fn a_full_output_is_an_error() {
+    for (program, arguments) in [
+        (INFO, vec!["-d", "via_lo"]),
+        (INFO, vec!["--json", "-d", "via_lo"]),
+        (PINGPONG, vec!["--self", "-s", "8", "-n", "10", "-w", "0"]),
+        (PINGPONG, vec!["--self", "-s", "8", "-n", "10", "--json"]),
+        (PERF, vec!["register", "--runs", "1", "--seconds", "0.01"]),
+        (
+            PERF,
+            vec!["register", "--runs", "1", "--seconds", "0.01", "--csv"],
+        ),
+    ] {
+        let full = File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("/dev/full");
+        let output = tool(program, &arguments)
+            .stdout(full)
+            .output()
+            .expect("a tool");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        assert!(
+            told.contains("cannot write to standard output"),
+            "{arguments:?}: {told}"
+        );
+        assert!(!told.contains("panicked"), "{arguments:?}: {told}");
+    }
+}
+
+/// With --json an error is a document, too.
+#[test]
+fn an_error_is_json_where_json_was_asked_for() {
+    for (program, arguments) in [
+        (INFO, ["--json", "-d", "nosuch"].as_slice()),
+        (PINGPONG, &["--json", "--self", "-d", "nosuch"]),
+        (PERF, &["--json", "--self", "-d", "nosuch", "latency"]),
+    ] {
+        let (output, said, told) = run(program, arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+        let error = document["error"].as_str().unwrap_or_default();
+        assert!(
+            error.contains("VIP_INVALID_PARAMETER"),
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
+/// One object with all figures; nothing else on standard output.
+#[test]
+fn figures_as_json_and_csv() {
+    let arguments = ["--self", "-s", "8,4k", "-n", "101", "-w", "10"];
+    let (output, said, told) = run(PINGPONG, &[&arguments[..], &["--json"]].concat());
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let results = document["results"].as_array().expect("a list");
+    assert_eq!(results.len(), 2, "{said}");
+    assert_eq!(results[1]["bytes"], 4096, "{said}");
+    assert_eq!(
+        results[1]["iterations"], 101,
+        "as many as were asked for: {said}"
+    );
+    for figure in ["mean", "p50", "p99"] {
+        let value = results[0]["one_way_us"][figure].as_f64();
+        assert!(value.is_some_and(|value| value > 0.0), "{figure}: {said}");
+    }
+    let (output, said, told) = run(PINGPONG, &[&arguments[..], &["--csv"]].concat());
+    assert!(output.status.success(), "{told}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(
+        lines[0].starts_with("bytes,iterations,mb_per_s,one_way_mean_us,"),
+        "{said}"
+    );
+    let (_, said, _) = run(PINGPONG, &arguments);
+    assert!(
+        said.contains("times are one way") && said.contains("p99 µs"),
+        "{said}"
+    );
+}
+
+/// Lists are lists, and the usual device is the first.
+#[test]
+fn vipinfo_lists() {
+    let (output, said, told) = run(INFO, &["--json"]);
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).expect("JSON");
+    let first = &document["devices"][0];
+    assert_eq!(first["name"], "via_lo", "{said}");
+    let levels = first["attributes"]["ReliabilityLevelSupport"].as_array();
+    assert_eq!(levels.map(Vec::len), Some(3), "{first}");
+}
+
+#[test]
+fn no_iterations_are_refused() {
+    for program in [PINGPONG, PERF] {
+        let (output, _, told) = run(program, &["--self", "-n", "0"]);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("0 is not in 1.."), "{told}");
+    }
+}
+
+/// A client says at once whom it asks, and in the end what to do.
+#[test]
+fn a_client_without_a_server() {
+    let (output, _, told) = run(PINGPONG, &["localhost", "-p", "49999", "-s", "8"]);
+    assert!(!output.status.success(), "{told}");
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(
+        lines[0].starts_with("asking localhost (address 02:"),
+        "{told}"
+    );
+    assert!(lines[0].contains("port 49999"), "{told}");
+    assert!(
+        told.contains("start this tool without HOST there first"),
+        "{told}"
+    );
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    for program in [PINGPONG, PERF, INFO] {
+        let output = tool(program, &["--help"])
+            .env("COLUMNS", "40")
+            .output()
+            .expect("a tool");
+        let help = String::from_utf8_lossy(&output.stdout);
+        let longest = help
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap_or(0);
+        assert!(longest <= 60, "{longest}: {help}");
+        let output = tool(program, &["--help"])
+            .env("COLUMNS", "80")
+            .output()
+            .expect("a tool");
+        let help = String::from_utf8_lossy(&output.stdout);
+        let longest = help
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap_or(0);
+        assert!(longest <= 80, "{longest}: {help}");
+    }
+}
