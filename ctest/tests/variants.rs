@@ -309,3 +309,14 @@ fn no_system_call_from_the_first_post_on() {
             .pass();
     }
 }
+
+/// Programs that poll their memory for RDMA Writes are served by the thread that watches for them.
+#[test]
+fn polled_memory() {
+    for device in ["loopback:", "sim:"] {
+        Run::strict(program("polled_memory"))
+            .arg("-d")
+            .arg(device)
+            .pass();
+    }
+}

@@ -243,6 +243,12 @@ impl Core {
         self.read.store(now, Ordering::Relaxed);
     }
 
+    /// The program has posted on a VI, and will look at it.
+    #[inline(always)]
+    pub(crate) fn post(&self, index: u32, now: u64) {
+        self.attended[index as usize].store(now, Ordering::Relaxed);
+    }
+
     /// That was not the program.
     pub(crate) fn neglect(&self, index: u32) {
         self.attended[index as usize].store(0, Ordering::Relaxed);

@@ -122,6 +122,7 @@ impl Link {
         let mut bench = Bench { port, line };
         self.connection.posted(0, &mut bench);
         let now = time(&mut bench.line.now);
+        self.core.post(self.index, now);
         self.finish(now, self.connection.deadline());
     }
 

@@ -6,9 +6,13 @@
 //!
 //! | the program | this thread |
 //! | --- | --- |
-//! | polls, posts | naps, 1 to 16 ms, and looks in between, but not at what the program has looked at within a millisecond |
+//! | polls | naps, 1 to 16 ms, and looks in between, but not at what the program has looked at a moment ago |
+//! | makes a call now and then, and leaves frames to this thread | sleeps on the socket, and takes what the program does not take at once |
 //! | sleeps on the socket itself | sleeps until a deadline; the program ends that when it wakes |
 //! | does neither | sleeps on the socket |
+//!
+//! The second row is a program that polls its own memory for RDMA Writes between calls. It is told from the first
+//! by what this thread finds: frames that it takes give it credit, wakes for nothing use it up.
 //!
 //! A post, or a timer, that must not wait for the end of a nap shortens it to a millisecond.
 
@@ -19,7 +23,7 @@ use std::thread::JoinHandle;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN};
 use vipl_plugin_sdk::futex;
-use vipl_plugin_sdk::thread::spawn_deaf;
+use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_deaf};
 use vipl_plugin_sdk::{Host, Poll};
 
 use crate::bell::Bell;
@@ -30,6 +34,13 @@ const MS: u64 = 1_000_000;
 /// Shortest and longest nap while the program is at work, in nanoseconds.
 const NAP_MIN: u64 = MS;
 const NAP_MAX: u64 = 16 * MS;
+/// A program that has not looked for so long does something else, in nanoseconds. It is longer than this thread
+/// keeps a program from looking that it has preempted itself.
+const AWAY: u64 = 50_000;
+/// Looks for nothing after which a program is again taken for one that polls.
+const CREDIT: u32 = 8;
+/// Pause before a program that is just looking is looked after, in nanoseconds.
+const PAUSE: u64 = 20_000;
 /// Longest sleep: a partner that misbehaves may keep the bell from being rung.
 const SLEEP_MAX: u64 = 500 * MS;
 /// How often the interface is asked whether it is still there.
@@ -157,6 +168,8 @@ struct Round<'a> {
     posted: bool,
     checked: u64,
     failed: bool,
+    /// Looks for nothing that the thread may make before it naps.
+    credit: u32,
 }
 
 impl Round<'_> {
@@ -167,18 +180,29 @@ impl Round<'_> {
             posted: false,
             checked: 0,
             failed: false,
+            credit: 0,
         }
     }
 
     fn run(&mut self) {
         ON_WATCH.set(true);
+        ask_for_short_turns();
         let watch = &self.core.watch;
         while !watch.stop.load(Ordering::SeqCst) {
             let kicks = watch.kicks.load(Ordering::SeqCst);
             let found = self.look();
             if found == Poll::Progress {
                 self.nap = NAP_MIN;
-                std::thread::yield_now();
+                self.credit = CREDIT;
+                continue;
+            }
+            if self.credit > 0 {
+                self.credit -= 1;
+                if found == Poll::Busy || self.posted {
+                    self.nap(kicks, PAUSE);
+                } else {
+                    self.sleep(kicks);
+                }
                 continue;
             }
             let active = watch.active.swap(false, Ordering::Relaxed);
@@ -206,17 +230,19 @@ impl Round<'_> {
         let core = self.core;
         let now = Host::get().now_ns();
         // To lock a VI that the program is at, or to take frames away from it, would cost it more than help.
-        let lately = now.saturating_sub(NAP_MIN);
+        let lately = now.saturating_sub(AWAY);
         self.ring();
+        let mut found = Poll::Nothing;
         if !core.is_read(lately) {
             core.receive_all();
+        } else if core.wire.as_ref().is_some_and(|wire| wire.tip.has_frame()) {
+            found = Poll::Busy;
         }
         core.farewells.pump(core, now);
         core.mark_due(now);
         self.check_interface(now);
         let mut indices = [0; VIS_MAX as usize];
         let marked = core.bell.take_marks(&mut indices);
-        let mut found = Poll::Nothing;
         for index in &indices[..marked] {
             let polled = if core.is_attended(*index, lately) {
                 Poll::Busy
@@ -240,7 +266,7 @@ impl Round<'_> {
                 }
             }
         }
-        if core.watch.arrived.swap(false, Ordering::Relaxed) && found == Poll::Nothing {
+        if core.watch.arrived.swap(false, Ordering::Relaxed) {
             Poll::Progress
         } else {
             found
@@ -313,7 +339,11 @@ impl Round<'_> {
         watch.on_bell.store(true, Ordering::SeqCst);
         let epoch = core.bell.arm();
         // Something may have come just before that.
-        let awake = self.look() != Poll::Nothing || self.posted;
+        let found = self.look();
+        if found == Poll::Progress {
+            self.credit = CREDIT;
+        }
+        let awake = found != Poll::Nothing || self.posted;
         let time = self.announce(SLEEP_MAX);
         let awake = awake
             || watch.kicks.load(Ordering::SeqCst) != kicks

@@ -4,37 +4,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-/// Asks for short turns on the processor: a device that is woken has little to do, and programs wait for it.
-/// Kernels before 6.12 do not heed it.
-fn ask_for_short_turns() {
-    /// `struct sched_attr` of the kernel, as it was at first.
-    #[repr(C)]
-    struct Attributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    const TURN_NS: u64 = 100_000;
-    // SAFETY: no pointers but to a valid structure, which says how large it is.
-    unsafe {
-        let attributes = Attributes {
-            size: size_of::<Attributes>() as u32,
-            policy: libc::SCHED_OTHER as u32,
-            flags: 0,
-            nice: libc::getpriority(libc::PRIO_PROCESS, 0),
-            priority: 0,
-            runtime: TURN_NS,
-            deadline: 0,
-            period: 0,
-        };
-        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
-    }
-}
+use vipl_plugin_sdk::thread::ask_for_short_turns;
 
 /// A program may be bound to one processor, and the agent that it started with it: the device is not its
 /// own.
