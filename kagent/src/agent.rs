@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use kagent_proto::{Budget, BudgetList, Op, Status, Welcome};
+use kagent_proto::{Budget, BudgetList, Op, PROGRAM_BYTES, Status, VERSION_BYTES, Welcome};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::accounts::Accounts;
@@ -41,6 +41,8 @@ pub struct Agent<F> {
     /// The latest time anyone told us.
     pub(crate) now: u64,
     agent_pid: u32,
+    version: [u8; VERSION_BYTES],
+    program: [u8; PROGRAM_BYTES],
     network: u32,
     /// Somebody wants to know what happens.
     pub(crate) notes: bool,
@@ -114,6 +116,8 @@ impl<F: Clone> Agent<F> {
         Self {
             now: 0,
             agent_pid: 0,
+            version: [0; VERSION_BYTES],
+            program: [0; PROGRAM_BYTES],
             network: 0,
             notes: false,
             keys: Keys::new(seed),
@@ -145,6 +149,18 @@ impl<F: Clone> Agent<F> {
     /// Sets the process id that `Welcome` tells.
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.agent_pid = pid;
+        self
+    }
+
+    /// Sets the version and the path that `Welcome` tells, for messages to people.
+    pub fn with_program(mut self, version: &str, path: &[u8]) -> Self {
+        let fill = |to: &mut [u8], from: &[u8]| {
+            // One byte stays 0.
+            let kept = from.len().min(to.len() - 1);
+            to[..kept].copy_from_slice(&from[..kept]);
+        };
+        fill(&mut self.version, version.as_bytes());
+        fill(&mut self.program, path);
         self
     }
 
@@ -332,6 +348,8 @@ impl<F: Clone> Agent<F> {
         let body = Welcome {
             features: 0,
             agent_pid: self.agent_pid,
+            version: self.version,
+            program: self.program,
             network: self.network,
         };
         self.send(caller, Op::WELCOME, status, &body);

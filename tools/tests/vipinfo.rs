@@ -83,3 +83,36 @@ fn an_agent_of_ones_own_needs_a_folder() {
         assert!(told.contains(&expected) && told.contains(why), "{told}");
     }
 }
+
+/// A set-user-ID program starts no agent: it would serve the program's real user with root's rights.
+#[test]
+fn a_set_user_id_program_starts_no_agent() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !nix_root() {
+        return println!("SKIP only root can make a set-user-ID program");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let to_all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), to_all).expect("chmod");
+    let program = folder.path().join("vipinfo");
+    std::fs::copy(env!("CARGO_BIN_EXE_vipinfo"), &program).expect("a copy");
+    let raised = std::fs::Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&program, raised).expect("chmod");
+    let mut command = std::process::Command::new(&program);
+    command
+        .env("VIPL_LIBRARY", library_dir().join("libvipl.so.1"))
+        .uid(65_532)
+        .gid(65_532);
+    let output = command.output().expect("vipinfo");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if std::path::Path::new("/run/vipl/kagent.sock").exists() {
+        return println!("SKIP this machine has a system agent");
+    }
+    assert!(said.contains("starts no Kernel Agent"), "{said}");
+}
+
+fn nix_root() -> bool {
+    // SAFETY: always succeeds.
+    unsafe { libc::geteuid() == 0 }
+}

@@ -14,6 +14,10 @@ pub const PROVIDER_BYTES: usize = 32;
 pub const INTERFACE_BYTES: usize = 16;
 /// Bytes of the name of a device process, zero padded.
 pub const DEVICE_BYTES: usize = 32;
+/// Bytes of the version of an agent, zero padded.
+pub const VERSION_BYTES: usize = 16;
+/// Bytes of the path of an agent's program, zero padded.
+pub const PROGRAM_BYTES: usize = 256;
 /// Bytes of the name of its driver, zero padded.
 pub const DRIVER_BYTES: usize = 32;
 /// Largest segment that a connection may ask for, in bytes.
@@ -101,6 +105,20 @@ pub struct Welcome {
     pub agent_pid: u32,
     /// Inode of the agent's network namespace; 0: unknown. Its interfaces are those of that namespace.
     pub network: u32,
+    /// Version of the agent, zero padded. Older agents send nothing from here on.
+    pub version: [u8; VERSION_BYTES],
+    /// Path of its program, zero padded; the beginning of a longer one.
+    pub program: [u8; PROGRAM_BYTES],
+}
+
+impl Welcome {
+    /// What an agent has sent. What it does not know yet is 0.
+    pub fn read(body: &[u8]) -> Welcome {
+        let mut bytes = [0; size_of::<Welcome>()];
+        let known = body.len().min(bytes.len());
+        bytes[..known].copy_from_slice(&body[..known]);
+        zerocopy::transmute!(bytes)
+    }
 }
 
 /// `Op::NIC_OPEN`: a process opened a device. Beside it: up to two descriptors that partners will get
@@ -137,7 +155,7 @@ pub struct NicOpened {
 }
 
 /// `Op::LINK_OPEN`: a process wants a data socket on a network interface. Reply: [`LinkOpened`], or
-/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED`, `BUSY` (another agent
+/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user), `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `BUSY` (another agent
 /// serves the interface) or `RESOURCE`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -94,6 +94,10 @@ impl Status {
     pub const VERSION: Status = Status(11);
     pub const NOT_PERMITTED: Status = Status(12);
     pub const BUSY: Status = Status(13);
+    /// `LINK_OPEN`: an agent for all users that has no right to raw Ethernet.
+    pub const NO_PRIVILEGE: Status = Status(14);
+    /// `LINK_OPEN`: an agent of one user, which has no right to raw Ethernet.
+    pub const NO_SYSTEM_AGENT: Status = Status(15);
 }
 
 impl Status {

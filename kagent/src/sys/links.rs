@@ -104,14 +104,14 @@ impl Links {
         if self.open.contains_key(&link) {
             return Ok(false);
         }
-        let socket = SetupSocket::open(link).map_err(|cause| failure(cause, link, log))?;
+        let socket = SetupSocket::open(link).map_err(|cause| self.failure(cause, link, log))?;
         self.open.insert(link, socket);
         Ok(true)
     }
 
     /// A data socket.
-    pub(crate) fn data(link: LinkId, endpoint: u16, log: &Log) -> Result<OwnedFd, Status> {
-        raw::data_socket(link, endpoint).map_err(|cause| failure(cause, link, log))
+    pub(crate) fn data(&self, link: LinkId, endpoint: u16, log: &Log) -> Result<OwnedFd, Status> {
+        raw::data_socket(link, endpoint).map_err(|cause| self.failure(cause, link, log))
     }
 
     fn may_have(&self, asker: BorrowedFd<'_>) -> bool {
@@ -129,24 +129,30 @@ impl Links {
         let group = group.gid.as_raw();
         who.gid() == group || groups_of(asker).is_ok_and(|groups| groups.contains(&group))
     }
-}
 
-fn failure(cause: Errno, link: LinkId, log: &Log) -> Status {
-    match cause {
-        Errno::EADDRINUSE => {
-            log.warn("link", format_args!("another agent has interface {link}"));
-            Status::BUSY
-        }
-        Errno::EPERM | Errno::EACCES => {
-            log.warn(
-                "link",
-                format_args!("interface {link}: no right to raw Ethernet"),
-            );
-            Status::NOT_PERMITTED
-        }
-        cause => {
-            log.warn("link", format_args!("interface {link}: {cause}"));
-            Status::RESOURCE
+    fn failure(&self, cause: Errno, link: LinkId, log: &Log) -> Status {
+        match cause {
+            Errno::EADDRINUSE => {
+                log.warn("link", format_args!("another agent has interface {link}"));
+                Status::BUSY
+            }
+            Errno::EPERM | Errno::EACCES => {
+                log.warn(
+                    "link",
+                    format_args!(
+                        "interface {link}: this agent has no right to raw Ethernet (CAP_NET_RAW)"
+                    ),
+                );
+                if self.group.is_some() {
+                    Status::NO_PRIVILEGE
+                } else {
+                    Status::NO_SYSTEM_AGENT
+                }
+            }
+            cause => {
+                log.warn("link", format_args!("interface {link}: {cause}"));
+                Status::RESOURCE
+            }
         }
     }
 }

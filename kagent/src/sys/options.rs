@@ -14,8 +14,9 @@ vipkad - the Kernel Agent of VIPL
 Usage: vipkad [OPTIONS]
 
 The agent lets processes of one host that use VIPL find and connect to each other,
-and tells them when a partner dies. The library starts it when it is needed; it
-leaves by itself when it is not. It does not fork.
+and tells them when a partner dies. The library starts one for its user when it is
+needed; that one leaves by itself when it is not. The one for all users is started
+with the system, by root, and stays until SIGTERM. It does not go to the background.
 
 Options:
   --socket PATH   listen at PATH instead of the abstract address of the user
@@ -24,12 +25,15 @@ Options:
   --link-group NAME
                   with --system: members of this group may use raw Ethernet [vipl];
                   else only root and the agent's own user may
-  --idle-ms N     leave after N milliseconds without a process; 0 is never [3000]
+  --idle-ms N     leave after N milliseconds without a process; 0 is never
+                  [3000; with --system 0: it stays until it is told to leave]
   --foreground    accepted and without effect: the agent never goes to the background
   --help          print this and exit
   --version       print the version and exit
 
-A listening socket from a service manager (LISTEN_FDS) is used instead of any other.
+A listening socket from a service manager (LISTEN_FDS, LISTEN_PID; SOCK_SEQPACKET as
+descriptor 3) is used instead of any other; with --idle-ms the agent leaves when it is
+idle, and the manager starts it again.
 
 Environment:
   VIPL_LOG        error, warn, info, debug or off, also as SUBSYSTEM=LEVEL [warn]
@@ -79,6 +83,7 @@ impl Command {
             link_group: LINK_GROUP.to_owned(),
             idle_ms: IDLE_MS,
         };
+        let mut idle_ms = None;
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let text = arg.to_string_lossy().into_owned();
@@ -110,13 +115,14 @@ impl Command {
                 "--idle-ms" => {
                     let value = value()?;
                     let number = value.to_str().and_then(|number| number.parse().ok());
-                    options.idle_ms = number.ok_or_else(|| {
+                    idle_ms = Some(number.ok_or_else(|| {
                         Error::Usage(format!("--idle-ms: {} is no number", value.display()))
-                    })?;
+                    })?);
                 }
                 _ => return Err(Error::Usage(format!("unknown option {text}"))),
             }
         }
+        options.idle_ms = idle_ms.unwrap_or(if options.system { 0 } else { IDLE_MS });
         if options.system && options.socket.is_none() {
             options.socket = Some(kagent_proto::SYSTEM_SOCKET.into());
         }
@@ -151,9 +157,11 @@ mod tests {
         );
         assert_eq!(
             parse("--system"),
-            serve(Some(kagent_proto::SYSTEM_SOCKET), true, 3000)
+            serve(Some(kagent_proto::SYSTEM_SOCKET), true, 0)
         );
-        assert_eq!(parse("--system --socket /x"), serve(Some("/x"), true, 3000));
+        assert_eq!(parse("--system --socket /x"), serve(Some("/x"), true, 0));
+        let idle = "--idle-ms 7 --system --socket /x";
+        assert_eq!(parse(idle), serve(Some("/x"), true, 7));
         assert_eq!(parse("--idle-ms x --help").ok(), None);
         assert_eq!(parse("--help"), Ok(Command::Help));
         assert_eq!(parse("-V"), Ok(Command::Version));

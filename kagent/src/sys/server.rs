@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -121,8 +122,10 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
 
 /// The agent's logic, told of the system around it.
 fn logic(system: bool) -> Result<Agent<SharedFd>, Error> {
+    let program = std::env::current_exe().unwrap_or_default();
     let agent = Agent::new(process::random_seed()?)
         .with_pid(std::process::id())
+        .with_program(env!("CARGO_PKG_VERSION"), program.as_os_str().as_bytes())
         .with_network(surroundings::network())
         .with_descriptors(surroundings::descriptors());
     Ok(if system { agent } else { agent.for_one_user() })

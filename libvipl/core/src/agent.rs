@@ -11,7 +11,9 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::sync::{Condvar, Mutex, OnceLock};
 use kagent_proto::*;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
@@ -39,6 +41,10 @@ pub(crate) use registration::NicRegistration;
 
 /// How a call ends that no agent answers, because it has gone. Agents do not send it.
 pub(crate) const GONE: Status = Status(u32::MAX);
+/// How a call ends that the agent has taken and not answered in time. Agents do not send it.
+const SILENT: Status = Status(u32::MAX - 1);
+/// How long an agent may take for what it answers at once, on a machine that is busy with other things.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What the agent said to a call.
 pub(crate) struct Reply {
@@ -120,6 +126,38 @@ impl<T> Ticket<T> {
             }
         }
     }
+
+    /// The same until a moment. `None`: it is not there yet.
+    fn wait_until(&self, end: Instant) -> Result<Option<T>, Error> {
+        loop {
+            let result = self.try_take()?;
+            if result.is_some() || Instant::now() >= end {
+                return Ok(result);
+            }
+            let mut outcome = self.result.lock();
+            if matches!(*outcome, Outcome::Open) {
+                self.ready.wait_until(&mut outcome, end);
+            }
+        }
+    }
+}
+
+/// How people find an agent: its process id, and its program where that can be known.
+fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
+    let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
+    let pid = peer.map_or(0, |peer| peer.pid());
+    let text = |bytes: &[u8]| {
+        let used = bytes.iter().take_while(|byte| **byte != 0).count();
+        String::from_utf8_lossy(&bytes[..used]).into_owned()
+    };
+    let told = welcome.map(|told| (text(&told.program), text(&told.version)));
+    match told.filter(|(program, _)| !program.is_empty()) {
+        Some((program, version)) => format!("process {pid} ({program}, version {version})"),
+        None => std::fs::read_link(format!("/proc/{pid}/exe")).map_or_else(
+            |_| format!("process {pid}"),
+            |path| format!("process {pid} ({})", path.display()),
+        ),
+    }
 }
 
 /// What to do about an agent of another version: others may be using it.
@@ -154,6 +192,8 @@ pub(crate) struct Agent {
     connections: Mutex<HashMap<u64, Owner>>,
     /// Its network namespace; 0: unknown.
     network: AtomicU32,
+    /// For messages to people.
+    description: OnceLock<String>,
     dead: AtomicBool,
 }
 
@@ -177,6 +217,7 @@ impl Agent {
             epoch: EPOCH.fetch_add(1, Ordering::Relaxed),
             connections: Mutex::default(),
             network: AtomicU32::new(0),
+            description: OnceLock::new(),
             dead: AtomicBool::new(false),
         });
         let reader = agent.clone();
@@ -186,13 +227,31 @@ impl Agent {
         if welcome.status == GONE {
             return Err(Introduction::Dropped);
         }
+        if welcome.status == SILENT {
+            let _ = shutdown(agent.socket.number(), Shutdown::Both);
+            return Err(Introduction::Refused(format!(
+                "the Kernel Agent does not answer: {}",
+                agent.silence()
+            )));
+        }
         if welcome.op != Op::WELCOME || welcome.status != Status::OK {
             // Ends the reading thread.
             let _ = shutdown(agent.socket.number(), Shutdown::Both);
             return Err(Introduction::Refused(another_protocol(&agent.socket)));
         }
-        let network = welcome.body().map_or(0, |welcome: Welcome| welcome.network);
-        agent.network.store(network, Ordering::Relaxed);
+        let told = Welcome::read(&welcome.body);
+        agent.network.store(told.network, Ordering::Relaxed);
+        let _ = agent.description.set(describe(&agent.socket, Some(&told)));
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        let theirs = told.version.iter().copied().take_while(|byte| *byte != 0);
+        if told.version[0] != 0 && !theirs.eq(version.iter().copied()) {
+            log::info!(
+                target: "agent",
+                "the Kernel Agent is of another version than this library ({}): {}",
+                env!("CARGO_PKG_VERSION"),
+                agent.description()
+            );
+        }
         launch::say_goodbye_at_exit(agent.socket.number());
         Ok(agent)
     }
@@ -204,8 +263,35 @@ impl Agent {
     {
         let ticket = Ticket::new();
         let call = Call::Reply(ticket.clone());
-        self.start(Self::next_id(), call, op, body, fds);
-        ticket.wait().unwrap_or_else(|_| Reply::failed(GONE))
+        let id = Self::next_id();
+        self.start(id, call, op, body, fds);
+        let end = Instant::now() + ANSWER_TIME_MAX;
+        match ticket.wait_until(end) {
+            Ok(Some(reply)) => reply,
+            Ok(None) => {
+                self.calls.lock().remove(&id);
+                if op != Op::HELLO {
+                    log::error!(target: "agent", "the Kernel Agent does not answer: {}", self.silence());
+                }
+                Reply::failed(SILENT)
+            }
+            Err(_) => Reply::failed(GONE),
+        }
+    }
+
+    /// How people find it.
+    pub(crate) fn description(&self) -> String {
+        let known = self.description.get().cloned();
+        known.unwrap_or_else(|| describe(&self.socket, None))
+    }
+
+    /// What to do about an agent that is silent.
+    fn silence(&self) -> String {
+        format!(
+            "{} has said nothing for {} s; it is stopped (then `kill -CONT` goes on) or hangs (then end it: another one takes over)",
+            self.description(),
+            ANSWER_TIME_MAX.as_secs()
+        )
     }
 
     /// A number for the next call, the same for no other call of this process at any agent.

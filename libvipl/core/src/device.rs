@@ -35,12 +35,14 @@ pub(crate) fn open(name: &str) -> Result<(OwnedFd, u32), c_int> {
         _ if reply.status == Status::INVALID => {
             log::error!(
                 target: "device",
-                "the Kernel Agent has no program vipl-{name} beside it; is the installation complete?"
+                "the Kernel Agent that answers, {}, has no program vipl-{name} beside it: it is of another installation than this library ({}), or the program is missing or cannot be executed; install it there, or end that agent when its programs have ended, or set VIPL_AGENT",
+                agent.description(),
+                crate::agent::library_path().unwrap_or_default().display()
             );
             Err(VIPL_E_INVALID)
         }
         _ => {
-            log::error!(target: "device", "the Kernel Agent cannot start vipl-{name}; its log says why");
+            log::error!(target: "device", "the Kernel Agent, {}, cannot start vipl-{name}; its log says why", agent.description());
             Err(VIPL_E_RESOURCE)
         }
     }

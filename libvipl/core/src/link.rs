@@ -34,7 +34,7 @@ fn open(name: &str) -> Result<vipl_link, c_int> {
         .then(|| reply.body())
         .flatten();
     let (Some(opened), Some(socket)) = (opened, reply.fds.pop()) else {
-        return Err(refusal(name, reply.status));
+        return Err(refusal(name, reply.status, &agent.description()));
     };
     Ok(vipl_link {
         size: size_of::<vipl_link>(),
@@ -69,20 +69,32 @@ fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Says why there is no socket.
-fn refusal(name: &str, status: Status) -> c_int {
+fn refusal(name: &str, status: Status, agent: &str) -> c_int {
+    let what_to_do = match status {
+        Status::NOT_PERMITTED => {
+            "this user may not use raw Ethernet: the Kernel Agent that answers lets root and the members of a group do so (`vipkad --link-group`, usually vipl); as root `usermod -aG vipl USER`, then log in anew, or `newgrp vipl`"
+        }
+        Status::NO_PRIVILEGE => {
+            "the system's Kernel Agent has itself no right to raw Ethernet: start it as root, or with the capability CAP_NET_RAW"
+        }
+        Status::NO_SYSTEM_AGENT => {
+            "Ethernet needs `vipkad --system`, started by root, and the user in the group vipl; the Kernel Agent that answers is that of this user alone and has no right to raw Ethernet (with VIPL_AGENT=auto, a system agent is found at /run/vipl/kagent.sock)"
+        }
+        _ => "",
+    };
     match status {
         Status::INVALID => {
             log::warn!(target: "link", "{name}: no such network interface, or it is no Ethernet");
             VIPL_E_INVALID
         }
-        Status::NOT_PERMITTED => {
+        Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
             // The same for every interface: one line that says what to do is enough.
             let first = !TOLD.swap(true, Ordering::Relaxed);
             let level = if first { Level::Error } else { Level::Debug };
             log::log!(
                 target: "link",
                 level,
-                "{name}: Ethernet needs `vipkad --system`, started by root, and the user in the group vipl"
+                "{name}: {what_to_do}; that agent is {agent}"
             );
             VIPL_E_NOT_PERMITTED
         }
@@ -94,7 +106,7 @@ fn refusal(name: &str, status: Status) -> c_int {
             VIPL_E_RESOURCE
         }
         _ => {
-            log::error!(target: "link", "{name}: the Kernel Agent cannot open a socket; its log says why");
+            log::error!(target: "link", "{name}: the Kernel Agent, {agent}, cannot open a socket; its log says why");
             VIPL_E_RESOURCE
         }
     }

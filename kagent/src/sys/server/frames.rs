@@ -13,7 +13,6 @@ use vipl_wire::setup::{FRAME_MAX, Refused};
 use super::{KIND_BITS, KIND_LINK, Server, TURN_MAX};
 use crate::link::{Interface, LinkId, Mac};
 use crate::output::{FrameOut, OpenLink};
-use crate::sys::links::Links;
 use crate::sys::session::{Held, SharedFd};
 
 impl Server<'_> {
@@ -38,7 +37,7 @@ impl Server<'_> {
                 return Err(Status::RESOURCE);
             }
         }
-        let socket = Links::data(link, endpoint, self.log).inspect_err(|_| {
+        let socket = self.links.data(link, endpoint, self.log).inspect_err(|_| {
             // Unless somebody else has an endpoint there.
             self.agent.close_link_if_idle(link);
         })?;

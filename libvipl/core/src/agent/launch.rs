@@ -49,6 +49,14 @@ pub(super) enum LaunchError {
     NoFolder(String, io::Error),
     #[error("{0} was started but does not answer")]
     Silent(String),
+    #[error(
+        "{0} cannot be executed by this user: {1}; set VIPL_AGENT_PROGRAM to a vipkad that can be"
+    )]
+    NotExecutable(String, io::Error),
+    #[error(
+        "this program runs with raised privileges (set-user-ID, set-group-ID or file capabilities), starts no Kernel Agent and uses root's only: {0} at {SYSTEM_SOCKET}; as root `vipkad --system`"
+    )]
+    Privileged(&'static str),
     #[error("cannot make a socket: {0}")]
     Socket(io::Error),
 }
@@ -56,6 +64,8 @@ pub(super) enum LaunchError {
 /// Connects to the agent that the settings name; with `auto`, starts one if need be.
 pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     match settings.text("agent") {
+        // An agent that it started would serve its real user with the rights of its effective one.
+        "auto" | "" | "off" if settings.secure => roots(),
         "auto" | "" => auto(settings),
         "off" => private(settings),
         path => {
@@ -63,6 +73,21 @@ pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
                 .map_err(|e| LaunchError::NotThere(path.into(), e.into()))?;
             try_connect(&there, path)?.map_err(|error| LaunchError::NotThere(path.into(), error))
         }
+    }
+}
+
+/// The system's agent, if root started it.
+fn roots() -> Result<OwnedFd, LaunchError> {
+    let there = UnixAddr::new(SYSTEM_SOCKET).map_err(|e| LaunchError::Socket(e.into()))?;
+    let found =
+        try_connect(&there, SYSTEM_SOCKET)?.map_err(|_| LaunchError::Privileged("none answers"))?;
+    let peer = getsockopt(&found, sockopt::PeerCredentials);
+    if peer.is_ok_and(|peer| peer.uid() == 0) {
+        Ok(found)
+    } else {
+        Err(LaunchError::Privileged(
+            "the one that answers is another user's",
+        ))
     }
 }
 
@@ -139,6 +164,9 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
     )
     .map_err(|error| LaunchError::Socket(error.into()))?;
     let made = high(made).map_err(LaunchError::Socket)?;
+    // Also for each message sent: an agent that is stopped takes none.
+    let patience = TimeVal::new(START_TIME_MAX.as_secs() as libc::time_t, 0);
+    let _ = setsockopt(&made, sockopt::SendTimeout, &patience);
     if let Err(error) = connect_socket(made.as_raw_fd(), there) {
         return Ok(Err(error.into()));
     }
@@ -186,7 +214,11 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
         return if is_program(&given) {
             Ok(given)
         } else {
-            Err(LaunchError::NoProgram(given.display().to_string()))
+            Err(if given.is_file() {
+                not_executable(&given)
+            } else {
+                LaunchError::NoProgram(given.display().to_string())
+            })
         };
     }
     let mut tried = Vec::new();
@@ -206,11 +238,20 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     if let Some(found) = tried.iter().find(|path| is_program(path)) {
         return Ok(std::fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
     }
+    if let Some(found) = tried.iter().find(|path| path.is_file()) {
+        return Err(not_executable(found));
+    }
     let tried: Vec<String> = tried
         .iter()
         .map(|path| path.display().to_string())
         .collect();
     Err(LaunchError::NoProgram(tried.join(", ")))
+}
+
+/// It is there, but of no use.
+fn not_executable(path: &Path) -> LaunchError {
+    let why = io::Error::from_raw_os_error(libc::EACCES);
+    LaunchError::NotExecutable(path.display().to_string(), why)
 }
 
 /// Whether this user can execute it.
