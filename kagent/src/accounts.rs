@@ -45,6 +45,11 @@ impl Accounts {
         self.shared = false;
     }
 
+    /// Whether there may be other users.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     /// The system gives less of something than the limits would.
     pub(crate) fn set_room(&mut self, budget: Budget, room: usize) {
         let known = &mut self.room[budget as usize];

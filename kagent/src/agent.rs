@@ -24,6 +24,7 @@ use crate::link::{Endpoint, EndpointId, Link, LinkId};
 use crate::message::{self, Command, Malformed};
 use crate::nic::{Address, Nic, NicId};
 use crate::output::{Message, Output};
+use crate::pace::Paces;
 use crate::place::{Pair, Place};
 use crate::queue::Queues;
 use crate::timer::Timers;
@@ -52,6 +53,8 @@ pub struct Agent<F> {
     pub(crate) accounts: Accounts,
     /// Whose the discriminators on links are.
     pub(crate) claims: Claims,
+    /// How fast each user gets data sockets.
+    pub(crate) paces: Paces,
     pub(crate) nics: BTreeMap<NicId, Nic<F>>,
     pub(crate) addresses: BTreeMap<Address, BTreeSet<NicId>>,
     pub(crate) calls: BTreeMap<CallKey, Call>,
@@ -124,6 +127,7 @@ impl<F: Clone> Agent<F> {
             clients: BTreeMap::new(),
             accounts: Accounts::new(),
             claims: Claims::new(),
+            paces: Paces::new(),
             nics: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -247,6 +251,7 @@ impl<F: Clone> Agent<F> {
             self.exchange_timers.next(),
             self.halves.next(),
             self.claims.next(),
+            self.paces.next(),
         ]
         .into_iter()
         .flatten()
@@ -265,7 +270,7 @@ impl<F: Clone> Agent<F> {
             users: self.accounts.users_with(Budget::Processes).count(),
             nics: self.nics.len(),
             addresses: self.addresses.len(),
-            calls: self.calls.len(),
+            calls: self.calls.len() + self.paces.len(),
             queued: self.waits.len() + self.seekers.len() + self.peers.len(),
             timers: self.timers.len() + self.exchange_timers.len(),
             connections: self.connections.len(),
@@ -333,6 +338,7 @@ impl<F: Clone> Agent<F> {
         }
         self.end_halves_due();
         self.free_claims_due();
+        self.open_links_due();
         while let Some(exchange) = self.exchange_timers.pop_due(self.now) {
             self.exchange_due(exchange);
         }

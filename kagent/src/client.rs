@@ -136,6 +136,7 @@ impl<F: Clone> Agent<F> {
         self.accounts.release(gone.uid, Budget::Processes, 1);
         self.accounts
             .release(gone.uid, Budget::Descriptors, DESCRIPTORS_PER_CLIENT);
+        self.forget_waiting_links(gone.uid, client);
         // Calls before connections, so that a process which held its own request is not told about
         // itself, and servers which held its requests find them expired.
         for &call in gone.calls.values() {

@@ -49,6 +49,7 @@ mod message;
 mod nic;
 mod note;
 mod output;
+mod pace;
 mod parting;
 mod peer;
 mod place;

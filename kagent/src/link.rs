@@ -14,9 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kagent_proto::{
-    Budget, DRIVER_BYTES, HOST_BYTES_MAX, INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status,
-};
+use kagent_proto::{Budget, DRIVER_BYTES, HOST_BYTES_MAX, INTERFACE_BYTES, LinkOpened, Op, Status};
 
 use crate::agent::{Agent, Caller};
 use crate::client::ClientId;
@@ -86,8 +84,13 @@ pub(crate) struct Endpoint {
 }
 
 impl<F: Clone> Agent<F> {
-    /// `Op::LINK_OPEN`: the runtime knows the interface and whether this process may have a socket there.
-    pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Outcome {
+    /// `Op::LINK_OPEN`, when its time has come: the runtime knows the interface and whether this process may
+    /// have a socket there.
+    pub(crate) fn link_open_now(
+        &mut self,
+        caller: Caller,
+        interface: [u8; INTERFACE_BYTES],
+    ) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
         if open >= ENDPOINTS_PER_CLIENT_MAX {
@@ -98,7 +101,7 @@ impl<F: Clone> Agent<F> {
         self.outputs.push_back(Output::OpenLink(OpenLink {
             client: caller.client,
             call: caller.id,
-            interface: body.interface,
+            interface,
         }));
         Ok(())
     }

@@ -148,6 +148,7 @@ fn data_sockets_of_a_user_are_bounded_and_come_back() {
     let mut world = two_users(processes + 1);
     for client in 1..=processes {
         for _ in 0..ENDPOINTS_PER_CLIENT_MAX {
+            world.sleep_ms(20);
             world.link(client, "eth0");
         }
     }
@@ -157,7 +158,47 @@ fn data_sockets_of_a_user_are_bounded_and_come_back() {
     is_about(&detail, Budget::Endpoints, most, most);
     world.link(100, "eth0");
     world.hangup(1);
+    world.sleep_ms(20);
     world.link(last, "eth0");
+    world.end();
+}
+
+#[test]
+fn data_sockets_come_at_a_pace_and_not_to_those_who_have_gone() {
+    let mut world = two_users(10);
+    let body = link_open("eth0");
+    // Processes of A ask and hang up; all but a burst wait.
+    for client in 1..=9 {
+        for id in 0..60 {
+            world.call(client, Op::LINK_OPEN, 10 + id, &body);
+        }
+    }
+    let opened = world.agent.census().endpoints;
+    assert_eq!(opened, 257);
+    for client in 1..=9 {
+        world.hangup(client);
+    }
+    assert_eq!(world.agent.census().endpoints, 0);
+    assert_eq!(world.agent.census().calls, 0);
+    // Who stays gets his in time, one after the other.
+    for id in 0..5 {
+        world.call(10, Op::LINK_OPEN, 10 + id, &body);
+    }
+    world.quiet();
+    // B does not wait for A.
+    world.link(100, "eth0");
+    for id in 0..5 {
+        world.sleep_ms(20);
+        let packet = world.take(10);
+        assert_eq!((packet.op, packet.id), (Op::LINK_OPENED, 10 + id));
+        world.quiet();
+    }
+    // A pause earns a burst again.
+    world.sleep_ms(10_000);
+    for id in 0..50 {
+        world.call(10, Op::LINK_OPEN, 20 + id, &body);
+        assert_eq!(world.take(10).op, Op::LINK_OPENED);
+    }
     world.end();
 }
 

@@ -31,13 +31,22 @@ pub fn alone_as_root() -> Option<MutexGuard<'static, ()>> {
 
 /// Runs something on a thread that belongs to another user. `None`: it may not become that user.
 pub fn as_user<T: Send>(user: u32, what: impl FnOnce() -> T + Send) -> Option<T> {
+    as_user_in(user, user, what)
+}
+
+/// The same, in a group.
+pub fn as_user_in<T: Send>(
+    user: u32,
+    group: libc::gid_t,
+    what: impl FnOnce() -> T + Send,
+) -> Option<T> {
     let run = || {
         let none: *const libc::gid_t = std::ptr::null();
         // The wrappers of the C library would change all threads.
         // SAFETY: system calls on integers.
         let refused = unsafe {
             libc::syscall(libc::SYS_setgroups, 0, none) != 0
-                || libc::syscall(libc::SYS_setresgid, user, user, user) != 0
+                || libc::syscall(libc::SYS_setresgid, group, group, group) != 0
                 || libc::syscall(libc::SYS_setresuid, user, user, user) != 0
         };
         (!refused).then(what)
