@@ -6,7 +6,7 @@
 #include "common.h"
 
 static VIP_NIC_HANDLE nic, other;
-static VIP_VI_HANDLE vi;
+static VIP_VI_HANDLE vi, served; /* the latter after `connect_both` */
 static VIP_CQ_HANDLE cq;
 static VIP_PROTECTION_HANDLE tag;
 static VIP_MEM_HANDLE region;
@@ -19,9 +19,10 @@ static void set_up(void)
 {
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, NULL, VIP_FALSE, VIP_FALSE};
     VIP_MEM_ATTRIBUTES rights = {NULL, VIP_FALSE, VIP_FALSE};
+    const char *device = getenv("VIPL_DEVICE") != NULL ? getenv("VIPL_DEVICE") : "/dev/via_lo";
 
-    MUST(VipOpenNic("/dev/via_lo", &nic));
-    MUST(VipOpenNic("/dev/via_lo", &other));
+    MUST(VipOpenNic(device, &nic));
+    MUST(VipOpenNic(device, &other));
     MUST(VipCreatePtag(nic, &tag));
     attributes.Ptag = rights.Ptag = tag;
     m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -31,7 +32,8 @@ static void set_up(void)
     MUST(VipCreateCQ(nic, 16, &cq));
 }
 
-static VIP_RETURN connect_to(unsigned char host, const char *point)
+/* The last byte of the address becomes `host`, unless that is negative. */
+static VIP_RETURN connect_to(int host, const char *point)
 {
     union {
         VIP_NET_ADDRESS net;
@@ -44,12 +46,13 @@ static VIP_RETURN connect_to(unsigned char host, const char *point)
     a.net.HostAddressLen = self.NicAddressLen;
     a.net.DiscriminatorLen = (VIP_UINT16)strlen(point);
     memcpy(a.bytes + 4, self.LocalNicAddress, self.NicAddressLen);
-    a.bytes[9] = host;
+    if (host >= 0)
+        a.bytes[9] = (unsigned char)host;
     memcpy(a.bytes + 10, point, strlen(point));
-    return VipConnectRequest(vi, &a.net, &a.net, 1, &partner);
+    return VipConnectRequest(vi, &a.net, &a.net, host < 0 ? PATIENCE : 1, &partner);
 }
 
-/* Connects `vi` with a second VI of this process and posts what `m->d` is, to see it fail. */
+/* Accepts one connection, for `connect_both`. */
 static void *accept_one(void *point)
 {
     union {
@@ -59,7 +62,6 @@ static void *accept_one(void *point)
     VIP_NIC_ATTRIBUTES self;
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, tag, VIP_FALSE, VIP_FALSE};
     VIP_VI_ATTRIBUTES partner;
-    VIP_VI_HANDLE served;
     VIP_CONN_HANDLE request;
 
     MUST(VipQueryNic(nic, &self));
@@ -73,19 +75,27 @@ static void *accept_one(void *point)
     return NULL;
 }
 
-static void post_outside(void)
+/* Connects `vi` with a second VI of this process. */
+static void connect_both(void)
 {
     pthread_t server;
-    VIP_DESCRIPTOR *done;
     VIP_RETURN code;
     char point[] = "failing";
 
     CHECK_EQ(pthread_create(&server, NULL, accept_one, point), 0, "a thread");
     do
-        code = connect_to(0, point);
-    while (code == VIP_NO_MATCH || code == VIP_TIMEOUT);
+        code = connect_to(-1, point);
+    while (code == VIP_NO_MATCH);
     MUST(code);
     CHECK_EQ(pthread_join(server, NULL), 0, "a thread");
+}
+
+/* Posts a send whose second segment is outside of its region. */
+static void post_outside(void)
+{
+    VIP_DESCRIPTOR *done;
+
+    connect_both();
     m->d.CS.SegCount = 2;
     m->d.CS.Length = 80;
     m->d.DS[0].Local.Data.Address = m->bytes;
@@ -96,6 +106,41 @@ static void post_outside(void)
     m->d.DS[1].Local.Length = 64;
     MUST(VipPostSend(vi, &m->d, region));
     CHECK_RETURN(VipSendWait(vi, PATIENCE, &done), VIP_DESCRIPTOR_ERROR, "outside");
+}
+
+static int errors;
+
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)context;
+    if (error->ViHandle != vi)
+        return; /* the partner has lost its connection */
+    CHECK_EQ(error->ErrorCode, VIP_ERROR_COMP_PROT, "an asynchronous error");
+    __atomic_store_n(&errors, 1, __ATOMIC_RELEASE);
+}
+
+/* A descriptor becomes read-only after it was posted. The message is taken by a thread of the plug-in: this one
+ * makes no call until the error has come. */
+static void read_only(void)
+{
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_FALSE, VIP_FALSE};
+    VIP_MEM_HANDLE handle;
+    VIP_DESCRIPTOR *d = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int i;
+
+    rights.Ptag = tag;
+    MUST(VipErrorCallback(nic, NULL, on_error));
+    MUST(VipRegisterMem(nic, d, 4096, &rights, &handle));
+    connect_both();
+    MUST(VipPostRecv(vi, d, handle));
+    CHECK_EQ(mprotect(d, 4096, PROT_READ), 0, "mprotect");
+    m->d.CS.SegCount = 0;
+    m->d.CS.Length = 0;
+    MUST(VipPostSend(served, &m->d, region));
+    for (i = 0; !__atomic_load_n(&errors, __ATOMIC_ACQUIRE); i++) {
+        CHECK(i < 20000, "an error of the connection");
+        sleep_ms(1);
+    }
 }
 
 static void one(const char *what)
@@ -160,6 +205,8 @@ static void one(const char *what)
         code = VipRecvDone(vi, &done);
     } else if (strcmp(what, "outside") == 0)
         post_outside();
+    else if (strcmp(what, "read-only") == 0)
+        read_only();
     else
         CHECK(0, what);
     printf("%s: %s\n", what, return_name((long)code));

@@ -467,6 +467,21 @@ fn the_example_in_c() {
         .pass();
 }
 
+/// Rules 25 and 39: a descriptor that cannot be written any more ends the connection and not the process, also
+/// when a thread of the plug-in meets it.
+#[test]
+fn the_example_survives_a_read_only_descriptor() {
+    let dir = folder("example-read-only");
+    example_in(&dir);
+    for mode in [Run::strict, Run::compatible] {
+        mode(program("failing"))
+            .env("VIPL_PLUGIN_PATH", &dir)
+            .env("VIPL_DEVICE", "example:")
+            .arg("read-only")
+            .pass();
+    }
+}
+
 /// E18: a device that fails for good takes every VI of its NIC with it, and the program is told once.
 #[test]
 fn a_device_that_fails() {

@@ -147,28 +147,43 @@ static int load(vipl_vi *vi, vipl_queue *queue, struct image *image)
     return there;
 }
 
-/* Completes the oldest descriptor: everything else first, Status last, as VIA hardware does. */
-static void complete(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint32_t length, uint32_t immediate)
+/* Writes the result into the program's descriptor: everything else first, DONE last, as VIA hardware does. 0
+ * when its memory is gone. Status is written twice: a copy by the kernel may go byte by byte, and a program
+ * that polls must not see DONE before the rest. */
+static int write_result(vipl_entry *entry, int which, uint32_t status, uint32_t length, uint32_t immediate)
+{
+    uint32_t result[3], done = status | VIP_STATUS_DONE;
+    unsigned char *end = (unsigned char *)entry->descriptor + 32; /* the last words: immediate, length, status */
+
+    result[0] = immediate, result[1] = length, result[2] = status;
+    /* a send keeps what the program wrote */
+    if (!(which == 1 ? copy(end - 12, result, 12) : copy(end - 4, &result[2], 4)))
+        return 0;
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    return copy(end - 4, &done, 4);
+}
+
+/* Completes the oldest descriptor. 0 when its memory is gone, and with it the connection (E16). */
+static int complete(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint32_t length, uint32_t immediate)
 {
     vipl_entry *entry = oldest(queue);
-    VIP_CONTROL_SEGMENT *control = &entry->descriptor->CS;
 
-    if (queue->which == 1) { /* a send keeps what the program wrote */
-        control->Length = length;
-        control->ImmediateData = immediate;
+    if (!write_result(entry, (int)queue->which, status, length, immediate)) {
+        fail(vi, VIP_ERROR_COMP_PROT, status & VIP_STATUS_OP_MASK, entry->descriptor);
+        return 0;
     }
     entry->status = status | VIP_STATUS_DONE;
-    __atomic_store_n(&control->Status, status | VIP_STATUS_DONE, __ATOMIC_RELEASE);
     queue->completed++;
     if (queue->signal)
         host->completed(vi, queue);
+    return 1;
 }
 
 /* A descriptor that cannot be processed: it tells why, and the connection ends (Reliable Delivery). */
 static void refuse(vipl_vi *vi, vipl_queue *queue, uint32_t status)
 {
-    complete(vi, queue, status, 0, 0);
-    fail(vi, VIPL_CAUSE_TOLD, 0, NULL);
+    if (complete(vi, queue, status, 0, 0))
+        fail(vi, VIPL_CAUSE_TOLD, 0, NULL);
 }
 
 /* Whether this VI may use the segments, as far as their first `bytes` bytes go. */
@@ -359,7 +374,9 @@ static int nic_open(const char *argument, vipl_nic *opened, vipl_nic_info *info)
     if (nic == NULL)
         return VIPL_E_RESOURCE;
     nic->nic = opened;
-    sigfillset(&all); /* the program's signals are not for our thread */
+    sigfillset(&all); /* the program's signals are not for our thread, but faults that the library catches are */
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     failed = pthread_create(&nic->thread, NULL, keep_going, nic);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
