@@ -118,16 +118,11 @@ pub fn request(
     Ok(to_program(&attributes))
 }
 
-/// Logs why there is no connection. Most programs ask until there is one, so this is no warning.
+/// Logs why there is no connection, unless the agent has said so (`agent::tell_nobody`). Most programs ask until
+/// there is one, so this is no warning.
 #[cold]
 fn tell_failure(error: Error, remote: &Address) {
     let why = match error {
-        Error::NoMatch => {
-            "nobody waits on this discriminator: the server has not called VipConnectWait yet, waits on other bytes (a final NUL counts), or is another user's or another Kernel Agent's process (VIPL_AGENT, VIPL_DEVICE_MAP; vipinfo -v)"
-        }
-        Error::NotReachable => {
-            "no process that this Kernel Agent knows has a NIC with this host address, or the link is down; compare with VipQueryNic there (vipinfo), and VIPL_AGENT and the plug-in of both sides"
-        }
         Error::Timeout => {
             "no answer in time: the server does not call VipConnectAccept, or no Kernel Agent answers on that host"
         }

@@ -43,6 +43,13 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         log::log!(target: TARGET, level, "{} = {result:?}: {fault}", call.text());
         return;
     }
+    if matches!(
+        result,
+        VIP_RETURN::VIP_NO_MATCH | VIP_RETURN::VIP_NOT_REACHABLE
+    ) {
+        // The agent knows why, and its reason is logged, once a second at most.
+        return;
+    }
     if is_data(call.name) {
         // What else can be wrong with these is an asynchronous error, except the one thing below.
         if call.name.ends_with("Wait") || call.name.ends_with("Notify") {
