@@ -1,10 +1,10 @@
 //! Whose a discriminator on a link is.
 //!
 //! Other hosts know neither users nor plug-ins, so a discriminator on a link is the same for all users of
-//! this host. It belongs to the first user that waits on it: as long as a call of that user waits there, and
-//! for a grace afterwards, since a server that accepts one request at a time is not waiting in between. A
-//! user that has no endpoint left on the link has no discriminators there either, so the server of another
-//! user can follow at once.
+//! this host. Among the processes of one user there is no reservation (spec §9.1). Among users it belongs to
+//! the first one that waits on it: as long as a call of that user waits there, and for a grace afterwards,
+//! since a server that accepts one request at a time is not waiting in between. A user that has no endpoint
+//! left on the link has no discriminators there either, so the server of another user can follow at once.
 //!
 //! Peers are named by both of their discriminators and the other host; that pair belongs to a user in the
 //! same way.
