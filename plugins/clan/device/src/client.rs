@@ -264,7 +264,11 @@ impl Device {
             return;
         };
         for id in client.vis.into_iter().flatten() {
-            self.leave(id, expelled);
+            if let (Some(partner), false) = (self.leave(id, expelled), expelled)
+                && let Some(vi) = self.vis.get_mut(partner)
+            {
+                vi.desert(&mut self.tools);
+            }
             self.vis.remove(id);
         }
         if let Some(Some(link)) = client.link.and_then(|index| self.links.get_mut(index)) {

@@ -8,6 +8,7 @@ use vipl_clan_proto::vi::end;
 use vipl_wire::Reason;
 
 use crate::device::Device;
+use crate::events::NEVER;
 use crate::offer::OFFERS_MAX;
 use crate::vi::CHUNK;
 
@@ -109,6 +110,28 @@ impl Device {
         self.die(id, end::TOLD);
         if let Some(partner) = partner {
             self.die(partner, end::LOST);
+        }
+    }
+
+    /// Tells VIs whose partner's process has ended, and of whom the agent has not said how.
+    pub(crate) fn tell_deserted(&mut self) {
+        if self.tools.now < self.tools.deserted {
+            return;
+        }
+        self.tools.deserted = NEVER;
+        for id in 0..self.vis.places() {
+            let Some(vi) = self.vis.get_mut(id) else {
+                continue;
+            };
+            if !vi.attached || vi.deserted == 0 {
+                continue;
+            }
+            if vi.deserted <= self.tools.now {
+                vi.die(&mut self.tools, end::LOST);
+                vi.deserted = 0;
+            } else {
+                self.tools.deserted = self.tools.deserted.min(vi.deserted);
+            }
         }
     }
 

@@ -172,6 +172,7 @@ impl Device {
         }
         if time.saturating_sub(self.last_ask) >= ASK_NS {
             self.last_ask = time;
+            self.tell_deserted();
             return self.ask(None);
         }
         std::hint::spin_loop();
@@ -293,7 +294,8 @@ impl Device {
                 vi.settle_all(&mut self.tools);
             }
         }
-        let deadline = self.settle_links();
+        self.tell_deserted();
+        let deadline = self.settle_links().min(self.tools.deserted);
         let page = self.tools.page();
         page.asleep.fetch_add(1, Ordering::SeqCst);
         page.before_looking_again();

@@ -72,6 +72,8 @@ impl Pair<'_> {
             self.withdraw();
             self.from.partner = None;
             self.to.partner = None;
+            self.from.desert(self.tools);
+            self.to.desert(self.tools);
         }
         gone
     }

@@ -9,6 +9,7 @@ use vipl_clan_proto::nic::DevicePage;
 use vipl_clan_proto::vi::{Segment, ViPages, claim, news};
 use vipl_plugin_sdk::shm::Mapping;
 
+use crate::events::NEVER;
 use crate::link::Away;
 use crate::vm::Process;
 
@@ -31,6 +32,8 @@ pub(crate) struct Tools {
     pub(crate) pieces: Vec<libc::iovec>,
     /// Nanoseconds.
     pub(crate) now: u64,
+    /// When the first deserted VI is told, in nanoseconds.
+    pub(crate) deserted: u64,
 }
 
 impl Tools {
@@ -43,6 +46,7 @@ impl Tools {
             into: Vec::new(),
             pieces: Vec::new(),
             now: 0,
+            deserted: NEVER,
         }
     }
 
@@ -52,6 +56,9 @@ impl Tools {
         unsafe { &*self.page.base().cast::<DevicePage>() }
     }
 }
+
+/// How long the agent has to say how a process has ended, in nanoseconds.
+const DESERTED_NS: u64 = 2_000_000_000;
 
 /// What the VI is to its connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +92,9 @@ pub(crate) struct Vi {
     /// The connection has ended, or the partner has gone without a word: nothing is processed.
     pub(crate) halted: bool,
     pub(crate) partner: Option<usize>,
+    /// When it is told that the partner's process has ended, unless the agent has said so before, in
+    /// nanoseconds; 0: it has not ended.
+    pub(crate) deserted: u64,
     /// The connection, if the partner is on another host.
     pub(crate) away: Option<Box<Away>>,
     /// Number of the next completion of a send.
@@ -128,6 +138,7 @@ impl Vi {
             attached: false,
             halted: true,
             partner: None,
+            deserted: 0,
             away: None,
             sends: 0,
             receives: 0,
@@ -148,7 +159,16 @@ impl Vi {
         }
     }
 
+    /// The partner's process has ended. The agent says how, as long as it does.
+    pub(crate) fn desert(&mut self, tools: &mut Tools) {
+        if self.attached && !self.halted {
+            self.deserted = tools.now + DESERTED_NS;
+            tools.deserted = tools.deserted.min(self.deserted);
+        }
+    }
+
     pub(crate) fn attach(&mut self, request: &Request) {
+        self.deserted = 0;
         self.terms = Terms {
             epoch: request.epoch,
             key: request.key,

@@ -334,6 +334,15 @@ fn the_last_words_of_a_partner() {
     }
 }
 
+/// A process that ends is noticed although the agent says nothing of it.
+#[test]
+fn a_partner_that_ends_is_noticed_without_the_agent() {
+    let agent = Agent::start();
+    let couple = Couple::new(&agent, 71, RD, OPEN_TO_ALL);
+    drop((couple.far, couple.to));
+    assert_eq!(couple.from.ended(), end::LOST);
+}
+
 /// A device that dies is heard of, and one whose agent has gone ends in good order.
 #[test]
 fn the_end_of_the_device() {
