@@ -131,7 +131,8 @@ impl Device {
     fn answer_request(&mut self, place: usize, request: &Request, fds: Vec<OwnedFd>) -> Verdict {
         let done = match request.op {
             op::WAKE => {
-                self.processor.called_from(request.vi as usize);
+                self.processor
+                    .called_from(request.vi as usize, self.tools.now);
                 return Verdict::Stays;
             }
             op::OPEN => self.open(place, request, fds),

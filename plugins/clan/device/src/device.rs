@@ -173,6 +173,7 @@ impl Device {
         if time.saturating_sub(self.last_ask) >= ASK_NS {
             self.last_ask = time;
             self.tell_deserted();
+            self.processor.relieve(time);
             return self.ask(None);
         }
         std::hint::spin_loop();
