@@ -327,7 +327,8 @@ struct vipl_provider {
    * touches the descriptors and buffers of the VI. Blocks for one second at most. */
   void (*detach)(vipl_vi *vi);
   /* The agent says that the partner has gone. Everything that arrived before is to be delivered,
-   * then `fail` is called. */
+   * then `fail` is called; for a partner on another host that has gone in good order perhaps
+   * later, since its last frames may still be on their way. */
   void (*partner_gone)(vipl_vi *vi, int orderly);
   /* The send doorbell: descriptors were posted. */
   void (*post_send)(vipl_vi *vi);

@@ -132,7 +132,8 @@ impl Vi {
             // SAFETY: attached and locked.
             unsafe { partner_gone(&raw mut self.abi, c_int::from(orderly)) };
         }
-        if self.abi.state != ERROR {
+        // What a partner on another host sent last may still be on its way: then the plug-in fails the VI later.
+        if self.abi.state != ERROR && !(orderly && self.remote) {
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
             let cause = if orderly {
                 VIPL_CAUSE_DISCONNECTED

@@ -54,6 +54,8 @@ pub(crate) struct Vi {
     user_data: VIP_PVOID,
     /// The connection; set from `attach` to `detach`.
     pub(crate) connection: Option<Link>,
+    /// The partner is on another host.
+    pub(crate) remote: bool,
     /// The call at the agent that shall connect this VI.
     pub(crate) attempt: Option<u64>,
     /// The peer request of this VI, from the call to the taking of its result.
@@ -247,6 +249,7 @@ fn insert(
                 attributes: *attributes,
                 user_data: std::ptr::null_mut(),
                 connection: None,
+                remote: false,
                 attempt: None,
                 peer: None,
                 epoch: 0,

@@ -438,7 +438,8 @@ pub struct vipl_provider {
     /// touches the descriptors and buffers of the VI. Blocks for one second at most.
     pub detach: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// The agent says that the partner has gone. Everything that arrived before is to be delivered,
-    /// then `fail` is called.
+    /// then `fail` is called; for a partner on another host that has gone in good order perhaps later,
+    /// since its last frames may still be on their way.
     pub partner_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: c_int)>,
     /// The send doorbell: descriptors were posted.
     pub post_send: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,

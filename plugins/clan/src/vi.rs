@@ -218,7 +218,9 @@ impl Vi for ClanVi {
             self.leave(SHORT);
         }
         self.look(port);
-        if port.is_connected() {
+        // The device ends it when the partner's last frames have come, or after a moment.
+        let device_does = orderly && self.link.as_ref().is_some_and(|link| link.away);
+        if port.is_connected() && !device_does {
             self.leave(SHORT);
             let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
             let cause = if orderly {

@@ -3,6 +3,7 @@
 use crate::ack::Acks;
 use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, Received, Stats};
+use crate::end::OVERTAKEN_NS;
 use crate::env::{Cause, Env, Level, Link};
 use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, key_check};
 use crate::receiver::Receiver;
@@ -48,6 +49,8 @@ pub struct Connection {
     heard_ns: u64,
     probes: u32,
     probe_at_ns: u64,
+    /// The agent has said that the partner left in good order: how long its CLOSE is waited for.
+    gone_at_ns: u64,
     pub(crate) blocked: bool,
 }
 
@@ -76,6 +79,7 @@ impl Connection {
             heard_ns: config.now_ns,
             probes: 0,
             probe_at_ns: config.now_ns + PROBE_AFTER_NS,
+            gone_at_ns: NEVER,
             blocked: false,
         }
     }
@@ -186,7 +190,8 @@ impl Connection {
             Phase::Open => {
                 let sender = self.sender.deadline();
                 let receiver = self.acks.due_ns().min(self.arrivals.deadline());
-                sender.min(receiver).min(self.probe_at_ns)
+                let partner = self.probe_at_ns.min(self.gone_at_ns);
+                sender.min(receiver).min(partner)
             }
             Phase::Leaving { until_ns, .. } => until_ns,
             Phase::Ended => self.closing.as_ref().map_or(NEVER, Closing::deadline),
@@ -199,6 +204,9 @@ impl Connection {
     pub fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         match self.phase {
+            Phase::Open if self.gone_at_ns <= now_ns => {
+                return self.end(Reason::Lost, Cause::Disconnected, 0, env);
+            }
             Phase::Open => {}
             Phase::Leaving { body, until_ns, .. } => {
                 if until_ns <= now_ns {
@@ -244,10 +252,10 @@ impl Connection {
     pub fn partner_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         match self.phase {
-            Phase::Open => {
-                let cause = if orderly { Cause::Disconnected } else { LOST };
-                self.end(Reason::Lost, cause, 0, env);
-            }
+            // The agent's word may have overtaken the last acknowledgement, and the CLOSE.
+            Phase::Open if orderly => self.gone_at_ns = now_ns + OVERTAKEN_NS,
+            Phase::Leaving { .. } if orderly => {}
+            Phase::Open => self.end(Reason::Lost, LOST, 0, env),
             Phase::Leaving { body, .. } => self.partner_left(body, env),
             Phase::Ended => {}
         }

@@ -7,8 +7,8 @@ use crate::connection::{Connection, LOST, Phase};
 use crate::env::{Cause, Env, Link};
 use crate::frame::{Header, Kind};
 
-/// How long a CLOSE waits for frames that it has overtaken.
-const OVERTAKEN_NS: u64 = 20_000_000;
+/// How long a CLOSE waits for frames that it has overtaken, and the agent's word for the CLOSE.
+pub(crate) const OVERTAKEN_NS: u64 = 20_000_000;
 
 impl Connection {
     /// The partner has left. Frames that were sent before may still be on their way.

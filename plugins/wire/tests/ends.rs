@@ -81,6 +81,38 @@ fn an_orderly_end_comes_after_everything() {
     }
 }
 
+/// The agent's word that the partner has disconnected may come before the partner's last frames: what it has
+/// received is a success all the same (COMPAT-08). If they never come, the connection ends a moment later.
+#[test]
+fn the_agent_is_faster_than_the_last_frames() {
+    for cut in [false, true] {
+        let mut world = sending(Level::Reception, Faults::NONE, &[40, 3000]);
+        world.posted(1);
+        let taken = |world: &World| world.sides[0].host.recvs_done == 2;
+        assert!(world.until(SECOND, taken));
+        assert_ne!(world.sides[1].host.sends_done, 2, "not acknowledged yet");
+        if cut {
+            world
+                .lines
+                .iter_mut()
+                .for_each(|line| line.faults.loss = 1000);
+        }
+        world.close(0, Reason::Disconnected);
+        world.call(1, |connection, now, host| {
+            connection.partner_gone(true, now, host);
+        });
+        assert_eq!(world.sides[1].host.failed, None);
+        let over = |world: &World| world.sides[1].host.failed.is_some();
+        assert!(world.until(SECOND, over));
+        assert_eq!(world.sides[1].host.failed, Some((Cause::Disconnected, 0)));
+        if !cut {
+            let sends = &world.sides[1].host.sends;
+            assert_eq!(sends[0].status, Some(VIP_STATUS_OP_SEND));
+            assert_eq!(sends[1].status, Some(VIP_STATUS_OP_SEND));
+        }
+    }
+}
+
 /// E12, E17: a dead link in the middle of an RDMA Write or Read is told at the target as such.
 #[test]
 fn a_link_that_dies_under_rdma() {

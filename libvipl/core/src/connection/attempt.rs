@@ -222,6 +222,7 @@ fn attach(
     }
     let link = link_of(connected);
     vi.connection = Some(link);
+    vi.remote = connected.remote != 0;
     vi.epoch += 1;
     vi.abi.state = CONNECTED;
     if log::log_enabled!(target: "vi", log::Level::Debug) {

@@ -220,7 +220,7 @@ fn ends_are_told() {
             ..Request::default()
         };
         assert_eq!(couple.near.call(&gone).0.status, status::OK);
-        assert_eq!(couple.from.end(), Some(reason));
+        assert_eq!(couple.from.ended(), reason);
     }
 }
 
