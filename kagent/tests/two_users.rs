@@ -333,3 +333,39 @@ fn a_user_whose_helper_hangs_is_served_again() {
     let nic = honest.open(b"here", &[memory.as_raw_fd()]);
     assert_eq!(honest.neighbours(nic), 1);
 }
+
+#[test]
+fn nobody_can_take_a_users_place() {
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    // A user whom no other test has, so that there is nothing yet.
+    let user = BYSTANDER - 1;
+    let squatted = [format!("/tmp/vipl-{user}"), format!("/tmp/vipl-{user}.1")];
+    let own = format!("/tmp/vipl-{user}.2");
+    let clean = || {
+        for folder in squatted.iter().chain([&own]) {
+            let _ = fs::remove_dir_all(folder);
+            let _ = fs::remove_file(folder);
+        }
+    };
+    clean();
+    // Somebody else has the name; a link to a folder that is the user's own is no better.
+    as_user(MALLORY, || {
+        fs::create_dir(&squatted[0]).unwrap();
+        std::os::unix::fs::symlink("/nowhere", &squatted[1]).unwrap();
+    });
+    assert_eq!(place::sockets(user), Vec::<std::path::PathBuf>::new());
+    let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_vipkad"));
+    agent.uid(user).gid(user).env_remove("XDG_RUNTIME_DIR");
+    let mut agent = agent.spawn().unwrap();
+    let socket = eventually(|| place::sockets(user).into_iter().find(|path| path.exists()));
+    assert_eq!(socket.parent().unwrap().to_str(), Some(own.as_str()));
+    let mut one = as_user(user, || Client::connect(&socket)).unwrap();
+    assert_eq!(one.hello().agent_pid, agent.id());
+    // When its place is taken away, the agent leaves, so that there are not two.
+    fs::remove_dir_all(&own).unwrap();
+    assert!(one.next().is_none());
+    assert!(live::wait(&mut agent).success());
+    clean();
+}

@@ -11,8 +11,6 @@ pub const VERSION: u16 = 2;
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Most file descriptors beside one message.
 pub const FDS_MAX: usize = 3;
-/// Name of the per-user agent's abstract socket, followed by the decimal user id.
-pub const SOCKET_PREFIX: &str = "vipl-kagent-";
 /// Socket of a system-wide agent; tried first.
 pub const SYSTEM_SOCKET: &str = "/run/vipl/kagent.sock";
 

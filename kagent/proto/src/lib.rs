@@ -32,12 +32,12 @@
 //! `Status::TIMEOUT` at its deadline, or with `Status::CANCELLED` after a `Cancel`; the agent decides
 //! which, so there is never a doubt about who won a race.
 
-#![no_std]
 #![forbid(unsafe_code)]
 
 mod body;
 mod detail;
 mod header;
+pub mod place;
 
 pub use body::*;
 pub use detail::*;

@@ -1,7 +1,7 @@
 //! The address of the agent, and the processes that knock there.
 //!
-//! An abstract address goes away with its socket. A path does not, so a lock file beside it says
-//! whether its agent lives: whoever holds the lock may remove the path and take its place. The lock
+//! The socket is a path, of which nobody else can take possession if its folder is closed to others (see
+//! [`place`]). A path does not go away with its socket, so a lock file beside it says whether its agent lives: whoever holds the lock may remove the path and take its place. The lock
 //! file itself stays, since removing it would let two agents hold two locks of one name.
 
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use kagent_proto::SOCKET_PREFIX;
+use kagent_proto::place;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
@@ -34,12 +34,12 @@ pub(crate) struct Listener {
 
 #[derive(Debug)]
 enum Origin {
-    /// The abstract address of a user.
-    Abstract(String),
     /// A path, for one user or for all, with the lock on it.
     Path {
         path: PathBuf,
         mode: u32,
+        /// It is the user's place, which the system may remove when he logs out.
+        own_place: bool,
         _lock: Flock<File>,
     },
     /// The service manager's, who goes on listening when we leave.
@@ -53,7 +53,20 @@ impl Listener {
             return Self::inherit();
         }
         let origin = match &options.socket {
-            None => Origin::Abstract(format!("{SOCKET_PREFIX}{uid}")),
+            None => {
+                let path = place::socket(uid).map_err(|cause| Error::System {
+                    what: format!(
+                        "no folder for the agent: neither /run/user/{uid}/vipl nor /tmp/vipl-{uid}, with or without a number, is or can be made this user's alone"
+                    ),
+                    cause: Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EACCES)),
+                })?;
+                Origin::Path {
+                    _lock: lock(&path)?,
+                    path,
+                    mode: 0o600,
+                    own_place: true,
+                }
+            }
             Some(path) => {
                 let mode = if options.system { 0o666 } else { 0o600 };
                 if options.system
@@ -64,6 +77,7 @@ impl Listener {
                 Origin::Path {
                     path: path.clone(),
                     mode,
+                    own_place: false,
                     _lock: lock(path)?,
                 }
             }
@@ -93,10 +107,30 @@ impl Listener {
     /// What people call the address.
     pub(crate) fn name(&self) -> String {
         match &self.origin {
-            Origin::Abstract(name) => format!("@{name}"),
             Origin::Path { path, .. } => path.display().to_string(),
             Origin::Inherited => "the service manager's socket".to_owned(),
         }
+    }
+
+    /// Whether the user's place has been removed, as at his logout: nobody can find us any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        match &self.origin {
+            Origin::Path {
+                path, own_place, ..
+            } => *own_place && !path.exists(),
+            Origin::Inherited => false,
+        }
+    }
+
+    /// Whether [`is_lost`](Self::is_lost) may become true.
+    pub(crate) fn may_be_lost(&self) -> bool {
+        matches!(
+            self.origin,
+            Origin::Path {
+                own_place: true,
+                ..
+            }
+        )
     }
 
     /// Shuts the door: nobody can knock any more, but who has knocked already can still be let in.
@@ -104,16 +138,13 @@ impl Listener {
     pub(crate) fn shut(&self) -> bool {
         match self.origin {
             Origin::Inherited => false,
-            Origin::Abstract(_) | Origin::Path { .. } => {
-                shutdown(self.fd.as_raw_fd(), Shutdown::Read).is_ok()
-            }
+            Origin::Path { .. } => shutdown(self.fd.as_raw_fd(), Shutdown::Read).is_ok(),
         }
     }
 
     /// Opens the door again after [`shut`](Self::shut), under the same name.
     pub(crate) fn reopen(self) -> Result<Self, Error> {
         let Self { fd, origin } = self;
-        // An abstract name is free only after the old socket is closed.
         drop(fd);
         Ok(Self {
             fd: bound(&origin)?,
@@ -181,14 +212,6 @@ fn bound(origin: &Origin) -> Result<OwnedFd, Error> {
     let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
         .map_err(trying("making a socket"))?;
     match origin {
-        Origin::Abstract(name) => {
-            let address = UnixAddr::new_abstract(name.as_bytes())
-                .map_err(trying(format!("address @{name}")))?;
-            bind(fd.as_raw_fd(), &address).map_err(|cause| match cause {
-                Errno::EADDRINUSE => Error::Taken(format!("@{name}")),
-                _ => trying(format!("address @{name}"))(cause),
-            })?;
-        }
         Origin::Path { path, mode, .. } => bind_path(&fd, path, *mode)?,
         Origin::Inherited => return Err(Error::Activation),
     }

@@ -19,7 +19,8 @@ needed; that one leaves by itself when it is not. The one for all users is start
 with the system, by root, and stays until SIGTERM. It does not go to the background.
 
 Options:
-  --socket PATH   listen at PATH instead of the abstract address of the user
+  --socket PATH   listen at PATH instead of the user's place, which is
+                  /run/user/UID/vipl or /tmp/vipl-UID
   --system        serve all users, each apart from the others
                   (without --socket at /run/vipl/kagent.sock)
   --link-group NAME
@@ -51,7 +52,7 @@ const LINK_GROUP: &str = "vipl";
 /// What the agent was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where to listen; `None` is the abstract address of the user.
+    /// Where to listen; `None` is the place of the user.
     pub socket: Option<PathBuf>,
     /// Serve all users.
     pub system: bool,

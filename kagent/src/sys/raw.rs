@@ -4,10 +4,15 @@
 //! process could bind it anew, to another interface or ethertype: so the filter asks for both itself. Its
 //! filter is locked.
 
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
+use kagent_proto::place;
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{AccessFlags, access, geteuid};
 use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE, SETUP_ETHERTYPE};
 
 use crate::link::{LinkId, Mac};
@@ -123,22 +128,90 @@ pub(crate) fn data_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno>
     bound(filtered(libc::SOCK_RAW, &filter)?, link, ETHERTYPE)
 }
 
+/// Folder of what root's agents have.
+const SYSTEM_FOLDER: &str = "/run/vipl";
+
+/// The lock of an interface: a file that only its owner can open, so that nobody else can hold it. Root's agents
+/// have theirs in one folder; an agent without that right has it in its user's place, and keeps away other agents
+/// of that user only.
+fn lock(link: LinkId) -> Result<LinkLock, Errno> {
+    let name = format!("link-{}-{link}.lock", place::network_namespace());
+    let folder = match system_folder() {
+        Some(folder) => folder,
+        None => place::folder(geteuid().as_raw()).map_err(|cause| errno(&cause))?,
+    };
+    let path = folder.join(name);
+    loop {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(|cause| errno(&cause))?;
+        let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        let file = locked.map_err(|(_, cause)| match cause {
+            Errno::EWOULDBLOCK => Errno::EADDRINUSE,
+            cause => cause,
+        })?;
+        // The one that had it may have removed it after we opened it.
+        let inode = file.metadata().map_err(|cause| errno(&cause))?.ino();
+        if std::fs::symlink_metadata(&path).is_ok_and(|there| there.ino() == inode) {
+            return Ok(LinkLock { path, _file: file });
+        }
+    }
+}
+
+/// The folder, if we are root, it is root's, and nobody else can write there.
+fn system_folder() -> Option<PathBuf> {
+    let folder = Path::new(SYSTEM_FOLDER);
+    if !geteuid().is_root() {
+        return None;
+    }
+    // The mask that the agent has set leaves it to its owner; there is nothing secret in the names.
+    if DirBuilder::new().mode(0o755).create(folder).is_ok() {
+        let open = std::fs::Permissions::from_mode(0o755);
+        let _ = std::fs::set_permissions(folder, open);
+    }
+    let found = std::fs::symlink_metadata(folder).ok()?;
+    let fits = found.is_dir() && found.uid() == 0 && found.mode() & 0o022 == 0;
+    // A user namespace may show the host's folder, in which its root cannot write.
+    let writable = access(folder, AccessFlags::W_OK).is_ok();
+    (fits && writable).then(|| folder.to_owned())
+}
+
+fn errno(cause: &std::io::Error) -> Errno {
+    Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO))
+}
+
 /// The agent's own socket on an interface, for frames without their Ethernet header.
 #[derive(Debug)]
 pub(crate) struct SetupSocket {
     socket: OwnedFd,
     link: LinkId,
-    /// Its name says to other agents in this network namespace that the interface is taken.
-    _lock: OwnedFd,
+    /// Says to other agents in this network namespace that the interface is taken.
+    _lock: LinkLock,
+}
+
+/// See [`lock`].
+#[derive(Debug)]
+struct LinkLock {
+    path: PathBuf,
+    _file: Flock<File>,
+}
+
+impl Drop for LinkLock {
+    fn drop(&mut self) {
+        // While it is locked, so that it is ours.
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 impl SetupSocket {
     /// `EADDRINUSE`: another agent has this interface.
     pub(crate) fn open(link: LinkId) -> Result<Self, Errno> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let lock = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-        let name = UnixAddr::new_abstract(format!("vipl-link-{link}").as_bytes())?;
-        bind(lock.as_raw_fd(), &name)?;
+        let lock = lock(link)?;
         let filter = [
             load(libc::BPF_W, PACKET_TYPE),
             step(

@@ -51,6 +51,9 @@ const LAST_WORDS_MAX: usize = 1024;
 /// How long the agent does not accept after it ran out of descriptors.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
+/// How often the agent looks whether its address is still there.
+const LOOK_NS: u64 = 5_000 * NS_PER_MS;
+
 /// What a poll event is about: a process's socket or pidfd by its number, or one of two of our own.
 const KIND_LISTENER: u64 = 0;
 const KIND_SIGNAL: u64 = 1;
@@ -82,6 +85,8 @@ struct Server<'a> {
     /// Until when nobody is accepted, for want of descriptors.
     pause_until: Option<u64>,
     told_of_pause: bool,
+    /// When to look next whether our address is still there.
+    look_at: u64,
 }
 
 /// Serves until nobody has needed the agent for a while, or somebody asks it to leave.
@@ -116,6 +121,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         idle_since: None,
         pause_until: None,
         told_of_pause: false,
+        look_at: 0,
     });
     server.run(listener)
 }
@@ -144,13 +150,28 @@ impl Server<'_> {
         self.watch_listener(&listener)?;
         let mut events = [EpollEvent::empty(); TURN_MAX];
         loop {
+            if listener.may_be_lost() && self.now() >= self.look_at {
+                self.look_at = self.now() + LOOK_NS;
+                if listener.is_lost() {
+                    self.log.warn(
+                        "socket",
+                        format_args!(
+                            "{} has been removed, as at a logout; leaving, so that all processes of the user find one agent",
+                            listener.name()
+                        ),
+                    );
+                    listener.remove();
+                    self.part();
+                    return Ok(());
+                }
+            }
             if self.is_idle() {
                 listener = match self.try_to_leave(listener)? {
                     Some(listener) => listener,
                     None => return Ok(()),
                 };
             }
-            let count = match self.epoll.wait(&mut events, self.patience()) {
+            let count = match self.epoll.wait(&mut events, self.patience(&listener)) {
                 Err(Errno::EINTR) => continue,
                 other => other.map_err(trying("epoll"))?,
             };
@@ -211,7 +232,7 @@ impl Server<'_> {
     }
 
     /// How long to sleep at most.
-    fn patience(&self) -> EpollTimeout {
+    fn patience(&self, listener: &Listener) -> EpollTimeout {
         let idle_end = self
             .idle_since
             .map(|since| since.saturating_add(self.idle_ns()));
@@ -221,6 +242,7 @@ impl Server<'_> {
             self.pause_until,
             self.links.next_close(),
             self.helpers.next(),
+            listener.may_be_lost().then_some(self.look_at),
         ]
         .into_iter()
         .flatten();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use kagent_proto::{Header, MAGIC, Op, SOCKET_PREFIX, SYSTEM_SOCKET, VERSION};
+use kagent_proto::{Header, MAGIC, Op, SYSTEM_SOCKET, VERSION, place};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, getsockopt, setsockopt,
     socket, sockopt,
@@ -57,6 +57,10 @@ pub(super) enum LaunchError {
         "this program runs with raised privileges (set-user-ID, set-group-ID or file capabilities), starts no Kernel Agent and uses root's only: {0} at {SYSTEM_SOCKET}; as root `vipkad --system`"
     )]
     Privileged(&'static str),
+    #[error(
+        "there is no folder for the Kernel Agent of user {0}: neither /run/user/{0}/vipl nor /tmp/vipl-{0}, with or without a number behind it, is or can be made this user's alone ({1}); remove what is there (`ls -ld /tmp/vipl-{0}*`), or start `vipkad --socket PATH` and set VIPL_AGENT=PATH"
+    )]
+    NoPlace(u32, io::Error),
     #[error("cannot make a socket: {0}")]
     Socket(io::Error),
 }
@@ -92,24 +96,19 @@ fn roots() -> Result<OwnedFd, LaunchError> {
 }
 
 fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
-    if Path::new(SYSTEM_SOCKET).exists()
-        && let Ok(there) = UnixAddr::new(SYSTEM_SOCKET)
-        && let Ok(found) = try_connect(&there, SYSTEM_SOCKET)?
-    {
-        return Ok(found);
-    }
     // SAFETY: always succeeds.
-    let name = format!("{SOCKET_PREFIX}{}", unsafe { libc::geteuid() });
-    let own = UnixAddr::new_abstract(name.as_bytes()).map_err(|e| LaunchError::Socket(e.into()))?;
-    if let Ok(found) = try_connect(&own, &name)? {
+    let user = unsafe { libc::geteuid() };
+    if let Some(found) = look(user)? {
         return Ok(found);
     }
     let program = find_program(settings)?;
+    // The agent could not tell us: it has no terminal and keeps no log.
+    place::folder(user).map_err(|why| LaunchError::NoPlace(user, why))?;
     start(&program, &[])?;
     let mut started = Instant::now();
     let end = started + START_TIME_MAX;
     while Instant::now() < end {
-        if let Ok(found) = try_connect(&own, &name)? {
+        if let Some(found) = look(user)? {
             log::info!(target: "agent", "started {}", program.display());
             return Ok(found);
         }
@@ -120,6 +119,24 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Err(LaunchError::Silent(program.display().to_string()))
+}
+
+/// Tries all places where an agent for this user may be. One of somebody else there is passed over.
+fn look(user: u32) -> Result<Option<OwnedFd>, LaunchError> {
+    let system = PathBuf::from(SYSTEM_SOCKET);
+    for path in std::iter::once(system).chain(place::sockets(user)) {
+        if !path.exists() {
+            continue;
+        }
+        let there = UnixAddr::new(&path).map_err(|e| LaunchError::Socket(e.into()))?;
+        match try_connect(&there, &path.display().to_string()) {
+            Ok(Ok(found)) => return Ok(Some(found)),
+            Ok(Err(_)) => {}
+            Err(foreign @ LaunchError::Foreign(..)) => log::warn!(target: "agent", "{foreign}"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// An agent of this process alone, on a socket in a folder that goes as soon as this process is connected.
