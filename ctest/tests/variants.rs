@@ -320,3 +320,11 @@ fn polled_memory() {
             .pass();
     }
 }
+
+/// With more runnable threads than processors calls keep their time, and nobody is taken for dead.
+#[test]
+fn beside_programs_that_compute() {
+    for device in ["loopback:", "sim:", "clan:"] {
+        Run::strict(program("starved")).arg("-d").arg(device).pass();
+    }
+}
