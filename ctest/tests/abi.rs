@@ -102,13 +102,24 @@ fn headers_alone() {
                         continue;
                     }
                     let file = work_dir().join(format!("alone.{}.{extension}", std::process::id()));
+                    let used = match header {
+                        "vipl.h" => {
+                            "unsigned long used(unsigned status);\n\
+                             unsigned long used(unsigned status)\n\
+                             { return (status & ~VIP_STATUS_DONE) + VIP_INFINITE + VIP_SMI_AUTODISCOVERY; }\n"
+                        }
+                        _ => "",
+                    };
                     let text = format!(
-                        "#define {dialect}\n#include \"{header}\"\n#include \"{header}\"\n"
+                        "#define {dialect}\n#include \"{header}\"\n#include \"{header}\"\n{used}"
                     );
+                    let cast = (extension == "cpp").then_some("-Wold-style-cast");
                     std::fs::write(&file, text).expect("a file");
                     let done = Command::new(compiler)
                         .arg(format!("-std={standard}"))
                         .args(["-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Werror"])
+                        .arg("-Wsign-conversion")
+                        .args(cast)
                         .args(["-fsyntax-only", "-I"])
                         .arg(headers())
                         .arg(&file)

@@ -64,12 +64,18 @@ fn value_in_c(kind: &str, value: &str) -> String {
         .strip_suffix("::MAX")
         .is_some_and(|named| named == kind)
     {
-        return format!("(({kind})-1)");
+        // No cast: C++ programs may be compiled with -Wold-style-cast.
+        return match kind {
+            "VIP_ULONG" => "(~0UL)".to_owned(),
+            _ => format!("(({kind})-1)"),
+        };
     }
     let value = sizes(&without_separators(value));
     let literal = value.chars().all(|c| c.is_ascii_alphanumeric());
     match kind {
-        "VIP_ULONG" if literal => format!("(({kind}){value})"),
+        "VIP_ULONG" if literal => format!("{value}UL"),
+        // Unsigned, so that `~` of it is no negative number (-Wsign-conversion).
+        "VIP_UINT32" if literal => format!("{value}u"),
         "u64" if literal => format!("UINT64_C({value})"),
         _ if literal => value,
         _ => format!("({value})"),
@@ -106,10 +112,10 @@ mod tests {
 
     #[test]
     fn values() {
-        assert_eq!(value_in_c("VIP_UINT32", "0x0000_01FE"), "0x000001FE");
+        assert_eq!(value_in_c("VIP_UINT32", "0x0000_01FE"), "0x000001FEu");
         assert_eq!(value_in_c("VIP_BOOLEAN", "1"), "1");
-        assert_eq!(value_in_c("VIP_ULONG", "VIP_ULONG::MAX"), "((VIP_ULONG)-1)");
-        assert_eq!(value_in_c("VIP_ULONG", "1"), "((VIP_ULONG)1)");
+        assert_eq!(value_in_c("VIP_ULONG", "VIP_ULONG::MAX"), "(~0UL)");
+        assert_eq!(value_in_c("VIP_ULONG", "1"), "1UL");
         assert_eq!(value_in_c("VIP_USHORT", "1 << 14"), "(1 << 14)");
         assert_eq!(value_in_c("c_int", "-2"), "(-2)");
         assert_eq!(value_in_c("u32", "u32::MAX"), "UINT32_C(0xFFFFFFFF)");
