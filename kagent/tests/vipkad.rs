@@ -362,3 +362,30 @@ fn log_file_gets_the_lines() {
     );
     assert_eq!(std::fs::read_to_string(&log).unwrap(), expected);
 }
+
+#[test]
+fn limits_and_habits_of_the_starter_are_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent");
+    let script =
+        "ulimit -S -f 8; ulimit -S -n 100; umask 0; trap '' TERM CHLD; exec \"$0\" --socket \"$1\"";
+    let child = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_vipkad")])
+        .arg(&socket)
+        .spawn()
+        .unwrap();
+    let mut daemon = Daemon {
+        child,
+        socket,
+        folder,
+    };
+    daemon.client();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    for name in ["Max file size", "Max open files"] {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        let mut values = line.unwrap().split_whitespace();
+        assert_eq!(values.next(), values.next(), "{name}");
+    }
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.wait().success());
+}

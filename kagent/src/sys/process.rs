@@ -111,11 +111,21 @@ pub(crate) fn prepare() -> Result<SignalFd, Error> {
     let _ = nix::sys::prctl::set_name(c"vipkad");
     // Every process costs two descriptors and those of its NICs, far more than the usual limit of
     // 1024 allows. We use no select(), so there is no reason for that limit.
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    // The other limits, too, are those of the program that happened to start us, and we serve others as well.
+    for resource in [
+        Resource::RLIMIT_NOFILE,
+        Resource::RLIMIT_FSIZE,
+        Resource::RLIMIT_AS,
+        Resource::RLIMIT_DATA,
+        Resource::RLIMIT_CPU,
+    ] {
+        if let Ok((soft, hard)) = getrlimit(resource)
+            && soft < hard
+        {
+            let _ = setrlimit(resource, hard, hard);
+        }
     }
+    be_usual();
     nix::unistd::chdir("/").map_err(trying("chdir /"))?;
     Ok(signals)
 }
@@ -128,6 +138,26 @@ pub fn close_inherited() {
     // SAFETY: nothing in this program owns a descriptor yet. Linux before 5.9 knows no such call; all that
     // we start closes them again.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+}
+
+/// Gives up how the program that started us wants to be scheduled, as far as the system lets us.
+fn be_usual() {
+    /// What processes have by default.
+    const TIMER_SLACK_NS: libc::c_ulong = 50_000;
+    // SAFETY: system calls on integers and valid structures; a set of processors is plain bits.
+    unsafe {
+        let usual: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual);
+        if libc::getpriority(libc::PRIO_PROCESS, 0) > 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+        libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut all);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
+    }
 }
 
 /// A secret for the keys of connections.

@@ -101,6 +101,12 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
     let uid = geteuid().as_raw();
     let listener = Listener::open(&options, uid)?;
     log.info("socket", format_args!("serving {}", listener.name()));
+    for what in surroundings::inherited() {
+        log.info(
+            "start",
+            format_args!("the agent and all devices that it starts have {what}"),
+        );
+    }
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(trying("epoll"))?;
     // Never dropped: what is left is closed by the end of the process, which waits for nobody's descriptors.
     let mut server = ManuallyDrop::new(Server {

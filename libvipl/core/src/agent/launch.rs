@@ -30,6 +30,17 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 /// How often the thread that reads looks whether the program has closed the socket.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// The variables that a started agent gets.
+const KEPT_VARIABLES: [&[u8]; 7] = [
+    b"VIPL_LOG",
+    b"RUST_BACKTRACE",
+    b"ASAN_OPTIONS",
+    b"LSAN_OPTIONS",
+    b"TSAN_OPTIONS",
+    b"UBSAN_OPTIONS",
+    b"LLVM_PROFILE_FILE",
+];
+
 /// Why there is no agent, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LaunchError {
@@ -291,7 +302,8 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     let mut environment = Vec::new();
     for (key, value) in std::env::vars_os() {
         let name = key.as_bytes();
-        if name.starts_with(b"LD_") || name == b"VIPL_LOG_FILE" {
+        // It serves other programs, too, so it gets nothing of this one but what helps to find a fault.
+        if !KEPT_VARIABLES.contains(&name) {
             continue;
         }
         environment.push(text(&[name, b"=", value.as_bytes()].concat())?);
