@@ -212,7 +212,7 @@ fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 }
 
 /// Whether the system has too little of something, which may pass.
-fn is_shortage(error: &io::Error) -> bool {
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error
         .raw_os_error()

@@ -113,6 +113,8 @@ impl Settings {
                     settings.read_file(&path.display().to_string(), &text);
                     break;
                 }
+                // A shortage is told where it ends the call; it is no mistake of the settings.
+                Err(error) if crate::loader::is_shortage(&error) => {}
                 Err(error) if named || error.kind() != std::io::ErrorKind::NotFound => {
                     let path = path.display();
                     settings.problems.push(format!(
