@@ -160,9 +160,16 @@ impl Env for Bench<'_> {
         })
     }
 
-    fn place(&mut self, range: &Remote, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        let enabled = self.port.vi().rdma_write != 0;
-        let to = self.target(range, offset, bytes.len(), enabled, VIPL_REGION_RDMA_WRITE)?;
+    fn place(
+        &mut self,
+        range: &Remote,
+        offset: u32,
+        bytes: &[u8],
+        begun: bool,
+    ) -> Result<(), Fault> {
+        let enabled = begun || self.port.vi().rdma_write != 0;
+        let flag = (!begun).then_some(VIPL_REGION_RDMA_WRITE);
+        let to = self.target(range, offset, bytes.len(), enabled, flag)?;
         // Programs poll the last eight bytes of the range: they become visible last.
         let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
         let last = if ends { bytes.len().min(8) } else { 0 };
@@ -178,7 +185,13 @@ impl Env for Bench<'_> {
 
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
         let enabled = self.port.vi().rdma_read != 0;
-        let from = self.target(range, offset, out.len(), enabled, VIPL_REGION_RDMA_READ)?;
+        let from = self.target(
+            range,
+            offset,
+            out.len(),
+            enabled,
+            Some(VIPL_REGION_RDMA_READ),
+        )?;
         // SAFETY: `out` has the room; faults are caught.
         unsafe { vipl_guard::copy(out.as_mut_ptr(), from, out.len()).map_err(|_| Fault) }
     }
@@ -223,14 +236,14 @@ impl Env for Bench<'_> {
 }
 
 impl Bench<'_> {
-    /// Where a piece of an RDMA range lies, if the whole range may be used so.
+    /// Where a piece of an RDMA range lies, if the whole range may be used so. Without a flag: if it is registered.
     fn target(
         &self,
         range: &Remote,
         offset: u32,
         bytes: usize,
         enabled: bool,
-        flag: u32,
+        flag: Option<u32>,
     ) -> Result<*mut u8, Fault> {
         let (nic, tag) = (self.port.nic(), self.port.vi().ptag);
         let table = Table {
@@ -239,8 +252,12 @@ impl Bench<'_> {
         };
         let length = u64::from(range.length);
         let inside = u64::from(offset) + bytes as u64 <= length;
-        let permitted =
-            enabled && region::is_remote(table, range.handle, range.address, length, tag, flag);
+        let (handle, address) = (range.handle, range.address);
+        let permitted = enabled
+            && match flag {
+                Some(flag) => region::is_remote(table, handle, address, length, tag, flag),
+                None => region::is_registered(table, handle, address, length),
+            };
         // A range of no bytes is not checked (spec §5.6).
         if inside && (permitted || length == 0) {
             let at = range.address as usize + offset as usize;

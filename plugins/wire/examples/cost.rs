@@ -75,7 +75,7 @@ impl Env for Host {
         self.memory[to + offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
-    fn place(&mut self, _range: &Remote, _offset: u32, _bytes: &[u8]) -> Result<(), Fault> {
+    fn place(&mut self, _: &Remote, _: u32, _: &[u8], _: bool) -> Result<(), Fault> {
         Err(Fault)
     }
     fn fetch(&mut self, _range: &Remote, _offset: u32, _out: &mut [u8]) -> Result<(), Fault> {

@@ -92,7 +92,9 @@ impl Connection {
             return self.nonsense(env);
         }
         if let Some(payload) = payload.filter(|payload| !payload.is_empty())
-            && env.place(&range(part), part.offset, payload).is_err()
+            && env
+                .place(&range(part), part.offset, payload, false)
+                .is_err()
         {
             return self.refuse_write(part, env);
         }

@@ -62,8 +62,16 @@ pub trait Env: Link {
     fn scatter(&mut self, to: &Self::Segments, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
 
     /// RDMA Write at the target: checks that this VI admits it and that the *whole* range may be written
-    /// (spec §10.2), then copies to `offset` within the range, the last eight bytes after all others.
-    fn place(&mut self, range: &Remote, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
+    /// (spec §10.2), then copies to `offset` within the range, the last eight bytes after all others. `begun`: a
+    /// piece of this write has been placed by the rights that there were then (spec §3.19), and all that matters
+    /// now is that the range is still registered.
+    fn place(
+        &mut self,
+        range: &Remote,
+        offset: u32,
+        bytes: &[u8],
+        begun: bool,
+    ) -> Result<(), Fault>;
 
     /// RDMA Read at the target: the same for reading. An empty `out` asks for the check alone.
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault>;

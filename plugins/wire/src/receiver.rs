@@ -257,7 +257,7 @@ impl Connection {
                     .is_some_and(|w| w.number == part.number && w.total == part.total);
                 under_way
                     && !reaches_end(part)
-                    && env.place(&range(part), part.offset, payload).is_ok()
+                    && env.place(&range(part), part.offset, payload, false).is_ok()
             }
             PartKind::Data => self
                 .read_of(part)

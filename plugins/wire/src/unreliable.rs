@@ -9,7 +9,7 @@ use vipl_abi::*;
 
 use crate::connection::{Connection, NEVER};
 use crate::deliver::behind;
-use crate::env::Env;
+use crate::env::{Env, Remote};
 use crate::frame::Header;
 use crate::part::{Part, PartKind, Parts};
 use crate::receiver::{Arriving, range};
@@ -26,6 +26,8 @@ struct Pieces {
     flagged: bool,
     immediate: u32,
     arriving: Arriving,
+    /// Of an RDMA Write: the pieces behind the first one name the same.
+    range: Remote,
 }
 
 /// What has arrived on an Unreliable connection.
@@ -105,7 +107,8 @@ impl Connection {
             let arriving = pieces.arriving;
             if pieces.kind == part.kind && arriving.number == part.number {
                 // A piece that comes twice was dropped with its frame; this one is next or too early.
-                if arriving.total == part.total && arriving.offset == part.offset {
+                let same = part.kind != PartKind::Write || pieces.range == range(part);
+                if same && arriving.total == part.total && arriving.offset == part.offset {
                     self.next_piece(part, payload, env);
                 } else {
                     self.give_up_message(env);
@@ -132,7 +135,9 @@ impl Connection {
         self.arrivals.due_ns = NEVER;
         let write = part.kind == PartKind::Write;
         if write {
-            if !payload.is_empty() && env.place(&range(part), part.offset, payload).is_err() {
+            let (range, begun) = (range(part), !part.is_first());
+            let place = |env: &mut E| env.place(&range, part.offset, payload, begun);
+            if !payload.is_empty() && place(env).is_err() {
                 return self.refuse_write(part, env);
             }
         } else if !self.fill(part, payload, env) {
@@ -144,6 +149,7 @@ impl Connection {
                 flagged: part.flagged,
                 immediate: part.immediate,
                 arriving: behind(part),
+                range: range(part),
             });
             self.arrivals.due_ns = self.now_ns + PIECE_WAIT_NS;
         } else if !write {

@@ -154,3 +154,40 @@ fn a_link_that_dies_under_rdma() {
         assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
     }
 }
+
+/// A write on an Unreliable connection lands whole by the rights of its first frame, although they change
+/// under it (spec §3.19); not into memory that is deregistered.
+#[test]
+fn rights_are_those_of_the_first_frame() {
+    const BYTES: usize = 20_000;
+    for gone in [false, true] {
+        let mut world = World::new(5, Level::Unreliable, 1500, Faults::NONE);
+        let target = world.sides[0].host.area(BYTES, UNTOUCHED);
+        let local = world.sides[1].host.area(BYTES, 9);
+        world.sides[1].host.sends.push(Send {
+            operation: Operation::Write,
+            segments: vec![(local.handle, local.at, local.bytes)],
+            immediate: 0,
+            flagged: false,
+            fenced: false,
+            remote: (target.at as u64, target.handle),
+            fault: None,
+            status: None,
+        });
+        world.sides[0].host.revoke = Some(gone);
+        world.posted(1);
+        world.run(SECOND);
+        let bytes = world.sides[0].host.bytes(&target);
+        assert_eq!(
+            (bytes[0], bytes[BYTES - 1]),
+            (9, if gone { UNTOUCHED } else { 9 })
+        );
+        let refused = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
+        let raised = world.sides[0].host.raised.iter();
+        assert_eq!(
+            raised.filter(|(code, _)| *code == refused).count(),
+            usize::from(gone)
+        );
+        assert!(world.sides.iter().all(|side| side.host.failed.is_none()));
+    }
+}

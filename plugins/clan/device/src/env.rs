@@ -11,7 +11,7 @@ use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{RING, end, news};
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_plugin_sdk::descriptor;
-use vipl_plugin_sdk::region::is_remote;
+use vipl_plugin_sdk::region::{is_registered, is_remote};
 use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
 
 use crate::complete::Outcome;
@@ -194,14 +194,15 @@ impl Env for Bench<'_> {
         self.check(written == bytes.len())
     }
 
-    fn place(&mut self, range: &Remote, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        let at = self.target(
-            range,
-            offset,
-            bytes.len(),
-            flag::RDMA_WRITE,
-            VIPL_REGION_RDMA_WRITE,
-        )?;
+    fn place(
+        &mut self,
+        range: &Remote,
+        offset: u32,
+        bytes: &[u8],
+        begun: bool,
+    ) -> Result<(), Fault> {
+        let rights = (!begun).then_some((flag::RDMA_WRITE, VIPL_REGION_RDMA_WRITE));
+        let at = self.target(range, offset, bytes.len(), rights)?;
         // Programs poll the last eight bytes of the range: they become visible last.
         let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
         let last = if ends { bytes.len().min(8) } else { 0 };
@@ -213,13 +214,8 @@ impl Env for Bench<'_> {
     }
 
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
-        let at = self.target(
-            range,
-            offset,
-            out.len(),
-            flag::RDMA_READ,
-            VIPL_REGION_RDMA_READ,
-        )?;
+        let rights = Some((flag::RDMA_READ, VIPL_REGION_RDMA_READ));
+        let at = self.target(range, offset, out.len(), rights)?;
         let read = self.vi.process.read(&[piece(at, out.len())], out);
         self.check(read.is_ok())
     }
@@ -279,20 +275,25 @@ impl Env for Bench<'_> {
 }
 
 impl Bench<'_> {
-    /// Where a piece of an RDMA range lies, if the whole range may be used so.
+    /// Where a piece of an RDMA range lies, if the whole range may be used so: by a flag of the VI and one of the
+    /// region. Without them: if it is registered.
     fn target(
         &self,
         range: &Remote,
         offset: u32,
         bytes: usize,
-        enable: u16,
-        flag: u32,
+        rights: Option<(u16, u32)>,
     ) -> Result<u64, Fault> {
         let (table, tag) = (self.vi.process.table(), self.vi.terms.ptag);
         let length = u64::from(range.length);
         let inside = u64::from(offset) + bytes as u64 <= length;
-        let permitted =
-            self.vi.has(enable) && is_remote(table, range.handle, range.address, length, tag, flag);
+        let (handle, address) = (range.handle, range.address);
+        let permitted = match rights {
+            Some((enable, flag)) => {
+                self.vi.has(enable) && is_remote(table, handle, address, length, tag, flag)
+            }
+            None => is_registered(table, handle, address, length),
+        };
         // A range of no bytes is not checked (spec §5.6).
         if inside && (permitted || length == 0) {
             Ok(range.address.wrapping_add(u64::from(offset)))

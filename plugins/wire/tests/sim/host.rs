@@ -60,6 +60,8 @@ pub struct Host {
     /// Number of the first descriptor, so that numbers wrap.
     pub base: u32,
     pub raised: Vec<(u32, u32)>,
+    /// After the first piece of an RDMA Write its area admits no more of them; with true it has gone.
+    pub revoke: Option<bool>,
     pub failed: Option<(Cause, u32)>,
     pub rdma_write: bool,
     pub rdma_read: bool,
@@ -142,7 +144,7 @@ impl Host {
     }
 
     /// The target's check of a whole range.
-    fn target(&self, range: &Remote, write: bool) -> Result<usize, Fault> {
+    fn target(&self, range: &Remote, write: bool, begun: bool) -> Result<usize, Fault> {
         let area = self
             .areas
             .get(range.handle.wrapping_sub(1) as usize)
@@ -156,7 +158,7 @@ impl Host {
         } else {
             self.rdma_read && area.rdma_read
         };
-        if inside && admitted && !area.gone {
+        if inside && (admitted || begun) && !area.gone {
             Ok(range.address as usize)
         } else {
             Err(Fault)
@@ -338,19 +340,29 @@ impl Env for Host {
         Ok(())
     }
 
-    fn place(&mut self, range: &Remote, offset: u32, data: &[u8]) -> Result<(), Fault> {
+    fn place(
+        &mut self,
+        range: &Remote,
+        offset: u32,
+        data: &[u8],
+        begun: bool,
+    ) -> Result<(), Fault> {
         self.alive();
-        let at = self.target(range, true)? + offset as usize;
+        let at = self.target(range, true, begun)? + offset as usize;
         assert!(u64::from(offset) + data.len() as u64 <= u64::from(range.length));
         if self.honest {
             self.cover(range, offset as usize, data.len());
         }
         self.memory[at..at + data.len()].copy_from_slice(data);
+        if let Some(gone) = self.revoke.take() {
+            let area = &mut self.areas[range.handle as usize - 1];
+            (area.rdma_write, area.gone) = (false, gone);
+        }
         Ok(())
     }
 
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
-        let at = self.target(range, false)? + offset as usize;
+        let at = self.target(range, false, false)? + offset as usize;
         assert!(u64::from(offset) + out.len() as u64 <= u64::from(range.length));
         out.copy_from_slice(&self.memory[at..at + out.len()]);
         Ok(())
