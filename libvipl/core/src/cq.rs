@@ -318,9 +318,28 @@ pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
 #[inline(always)]
 fn leave_empty(mut cq: Guard<Cq>) {
     cq.vain = cq.vain.wrapping_add(1);
-    let vain = cq.vain;
+    if idle::is_due(cq.vain) {
+        give_way(cq);
+    }
+}
+
+/// Lets other threads have the processor after polls in vain.
+#[cold]
+#[inline(never)]
+fn give_way(cq: Guard<Cq>) {
+    let (slot, generation, vain) = (cq.slot(), cq.generation(), cq.vain);
     drop(cq);
-    idle::polled_in_vain(vain);
+    if !idle::give_way(vain) {
+        return;
+    }
+    let Some(nic) = slot.lock(generation).map(|cq| cq.nic.clone()) else {
+        return;
+    };
+    idle::nap(&nic, || {
+        nic.progress();
+        slot.lock(generation)
+            .is_none_or(|cq| !cq.entries.is_empty())
+    });
 }
 
 /// Lets VIs that may have something take it; the CQ is unlocked meanwhile.

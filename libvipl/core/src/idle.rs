@@ -9,17 +9,19 @@
 //! | --- | --- | --- |
 //! | less than [`ALONE_NS`] | no other thread wanted the processor | yields half as often, down to `yield_after` |
 //! | more | others made use of it, and gave it back | yields four times as often, up to [`OFTEN`] |
-//! | more than [`LONG_NS`] | a thread that computes took its time slice | no yield for a while, see [`Pace::rest`] |
+//! | more than [`LONG_NS`] | a thread that computes took its time slice | naps instead of yields for a while |
 //!
-//! A yield to a thread that computes is worth its time only if the peer, too, waits for this processor. It does
-//! if nothing arrives while this thread polls on: then the next rest is half as long, but never so short that
-//! the thread would lose more than it keeps several times over. If messages arrive all the same, the
-//! peer runs elsewhere, and the next rest is twice as long.
+//! A nap is a sleep of [`NAP_NS`] at most that ends when the NIC has something, like that of a wait. A thread
+//! that sleeps is not charged for it, so the scheduler runs it soon after it wakes, beside threads that
+//! compute; a thread that yields pays with its time slice. Naps cost a wake-up per message, hence the
+//! return to yields, first after [`NAPPING_MIN_NS`], later when they keep failing after twice the time.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
+use crate::nic::Nic;
 use crate::sync::OnceLock;
-use crate::{clock, process};
+use crate::{clock, process, wait};
 
 /// Polls in vain that are counted at a time, and the fewest before a yield.
 const OFTEN: u32 = 16;
@@ -27,27 +29,32 @@ const OFTEN: u32 = 16;
 const ALONE_NS: u64 = 1_500;
 /// A yield longer than this was to a thread that does not poll, in nanoseconds.
 const LONG_NS: u64 = 500_000;
-/// The longest rest is so many times the shortest, which is half of the yield before it.
-const FACTOR_MAX: u32 = 16;
-/// A thread that has not polled for so long was not running, in nanoseconds.
-const GAP_NS: u64 = 200_000;
+/// The longest nap, in nanoseconds. It bounds how late a thread finds what does not end a nap: an RDMA Write
+/// without immediate data, or a message that came on another VI before the nap began.
+const NAP_NS: u64 = 200_000;
+/// How long a thread naps before it tries to yield again, in nanoseconds.
+const NAPPING_MIN_NS: u64 = 20_000_000;
+const NAPPING_MAX_NS: u64 = 640_000_000;
 
-/// When a thread yields.
+/// What a thread does after polls in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Poll,
+    Yield,
+    Nap,
+}
+
+/// When a thread gives its processor away, and how.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// Polls in vain since the last yield.
+    /// Polls in vain since the last yield or nap.
     vain: u32,
-    /// Yield after so many; 0 before the first.
+    /// Yield or nap after so many; 0 before the first.
     limit: u32,
-    /// No yield before this time; 0: whenever it is due.
-    rest_until: u64,
-    /// How long rests are.
-    factor: u32,
-    /// The last poll of this rest.
-    polled: u64,
-    /// What has arrived during this rest, and whether the thread was not running meanwhile.
-    arrivals: u32,
-    interrupted: bool,
+    /// Naps until this time.
+    napping_until: u64,
+    /// How long it naps after the next long yield.
+    napping: u64,
 }
 
 impl Pace {
@@ -55,15 +62,12 @@ impl Pace {
         Pace {
             vain: 0,
             limit: 0,
-            rest_until: 0,
-            factor: 1,
-            polled: 0,
-            arrivals: 0,
-            interrupted: false,
+            napping_until: 0,
+            napping: NAPPING_MIN_NS,
         }
     }
 
-    /// Counts [`OFTEN`] polls in vain; of a queue that begins to be empty, or goes on. True: enough of them.
+    /// Counts [`OFTEN`] polls in vain of a queue that begins to be empty, or goes on. True: enough of them.
     fn count(&mut self, begins: bool, most: u32) -> bool {
         if self.limit == 0 {
             self.limit = most;
@@ -75,44 +79,31 @@ impl Pace {
         self.vain >= self.limit
     }
 
-    fn rests(&self) -> bool {
-        self.rest_until != 0
-    }
-
-    /// Polls while the thread rests; the rest is counted in time of its own. What arrives after an interruption
-    /// tells nothing.
-    fn rest(&mut self, begins: bool, now: u64) {
-        let gap = now.saturating_sub(self.polled);
-        self.polled = now;
-        if gap > GAP_NS {
-            self.interrupted = true;
-            self.rest_until = self.rest_until.saturating_add(gap);
-        }
-        self.arrivals += u32::from(begins && !self.interrupted);
-        if now < self.rest_until {
-            return;
-        }
-        self.rest_until = 0;
-        // The first one came while the thread was away.
-        if self.arrivals > 1 {
-            self.factor = (self.factor * 2).min(FACTOR_MAX);
-        } else if !self.interrupted {
-            self.factor = (self.factor / 2).max(1);
+    /// After enough polls in vain.
+    fn turn(&mut self, now: u64) -> Turn {
+        self.vain = 0;
+        if now < self.napping_until {
+            Turn::Nap
+        } else {
+            Turn::Yield
         }
     }
 
     /// A yield has lasted from one time to the other.
     fn yielded(&mut self, from: u64, to: u64, most: u32) {
         let took = to.saturating_sub(from);
-        self.vain = 0;
-        if took < ALONE_NS {
-            self.limit = self.limit.saturating_mul(2).min(most);
-        } else if took < LONG_NS {
-            self.limit = (self.limit / 4).max(OFTEN.min(most));
-        } else {
-            self.rest_until = to + took / 2 * u64::from(self.factor);
-            (self.polled, self.arrivals, self.interrupted) = (to, 0, false);
+        if took >= LONG_NS {
+            self.limit = most;
+            self.napping_until = to.saturating_add(self.napping);
+            self.napping = (self.napping * 2).min(NAPPING_MAX_NS);
+            return;
         }
+        self.napping = NAPPING_MIN_NS;
+        self.limit = if took < ALONE_NS {
+            self.limit.saturating_mul(2).min(most)
+        } else {
+            (self.limit / 4).max(OFTEN.min(most))
+        };
     }
 }
 
@@ -120,17 +111,21 @@ thread_local! {
     static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
 }
 
-/// The calling thread has polled a queue in vain this often in a row, and holds no lock.
+/// Whether a queue that has been polled in vain this often in a row is due for [`give_way`].
 #[inline(always)]
-pub(crate) fn polled_in_vain(row: u32) {
-    if row.is_multiple_of(OFTEN) {
-        consider(row);
-    }
+pub(crate) fn is_due(row: u32) -> bool {
+    row.is_multiple_of(OFTEN)
 }
 
-#[cold]
-#[inline(never)]
-fn consider(row: u32) {
+/// Sleeps until the NIC has something, `has_something` says so, or [`NAP_NS`] have passed.
+pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_nanos(NAP_NS);
+    wait::step(nic, Some(end), &mut || has_something().then_some(()));
+}
+
+/// Counts polls in vain of the calling thread, which holds no lock, and yields if it is time for that. True:
+/// the thread should [`nap`].
+pub(crate) fn give_way(row: u32) -> bool {
     static YIELD_AFTER: OnceLock<u32> = OnceLock::new();
     let most = *YIELD_AFTER.get_or_init(|| {
         let polls = process::get()
@@ -139,20 +134,20 @@ fn consider(row: u32) {
         polls as u32
     });
     if most == 0 {
-        return;
+        return false;
     }
     let mut pace = PACE.get();
-    let begins = row == OFTEN;
-    let enough = pace.count(begins, most);
-    if pace.rests() {
-        pace.rest(begins, clock::now_ns());
-    }
-    if enough && !pace.rests() {
+    let mut turn = Turn::Poll;
+    if pace.count(row == OFTEN, most) {
         let from = clock::now_ns();
-        std::thread::yield_now();
-        pace.yielded(from, clock::now_ns(), most);
+        turn = pace.turn(from);
+        if turn == Turn::Yield {
+            std::thread::yield_now();
+            pace.yielded(from, clock::now_ns(), most);
+        }
     }
     PACE.set(pace);
+    turn == Turn::Nap
 }
 
 #[cfg(test)]
@@ -160,6 +155,7 @@ mod tests {
     use super::*;
 
     const MOST: u32 = 1000;
+    const SLICE: u64 = 3_000_000;
 
     /// A thread that polls, on a clock of its own.
     struct Poller {
@@ -177,25 +173,24 @@ mod tests {
             }
         }
 
-        /// Polls until the next yield, which then takes this long. Something arrives every so many polls.
-        fn polls_until_yield(&mut self, takes: u64, every: u32) -> u32 {
+        /// Polls in vain until it yields, which then takes this long, or naps.
+        fn polls_until_turn(&mut self, takes: u64) -> (u32, Turn) {
             let mut polls = 0;
             loop {
                 polls += OFTEN;
-                self.row = match self.row {
-                    row if row >= every => OFTEN,
-                    row => row + OFTEN,
-                };
+                self.row += OFTEN;
                 self.now += 30 * u64::from(OFTEN);
-                let enough = self.pace.count(self.row == OFTEN, MOST);
-                if self.pace.rests() {
-                    self.pace.rest(self.row == OFTEN, self.now);
+                if !self.pace.count(self.row == OFTEN, MOST) {
+                    continue;
                 }
-                if enough && !self.pace.rests() {
+                let turn = self.pace.turn(self.now);
+                if turn == Turn::Yield {
                     self.pace.yielded(self.now, self.now + takes, MOST);
                     self.now += takes;
-                    return polls;
+                } else {
+                    self.now += NAP_NS;
                 }
+                return (polls, turn);
             }
         }
     }
@@ -204,7 +199,8 @@ mod tests {
     fn a_thread_that_is_alone_yields_seldom() {
         let mut poller = Poller::new();
         for _ in 0..10 {
-            assert!(poller.polls_until_yield(400, u32::MAX) >= MOST);
+            let (polls, turn) = poller.polls_until_turn(400);
+            assert!(polls >= MOST && turn == Turn::Yield);
         }
     }
 
@@ -212,33 +208,32 @@ mod tests {
     fn a_processor_that_others_want_is_given_up_soon_and_kept_again_later() {
         let mut poller = Poller::new();
         for _ in 0..5 {
-            poller.polls_until_yield(5_000, u32::MAX);
+            poller.polls_until_turn(5_000);
         }
-        assert_eq!(poller.polls_until_yield(400, u32::MAX), OFTEN);
+        assert_eq!(poller.polls_until_turn(400), (OFTEN, Turn::Yield));
         for _ in 0..8 {
-            poller.polls_until_yield(400, u32::MAX);
+            poller.polls_until_turn(400);
         }
-        assert!(poller.polls_until_yield(400, u32::MAX) >= MOST);
-    }
-
-    /// How much of a time a thread polls whose yields all go to a thread that computes.
-    fn share_kept(every: u32) -> f64 {
-        const SLICE: u64 = 3_000_000;
-        let (mut poller, yields) = (Poller::new(), 100);
-        for _ in 0..yields {
-            poller.polls_until_yield(SLICE, every);
-        }
-        1.0 - (yields * SLICE) as f64 / poller.now as f64
+        assert!(poller.polls_until_turn(400).0 >= MOST);
     }
 
     #[test]
-    fn threads_that_compute_get_little_when_messages_arrive_anyway() {
-        assert!(share_kept(1200) > 0.75, "{}", share_kept(1200));
+    fn threads_that_compute_get_a_slice_seldom() {
+        let mut poller = Poller::new();
+        let turns: Vec<Turn> = (0..10_000)
+            .map(|_| poller.polls_until_turn(SLICE).1)
+            .collect();
+        let yields = turns.iter().filter(|turn| **turn == Turn::Yield).count();
+        assert!((2..20).contains(&yields), "{yields}");
     }
 
     #[test]
-    fn threads_that_compute_are_let_run_when_nothing_arrives_otherwise() {
-        let share = share_kept(u32::MAX);
-        assert!(0.3 < share && share < 0.5, "{share}");
+    fn a_thread_yields_again_when_nobody_computes_any_more() {
+        let mut poller = Poller::new();
+        assert_eq!(poller.polls_until_turn(SLICE).1, Turn::Yield);
+        let start = poller.now;
+        while poller.polls_until_turn(5_000).1 == Turn::Nap {}
+        assert!(poller.now - start < 2 * NAPPING_MIN_NS);
+        assert_eq!(poller.polls_until_turn(5_000).1, Turn::Yield);
     }
 }

@@ -20,7 +20,7 @@ use vipl_plugin_abi::*;
 use crate::cq::{self, Cq};
 use crate::error::Error;
 use crate::events::Job;
-use crate::table::Slot;
+use crate::table::{Guard, Slot};
 use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
 use crate::{clock, idle, mem, wait as sleeping};
 
@@ -351,12 +351,34 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
             return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         let vain = own.count_vain(queue.taken);
-        drop(vi);
-        idle::polled_in_vain(vain);
+        if idle::is_due(vain) {
+            give_way(vi, which, vain);
+        }
         return Taken::nothing(VIP_RETURN::VIP_NOT_DONE);
     }
     let entry = take(queue);
     taken(&vi, which, &entry)
+}
+
+/// Lets other threads have the processor after polls in vain.
+#[cold]
+#[inline(never)]
+fn give_way(vi: Guard<Vi>, which: Which, vain: u32) {
+    let (slot, generation) = (vi.slot(), vi.generation());
+    drop(vi);
+    if !idle::give_way(vain) {
+        return;
+    }
+    let Some(nic) = slot.lock(generation).map(|vi| vi.nic.clone()) else {
+        return;
+    };
+    idle::nap(&nic, || {
+        slot.lock(generation).is_none_or(|mut vi| {
+            vi.progress();
+            let (queue, _) = vi.queue(which);
+            queue.completed != queue.taken
+        })
+    });
 }
 
 /// VipSendWait and VipRecvWait.
@@ -385,8 +407,9 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
     if timeout == 0 {
         let (queue, own) = vi.queue(which);
         let vain = own.count_vain(queue.taken);
-        drop(vi);
-        idle::polled_in_vain(vain);
+        if idle::is_due(vain) {
+            give_way(vi, which, vain);
+        }
         return Taken::nothing(VIP_RETURN::VIP_TIMEOUT);
     }
     let ticket = stand_in_line(&mut vi, which);

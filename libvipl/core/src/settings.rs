@@ -41,7 +41,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "plugin_path" "directories" "" "searched for plug-ins before the usual places"
     "plugins" "names" "" "only these plug-ins (a,b), or all but these (^a,b)"
     "spin_us" "microseconds" "20" "how long a wait polls before it sleeps"
-    "yield_after" "polls" "1000" "polls in vain after which a thread lets others have its processor, sooner if they use it; 0: never"
+    "yield_after" "polls" "1000" "polls in vain after which a thread gives its processor to others, sooner if they use it; 0: never"
     "max_transfer_size" "bytes" "65536" "largest message, 32768 to 1073741824"
     "max_register_bytes" "bytes" "0" "memory that may be registered; 0: what the plug-in says, for loopback RLIMIT_MEMLOCK but at least 64 MiB"
     "hosts" "path" "/etc/vip_hosts" "table of the name service"
