@@ -288,7 +288,7 @@ static const char *bits_name(int bits)
     int i;
 
     for (i = 0; i < 8; i++)
-        if (bits == VIP_STATUS_FORMAT_ERROR << i)
+        if (bits == (int)(VIP_STATUS_FORMAT_ERROR << i))
             return names[i];
     return bits == 0 ? "success" : bits == NONE ? "-" : "several bits";
 }
