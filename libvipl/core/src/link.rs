@@ -88,14 +88,16 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
             VIPL_E_INVALID
         }
         Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
-            // The same for every interface: one line that says what to do is enough.
+            // The same for every interface: one line that says what to do is enough at the default level.
             let first = !TOLD.swap(true, Ordering::Relaxed);
-            let level = if first { Level::Error } else { Level::Debug };
+            let level = if first { Level::Error } else { Level::Info };
             log::log!(
                 target: "link",
                 level,
                 "{name}: {what_to_do}; that agent is {agent}"
             );
+            // Nobody has to find words for a refusal whose reason was told with another interface.
+            crate::trace::said(Level::Error);
             VIPL_E_NOT_PERMITTED
         }
         Status::BUSY => {
