@@ -120,7 +120,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
     &alone("exit_in_handler", BOTH, &[ids("COMPAT-12")]),
     &alone("never_close", BOTH, &[ids("COMPAT-13")]),
     &alone("shadow", BOTH, &[ids("COMPAT-18")]),
-    &alone("devices", BOTH, &[ids("MOD-01..02 NIC-14")]),
+    &alone("devices", BOTH, &[ids("MOD-01..02 NIC-14")]).allow(&[REGION]),
     &alone("abi", STRICT, &[ids("ABI-01..10")]),
     &alone("symbols", STRICT, &[ids("ABI-12")]),
 ];
