@@ -6,7 +6,7 @@
  * To be run where nobody else uses the user's agent, in a network name space of its own. */
 #include "common.h"
 
-#include <stddef.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #define TIMES 10
@@ -15,25 +15,37 @@ struct peer {
     int pid, uid, gid; /* as SO_PEERCRED gives them; its structure is no part of C99's headers */
 };
 
-/* The process that serves the user's address. */
-static pid_t agent(void)
+/* Connects to the user's agent if it has its socket in this folder; else -1. */
+static int knock(const char *form)
 {
     struct sockaddr_un there;
+    struct stat net;
+    char folder[64];
+    int end, length;
+
+    CHECK_EQ(stat("/proc/self/ns/net", &net), 0, "the network namespace");
+    memset(&there, 0, sizeof there);
+    there.sun_family = AF_UNIX;
+    snprintf(folder, sizeof folder, form, (int)geteuid());
+    length = snprintf(there.sun_path, sizeof there.sun_path, "%s/agent-%lu", folder, (unsigned long)net.st_ino);
+    CHECK(length > 0 && (size_t)length < sizeof there.sun_path, "a path");
+    end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(end >= 0, "socket");
+    if (connect(end, (struct sockaddr *)(void *)&there, sizeof there) == 0)
+        return end;
+    close(end);
+    return -1;
+}
+
+/* The process that serves the user. */
+static pid_t agent(void)
+{
     struct peer peer;
     socklen_t bytes = sizeof peer;
     double start = now_ms();
-    int length, end;
+    int end;
 
-    memset(&there, 0, sizeof there);
-    there.sun_family = AF_UNIX;
-    length = snprintf(there.sun_path + 1, sizeof there.sun_path - 1, "vipl-kagent-%d", (int)geteuid());
-    for (;;) {
-        end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        CHECK(end >= 0, "socket");
-        if (connect(end, (struct sockaddr *)(void *)&there,
-                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0)
-            break;
-        close(end);
+    while ((end = knock("/run/user/%d/vipl")) < 0 && (end = knock("/tmp/vipl-%d")) < 0) {
         CHECK(now_ms() - start < (double)PATIENCE, "agent_auto: an agent");
         sleep_ms(1);
     }
