@@ -13,6 +13,7 @@ use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
 use crate::READ_LEVELS;
 use crate::carrier::{Carrier, Room};
 use crate::doorbell::Doorbell;
+use crate::life::Life;
 use crate::nic::Core;
 
 /// Where the frames of a connection go, during one call.
@@ -66,6 +67,8 @@ impl Carrier {
 pub(crate) struct Bench<'a> {
     pub(crate) port: &'a Port,
     pub(crate) line: Line<'a>,
+    /// The partner's process, on another host.
+    pub(crate) life: Option<&'a Life>,
 }
 
 impl Link for Bench<'_> {
@@ -205,6 +208,10 @@ impl Env for Bench<'_> {
     fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool {
         self.port
             .complete(Queue::Recv, status, Some((length, immediate)))
+    }
+
+    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+        self.life.map_or(heard_ns, |life| life.heard(heard_ns))
     }
 
     fn raise(&mut self, code: u32, opcode: u32) {

@@ -14,12 +14,14 @@
 //! | `carrier` | where the frames of one connection go |
 //! | `doorbell`, `socket` | frames into the kernel; the receive ring, and the system calls |
 //! | `gathering` | small messages that share a frame |
+//! | `reading` | frames out of the receive ring, to the VIs that they are for |
 //! | `inbox` | frames for a VI that another VI's thread has read |
 //! | `segment` | frames between two processes of one host |
 //! | `weather` | faults for `segment`, from a seed: the plug-in `sim` |
 //! | `bell` | sleeping, waking, and which VIs have something |
 //! | `watch` | the thread that makes progress while the program makes none |
 //! | `farewell` | connections that have ended here and not yet at the partner |
+//! | `life` | when processes on other hosts were last heard |
 //! | `strangers` | hosts that speak another version of the protocol |
 //! | `interface` | names, drivers and speeds of the host's interfaces |
 
@@ -35,9 +37,11 @@ mod farewell;
 mod gathering;
 mod inbox;
 pub mod interface;
+mod life;
 mod nic;
 mod provider;
 mod random;
+mod reading;
 mod segment;
 pub mod socket;
 mod strangers;
@@ -49,6 +53,7 @@ mod weather;
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
 
 pub use doorbell::Policy;
+pub use life::{Life, Lives};
 pub use provider::{Card, Ethernet, Network};
 pub use weather::{Fates, Sky, Weather};
 

@@ -17,10 +17,10 @@ use crate::bell::{self, BELL_BYTES, Bell};
 use crate::doorbell::{self, Doorbell};
 use crate::farewell::Farewells;
 use crate::gathering::Gathering;
-use crate::inbox::{self, Inbox};
+use crate::inbox::Inbox;
+use crate::life::Lives;
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
-use crate::socket::ETHERNET;
 use crate::socket::{Receiver, Tip};
 use crate::strangers::Strangers;
 use crate::turn::Turn;
@@ -31,14 +31,12 @@ use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
-/// Frames that one look at the socket takes.
-const LOOK_FRAMES: u32 = 64;
 /// Header of the part that a frame of one whole message has.
 pub(crate) const PART: usize = 12;
 /// Payload of a frame between two processes of one host, over a network that is not simulated.
 const LOCAL_MTU: usize = 8 << 10;
 /// No VI.
-const NOBODY: u32 = u32::MAX;
+pub(crate) const NOBODY: u32 = u32::MAX;
 /// A time that does not come.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -75,7 +73,7 @@ pub(crate) struct Core {
     pub(crate) endpoint: u16,
     pub(crate) address: [u8; 6],
     pub(crate) mtu: usize,
-    inboxes: Box<[Inbox]>,
+    pub(crate) inboxes: Box<[Inbox]>,
     /// When each VI wants to be looked after, in nanoseconds.
     deadlines: Box<[AtomicU64]>,
     /// None of them is earlier than this.
@@ -85,11 +83,12 @@ pub(crate) struct Core {
     attended: Box<[AtomicU64]>,
     read: AtomicU64,
     pub(crate) farewells: Farewells,
-    strangers: Strangers,
+    pub(crate) strangers: Strangers,
     pub(crate) gathering: Gathering,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     partners: Mutex<HashMap<u64, Weak<Bell>>>,
+    pub(crate) lives: Lives,
 }
 
 // SAFETY: `nic` is used while the NIC is open only, and only passed to the host; all else is Sync.
@@ -127,85 +126,6 @@ impl Core {
         match &self.weather {
             Some(_) => self.mtu,
             None => LOCAL_MTU,
-        }
-    }
-
-    /// Reads the socket. Frames of the connection with this key check of the VI `own` go to `each`, behind
-    /// their Ethernet header, in the order of their arrival; those of others go to their inboxes. When
-    /// another thread reads, that one fills our inbox. Where no frame lies, there is nothing to take turns for.
-    #[inline(always)]
-    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) {
-        let Some(wire) = &self.wire else { return };
-        let reading = match wire.tip.has_frame() {
-            true => wire.receiver.take(),
-            false => None,
-        };
-        // What lies in the inbox came before what lies in the ring.
-        if let Some(inbox) = self.inboxes.get(own as usize) {
-            while let Some(frame) = inbox.take() {
-                each(&frame);
-            }
-        }
-        let Some(mut receiver) = reading else { return };
-        let mut others = false;
-        let received = receiver.receive(LOOK_FRAMES, |frame| {
-            let payload = frame.get(ETHERNET..).unwrap_or_default();
-            match vipl_wire::address(payload) {
-                Some((endpoint, vi)) if endpoint == self.endpoint => {
-                    if vi == own && inbox::check_of(payload) == Some(check) {
-                        each(payload);
-                    } else {
-                        others |= self.deliver(vi, frame);
-                    }
-                }
-                _ => self.unreadable(frame),
-            }
-        });
-        wire.tip.follow(&receiver);
-        if received.losing {
-            count(self.counters.dropped, u64::from(receiver.take_drops()));
-        }
-        drop(receiver);
-        if received.cut > 0 {
-            count(self.counters.bad, u64::from(received.cut));
-        }
-        count(self.counters.received, u64::from(received.frames));
-        if others {
-            self.bell.ring_if_wanted();
-        }
-    }
-
-    /// Reads the socket for everybody.
-    pub(crate) fn receive_all(&self) {
-        self.receive(NOBODY, 0, |_| {});
-    }
-
-    /// A frame for another VI than the one at work. True: its VI has something now.
-    #[cold]
-    fn deliver(&self, vi: u32, frame: &[u8]) -> bool {
-        let payload = &frame[ETHERNET..];
-        if let Some(inbox) = self.inboxes.get(vi as usize)
-            && inbox.put(payload)
-        {
-            self.bell.mark(vi);
-            return true;
-        }
-        self.stray(frame);
-        false
-    }
-
-    /// A frame that has no sense in this version.
-    #[cold]
-    fn unreadable(&self, frame: &[u8]) {
-        count(self.counters.bad, 1);
-        self.strangers.take(self, frame);
-    }
-
-    /// A frame of no connection that lives.
-    #[cold]
-    pub(crate) fn stray(&self, frame: &[u8]) {
-        if !self.farewells.take(self, frame) && !self.strangers.take(self, frame) {
-            count(self.counters.stray, 1);
         }
     }
 
@@ -415,6 +335,7 @@ impl EthernetNic {
             },
             watch: Watch::default(),
             partners: Mutex::default(),
+            lives: Lives::default(),
         };
         Ok(EthernetNic {
             core: Arc::new(core),

@@ -268,6 +268,11 @@ impl Receiver {
         received
     }
 
+    /// Frames that may lie in the ring.
+    pub(crate) fn frames(&self) -> u32 {
+        self.frames as u32
+    }
+
     /// Frames that the kernel dropped since this was last asked.
     pub(crate) fn take_drops(&self) -> u32 {
         // SAFETY: two counters, all zero is valid.

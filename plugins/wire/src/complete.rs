@@ -8,8 +8,8 @@ use crate::env::{Cause, Env, Level, Operation};
 use crate::frame::{Header, Kind};
 use crate::sender::{Stage, opcode};
 
-/// How long the oldest frame may be sent again in vain. A partner that answers all the same is as good as
-/// dead: the network carries its small frames and not ours, as after the MTU of an interface has shrunk.
+/// How long the oldest frame may be waited for in vain while the partner answers. It is as good as dead then: the
+/// network carries its small frames and not ours, as after the MTU of an interface has shrunk.
 const STUCK_NS: u64 = 7_000_000_000;
 
 impl Connection {
@@ -60,7 +60,7 @@ impl Connection {
             sender.pace.lost(lost);
         }
         if progress.advanced {
-            sender.stuck_since_ns = NEVER;
+            sender.stuck_ns = 0;
             self.reap(env);
         }
     }
@@ -107,13 +107,17 @@ impl Connection {
             sender.pace.lost(lost);
         }
         if sender.retry_at_ns <= now_ns {
+            // A wait counts as long as it was meant to be, however late somebody looks. With a partner that is
+            // silent it says nothing; that one is waited for elsewhere.
+            if !self.silence.is_asking() {
+                sender.stuck_ns += sender.rtt.timeout_ns();
+            }
             sender.inflight.lose_first();
             sender.overdue = true;
             sender.pace.timed_out(sender.rtt.back_off());
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
-            sender.stuck_since_ns = sender.stuck_since_ns.min(now_ns);
-            if now_ns - sender.stuck_since_ns > STUCK_NS {
+            if sender.stuck_ns > STUCK_NS {
                 self.partner_is_dead(env);
             }
         }

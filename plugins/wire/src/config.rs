@@ -36,7 +36,7 @@ pub struct Config {
     /// How long an acknowledgement may be held back for company, in nanoseconds.
     pub ack_delay_ns: u64,
     /// Questions without an answer after which the partner is dead. The first is asked after two seconds of
-    /// silence, then one every second.
+    /// silence, then one every second in which this side looks for the answer.
     pub probes_max: u32,
     /// The time now, in nanoseconds of any monotonic clock.
     pub now_ns: u64,

@@ -8,15 +8,13 @@ use crate::env::{Cause, Env, Level, Link};
 use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, key_check};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
+use crate::silence::{Silence, Verdict};
 use crate::unreliable::Arrivals;
 
 /// A time that does not come.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// Frames beyond the acknowledged one that a receiver takes.
 pub(crate) const WINDOW: u16 = 256;
-/// Silence after which the partner is asked for a sign of life, and how often it is asked.
-const PROBE_AFTER_NS: u64 = 2_000_000_000;
-const PROBE_EVERY_NS: u64 = 1_000_000_000;
 
 /// How far the connection has got.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +44,7 @@ pub struct Connection {
     pub(crate) acks: Acks,
     pub(crate) stats: Stats,
     pub(crate) closing: Option<Closing>,
-    heard_ns: u64,
-    probes: u32,
-    probe_at_ns: u64,
+    pub(crate) silence: Silence,
     /// The agent has said that the partner left in good order: how long its CLOSE is waited for.
     gone_at_ns: u64,
     pub(crate) blocked: bool,
@@ -76,9 +72,7 @@ impl Connection {
             acks: Acks::new(config.ack_delay_ns),
             stats: Stats::default(),
             closing: None,
-            heard_ns: config.now_ns,
-            probes: 0,
-            probe_at_ns: config.now_ns + PROBE_AFTER_NS,
+            silence: Silence::new(config.now_ns, config.probes_max),
             gone_at_ns: NEVER,
             blocked: false,
         }
@@ -142,8 +136,7 @@ impl Connection {
             closing.take(&header, env);
             return Received::Taken;
         }
-        self.heard_ns = now_ns;
-        self.probes = 0;
+        self.silence.heard(now_ns);
         if self.config.level != Level::Unreliable {
             self.acknowledged(&header, body, env);
         }
@@ -190,7 +183,7 @@ impl Connection {
             Phase::Open => {
                 let sender = self.sender.deadline();
                 let receiver = self.acks.due_ns().min(self.arrivals.deadline());
-                let partner = self.probe_at_ns.min(self.gone_at_ns);
+                let partner = self.silence.deadline().min(self.gone_at_ns);
                 sender.min(receiver).min(partner)
             }
             Phase::Leaving { until_ns, .. } => until_ns,
@@ -198,9 +191,9 @@ impl Connection {
         }
     }
 
-    /// Does what is due. Calling it early does nothing. Frames that have arrived are to be given to
-    /// [`Connection::received`] first, so that a process that was stopped does not take its partner for
-    /// dead.
+    /// Does what is due. Calling it early does nothing. All frames that have arrived are to be given to
+    /// [`Connection::received`] first: a deadline means that the partner has not answered, and not that
+    /// nobody has looked.
     pub fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         match self.phase {
@@ -224,8 +217,8 @@ impl Connection {
         if self.arrivals.deadline() <= now_ns {
             self.give_up_message(env);
         }
-        if self.probe_at_ns <= now_ns {
-            self.ask_for_life(env);
+        if self.silence.deadline() <= now_ns {
+            self.look_for_life(env);
         }
         if self.is_open() {
             self.sender_timeout(env);
@@ -297,21 +290,21 @@ impl Connection {
         self.acks.sent(true);
     }
 
-    /// The partner is silent.
+    /// Whether the partner is silent, and for too long.
     #[cold]
-    fn ask_for_life<E: Env>(&mut self, env: &mut E) {
-        if self.probes == 0 && self.heard_ns + PROBE_AFTER_NS > self.now_ns {
-            self.probe_at_ns = self.heard_ns + PROBE_AFTER_NS;
-            return;
-        }
-        if self.probes == self.config.probes_max {
-            return self.partner_is_dead(env);
-        }
-        self.probes += 1;
-        self.probe_at_ns = self.now_ns + PROBE_EVERY_NS;
-        let header = self.header(Kind::Probe, self.sender.inflight.next());
-        if send_empty(&header, env) {
-            self.stats.frames_sent += 1;
+    fn look_for_life<E: Env>(&mut self, env: &mut E) {
+        let life_ns = env.partner_heard(self.silence.heard_ns());
+        match self.silence.look(self.now_ns, life_ns) {
+            Verdict::Wait => {}
+            Verdict::Dead => self.partner_is_dead(env),
+            Verdict::Ask => {
+                let header = self.header(Kind::Probe, self.sender.inflight.next());
+                // One that a full device does not take leaves with the next look.
+                if send_empty(&header, env) {
+                    self.stats.frames_sent += 1;
+                    self.silence.asked(self.now_ns);
+                }
+            }
         }
     }
 }

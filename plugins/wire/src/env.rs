@@ -83,6 +83,12 @@ pub trait Env: Link {
     /// Completes the oldest receive descriptor. False as for [`Env::complete_send`].
     fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool;
 
+    /// When the partner's process was last heard, on any connection with it; it was on this one at `heard_ns`.
+    /// Called every few seconds, and it need not be newer than that.
+    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+        heard_ns
+    }
+
     /// Raises an asynchronous error, a `VIP_ERROR_CODE`; the VI stays as it is.
     fn raise(&mut self, code: u32, opcode: u32);
 

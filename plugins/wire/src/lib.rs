@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The order that a device keeps: give every frame of a batch to `received`, then call `flush` once; call
-//! `timeout` when [`Connection::deadline`] has passed. `received` itself sends nothing but what cannot wait,
+//! `timeout` when [`Connection::deadline`] has passed and no frame is left that came before. `received` itself sends nothing but what cannot wait,
 //! so that acknowledgements of a batch travel together, or with data. A device that polls may take its
 //! time with an acknowledgement that is owed, until it has nothing else to do ([`Connection::ack_owed`],
 //! [`Connection::flush_acks`]); the deadline bounds how long.
@@ -44,6 +44,7 @@ mod resend;
 mod retry;
 mod rtt;
 mod sender;
+mod silence;
 mod unreliable;
 
 pub use closing::{Closing, Reason};

@@ -91,8 +91,8 @@ pub(crate) struct Sender {
     /// Nothing new is sent: an error waits for its turn.
     pub(crate) halted: bool,
     pub(crate) retry_at_ns: u64,
-    /// When the oldest frame was first waited for in vain.
-    pub(crate) stuck_since_ns: u64,
+    /// How long the oldest frame has been waited for in vain.
+    pub(crate) stuck_ns: u64,
     /// A wait has been in vain, and nothing was sent again since.
     pub(crate) overdue: bool,
     pace_at_ns: u64,
@@ -117,7 +117,7 @@ impl Sender {
             window: u32::from(WINDOW),
             halted: false,
             retry_at_ns: NEVER,
-            stuck_since_ns: NEVER,
+            stuck_ns: 0,
             overdue: false,
             pace_at_ns: NEVER,
             serving: VecDeque::new(),

@@ -47,6 +47,7 @@ fn faults(rng: &mut Rng) -> Faults {
         corruption: rng.pick(&[0, 0, 10, 50]),
         rate: rng.pick(&[0, 0, 12, 125, 1250]),
         queue: 64_000,
+        largest: 0,
         cut: None,
     }
 }

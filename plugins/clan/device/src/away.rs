@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
+use vipl_clan_proto::nic::RING_FRAMES;
 use vipl_clan_proto::vi::end;
 use vipl_ering::socket::ETHERNET;
 use vipl_wire::{
@@ -20,7 +21,7 @@ use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
 
 /// Frames that one look at a link takes.
-const LOOK_FRAMES: u32 = 64;
+const LOOK_FRAMES: usize = 64;
 /// How often the interface is asked whether it is still there.
 const CHECK_EVERY_NS: u64 = 250_000_000;
 
@@ -135,6 +136,7 @@ impl Device {
             link: index,
             header: side.header(request.address),
             mtu,
+            life: side.lives.of(request.address, request.endpoint),
         }));
         self.warm(id);
     }
@@ -198,7 +200,7 @@ impl Device {
         let orderly = request.flags & flag::ORDERLY != 0;
         self.with_link(id, |device, link| {
             let now = now();
-            device.receive(link, now);
+            device.receive(link, now, RING_FRAMES);
             let (vis, tools) = (&mut device.vis, &mut device.tools);
             engage(vis, tools, &mut link.side, id, now, |connection, bench| {
                 connection.partner_gone(orderly, now, bench);
@@ -227,7 +229,12 @@ impl Device {
 
     fn serve(&mut self, link: &mut Link) -> bool {
         let now = now();
-        let arrived = self.receive(link, now);
+        // What has arrived comes before the clock, however much it is.
+        let most = match now >= link.side.soonest {
+            true => RING_FRAMES,
+            false => LOOK_FRAMES,
+        };
+        let arrived = self.receive(link, now, most);
         let side = &mut link.side;
         let retry = side.blocked && now >= side.out.retry_at();
         if now >= side.soonest || retry {
@@ -245,7 +252,7 @@ impl Device {
     }
 
     /// Takes frames out of the ring of a link.
-    fn receive(&mut self, link: &mut Link, now: u64) -> bool {
+    fn receive(&mut self, link: &mut Link, now: u64, most: usize) -> bool {
         let Link {
             receiver,
             side,
@@ -254,7 +261,7 @@ impl Device {
         } = link;
         let client = side.client.and_then(|place| self.clients[place].as_ref());
         let (vis, tools) = (&mut self.vis, &mut self.tools);
-        let received = receiver.receive(LOOK_FRAMES, |frame| {
+        let received = receiver.receive(most as u32, |frame| {
             copy.clear();
             copy.extend_from_slice(frame);
             let payload = copy.get(ETHERNET..).unwrap_or_default();

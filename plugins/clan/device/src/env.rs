@@ -9,6 +9,7 @@ use std::cell::Cell;
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{RING, end, news};
+use vipl_ering::Life;
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region::{is_registered, is_remote};
@@ -72,6 +73,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) tools: &'a mut Tools,
     pub(crate) line: Line<'a>,
     pub(crate) posted: &'a Posted,
+    /// The partner's process.
+    pub(crate) life: &'a Life,
 }
 
 impl Link for Bench<'_> {
@@ -236,6 +239,10 @@ impl Env for Bench<'_> {
         };
         self.vi.complete_receive(self.tools, outcome, 0);
         true
+    }
+
+    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+        self.life.heard(heard_ns)
     }
 
     fn raise(&mut self, code: u32, _opcode: u32) {

@@ -3,9 +3,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
 use vipl_ering::socket::{self, ETHERNET, Header, Receiver};
+use vipl_ering::{Life, Lives};
 use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
 
 use crate::env::{Bench, Posted};
@@ -26,6 +28,8 @@ pub(crate) struct Away {
     pub(crate) link: usize,
     pub(crate) header: Header,
     pub(crate) mtu: usize,
+    /// The partner's process.
+    pub(crate) life: Arc<Life>,
 }
 
 impl Away {
@@ -42,6 +46,7 @@ impl Away {
         let mut bench = Bench {
             line: out.line(self.header, self.mtu, now),
             posted: &self.posted,
+            life: &self.life,
             vi,
             tools,
         };
@@ -78,6 +83,8 @@ pub(crate) struct Side {
     pub(crate) failed: bool,
     farewells: Vec<Farewell>,
     foreign_at: u64,
+    /// Processes that the VIs have connections with.
+    pub(crate) lives: Lives,
 }
 
 /// A link.
@@ -120,6 +127,7 @@ impl Link {
                 failed: false,
                 farewells: Vec::new(),
                 foreign_at: 0,
+                lives: Lives::default(),
             },
             frame: Vec::new(),
             touched: Vec::new(),

@@ -140,11 +140,16 @@ fn nothing_is_posted() {
     }
 }
 
-/// A partner that never says anything is dead after a while, whether or not something is under way.
+/// A partner that never says anything is dead after a while, whether or not something is under way. One whose
+/// process is heard on another connection is not, although it began earlier.
 #[test]
 fn silence_is_told() {
     let Some(lan) = Lan::enter() else { return };
     let agent = Agent::start();
+    let couple = Couple::away(&agent, &lan, 30, RD, OPEN_TO_ALL);
+    let mut alone = couple.near.vi(4);
+    alone.attach_away(&couple.near, (7, 0), (901, 31), RD, 0);
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let (near, far) = (agent.open_on(&lan, 10), agent.open_on(&lan, 20));
     let (mut busy, mut idle) = (near.vi(0), far.vi(0));
     busy.attach_away(&near, (1, 0), (7, 11), RD, 0);
@@ -155,6 +160,7 @@ fn silence_is_told() {
     assert_eq!(busy.sent(0), lost);
     assert_eq!(busy.ended(), end::TOLD);
     assert_eq!(idle.ended(), end::LOST);
+    assert_eq!((alone.end(), couple.from.end()), (None, None));
     settled(&[&send]);
 }
 

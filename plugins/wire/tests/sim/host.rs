@@ -73,6 +73,8 @@ pub struct Host {
     pub room: usize,
     /// What the engine is told when it asks for the time.
     pub clock: Option<u64>,
+    /// When the partner's process was last heard on another connection.
+    pub partner_heard: Option<u64>,
     pub mtu: usize,
     /// RDMA Writes under way: where, and which bytes have been written.
     covered: Vec<(u64, Vec<bool>)>,
@@ -236,6 +238,10 @@ impl Link for Host {
 
 impl Env for Host {
     type Segments = Vec<Segment>;
+
+    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+        self.partner_heard.unwrap_or(0).max(heard_ns)
+    }
 
     fn sends_posted(&self) -> u32 {
         self.base.wrapping_add(self.sends.len() as u32)

@@ -15,6 +15,8 @@ pub struct Faults {
     pub rate: u64,
     /// Bytes that wait for the line before frames are dropped.
     pub queue: u64,
+    /// Larger frames do not arrive; 0: all do.
+    pub largest: usize,
     /// Nothing arrives between these times.
     pub cut: Option<(u64, u64)>,
 }
@@ -29,6 +31,7 @@ impl Faults {
         corruption: 0,
         rate: 0,
         queue: 0,
+        largest: 0,
         cut: None,
     };
 }
@@ -60,7 +63,8 @@ impl Line {
         let cut = faults
             .cut
             .is_some_and(|(from, to)| (from..to).contains(&now));
-        if cut || rng.permille(faults.loss) {
+        let large = faults.largest > 0 && frame.len() > faults.largest;
+        if cut || large || rng.permille(faults.loss) {
             self.lost += 1;
             return Vec::new();
         }

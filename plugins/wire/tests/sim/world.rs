@@ -16,6 +16,8 @@ pub struct Side {
     pub closing: Option<Closing>,
     /// The process has died without a word.
     pub crashed: bool,
+    /// The process has no processor before this time. Frames lie at its device until then.
+    pub stopped_until: u64,
     inbox: Vec<Vec<u8>>,
     polling: bool,
     /// When the program, and the thread that looks after its deadlines, last looked.
@@ -30,6 +32,7 @@ enum Event {
     Arrive(usize, Vec<u8>),
     Poll(usize),
     Timer(usize),
+    Wake(usize),
 }
 
 pub struct World {
@@ -88,6 +91,7 @@ impl World {
             connection: Some(Connection::new(&config(number, key, level, mtu, start))),
             closing: None,
             crashed: false,
+            stopped_until: 0,
             inbox: Vec::new(),
             polling: false,
             attended_ns: 0,
@@ -231,10 +235,28 @@ impl World {
                     self.push(self.now + self.poll_ns + stall, Event::Poll(side));
                 }
             }
+            Event::Poll(side) | Event::Timer(side) if self.is_stopped(side) => {}
             Event::Poll(side) => self.poll(side),
             Event::Timer(side) => self.timer(side),
+            Event::Wake(side) if !self.is_stopped(side) => {
+                // As a device does it: what has arrived, then what is due.
+                self.poll(side);
+                self.timer(side);
+            }
+            Event::Wake(_) => {}
         }
         true
+    }
+
+    fn is_stopped(&self, side: usize) -> bool {
+        self.now < self.sides[side].stopped_until
+    }
+
+    /// Takes the processor away from a side, which does not look at anything for so long.
+    pub fn stop(&mut self, side: usize, ns: u64) {
+        let until = self.now + ns;
+        self.sides[side].stopped_until = until;
+        self.push(until, Event::Wake(side));
     }
 
     fn timer(&mut self, side: usize) {

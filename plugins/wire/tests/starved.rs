@@ -1,0 +1,190 @@
+//! More threads want to run than there are processors: nobody is taken for dead who only has to wait for one.
+//! Who is really dead is noticed all the same.
+
+mod sim;
+
+use sim::network::{Faults, Line};
+use sim::world::{World, sending};
+use vipl_abi::*;
+use vipl_wire::{Cause, Level};
+
+const SECOND: u64 = 1_000_000_000;
+const LEVELS: [Level; 3] = [Level::Unreliable, Level::Delivery, Level::Reception];
+const RELIABLE: [Level; 2] = [Level::Delivery, Level::Reception];
+
+fn lose(world: &mut World, permille: u64) {
+    for line in &mut world.lines {
+        line.faults.loss = permille;
+    }
+}
+
+fn nobody_failed(world: &World) {
+    for side in &world.sides {
+        assert_eq!(side.host.failed, None);
+    }
+}
+
+/// Lets a side run for `turn` nanoseconds out of every `period`.
+fn starve(world: &mut World, side: usize, turn: u64, period: u64) {
+    world.run(turn);
+    world.stop(side, period - turn);
+    world.run(period - turn);
+}
+
+/// The partner goes on sending; its frames lie at the device when this side runs again.
+#[test]
+fn frames_of_a_partner_that_goes_on_count_before_the_clock() {
+    for level in LEVELS {
+        let mut world = sending(level, Faults::NONE, &[100; 40]);
+        let posted = std::mem::take(&mut world.sides[1].host.sends);
+        for (number, send) in posted.into_iter().enumerate() {
+            if number == 10 {
+                world.stop(0, 20 * SECOND);
+            }
+            world.sides[1].host.sends.push(send);
+            world.posted(1);
+            // The partner hears this process on other connections.
+            world.sides[1].host.partner_heard = Some(world.now);
+            world.run(SECOND);
+        }
+        world.run(SECOND);
+        nobody_failed(&world);
+        assert_eq!(world.sides[0].host.recvs_done, 40);
+        assert_eq!(world.sides[1].host.sends_done, 40);
+    }
+}
+
+/// One wait in vain, then this side has no processor for long, and what was answered meanwhile is lost. The time
+/// between is no wait.
+#[test]
+fn a_wait_in_vain_does_not_go_on_while_this_side_is_stopped() {
+    for level in RELIABLE {
+        let mut world = sending(level, Faults::NONE, &[100, 100]);
+        lose(&mut world, 1000);
+        world.posted(1);
+        world.run(SECOND);
+        assert!(world.sides[1].connection.as_ref().unwrap().stats().timeouts > 0);
+        world.stop(1, 20 * SECOND);
+        world.run(20 * SECOND + SECOND / 2);
+        nobody_failed(&world);
+        lose(&mut world, 0);
+        world.run(2 * SECOND);
+        nobody_failed(&world);
+        assert_eq!(world.sides[1].host.sends_done, 2);
+    }
+}
+
+/// A side that seldom runs has looked a few times in nine seconds. That is no proof of anything.
+#[test]
+fn a_few_looks_are_not_enough() {
+    for level in LEVELS {
+        for messages in [0, 2] {
+            let mut world = sending(level, Faults::NONE, &vec![100; messages]);
+            lose(&mut world, 1000);
+            // The other side is another matter.
+            world.sides[0].crashed = true;
+            world.posted(1);
+            let began = world.now;
+            while world.now < began + 12 * SECOND {
+                starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
+            }
+            assert_eq!(world.sides[1].host.failed, None, "{level:?} {messages}");
+            // It is enough some day.
+            while world.now < began + 60 * SECOND {
+                starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
+            }
+            assert!(world.sides[1].host.failed.is_some());
+        }
+    }
+}
+
+/// Each side runs for a moment every three seconds and never when the other one does; every second frame is lost.
+#[test]
+fn two_that_never_run_at_the_same_time() {
+    for level in LEVELS {
+        for seed in 0..40 {
+            let mut world = World::new(seed, level, 1500, Faults::NONE);
+            lose(&mut world, 500);
+            world.stop(0, 3 * SECOND / 2);
+            for turn in 0..80 {
+                world.run(SECOND / 10);
+                world.stop(1 - turn % 2, 29 * SECOND / 10);
+                world.run(14 * SECOND / 10);
+            }
+            let heard = |line: &Line| line.frames > 10;
+            assert!(world.lines.iter().all(heard), "nobody has run");
+            nobody_failed(&world);
+        }
+    }
+}
+
+/// A partner without a processor for five seconds: it answers what it is asked, but what was sent has not all
+/// found room at its device.
+#[test]
+fn silence_does_not_count_as_being_stuck() {
+    for level in RELIABLE {
+        let mut world = sending(level, Faults::NONE, &[100, 100]);
+        lose(&mut world, 1000);
+        world.posted(1);
+        world.run(8 * SECOND);
+        for line in &mut world.lines {
+            (line.faults.loss, line.faults.largest) = (0, 60);
+        }
+        world.run(2 * SECOND);
+        nobody_failed(&world);
+        for line in &mut world.lines {
+            line.faults.largest = 0;
+        }
+        world.run(SECOND);
+        nobody_failed(&world);
+        assert_eq!(world.sides[1].host.sends_done, 2);
+    }
+}
+
+/// A network that carries small frames only: the partner answers and nothing moves.
+#[test]
+fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
+    for level in RELIABLE {
+        let faults = Faults {
+            largest: 100,
+            ..Faults::NONE
+        };
+        let mut world = sending(level, faults, &[1000]);
+        let began = world.now;
+        world.posted(1);
+        let over = |world: &World| world.sides[1].host.failed.is_some();
+        assert!(world.until(20 * SECOND, over));
+        let took = world.now - began;
+        assert!((7 * SECOND..10 * SECOND).contains(&took), "{took} ns");
+        assert_eq!(world.sides[1].host.failed, Some((Cause::Told, 0)));
+        let status = world.sides[1].host.sends[0].status.unwrap();
+        assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
+    }
+}
+
+/// One connection whose frames all get lost while the partner's process is heard on others; when that ends, nine
+/// seconds are left; and it does not last for ever.
+#[test]
+fn a_process_that_is_heard_elsewhere_lives() {
+    for level in LEVELS {
+        for others in [30, 1000] {
+            let mut world = sending(level, Faults::NONE, &[]);
+            lose(&mut world, 1000);
+            world.sides[0].crashed = true;
+            let began = world.now;
+            let mut last = began;
+            world.posted(1);
+            while world.sides[1].host.failed.is_none() {
+                if world.now < began + others * SECOND {
+                    last = world.now;
+                }
+                world.sides[1].host.partner_heard = Some(last);
+                world.run(SECOND);
+                assert!(world.now < began + 120 * SECOND, "never");
+            }
+            let took = (world.now - began) / SECOND;
+            let expected = if others == 30 { 35..=40 } else { 59..=63 };
+            assert!(expected.contains(&took), "{took} s");
+        }
+    }
+}
