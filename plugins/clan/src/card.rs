@@ -19,8 +19,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::NAME;
 use crate::nic::Wire;
 
-/// How long a device may take to answer. It asks nobody: one that takes its time has no processor.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a device may take to answer. It asks nobody: one that takes its time has no processor. Of one that has
+/// ended the socket tells at once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a process that waits looks.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long is waited for what can do without the device's word.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
@@ -59,14 +62,29 @@ fn put(socket: &Kept, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     }
 }
 
-/// Waits for the reply with this number; replies that came too late for their callers are dropped.
+/// What is left of the time that somebody waits.
+struct Left(Duration);
+
+impl Left {
+    /// So long ago the waiting process has looked before. More than two such times it has not been running.
+    fn pass(&mut self, since: Duration) {
+        self.0 = self.0.saturating_sub(since.min(2 * LOOK_EVERY));
+    }
+}
+
+/// Waits for the reply with this number; replies that came too late for their callers are dropped. Time in which this
+/// process did not run does not count: the device may not have run either.
 fn get(socket: &Kept, number: u32, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
-    let end = Instant::now() + time;
+    let mut left = Left(time);
+    let mut looked = Instant::now();
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if !channel::wait(socket.fd()?, left.as_millis() as i32) && left.is_zero() {
+        let arrived = channel::wait(socket.fd()?, left.0.min(LOOK_EVERY).as_millis() as i32);
+        if !arrived && left.0.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
+        let now = Instant::now();
+        left.pass(now - looked);
+        looked = now;
         let mut packet = [0; size_of::<Reply>()];
         match channel::receive(socket.fd()?, &mut packet) {
             Ok((0, _)) => return Err(io::ErrorKind::ConnectionReset.into()),
@@ -304,5 +322,21 @@ impl Card {
         while before & 1 != 0 && round.load(Ordering::Acquire) == before && Instant::now() < end {
             std::thread::yield_now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_a_processor_is_no_wait() {
+        let mut left = Left(PATIENCE);
+        left.pass(2 * PATIENCE);
+        assert_eq!(left.0, PATIENCE - 2 * LOOK_EVERY);
+        for _ in 0..240 {
+            left.pass(LOOK_EVERY);
+        }
+        assert!(left.0.is_zero(), "a device that says nothing for a minute");
     }
 }
