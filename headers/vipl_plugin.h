@@ -23,7 +23,7 @@
 /* A new major version is a new symbol and a new directory. */
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts what was appended to the tables. */
-#define VIPL_PLUGIN_ABI_MINOR   2
+#define VIPL_PLUGIN_ABI_MINOR   3
 /* Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the
  * pointer width. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -349,8 +349,18 @@ struct vipl_provider {
   void (*sleep)(const vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
   /* Ends every `sleep` on this NIC. Any thread. */
   void (*wake)(const vipl_nic *nic);
-  /* A region was taken out of the table: returns when no transfer uses it any more. (optional) */
+  /* A region was taken out of the table: returns when no transfer uses it any more. Blocks for
+   * one second at most, and so VipDeregisterMem for one second per VI: only a library that does
+   * not know `quiesced` calls it, or for a plug-in without that. (optional) */
   void (*quiesce)(vipl_vi *vi);
+  /* A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The
+   * host asks all connected VIs, then those again that said 0, for one second together. `*since`
+   * is the plug-in's: 0 at first, later what it has left there, so that it knows a transfer of
+   * before from a new one. Does not wait for the partner; for the device it may, `left_ns` at
+   * most. With 0 nanoseconds left, which never is the first call, the host does not ask again: a
+   * plug-in that cannot say 1 then calls `fail` or makes its device break the connection.
+   * (optional) */
+  int (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);
 };
 
 #ifdef __cplusplus

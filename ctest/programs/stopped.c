@@ -1,9 +1,10 @@
 /* A partner that is stopped (SIGSTOP) holds up nobody: posts return at once (POST-11), waits keep their time,
- * and VipDisconnect comes to its end (spec §3.12). Two processes only. */
+ * VipDisconnect and VipDeregisterMem come to their end (spec §3.12, §3.18). Two processes only. */
 #include "common.h"
 
 #define SMALL 400
 #define LARGE 20
+#define WRITERS 12
 #define BYTES 32000 /* every device takes that much (NIC-07) */
 
 struct world {
@@ -125,6 +126,108 @@ static void teardown(struct world *w)
     meet(w->side);
 }
 
+struct writer {
+    struct world *w;
+    VIP_VI_HANDLE vi;
+    VIP_DESCRIPTOR *d;
+    unsigned char *from;
+    uint64_t to;
+    VIP_MEM_HANDLE handle;
+    size_t bytes;
+};
+
+/* Writes to one place of the partner's memory again and again, until it may no longer. */
+static void *keep_writing(void *argument)
+{
+    struct writer *writer = (struct writer *)argument;
+    VIP_DESCRIPTOR *found;
+
+    do {
+        start_descriptor(writer->d, VIP_CONTROL_OP_RDMAWRITE);
+        add_remote(writer->d, writer->to, writer->handle);
+        add_data(writer->d, writer->from, writer->w->node.handle, writer->bytes);
+        MUST(VipPostSend(writer->vi, writer->d, writer->w->node.handle));
+        send_wait(writer->vi, &found);
+        CHECK(found == writer->d, "spec §3.18");
+    } while (control(found)->Status == STATUS_WRITTEN);
+    return NULL;
+}
+
+/* Side 0 takes back the memory that side 1 is writing on many connections while it is stopped: the one second
+ * that a partner gets to come to an end is not for each of them, nor for each call. */
+static void regions(struct world *w)
+{
+    const int level = VIP_SERVICE_RELIABLE_DELIVERY;
+    struct writer writer[WRITERS];
+    pthread_t thread[WRITERS];
+    unsigned char *memory = NULL;
+    VIP_MEM_HANDLE handle = 0, more[WRITERS];
+    size_t bytes = 1 << 20;
+    uint64_t at;
+    double start;
+    char name[24];
+    int i;
+
+    if (bytes > w->node.attributes.MaxTransferSize)
+        bytes = w->node.attributes.MaxTransferSize;
+    if (w->side->number == 0) {
+        memory = (unsigned char *)map_pages(WRITERS * bytes);
+        handle = register_range(&w->node, memory, WRITERS * bytes);
+        for (i = 0; i < WRITERS; i++)
+            more[i] = register_range(&w->node, memory, bytes);
+        at = (uint64_t)(uintptr_t)memory;
+        tell(w->side, &at, sizeof at);
+        tell(w->side, &handle, sizeof handle);
+    } else {
+        memory = take(&w->node, bytes);
+        memset(memory, 9, bytes);
+        hear(w->side, &at, sizeof at);
+        hear(w->side, &handle, sizeof handle);
+    }
+    for (i = 0; i < WRITERS; i++) {
+        writer[i].w = w;
+        writer[i].vi = make_vi(&w->node, level, NULL, NULL);
+        writer[i].d = take_descriptor(&w->node, 1);
+        writer[i].from = memory;
+        writer[i].to = at + (size_t)i * bytes;
+        writer[i].handle = handle;
+        writer[i].bytes = bytes;
+        snprintf(name, sizeof name, "regions%d", i);
+        join_sides(w->side, &w->node, writer[i].vi, &w->other, name);
+    }
+    meet(w->side);
+    if (w->side->number == 0) {
+        for (i = 0; i < WRITERS; i++) { /* all are at it */
+            start = now_ms();
+            while (__atomic_load_n(memory + ((size_t)i + 1) * bytes - 1, __ATOMIC_ACQUIRE) != 9) {
+                CHECK(now_ms() - start < (double)PATIENCE, "RDMA Writes on all connections");
+                sleep_ms(1);
+            }
+        }
+        stop(w);
+        start = now_ms();
+        MUST(VipDeregisterMem(w->node.nic, memory, handle));
+        for (i = 0; i < WRITERS; i++) {
+            CHECK(now_ms() - start < WRITERS * 500.0, "spec §3.18: one wait for all");
+            MUST(VipDeregisterMem(w->node.nic, memory, more[i]));
+        }
+        start = now_ms() - start;
+        go_on(w);
+        ok("memory taken back from %d connections of a stopped partner in %.0f ms", WRITERS, start);
+    } else {
+        for (i = 0; i < WRITERS; i++)
+            thread[i] = start_thread(keep_writing, &writer[i]);
+        for (i = 0; i < WRITERS; i++)
+            join_thread(thread[i]);
+    }
+    meet(w->side);
+    for (i = 0; i < WRITERS; i++)
+        end_vi(writer[i].vi);
+    if (w->side->number == 0)
+        munmap(memory, WRITERS * bytes);
+    meet(w->side);
+}
+
 static void stopped(struct side *side)
 {
     struct world w;
@@ -141,6 +244,8 @@ static void stopped(struct side *side)
         if (level_chosen(side, &w.node, level))
             posts(&w, level);
     teardown(&w);
+    if (side->level == 0 || side->level == VIP_SERVICE_RELIABLE_DELIVERY)
+        regions(&w);
     close_node(&w.node);
 }
 

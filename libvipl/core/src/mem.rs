@@ -7,6 +7,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
@@ -14,6 +15,15 @@ use vipl_plugin_abi::*;
 use crate::error::Error;
 use crate::nic::{self, Nic};
 use crate::process;
+
+#[cfg(test)]
+mod tests;
+
+/// How long VipDeregisterMem waits for partners that are using a region, all of them together.
+const QUIESCE_TIME: Duration = Duration::from_secs(1);
+
+/// What a plug-in may take for its first answer even when other VIs have used up the time.
+const FIRST_ANSWER: Duration = Duration::from_millis(1);
 
 /// Who has which entry of a NIC's table.
 pub(crate) struct Regions {
@@ -293,17 +303,43 @@ pub fn deregister(
 }
 
 /// Waits until no transfer uses a region that was just taken out of the table. A transfer of this
-/// process holds its VI's lock; one of a partner is the plug-in's business.
+/// process holds its VI's lock; one of a partner is the plug-in's business. All partners together get
+/// `QUIESCE_TIME`, so that those who are stopped cost no more than one of them, and nothing of what the
+/// others need.
 fn quiesce(nic: &Arc<Nic>) {
+    let end = Instant::now() + QUIESCE_TIME;
     // To take a VI's lock is to wait for the transfer that holds it; later ones see the region gone.
     fence(Ordering::SeqCst);
+    let mut busy = Vec::new();
     nic.each_vi(|slot| {
         if let Some(mut vi) = slot.lock_any()
-            && vi.is_attached()
+            && let Some(link) = vi.connection
         {
-            vi.quiesce();
+            // None is given up before it was asked a second time.
+            let left = end.saturating_duration_since(Instant::now());
+            let mut since = 0;
+            if !vi.quiesced(&mut since, left.max(FIRST_ANSWER)) {
+                busy.push((slot, link, since));
+            }
         }
     });
+    let mut left = QUIESCE_TIME;
+    while !busy.is_empty() && !left.is_zero() {
+        std::thread::yield_now();
+        left = end.saturating_duration_since(Instant::now());
+        // A VI that has another connection, or none, has been through `detach`.
+        busy.retain_mut(|(slot, link, since)| {
+            let locked = slot.lock_any().filter(|vi| vi.connection == Some(*link));
+            locked.is_some_and(|mut vi| !vi.quiesced(since, left))
+        });
+    }
+    if !busy.is_empty() {
+        log::warn!(
+            target: "mem",
+            "VipDeregisterMem: the partners of {} VIs were still using memory of this program after a second: these connections are broken; is one of the programs stopped?",
+            busy.len()
+        );
+    }
 }
 
 /// Finds the region that a handle names, if the address lies inside.

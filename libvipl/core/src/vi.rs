@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
@@ -81,11 +82,19 @@ impl Vi {
         self.connection.is_some()
     }
 
-    /// Waits until the partner touches no region that has gone.
-    pub(crate) fn quiesce(&mut self) {
-        if let Some(quiesce) = self.nic.ops.quiesce {
+    /// Whether the partner touches no region that has gone. `since` is 0 in the first call, then the plug-in's;
+    /// a call with no time left is the last one.
+    pub(crate) fn quiesced(&mut self, since: &mut u64, left: Duration) -> bool {
+        let left_ns = left.as_nanos() as u64;
+        match (self.nic.ops.quiesced, self.nic.ops.quiesce) {
             // SAFETY: attached and locked.
-            unsafe { quiesce(&raw mut self.abi) };
+            (Some(quiesced), _) => unsafe { quiesced(&raw mut self.abi, since, left_ns) != 0 },
+            (None, Some(quiesce)) => {
+                // SAFETY: the same.
+                unsafe { quiesce(&raw mut self.abi) };
+                true
+            }
+            (None, None) => true,
         }
     }
 

@@ -37,7 +37,7 @@ pub const VIPL_PLUGIN_MAGIC: u64 = 0x4755_4C50_4C50_4956;
 /// A new major version is a new symbol and a new directory.
 pub const VIPL_PLUGIN_ABI_MAJOR: u16 = 1;
 /// Counts what was appended to the tables.
-pub const VIPL_PLUGIN_ABI_MINOR: u16 = 2;
+pub const VIPL_PLUGIN_ABI_MINOR: u16 = 3;
 /// Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the pointer width.
 pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u64) << 40)
     | ((core::mem::size_of::<vipl_nic>() as u64) << 24)
@@ -461,6 +461,16 @@ pub struct vipl_provider {
     pub sleep: Option<unsafe extern "C" fn(nic: *const vipl_nic, epoch: u32, timeout_ns: u64)>,
     /// Ends every `sleep` on this NIC. Any thread.
     pub wake: Option<unsafe extern "C" fn(nic: *const vipl_nic)>,
-    /// A region was taken out of the table: returns when no transfer uses it any more. (optional)
+    /// A region was taken out of the table: returns when no transfer uses it any more. Blocks for one
+    /// second at most, and so VipDeregisterMem for one second per VI: only a library that does not know
+    /// `quiesced` calls it, or for a plug-in without that. (optional)
     pub quiesce: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The host asks
+    /// all connected VIs, then those again that said 0, for one second together. `*since` is the plug-in's:
+    /// 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does
+    /// not wait for the partner; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
+    /// never is the first call, the host does not ask again: a plug-in that cannot say 1 then calls `fail`
+    /// or makes its device break the connection. (optional)
+    pub quiesced:
+        Option<unsafe extern "C" fn(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> c_int>,
 }

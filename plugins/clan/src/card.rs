@@ -295,14 +295,15 @@ impl Card {
         !told.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut)
     }
 
-    /// What the VI has on offer is taken back. False: not yet, ask again.
-    pub(crate) fn recall(&self, vi: u32) -> bool {
+    /// What the VI has on offer is taken back. False: not yet, ask again. A device that does not answer in this
+    /// time takes it back when it goes on.
+    pub(crate) fn recall(&self, vi: u32, time: Duration) -> bool {
         let request = Request {
             op: op::RECALL,
             vi,
             ..Request::default()
         };
-        let told = self.call(request, SHORT);
+        let told = self.call(request, time);
         !told.is_ok_and(|(reply, _)| reply.status == status::BUSY)
     }
 
@@ -312,16 +313,16 @@ impl Card {
         let _ = self.call(request, SHORT);
     }
 
-    /// Waits until the device is done with regions that have left the table.
-    pub(crate) fn quiesce(&self) {
+    /// Whether the device may still use regions that left the table before the first call, which is the one
+    /// with 0.
+    pub(crate) fn is_in_round(&self, since: &mut u64) -> bool {
         // The device's fence between announcing a round and looking at the table.
         self.page().before_looking_again();
-        let round = &self.page().round;
-        let before = round.load(Ordering::SeqCst);
-        let end = Instant::now() + SHORT;
-        while before & 1 != 0 && round.load(Ordering::Acquire) == before && Instant::now() < end {
-            std::thread::yield_now();
+        let round = self.page().round.load(Ordering::SeqCst);
+        if *since == 0 && round & 1 != 0 {
+            *since = u64::from(round);
         }
+        *since != 0 && *since == u64::from(round)
     }
 }
 

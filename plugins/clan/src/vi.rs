@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
@@ -13,6 +13,9 @@ use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
 
 use crate::card::{Card, PATIENCE, SHORT};
 use crate::nic::ClanNic;
+
+/// Instead of a round of the device: the device has been asked to take back what the VI has on offer.
+const RECALLED: u64 = u64::MAX;
 
 /// How this VI numbers the descriptors of one queue: the numbers of doorbells count on over all
 /// connections, those of the host are others.
@@ -262,22 +265,22 @@ impl Vi for ClanVi {
         }
     }
 
-    fn quiesce(&mut self) {
-        self.card.quiesce();
+    fn quiesced(&mut self, _port: &Port, since: &mut u64, left: Duration) -> bool {
+        if *since != RECALLED && self.card.is_in_round(since) && !left.is_zero() {
+            return false;
+        }
         let under_way = self.sends.done != self.sends.rung;
         if !under_way || self.link.as_ref().is_none_or(|link| link.left || link.away) {
-            return;
+            return true;
         }
         // A partner on this host may be fetching what was registered.
-        let end = Instant::now() + SHORT;
-        while !self.card.recall(self.number) {
-            if Instant::now() > end {
-                // It does not come to an end with it, and shall not take for data what lies there later.
-                let _ = self.card.tell(&self.request(op::BREAK));
-                return;
-            }
-            std::thread::yield_now();
+        if *since == RECALLED && left.is_zero() {
+            // It does not come to an end with it, and shall not take for data what lies there later.
+            let _ = self.card.tell(&self.request(op::BREAK));
+            return false;
         }
+        *since = RECALLED;
+        self.card.recall(self.number, left)
     }
 }
 

@@ -1,6 +1,7 @@
 //! One VI's part of the device: what each operation does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
@@ -410,8 +411,9 @@ impl Vi for EthernetVi {
         // VIs that have something are always marked: a frame costs far more than that.
     }
 
-    fn quiesce(&mut self) {
+    fn quiesced(&mut self, _port: &Port, _since: &mut u64, _left: Duration) -> bool {
         // Whoever transfers holds the VI's lock, as the caller does.
+        true
     }
 }
 

@@ -87,6 +87,7 @@ pub(crate) fn attach(
         partner_index: connection.partner_vi,
         partner_pid: connection.partner_pid,
         partner_dead: false,
+        given_up: None,
         key: connection.key,
         own_index: port.vi().index,
         reach: Reach::Unknown,
@@ -161,19 +162,41 @@ pub(crate) fn detach(link: Link) {
 }
 
 impl Link {
-    /// Waits until the partner does not touch this process's memory. It looks whether the connection is
-    /// closed, and whether a region exists, only after it has announced that it copies.
-    pub(crate) fn wait_for_copies(&self) {
-        fence(Ordering::SeqCst);
-        let copying = &self.ends.partner().copying;
-        let before = copying.load(Ordering::SeqCst);
-        if before.is_multiple_of(2) || self.partner_dead {
-            return;
-        }
-        let end = Instant::now() + COPY_TIME_MAX;
-        while copying.load(Ordering::SeqCst) == before && Instant::now() < end {
+    /// Waits until the partner does not touch this process's memory.
+    fn wait_for_copies(&self) {
+        let (mut since, end) = (0, Instant::now() + COPY_TIME_MAX);
+        while self.is_copying(&mut since) && Instant::now() < end {
             std::thread::yield_now();
         }
+    }
+
+    /// Whether the partner may still touch this process's memory as it was permitted before the first call, which
+    /// is the one with 0. It looks whether the connection is closed, and whether a region exists, only after it
+    /// has announced that it copies: later copies do not count.
+    fn is_copying(&self, since: &mut u64) -> bool {
+        if self.partner_dead {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        let copying = self.ends.partner().copying.load(Ordering::SeqCst);
+        if *since == 0 && !copying.is_multiple_of(2) {
+            *since = u64::from(copying);
+        }
+        *since != 0 && *since == u64::from(copying)
+    }
+
+    /// Whether the partner uses no region that has gone.
+    pub(crate) fn quiesced(&mut self, port: &Port, since: &mut u64, left: Duration) -> bool {
+        if !self.is_copying(since) || self.given_up == Some(*since as u32) {
+            return true;
+        }
+        if left.is_zero() {
+            self.given_up = Some(*since as u32);
+            // It shall not take for data what lies there later.
+            let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+            self.die(port, Closed::LOST, lost, 0);
+        }
+        false
     }
 
     /// Says why this side leaves; the first reason counts.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::{VIPL_OPTION_CARRY_IMMEDIATE, vipl_connection};
@@ -79,6 +80,8 @@ pub(crate) struct Link {
     pub(crate) partner_pid: u32,
     /// The partner was killed: it copies no more, whatever it said last.
     pub(crate) partner_dead: bool,
+    /// The partner's copy that did not come to an end in time and cost the connection.
+    pub(crate) given_up: Option<u32>,
     pub(crate) key: u64,
     pub(crate) own_index: u32,
     pub(crate) reach: Reach,
@@ -226,10 +229,9 @@ impl Vi for LoopbackVi {
         }
     }
 
-    fn quiesce(&mut self) {
-        if let Some(link) = &mut self.link {
-            link.wait_for_copies();
-        }
+    fn quiesced(&mut self, port: &Port, since: &mut u64, left: Duration) -> bool {
+        let link = self.link.as_mut();
+        link.is_none_or(|link| link.quiesced(port, since, left))
     }
 }
 

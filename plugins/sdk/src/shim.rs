@@ -2,10 +2,14 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use vipl_plugin_abi::*;
 
 use crate::{Host, Port};
+
+/// How long a library that does not know `quiesced` waits for one VI.
+const QUIESCE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +110,9 @@ pub trait Vi: Send + 'static {
     fn progress(&mut self, nic: &Self::Nic, port: &Port);
     /// Whether `ready` shall report this VI.
     fn watch(&mut self, on: bool);
-    /// Returns when no transfer uses a region that has gone.
-    fn quiesce(&mut self);
+    /// Whether no transfer uses a region that has gone. `since` is 0 in the first call, later what this has left
+    /// there. With no time `left` it is not asked again: a transfer that still is under way costs the connection.
+    fn quiesced(&mut self, port: &Port, since: &mut u64, left: Duration) -> bool;
 }
 
 /// The data symbol of a provider.
@@ -154,6 +159,7 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         sleep: Some(sleep::<P>),
         wake: Some(wake::<P>),
         quiesce: Some(quiesce::<P>),
+        quiesced: Some(quiesced::<P>),
     };
     // SAFETY: the host gave room for as much as its own size says, which is the first word.
     unsafe {
@@ -365,6 +371,24 @@ unsafe extern "C" fn wake<P: Provider>(nic: *const vipl_nic) {
 
 unsafe extern "C" fn quiesce<P: Provider>(vi: *mut vipl_vi) {
     // SAFETY: see above.
-    let (own, _, _) = unsafe { parts::<P>(vi) };
-    contained((), || own.quiesce());
+    let (own, _, port) = unsafe { parts::<P>(vi) };
+    contained((), || {
+        let (mut since, end) = (0, Instant::now() + QUIESCE_TIME_MAX);
+        let mut left = QUIESCE_TIME_MAX;
+        while !own.quiesced(&port, &mut since, left) && !left.is_zero() {
+            std::thread::yield_now();
+            left = end.saturating_duration_since(Instant::now());
+        }
+    });
+}
+
+unsafe extern "C" fn quiesced<P: Provider>(
+    vi: *mut vipl_vi,
+    since: *mut u64,
+    left_ns: u64,
+) -> c_int {
+    // SAFETY: see above.
+    let ((own, _, port), since) = unsafe { (parts::<P>(vi), &mut *since) };
+    let left = Duration::from_nanos(left_ns);
+    c_int::from(contained(true, || own.quiesced(&port, since, left)))
 }

@@ -42,10 +42,20 @@ pub(super) struct Plan {
     pub tell_each: bool,
 }
 
+/// What a VI whose partner uses a region answers the library that waits for it.
+#[derive(Default)]
+pub(crate) struct Busy {
+    /// The partner comes to an end with the question of this number.
+    pub(crate) ends: Option<usize>,
+    /// Time that was left, and what the library brought back, at each question.
+    pub(crate) asked: Vec<(u64, u64)>,
+}
+
 #[derive(Default)]
 struct Bench {
     plans: BTreeMap<u32, Plan>,
     record: Vec<Event>,
+    busy: BTreeMap<u32, Busy>,
 }
 
 thread_local! {
@@ -78,6 +88,16 @@ pub(super) fn forget(vi: u32) {
     bench(|bench| bench.plans.remove(&vi));
 }
 
+/// The partner of a VI is using a region.
+pub(crate) fn set_busy(vi: u32, busy: Busy) {
+    bench(|bench| bench.busy.insert(vi, busy));
+}
+
+/// What became of it.
+pub(crate) fn take_busy(vi: u32) -> Busy {
+    bench(|bench| bench.busy.remove(&vi)).expect("a busy VI")
+}
+
 /// Takes the record.
 pub(super) fn record() -> Vec<Event> {
     bench(|bench| std::mem::take(&mut bench.record))
@@ -93,6 +113,8 @@ unsafe extern "C" fn nic_open(
     info.address_len = 6;
     info.reliability_support = VIP_SERVICE_RELIABLE_DELIVERY;
     info.transfer_max = 65536;
+    info.register_bytes_max = 1 << 20;
+    info.register_block_max = 1 << 20;
     info.descriptors_max = DESCRIPTORS_MAX;
     info.cq_entries_max = CQ_ENTRIES_MAX;
     VIPL_OK
@@ -184,6 +206,17 @@ unsafe extern "C" fn ready(_nic: *const vipl_nic, indices: *mut u32, room: u32) 
     due.len().min(room as usize) as u32
 }
 
+unsafe extern "C" fn quiesced(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> c_int {
+    // SAFETY: the VI is locked, and the word is the library's.
+    let (index, since) = unsafe { ((*vi).index, &mut *since) };
+    let answer = |busy: &mut Busy| {
+        busy.asked.push((left_ns, *since));
+        *since = u64::from(index) << 32 | busy.asked.len() as u64;
+        busy.ends == Some(busy.asked.len())
+    };
+    bench(|bench| c_int::from(bench.busy.get_mut(&index).is_none_or(answer)))
+}
+
 /// The plug-in, with or without the operation `ready`.
 pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
     let ready: Option<unsafe extern "C" fn(*const vipl_nic, *mut u32, u32) -> u32> = Some(ready);
@@ -212,6 +245,7 @@ pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
             sleep: None,
             wake: None,
             quiesce: None,
+            quiesced: Some(quiesced),
         },
     }))
 }
