@@ -3,7 +3,7 @@
 use crate::ack::Acks;
 use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, Received, Stats};
-use crate::end::OVERTAKEN_NS;
+use crate::end::CLOSE_WAIT_NS;
 use crate::env::{Cause, Env, Level, Link};
 use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, key_check};
 use crate::receiver::Receiver;
@@ -246,7 +246,7 @@ impl Connection {
         self.now_ns = now_ns;
         match self.phase {
             // The agent's word may have overtaken the last acknowledgement, and the CLOSE.
-            Phase::Open if orderly => self.gone_at_ns = now_ns + OVERTAKEN_NS,
+            Phase::Open if orderly => self.gone_at_ns = now_ns + CLOSE_WAIT_NS,
             Phase::Leaving { .. } if orderly => {}
             Phase::Open => self.end(Reason::Lost, LOST, 0, env),
             Phase::Leaving { body, .. } => self.partner_left(body, env),

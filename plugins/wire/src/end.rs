@@ -7,8 +7,11 @@ use crate::connection::{Connection, LOST, Phase};
 use crate::env::{Cause, Env, Link};
 use crate::frame::{Header, Kind};
 
-/// How long a CLOSE waits for frames that it has overtaken, and the agent's word for the CLOSE.
+/// How long a CLOSE waits for frames that it has overtaken.
 pub(crate) const OVERTAKEN_NS: u64 = 20_000_000;
+/// How long the agent's word of an orderly end waits for the CLOSE. The partner's side repeats it, and may have to wait
+/// for a processor before it sends it at all, while the agents already talk.
+pub(crate) const CLOSE_WAIT_NS: u64 = 500_000_000;
 
 impl Connection {
     /// The partner has left. Frames that were sent before may still be on their way.

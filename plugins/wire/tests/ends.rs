@@ -113,6 +113,32 @@ fn the_agent_is_faster_than_the_last_frames() {
     }
 }
 
+/// The partner's device may be without a processor, or a cable lose frames, for longer than the agents need: its CLOSE is
+/// repeated, and waited for (COMPAT-08).
+#[test]
+fn the_last_frames_come_long_after_the_agents_word() {
+    let mut world = sending(Level::Reception, Faults::NONE, &[40, 3000]);
+    world.posted(1);
+    assert!(world.until(SECOND, |world| world.sides[0].host.recvs_done == 2));
+    assert_ne!(world.sides[1].host.sends_done, 2, "not acknowledged yet");
+    world
+        .lines
+        .iter_mut()
+        .for_each(|line| line.faults.loss = 1000);
+    world.close(0, Reason::Disconnected);
+    world.call(1, |connection, now, host| {
+        connection.partner_gone(true, now, host);
+    });
+    world.run(SECOND / 20);
+    assert_eq!(world.sides[1].host.failed, None);
+    world.lines.iter_mut().for_each(|line| line.faults.loss = 0);
+    assert!(world.until(SECOND, |world| world.sides[1].host.failed.is_some()));
+    assert_eq!(world.sides[1].host.failed, Some((Cause::Disconnected, 0)));
+    for send in &world.sides[1].host.sends[..2] {
+        assert_eq!(send.status, Some(VIP_STATUS_OP_SEND));
+    }
+}
+
 /// E12, E17: a dead link in the middle of an RDMA Write or Read is told at the target as such.
 #[test]
 fn a_link_that_dies_under_rdma() {
