@@ -197,11 +197,7 @@ const NIC: &[Shows] = &[
     ids("COMPAT-16").needs(VINIC),
 ];
 const REGISTRATION: &[Shows] = &[ids("MEM-01..07 MEM-09..17"), ids("MEM-08").needs(NO_READ)];
-const NS: &[Shows] = &[
-    ids("NS-01..07 NS-09 SMI-01"),
-    ids("NS-08").needs(VINIC),
-    ids("SMI-02..03").needs(DISCOVERY),
-];
+const NS: &[Shows] = &[ids("NS-01..09 SMI-01"), ids("SMI-02..03").needs(DISCOVERY)];
 
 /// Tests of the crate `vipl-ctest`.
 pub(crate) const RUST_TESTS: &[RustTest] = &[
