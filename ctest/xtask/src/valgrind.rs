@@ -12,16 +12,7 @@ use crate::checker::Running;
 use crate::workspace::{Workspace, cargo, have, root, run};
 
 /// Programs and arguments.
-const RUNS: &[&str] = &[
-    "cq",
-    "vi",
-    "queue",
-    "ns",
-    "rdma -1",
-    "conn",
-    "peer",
-    "simple -1",
-];
+const RUNS: &[&str] = &["cq", "vi", "ns", "rdma -1", "conn", "peer", "simple -1"];
 /// What is left out, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
     (
@@ -29,6 +20,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "it takes memory away while it is posted: the guarded copies then fault on purpose, and memcheck reports each of these",
     ),
     ("errors", "the same"),
+    (
+        "queue",
+        "it posts descriptors that cannot be read, which faults on purpose as well; AddressSanitizer runs it",
+    ),
     (
         "registration",
         "it registers as many bytes as the machine has, and memcheck looks at each; it also asks on purpose for ranges that are not mapped",
