@@ -7,6 +7,8 @@ use crate::sync::{Condvar, Mutex};
 #[derive(Default)]
 struct State {
     inside: u32,
+    /// Threads that want to shut it. Without one nobody is notified: that is a system call.
+    shutting: u32,
     shut: bool,
 }
 
@@ -36,7 +38,9 @@ impl Door {
     pub(super) fn shut(&self, empty: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let mut state = self.state.lock();
         while state.inside > 0 {
+            state.shutting += 1;
             self.left.wait(&mut state);
+            state.shutting -= 1;
         }
         if state.shut {
             return Err(Error::InvalidParameter);
@@ -51,7 +55,7 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.inside -= 1;
-        if state.inside == 0 {
+        if state.inside == 0 && state.shutting > 0 {
             self.0.left.notify_all();
         }
     }
