@@ -244,7 +244,7 @@ static void stopped(struct side *side)
         if (level_chosen(side, &w.node, level))
             posts(&w, level);
     teardown(&w);
-    if (side->level == 0 || side->level == VIP_SERVICE_RELIABLE_DELIVERY)
+    if (!device_lacks("RDMA Write") && (side->level == 0 || side->level == VIP_SERVICE_RELIABLE_DELIVERY))
         regions(&w);
     close_node(&w.node);
 }

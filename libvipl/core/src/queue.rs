@@ -133,10 +133,11 @@ impl WorkQueue {
     }
 }
 
-/// What a caller gets of a descriptor that was taken off. At level `debug` a failed one is explained.
+/// What a caller gets of a descriptor that was taken off. At level `debug` a failed one is explained, unless it
+/// was only flushed: that is no fault of its own.
 #[inline(always)]
 fn taken(vi: &Vi, which: Which, entry: &vipl_entry) -> Taken {
-    if entry.status & VIP_STATUS_ERROR_MASK != 0 {
+    if entry.status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
         crate::trace::descriptor::failed(vi, which, entry.descriptor, entry.status);
     }
     Taken::entry(entry)

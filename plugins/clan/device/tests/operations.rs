@@ -4,7 +4,7 @@ mod harness;
 
 use harness::*;
 use vipl_abi::*;
-use vipl_clan_proto::message::flag;
+use vipl_clan_proto::message::{flag, op, status};
 use vipl_clan_proto::vi::{Segment, end};
 
 const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
@@ -339,6 +339,8 @@ fn the_last_words_of_a_partner() {
 fn a_partner_that_ends_is_noticed_without_the_agent() {
     let agent = Agent::start();
     let couple = Couple::new(&agent, 71, RD, OPEN_TO_ALL);
+    // The answer says that the first side is attached: one that comes later would wait for its partner.
+    assert_eq!(couple.near.ask(op::RECALL, &couple.from), status::OK);
     drop((couple.far, couple.to));
     assert_eq!(couple.from.ended(), end::LOST);
 }
