@@ -145,6 +145,7 @@ static void nobody(struct world *w)
     MUST(VipConnectPeerRequest(vi, &local.net, &remote.net, PATIENCE));
     meet(w->side);
     CHECK_RETURN(VipConnectWait(w->node.nic, &local.net, 50, &from.net, &attributes, &handle), VIP_TIMEOUT, "PEER-09");
+    meet(w->side); /* nobody waits any more */
     CHECK_RETURN(VipConnectRequest(client, &local.net, &remote.net, 300, &attributes), VIP_NO_MATCH, "PEER-09");
     CHECK_RETURN(VipConnectPeerWait(vi, &attributes), VIP_SUCCESS, "PEER-09: but the two peers do");
     meet(w->side);
