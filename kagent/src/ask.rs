@@ -256,7 +256,8 @@ impl<F: Clone> Agent<F> {
             return false;
         };
         self.end_exchange(key);
-        self.end_call(call, Status::NOT_REACHABLE);
+        let why = Denial::because(Status::NOT_REACHABLE, Reason::OTHER_VERSION);
+        self.end_call(call, why);
         true
     }
 
@@ -267,7 +268,8 @@ impl<F: Clone> Agent<F> {
         let asking = self.links.get(&link).map(|link| link.asking.clone());
         for key in asking.unwrap_or_default() {
             if let Some(State::Asking(call)) = self.state(key) {
-                self.end_call(call, Status::NOT_REACHABLE);
+                let why = Denial::because(Status::NOT_REACHABLE, Reason::LINK_DOWN);
+                self.end_call(call, why);
             }
         }
     }

@@ -414,7 +414,8 @@ fn no_such_host_times_out_and_an_interface_that_is_down_is_told() {
     net.hosts[1].request(1, 12, &ask(client.0, 5, b"d"));
     net.hosts[1].agent.handle_link_down(net.now, LINK);
     net.hosts[1].pump();
-    net.hosts[1].expect_done(1, 12, Status::NOT_REACHABLE);
+    let why = net.hosts[1].expect_denied(1, 12, Status::NOT_REACHABLE);
+    assert_eq!(why, Detail::new(Reason::LINK_DOWN));
     net.end();
 }
 
@@ -567,7 +568,8 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
         assert_eq!(foreign, taken, "{read:?}");
     }
     host.pump();
-    host.expect_done(1, 11, Status::NOT_REACHABLE);
+    let why = host.expect_denied(1, 11, Status::NOT_REACHABLE);
+    assert_eq!(why, Detail::new(Reason::OTHER_VERSION));
     net.end();
 }
 

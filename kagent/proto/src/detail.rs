@@ -82,6 +82,10 @@ impl Reason {
     pub const NO_SUCH_ADDRESS: Reason = Reason(7);
     /// The agent of the other host said so.
     pub const OTHER_HOST: Reason = Reason(8);
+    /// `NOT_REACHABLE`: the interface is down or has been removed.
+    pub const LINK_DOWN: Reason = Reason(9);
+    /// `NOT_REACHABLE`: the agent of the other host speaks another version of the protocol.
+    pub const OTHER_VERSION: Reason = Reason(10);
 }
 
 /// Body of `Op::DONE` where the agent can say more than the status does. Other replies `Op::DONE` have no

@@ -24,9 +24,9 @@ use super::session::Held;
 use super::spawn::{self, Owner};
 use crate::client::ClientId;
 
-/// How long a helper may be at one job. It takes microseconds, but on a busy machine it may have to wait for a
-/// processor.
-const STUCK_NS: u64 = 10_000_000_000;
+/// How long a helper may be at one job, in nanoseconds. A job takes microseconds, but closing a packet socket has
+/// been seen to take the kernel eight seconds on a busy machine. Nobody but the helper's user waits for it.
+const STUCK_NS: u64 = 20_000_000_000;
 /// How long a helper stays without a process of its user.
 const LINGER_NS: u64 = 1_000_000_000;
 /// Most helpers of one user that have been killed and do not end. Only what no signal interrupts keeps one.

@@ -79,6 +79,10 @@ pub(crate) fn tell_nobody(status: Status, detail: &Detail, remote: &Point) {
             "no process of this user has opened a NIC at this address at this Kernel Agent; `VIPL_AGENT` must be the same for both"
         }
         Reason::OTHER_HOST => "so says the Kernel Agent of the other host",
+        Reason::LINK_DOWN => "the network interface is down or has been removed (`ip link`)",
+        Reason::OTHER_VERSION => {
+            "the Kernel Agent of that host speaks another version of the protocol; install the same release on both hosts"
+        }
         _ => return,
     };
     let is_it = status == Status::NO_MATCH || status == Status::NOT_REACHABLE;
@@ -118,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_place_and_lines_of_one_kind_do_not_flood() {
-        for reason in 1..=Reason::OTHER_HOST.0 {
+        for reason in 1..=Reason::OTHER_VERSION.0 {
             let detail = Detail {
                 budget: Budget::Parted as u32,
                 ..Detail::new(Reason(reason))

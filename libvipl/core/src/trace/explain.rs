@@ -47,7 +47,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         result,
         VIP_RETURN::VIP_NO_MATCH | VIP_RETURN::VIP_NOT_REACHABLE
     ) {
-        // The agent knows why, and its reason is logged, once a second at most.
+        // The agent knows why, and its reason has been logged, once a second at most (`agent/detail.rs`).
         return;
     }
     if is_data(call.name) {
