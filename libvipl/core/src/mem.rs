@@ -307,7 +307,8 @@ pub fn deregister(
 /// `QUIESCE_TIME`, so that those who are stopped cost no more than one of them, and nothing of what the
 /// others need.
 fn quiesce(nic: &Arc<Nic>) {
-    let end = Instant::now() + QUIESCE_TIME;
+    // The clock is read only if there is somebody to wait for.
+    let mut end = None;
     // To take a VI's lock is to wait for the transfer that holds it; later ones see the region gone.
     fence(Ordering::SeqCst);
     let mut busy = Vec::new();
@@ -316,6 +317,7 @@ fn quiesce(nic: &Arc<Nic>) {
             && let Some(link) = vi.connection
         {
             // None is given up before it was asked a second time.
+            let end = *end.get_or_insert_with(|| Instant::now() + QUIESCE_TIME);
             let left = end.saturating_duration_since(Instant::now());
             let mut since = 0;
             if !vi.quiesced(&mut since, left.max(FIRST_ANSWER)) {
@@ -323,6 +325,9 @@ fn quiesce(nic: &Arc<Nic>) {
             }
         }
     });
+    let (Some(end), false) = (end, busy.is_empty()) else {
+        return;
+    };
     let mut left = QUIESCE_TIME;
     while !busy.is_empty() && !left.is_zero() {
         std::thread::yield_now();
