@@ -9,7 +9,7 @@ use std::cell::Cell;
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{RING, end, news};
-use vipl_ering::Life;
+use vipl_ethernet::Life;
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region::{is_registered, is_remote};

@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_ering::socket::{self, ETHERNET, Header, Receiver};
-use vipl_ering::{Life, Lives};
+use vipl_ethernet::socket::{self, ETHERNET, Header, Receiver};
+use vipl_ethernet::{Life, Lives};
 use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
 
 use crate::env::{Bench, Posted};
