@@ -20,7 +20,7 @@ pub(crate) fn create(bytes: u32) -> Result<OwnedFd, Errno> {
         Err(Errno::EINVAL) => memfd_create(c"vipl-connection", flags)?,
         other => other?,
     };
-    vipl_fd::set_size(fd.as_fd(), bytes as usize).map_err(|cause| match cause.kind() {
+    vipl_sys::fd::set_size(fd.as_fd(), bytes as usize).map_err(|cause| match cause.kind() {
         io::ErrorKind::FileTooLarge => Errno::EFBIG,
         _ => Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EINVAL)),
     })?;

@@ -18,7 +18,7 @@ use kagent_proto::*;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
 };
-use vipl_fd::{Kept, made};
+use vipl_sys::fd::{Kept, made};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::connection::Attempt;

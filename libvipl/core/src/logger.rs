@@ -81,7 +81,7 @@ pub(crate) fn install(settings: &Settings) {
     let mut file = None;
     if !path.is_empty() {
         let opened = File::options().create(true).append(true).open(path);
-        match opened.and_then(|opened| vipl_fd::above_standard(opened.into())) {
+        match opened.and_then(|opened| vipl_sys::fd::above_standard(opened.into())) {
             Ok(opened) => file = Some(Mutex::new(File::from(opened))),
             Err(error) => problems.push(format!(
                 "log_file: {path}: {error}; the log goes to standard error"

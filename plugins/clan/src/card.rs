@@ -12,8 +12,9 @@ use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_clan_proto::wait;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
-use vipl_plugin_sdk::shm::{Kept, Mapping};
 use vipl_plugin_sdk::{Host, Status};
+use vipl_sys::fd::Kept;
+use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::NAME;

@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
-use vipl_plugin_sdk::shm::{Kept, made};
-use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
+use vipl_sys::fd::{Kept, made};
+use vipl_sys::thread::spawn_deaf;
 
 use crate::card::Card;
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 pub(crate) use std::sync::atomic::{self, compiler_fence};
 
-pub(crate) use vipl_plugin_sdk::futex::{wait as futex_wait, wake as futex_wake};
+pub(crate) use vipl_sys::futex::{wait as futex_wait, wake as futex_wake};
 
 /// Locks; what a panic left behind is used as it is.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
-use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
+use vipl_sys::thread::spawn_deaf;
 
 use crate::nic::{SharedNic, VIS_MAX};
 

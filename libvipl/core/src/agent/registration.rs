@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kagent_proto::*;
-use vipl_fd::Identity;
 use vipl_plugin_abi::vipl_nic_info;
+use vipl_sys::fd::Identity;
 
 use super::{Agent, GONE};
 use crate::error::Error;

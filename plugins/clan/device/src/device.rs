@@ -9,7 +9,7 @@ use kagent_proto::Introduction;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::DEVICE_BYTES;
 use vipl_clan_proto::wait;
-use vipl_plugin_sdk::shm::{Mapping, create, seal_for_readers};
+use vipl_sys::shm::{Mapping, create, seal_for_readers};
 use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
 use vipl_plugin_sdk::region::Table;
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_sys::shm::Mapping;
 
 /// The memory is not there, or may not be touched so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 
-use vipl_plugin_sdk::shm::made;
+use vipl_sys::fd::made;
 
 /// Descriptors that one packet brings at most.
 pub const FDS_MAX: usize = 3;

@@ -19,7 +19,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
-use vipl_plugin_sdk::futex;
+use vipl_sys::futex;
 
 use crate::wait::barrier;
 

@@ -28,7 +28,7 @@ use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS
 use vipl_clan_proto::vi::{VI_BYTES, ViPages};
 use vipl_clan_proto::{channel, wait};
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE, vipl_region};
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// For what must happen, on however busy a machine.

@@ -5,7 +5,8 @@ use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-pub use vipl_fd::{Identity, Kept, duplicate, made};
+use crate::fd;
+pub use crate::fd::{Identity, Kept, duplicate, made};
 
 /// A mapping; unmapped when dropped.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
     unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let fd = made(libc::memfd_create(name.as_ptr(), flags))?;
-        vipl_fd::set_size(fd.as_fd(), bytes)?;
+        fd::set_size(fd.as_fd(), bytes)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
         if libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0 {
             return Err(io::Error::last_os_error());

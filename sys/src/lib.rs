@@ -1,0 +1,20 @@
+//! What several parts of this project need of Linux, each thing once.
+//!
+//! The library lives in somebody else's process, and so do the plug-ins; the agent and the device processes
+//! do not. All of them share memory, send descriptors, wait and start threads, and do it by the functions of
+//! this crate. It has no state and depends on nothing but `libc`.
+//!
+//! | module | is |
+//! | --- | --- |
+//! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
+//! | [`shm`] | sealed memfds and their mappings |
+//! | [`futex`] | sleeping on a word of shared memory |
+//! | [`thread`] | threads that take none of the application's signals |
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
+
+pub mod fd;
+pub mod futex;
+pub mod shm;
+pub mod thread;
