@@ -21,15 +21,17 @@ use nix::sys::socket::{
 use vipl_sys::fd::{Kept, made};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::connection::Attempt;
+use crate::connect::Attempt;
 use crate::error::Error;
+use crate::object::table::Slot;
 use crate::process::{self, Process};
-use crate::table::Slot;
 use crate::vi::Vi;
 
 mod detail;
+pub(crate) mod device;
 mod keeper;
 mod launch;
+pub(crate) mod link;
 mod live;
 mod registration;
 

@@ -10,13 +10,16 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 
+use crate::clock;
 use crate::error::Error;
-use crate::events::Job;
-use crate::handle::Kind;
+use crate::nic::events::Job;
+use crate::nic::idle;
+use crate::nic::wait as sleeping;
 use crate::nic::{self, Nic};
-use crate::table::{Guard, Slot, Table};
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Slot, Table};
+use crate::process;
 use crate::vi::Vi;
-use crate::{clock, idle, process, wait as sleeping};
 
 static CQS: Table<Cq> = Table::new(Kind::Cq);
 

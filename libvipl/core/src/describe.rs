@@ -5,10 +5,11 @@ use std::ffi::CStr;
 use kagent_proto::{Budget, BudgetList, Op};
 use serde_json::{Value, json};
 
+use crate::agent;
 use crate::error::Error;
+use crate::plugin::map;
 use crate::process::{self, Process};
 use crate::settings::DECLARED;
-use crate::{agent, devicemap};
 
 /// The document about a topic (see `vipl_describe`).
 pub fn topic(topic: &CStr) -> Result<String, Error> {
@@ -128,14 +129,14 @@ fn budgets(process: &Process) -> Result<Value, Error> {
 }
 
 fn map(process: &Process, name: &str) -> Value {
-    match devicemap::find(process, name) {
+    match map::find(process, name) {
         Ok(route) => json!({
             "name": name,
             "plugin": route.plugin.name,
             "argument": route.argument,
             "reason": route.reason,
         }),
-        Err(devicemap::Nowhere::Unknown(tried) | devicemap::Nowhere::Shortage(tried)) => {
+        Err(map::Nowhere::Unknown(tried) | map::Nowhere::Shortage(tried)) => {
             json!({ "name": name, "error": tried })
         }
     }

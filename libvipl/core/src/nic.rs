@@ -11,24 +11,28 @@ use vipl_plugin_abi::*;
 
 use crate::agent::NicRegistration;
 use crate::cq::Cq;
-use crate::devicemap::Nowhere;
 use crate::error::Error;
-use crate::events::Events;
-use crate::handle::Kind;
-use crate::loader::LoadedPlugin;
-use crate::mem::Regions;
-use crate::nameservice::Names;
-use crate::ptag::Ptags;
-use crate::table::{Slot, Table};
+use crate::memory::Regions;
+use crate::memory::tags::Ptags;
+use crate::names::Names;
+use crate::nic::events::Events;
+use crate::object::handle::Kind;
+use crate::object::table::{Slot, Table};
+use crate::plugin::loader::LoadedPlugin;
+use crate::plugin::map;
+use crate::plugin::map::Nowhere;
+use crate::process;
 use crate::trace::{hexadecimal, levels};
 use crate::vi::Vi;
-use crate::{devicemap, process};
 
 mod check;
 mod door;
+pub mod events;
 mod failed;
+pub(crate) mod idle;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wait;
 
 use check::{check_info, refused};
 use door::Door;
@@ -256,7 +260,7 @@ pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
 /// What later calls take for granted, so that none of them has to make it when data waits.
 fn prepare() -> &'static process::Process {
     vipl_guard::install();
-    crate::barrier::prepare();
+    crate::object::barrier::prepare();
     process::get()
 }
 
@@ -268,7 +272,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
         log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");
         return Err(Error::InvalidParameter);
     }
-    let route = devicemap::find(process, name).map_err(|why| match why {
+    let route = map::find(process, name).map_err(|why| match why {
         Nowhere::Unknown(tried) => {
             log::warn!(target: "nic", "cannot open {name:?}: {tried}");
             Error::InvalidParameter
@@ -287,7 +291,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
 
 fn open_route(
     process: &'static process::Process,
-    route: &devicemap::Route,
+    route: &map::Route,
 ) -> Result<VIP_NIC_HANDLE, Error> {
     process.agents.want()?;
     let (shared, info) = open_device(process, route)?;
@@ -297,7 +301,7 @@ fn open_route(
 /// Calls the plug-in's `nic_open` and checks what it says.
 fn open_device(
     process: &process::Process,
-    route: &devicemap::Route,
+    route: &map::Route,
 ) -> Result<(Box<Shared>, vipl_nic_info), Error> {
     let settings = &process.settings;
     let mut options = 0;
@@ -347,7 +351,7 @@ fn open_device(
     }
     let mut own_regions: Option<Box<[vipl_region]>> = None;
     if info.regions.is_null() {
-        let made = (0..info.regions_max).map(|_| crate::mem::free_region());
+        let made = (0..info.regions_max).map(|_| crate::memory::free_region());
         info.regions = own_regions.insert(made.collect()).as_mut_ptr();
     }
     // SAFETY: nobody else has the NIC yet.
@@ -370,7 +374,7 @@ fn close_device(ops: &vipl_provider, shared: &Shared) {
 
 fn finish_open(
     process: &'static process::Process,
-    route: &devicemap::Route,
+    route: &map::Route,
     shared: Box<Shared>,
     info: vipl_nic_info,
 ) -> Result<VIP_NIC_HANDLE, Error> {
@@ -444,7 +448,7 @@ fn insert(
 #[cfg(test)]
 pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NIC_HANDLE, Error> {
     let process = prepare();
-    let route = devicemap::Route {
+    let route = map::Route {
         plugin,
         argument: String::new(),
         reason: String::new(),
@@ -465,7 +469,7 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     let guard = NICS.lock(handle).ok_or(Error::InvalidParameter)?;
     nic.closing.store(true, Ordering::Release);
     drop(NICS.remove(&process::get().nics, guard, handle));
-    crate::connection::forget_incoming(&nic);
+    crate::connect::forget_incoming(&nic);
     nic.registration.close();
     nic.events.stop(&nic);
     log::debug!(target: "nic", "NIC {handle:?} closed");

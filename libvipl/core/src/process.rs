@@ -11,9 +11,9 @@ use crate::sync::{Mutex, OnceLock};
 
 use crate::agent::Agents;
 use crate::counters::Counters;
-use crate::loader::Plugins;
+use crate::object::table::Free;
+use crate::plugin::loader::Plugins;
 use crate::settings::Settings;
-use crate::table::Free;
 
 /// One process's state; never freed.
 pub(crate) struct Process {
@@ -81,7 +81,7 @@ pub(crate) fn get() -> &'static Process {
     }
     let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ crate::clock::now_ns() as u32;
     let settings = Settings::load();
-    crate::logger::install(&settings);
+    crate::trace::logger::install(&settings);
     settings.report();
     let made = Box::into_raw(Box::new(Process {
         settings,

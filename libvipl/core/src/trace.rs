@@ -11,6 +11,7 @@ use vipl_abi::VIP_RETURN;
 
 pub(crate) mod descriptor;
 mod explain;
+pub(crate) mod logger;
 mod show;
 
 pub use show::Argument;

@@ -11,15 +11,18 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 use crate::agent::Link;
-use crate::connection::PeerAttempt;
+use crate::connect::PeerAttempt;
 use crate::cq::{self, Cq};
 use crate::error::Error;
-use crate::handle::Kind;
+use crate::memory;
 use crate::nic::{self, Nic};
-use crate::queue::{WorkQueue, free_ring};
-use crate::table::{Guard, Slot, Table};
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Slot, Table};
+use crate::process;
 use crate::trace::levels;
-use crate::{mem, process};
+use crate::vi::queue::{WorkQueue, free_ring};
+
+pub mod queue;
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
 
@@ -285,7 +288,7 @@ fn insert(
         nic.handle,
         levels(attributes.ReliabilityLevel),
         attributes.MaxTransferSize,
-        mem::tag_name(tag)
+        memory::tag_name(tag)
     );
     Ok(handle)
 }
@@ -382,11 +385,11 @@ pub fn user_data(handle: VIP_VI_HANDLE) -> Result<VIP_PVOID, Error> {
 
 /// Whether the memory of a descriptor is registered for this VI, segments included.
 pub(crate) fn descriptor_is_registered(vi: &Vi, descriptor: u64, memory: u32) -> bool {
-    let control = mem::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
+    let control = memory::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
     // SAFETY: the control segment is registered; a fault is caught all the same.
     let image = control.then(|| unsafe { vipl_guard::load_descriptor(descriptor as *const u8) });
     image.and_then(Result::ok).is_some_and(|image| {
         let bytes = 32 + 16 * u64::from(image.seg_count);
-        mem::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
+        memory::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
     })
 }

@@ -23,7 +23,7 @@ use vipl_plugin_abi::vipl_nic_info;
 use super::live::Connections;
 use super::registration::NicRegistration;
 use super::{Agent, GONE, Introduction};
-use crate::connection::Attempt;
+use crate::connect::Attempt;
 use crate::error::Error;
 use crate::process::{self, Process};
 use crate::sync::{Condvar, Mutex, MutexGuard};

@@ -8,8 +8,8 @@ use kagent_proto::*;
 
 use super::registration::NicRegistration;
 use super::{Agent, Call, Ticket};
+use crate::object::table::Slot;
 use crate::sync::Mutex;
-use crate::table::Slot;
 use crate::vi::Vi;
 
 /// One side of one connection, under whatever agent.

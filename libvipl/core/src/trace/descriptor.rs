@@ -6,9 +6,9 @@
 use vipl_abi::*;
 
 use super::show::{image, segment, status};
-use crate::mem;
-use crate::queue::Which;
+use crate::memory;
 use crate::vi::Vi;
+use crate::vi::queue::Which;
 
 /// Subsystem of these lines.
 const TARGET: &str = "desc";
@@ -138,7 +138,7 @@ fn segments(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, first: u16, count: u16) ->
         if segment.length == 0 {
             return None;
         }
-        let why = mem::objection(
+        let why = memory::objection(
             vi.abi.nic,
             segment.handle,
             segment.address,

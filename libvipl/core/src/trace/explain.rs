@@ -6,8 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vipl_abi::{VIP_NIC_HANDLE, VIP_RETURN};
 
 use super::{Call, TARGET, has_said};
-use crate::handle::{self, Kind};
-use crate::{clock, connection, cq, nic, vi};
+use crate::clock;
+use crate::connect;
+use crate::cq;
+use crate::nic;
+use crate::object::handle::{self, Kind};
+use crate::vi;
 
 /// Lines about bad arguments in one second of the whole process: a program may poll a stale handle.
 const LINES_PER_SECOND: u32 = 10;
@@ -102,7 +106,7 @@ fn owner(kind: Kind, handle: *mut c_void) -> Option<VIP_NIC_HANDLE> {
         Kind::Nic => nic::resolve(handle).ok().map(|nic| nic.handle),
         Kind::Vi => vi::lock(handle).ok().map(|vi| vi.nic.handle),
         Kind::Cq => cq::owner(handle),
-        Kind::Connection => connection::owner(handle),
+        Kind::Connection => connect::owner(handle),
         Kind::Ptag => None,
     }
 }

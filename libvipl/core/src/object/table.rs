@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::sync::Mutex;
 
-use crate::handle::{self, Kind, Parts};
-use crate::lock::{Held, Lock};
+use crate::object::handle::{self, Kind, Parts};
+use crate::object::lock::{Held, Lock};
 
 /// Slots of one chunk.
 const CHUNK: usize = 64;

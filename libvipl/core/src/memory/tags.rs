@@ -6,8 +6,8 @@ use vipl_abi::{VIP_NIC_HANDLE, VIP_PROTECTION_HANDLE};
 use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE};
 
 use crate::error::Error;
-use crate::handle::{self, Kind, Parts};
 use crate::nic::{self, Nic};
+use crate::object::handle::{self, Kind, Parts};
 
 /// The tags of one NIC handle, with the number of VIs and regions that use each.
 pub(crate) struct Ptags {

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::host::HOST;
-use crate::loader::LoadedPlugin;
-use crate::queue::Which;
+use crate::plugin::host::HOST;
+use crate::plugin::loader::LoadedPlugin;
+use crate::vi::queue::Which;
 
 /// Most descriptors on one queue: small, so that queues are often full.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;

@@ -66,7 +66,7 @@ pub(crate) fn this_thread() -> usize {
     }
     #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
     {
-        !(crate::lock::OWNERS - 1)
+        !(super::lock::OWNERS - 1)
     }
 }
 

@@ -10,13 +10,15 @@ use kagent_proto::*;
 use vipl_abi::*;
 use vipl_plugin_abi::VIPL_CAUSE_DISCONNECTED;
 
-use crate::address::Address;
 use crate::agent::{GONE, Link};
+use crate::connect::address::Address;
 use crate::error::Error;
 use crate::nic::Nic;
+use crate::process;
+use crate::vi::queue;
 use crate::vi::{self, CONNECTED, ERROR, IDLE, Vi};
-use crate::{process, queue};
 
+pub mod address;
 mod again;
 mod attempt;
 mod client;

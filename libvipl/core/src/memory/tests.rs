@@ -5,8 +5,8 @@ use vipl_abi::*;
 use super::{deregister, register};
 use crate::agent::Link;
 use crate::nic::{close, open_without_agent};
-use crate::queue::tests::device::{self, Busy};
 use crate::vi;
+use crate::vi::queue::tests::device::{self, Busy};
 
 const VIS: usize = 12;
 

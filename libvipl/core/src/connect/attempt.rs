@@ -12,10 +12,11 @@ use super::again::Again;
 use super::{detach, to_error};
 use crate::agent::{Agent, Link, Live, Reply, Ticket, tell_nobody, tell_taken};
 use crate::error::Error;
-use crate::table::{Guard, Slot};
+use crate::object::table::{Guard, Slot};
+use crate::process;
 use crate::trace::hexadecimal;
+use crate::vi::queue;
 use crate::vi::{CONNECTED, IDLE, PENDING, Vi};
-use crate::{process, queue};
 
 /// An attempt to connect one VI.
 pub(crate) struct Attempt {

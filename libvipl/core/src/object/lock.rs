@@ -23,7 +23,7 @@
 //! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
 //! so that threads which share a lock end up with a plain spin lock.
 
-use crate::barrier::{self, STREAK, back_off, this_thread};
+use super::barrier::{self, STREAK, back_off, this_thread};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Doublings of that, one for each loss of a bias.

@@ -9,8 +9,12 @@ use vipl_abi::*;
 use super::calls::{Context, entry, on_error, pointer, taken};
 use super::device::{self, Plan};
 use super::oracle::{Answer, Call, Oracle, State};
-use crate::queue::{self, Which};
-use crate::{cq, events, host, nic, ptag};
+use crate::cq;
+use crate::memory::tags;
+use crate::nic;
+use crate::nic::events;
+use crate::plugin::host;
+use crate::vi::queue::{self, Which};
 
 /// For what is certain to happen, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,7 +90,7 @@ impl Run {
         let mut run = Run {
             random: Random(seed),
             nic,
-            ptag: ptag::create(nic).unwrap(),
+            ptag: tags::create(nic).unwrap(),
             oracle: Oracle::default(),
             places: Box::into_raw(places),
             free: Vec::new(),

@@ -6,9 +6,10 @@ use std::os::fd::IntoRawFd;
 use vipl_abi::VIP_DESCRIPTOR;
 use vipl_plugin_abi::*;
 
-use crate::queue::{self, Which};
+use crate::clock;
+use crate::process;
 use crate::vi::Vi;
-use crate::{clock, process};
+use crate::vi::queue::{self, Which};
 
 /// What every plug-in gets.
 pub(crate) static HOST: vipl_host = vipl_host {
@@ -105,7 +106,7 @@ unsafe extern "C" fn raise(
     opcode: u32,
     descriptor: *mut VIP_DESCRIPTOR,
 ) {
-    if let Some(code) = crate::events::error_code(code) {
+    if let Some(code) = crate::nic::events::error_code(code) {
         // SAFETY: within an operation of the VI.
         unsafe { vi(this) }.raise(code, opcode, descriptor);
     }
@@ -160,7 +161,7 @@ unsafe extern "C" fn now() -> u64 {
 
 unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_int {
     // SAFETY: a plug-in's text, and room of the size that it states.
-    unsafe { crate::link::give(string(interface), out) }
+    unsafe { crate::agent::link::give(string(interface), out) }
 }
 
 unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
@@ -170,7 +171,7 @@ unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
 
 unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int {
     // SAFETY: a plug-in's text.
-    match crate::device::open(unsafe { string(name) }) {
+    match crate::agent::device::open(unsafe { string(name) }) {
         Ok((socket, process)) => {
             // SAFETY: the plug-in's words.
             unsafe {

@@ -19,9 +19,11 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::nic::Nic;
+use crate::nic::wait;
+use crate::process;
 use crate::sync::OnceLock;
-use crate::{clock, process, wait};
 
 /// Polls in vain that are counted at a time, and the fewest before a yield.
 const OFTEN: u32 = 16;

@@ -17,7 +17,7 @@ use once_cell::sync::OnceCell;
 use vipl_plugin_abi::*;
 
 use crate::agent::library_path;
-use crate::host::HOST;
+use crate::plugin::host::HOST;
 use crate::process::Process;
 
 /// Feature bits of plug-ins that this library knows.

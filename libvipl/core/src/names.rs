@@ -7,7 +7,10 @@ use vipl_abi::{VIP_CHAR, VIP_ULONG};
 
 use crate::error::Error;
 use crate::nic::Nic;
-use crate::{neighbour, process};
+use crate::process;
+
+pub mod discovery;
+mod neighbour;
 
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;

@@ -14,10 +14,12 @@ use vipl_abi::*;
 
 use crate::cq::CqNotifyHandler;
 use crate::error::Error;
+use crate::nic::wait;
 use crate::nic::{self, Nic};
-use crate::queue::NotifyHandler;
+use crate::process;
+use crate::vi;
+use crate::vi::queue::NotifyHandler;
 use crate::vi::{ERROR, Vi};
-use crate::{process, vi, wait};
 
 /// Undelivered errors that are kept (spec §11).
 const ERRORS_MAX: usize = 1024;

@@ -3,7 +3,7 @@
 use kagent_proto::{NeighbourList, Neighbours, Op, Status};
 use vipl_abi::{VIP_AUTODISCOVERY_LIST, VIP_ULONG};
 
-use crate::address::write_host;
+use crate::connect::address::write_host;
 use crate::error::Error;
 use crate::nic::Nic;
 

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::nic::{self, Nic};
 use crate::process;
 
+pub mod tags;
 #[cfg(test)]
 mod tests;
 

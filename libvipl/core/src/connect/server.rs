@@ -10,15 +10,16 @@ use vipl_abi::*;
 use super::again::left_ms;
 use super::attempt::begin;
 use super::{check_discriminator, to_error, to_program};
-use crate::address::Address;
 use crate::agent::{Agent, GONE, Reply, tell_taken};
+use crate::clock;
+use crate::connect::address::Address;
 use crate::error::Error;
-use crate::handle::Kind;
 use crate::nic::Nic;
-use crate::table::{Guard, Table};
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Table};
+use crate::process;
 use crate::trace::{discriminator, hexadecimal};
 use crate::vi::{self, IDLE};
-use crate::{clock, process};
 
 static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
 

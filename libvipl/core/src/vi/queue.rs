@@ -17,12 +17,15 @@ use std::collections::VecDeque;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
+use crate::clock;
 use crate::cq::{self, Cq};
 use crate::error::Error;
-use crate::events::Job;
-use crate::table::{Guard, Slot};
+use crate::memory;
+use crate::nic::events::Job;
+use crate::nic::idle;
+use crate::nic::wait as sleeping;
+use crate::object::table::{Guard, Slot};
 use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
-use crate::{clock, idle, mem, wait as sleeping};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -567,7 +570,7 @@ fn flush_queue(vi: &mut Vi, which: Which) {
         let status =
             VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR | opcode(which, posted.descriptor);
         // A descriptor whose memory is registered no more is not written (spec §10.5).
-        if !check || mem::covers(nic, posted.memory, posted.descriptor.addr() as u64, 32, tag) {
+        if !check || memory::covers(nic, posted.memory, posted.descriptor.addr() as u64, 32, tag) {
             write_flushed(posted.descriptor, which, status);
         }
         // SAFETY: as above.
@@ -611,7 +614,7 @@ fn cause_name(cause: i32) -> String {
     match cause {
         VIPL_CAUSE_TOLD => "the status of a descriptor tells why".to_owned(),
         VIPL_CAUSE_DISCONNECTED => "the partner disconnected".to_owned(),
-        code => crate::events::error_code(code)
+        code => crate::nic::events::error_code(code)
             .map_or_else(|| format!("cause {code}"), |code| format!("{code:?}")),
     }
 }

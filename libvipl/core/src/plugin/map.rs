@@ -1,7 +1,7 @@
 //! Where a device name goes. The first answer wins: the environment's map, the file's map, the explicit
 //! form `plugin:argument`, what the plug-ins claim.
 
-use crate::loader::{LoadedPlugin, Plugins};
+use crate::plugin::loader::{LoadedPlugin, Plugins};
 use crate::process::Process;
 
 /// Where a name goes, and why.

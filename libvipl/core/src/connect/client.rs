@@ -9,13 +9,14 @@ use vipl_abi::*;
 use super::again::Again;
 use super::attempt::{PeerAttempt, begin};
 use super::{check_discriminator, to_program};
-use crate::address::Address;
 use crate::agent::Agent;
+use crate::clock;
+use crate::connect::address::Address;
 use crate::error::Error;
-use crate::table::Guard;
+use crate::object::table::Guard;
+use crate::process;
 use crate::trace::{discriminator, hexadecimal};
 use crate::vi::{self, IDLE, Vi};
-use crate::{clock, process};
 
 /// Sends VipConnectRequest or VipConnectPeerRequest to the agent.
 fn start(

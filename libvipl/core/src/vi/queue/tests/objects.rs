@@ -8,10 +8,14 @@ use super::calls::{entry, on_descriptor, on_entry, pointer, taken};
 use super::device::{self, CQ_ENTRIES_MAX};
 use super::oracle::{Answer, State, Waiter};
 use super::run::{CQS, PATIENCE, Run, THREADS};
+use crate::connect;
+use crate::cq;
 use crate::error::Error;
-use crate::queue::{self, Which};
+use crate::memory::tags;
+use crate::nic;
+use crate::process;
+use crate::vi::queue::{self, Which};
 use crate::vi::{self, CONNECTED};
-use crate::{connection, cq, nic, process, ptag};
 
 impl Run {
     pub(super) fn create_vi(&mut self) {
@@ -107,7 +111,7 @@ impl Run {
 
     fn disconnect(&mut self, vi: u32) {
         device::forget(vi);
-        connection::disconnect(self.handle(vi)).unwrap();
+        connect::disconnect(self.handle(vi)).unwrap();
         self.broken(vi, State::Idle);
     }
 
@@ -229,7 +233,7 @@ impl Run {
         }
         self.settle();
         assert_eq!(self.threads, 0, "threads that wait for nothing");
-        assert_eq!(ptag::destroy(self.nic, self.ptag), Ok(()));
+        assert_eq!(tags::destroy(self.nic, self.ptag), Ok(()));
         assert_eq!(nic::close(self.nic), Ok(()));
         self.free_all();
     }
