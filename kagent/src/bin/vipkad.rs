@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use kagent::sys::{Command, Error, Log, USAGE, close_inherited, help, serve};
+use kagent::runtime::{Command, Error, Log, USAGE, close_inherited, help, serve};
 
 fn main() -> ExitCode {
     close_inherited();

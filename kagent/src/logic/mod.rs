@@ -1,0 +1,32 @@
+//! The logic of the agent, without input and output: see the crate.
+
+pub(crate) mod accounts;
+pub(crate) mod adopt;
+pub(crate) mod agent;
+pub(crate) mod ask;
+pub(crate) mod audit;
+pub(crate) mod call;
+pub(crate) mod claim;
+pub(crate) mod client;
+pub(crate) mod confirm;
+pub(crate) mod connection;
+pub(crate) mod denial;
+pub(crate) mod device;
+pub(crate) mod exchange;
+pub(crate) mod guest;
+pub(crate) mod keys;
+pub mod limits;
+pub(crate) mod link;
+pub(crate) mod listen;
+pub(crate) mod message;
+pub(crate) mod nic;
+pub(crate) mod note;
+pub(crate) mod output;
+pub(crate) mod pace;
+pub(crate) mod parting;
+pub(crate) mod peer;
+pub(crate) mod place;
+pub(crate) mod queue;
+pub(crate) mod request;
+pub(crate) mod timer;
+pub(crate) mod who;

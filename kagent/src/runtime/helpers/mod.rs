@@ -1,0 +1,4 @@
+//! Helpers: processes that touch the descriptors which other processes send.
+
+pub(crate) mod pool;
+pub(crate) mod program;

@@ -1,0 +1,4 @@
+//! Sockets of processes: the one that they connect to, and their packets.
+
+pub(crate) mod listener;
+pub(crate) mod packet;

@@ -1,0 +1,50 @@
+//! What the system gives this process.
+
+#![forbid(unsafe_code)]
+
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::logic::limits::DESCRIPTORS_RESERVED;
+
+/// How many descriptors there are for processes and what they bring.
+pub(crate) fn descriptors() -> usize {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| {
+        let all = usize::try_from(soft).unwrap_or(usize::MAX);
+        all - DESCRIPTORS_RESERVED.min(all / 2)
+    })
+}
+
+/// What the program that started us has left us and what cannot be given up: a line for each.
+pub(crate) fn inherited() -> Vec<String> {
+    /// Fewer descriptors than this serve few processes.
+    const FEW: u64 = 1024;
+    let mut all = Vec::new();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let seccomp = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    if seccomp.is_some_and(|mode| mode.trim() != "0") {
+        all.push("a seccomp filter of the program that started the agent".to_owned());
+    }
+    let mounts = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    if let (Some(ours), Some(init)) = (mounts("self"), mounts("1"))
+        && ours != init
+    {
+        all.push("a mount namespace that is not that of process 1".to_owned());
+    }
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && hard < FEW
+    {
+        all.push(format!("a limit of {hard} descriptors"));
+    }
+    all
+}
+
+/// The inode of our network namespace; 0: unknown, as where `/proc` is not mounted. The kernel's numbers of
+/// namespaces have 32 bits.
+pub(crate) fn network() -> u32 {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net");
+    namespace.map_or(0, |file| u32::try_from(file.ino()).unwrap_or(0))
+}
