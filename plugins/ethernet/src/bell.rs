@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::shm::{Kept, Mapping, made};
 
-use crate::{VIS_MAX, errno};
+use crate::VIS_MAX;
 
 const WORDS: usize = VIS_MAX as usize / 64;
 /// Size of the shared page.
@@ -200,7 +200,7 @@ impl Bell {
         }
         if fds[1].revents & libc::POLLERR != 0 {
             // An interface that went down says so here until it has been heard.
-            let _ = errno::take_socket_error(fds[1].fd);
+            let _ = vipl_packet::take_socket_error(fds[1].fd);
         }
     }
 }

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use vipl_packet::{ETHERNET, Frame, Header};
+use vipl_wire::ETHERTYPE;
+
 use crate::bell::Bell;
 use crate::doorbell::Doorbell;
 use crate::segment::{Lie, Segment};
-use crate::socket::{self, ETHERNET, Frame, Header};
 use crate::weather::Sky;
 
 /// Room for one frame, behind the link's own header.
@@ -50,7 +52,7 @@ impl Carrier {
     /// To the interface with this address, by way of the NIC's doorbell.
     pub(crate) fn away(to: [u8; 6], from: [u8; 6]) -> Carrier {
         Carrier::Away(Away {
-            header: socket::header(to, from),
+            header: vipl_packet::header(to, from, ETHERTYPE),
             spare: None,
         })
     }

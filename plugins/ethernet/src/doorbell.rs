@@ -12,10 +12,9 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
+use vipl_packet::{Frame, Sender, Sent};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
-
-use crate::socket::{Frame, Sender, Sent};
 
 /// Frames of one burst.
 const BURST: usize = 32;

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use vipl_packet::ETHERNET;
 use vipl_plugin_sdk::Host;
 use vipl_wire::Closing;
 
 use crate::carrier::Carrier;
 use crate::nic::{Core, NEVER};
-use crate::socket::ETHERNET;
 
 /// How long VipCloseNic waits for confirmations: six repetitions.
 const FINISH_TIME: Duration = Duration::from_millis(320);

@@ -12,7 +12,7 @@
 //! | `vi` | one VI's part: the connection, and what each operation does |
 //! | `env` | descriptors, memory and completions, as the engine asks for them |
 //! | `carrier` | where the frames of one connection go |
-//! | `doorbell`, `socket` | frames into the kernel; the receive ring, and the system calls |
+//! | `doorbell` | frames into the kernel |
 //! | `gathering` | small messages that share a frame |
 //! | `reading` | frames out of the receive ring, to the VIs that they are for |
 //! | `inbox` | frames for a VI that another VI's thread has read |
@@ -32,7 +32,6 @@ mod bell;
 mod carrier;
 mod doorbell;
 mod env;
-mod errno;
 mod farewell;
 mod gathering;
 mod inbox;
@@ -43,7 +42,6 @@ mod provider;
 mod random;
 mod reading;
 mod segment;
-pub mod socket;
 mod strangers;
 mod turn;
 mod vi;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
+use vipl_packet::{Receiver, Tip};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max};
 use vipl_plugin_sdk::shm::{self, Kept};
@@ -21,7 +22,6 @@ use crate::inbox::Inbox;
 use crate::life::Lives;
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
-use crate::socket::{Receiver, Tip};
 use crate::strangers::Strangers;
 use crate::turn::Turn;
 use crate::vi::EthernetVi;

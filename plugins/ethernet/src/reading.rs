@@ -1,8 +1,9 @@
 //! Frames out of the receive ring, to the VIs that they are for.
 
+use vipl_packet::{ETHERNET, Receiver};
+
 use crate::inbox;
 use crate::nic::{Core, NOBODY, Wire, count};
-use crate::socket::{ETHERNET, Receiver};
 use crate::turn::Taken;
 
 /// Frames that one look at the socket takes.

@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use vipl_packet::ETHERNET;
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_wire::{Foreign, Link, VERSION};
 
 use crate::carrier::Carrier;
 use crate::nic::Core;
-use crate::socket::ETHERNET;
 
 /// Hosts that are remembered.
 const KNOWN_MAX: usize = 64;

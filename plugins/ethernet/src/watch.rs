@@ -26,9 +26,9 @@ use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_deaf};
 use vipl_plugin_sdk::{Host, Poll};
 
+use crate::VIS_MAX;
 use crate::bell::Bell;
 use crate::nic::Core;
-use crate::{VIS_MAX, socket};
 
 const MS: u64 = 1_000_000;
 /// Shortest and longest nap while the program is at work, in nanoseconds.
@@ -290,7 +290,7 @@ impl Round<'_> {
         }
         self.checked = now;
         let socket = self.core.socket();
-        if !socket.is_some_and(socket::is_bound) {
+        if !socket.is_some_and(vipl_packet::is_bound) {
             self.failed = true;
             let what = match socket {
                 Some(_) => "the interface has gone",

@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_ethernet::socket::{self, ETHERNET, Header, Receiver};
 use vipl_ethernet::{Life, Lives};
-use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
+use vipl_packet::{ETHERNET, Header, Receiver};
+use vipl_wire::{Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN};
 
 use crate::env::{Bench, Posted};
 use crate::events::NEVER;
@@ -147,7 +147,7 @@ impl Link {
 impl Side {
     /// What stands before frames to this address.
     pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        socket::header(to, self.address)
+        vipl_packet::header(to, self.address, ETHERTYPE)
     }
 
     /// Nobody needs the link any more.
@@ -175,9 +175,9 @@ impl Side {
     /// The interface has been removed; a socket whose interface has gone is bound to none.
     pub(crate) fn has_lost_interface(&self) -> bool {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
-        socket::take_socket_error(self.out.socket());
-        socket::drop_notices(self.out.socket());
-        !socket::is_bound(self.out.socket())
+        vipl_packet::take_socket_error(self.out.socket());
+        vipl_packet::drop_notices(self.out.socket());
+        !vipl_packet::is_bound(self.out.socket())
     }
 
     /// Takes over what is left of a connection.
