@@ -8,12 +8,11 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Host, Port, Queue};
-use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
+use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote};
 
 use crate::READ_LEVELS;
 use crate::carrier::{Carrier, Room};
 use crate::doorbell::Doorbell;
-use crate::life::Life;
 use crate::nic::Core;
 
 /// Where the frames of a connection go, during one call.
@@ -67,8 +66,8 @@ impl Carrier {
 pub(crate) struct Bench<'a> {
     pub(crate) port: &'a Port,
     pub(crate) line: Line<'a>,
-    /// The partner's process, on another host.
-    pub(crate) life: Option<&'a Life>,
+    /// The peer process, on another host.
+    pub(crate) peer: Option<&'a PeerProcess>,
 }
 
 impl Link for Bench<'_> {
@@ -211,7 +210,7 @@ impl Env for Bench<'_> {
     }
 
     fn partner_heard(&mut self, heard_ns: u64) -> u64 {
-        self.life.map_or(heard_ns, |life| life.heard(heard_ns))
+        self.peer.map_or(heard_ns, |peer| peer.heard(heard_ns))
     }
 
     fn raise(&mut self, code: u32, opcode: u32) {

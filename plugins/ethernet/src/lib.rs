@@ -21,7 +21,6 @@
 //! | `bell` | sleeping, waking, and which VIs have something |
 //! | `watch` | the thread that makes progress while the program makes none |
 //! | `farewell` | connections that have ended here and not yet at the partner |
-//! | `life` | when processes on other hosts were last heard |
 //! | `strangers` | hosts that speak another version of the protocol |
 //! | `interface` | names, drivers and speeds of the host's interfaces |
 
@@ -36,7 +35,6 @@ mod farewell;
 mod gathering;
 mod inbox;
 pub mod interface;
-mod life;
 mod nic;
 mod provider;
 mod random;
@@ -51,7 +49,6 @@ mod weather;
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
 
 pub use doorbell::Policy;
-pub use life::{Life, Lives};
 pub use provider::{Card, Ethernet, Network};
 pub use weather::{Fates, Sky, Weather};
 

@@ -12,14 +12,13 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max};
 use vipl_plugin_sdk::shm::{self, Kept};
 use vipl_plugin_sdk::{Host, Nic, Status};
-use vipl_wire::{HEADER, MTU_MIN, TRAILER};
+use vipl_wire::{HEADER, MTU_MIN, PeerProcesses, TRAILER};
 
 use crate::bell::{self, BELL_BYTES, Bell};
 use crate::doorbell::{self, Doorbell};
 use crate::farewell::Farewells;
 use crate::gathering::Gathering;
 use crate::inbox::Inbox;
-use crate::life::Lives;
 use crate::provider::{Card, Network};
 use crate::segment::SEGMENT;
 use crate::strangers::Strangers;
@@ -88,7 +87,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     partners: Mutex<HashMap<u64, Weak<Bell>>>,
-    pub(crate) lives: Lives,
+    pub(crate) peers: PeerProcesses,
 }
 
 // SAFETY: `nic` is used while the NIC is open only, and only passed to the host; all else is Sync.
@@ -335,7 +334,7 @@ impl EthernetNic {
             },
             watch: Watch::default(),
             partners: Mutex::default(),
-            lives: Lives::default(),
+            peers: PeerProcesses::default(),
         };
         Ok(EthernetNic {
             core: Arc::new(core),

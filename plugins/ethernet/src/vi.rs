@@ -7,14 +7,13 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi, descriptor};
 use vipl_wire::{
-    ACK_DELAY_NS, Config, Connection, HEADER, Level, PROBES, Reason, Received, Refused, TRAILER,
-    key_check,
+    ACK_DELAY_NS, Config, Connection, HEADER, Level, PROBES, PeerProcess, Reason, Received,
+    Refused, TRAILER, key_check,
 };
 
 use crate::carrier::Carrier;
 use crate::doorbell::Doorbell;
 use crate::env::{Bench, Line, time};
-use crate::life::Life;
 use crate::nic::{Core, EthernetNic, PART, count};
 use crate::segment::{SEGMENT, Segment};
 use crate::watch;
@@ -47,8 +46,8 @@ struct Link {
     check: u64,
     /// Largest frame.
     mtu: usize,
-    /// The partner's process, on another host.
-    life: Option<Arc<Life>>,
+    /// The peer process, on another host.
+    peer: Option<Arc<PeerProcess>>,
     /// The frame that came last from a partner on this host.
     frame: Vec<u8>,
     /// Frames sent again that have been added to the counter.
@@ -67,11 +66,11 @@ impl Link {
         connection: &vipl_connection,
     ) -> std::io::Result<Box<Link>> {
         let index = port.vi().index;
-        let (carrier, mtu, life) = if connection.remote != 0 {
+        let (carrier, mtu, peer) = if connection.remote != 0 {
             let mut to = [0; 6];
             to.copy_from_slice(&connection.remote_address[..6]);
-            let life = core.lives.of(to, connection.remote_endpoint);
-            (Carrier::away(to, core.address), core.mtu, Some(life))
+            let peer = core.peers.of(to, connection.remote_endpoint);
+            (Carrier::away(to, core.address), core.mtu, Some(peer))
         } else {
             (here(core, index, connection)?, core.local_mtu(), None)
         };
@@ -102,7 +101,7 @@ impl Link {
             index,
             check: key_check(connection.key, connection.side ^ 1),
             mtu,
-            life,
+            peer,
             frame: Vec::new(),
             counted: 0,
             may_gather,
@@ -128,8 +127,8 @@ impl Link {
             mtu: self.mtu,
             now: None,
         };
-        let life = self.life.as_deref();
-        let mut bench = Bench { port, line, life };
+        let peer = self.peer.as_deref();
+        let mut bench = Bench { port, line, peer };
         self.connection.posted(0, &mut bench);
         let now = time(&mut bench.line.now);
         self.core.post(self.index, now);
@@ -197,7 +196,7 @@ impl Link {
                 mtu: self.mtu,
                 now: Some(now),
             },
-            life: self.life.as_deref(),
+            peer: self.peer.as_deref(),
         };
         if gathered {
             connection.posted(now, &mut bench);
@@ -240,7 +239,7 @@ impl Link {
         let mut deadline = connection.deadline();
         if deadline <= now {
             // What has arrived comes before the clock, however much it is.
-            let all = match self.life {
+            let all = match self.peer {
                 Some(_) => core.catch_up(self.index, self.check, |frame| {
                     take(core, connection, frame, now, &mut bench);
                 }),
@@ -424,9 +423,9 @@ impl Link {
         if port.is_connected() {
             let now = Host::get().now_ns();
             let line = self.carrier.line(&self.core, self.mtu, now);
-            let life = self.life.as_deref();
+            let peer = self.peer.as_deref();
             self.connection
-                .partner_gone(orderly, now, &mut Bench { port, line, life });
+                .partner_gone(orderly, now, &mut Bench { port, line, peer });
             self.finish(now, self.connection.deadline());
         }
     }

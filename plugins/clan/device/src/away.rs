@@ -136,7 +136,7 @@ impl Device {
             link: index,
             header: side.header(request.address),
             mtu,
-            life: side.lives.of(request.address, request.endpoint),
+            peer: side.peers.of(request.address, request.endpoint),
         }));
         self.warm(id);
     }

@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_ethernet::{Life, Lives};
 use vipl_packet::{ETHERNET, Header, Receiver};
-use vipl_wire::{Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN};
+use vipl_wire::{
+    Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcess, PeerProcesses,
+};
 
 use crate::env::{Bench, Posted};
 use crate::events::NEVER;
@@ -28,8 +29,8 @@ pub(crate) struct Away {
     pub(crate) link: usize,
     pub(crate) header: Header,
     pub(crate) mtu: usize,
-    /// The partner's process.
-    pub(crate) life: Arc<Life>,
+    /// The peer process.
+    pub(crate) peer: Arc<PeerProcess>,
 }
 
 impl Away {
@@ -46,7 +47,7 @@ impl Away {
         let mut bench = Bench {
             line: out.line(self.header, self.mtu, now),
             posted: &self.posted,
-            life: &self.life,
+            peer: &self.peer,
             vi,
             tools,
         };
@@ -84,7 +85,7 @@ pub(crate) struct Side {
     farewells: Vec<Farewell>,
     foreign_at: u64,
     /// Processes that the VIs have connections with.
-    pub(crate) lives: Lives,
+    pub(crate) peers: PeerProcesses,
 }
 
 /// A link.
@@ -127,7 +128,7 @@ impl Link {
                 failed: false,
                 farewells: Vec::new(),
                 foreign_at: 0,
-                lives: Lives::default(),
+                peers: PeerProcesses::default(),
             },
             frame: Vec::new(),
             touched: Vec::new(),
