@@ -31,8 +31,9 @@ mod logic;
 pub mod runtime;
 
 pub use logic::agent::{Agent, Census};
-pub use logic::client::{ClientId, Refused};
+pub use logic::events::process::Refused;
 pub use logic::limits;
-pub use logic::link::{Interface, LinkId, Mac};
-pub use logic::message::Malformed;
-pub use logic::output::{FrameOut, Join, Message, OpenDevice, OpenLink, Output};
+pub use logic::tables::link::Interface;
+pub use logic::values::ids::{ClientId, LinkId, Mac};
+pub use logic::values::message::Malformed;
+pub use logic::values::output::{FrameOut, Join, Message, OpenDevice, OpenLink, Output};

@@ -1,50 +1,46 @@
-//! The agent as a whole: its tables, and the way in and out.
+//! The agent's tables together, and its replies.
 //!
-//! One thread drives it. Each `handle_*` takes the time, does all that follows from what happened, and
-//! leaves the results in a queue that `poll_output` empties. Whatever a deadline says is settled before
-//! anything else, so there is never a doubt about who won a race against the clock.
+//! One thread drives the agent. Nothing in this module decides anything: the modules above it do, each as a
+//! block of methods on [`Agent`], in the order that [`logic`](crate::logic) shows.
 
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use kagent_proto::{Budget, BudgetList, Op, PROGRAM_BYTES, Status, VERSION_BYTES, Welcome};
+use kagent_proto::{Budget, Op, PROGRAM_BYTES, Status, VERSION_BYTES};
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::logic::accounts::Accounts;
-use crate::logic::adopt::Halves;
-use crate::logic::call::{Call, CallKey};
-use crate::logic::claim::Claims;
-use crate::logic::client::{Client, ClientId};
-use crate::logic::connection::{Connection, ConnectionId};
-use crate::logic::denial::{Denial, Outcome};
-use crate::logic::exchange::{Exchange, ExchangeKey};
-use crate::logic::keys::Keys;
-use crate::logic::link::{Endpoint, EndpointId, Link, LinkId};
-use crate::logic::message::{self, Command, Malformed};
-use crate::logic::nic::{Address, Nic, NicId};
-use crate::logic::output::{Message, Output};
-use crate::logic::pace::Paces;
-use crate::logic::place::{Pair, Place};
-use crate::logic::queue::Queues;
-use crate::logic::timer::Timers;
-
-/// Who gets a reply, and under which id.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
-    pub(crate) client: ClientId,
-    pub(crate) id: u64,
-}
+use crate::logic::tables::accounts::Accounts;
+use crate::logic::tables::call::Call;
+use crate::logic::tables::claim::Claims;
+use crate::logic::tables::client::Client;
+use crate::logic::tables::connection::Connection;
+use crate::logic::tables::exchange::Exchange;
+use crate::logic::tables::half::Halves;
+use crate::logic::tables::link::{Endpoint, Link};
+use crate::logic::tables::nic::Nic;
+use crate::logic::tables::pace::Paces;
+use crate::logic::tables::place::{Pair, Place};
+use crate::logic::tables::queue::Queues;
+use crate::logic::values::address::Address;
+use crate::logic::values::denial::Denial;
+use crate::logic::values::ids::{
+    CallKey, Caller, ClientId, ConnectionId, EndpointId, ExchangeKey, LinkId, NicId,
+};
+use crate::logic::values::keys::Keys;
+use crate::logic::values::message;
+use crate::logic::values::output::{Message, Output};
+use crate::logic::values::timer::Timers;
 
 /// The Kernel Agent's logic. `F` is whatever the runtime uses for a file descriptor.
 #[derive(Debug)]
 pub struct Agent<F> {
     /// The latest time anyone told us.
     pub(crate) now: u64,
-    agent_pid: u32,
-    version: [u8; VERSION_BYTES],
-    program: [u8; PROGRAM_BYTES],
-    network: u32,
+    pub(crate) agent_pid: u32,
+    pub(crate) version: [u8; VERSION_BYTES],
+    pub(crate) program: [u8; PROGRAM_BYTES],
+    pub(crate) network: u32,
     /// Somebody wants to know what happens.
     pub(crate) notes: bool,
     pub(crate) keys: Keys,
@@ -136,7 +132,7 @@ impl<F: Clone> Agent<F> {
             seekers: Queues::new(),
             peers: Queues::new(),
             connections: BTreeMap::new(),
-            halves: Halves::default(),
+            halves: Halves::new(),
             links: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             exchanges: BTreeMap::new(),
@@ -186,81 +182,15 @@ impl<F: Clone> Agent<F> {
         self
     }
 
-    /// A packet of a process. Descriptors that are not used are dropped. An error has been answered
-    /// already where it can be; it is returned for the log only.
-    pub fn handle_message(
-        &mut self,
-        now: u64,
-        client: ClientId,
-        bytes: &[u8],
-        fds: Vec<F>,
-    ) -> Result<(), Malformed> {
-        self.advance(now);
-        let Some(known) = self.clients.get(&client) else {
-            return Err(Malformed::Client);
-        };
-        let greeted = known.greeted;
-        let header = message::header(bytes);
-        let caller = Caller {
-            client,
-            id: header.map_or(0, |header| header.id),
-        };
-        let op = header.map_or(0, |header| header.op);
-        let checked = message::parse(bytes).and_then(|command| match command {
-            Command::Hello if greeted => Err(Malformed::Turn(op)),
-            Command::NicOpen(_) => Ok(command),
-            _ if fds.is_empty() => Ok(command),
-            _ => Err(Malformed::Descriptors),
-        });
-        let command = match checked {
-            Ok(command) if greeted || matches!(command, Command::Hello) => command,
-            Ok(_) => return self.refuse(caller, Malformed::Turn(op)),
-            Err(Malformed::Version(version)) if Op(op) == Op::HELLO => {
-                self.welcome(caller, Status::VERSION);
-                return Err(Malformed::Version(version));
-            }
-            Err(cause) => return self.refuse(caller, cause),
-        };
-        if let Err(denial) = self.perform(caller, command, fds) {
-            self.note(|_| {
-                let (client, status) = (client.0, denial.status.name());
-                format!("client {client}: operation {op}: {status}")
-            });
-            self.done(caller, denial);
-        }
-        Ok(())
-    }
-
-    /// A packet whose descriptors were too many or got lost: it is refused whatever it says.
-    pub fn handle_garbled(&mut self, now: u64, client: ClientId, bytes: &[u8]) -> Malformed {
-        self.advance(now);
-        let id = message::header(bytes).map_or(0, |header| header.id);
-        self.done(Caller { client, id }, Status::INVALID);
-        Malformed::Descriptors
+    /// Makes the agent say what it does, with [`Output::Note`].
+    pub fn with_notes(mut self, wanted: bool) -> Self {
+        self.notes = wanted;
+        self
     }
 
     /// What to do next, if there is anything.
     pub fn poll_output(&mut self) -> Option<Output<F>> {
         self.outputs.pop_front()
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest.
-    pub fn poll_timeout(&self) -> Option<u64> {
-        [
-            self.timers.next(),
-            self.exchange_timers.next(),
-            self.halves.next(),
-            self.claims.next(),
-            self.paces.next(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    /// Time has passed.
-    pub fn handle_timeout(&mut self, now: u64) {
-        self.advance(now);
     }
 
     /// Counts everything.
@@ -282,83 +212,17 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    fn perform(&mut self, caller: Caller, command: Command, fds: Vec<F>) -> Outcome {
-        match command {
-            Command::Hello => {
-                if let Some(client) = self.clients.get_mut(&caller.client) {
-                    client.greeted = true;
-                }
-                self.welcome(caller, Status::OK);
-            }
-            Command::NicOpen(body) => self.nic_open(caller, &body, fds)?,
-            Command::NicClose(body) => self.nic_close(caller, body.nic)?,
-            Command::Wait(body) => self.wait(caller, &body)?,
-            Command::Request(body) => self.request(caller, &body)?,
-            Command::Peer(body) => self.peer(caller, &body)?,
-            Command::Accept(body) => self.accept(caller, &body)?,
-            Command::Reject(body) => self.reject(caller, body.connection)?,
-            Command::Cancel(body) => self.cancel(caller, body.call)?,
-            Command::Confirm(body) => self.confirm(caller, body.connection)?,
-            Command::Disconnect(body) => self.disconnect(caller, body.connection)?,
-            Command::Adopt(body) => self.adopt(caller, &body)?,
-            Command::Neighbours(body) => self.neighbours(caller, body.nic)?,
-            Command::LinkOpen(body) => self.link_open(caller, &body)?,
-            Command::DeviceOpen(body) => self.device_open(caller, &body)?,
-            Command::Budgets => self.budgets(caller),
-            Command::Goodbye => {
-                if let Some(client) = self.clients.get_mut(&caller.client) {
-                    client.leaving = true;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `Op::BUDGETS`.
-    fn budgets(&mut self, caller: Caller) {
-        let user = self.user_of(caller.client);
-        let list = BudgetList {
-            user,
-            reserved: 0,
-            lines: self.accounts.lines(user),
-        };
-        self.reply(caller, Op::BUDGET_LIST, &list);
-    }
-
     /// Whose a process is.
     pub(crate) fn user_of(&self, client: ClientId) -> u32 {
         self.clients.get(&client).map_or(0, |client| client.uid)
     }
 
-    /// Moves the clock, never backwards, and ends what is due.
-    pub(crate) fn advance(&mut self, now: u64) {
-        self.now = self.now.max(now);
-        while let Some(call) = self.timers.pop_due(self.now) {
-            self.call_due(call);
+    /// Says something, if anybody wants to know.
+    pub(crate) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
+        if self.notes {
+            let line = line(self);
+            self.outputs.push_back(Output::Note(line));
         }
-        self.end_halves_due();
-        self.free_claims_due();
-        self.open_links_due();
-        while let Some(exchange) = self.exchange_timers.pop_due(self.now) {
-            self.exchange_due(exchange);
-        }
-    }
-
-    fn refuse(&mut self, caller: Caller, cause: Malformed) -> Result<(), Malformed> {
-        self.done(caller, Status::INVALID);
-        Err(cause)
-    }
-
-    fn welcome(&mut self, caller: Caller, status: Status) {
-        // No feature is defined yet, so there is none that both have.
-        let body = Welcome {
-            features: 0,
-            agent_pid: self.agent_pid,
-            version: self.version,
-            program: self.program,
-            network: self.network,
-        };
-        self.send(caller, Op::WELCOME, status, &body);
     }
 
     /// A reply that says how a call ended, and in more detail if there is any.
@@ -375,7 +239,13 @@ impl<F: Clone> Agent<F> {
         self.send(caller, op, Status::OK, body);
     }
 
-    fn send<T: IntoBytes + Immutable>(&mut self, to: Caller, op: Op, status: Status, body: &T) {
+    pub(crate) fn send<T: IntoBytes + Immutable>(
+        &mut self,
+        to: Caller,
+        op: Op,
+        status: Status,
+        body: &T,
+    ) {
         if self.clients.contains_key(&to.client) {
             let bytes = message::emit(op, status, to.id, body);
             self.outputs.push_back(Output::Send(Message {

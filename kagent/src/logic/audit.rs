@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use kagent_proto::Budget;
 
 use crate::logic::agent::Agent;
-use crate::logic::call::{CallKey, CallKind, Owner};
-use crate::logic::claim::Claim;
-use crate::logic::exchange::{ExchangeKey, State};
 use crate::logic::limits::DESCRIPTORS_PER_CLIENT;
+use crate::logic::tables::call::{CallKind, Owner};
+use crate::logic::tables::claim::Claim;
+use crate::logic::tables::exchange::State;
+use crate::logic::values::ids::{CallKey, ExchangeKey};
 
 impl<F: Clone> Agent<F> {
     /// Describes the first thing in which two tables disagree. Looks at everything there is: for tests.
@@ -74,7 +75,8 @@ impl<F: Clone> Agent<F> {
                 count(user, Budget::Exchanges, 1);
             }
         }
-        self.parted()
+        self.halves
+            .parted()
             .for_each(|user| count(user, Budget::Parted, 1));
         let mut waiting: BTreeMap<Claim, usize> = BTreeMap::new();
         for call in self.calls.values() {

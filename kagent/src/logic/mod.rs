@@ -1,32 +1,31 @@
-//! The logic of the agent, without input and output: see the crate.
+//! The logic of the agent: state machines without input and output.
+//!
+//! [`Agent`](agent::Agent) has all tables. Everything else is methods on it, in layers: what stands higher
+//! calls what stands lower, never the other way round.
+//!
+//! ```text
+//!   events      a message, a frame, a deadline, a process that comes or goes; answers of the runtime
+//!     commands  one method for each operation of a process
+//!       hosts   the same between hosts: asking, answering, parting
+//!         meeting   two partners have found each other: offer, join, attach
+//!           ending    calls, connections and exchanges end, and what depends on them
+//!             records   one record, in all tables that know it
+//!               agent     the tables together; replies; the debug log (note)
+//!                 tables    each with its own rules
+//!                   values    names, addresses, messages, limits
+//! ```
+//!
+//! `audit` compares the tables with each other, for tests.
 
-pub(crate) mod accounts;
-pub(crate) mod adopt;
 pub(crate) mod agent;
-pub(crate) mod ask;
-pub(crate) mod audit;
-pub(crate) mod call;
-pub(crate) mod claim;
-pub(crate) mod client;
-pub(crate) mod confirm;
-pub(crate) mod connection;
-pub(crate) mod denial;
-pub(crate) mod device;
-pub(crate) mod exchange;
-pub(crate) mod guest;
-pub(crate) mod keys;
+mod audit;
+mod commands;
+mod ending;
+pub(crate) mod events;
+mod hosts;
 pub mod limits;
-pub(crate) mod link;
-pub(crate) mod listen;
-pub(crate) mod message;
-pub(crate) mod nic;
-pub(crate) mod note;
-pub(crate) mod output;
-pub(crate) mod pace;
-pub(crate) mod parting;
-pub(crate) mod peer;
-pub(crate) mod place;
-pub(crate) mod queue;
-pub(crate) mod request;
-pub(crate) mod timer;
-pub(crate) mod who;
+mod meeting;
+mod note;
+mod records;
+pub(crate) mod tables;
+pub(crate) mod values;

@@ -1,63 +1,45 @@
-//! What happens to calls, exchanges and connections, as lines for people who look for a fault. Nothing is
-//! formatted unless the runtime wants it.
+//! Calls, exchanges and connections as lines of the debug log. Nothing is formatted unless the runtime wants
+//! it.
 
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-use crate::logic::agent::Agent;
-use crate::logic::call::{Call, CallKind, Owner};
-use crate::logic::exchange::{ExchangeKey, State};
-use crate::logic::link::Mac;
-use crate::logic::nic::{Name, Spot};
-use crate::logic::output::Output;
+use crate::logic::tables::call::{Call, CallKind, Owner};
+use crate::logic::tables::exchange::State;
+use crate::logic::values::address::{Name, Spot};
+use crate::logic::values::ids::{ClientId, ExchangeKey, Mac};
 
-impl<F: Clone> Agent<F> {
-    /// Makes the agent say what it does, with [`Output::Note`].
-    pub fn with_notes(mut self, wanted: bool) -> Self {
-        self.notes = wanted;
-        self
-    }
-
-    /// Says something, if anybody wants to know.
-    pub(crate) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
-        if self.notes {
-            let line = line(self);
-            self.outputs.push_back(Output::Note(line));
+/// A call has begun to wait.
+pub(crate) fn describe(call: &Call, user_of: impl Fn(ClientId) -> u32) -> String {
+    let who = match call.owner {
+        Owner::Process(caller, _) => {
+            let user = user_of(caller.client);
+            format!("client {} of user {user}", caller.client.0)
         }
-    }
-
-    /// A call has begun to wait.
-    pub(crate) fn describe(&self, call: &Call) -> String {
-        let who = match call.owner {
-            Owner::Process(caller, _) => {
-                let user = self.user_of(caller.client);
-                format!("client {} of user {user}", caller.client.0)
-            }
-            Owner::Guest(exchange) => format!("{}", Shown(exchange)),
-        };
-        let what = match &call.kind {
-            CallKind::Wait(spot, None) => format!("waits at {}", Shown(*spot)),
-            CallKind::Wait(spot, Some(link)) => {
-                format!("waits at {} and on interface {link}", Shown(*spot))
-            }
-            CallKind::Request(seeker, _) => format!("requests {}", Shown(seeker.remote)),
-            CallKind::Peer(seeker, _) => format!(
-                "is peer {} of {}",
-                Shown(seeker.local),
-                Shown(seeker.remote)
-            ),
-            CallKind::Asking(seeker, exchange, _) => {
-                format!("asks for {} by {}", Shown(seeker.remote), Shown(*exchange))
-            }
-            CallKind::Guest(guest, _) => format!("requests {}", Shown(guest.remote)),
-            CallKind::GuestPeer(guest, _) => {
-                format!("is peer {} of {}", Shown(guest.local), Shown(guest.remote))
-            }
-            CallKind::Search(_) => "asks who is on the link".to_owned(),
-        };
-        format!("{who} {what}")
-    }
+        Owner::Guest(exchange) => format!("{}", Shown(exchange)),
+    };
+    let what = match &call.kind {
+        CallKind::Wait(spot, None) => format!("waits at {}", Shown(*spot)),
+        CallKind::Wait(spot, Some(link)) => {
+            format!("waits at {} and on interface {link}", Shown(*spot))
+        }
+        CallKind::Request(seeker, _) => format!("requests {}", Shown(seeker.remote)),
+        CallKind::Peer(seeker, _) => format!(
+            "is peer {} of {}",
+            Shown(seeker.local),
+            Shown(seeker.remote)
+        ),
+        CallKind::Asking(seeker, exchange, _) => {
+            format!("asks for {} by {}", Shown(seeker.remote), Shown(*exchange))
+        }
+        CallKind::Guest(guest, _) => format!("requests {}", Shown(guest.remote)),
+        CallKind::GuestPeer(guest, _) => {
+            format!("is peer {} of {}", Shown(guest.local), Shown(guest.remote))
+        }
+        CallKind::Search(_) => "asks who is on the link".to_owned(),
+    };
+    format!("{who} {what}")
 }
 
 /// A value in the form in which people read it.

@@ -22,7 +22,7 @@ use nix::sys::socket::{
 use nix::unistd::{Pid, geteuid};
 use zerocopy::IntoBytes;
 
-use crate::logic::output::OpenDevice;
+use crate::OpenDevice;
 use crate::runtime::log::Log;
 use crate::runtime::processes::spawn::{self, Owner};
 use crate::runtime::sockets::packet;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::logic::limits::DESCRIPTORS_RESERVED;
+use crate::limits::DESCRIPTORS_RESERVED;
 
 /// How many descriptors there are for processes and what they bring.
 pub(crate) fn descriptors() -> usize {

@@ -17,7 +17,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::logic::client::ClientId;
+use crate::ClientId;
 use crate::runtime::helpers::program::{
     ANSWER_BYTES, ARGUMENT, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
 };

@@ -7,7 +7,7 @@ use kagent_proto::{DRIVER_BYTES, INTERFACE_BYTES};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::logic::link::Interface;
+use crate::Interface;
 
 const ETHTOOL_GSET: u32 = 1;
 const ETHTOOL_GDRVINFO: u32 = 3;

@@ -13,9 +13,9 @@ use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::{Group, geteuid};
 
 use self::raw::SetupSocket;
-use crate::logic::link::{Interface, LinkId};
-use crate::logic::output::OpenLink;
+use crate::OpenLink;
 use crate::runtime::log::Log;
+use crate::{Interface, LinkId};
 
 /// Gives the supplementary groups of the process at the other end (Linux 4.13).
 const SO_PEERGROUPS: libc::c_int = 59;

@@ -15,7 +15,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access, geteuid};
 use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE, SETUP_ETHERTYPE};
 
-use crate::logic::link::{LinkId, Mac};
+use crate::{LinkId, Mac};
 
 /// Offset of the ethertype in a frame.
 const ETHERTYPE_OFFSET: u32 = 12;

@@ -11,7 +11,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::{KIND_BITS, KIND_DEVICE, Server};
-use crate::logic::output::OpenDevice;
+use crate::OpenDevice;
 use crate::runtime::devices::DeviceId;
 use crate::runtime::processes::spawn::NOT_EXECUTED;
 use crate::runtime::server::session::{Held, SharedFd};

@@ -11,9 +11,9 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use vipl_wire::setup::{FRAME_MAX, Refused};
 
 use super::{KIND_BITS, KIND_LINK, Server, TURN_MAX};
-use crate::logic::link::{Interface, LinkId, Mac};
-use crate::logic::output::{FrameOut, OpenLink};
 use crate::runtime::server::session::{Held, SharedFd};
+use crate::{FrameOut, OpenLink};
+use crate::{Interface, LinkId, Mac};
 
 impl Server<'_> {
     pub(super) fn open_link(&mut self, open: &OpenLink) {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use super::{Server, TURN_MAX};
-use crate::logic::client::ClientId;
+use crate::ClientId;
 use crate::runtime::sockets::packet;
 
 impl Server<'_> {

@@ -19,10 +19,9 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, shutdown, sockopt};
 use nix::unistd::geteuid;
 
-use crate::logic::agent::Agent;
-use crate::logic::client::ClientId;
-use crate::logic::link::LinkId;
-use crate::logic::output::{Message, Output};
+use crate::Agent;
+use crate::ClientId;
+use crate::LinkId;
 use crate::runtime::devices::Devices;
 use crate::runtime::error::{Error, trying};
 use crate::runtime::helpers::pool::Helpers;
@@ -35,6 +34,7 @@ use crate::runtime::server::session::{Held, Session, SharedFd, Unsendable};
 use crate::runtime::sockets::listener::Listener;
 use crate::runtime::sockets::packet::{self, Beside, PACKET_BYTES, Received};
 use crate::runtime::surroundings;
+use crate::{Message, Output};
 
 mod devices;
 mod frames;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
-use crate::logic::output::Message;
+use crate::Message;
 use crate::runtime::helpers::pool::Bin;
 use crate::runtime::sockets::packet;
 
