@@ -15,10 +15,11 @@ mod segment;
 mod server;
 mod sockets;
 mod surroundings;
+mod token;
 
 pub use error::Error;
 pub use helpers::program::help;
 pub use log::Log;
 pub use options::{Command, Options, USAGE};
-pub use processes::own::close_inherited;
+pub use processes::prepare::close_inherited;
 pub use server::serve;

@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -11,20 +10,21 @@ use std::rc::Rc;
 
 use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollFlags};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ClientId;
+use crate::runtime::helpers::held::{Bin, Held};
 use crate::runtime::helpers::program::{
     ANSWER_BYTES, ARGUMENT, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
 };
 use crate::runtime::log::Log;
 use crate::runtime::processes::spawn::{self, Owner};
-use crate::runtime::server::session::Held;
 use crate::runtime::sockets::packet::{self, Received};
+use crate::runtime::token::Token;
 
 /// How long a helper may be at one job, in nanoseconds. A job takes microseconds, but closing a packet socket has
 /// been seen to take the kernel eight seconds on a busy machine. Nobody but the helper's user waits for it.
@@ -35,9 +35,6 @@ const LINGER_NS: u64 = 1_000_000_000;
 const DEAD_PER_USER_MAX: usize = 16;
 /// Ourselves, also after the file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
-
-/// Descriptors that were dropped and must not be closed here, with the user from whom they are.
-pub(crate) type Bin = Rc<RefCell<Vec<(u32, OwnedFd)>>>;
 
 #[derive(Debug)]
 struct Helper {
@@ -66,9 +63,6 @@ pub(crate) struct Helpers {
     /// Processes whose message was lost with a helper.
     lost: Vec<ClientId>,
     pub(crate) bin: Bin,
-    /// Lowest bits of the events of a helper's socket; the user is above.
-    kind: u64,
-    kind_bits: u32,
 }
 
 /// What a helper has received for the agent.
@@ -82,7 +76,7 @@ pub(crate) struct Message {
 }
 
 impl Helpers {
-    pub(crate) fn new(kind: u64, kind_bits: u32) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             running: BTreeMap::new(),
             ending: BTreeMap::new(),
@@ -91,8 +85,6 @@ impl Helpers {
             retry_at: 0,
             lost: Vec::new(),
             bin: Bin::default(),
-            kind,
-            kind_bits,
         }
     }
 
@@ -209,10 +201,7 @@ impl Helpers {
         }
         let flags = SockFlag::SOCK_CLOEXEC;
         let (control, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        let event = EpollEvent::new(
-            EpollFlags::EPOLLIN,
-            u64::from(uid) << self.kind_bits | self.kind,
-        );
+        let event = Token::Helper(uid).event(EpollFlags::EPOLLIN);
         epoll.add(&control, event)?;
         let program = Path::new(PROGRAM);
         let pid = spawn::spawn(program, &[ARGUMENT], theirs.as_fd(), Owner::Agent)?;

@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use kagent_proto::Status;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::{KIND_BITS, KIND_DEVICE, Server};
+use super::Server;
 use crate::OpenDevice;
 use crate::runtime::devices::DeviceId;
+use crate::runtime::helpers::held::{Held, SharedFd};
 use crate::runtime::processes::spawn::NOT_EXECUTED;
-use crate::runtime::server::session::{Held, SharedFd};
+use crate::runtime::token::Token;
 
 impl Server<'_> {
     pub(super) fn open_device(&mut self, open: &OpenDevice) {
@@ -42,7 +43,7 @@ impl Server<'_> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
         let device = self.devices.start(open, session.socket.as_fd(), self.log)?;
         // A device says nothing; the only event is its hang-up, which need not be asked for.
-        let event = EpollEvent::new(EpollFlags::empty(), device << KIND_BITS | KIND_DEVICE);
+        let event = Token::Device(device).event(EpollFlags::empty());
         let watched = self
             .devices
             .get(device)

@@ -7,11 +7,12 @@ use std::rc::Rc;
 
 use kagent_proto::Status;
 use nix::errno::Errno;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use vipl_wire::setup::{FRAME_MAX, Refused};
 
-use super::{KIND_BITS, KIND_LINK, Server, TURN_MAX};
-use crate::runtime::server::session::{Held, SharedFd};
+use super::{Server, TURN_MAX};
+use crate::runtime::helpers::held::{Held, SharedFd};
+use crate::runtime::token::Token;
 use crate::{FrameOut, OpenLink};
 use crate::{Interface, LinkId, Mac};
 
@@ -29,8 +30,7 @@ impl Server<'_> {
         let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
         // First, since to close a data socket again would take its time.
         if self.links.ensure(link, self.log)? {
-            let name = u64::from(link) << KIND_BITS | KIND_LINK;
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, name);
+            let event = Token::Link(link).event(EpollFlags::EPOLLIN);
             if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
                 self.log.warn("link", format_args!("epoll: {cause}"));
                 self.links.open.remove(&link);

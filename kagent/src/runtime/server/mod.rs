@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::Instant;
@@ -16,26 +16,28 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, shutdown, sockopt};
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::geteuid;
 
 use crate::Agent;
 use crate::ClientId;
-use crate::LinkId;
+use crate::Output;
 use crate::runtime::devices::Devices;
 use crate::runtime::error::{Error, trying};
+use crate::runtime::helpers::held::{Held, SharedFd};
 use crate::runtime::helpers::pool::Helpers;
 use crate::runtime::links::Links;
 use crate::runtime::log::Log;
 use crate::runtime::options::Options;
-use crate::runtime::processes::own::{self as process, Watch};
+use crate::runtime::processes::prepare;
 use crate::runtime::segment;
-use crate::runtime::server::session::{Held, Session, SharedFd, Unsendable};
+use crate::runtime::server::session::Session;
 use crate::runtime::sockets::listener::Listener;
-use crate::runtime::sockets::packet::{self, Beside, PACKET_BYTES, Received};
 use crate::runtime::surroundings;
-use crate::{Message, Output};
+use crate::runtime::token::Token;
 
+mod accept;
+mod clients;
 mod devices;
 mod frames;
 mod helpers;
@@ -47,23 +49,8 @@ use turns::Turns;
 const NS_PER_MS: u64 = 1_000_000;
 /// Most packets of one process, and most new processes, before the others get their turn.
 const TURN_MAX: usize = 64;
-/// Most packets that are still read of a process that has died.
-const LAST_WORDS_MAX: usize = 1024;
-/// How long the agent does not accept after it ran out of descriptors.
-const ACCEPT_PAUSE_MS: u64 = 100;
-
 /// How often the agent looks whether its address is still there.
 const LOOK_NS: u64 = 5_000 * NS_PER_MS;
-
-/// What a poll event is about: a process's socket or pidfd by its number, or one of two of our own.
-const KIND_LISTENER: u64 = 0;
-const KIND_SIGNAL: u64 = 1;
-const KIND_SOCKET: u64 = 2;
-const KIND_PIDFD: u64 = 3;
-const KIND_LINK: u64 = 4;
-const KIND_DEVICE: u64 = 5;
-const KIND_HELPER: u64 = 6;
-const KIND_BITS: u32 = 3;
 
 struct Server<'a> {
     log: &'a Log,
@@ -98,7 +85,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
             .map_err(|_| Error::Usage(format!("--socket {} is no path", path.display())))?;
         options.socket = Some(absolute);
     }
-    let signals = process::prepare()?;
+    let signals = prepare::prepare()?;
     let uid = geteuid().as_raw();
     let listener = Listener::open(&options, uid)?;
     log.info("socket", format_args!("serving {}", listener.name()));
@@ -123,7 +110,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         turns: Turns::default(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
         devices: Devices::default(),
-        helpers: Helpers::new(KIND_HELPER, KIND_BITS),
+        helpers: Helpers::new(),
         last_client: 0,
         idle_since: None,
         pause_until: None,
@@ -136,7 +123,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
 /// The agent's logic, told of the system around it.
 fn logic(system: bool) -> Result<Agent<SharedFd>, Error> {
     let program = std::env::current_exe().unwrap_or_default();
-    let agent = Agent::new(process::random_seed()?)
+    let agent = Agent::new(prepare::random_seed()?)
         .with_pid(std::process::id())
         .with_program(env!("CARGO_PKG_VERSION"), program.as_os_str().as_bytes())
         .with_network(surroundings::network())
@@ -150,7 +137,7 @@ impl Server<'_> {
     }
 
     fn run(&mut self, mut listener: Listener) -> Result<(), Error> {
-        let signal = EpollEvent::new(EpollFlags::EPOLLIN, KIND_SIGNAL);
+        let signal = Token::Signal.event(EpollFlags::EPOLLIN);
         self.epoll
             .add(&self.signals, signal)
             .map_err(trying("epoll"))?;
@@ -187,15 +174,14 @@ impl Server<'_> {
             self.links.close_due(self.now(), &self.epoll);
             self.settle();
             for event in &events[..count] {
-                let client = ClientId(event.data() >> KIND_BITS);
-                match event.data() & ((1 << KIND_BITS) - 1) {
-                    KIND_LISTENER => self.accept(&listener, TURN_MAX),
-                    KIND_SOCKET => self.socket_ready(client, event.events()),
-                    KIND_LINK => self.link_ready((event.data() >> KIND_BITS) as LinkId),
-                    KIND_DEVICE => self.device_ended(event.data() >> KIND_BITS),
-                    KIND_HELPER => self.helper_ready((event.data() >> KIND_BITS) as u32),
-                    KIND_PIDFD => self.mark_dying(client, "process ended"),
-                    _ => {
+                match Token::of(event) {
+                    Token::Listener => self.accept(&listener, TURN_MAX),
+                    Token::Socket(client) => self.socket_ready(client, event.events()),
+                    Token::Link(link) => self.link_ready(link),
+                    Token::Device(device) => self.device_ended(device),
+                    Token::Helper(user) => self.helper_ready(user),
+                    Token::Pidfd(client) => self.mark_dying(client, "process ended"),
+                    Token::Signal => {
                         if self.take_signals() {
                             self.log.info("socket", format_args!("asked to leave"));
                             listener.remove();
@@ -233,11 +219,6 @@ impl Server<'_> {
         leave
     }
 
-    fn watch_listener(&self, listener: &Listener) -> Result<(), Error> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, KIND_LISTENER);
-        self.epoll.add(listener, event).map_err(trying("epoll"))
-    }
-
     /// How long to sleep at most.
     fn patience(&self, listener: &Listener) -> EpollTimeout {
         let idle_end = self
@@ -263,196 +244,6 @@ impl Server<'_> {
 
     fn idle_ns(&self) -> u64 {
         self.idle_ms.saturating_mul(NS_PER_MS)
-    }
-
-    /// Whether there has been no process for long enough.
-    fn is_idle(&mut self) -> bool {
-        if self.idle_ms == 0 || !self.sessions.is_empty() || self.agent.has_last_words() {
-            self.idle_since = None;
-            return false;
-        }
-        let now = self.now();
-        now >= self
-            .idle_since
-            .get_or_insert(now)
-            .saturating_add(self.idle_ns())
-    }
-
-    /// Leaves, unless somebody comes in the last moment. Gives the listener back in that case.
-    fn try_to_leave(&mut self, listener: Listener) -> Result<Option<Listener>, Error> {
-        self.accept(&listener, TURN_MAX);
-        self.settle();
-        if !self.sessions.is_empty() {
-            return Ok(Some(listener));
-        }
-        if !listener.shut() {
-            return Ok(None);
-        }
-        // Whoever finds the door shut starts another agent. Whoever was let in before must not be
-        // left between two agents: either we stay, or he is dropped and tries again.
-        self.accept(&listener, usize::MAX);
-        self.settle();
-        if self.sessions.is_empty() {
-            self.log.info("socket", format_args!("idle, leaving"));
-            listener.remove();
-            return Ok(None);
-        }
-        let _ = self.epoll.delete(&listener);
-        let listener = listener.reopen()?;
-        self.pause_until = None;
-        self.watch_listener(&listener)?;
-        Ok(Some(listener))
-    }
-
-    fn accept(&mut self, listener: &Listener, most: usize) {
-        for _ in 0..most {
-            match packet::accept(listener.as_fd()) {
-                Ok(socket) => self.admit(socket),
-                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
-                // After the door was shut, an empty backlog is EINVAL.
-                Err(Errno::EAGAIN | Errno::EINVAL) => {
-                    self.told_of_pause = false;
-                    return;
-                }
-                Err(cause) => return self.pause(listener, cause),
-            }
-        }
-    }
-
-    /// Out of descriptors or memory: the one who knocks would wake us at once and for ever.
-    fn pause(&mut self, listener: &Listener, cause: Errno) {
-        if !self.told_of_pause {
-            self.log.warn(
-                "socket",
-                format_args!("cannot accept: {cause}; trying again"),
-            );
-            self.told_of_pause = true;
-        }
-        let _ = self.epoll.delete(listener);
-        self.pause_until = Some(self.now() + ACCEPT_PAUSE_MS * NS_PER_MS);
-    }
-
-    fn admit(&mut self, socket: OwnedFd) {
-        let who: UnixCredentials = match getsockopt(&socket, sockopt::PeerCredentials) {
-            Ok(who) => who,
-            Err(cause) => {
-                return self
-                    .log
-                    .warn("client", format_args!("no credentials: {cause}"));
-            }
-        };
-        let (uid, pid) = (who.uid(), who.pid());
-        if self.only_user.is_some_and(|only| only != uid) {
-            self.log
-                .warn("client", format_args!("refused pid {pid} of user {uid}"));
-            return self.discard(uid, socket);
-        }
-        self.last_client += 1;
-        let client = ClientId(self.last_client);
-        let told_pid = u32::try_from(pid).unwrap_or(0);
-        if let Err(cause) = self.agent.handle_connect(self.now(), client, uid, told_pid) {
-            if let Some(farewell) = cause.farewell() {
-                let _ = packet::send(socket.as_fd(), &farewell, &[]);
-            }
-            self.log
-                .warn("client", format_args!("refused pid {pid}: {cause}"));
-            return self.discard(uid, socket);
-        }
-        packet::allow_descriptors(socket.as_fd(), true);
-        let watch = process::watch(socket.as_fd(), pid);
-        let gone = matches!(watch, Watch::Gone);
-        if matches!(watch, Watch::SocketOnly) {
-            self.log.info(
-                "client",
-                format_args!("pid {pid} cannot be watched, only its socket"),
-            );
-        }
-        let pidfd = if let Watch::Pidfd(pidfd) = watch {
-            Some(pidfd)
-        } else {
-            None
-        };
-        let session = Session::new(socket, pidfd, pid, uid);
-        if let Err(cause) = self.poll_session(client, &session) {
-            self.log.warn("client", format_args!("pid {pid}: {cause}"));
-            self.discard(uid, session.socket);
-            return self.agent.handle_hangup(self.now(), client);
-        }
-        self.sessions.insert(client, session);
-        self.helpers.process_came(uid);
-        self.log.info(
-            "client",
-            format_args!("client {} is pid {pid} of user {uid}", client.0),
-        );
-        if gone {
-            self.mark_dying(client, "process ended");
-        }
-    }
-
-    fn poll_session(&self, client: ClientId, session: &Session) -> Result<(), Errno> {
-        let name = client.0 << KIND_BITS;
-        self.epoll.add(
-            &session.socket,
-            EpollEvent::new(interest(session), name | KIND_SOCKET),
-        )?;
-        if let Some(pidfd) = &session.pidfd {
-            self.epoll.add(
-                pidfd,
-                EpollEvent::new(EpollFlags::EPOLLIN, name | KIND_PIDFD),
-            )?;
-        }
-        Ok(())
-    }
-
-    fn socket_ready(&mut self, client: ClientId, events: EpollFlags) {
-        if events.contains(EpollFlags::EPOLLOUT)
-            && let Some(session) = self.sessions.get_mut(&client)
-        {
-            let sent = session.flush();
-            self.after_send(client, sent, true);
-        }
-        if events.intersects(!EpollFlags::EPOLLOUT) {
-            self.read(client, TURN_MAX);
-        }
-    }
-
-    /// Reads packets of a process and carries out what follows from each.
-    fn read(&mut self, client: ClientId, most: usize) {
-        let mut buffer = [0; PACKET_BYTES];
-        for _ in 0..most {
-            let Some(session) = self.sessions.get(&client).filter(|s| !s.at_helper) else {
-                return;
-            };
-            let user = session.uid;
-            if !session.dying && (session.is_backed_up() || !self.turns.take(user)) {
-                return;
-            }
-            match packet::receive(session.socket.as_fd(), &mut buffer) {
-                Ok(Received::Packet(len, Beside::Nothing)) => {
-                    self.hand_over(client, &buffer[..len], Some(Vec::new()));
-                }
-                Ok(Received::Packet(_, Beside::Descriptors)) => return self.ask_helper(client),
-                Ok(Received::Nothing) => return,
-                Ok(Received::End) => return self.mark_dying(client, "hung up"),
-                // The error that says "it died with mail unread" comes before its own last words.
-                Err(Errno::ECONNRESET | Errno::EINTR) => {}
-                Err(cause) => return self.mark_dying(client, cause.desc()),
-            }
-        }
-    }
-
-    /// Feeds a packet to the core; without descriptors if they were no good.
-    fn hand_over(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<SharedFd>>) {
-        let now = self.now();
-        let result = match fds {
-            Some(fds) => self.agent.handle_message(now, client, bytes, fds),
-            None => Err(self.agent.handle_garbled(now, client, bytes)),
-        };
-        if let Err(cause) = result {
-            self.log
-                .debug("client", format_args!("client {}: {cause}", client.0));
-        }
-        self.carry_out();
     }
 
     /// Does what the core wants, and drops who is to be dropped, until there is neither.
@@ -494,95 +285,5 @@ impl Server<'_> {
                 },
             }
         }
-    }
-
-    fn send(&mut self, message: Message<SharedFd>) {
-        let client = message.client;
-        let Some(session) = self.sessions.get_mut(&client).filter(|s| !s.dying) else {
-            return;
-        };
-        let was_backed_up = session.is_backed_up();
-        let sent = session.send(message);
-        self.after_send(client, sent, was_backed_up);
-    }
-
-    /// Asks to be told about room in the socket exactly while there is something to send.
-    fn after_send(&mut self, client: ClientId, sent: Result<(), Unsendable>, was_backed_up: bool) {
-        let Some(session) = self.sessions.get(&client) else {
-            return;
-        };
-        match sent {
-            // While the helper is busy, an event comes once only.
-            Ok(()) if session.is_backed_up() != was_backed_up || session.at_helper => {
-                self.watch_session(client);
-            }
-            Ok(()) => {}
-            Err(Unsendable::Stuck) => {
-                let pid = session.pid;
-                self.log
-                    .warn("client", format_args!("pid {pid} does not read; dropped"));
-                self.mark_dying(client, "does not read");
-            }
-            Err(Unsendable::Broken(cause)) => self.mark_dying(client, cause.desc()),
-        }
-    }
-
-    /// Asks for the events that matter at present.
-    fn watch_session(&mut self, client: ClientId) {
-        let Some(session) = self.sessions.get(&client) else {
-            return;
-        };
-        let name = client.0 << KIND_BITS | KIND_SOCKET;
-        let mut event = EpollEvent::new(interest(session), name);
-        if let Err(cause) = self.epoll.modify(&session.socket, &mut event) {
-            self.mark_dying(client, cause.desc());
-        }
-    }
-
-    fn mark_dying(&mut self, client: ClientId, why: &str) {
-        if let Some(session) = self.sessions.get_mut(&client)
-            && !session.dying
-        {
-            session.dying = true;
-            self.dying.insert(client);
-            self.log
-                .info("client", format_args!("client {} leaves: {why}", client.0));
-        }
-    }
-
-    /// Drops a process. What it said before it died counts, above all that it meant to leave.
-    fn bury(&mut self, client: ClientId) {
-        self.read(client, LAST_WORDS_MAX);
-        if self.sessions.get(&client).is_none_or(|s| s.at_helper) {
-            // Again when the helper has answered.
-            return;
-        }
-        let Some(session) = self.sessions.remove(&client) else {
-            return;
-        };
-        let _ = self.epoll.delete(&session.socket);
-        if let Some(pidfd) = &session.pidfd {
-            let _ = self.epoll.delete(pidfd);
-        }
-        let uid = session.uid;
-        self.discard(uid, session.socket);
-        self.helpers.process_left(uid, self.now());
-        self.agent.handle_hangup(self.now(), client);
-    }
-}
-
-/// A process that does not read its replies is not read either, so that it cannot make the agent keep more
-/// of them than it had calls.
-fn interest(session: &Session) -> EpollFlags {
-    // A hang-up cannot be masked: while the helper is busy it is told once, and again afterwards.
-    let read = match (session.at_helper, session.is_backed_up()) {
-        (true, _) => EpollFlags::EPOLLONESHOT,
-        (false, true) => EpollFlags::EPOLLRDHUP,
-        (false, false) => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
-    };
-    if session.is_backed_up() {
-        read | EpollFlags::EPOLLOUT
-    } else {
-        read
     }
 }

@@ -3,13 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::rc::Rc;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
 use crate::Message;
-use crate::runtime::helpers::pool::Bin;
+use crate::runtime::helpers::held::SharedFd;
 use crate::runtime::sockets::packet;
 
 /// Most messages kept for a process that does not read. A sane process has far fewer calls out.
@@ -18,47 +17,6 @@ const BACKLOG_MAX: usize = 1024;
 const BACKLOG_FDS_MAX: usize = 128;
 /// Most messages with descriptors that are still received for a process which has died.
 const LAST_FAVOURS_MAX: u32 = 8;
-
-/// A descriptor that may wait in several queues.
-pub(crate) type SharedFd = Rc<Held>;
-
-/// A descriptor of the agent's, and who closes it.
-#[derive(Debug)]
-pub(crate) struct Held {
-    fd: Option<OwnedFd>,
-    /// Processes of this user may have it as well: a helper of his closes it.
-    shared: Option<(u32, Bin)>,
-}
-
-impl Held {
-    /// Memory, which is closed in no time whoever has it.
-    pub(crate) fn own(fd: OwnedFd) -> Self {
-        Self {
-            fd: Some(fd),
-            shared: None,
-        }
-    }
-
-    /// Something that can be polled: a process which has it as well decides how long it takes to close.
-    pub(crate) fn shared(fd: OwnedFd, uid: u32, bin: &Bin) -> Self {
-        Self {
-            fd: Some(fd),
-            shared: Some((uid, bin.clone())),
-        }
-    }
-
-    fn raw(&self) -> Option<RawFd> {
-        self.fd.as_ref().map(AsRawFd::as_raw_fd)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let (Some(fd), Some((uid, bin))) = (self.fd.take(), &self.shared) {
-            bin.borrow_mut().push((*uid, fd));
-        }
-    }
-}
 
 /// A connected process.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use nix::sys::stat::{Mode, umask};
 
 use crate::runtime::error::{Error, trying};
 use crate::runtime::options::Options;
-use crate::runtime::processes::own::inherited_listener;
+use crate::runtime::sockets::activation::{activated, inherited_listener};
 use crate::runtime::sockets::packet::allow_descriptors;
 
 /// A listening socket.
@@ -166,17 +166,6 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// Whether a service manager started us with a listening socket (see sd_listen_fds(3)).
-pub(crate) fn activated() -> bool {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|value| value.parse::<u32>().ok())
-    };
-    number("LISTEN_PID") == Some(std::process::id())
-        && number("LISTEN_FDS").is_some_and(|count| count >= 1)
 }
 
 /// A failure shows again, and better, when the lock is made in there.
