@@ -1,11 +1,9 @@
 //! Connections of an agent that has died, handed to the next one by their two sides.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::dice::Dice;
+use crate::world::*;
 use kagent::Census;
 use kagent::limits::ADOPT_TIME_MS;
 use kagent_proto::*;
@@ -183,18 +181,6 @@ fn both_sides_may_be_in_one_process() {
 
 /// The longest time in which nothing but timers happens, in milliseconds.
 const SLEEP_MS: u64 = 1500;
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
 
 /// One side of one connection, and what its process knows of it.
 #[derive(Clone, Copy, Debug, Default)]

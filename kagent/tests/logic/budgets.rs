@@ -1,15 +1,10 @@
 //! What one user may have, what is left for others, and what those hear who want more.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod net;
-
-use common::*;
+use crate::net::*;
+use crate::world::*;
 use kagent::Agent;
 use kagent::limits::*;
 use kagent_proto::*;
-use net::*;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const A: u32 = 1000;

@@ -1,7 +1,6 @@
 //! Processes, NICs, users, bad messages and bounds, on a fake clock.
 
-mod common;
-use common::*;
+use crate::world::*;
 use kagent::limits::*;
 use kagent::{ClientId, Refused};
 use kagent_proto::*;

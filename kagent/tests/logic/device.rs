@@ -1,9 +1,6 @@
 //! Device processes: who is introduced to which.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-use common::*;
+use crate::world::*;
 use kagent_proto::*;
 
 #[test]

@@ -1,14 +1,10 @@
 //! Strangers that send more requests than any agent can hold: a client and a server that mean it still meet.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod net;
-
-use common::*;
+use crate::dice::Dice;
+use crate::net::*;
+use crate::world::*;
 use kagent::limits::*;
 use kagent_proto::*;
-use net::*;
 use vipl_wire::setup::{self, Body, FRAME_MAX, Frame};
 
 /// Frames of a flood in each millisecond.

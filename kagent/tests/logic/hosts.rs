@@ -1,13 +1,8 @@
 //! Connections between two hosts, step by step, on a link that loses nothing or just the one frame.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod net;
-
-use common::*;
+use crate::net::*;
+use crate::world::*;
 use kagent_proto::*;
-use net::*;
 
 /// Two hosts; on the first a server, on the second a client, each with a NIC.
 fn two() -> (Net, (u64, u16), (u64, u16)) {

@@ -2,16 +2,12 @@
 //! and is cut now and then. Whatever happens: each call has exactly one reply, no side stays connected whose
 //! partner is not, and nothing is left behind.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod net;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::dice::Dice;
+use crate::net::*;
+use crate::world::*;
 use kagent_proto::*;
-use net::*;
 use vipl_wire::setup::{FRAME_MAX, Frame};
 use zerocopy::{Immutable, IntoBytes};
 

@@ -1,9 +1,6 @@
 //! Endpoints on links: who gets one, what it is good for, when it ends.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-use common::*;
+use crate::world::*;
 use kagent_proto::*;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -1,37 +1,18 @@
 //! Hosts on one link, in virtual time: a world for each, and frames between them that get lost, come twice
 //! or overtake each other as the dice say.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
 
 use kagent::Census;
 use kagent_proto::*;
 
-use crate::common::*;
+use crate::dice::Dice;
+use crate::world::*;
 
 /// The interface of every host.
 pub const LINK: u32 = 7;
 const US: u64 = 1000;
-
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
-        if from.is_empty() {
-            None
-        } else {
-            Some(from[self.roll(from.len() as u64) as usize])
-        }
-    }
-}
 
 pub fn mac(host: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, 1 + host as u8]

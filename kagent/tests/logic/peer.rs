@@ -1,7 +1,6 @@
 //! The peer-to-peer model on a fake clock (spec §9.3), and how connections end (spec §9.6).
 
-mod common;
-use common::*;
+use crate::world::*;
 use kagent_proto::*;
 
 #[test]

@@ -1,38 +1,16 @@
 //! Random processes of two users do random things, right and wrong, to one agent. Whatever happens:
 //! each call has exactly one reply, nobody hears of another user, and nothing is left behind.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::dice::Dice;
+use crate::world::*;
 use kagent::Census;
 use kagent_proto::*;
 use zerocopy::{Immutable, IntoBytes};
 
 const SEEDS: u64 = 200;
 const STEPS: usize = 1500;
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
-        if from.is_empty() {
-            None
-        } else {
-            Some(from[self.roll(from.len() as u64) as usize])
-        }
-    }
-}
 
 /// What a process knows about itself.
 #[derive(Default)]

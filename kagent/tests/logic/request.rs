@@ -1,7 +1,6 @@
 //! The client/server model on a fake clock: waits, requests, accept and reject (spec §3.8–3.11, §9.5).
 
-mod common;
-use common::*;
+use crate::world::*;
 use kagent_proto::*;
 
 /// Process 1 serves, process 2 asks; both at hostA.
