@@ -145,6 +145,34 @@ impl Drop for Kept {
     }
 }
 
+/// Closes every descriptor from `first` on. Allocates nothing, so that a fresh child of a process with threads
+/// may call it.
+///
+/// # Safety
+/// Nothing in this process owns one of them, or uses it any more.
+pub unsafe fn close_from(first: RawFd) {
+    // SAFETY: by contract.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } != 0 {
+        // SAFETY: as above.
+        unsafe { close_one_by_one(first) };
+    }
+}
+
+/// The same where there is no `close_range`: Linux before 5.9, and seccomp filters that are older than it.
+///
+/// # Safety
+/// As above.
+unsafe fn close_one_by_one(first: RawFd) {
+    // SAFETY: a valid structure; the rest by contract.
+    unsafe {
+        let mut limit: libc::rlimit = zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        for fd in first..limit.rlim_cur.min(RawFd::MAX as libc::rlim_t) as RawFd {
+            libc::close(fd);
+        }
+    }
+}
+
 /// Gives a new memfd its size. Where the limit of the file size forbids that the kernel sends SIGXFSZ, which
 /// ends a program that does not expect it; here it is an error.
 ///
@@ -220,6 +248,29 @@ mod tests {
         assert_eq!(Identity::of(number), identity, "not closed");
         // SAFETY: made by `dup2`.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
+    }
+
+    /// In a child, whose descriptors are nobody else's.
+    #[test]
+    fn every_descriptor_from_a_number_on_is_closed() {
+        let ways: [unsafe fn(RawFd); 2] = [close_from, close_one_by_one];
+        for close in ways {
+            // SAFETY: the child makes system calls and ends.
+            let status = unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::dup2(0, 100);
+                    libc::dup2(0, 99);
+                    close(100);
+                    let open = |fd| libc::fcntl(fd, libc::F_GETFD) >= 0;
+                    libc::_exit(i32::from(!open(99) || open(100)));
+                }
+                let mut status = -1;
+                libc::waitpid(child, &raw mut status, 0);
+                status
+            };
+            assert_eq!(status, 0, "as `wait` gives it");
+        }
     }
 
     /// In a process of its own, because the limit and the signal are those of the process.

@@ -1,14 +1,14 @@
-//! Threads of a plug-in.
+//! Threads in somebody else's process.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that takes none of the program's signals, but for those of bad memory, which the guarded
-/// copies need.
+/// Starts a thread with all signals blocked but SIGSEGV and SIGBUS, which the guarded copies need: the
+/// application's handlers must not run on a thread that it does not know.
 ///
 /// # Errors
 /// The system has no room for it.
-pub fn spawn_deaf<F>(name: &str, body: F) -> io::Result<JoinHandle<()>>
+pub fn spawn_with_signals_blocked<F>(name: &str, body: F) -> io::Result<JoinHandle<()>>
 where
     F: FnOnce() + Send + 'static,
 {
@@ -81,7 +81,10 @@ mod tests {
             };
             let _ = tell.send(open);
         };
-        spawn_deaf("deaf", body).unwrap().join().unwrap();
+        spawn_with_signals_blocked("test", body)
+            .unwrap()
+            .join()
+            .unwrap();
         let open: Vec<i32> = told.recv().unwrap();
         // The kernel takes these two out of every mask.
         let always = [libc::SIGKILL, libc::SIGSTOP];

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN};
 use vipl_plugin_sdk::futex;
-use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_deaf};
+use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_with_signals_blocked};
 use vipl_plugin_sdk::{Host, Poll};
 
 use crate::VIS_MAX;
@@ -140,7 +140,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     let mut thread = core.watch.thread();
     if thread.is_none() {
         let core = core.clone();
-        *thread = spawn_deaf("vipl-watch", move || Round::new(&core).run())
+        *thread = spawn_with_signals_blocked("vipl-watch", move || Round::new(&core).run())
             .inspect_err(|error| {
                 let text = format!("cannot start a thread: {error}");
                 Host::get().log(VIPL_LOG_ERROR, &text);
