@@ -14,9 +14,6 @@ pub enum Error {
     /// Somebody else has the address: nothing for us to do.
     #[error("another agent serves {0}")]
     Taken(String),
-    /// The command line makes no sense.
-    #[error("{0}; try vipkad --help")]
-    Usage(String),
     /// The socket that the service manager handed over cannot be used.
     #[error("LISTEN_FDS: descriptor 3 is not a listening SOCK_SEQPACKET socket")]
     Activation,

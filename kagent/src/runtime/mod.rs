@@ -20,6 +20,6 @@ mod token;
 pub use error::Error;
 pub use helpers::program::help;
 pub use log::Log;
-pub use options::{Command, Options, USAGE};
+pub use options::Options;
 pub use processes::prepare::close_inherited;
 pub use server::serve;

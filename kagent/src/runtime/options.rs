@@ -2,132 +2,92 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::runtime::error::Error;
+use clap::Parser;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
-/// What `--help` prints.
-pub const USAGE: &str = "\
-vipkad - the Kernel Agent of VIPL
-
-Usage: vipkad [OPTIONS]
+const ABOUT: &str = "\
+The Kernel Agent of VIPL
 
 The agent lets processes of one host that use VIPL find and connect to each other,
 and tells them when a partner dies. The library starts one for its user when it is
-needed; that one leaves by itself when it is not. The one for all users is started
-with the system, by root, and stays until SIGTERM. It does not go to the background.
+needed; that one exits by itself when it is not. The one for all users is started
+with the system, by root, and stays until SIGTERM. It does not go to the background.";
 
-Options:
-  --socket PATH   listen at PATH instead of the user's place, which is
-                  /run/user/UID/vipl or /tmp/vipl-UID
-  --system        serve all users, each apart from the others
-                  (without --socket at /run/vipl/kagent.sock)
-  --link-group NAME
-                  with --system: members of this group may use raw Ethernet [vipl];
-                  else only root and the agent's own user may
-  --idle-ms N     leave after N milliseconds without a process; 0 is never
-                  [3000; with --system 0: it stays until it is told to leave]
-  --foreground    accepted and without effect: the agent never goes to the background
-  --help          print this and exit
-  --version       print the version and exit
-
+const DETAILS: &str = "\
 A listening socket from a service manager (LISTEN_FDS, LISTEN_PID; SOCK_SEQPACKET as
-descriptor 3) is used instead of any other; with --idle-ms the agent leaves when it is
+descriptor 3) is used instead of any other; with --idle-ms the agent exits when it is
 idle, and the manager starts it again.
 
 Environment:
   VIPL_LOG        error, warn, info, debug or off, also as SUBSYSTEM=LEVEL [warn]
   VIPL_LOG_FILE   append log lines to this file instead of standard error
 
-Exit status is 0 also when another agent already serves the address.
-";
+Exit status is 0 also when another agent already serves the address.";
 
-/// How long an agent without processes stays.
+/// How long an agent of one user stays without processes.
 const IDLE_MS: u64 = 3000;
 
-/// Members of this group may use raw Ethernet by way of a system-wide agent.
-const LINK_GROUP: &str = "vipl";
-
 /// What the agent was told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Parser, PartialEq, Eq)]
+#[command(name = "vipkad", version, about = ABOUT, after_help = DETAILS, args_override_self = true)]
 pub struct Options {
-    /// Where to listen; `None` is the place of the user.
-    pub socket: Option<PathBuf>,
-    /// Serve all users.
+    /// Listen at PATH instead of the user's place, which is
+    /// /run/user/UID/vipl or /tmp/vipl-UID
+    #[arg(
+        long,
+        value_name = "PATH",
+        verbatim_doc_comment,
+        value_parser = PathBufValueParser::new().try_map(std::path::absolute)
+    )]
+    socket: Option<PathBuf>,
+
+    /// Serve all users, each apart from the others
+    /// (without --socket at /run/vipl/kagent.sock)
+    #[arg(long, verbatim_doc_comment)]
     pub system: bool,
-    /// Whose members may have data sockets of a system-wide agent.
+
+    /// With --system: members of this group may use raw Ethernet;
+    /// otherwise only root and the agent's own user may
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "vipl",
+        verbatim_doc_comment
+    )]
     pub link_group: String,
-    /// Milliseconds without a process before the agent leaves; 0 is never.
-    pub idle_ms: u64,
+
+    /// Exit after N milliseconds without a process; 0 is never
+    /// [3000; with --system 0: it stays until it is told to leave]
+    #[arg(long, value_name = "N", verbatim_doc_comment)]
+    idle_ms: Option<u64>,
+
+    /// Accepted and without effect: the agent never goes to the background
+    #[arg(long)]
+    foreground: bool,
+
+    /// Be a helper of an agent, which alone uses this option.
+    #[arg(long = HELPER, hide = true)]
+    pub descriptor_helper: bool,
 }
 
-/// What the command line asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Serve.
-    Serve(Options),
-    /// Print [`USAGE`].
-    Help,
-    /// Print the version.
-    Version,
-    /// Be a helper of an agent, which alone knows this option.
-    Helper,
-}
+/// The option that makes a helper of `vipkad`.
+pub(crate) const HELPER: &str = "descriptor-helper";
 
-impl Command {
-    /// Reads the arguments after the program's name.
-    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, Error> {
-        let mut options = Options {
-            socket: None,
-            system: false,
-            link_group: LINK_GROUP.to_owned(),
-            idle_ms: IDLE_MS,
-        };
-        let mut idle_ms = None;
-        let mut args = args.into_iter();
-        while let Some(arg) = args.next() {
-            let text = arg.to_string_lossy().into_owned();
-            let (name, inline) = match text.split_once('=') {
-                Some((name, value)) => (name, Some(OsString::from(value))),
-                None => (text.as_str(), None),
-            };
-            let takes_value = matches!(name, "--socket" | "--idle-ms" | "--link-group");
-            if inline.is_some() && !takes_value {
-                return Err(Error::Usage(format!("unknown option {text}")));
-            }
-            let mut value = || {
-                inline
-                    .clone()
-                    .or_else(|| args.next())
-                    .ok_or_else(|| Error::Usage(format!("{name} needs a value")))
-            };
-            match name {
-                "--help" | "-h" => return Ok(Self::Help),
-                "--version" | "-V" => return Ok(Self::Version),
-                crate::runtime::helpers::program::ARGUMENT => return Ok(Self::Helper),
-                "--foreground" => {}
-                "--system" => options.system = true,
-                "--socket" => options.socket = Some(value()?.into()),
-                "--link-group" => {
-                    let value = value()?;
-                    options.link_group = value.to_string_lossy().into_owned();
-                }
-                "--idle-ms" => {
-                    let value = value()?;
-                    let number = value.to_str().and_then(|number| number.parse().ok());
-                    idle_ms = Some(number.ok_or_else(|| {
-                        Error::Usage(format!("--idle-ms: {} is no number", value.display()))
-                    })?);
-                }
-                _ => return Err(Error::Usage(format!("unknown option {text}"))),
-            }
-        }
-        options.idle_ms = idle_ms.unwrap_or(if options.system { 0 } else { IDLE_MS });
-        if options.system && options.socket.is_none() {
-            options.socket = Some(kagent_proto::SYSTEM_SOCKET.into());
-        }
-        Ok(Self::Serve(options))
+impl Options {
+    /// Where to listen; `None` is the place of the user.
+    pub fn socket(&self) -> Option<&Path> {
+        let system = self
+            .system
+            .then_some(Path::new(kagent_proto::SYSTEM_SOCKET));
+        self.socket.as_deref().or(system)
+    }
+
+    /// Milliseconds without a process before the agent exits; 0 is never.
+    pub fn idle_ms(&self) -> u64 {
+        self.idle_ms
+            .unwrap_or(if self.system { 0 } else { IDLE_MS })
     }
 }
 
@@ -135,50 +95,52 @@ impl Command {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Command, String> {
-        Command::parse(line.split_whitespace().map(OsString::from)).map_err(|e| e.to_string())
-    }
-
-    fn serve(socket: Option<&str>, system: bool, idle_ms: u64) -> Result<Command, String> {
-        Ok(Command::Serve(Options {
-            socket: socket.map(PathBuf::from),
-            system,
-            link_group: LINK_GROUP.to_owned(),
-            idle_ms,
-        }))
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(std::iter::once("vipkad").chain(line.split_whitespace()))
     }
 
     #[test]
     fn command_lines() {
-        assert_eq!(parse(""), serve(None, false, 3000));
-        assert_eq!(parse("--foreground --idle-ms 0"), serve(None, false, 0));
-        assert_eq!(
-            parse("--socket=/a=b --idle-ms=7"),
-            serve(Some("/a=b"), false, 7)
-        );
-        assert_eq!(
-            parse("--system"),
-            serve(Some(kagent_proto::SYSTEM_SOCKET), true, 0)
-        );
-        assert_eq!(parse("--system --socket /x"), serve(Some("/x"), true, 0));
-        let idle = "--idle-ms 7 --system --socket /x";
-        assert_eq!(parse(idle), serve(Some("/x"), true, 7));
-        assert_eq!(parse("--idle-ms x --help").ok(), None);
-        assert_eq!(parse("--help"), Ok(Command::Help));
-        assert_eq!(parse("-V"), Ok(Command::Version));
+        let system = kagent_proto::SYSTEM_SOCKET;
+        for (line, socket, idle_ms) in [
+            ("", None, 3000),
+            ("--foreground --idle-ms 0", None, 0),
+            ("--socket=/a=b --idle-ms=7", Some("/a=b"), 7),
+            ("--socket /a --socket /b", Some("/b"), 3000),
+            ("--system", Some(system), 0),
+            ("--system --socket /x", Some("/x"), 0),
+            ("--idle-ms 7 --system --socket /x", Some("/x"), 7),
+        ] {
+            let options = parse(line).unwrap();
+            assert_eq!(options.socket(), socket.map(Path::new), "{line}");
+            assert_eq!(options.idle_ms(), idle_ms, "{line}");
+            assert_eq!(options.system, line.contains("--system"), "{line}");
+            assert_eq!(options.link_group, "vipl", "{line}");
+        }
+        let here = std::env::current_dir().unwrap().join("agent");
+        assert_eq!(parse("--socket agent").unwrap().socket(), Some(&*here));
+        assert!(parse("--descriptor-helper").unwrap().descriptor_helper);
         for wrong in [
             "--socket",
+            "--socket=",
             "--idle-ms",
-            "--link-group",
             "--idle-ms=-1",
+            "--idle-ms x",
+            "--link-group",
             "--system=1",
             "x",
             "--verbose",
         ] {
-            assert!(
-                parse(wrong).unwrap_err().ends_with("try vipkad --help"),
-                "{wrong}"
-            );
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_for_the_agent_alone_is_not_shown() {
+        let help = parse("--help").unwrap_err().to_string();
+        assert!(
+            help.contains("--idle-ms <N>") && !help.contains(HELPER),
+            "{help}"
+        );
     }
 }

@@ -19,9 +19,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::ClientId;
 use crate::runtime::helpers::held::{Bin, Held};
 use crate::runtime::helpers::program::{
-    ANSWER_BYTES, ARGUMENT, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
+    ANSWER_BYTES, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
 };
 use crate::runtime::log::Log;
+use crate::runtime::options::HELPER;
 use crate::runtime::processes::spawn::{self, Owner};
 use crate::runtime::sockets::packet::{self, Received};
 use crate::runtime::token::Token;
@@ -204,7 +205,12 @@ impl Helpers {
         let event = Token::Helper(uid).event(EpollFlags::EPOLLIN);
         epoll.add(&control, event)?;
         let program = Path::new(PROGRAM);
-        let pid = spawn::spawn(program, &[ARGUMENT], theirs.as_fd(), Owner::Agent)?;
+        let pid = spawn::spawn(
+            program,
+            &[&format!("--{HELPER}")],
+            theirs.as_fd(),
+            Owner::Agent,
+        )?;
         let helper = Helper {
             pid,
             control,

@@ -24,8 +24,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
 
-/// The argument that makes a helper of `vipkad`.
-pub(crate) const ARGUMENT: &str = "--descriptor-helper";
 /// Largest memory file that a process may hand in. Those of the plug-ins have some hundred KiB.
 const MEMORY_BYTES_MAX: i64 = 64 << 20;
 

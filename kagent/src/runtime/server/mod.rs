@@ -79,15 +79,9 @@ struct Server<'a> {
 
 /// Serves until nobody has needed the agent for a while, or somebody asks it to leave.
 pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
-    let mut options = options.clone();
-    if let Some(path) = options.socket.take() {
-        let absolute = std::path::absolute(&path)
-            .map_err(|_| Error::Usage(format!("--socket {} is no path", path.display())))?;
-        options.socket = Some(absolute);
-    }
     let signals = prepare::prepare()?;
     let uid = geteuid().as_raw();
-    let listener = Listener::open(&options, uid)?;
+    let listener = Listener::open(options, uid)?;
     log.info("socket", format_args!("serving {}", listener.name()));
     for what in surroundings::inherited() {
         log.info(
@@ -100,7 +94,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
     let mut server = ManuallyDrop::new(Server {
         log,
         only_user: (!options.system).then_some(uid),
-        idle_ms: options.idle_ms,
+        idle_ms: options.idle_ms(),
         epoch: Instant::now(),
         epoll,
         signals,

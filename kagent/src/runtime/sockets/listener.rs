@@ -47,12 +47,12 @@ enum Origin {
 }
 
 impl Listener {
-    /// Listens where the options and the environment say. `socket` in the options is absolute.
+    /// Listens where the options and the environment say.
     pub(crate) fn open(options: &Options, uid: u32) -> Result<Self, Error> {
         if activated() {
             return Self::inherit();
         }
-        let origin = match &options.socket {
+        let origin = match options.socket() {
             None => {
                 let path = place::socket(uid).map_err(|cause| Error::System {
                     what: format!(
@@ -75,7 +75,7 @@ impl Listener {
                     make_public_folder(folder);
                 }
                 Origin::Path {
-                    path: path.clone(),
+                    path: path.to_owned(),
                     mode,
                     own_place: false,
                     _lock: lock(path)?,
