@@ -36,3 +36,33 @@ pub(crate) fn timeout_ms(timeout: VIP_ULONG) -> u64 {
         timeout as u64
     }
 }
+
+/// What is left until a deadline, as the agent's messages carry it: rounded up, so that 0 means that it has passed.
+pub(crate) fn remaining_ms(deadline: Option<Instant>) -> u64 {
+    deadline.map_or(u64::MAX, |end| {
+        let left = end.saturating_duration_since(Instant::now());
+        left.as_nanos().div_ceil(1_000_000) as u64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinite_timeouts_have_no_deadline() {
+        for timeout in [VIP_ULONG::MAX, 0xFFFF_FFFF] {
+            assert_eq!(deadline(timeout), None);
+            assert_eq!(timeout_ms(timeout), u64::MAX);
+        }
+        assert_eq!(remaining_ms(None), u64::MAX);
+        assert_eq!(timeout_ms(25), 25);
+    }
+
+    #[test]
+    fn what_is_left_is_rounded_up_and_never_negative() {
+        assert_eq!(remaining_ms(deadline(0)), 0);
+        let hour = remaining_ms(deadline(3_600_000));
+        assert!((1..=3_600_000).contains(&hour), "{hour}");
+    }
+}

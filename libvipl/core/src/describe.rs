@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agent;
 use crate::error::Error;
+use crate::plugin::host::HOST;
 use crate::plugin::map;
 use crate::process::{self, Process};
 use crate::settings::DECLARED;
@@ -71,7 +72,7 @@ fn strict_value(name: &str) -> Option<&'static str> {
 
 fn plugins(process: &Process) -> Value {
     let mut plugins = process.plugins.lock();
-    plugins.refresh(process);
+    plugins.refresh(&process.settings, &HOST);
     let mut list: Vec<Value> = plugins
         .seen
         .iter()
@@ -96,7 +97,7 @@ fn plugins(process: &Process) -> Value {
 
 fn devices(process: &Process) -> Value {
     let mut plugins = process.plugins.lock();
-    let found = plugins.refresh(process).to_vec();
+    let found = plugins.refresh(&process.settings, &HOST).to_vec();
     drop(plugins);
     let list = found.into_iter().flat_map(|plugin| {
         plugin.devices().into_iter().map(|name| {
@@ -113,7 +114,7 @@ fn counters(process: &Process) -> Value {
 }
 
 /// What the user of this process has at the Kernel Agent, and may have.
-fn budgets(process: &Process) -> Result<Value, Error> {
+fn budgets(process: &'static Process) -> Result<Value, Error> {
     let reply = process.agents.want()?.call(Op::BUDGETS, &(), &[]);
     // An agent of an earlier version does not know the question.
     let list: BudgetList = reply.body().ok_or(Error::NotSupported)?;

@@ -24,6 +24,7 @@ pub mod describe;
 mod error;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod logger;
 pub mod memory;
 pub mod names;
 pub mod nic;
@@ -31,8 +32,8 @@ mod object;
 mod plugin;
 mod process;
 mod settings;
-mod start;
 mod sync;
+mod text;
 pub mod trace;
 pub mod vi;
 

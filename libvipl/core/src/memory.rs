@@ -13,8 +13,8 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 use crate::error::Error;
+use crate::logger::log_leniency;
 use crate::nic::{self, Nic};
-use crate::process;
 
 pub mod tags;
 #[cfg(test)]
@@ -152,20 +152,20 @@ fn page_size() -> u64 {
 }
 
 fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Access, Error> {
-    let settings = &process::get().settings;
+    let settings = &nic.process.settings;
     let Some(attributes) = attributes else {
         if !settings.null_mem_attributes() {
             log::info!(target: "mem", "MemAttribs is NULL, which the strict mode does not accept (VIPL_NULL_MEM_ATTRIBUTES=1 does)");
             return Err(Error::InvalidParameter);
         }
-        crate::log_leniency!("a region without attributes was registered");
+        log_leniency!("a region without attributes was registered");
         return Ok(Access {
             tag: VIPL_PTAG_NONE,
             flags: 0,
         });
     };
     let tag = if attributes.Ptag.is_null() && settings.null_ptag() {
-        crate::log_leniency!("a region without a protection tag was registered");
+        log_leniency!("a region without a protection tag was registered");
         VIPL_PTAG_NONE
     } else {
         nic.ptags.lock().number(attributes.Ptag)?

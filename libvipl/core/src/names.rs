@@ -5,9 +5,9 @@ use std::ffi::{CStr, c_char};
 
 use vipl_abi::{VIP_CHAR, VIP_ULONG};
 
+use crate::connect::address::parse_host;
 use crate::error::Error;
 use crate::nic::Nic;
-use crate::process;
 
 pub mod discovery;
 mod neighbour;
@@ -32,7 +32,7 @@ impl Entry {
         let good = !names.is_empty() && names.iter().all(|name| name.len() <= NAME_BYTES_MAX);
         Some(Entry {
             plugin: plugin.map(str::to_owned),
-            address: parse_address(address).filter(|_| good)?,
+            address: parse_host(address).filter(|_| good)?,
             names,
         })
     }
@@ -97,18 +97,6 @@ impl Names {
     }
 }
 
-/// Six hexadecimal bytes with `:` or `-` between them.
-pub(crate) fn parse_address(word: &str) -> Option<Vec<u8>> {
-    let bytes: Option<Vec<u8>> = word
-        .split([':', '-'])
-        .map(|byte| {
-            let fits = (1..=2).contains(&byte.len()) && byte.bytes().all(|b| b.is_ascii_hexdigit());
-            fits.then(|| u8::from_str_radix(byte, 16).ok()).flatten()
-        })
-        .collect();
-    bytes.filter(|bytes| bytes.len() == 6)
-}
-
 /// The network interface behind the NIC, if there is one: then the table is not the only source of names.
 fn interface(nic: &Nic) -> Option<String> {
     let bytes = nic.info.name.map(|c| c as u8);
@@ -139,7 +127,7 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
     if table.is_some() {
         return Ok(());
     }
-    let settings = &process::get().settings;
+    let settings = &nic.process.settings;
     let named = path.is_some() || settings.given("hosts").is_some();
     let path = match path {
         Some(path) => path.to_string_lossy().into_owned(),

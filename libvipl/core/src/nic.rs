@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::agent::NicRegistration;
+use crate::agent::{Agents, NicRegistration};
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::memory::Regions;
@@ -21,8 +21,8 @@ use crate::object::table::{Slot, Table};
 use crate::plugin::loader::LoadedPlugin;
 use crate::plugin::map;
 use crate::plugin::map::Nowhere;
-use crate::process;
-use crate::trace::{hexadecimal, levels};
+use crate::process::{self, Process};
+use crate::text::{hexadecimal, levels};
 use crate::vi::Vi;
 
 mod check;
@@ -65,6 +65,7 @@ unsafe impl Send for Shared {}
 pub struct Nic {
     shared: Box<Shared>,
     pub(crate) handle: VIP_NIC_HANDLE,
+    pub(crate) process: &'static Process,
     pub(crate) plugin: &'static LoadedPlugin,
     pub(crate) ops: vipl_provider,
     pub(crate) info: vipl_nic_info,
@@ -134,6 +135,11 @@ impl Nic {
     /// The part that plug-ins see.
     pub(crate) fn abi(&self) -> *const vipl_nic {
         self.shared.nic.get()
+    }
+
+    /// The agents that this NIC is registered with, one after the other.
+    pub(crate) fn agents(&self) -> &'static Agents {
+        &self.process.agents
     }
 
     /// To be held while something is made that VipCloseNic would have to see. An error: it is closed.
@@ -258,7 +264,7 @@ pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
 }
 
 /// What later calls take for granted, so that none of them has to make it when data waits.
-fn prepare() -> &'static process::Process {
+fn prepare() -> &'static Process {
     vipl_guard::install();
     crate::object::barrier::prepare();
     process::get()
@@ -289,10 +295,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
     open_route(process, &route)
 }
 
-fn open_route(
-    process: &'static process::Process,
-    route: &map::Route,
-) -> Result<VIP_NIC_HANDLE, Error> {
+fn open_route(process: &'static Process, route: &map::Route) -> Result<VIP_NIC_HANDLE, Error> {
     process.agents.want()?;
     let (shared, info) = open_device(process, route)?;
     finish_open(process, route, shared, info)
@@ -300,7 +303,7 @@ fn open_route(
 
 /// Calls the plug-in's `nic_open` and checks what it says.
 fn open_device(
-    process: &process::Process,
+    process: &Process,
     route: &map::Route,
 ) -> Result<(Box<Shared>, vipl_nic_info), Error> {
     let settings = &process.settings;
@@ -373,7 +376,7 @@ fn close_device(ops: &vipl_provider, shared: &Shared) {
 }
 
 fn finish_open(
-    process: &'static process::Process,
+    process: &'static Process,
     route: &map::Route,
     shared: Box<Shared>,
     info: vipl_nic_info,
@@ -387,7 +390,7 @@ fn finish_open(
 
 /// Makes the handle of an opened device.
 fn insert(
-    process: &'static process::Process,
+    process: &'static Process,
     plugin: &'static LoadedPlugin,
     shared: Box<Shared>,
     info: vipl_nic_info,
@@ -400,6 +403,7 @@ fn insert(
         let seed = handle.addr() as u32;
         let nic = Arc::new(Nic {
             handle,
+            process,
             plugin,
             ops: plugin.ops,
             address: Box::new(info.address),
@@ -436,7 +440,7 @@ fn insert(
     });
     inserted.ok_or_else(|| {
         if let Some((shared, registration)) = shared {
-            registration.close();
+            process.agents.close_nic(&registration);
             close_device(&plugin.ops, &shared);
         }
         log::error!(target: "nic", "no more NIC handles in this process; VipCloseNic gives them back");
@@ -468,9 +472,9 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     nic.door.shut(|| nic.check_empty())?;
     let guard = NICS.lock(handle).ok_or(Error::InvalidParameter)?;
     nic.closing.store(true, Ordering::Release);
-    drop(NICS.remove(&process::get().nics, guard, handle));
+    drop(NICS.remove(&nic.process.nics, guard, handle));
     crate::connect::forget_incoming(&nic);
-    nic.registration.close();
+    nic.agents().close_nic(&nic.registration);
     nic.events.stop(&nic);
     log::debug!(target: "nic", "NIC {handle:?} closed");
     Ok(())

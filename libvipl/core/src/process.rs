@@ -5,19 +5,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sync::{Mutex, OnceLock};
 
 use crate::agent::Agents;
+use crate::clock;
 use crate::counters::Counters;
+use crate::logger;
 use crate::object::table::Free;
 use crate::plugin::loader::Plugins;
 use crate::settings::Settings;
 
 /// One process's state; never freed.
 pub(crate) struct Process {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) plugins: Mutex<Plugins>,
     pub(crate) agents: Agents,
     pub(crate) counters: Counters,
@@ -79,14 +82,14 @@ pub(crate) fn get() -> &'static Process {
         // SAFETY: set once from a leaked box.
         return unsafe { &*current };
     }
-    let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ crate::clock::now_ns() as u32;
-    let settings = Settings::load();
-    crate::trace::logger::install(&settings);
+    let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ clock::now_ns() as u32;
+    let settings = Arc::new(Settings::load());
+    logger::install(&settings);
     settings.report();
     let made = Box::into_raw(Box::new(Process {
+        agents: Agents::new(settings.clone()),
         settings,
         plugins: Mutex::default(),
-        agents: Agents::default(),
         counters: Counters::default(),
         nics: Free::new(seed),
         vis: Free::new(seed),

@@ -9,11 +9,11 @@ use std::os::fd::OwnedFd;
 use kagent_proto::{DEVICE_BYTES, DeviceOpen, DeviceOpened, Op, Status};
 use vipl_plugin_abi::*;
 
+use super::keeper::Agents;
 use crate::error::Error;
-use crate::process;
 
 /// Asks the agent; gives the socket and the device's process id.
-pub(crate) fn open(name: &str) -> Result<(OwnedFd, u32), c_int> {
+pub(crate) fn open(agents: &'static Agents, name: &str) -> Result<(OwnedFd, u32), c_int> {
     let mut body = DeviceOpen {
         device: [0; DEVICE_BYTES],
     };
@@ -24,7 +24,7 @@ pub(crate) fn open(name: &str) -> Result<(OwnedFd, u32), c_int> {
         log::error!(target: "device", "{name:?} is no name of a device");
         return Err(VIPL_E_INVALID);
     }
-    let agent = process::get().agents.want();
+    let agent = agents.want();
     let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
     let mut reply = agent.call(Op::DEVICE_OPEN, &body, &[]);
     let opened: Option<DeviceOpened> = (reply.op == Op::DEVICE_OPENED)
@@ -37,7 +37,7 @@ pub(crate) fn open(name: &str) -> Result<(OwnedFd, u32), c_int> {
                 target: "device",
                 "the Kernel Agent that answers, {}, has no program vipl-{name} beside it: it is of another installation than this library ({}), or the program is missing or cannot be executed; install it there, or end that agent when its programs have ended, or set VIPL_AGENT",
                 agent.description(),
-                crate::agent::library_path().unwrap_or_default().display()
+                super::launch::library_path().unwrap_or_default().display()
             );
             Err(VIPL_E_INVALID)
         }

@@ -13,11 +13,11 @@ use kagent_proto::{INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status};
 use log::Level;
 use vipl_plugin_abi::*;
 
+use super::keeper::Agents;
 use crate::error::Error;
-use crate::process;
 
 /// Asks the agent. What is returned holds a descriptor that is now the caller's.
-fn open(name: &str) -> Result<vipl_link, c_int> {
+fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     let mut body = LinkOpen {
         interface: [0; INTERFACE_BYTES],
     };
@@ -26,7 +26,7 @@ fn open(name: &str) -> Result<vipl_link, c_int> {
         return Err(VIPL_E_INVALID);
     }
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
-    let agent = process::get().agents.want();
+    let agent = agents.want();
     let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
     check_network(name, agent.network())?;
     let mut reply = agent.call(Op::LINK_OPEN, &body, &[]);
@@ -97,7 +97,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
                 "{name}: {what_to_do}; that agent is {agent}"
             );
             // Nobody has to find words for a refusal whose reason was told with another interface.
-            crate::trace::said(Level::Error);
+            crate::logger::said(Level::Error);
             VIPL_E_NOT_PERMITTED
         }
         Status::BUSY => {
@@ -118,10 +118,10 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
 ///
 /// # Safety
 /// `out` has as much room as its first word says.
-pub(crate) unsafe fn give(name: &str, out: *mut vipl_link) -> c_int {
+pub(crate) unsafe fn give(agents: &'static Agents, name: &str, out: *mut vipl_link) -> c_int {
     // SAFETY: as asked of the caller.
     let room = unsafe { (*out).size }.min(size_of::<vipl_link>());
-    match open(name) {
+    match open(agents, name) {
         Ok(mut link) => {
             link.size = room;
             // SAFETY: `room` is within both.

@@ -97,6 +97,18 @@ pub unsafe fn write_host(out: *mut VIP_NET_ADDRESS, host: &[u8]) {
     }
 }
 
+/// Six hexadecimal bytes with `:` or `-` between them.
+pub(crate) fn parse_host(word: &str) -> Option<Vec<u8>> {
+    let bytes: Option<Vec<u8>> = word
+        .split([':', '-'])
+        .map(|byte| {
+            let fits = (1..=2).contains(&byte.len()) && byte.bytes().all(|b| b.is_ascii_hexdigit());
+            fits.then(|| u8::from_str_radix(byte, 16).ok()).flatten()
+        })
+        .collect();
+    bytes.filter(|bytes| bytes.len() == 6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

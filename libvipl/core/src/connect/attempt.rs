@@ -1,29 +1,50 @@
-//! One attempt to connect one VI, from the call to the agent's decision, and how the VI is put on its
+//! One attempt to connect one VI, from the call to the agent's decision, and how the VI is attached to its
 //! connection.
+//!
+//! An attempt of a client or a peer outlives the agent that it was sent to: the next one is asked for what is left
+//! of its time, so that the application sees one call, however many agents there are meanwhile.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kagent_proto::*;
 use vipl_plugin_abi::{VIPL_OK, vipl_connection};
+use zerocopy::{Immutable, IntoBytes};
 
-use super::again::Again;
-use super::{detach, to_error};
-use crate::agent::{Agent, Link, Live, Reply, Ticket, tell_nobody, tell_taken};
+use super::convert::to_error;
+use super::disconnect::{detach, partner_gone};
+use crate::agent::{
+    Agent, Agents, GONE, Live, NicRegistration, Owner, Reply, Side, Ticket, Unanswered,
+    log_discriminator_taken, log_no_server,
+};
+use crate::clock::remaining_ms;
 use crate::error::Error;
 use crate::object::table::{Guard, Slot};
-use crate::process;
-use crate::trace::hexadecimal;
-use crate::vi::queue;
-use crate::vi::{CONNECTED, IDLE, PENDING, Vi};
+use crate::text::hexadecimal;
+use crate::vi::state::{CONNECTED, IDLE, PENDING};
+use crate::vi::{Vi, queue};
+
+/// How long the next agent looks for a server at least, in milliseconds: the server's process goes over
+/// to that agent at about the same time, and may be later.
+const GRACE_MS: u64 = 10_000;
+
+/// What the next agent is asked.
+pub(super) struct Again {
+    pub(super) op: Op,
+    pub(super) body: Request,
+    pub(super) registration: Arc<NicRegistration>,
+    pub(super) deadline: Option<Instant>,
+}
 
 /// An attempt to connect one VI.
-pub(crate) struct Attempt {
-    pub(super) slot: &'static Slot<Vi>,
-    pub(super) generation: u32,
-    pub(super) call: u64,
-    pub(super) result: Arc<PeerAttempt>,
+pub(super) struct Attempt {
+    slot: &'static Slot<Vi>,
+    generation: u32,
+    agents: &'static Agents,
+    call: u64,
+    pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
     /// What the next agent is asked if this one goes; nothing for VipConnectAccept, whose client asks.
     pub(super) again: Option<Box<Again>>,
     /// The VI is attached to a partner on another host, who has not confirmed yet.
@@ -34,12 +55,9 @@ pub(crate) struct Attempt {
 struct Confirming {
     /// The agent's name for it.
     connection: u64,
-    link: Link,
+    side: Side,
     attributes: Attributes,
 }
-
-/// Where the result of an attempt goes.
-pub(crate) type PeerAttempt = Ticket<Result<Attributes, Error>>;
 
 /// Begins an attempt: the VI is Connect Pending.
 pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
@@ -49,6 +67,7 @@ pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
     Attempt {
         slot: vi.slot(),
         generation: vi.generation(),
+        agents: vi.nic.agents(),
         call,
         result: Ticket::new(),
         again: None,
@@ -57,13 +76,23 @@ pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
 }
 
 impl Attempt {
+    /// Sends it to an agent.
+    pub(super) fn send<B>(self, agent: &Arc<Agent>, op: Op, body: &B)
+    where
+        B: IntoBytes + Immutable,
+    {
+        agent.start(self.call, op, body, &[], |agent, reply| {
+            self.finish(agent, reply)
+        });
+    }
+
     /// The agent has decided. Runs on the thread that reads the agent's messages.
-    pub(crate) fn finish(mut self, agent: &Arc<Agent>, reply: Reply) {
+    fn finish(mut self, agent: &Arc<Agent>, reply: Reply) {
         if let Some(confirming) = self.confirming.take() {
             return self.finish_confirming(agent, &confirming, reply.status);
         }
-        if self.outlives(reply.status) {
-            return process::get().agents.ask_later(self);
+        if reply.status == GONE && self.again.is_some() {
+            return self.agents.ask_later(Box::new(self));
         }
         let connected: Option<Connected> =
             (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
@@ -103,8 +132,8 @@ impl Attempt {
     /// What the agent says of a refusal beyond its status.
     fn tell_why(&self, reply: &Reply) {
         if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
-            tell_taken(&detail, &again.body.local);
-            tell_nobody(reply.status, &detail, &again.body.remote);
+            log_discriminator_taken(&detail, &again.body.local);
+            log_no_server(reply.status, &detail, &again.body.remote);
         }
     }
 
@@ -118,12 +147,12 @@ impl Attempt {
             again: None,
             confirming: Some(Confirming {
                 connection,
-                link: link_of(connected),
+                side: side_of(connected),
                 attributes,
             }),
             ..self
         };
-        agent.connect(call, attempt, Op::CONFIRM, &ConnectionRef { connection });
+        attempt.send(agent, Op::CONFIRM, &ConnectionRef { connection });
     }
 
     /// The partner has confirmed, or there is no connection after all. Receives stay posted then.
@@ -132,9 +161,9 @@ impl Attempt {
             Ok(confirming.attributes)
         } else {
             agent.forget(confirming.connection);
-            process::get().agents.connections.forget(confirming.link);
+            self.agents.connections.forget(confirming.side);
             if let Some(mut vi) = self.slot.lock(self.generation)
-                && vi.connection == Some(confirming.link)
+                && vi.connection == Some(confirming.side)
             {
                 detach(&mut vi);
                 log::debug!(target: "vi", "VI {:?}: Connected -> Idle (the partner has not confirmed)", vi.handle);
@@ -146,10 +175,68 @@ impl Attempt {
         };
         self.result.complete(result);
     }
+
+    fn is_wanted(&self) -> bool {
+        let vi = self.slot.lock(self.generation);
+        vi.is_some_and(|vi| vi.attempt == Some(self.call))
+    }
+
+    /// Gives the result of an attempt that has not connected.
+    fn settle(self, result: Result<Attributes, Error>) {
+        if let Some(mut vi) = self.slot.lock(self.generation)
+            && vi.attempt == Some(self.call)
+        {
+            vi.attempt = None;
+            vi.abi.state = IDLE;
+        }
+        self.result.complete(result);
+    }
 }
 
-fn link_of(connected: &Connected) -> Link {
-    Link {
+impl Unanswered for Attempt {
+    fn is_over(&self) -> bool {
+        let deadline = self.again.as_ref().and_then(|again| again.deadline);
+        remaining_ms(deadline) == 0 || !self.is_wanted()
+    }
+
+    fn give_up(self: Box<Self>) {
+        self.settle(Err(Error::Timeout));
+    }
+
+    fn ask_again(mut self: Box<Self>, agent: &Arc<Agent>) {
+        if self.is_over() {
+            return self.give_up();
+        }
+        let Some(again) = &mut self.again else {
+            return self.give_up();
+        };
+        let Some(nic) = again.registration.name_at(agent) else {
+            return self.settle(Err(Error::Resource));
+        };
+        again.body.nic = nic;
+        again.body.timeout_ms = remaining_ms(again.deadline).max(1);
+        again.body.grace_ms = again.body.grace_ms.max(GRACE_MS);
+        let (op, body) = (again.op, again.body);
+        let call = Agent::next_id();
+        match self.slot.lock(self.generation) {
+            Some(mut vi) if vi.attempt == Some(self.call) => vi.attempt = Some(call),
+            _ => return self.give_up(),
+        }
+        self.call = call;
+        let (slot, generation) = (self.slot, self.generation);
+        self.send(agent, op, &body);
+        // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+        let wanted = slot
+            .lock(generation)
+            .is_some_and(|vi| vi.attempt == Some(call));
+        if !wanted {
+            agent.tell(Op::CANCEL, &Cancel { call });
+        }
+    }
+}
+
+fn side_of(connected: &Connected) -> Side {
+    Side {
         key: connected.key,
         side: connected.side,
     }
@@ -210,19 +297,16 @@ fn attach(
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
-    let Some(attach) = vi.nic.ops.attach else {
-        return Err(Error::NotSupported);
-    };
-    // SAFETY: locked and not attached; the descriptors stay open during the call.
-    let status = unsafe { attach(&raw mut vi.abi, &raw const description) };
+    // The descriptors stay open during the call.
+    let status = vi.attach(&description);
     if status != VIPL_OK {
         // The plug-in knows why, and tells.
         log::info!(target: "cm", "the plug-in cannot use the connection (status {status})");
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
-    let link = link_of(connected);
-    vi.connection = Some(link);
+    let side = side_of(connected);
+    vi.connection = Some(side);
     vi.remote = connected.remote != 0;
     vi.epoch += 1;
     vi.abi.state = CONNECTED;
@@ -231,17 +315,21 @@ fn attach(
     }
     vi.set_watch();
     let name = connected.connection;
-    agent.connected(name, link, vi.slot(), vi.generation());
+    let owner = Owner {
+        side,
+        vi: vi.handle.addr(),
+        partner_gone,
+    };
+    agent.connected(name, owner);
     let live = Live {
-        slot: vi.slot(),
-        generation: vi.generation(),
+        owner,
         vi: vi.abi.index,
         attributes: vi.wire_attributes(),
         registration: vi.nic.registration.clone(),
         at: Some((agent.clone(), name)),
         lone: connected.remote != 0,
     };
-    process::get().agents.connections.insert(link, live);
+    vi.nic.agents().connections.insert(side, live);
     // The partner may have sent already.
     vi.progress();
     Ok(connected.attributes)

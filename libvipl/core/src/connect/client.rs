@@ -6,17 +6,19 @@ use std::sync::Arc;
 use kagent_proto::*;
 use vipl_abi::*;
 
-use super::again::Again;
-use super::attempt::{PeerAttempt, begin};
-use super::{check_discriminator, to_program};
-use crate::agent::Agent;
+use super::attempt::{Again, begin};
+use super::convert::{check_discriminator, to_program};
+use crate::agent::{Agent, Ticket};
 use crate::clock;
 use crate::connect::address::Address;
 use crate::error::Error;
 use crate::object::table::Guard;
-use crate::process;
-use crate::trace::{discriminator, hexadecimal};
-use crate::vi::{self, IDLE, Vi};
+use crate::text::{discriminator, hexadecimal};
+use crate::vi::state::IDLE;
+use crate::vi::{self, Vi};
+
+/// Where the result of an attempt goes.
+type Outcome = Ticket<Result<Attributes, Error>>;
 
 /// Sends VipConnectRequest or VipConnectPeerRequest to the agent.
 fn start(
@@ -25,7 +27,7 @@ fn start(
     remote: &Address,
     timeout: VIP_ULONG,
     op: Op,
-) -> Result<Arc<PeerAttempt>, Error> {
+) -> Result<Arc<Outcome>, Error> {
     loop {
         let nic = vi::lock(handle)?.nic.clone();
         check_discriminator(&nic, local)?;
@@ -51,7 +53,7 @@ fn start(
             return start_at(vi, place, local, remote, timeout, op);
         }
         drop(vi);
-        nic.registration.place()?;
+        nic.agents().place(&nic.registration)?;
     }
 }
 
@@ -63,14 +65,14 @@ fn start_at(
     remote: &Address,
     timeout: VIP_ULONG,
     op: Op,
-) -> Result<Arc<PeerAttempt>, Error> {
+) -> Result<Arc<Outcome>, Error> {
     let nic = vi.nic.clone();
     let call = Agent::next_id();
     let body = Request {
         nic: nic_name,
         vi: u64::from(vi.abi.index),
         timeout_ms: clock::timeout_ms(timeout),
-        grace_ms: process::get().settings.connect_grace_ms(),
+        grace_ms: nic.process.settings.connect_grace_ms(),
         segment_bytes: nic.info.segment_bytes,
         reserved: 0,
         attributes: vi.wire_attributes(),
@@ -96,7 +98,7 @@ fn start_at(
     vi.peer = (op == Op::PEER).then(|| result.clone());
     let (slot, generation) = (vi.slot(), vi.generation());
     drop(vi);
-    agent.connect(call, attempt, op, &body);
+    attempt.send(&agent, op, &body);
     // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
     let wanted = slot
         .lock(generation)
@@ -119,7 +121,7 @@ pub fn request(
     Ok(to_program(&attributes))
 }
 
-/// Logs why there is no connection, unless the agent has said so (`agent::tell_nobody`). Most programs ask until
+/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`). Most programs ask until
 /// there is one, so this is no warning.
 #[cold]
 fn tell_failure(error: Error, remote: &Address) {

@@ -7,19 +7,18 @@ use std::sync::atomic::Ordering;
 use kagent_proto::*;
 use vipl_abi::*;
 
-use super::again::left_ms;
 use super::attempt::begin;
-use super::{check_discriminator, to_error, to_program};
-use crate::agent::{Agent, GONE, Reply, tell_taken};
-use crate::clock;
+use super::convert::{check_discriminator, to_error, to_program};
+use crate::agent::{Agent, GONE, Reply, log_discriminator_taken};
+use crate::clock::{self, remaining_ms};
 use crate::connect::address::Address;
 use crate::error::Error;
 use crate::nic::Nic;
 use crate::object::handle::Kind;
 use crate::object::table::{Guard, Table};
-use crate::process;
-use crate::trace::{discriminator, hexadecimal};
-use crate::vi::{self, IDLE};
+use crate::text::{discriminator, hexadecimal};
+use crate::vi;
+use crate::vi::state::IDLE;
 
 static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
 
@@ -51,7 +50,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     let (agent, reply) = ask_to_wait(nic, local, timeout)?;
     if reply.op != Op::INCOMING {
         if let Some(detail) = reply.body::<Detail>() {
-            tell_taken(&detail, &local);
+            log_discriminator_taken(&detail, &local);
         }
         // A wait is cancelled by VipCloseNic only.
         return Err(match reply.status {
@@ -73,7 +72,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
             return Err(Error::InvalidParameter);
         }
         let handle = INCOMING
-            .insert(&process::get().connections, |_| request)
+            .insert(&nic.process.connections, |_| request)
             .ok_or(Error::Resource)?;
         unanswered.push(handle.addr());
         handle
@@ -95,7 +94,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
 fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
     let deadline = clock::deadline(timeout);
     let mut timeout_ms = clock::timeout_ms(timeout);
-    let mut place = nic.registration.place()?;
+    let mut place = nic.agents().place(&nic.registration)?;
     loop {
         let (agent, nic_name) = place;
         let body = Wait {
@@ -109,14 +108,14 @@ fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent
             return Ok((agent, reply));
         }
         place = loop {
-            match nic.registration.place() {
+            match nic.agents().place(&nic.registration) {
                 Ok(place) => break place,
                 Err(error) if error != Error::Resource => return Err(error),
-                Err(_) if left_ms(deadline) == 0 => return Err(Error::Timeout),
+                Err(_) if remaining_ms(deadline) == 0 => return Err(Error::Timeout),
                 Err(_) => {}
             }
         };
-        timeout_ms = left_ms(deadline);
+        timeout_ms = remaining_ms(deadline);
     }
 }
 
@@ -140,7 +139,8 @@ fn drop_incoming(handle: VIP_CONN_HANDLE) {
             .incoming
             .lock()
             .retain(|known| *known != handle.addr());
-        drop(INCOMING.remove(&process::get().connections, request, handle));
+        let process = request.nic.process;
+        drop(INCOMING.remove(&process.connections, request, handle));
     }
 }
 
@@ -183,7 +183,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     let result = attempt.result.clone();
     drop(vi);
     // If the agent that knows the request has gone, its client asks the next one: VIP_TIMEOUT.
-    agent.connect(call, attempt, Op::ACCEPT, &body);
+    attempt.send(&agent, Op::ACCEPT, &body);
     let outcome = result.wait().and_then(|result| result.map(drop));
     match outcome {
         // The agent found a conflict that was not there a moment ago: the request stays.

@@ -3,7 +3,7 @@
 use vipl_abi::*;
 
 use super::{deregister, register};
-use crate::agent::Link;
+use crate::agent::Side;
 use crate::nic::{close, open_without_agent};
 use crate::vi;
 use crate::vi::queue::tests::device::{self, Busy};
@@ -30,7 +30,7 @@ fn all_partners_have_one_time() {
         let handle = vi::create(nic, &attributes, none, none).unwrap();
         let mut locked = vi::lock(handle).unwrap();
         let key = key as u64;
-        locked.connection = Some(Link { key, side: 0 });
+        locked.connection = Some(Side { key, side: 0 });
         // The last partner is quick enough; the others are stopped.
         let ends = (key == VIS as u64 - 1).then_some(3);
         let asked = Vec::new();

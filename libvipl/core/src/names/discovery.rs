@@ -14,8 +14,8 @@ fn addresses(nic: &Nic, hops: VIP_ULONG) -> Result<Vec<Vec<u8>>, Error> {
         return Ok(found);
     }
     let reply = nic
-        .registration
-        .call(Op::NEIGHBOURS, |nic| Neighbours { nic })?;
+        .agents()
+        .call(&nic.registration, Op::NEIGHBOURS, |nic| Neighbours { nic })?;
     if let (Status::OK, Some(list)) = (reply.status, reply.body::<NeighbourList>()) {
         let length = nic.address().len();
         found.extend(

@@ -70,7 +70,7 @@ fn look_up(table: &str, address: Ipv4Addr, interface: &str) -> Option<Vec<u8>> {
             && number(kind) == Some(ETHERNET)
             && number(flags)? & COMPLETE != 0
             && device == interface;
-        fits.then(|| crate::names::parse_address(hardware))?
+        fits.then(|| crate::connect::address::parse_host(hardware))?
     })
 }
 

@@ -16,7 +16,7 @@ const VIS_MAX: u64 = 65_536;
 
 /// A plug-in does not open a device. If it has not said why, at least what was asked of it is logged.
 pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
-    if !crate::trace::has_said(log::Level::Warn) {
+    if !crate::logger::has_said(log::Level::Warn) {
         log::warn!(
             target: "nic",
             "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); devices that are there: vipinfo",

@@ -16,10 +16,10 @@ use crate::cq::CqNotifyHandler;
 use crate::error::Error;
 use crate::nic::wait;
 use crate::nic::{self, Nic};
-use crate::process;
 use crate::vi;
+use crate::vi::Vi;
 use crate::vi::queue::NotifyHandler;
-use crate::vi::{ERROR, Vi};
+use crate::vi::state::ERROR;
 
 /// Undelivered errors that are kept (spec §11).
 const ERRORS_MAX: usize = 1024;
@@ -104,10 +104,12 @@ impl Events {
             return Err(Error::InvalidParameter);
         }
         let nic = nic.clone();
-        crate::start::thread("vipl-handler", move || run(&nic)).map_err(|error| {
-            log::error!(target: "core", "cannot start the handler thread: {error}");
-            Error::Resource
-        })?;
+        vipl_sys::thread::spawn_with_signals_blocked("vipl-handler", move || run(&nic)).map_err(
+            |error| {
+                log::error!(target: "core", "cannot start the handler thread: {error}");
+                Error::Resource
+            },
+        )?;
         state.started = true;
         Ok(())
     }
@@ -415,7 +417,7 @@ impl Vi {
             return;
         }
         if cause == vipl_plugin_abi::VIPL_CAUSE_DISCONNECTED {
-            let after = process::get().settings.disconnect_notice_ms();
+            let after = self.nic.process.settings.disconnect_notice_ms();
             if after > 0 {
                 let due = Instant::now() + Duration::from_millis(after);
                 let notice = Notice {

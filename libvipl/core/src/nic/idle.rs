@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::nic::Nic;
 use crate::nic::wait;
-use crate::process;
+use crate::settings::Settings;
 use crate::sync::OnceLock;
 
 /// Polls in vain that are counted at a time, and the fewest before a yield.
@@ -127,14 +127,10 @@ pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
 
 /// Counts polls in vain of the calling thread, which holds no lock, and yields if it is time for that. True:
 /// the thread should [`nap`].
-pub(crate) fn give_way(row: u32) -> bool {
+pub(crate) fn give_way(settings: &Settings, row: u32) -> bool {
     static YIELD_AFTER: OnceLock<u32> = OnceLock::new();
-    let most = *YIELD_AFTER.get_or_init(|| {
-        let polls = process::get()
-            .settings
-            .number("yield_after", 0..=1_000_000_000);
-        polls as u32
-    });
+    let most =
+        *YIELD_AFTER.get_or_init(|| settings.number("yield_after", 0..=1_000_000_000) as u32);
     if most == 0 {
         return false;
     }

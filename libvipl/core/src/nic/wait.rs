@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::nic::Nic;
-use crate::process;
+use crate::settings::Settings;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Step of a sleep when the plug-in cannot wake anybody.
@@ -15,7 +15,7 @@ pub(crate) fn until<R>(
     deadline: Option<Instant>,
     mut check: impl FnMut() -> Option<R>,
 ) -> Option<R> {
-    let spin_time = spin_time();
+    let spin_time = spin_time(&nic.process.settings);
     let spin_end = Instant::now() + spin_time;
     let mut polled = false;
     loop {
@@ -87,10 +87,10 @@ static VAIN: AtomicU32 = AtomicU32::new(0);
 /// on a machine with one processor, and when both processes are confined to the same one. The latter cannot
 /// be asked for; it shows in polls that never find anything. A process that is pinned while its peer
 /// runs elsewhere polls like any other.
-fn spin_time() -> Duration {
+fn spin_time(settings: &Settings) -> Duration {
     static TIME: crate::sync::OnceLock<Duration> = crate::sync::OnceLock::new();
     let time = *TIME.get_or_init(|| {
-        let spin_us = process::get().settings.number("spin_us", 0..=10_000_000);
+        let spin_us = settings.number("spin_us", 0..=10_000_000);
         // SAFETY: no pointers.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         Duration::from_micros(if online == 1 { 0 } else { spin_us })

@@ -3,6 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
+/// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
+pub(crate) const OWNERS: usize = 4;
+
 /// Times in a row that a thread must take a lock to own it: what taking the ownership away costs, in locks.
 pub(crate) const STREAK: u32 = 32;
 
@@ -66,7 +69,7 @@ pub(crate) fn this_thread() -> usize {
     }
     #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
     {
-        !(super::lock::OWNERS - 1)
+        !(OWNERS - 1)
     }
 }
 

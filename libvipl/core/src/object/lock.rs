@@ -23,15 +23,12 @@
 //! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
 //! so that threads which share a lock end up with a plain spin lock.
 
-use super::barrier::{self, STREAK, back_off, this_thread};
+use super::barrier::{self, OWNERS, STREAK, back_off, this_thread};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Doublings of that, one for each loss of a bias.
 const PENALTY_MAX: u32 = 8;
 const NOBODY: usize = 0;
-
-/// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
-pub(crate) const OWNERS: usize = 4;
 
 /// A lock that can be all zero.
 #[derive(Default)]

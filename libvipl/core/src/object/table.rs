@@ -87,6 +87,13 @@ impl<T> Guard<T> {
         self.slot
     }
 
+    /// The object, without a reference to it: it stays valid when references come and go, as long as the object
+    /// is there.
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.slot.value.get().cast()
+    }
+
     /// Generation of the object.
     pub(crate) fn generation(&self) -> u32 {
         self.slot.live.load(Ordering::Relaxed)

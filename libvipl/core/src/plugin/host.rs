@@ -161,7 +161,7 @@ unsafe extern "C" fn now() -> u64 {
 
 unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_int {
     // SAFETY: a plug-in's text, and room of the size that it states.
-    unsafe { crate::agent::link::give(string(interface), out) }
+    unsafe { crate::agent::link::give(&process::get().agents, string(interface), out) }
 }
 
 unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
@@ -171,7 +171,7 @@ unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
 
 unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int {
     // SAFETY: a plug-in's text.
-    match crate::agent::device::open(unsafe { string(name) }) {
+    match crate::agent::device::open(&process::get().agents, unsafe { string(name) }) {
         Ok((socket, process)) => {
             // SAFETY: the plug-in's words.
             unsafe {

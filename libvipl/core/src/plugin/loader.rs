@@ -17,8 +17,8 @@ use once_cell::sync::OnceCell;
 use vipl_plugin_abi::*;
 
 use crate::agent::library_path;
-use crate::plugin::host::HOST;
-use crate::process::Process;
+use crate::error::is_shortage;
+use crate::settings::Settings;
 
 /// Feature bits of plug-ins that this library knows.
 const FEATURES_KNOWN: u64 = VIPL_FEATURE_LINK | VIPL_FEATURE_DEVICE;
@@ -81,21 +81,25 @@ pub(crate) struct Plugins {
 
 impl Plugins {
     /// Looks through the directories and gives the usable plug-ins, first of a name first.
-    pub(crate) fn refresh(&mut self, process: &Process) -> &[&'static LoadedPlugin] {
+    pub(crate) fn refresh(
+        &mut self,
+        settings: &Settings,
+        host: &'static vipl_host,
+    ) -> &[&'static LoadedPlugin] {
         self.shortage = None;
         self.left_out.clear();
-        self.searched = directories(process);
-        let given = process.settings.text("plugin_path");
+        self.searched = directories(settings);
+        let given = settings.text("plugin_path");
         for directory in self.searched.clone() {
             let found = candidates(&directory).unwrap_or_else(|error| {
                 self.cannot_read(&directory, given, &error);
                 Vec::new()
             });
             for (name, path) in found {
-                if !wanted(process.settings.text("plugins"), &name) {
+                if !wanted(settings.text("plugins"), &name) {
                     self.left_out.push(name);
                 } else if !self.order.iter().any(|plugin| plugin.name == name) {
-                    self.consider(&name, path);
+                    self.consider(&name, path, host);
                 }
             }
         }
@@ -119,7 +123,7 @@ impl Plugins {
         }
     }
 
-    fn consider(&mut self, name: &str, path: PathBuf) {
+    fn consider(&mut self, name: &str, path: PathBuf, host: &'static vipl_host) {
         let modified = path.metadata().and_then(|data| data.modified()).ok();
         // A refused file is tried again when it has changed.
         if self
@@ -129,7 +133,7 @@ impl Plugins {
         {
             return;
         }
-        let outcome = load(name, &path);
+        let outcome = load(name, &path, host);
         if let Err(Refusal::Load(text)) = &outcome
             && let Some(shortage) = shortage_of(&path, text)
         {
@@ -166,10 +170,10 @@ impl Plugins {
 }
 
 /// Where plug-ins are looked for, best place first.
-pub(crate) fn directories(process: &Process) -> Vec<PathBuf> {
+pub(crate) fn directories(settings: &Settings) -> Vec<PathBuf> {
     let mut list: Vec<PathBuf> = Vec::new();
-    if !process.settings.secure {
-        let given = process.settings.text("plugin_path");
+    if !settings.secure {
+        let given = settings.text("plugin_path");
         for directory in given.split(':').filter(|directory| !directory.is_empty()) {
             if directory.starts_with('/') {
                 list.push(directory.into());
@@ -211,14 +215,6 @@ fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// Whether the system has too little of something, which may pass.
-pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
-    error
-        .raw_os_error()
-        .is_some_and(|code| passing.contains(&code))
-}
-
 /// Why a file could not be loaded, if that was for want of something. `dlopen` gives a text only, and
 /// gives it in English as long as the program has set no other locale; so the file is tried as well.
 fn shortage_of(path: &Path, text: &str) -> Option<String> {
@@ -245,7 +241,11 @@ fn wanted(filter: &str, name: &str) -> bool {
     list.split(',').any(|entry| entry.trim() == name) != exclude
 }
 
-fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
+fn load(
+    name: &str,
+    path: &Path,
+    host: &'static vipl_host,
+) -> Result<&'static LoadedPlugin, Refusal> {
     log::debug!(target: "plugin", "loading {}", path.display());
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
@@ -295,7 +295,7 @@ fn load(name: &str, path: &Path) -> Result<&'static LoadedPlugin, Refusal> {
             path.display()
         );
         let _blame = vipl_guard::blame(&line);
-        initialise(plugin)?
+        initialise(plugin, host)?
     };
     Ok(Box::leak(Box::new(LoadedPlugin {
         name: found,
@@ -326,13 +326,13 @@ fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), Refusal>
 }
 
 /// Calls `init` and checks the table it fills.
-fn initialise(plugin: &vipl_plugin) -> Result<vipl_provider, Refusal> {
+fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_provider, Refusal> {
     let init = plugin.init.ok_or(Refusal::MissingOp("init"))?;
     // SAFETY: absent operations are NULL, which is what zero is.
     let mut ops: vipl_provider = unsafe { std::mem::zeroed() };
     ops.size = size_of::<vipl_provider>();
     // SAFETY: both tables are valid; the plug-in writes no further than the size we gave.
-    let status = unsafe { init(&raw const HOST, &raw mut ops) };
+    let status = unsafe { init(host, &raw mut ops) };
     if status != VIPL_OK {
         return Err(Refusal::Init(status));
     }

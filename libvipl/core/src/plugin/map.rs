@@ -1,7 +1,8 @@
 //! Where a device name goes. The first answer wins: the environment's map, the file's map, the explicit
 //! form `plugin:argument`, what the plug-ins claim.
 
-use crate::plugin::loader::{LoadedPlugin, Plugins};
+use super::host::HOST;
+use super::loader::{LoadedPlugin, Plugins};
 use crate::process::Process;
 
 /// Where a name goes, and why.
@@ -22,7 +23,7 @@ pub(crate) enum Nowhere {
 /// Finds the device.
 pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
     let mut plugins = process.plugins.lock();
-    plugins.refresh(process);
+    plugins.refresh(&process.settings, &HOST);
     look_up(process, &plugins, name).map_err(|tried| match &plugins.shortage {
         Some(shortage) => Nowhere::Shortage(format!("cannot look for plug-ins: {shortage}")),
         None => Nowhere::Unknown(tried),

@@ -25,7 +25,8 @@ use crate::nic::events::Job;
 use crate::nic::idle;
 use crate::nic::wait as sleeping;
 use crate::object::table::{Guard, Slot};
-use crate::vi::{self, CONNECTED, ERROR, IDLE, PENDING, Vi};
+use crate::vi::state::{CONNECTED, ERROR, IDLE, PENDING};
+use crate::vi::{self, Vi, diagnosis};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -141,7 +142,7 @@ impl WorkQueue {
 #[inline(always)]
 fn taken(vi: &Vi, which: Which, entry: &vipl_entry) -> Taken {
     if entry.status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
-        crate::trace::descriptor::failed(vi, which, entry.descriptor, entry.status);
+        diagnosis::failed(vi, which, entry.descriptor, entry.status);
     }
     Taken::entry(entry)
 }
@@ -220,7 +221,7 @@ pub fn post(
             vi.post_recv
         };
         // SAFETY: attached and locked.
-        unsafe { doorbell(&raw mut vi.abi) };
+        unsafe { doorbell(vi.abi()) };
     } else {
         post_unconnected(&mut vi, which);
     }
@@ -368,9 +369,9 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
 #[cold]
 #[inline(never)]
 fn give_way(vi: Guard<Vi>, which: Which, vain: u32) {
-    let (slot, generation) = (vi.slot(), vi.generation());
+    let (slot, generation, process) = (vi.slot(), vi.generation(), vi.nic.process);
     drop(vi);
-    if !idle::give_way(vain) {
+    if !idle::give_way(&process.settings, vain) {
         return;
     }
     let Some(nic) = slot.lock(generation).map(|vi| vi.nic.clone()) else {
@@ -534,7 +535,7 @@ fn serve_line(vi: &mut Vi, which: Which) {
     own.signalled = queue.completed;
     queue.signal = u32::from(!own.waiters.is_empty());
     for entry in failed {
-        crate::trace::descriptor::failed(vi, which, entry.descriptor, entry.status);
+        diagnosis::failed(vi, which, entry.descriptor, entry.status);
     }
     if woken {
         vi.nic.wake();

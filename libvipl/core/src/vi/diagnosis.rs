@@ -5,10 +5,11 @@
 
 use vipl_abi::*;
 
-use super::show::{image, segment, status};
+use super::Vi;
+use super::queue::Which;
 use crate::memory;
-use crate::vi::Vi;
-use crate::vi::queue::Which;
+use crate::text::status;
+use crate::trace::peek::{image, segment};
 
 /// Subsystem of these lines.
 const TARGET: &str = "desc";

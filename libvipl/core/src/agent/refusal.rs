@@ -1,13 +1,14 @@
-//! What an agent says about calls that it refuses, as log lines.
+//! Log lines for the reasons with which an agent refuses calls.
 //!
-//! A program only learns a return code. Programs ask again in a loop, so each kind of line comes once a
-//! second at most.
+//! The application only gets a return code. Applications retry in a loop, so each kind of line is logged at most
+//! once a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kagent_proto::{Budget, Detail, Point, Reason, Status};
 
 use crate::clock;
+use crate::text::{discriminator, hexadecimal};
 
 /// Nanoseconds between two lines of one kind.
 const PAUSE: u64 = 1_000_000_000;
@@ -32,7 +33,7 @@ fn is_due(detail: &Detail) -> bool {
 }
 
 /// A budget is used up, whatever the call was.
-pub(super) fn tell_budget(detail: &Detail) {
+pub(super) fn log_budget(detail: &Detail) {
     let Some(budget) = detail.budget().map(Budget::name) else {
         return;
     };
@@ -51,12 +52,12 @@ pub(super) fn tell_budget(detail: &Detail) {
 }
 
 /// A wait or a peer request on a discriminator that belongs to another user.
-pub(crate) fn tell_taken(detail: &Detail, local: &Point) {
+pub(crate) fn log_discriminator_taken(detail: &Detail, local: &Point) {
     if detail.reason == Reason::NAME_TAKEN && is_due(detail) {
         log::error!(
             target: "cm",
             "cannot wait on discriminator {}: on this interface it belongs to user {}, who waits on it or did so within {} s; use another discriminator, or end that server",
-            quoted(local.discriminator()),
+            discriminator(local.discriminator()),
             detail.user,
             detail.limit / 1000,
         );
@@ -64,7 +65,7 @@ pub(crate) fn tell_taken(detail: &Detail, local: &Point) {
 }
 
 /// A request that met nobody.
-pub(crate) fn tell_nobody(status: Status, detail: &Detail, remote: &Point) {
+pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
     let why = match detail.reason {
         Reason::NOBODY_WAITS => {
             "a NIC is open at this address, but no thread is in VipConnectWait on this discriminator"
@@ -90,35 +91,15 @@ pub(crate) fn tell_nobody(status: Status, detail: &Detail, remote: &Point) {
         log::info!(
             target: "cm",
             "no server for discriminator {} at address {}: {why}",
-            quoted(remote.discriminator()),
+            discriminator(remote.discriminator()),
             hexadecimal(remote.host()),
         );
-    }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let bytes = bytes.iter().map(|byte| format!("{byte:02x}"));
-    bytes.collect::<Vec<_>>().join(":")
-}
-
-/// Text as text, anything else in hexadecimal.
-fn quoted(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if text.chars().all(|c| c.is_ascii_graphic() || c == ' ') => format!("\"{text}\""),
-        _ => hexadecimal(bytes),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn discriminators_are_shown_as_text_where_they_are_text() {
-        assert_eq!(quoted(b"rank 7"), "\"rank 7\"");
-        assert_eq!(quoted(&[7, 0, 255]), "07:00:ff");
-        assert_eq!(quoted(b""), "\"\"");
-    }
 
     #[test]
     fn every_reason_has_a_place_and_lines_of_one_kind_do_not_flood() {
