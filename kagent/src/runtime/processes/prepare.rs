@@ -83,9 +83,8 @@ pub fn close_inherited() {
     } else {
         3
     };
-    // SAFETY: nothing in this program owns a descriptor yet. Linux before 5.9 knows no such call; all that
-    // we start closes them again.
-    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    // SAFETY: nothing in this program owns a descriptor yet.
+    unsafe { vipl_sys::fd::close_from(first) };
 }
 
 /// Gives up how the program that started us wants to be scheduled, as far as the system lets us.

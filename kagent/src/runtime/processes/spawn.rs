@@ -15,6 +15,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use vipl_sys::fd::close_from;
 
 /// Variables that a process of the agent's own user keeps: for those who look for a fault in it.
 const KEPT_VARIABLES: [&str; 6] = [
@@ -158,14 +159,7 @@ unsafe fn take_descriptors(plan: &Plan) {
         if matches!(plan.owner, Owner::User { .. }) {
             libc::dup2(plan.null, 2);
         }
-        if libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) != 0 {
-            // Linux before 5.9.
-            let mut limit: libc::rlimit = std::mem::zeroed();
-            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-            for fd in 3..limit.rlim_cur.min(RawFd::MAX as libc::rlim_t) {
-                libc::close(fd as RawFd);
-            }
-        }
+        close_from(3);
     }
 }
 

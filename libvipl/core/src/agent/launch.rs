@@ -358,7 +358,7 @@ unsafe fn detach_and_run(
         for fd in 0..3 {
             libc::dup2(null, fd);
         }
-        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
+        vipl_sys::fd::close_from(3);
         libc::execve(*argv, argv, environment);
         libc::_exit(127)
     }
