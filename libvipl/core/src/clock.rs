@@ -4,16 +4,7 @@ use std::time::{Duration, Instant};
 
 use vipl_abi::VIP_ULONG;
 
-/// Nanoseconds on the monotonic clock.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is valid; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+pub(crate) use vipl_sys::clock::now_ns;
 
 /// Whether a timeout means "no limit": VIP_INFINITE, or 32 bits of ones on any host.
 pub(crate) fn is_infinite(timeout: VIP_ULONG) -> bool {

@@ -53,21 +53,11 @@ type Root = AtomicPtr<Process>;
 fn root() -> &'static Root {
     static ROOT: OnceLock<&'static Root> = OnceLock::new();
     ROOT.get_or_init(|| {
-        let bytes = 4096;
+        // Without it a child would use the locks and sockets of its parent: better no library.
+        let page = vipl_sys::fork::map_wiped(4096)
+            .unwrap_or_else(|error| panic!("cannot map a page that a fork wipes: {error}"));
         // SAFETY: a fresh, zeroed, private page; a null pointer is a valid Root.
-        unsafe {
-            let page = libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert_ne!(page, libc::MAP_FAILED, "no memory for one page");
-            libc::madvise(page, bytes, libc::MADV_WIPEONFORK);
-            &*page.cast::<Root>()
-        }
+        unsafe { &*page.cast::<Root>() }
     })
 }
 

@@ -232,22 +232,8 @@ impl<T: Send> Table<T> {
             return Some(());
         }
         let bytes = CHUNK * size_of::<Slot<T>>();
-        // SAFETY: a fresh anonymous mapping; zeroed slots are free slots.
-        let memory = unsafe {
-            let memory = libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            if memory == libc::MAP_FAILED {
-                return None;
-            }
-            libc::madvise(memory, bytes, libc::MADV_WIPEONFORK);
-            memory
-        };
+        // Zeroed slots are free slots.
+        let memory = vipl_sys::fork::map_wiped(bytes).ok()?;
         // Release: whoever sees the pointer sees zeroed slots.
         place.store(memory.cast(), Ordering::Release);
         Some(())
