@@ -6,6 +6,8 @@
 //! executes [`barrier`] for both, and the frequent side needs only a compiler fence. Not every kernel offers
 //! the call, and a seccomp filter may take it away at any time: callers need a way without it.
 
+use std::io;
+
 /// Whose threads take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -39,6 +41,44 @@ pub fn barrier(scope: Scope) -> bool {
     })
 }
 
+/// Where there is no [`barrier`]: visits every processor that this thread may run on, one after the other, so
+/// that whatever ran there was switched away from, which is a full fence. It takes some milliseconds. Threads of
+/// this process that are confined to other processors by another cpuset are not reached. False: the system does
+/// not permit it either.
+#[must_use]
+pub fn visit_processors() -> bool {
+    /// Room for 8192 processors.
+    type Set = [u64; 128];
+    let bytes = size_of::<Set>();
+    let move_to = |set: &Set| -> io::Result<()> {
+        // SAFETY: a valid set of that size; 0 is the calling thread.
+        match unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, bytes, set.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let mut before: Set = [0; 128];
+    // SAFETY: room for a set of that size.
+    let known =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, before.as_mut_ptr()) };
+    let Ok(known @ 1..) = usize::try_from(known) else {
+        return false;
+    };
+    let mut visited = 0;
+    for processor in 0..known * 8 {
+        let mut only: Set = [0; 128];
+        only[processor / 64] = 1 << (processor % 64);
+        match move_to(&only) {
+            Ok(()) => visited += 1,
+            // It is not there, or no thread of our cpuset may run on it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(_) => return false,
+        }
+    }
+    let _ = move_to(&before);
+    visited > 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +89,21 @@ mod tests {
             // Also true of a kernel without the call.
             assert_eq!(register(scope), barrier(scope), "{scope:?}");
         }
+    }
+
+    #[test]
+    fn a_visit_leaves_the_thread_where_it_may_run() {
+        let allowed = || {
+            // SAFETY: a valid set.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                let bytes = size_of::<libc::cpu_set_t>();
+                libc::sched_getaffinity(0, bytes, &raw mut set);
+                set
+            }
+        };
+        let before = allowed();
+        assert!(visit_processors());
+        assert!(allowed() == before);
     }
 }

@@ -2,6 +2,9 @@
 //! each thread, and a way to wait for a holder. `ctest/loom` puts its own in place of these.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use std::time::Duration;
+
+use vipl_sys::membarrier::{Scope, barrier, register, visit_processors};
 
 /// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
 pub(crate) const OWNERS: usize = 4;
@@ -9,25 +12,19 @@ pub(crate) const OWNERS: usize = 4;
 /// Times in a row that a thread must take a lock to own it: what taking the ownership away costs, in locks.
 pub(crate) const STREAK: u32 = 32;
 
-/// `MEMBARRIER_CMD_PRIVATE_EXPEDITED` and its registration.
-const PRIVATE_EXPEDITED: i32 = 1 << 3;
-const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-
-fn membarrier(command: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
-/// Whether `heavy` has been prepared.
+/// Whether locks may get owners: `heavy` is cheap.
 static WORKS: AtomicBool = AtomicBool::new(false);
+
+fn membarrier() -> bool {
+    barrier(Scope::Process)
+}
 
 /// Registers the process for `heavy`, at each VipOpenNic: a forked child is not registered. Where threads run
 /// already, the kernel waits for all processors, some milliseconds, so no lock is held and nobody's data waits.
 pub(crate) fn prepare() {
     let works = cfg!(all(target_arch = "x86_64", target_os = "linux"))
-        && membarrier(REGISTER_PRIVATE_EXPEDITED)
-        && membarrier(PRIVATE_EXPEDITED);
-    // Never taken back: a lock that has an owner needs it, and would say so.
+        && register(Scope::Process)
+        && membarrier();
     WORKS.fetch_or(works, Ordering::Relaxed);
 }
 
@@ -42,16 +39,29 @@ pub(crate) fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A full fence on every processor that runs this process. Only where `works` says so.
+/// A full fence on every processor that runs this process.
 pub(crate) fn heavy() {
-    if membarrier(PRIVATE_EXPEDITED) {
+    // Registered anew it works after a fork.
+    if membarrier() || (register(Scope::Process) && membarrier()) {
         return;
     }
-    // It worked before. Registered anew it works after a fork; if not, two threads would be inside.
-    let again = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
-    if !again {
-        log::error!(target: "core", "membarrier has been taken away from this process; cannot go on");
-        std::process::abort();
+    degrade();
+}
+
+/// A sandbox has taken `membarrier` away while locks have owners. The fence is executed in a slow way, once for
+/// each of these locks, and no lock gets an owner from now on.
+#[cold]
+fn degrade() {
+    if WORKS.swap(false, Ordering::Relaxed) {
+        log::warn!(
+            target: "core",
+            "the system call membarrier is not permitted any more: locks are slower from now on"
+        );
+    }
+    if !visit_processors() {
+        // Nothing is left that fences other processors. A store leaves its processor's buffer within
+        // microseconds, and at the latest with the next interrupt.
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -79,6 +89,48 @@ pub(crate) fn back_off(rounds: &mut u32) {
     match *rounds {
         0..=200 => std::hint::spin_loop(),
         201..=2000 => std::thread::yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+        _ => std::thread::sleep(Duration::from_micros(50)),
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) mod tests {
+    use super::*;
+
+    /// Forbids the calling thread to use `membarrier`, as a sandbox does that comes late.
+    pub(crate) fn forbid() {
+        let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        };
+        let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        let program = [
+            // The number of the call is the first word.
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            statement(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                libc::SYS_membarrier as u32,
+                0,
+                1,
+            ),
+            statement(libc::BPF_RET | libc::BPF_K, refuse, 0, 0),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ];
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_ptr().cast_mut(),
+        };
+        // SAFETY: a valid program; it binds this thread only.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;
+            assert_eq!(
+                libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter),
+                0
+            );
+        }
+        assert!(!membarrier());
     }
 }
