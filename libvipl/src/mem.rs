@@ -1,8 +1,7 @@
 //! Protection tags and memory registration (spec §3.16 to §3.19).
 
 use vipl_abi::*;
-use vipl_core::memory;
-use vipl_core::memory::tags;
+use vipl_core::{mem, ptag};
 
 use crate::edge::{call, entry, put, required};
 
@@ -14,7 +13,7 @@ pub unsafe extern "C" fn VipCreatePtag(
 ) -> VIP_RETURN {
     entry(call!(VipCreatePtag, NicHandle; Ptag), move || {
         let out = required(Ptag)?;
-        let handle = tags::create(NicHandle)?;
+        let handle = ptag::create(NicHandle)?;
         // SAFETY: `out` was checked.
         unsafe { put(out, handle) };
         Ok(())
@@ -28,7 +27,7 @@ pub unsafe extern "C" fn VipDestroyPtag(
     Ptag: VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
     entry(call!(VipDestroyPtag, NicHandle Ptag;), move || {
-        tags::destroy(NicHandle, Ptag)
+        ptag::destroy(NicHandle, Ptag)
     })
 }
 
@@ -48,7 +47,7 @@ pub unsafe extern "C" fn VipRegisterMem(
             // SAFETY: NULL, which the compatible mode admits, or the caller's structure, copied once.
             let attributes =
                 (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
-            let handle = memory::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
+            let handle = mem::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
             // SAFETY: `out` was checked.
             unsafe { put(out, handle) };
             Ok(())
@@ -65,7 +64,7 @@ pub unsafe extern "C" fn VipDeregisterMem(
 ) -> VIP_RETURN {
     entry(
         call!(VipDeregisterMem, NicHandle VirtualAddress MemoryHandle;),
-        move || memory::deregister(NicHandle, VirtualAddress, MemoryHandle),
+        move || mem::deregister(NicHandle, VirtualAddress, MemoryHandle),
     )
 }
 
@@ -81,7 +80,7 @@ pub unsafe extern "C" fn VipQueryMem(
         call!(VipQueryMem, NicHandle Address MemHandle; MemAttribs),
         move || {
             let out = required(MemAttribs)?;
-            let attributes = memory::query(NicHandle, Address, MemHandle)?;
+            let attributes = mem::query(NicHandle, Address, MemHandle)?;
             // SAFETY: `out` was checked.
             unsafe { put(out, attributes) };
             Ok(())
@@ -103,7 +102,7 @@ pub unsafe extern "C" fn VipSetMemAttributes(
             let attributes = required(MemAttribs)?;
             // SAFETY: checked; the structure is copied once.
             let attributes = unsafe { attributes.read_unaligned() };
-            memory::set_attributes(NicHandle, Address, MemHandle, &attributes)
+            mem::set_attributes(NicHandle, Address, MemHandle, &attributes)
         },
     )
 }

@@ -28,9 +28,7 @@ pub(crate) fn run(options: &Options) -> Result {
             build.args(["--package", package]);
         }
     } else {
-        for package in Workspace::load()?.products() {
-            build.args(["--package", &package]);
-        }
+        build.args(["--workspace", "--exclude", "xtask"]);
     }
     workspace::run(&mut build)?;
     link_soname(&built)?;

@@ -2,12 +2,12 @@
 //!
 //! Without `--seconds` each target makes a fixed number of executions from a fixed seed, and stops earlier
 //! when its time is up: what is tried then is always the beginning of the same sequence, which was tried
-//! to its end before. With `--seconds` or `--within` only the time limits it.
+//! to its end before. With `--seconds` only the time limits it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -52,9 +52,6 @@ pub(crate) struct Options {
     /// Seconds for each target; without it a fixed number of executions, 15 seconds at most
     #[arg(long)]
     seconds: Option<u64>,
-    /// Seconds for all targets together, and for building them
-    #[arg(long, conflicts_with = "seconds")]
-    within: Option<u64>,
     /// Seed of the first execution
     #[arg(long, default_value_t = 1)]
     seed: u32,
@@ -77,13 +74,7 @@ pub(crate) fn run_targets(options: &Options) -> Result {
         println!("SKIP fuzz: {obstacle}");
         return Ok(());
     }
-    let begun = Instant::now();
     let folder = build(&chosen)?;
-    let share = |whole: u64| {
-        let rounds = chosen.len().div_ceil(ABREAST) as u64;
-        (whole.saturating_sub(begun.elapsed().as_secs()) / rounds).max(1)
-    };
-    let seconds = options.seconds.or(options.within.map(share));
     if let Some(input) = &options.input {
         return run(Command::new(folder.join(chosen[0].0)).arg(fs::canonicalize(input)?));
     }
@@ -95,13 +86,7 @@ pub(crate) fn run_targets(options: &Options) -> Result {
         while running.len() < ABREAST
             && let Some((name, executions)) = waiting.next()
         {
-            running.push(Fuzzer::start(
-                &folder,
-                name,
-                executions,
-                seconds,
-                options.seed,
-            )?);
+            running.push(Fuzzer::start(&folder, name, executions, options)?);
         }
         if running.is_empty() {
             break;
@@ -160,15 +145,14 @@ impl Fuzzer {
         folder: &Path,
         name: &'static str,
         executions: u64,
-        time: Option<u64>,
-        seed: u32,
+        options: &Options,
     ) -> Result<Self> {
-        let seconds = time.unwrap_or(SECONDS);
+        let seconds = options.seconds.unwrap_or(SECONDS);
         let target = Workspace::load()?.target;
         let crashes = target.join("fuzz/crashes");
         // New inputs are for this run alone: what is committed stays as it is.
         let grown = target.join("fuzz/corpus").join(name);
-        if time.is_none() && grown.exists() {
+        if options.seconds.is_none() && grown.exists() {
             fs::remove_dir_all(&grown)?;
         }
         fs::create_dir_all(&crashes)?;
@@ -176,7 +160,7 @@ impl Fuzzer {
         let mut command = Command::new(folder.join(name));
         command
             .arg(grown)
-            .arg(format!("-seed={seed}"))
+            .arg(format!("-seed={}", options.seed))
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
             .arg(format!("-artifact_prefix={}/{name}-", crashes.display()))
@@ -190,7 +174,7 @@ impl Fuzzer {
         if known.is_dir() {
             command.arg(known);
         }
-        if time.is_none() {
+        if options.seconds.is_none() {
             command.arg(format!("-runs={executions}"));
         }
         Ok(Fuzzer {

@@ -2,9 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::names;
-use crate::plugin::map;
 use crate::settings::{DECLARED, Settings};
+use crate::{devicemap, nameservice};
 
 /// One number among the settings.
 #[derive(Debug, PartialEq)]
@@ -72,7 +71,7 @@ pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
 
 /// The table of the name service.
 pub struct Table {
-    names: names::Names,
+    names: nameservice::Names,
     /// Lines that were reported.
     pub bad: Vec<usize>,
 }
@@ -81,7 +80,7 @@ impl Table {
     /// Reads one.
     pub fn read(text: &str) -> Table {
         let mut bad = Vec::new();
-        let names = names::Names::parse(text, |number, _| bad.push(number));
+        let names = nameservice::Names::parse(text, |number, _| bad.push(number));
         Table { names, bad }
     }
 
@@ -98,15 +97,15 @@ impl Table {
 
 /// A device name without its folder.
 pub fn plain_name(name: &str) -> &str {
-    map::plain(name)
+    devicemap::plain(name)
 }
 
 /// The pairs of a device map.
 pub fn device_map(text: &str) -> Vec<(String, String)> {
-    map::parse_map(text)
+    devicemap::parse_map(text)
 }
 
 /// How far two names are apart.
 pub fn name_distance(one: &str, other: &str) -> usize {
-    map::distance(one, other)
+    devicemap::distance(one, other)
 }

@@ -1,4 +1,4 @@
-//! `vip_pingpong`: a ping-pong latency test between two processes. The client reports the results.
+//! `vip_pingpong`: two processes throw messages to and fro, and the one that began tells how fast.
 
 #![forbid(unsafe_code)]
 
@@ -15,13 +15,14 @@ use vipl_tools::size;
 use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, host, sys};
 
-/// Ping-pong latency test between two processes.
+/// Sends messages to and fro between two processes and tells how long they take.
 ///
-/// Start the server without HOST, then the client with the server's HOST. Or start both with --self.
+/// Start it twice: once without HOST, which waits, and once with the HOST where the first one waits.
+/// Or once with --self, which starts both.
 #[derive(Parser)]
 #[command(name = "vip_pingpong", version, max_term_width = 100)]
 struct Options {
-    /// Host of the server: a name known to the name service (localhost), or an address
+    /// Host of the waiting process: a name that the name service knows (localhost), or an address
     host: Option<String>,
 
     /// Start both processes, each on its own CPU
@@ -32,23 +33,23 @@ struct Options {
     #[arg(short, long, env = "VIPL_DEVICE", default_value = options::DEVICE)]
     device: String,
 
-    /// Message sizes in bytes: a list such as 8,4k,64k, or all powers of two
+    /// Bytes of a message: a list such as 8,4k,64k, or all powers of two
     #[arg(short, long, default_value = "all")]
     size: String,
 
-    /// Round trips per size, at least 1
+    /// Round trips for each size, at least 1
     #[arg(short = 'n', long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
 
-    /// Round trips before the measurement
+    /// Round trips before, that do not count
     #[arg(short, long, default_value_t = 1_000)]
     warmup: u64,
 
-    /// Fill every message with different data and check every byte
+    /// Fill every message with other bytes and check each of them
     #[arg(short, long)]
     check: bool,
 
-    /// Wait for messages (VipRecvWait) instead of polling (VipRecvDone)
+    /// Sleep until a message comes (VipRecvWait) instead of polling (VipRecvDone)
     #[arg(short, long)]
     events: bool,
 
@@ -56,23 +57,23 @@ struct Options {
     #[arg(short, long, value_enum, default_value_t = Level::Delivery)]
     reliability: Level,
 
-    /// Connection discriminator, the same on both sides
+    /// Number that the two processes find each other by (the discriminator)
     #[arg(short, long, default_value_t = 5001)]
     port: u16,
 
-    /// Use RDMA Writes into memory that the peer polls
+    /// Write into the partner's memory by RDMA, which the partner polls
     #[arg(long)]
     rdma: bool,
 
-    /// Print JSON
+    /// Results as JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
 
-    /// Print CSV, one size per line
+    /// Results as CSV, one size per line
     #[arg(long)]
     csv: bool,
 
-    /// The second process of --self
+    /// The started process of --self
     #[arg(long, hide = true)]
     partner: Option<String>,
 }
@@ -104,7 +105,7 @@ fn run(options: &Options) -> Result<()> {
         None if options.alone => {
             let cpus = Pair::choose();
             if cpus.0 == cpus.1 {
-                eprintln!("only one CPU: both processes share it, so the results mean little");
+                eprintln!("only one CPU: the two processes take turns on it, figures mean little");
             }
             drive(
                 options,
@@ -129,7 +130,7 @@ fn serve(session: &mut Session) -> Result<()> {
     while let Some(question) = session.next_question()? {
         let served = match question["op"].as_str() {
             Some("pingpong") => pingpong::serve(session, &question),
-            other => Err(Error::Partner(format!("unknown request {other:?}"))),
+            other => Err(Error::Partner(format!("asked for {other:?}"))),
         };
         if let Err(error) = served {
             let _ = session.reply(&serde_json::json!({"error": error.to_string()}));
@@ -150,7 +151,7 @@ const HEADINGS: [&str; 7] = [
 ];
 /// What the three times are.
 const MEANING: &str =
-    "# one-way times, half of a round trip: mean of all, p50 and p99 of single messages\n";
+    "# times are one way: half of a round trip; mean of all, p50 and p99 of single ones\n";
 
 fn drive(options: &Options, session: &mut Session) -> Result<()> {
     let nic = session.nic.attributes().clone();

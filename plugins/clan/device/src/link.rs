@@ -6,10 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_packet::{ETHERNET, Header, Receiver};
-use vipl_wire::{
-    Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcess, PeerProcesses,
-};
+use vipl_ering::socket::{self, ETHERNET, Header, Receiver};
+use vipl_ering::{Life, Lives};
+use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
 
 use crate::env::{Bench, Posted};
 use crate::events::NEVER;
@@ -29,8 +28,8 @@ pub(crate) struct Away {
     pub(crate) link: usize,
     pub(crate) header: Header,
     pub(crate) mtu: usize,
-    /// The peer process.
-    pub(crate) peer: Arc<PeerProcess>,
+    /// The partner's process.
+    pub(crate) life: Arc<Life>,
 }
 
 impl Away {
@@ -47,7 +46,7 @@ impl Away {
         let mut bench = Bench {
             line: out.line(self.header, self.mtu, now),
             posted: &self.posted,
-            peer: &self.peer,
+            life: &self.life,
             vi,
             tools,
         };
@@ -85,7 +84,7 @@ pub(crate) struct Side {
     farewells: Vec<Farewell>,
     foreign_at: u64,
     /// Processes that the VIs have connections with.
-    pub(crate) peers: PeerProcesses,
+    pub(crate) lives: Lives,
 }
 
 /// A link.
@@ -128,7 +127,7 @@ impl Link {
                 failed: false,
                 farewells: Vec::new(),
                 foreign_at: 0,
-                peers: PeerProcesses::default(),
+                lives: Lives::default(),
             },
             frame: Vec::new(),
             touched: Vec::new(),
@@ -148,7 +147,7 @@ impl Link {
 impl Side {
     /// What stands before frames to this address.
     pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        vipl_packet::header(to, self.address, ETHERTYPE)
+        socket::header(to, self.address)
     }
 
     /// Nobody needs the link any more.
@@ -176,9 +175,9 @@ impl Side {
     /// The interface has been removed; a socket whose interface has gone is bound to none.
     pub(crate) fn has_lost_interface(&self) -> bool {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
-        vipl_packet::take_socket_error(self.out.socket());
-        vipl_packet::drop_notices(self.out.socket());
-        !vipl_packet::is_bound(self.out.socket())
+        socket::take_socket_error(self.out.socket());
+        socket::drop_notices(self.out.socket());
+        !socket::is_bound(self.out.socket())
     }
 
     /// Takes over what is left of a connection.

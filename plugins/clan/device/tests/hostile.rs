@@ -54,6 +54,7 @@ impl Honest {
                 std::thread::yield_now();
             }
         }
+        std::mem::forget((send, receive));
     }
 }
 
@@ -164,5 +165,5 @@ fn a_flood_does_not_starve_others() {
             honest.talk(4096);
         }
     }
-    std::mem::forget(memory);
+    std::mem::forget((send, memory));
 }

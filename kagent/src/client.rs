@@ -1,0 +1,156 @@
+//! Processes that have connected to the agent.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kagent_proto::{Budget, Op};
+
+use thiserror::Error;
+
+use crate::agent::Agent;
+use crate::call::CallKey;
+use crate::connection::ConnectionId;
+use crate::denial::Denial;
+use crate::limits::DESCRIPTORS_PER_CLIENT;
+use crate::link::EndpointId;
+use crate::message;
+use crate::nic::NicId;
+
+/// The runtime's name for a process; never used again after the process has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Why a process was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The user has all that one user may have now.
+    #[error("user {user} has {used} of {limit} {}", budget.name())]
+    UserFull {
+        /// Who.
+        user: u32,
+        /// Of what.
+        budget: Budget,
+        /// How many there are.
+        used: usize,
+        /// And may be.
+        limit: usize,
+    },
+    /// The runtime used a name twice.
+    #[error("client name in use")]
+    Known,
+}
+
+impl Refused {
+    /// The packet that tells the process why, if it can be told.
+    pub fn farewell(&self) -> Option<Vec<u8>> {
+        let &Refused::UserFull {
+            user,
+            budget,
+            used,
+            limit,
+        } = self
+        else {
+            return None;
+        };
+        let Denial { status, detail } = Denial::user(budget, user, used, limit);
+        Some(message::emit(Op::DONE, status, 0, &detail?))
+    }
+}
+
+/// One process and everything that has to go when it goes.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    /// `Hello` with our version has been seen.
+    pub(crate) greeted: bool,
+    /// `Goodbye` has been seen: whatever ends from now on ends in good order.
+    pub(crate) leaving: bool,
+    pub(crate) nics: BTreeSet<NicId>,
+    pub(crate) endpoints: BTreeSet<EndpointId>,
+    /// Calls without a reply yet, by the id that the process chose.
+    pub(crate) calls: BTreeMap<u64, CallKey>,
+    pub(crate) connections: BTreeSet<ConnectionId>,
+}
+
+impl<F: Clone> Agent<F> {
+    /// A process has connected. `uid` and `pid` are what the system says, not what the process says.
+    pub fn handle_connect(
+        &mut self,
+        now: u64,
+        client: ClientId,
+        uid: u32,
+        pid: u32,
+    ) -> Result<(), Refused> {
+        self.advance(now);
+        if self.clients.contains_key(&client) {
+            return Err(Refused::Known);
+        }
+        let costs = [
+            (Budget::Processes, 1),
+            (Budget::Descriptors, DESCRIPTORS_PER_CLIENT),
+        ];
+        for (budget, count) in costs {
+            if self.accounts.admit(uid, budget, count).is_err() {
+                return Err(Refused::UserFull {
+                    user: uid,
+                    budget,
+                    used: self.accounts.used(uid, budget),
+                    limit: self.accounts.limit(uid, budget),
+                });
+            }
+        }
+        for (budget, count) in costs {
+            self.accounts.charge(uid, budget, count);
+        }
+        let fresh = Client {
+            uid,
+            pid,
+            greeted: false,
+            leaving: false,
+            nics: BTreeSet::new(),
+            endpoints: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            connections: BTreeSet::new(),
+        };
+        self.clients.insert(client, fresh);
+        Ok(())
+    }
+
+    /// A process has gone, in good order if it said so with `Op::GOODBYE` before. Everything of it is
+    /// released, and everyone who had to do with it is told. An unknown client is nobody's loss.
+    pub fn handle_hangup(&mut self, now: u64, client: ClientId) {
+        self.advance(now);
+        // Out of the table first: from here on nothing is sent to it.
+        let Some(gone) = self.clients.remove(&client) else {
+            return;
+        };
+        self.note(|_| {
+            let how = if gone.leaving { "left" } else { "died" };
+            let (calls, connections) = (gone.calls.len(), gone.connections.len());
+            let client = client.0;
+            format!("client {client} {how}: {calls} calls and {connections} connections end")
+        });
+        self.accounts.release(gone.uid, Budget::Processes, 1);
+        self.accounts
+            .release(gone.uid, Budget::Descriptors, DESCRIPTORS_PER_CLIENT);
+        self.forget_waiting_links(gone.uid, client);
+        // Calls before connections, so that a process which held its own request is not told about
+        // itself, and servers which held its requests find them expired.
+        for &call in gone.calls.values() {
+            self.take_call(call);
+        }
+        for &connection in &gone.connections {
+            self.abandon(connection, gone.leaving);
+        }
+        for &nic in &gone.nics {
+            self.forget_nic(nic);
+        }
+        // Those that no NIC has used.
+        for &endpoint in &gone.endpoints {
+            self.forget_endpoint(endpoint);
+        }
+    }
+}
