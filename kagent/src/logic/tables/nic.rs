@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use kagent_proto::DataAddress;
+
 use crate::logic::values::address::Address;
 use crate::logic::values::ids::{CallKey, ClientId, ConnectionId, EndpointId};
 
@@ -14,6 +16,8 @@ pub(crate) struct Nic<F> {
     pub(crate) address: Address,
     /// Descriptors that partners get.
     pub(crate) fds: Vec<F>,
+    /// Where it receives data, for partners.
+    pub(crate) data_address: DataAddress,
     /// On which endpoint it is, if on any.
     pub(crate) endpoint: Option<EndpointId>,
     pub(crate) calls: BTreeSet<CallKey>,
