@@ -5,7 +5,7 @@ use crate::net::*;
 use crate::world::*;
 use kagent::limits::*;
 use kagent_proto::*;
-use vipl_wire::setup::{self, Body, FRAME_MAX, Frame};
+use kagent_setup::{self as setup, Body, FRAME_MAX, Frame};
 
 /// Frames of a flood in each millisecond.
 const PER_MS: u64 = 10;

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use vipl_wire::setup::Side;
+use kagent_setup::Side;
 
 /// The runtime's name for a process; never used again after the process has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
