@@ -63,6 +63,26 @@ static void timed(struct world *w, double start, unsigned long timeout)
         w->worst = late;
 }
 
+/* Asks for connections where nobody is. */
+static void ask_in_vain(struct world *w)
+{
+    VIP_VI_HANDLE vi = make_vi(&w->node, tested_level(w->side), NULL, NULL);
+    address nobody = remote_point(&w->other, w->side->run, "nowhere");
+    address local = local_point(&w->node, w->side->run, w->side->number ? "asks1" : "asks0");
+    VIP_VI_ATTRIBUTES attributes;
+    VIP_RETURN code;
+    double start = now_ms();
+
+    code = VipConnectRequest(vi, &local.net, &nobody.net, TIMEOUT, &attributes);
+    CHECK(code == VIP_NO_MATCH || code == VIP_NOT_REACHABLE || code == VIP_TIMEOUT, "set-up");
+    timed(w, start, TIMEOUT);
+    start = now_ms();
+    MUST(VipConnectPeerRequest(vi, &local.net, &nobody.net, TIMEOUT));
+    CHECK_RETURN(VipConnectPeerWait(vi, &attributes), VIP_TIMEOUT, "set-up");
+    timed(w, start, TIMEOUT);
+    MUST(VipDestroyVi(vi));
+}
+
 /* Waits for what does not come. */
 static void wait_in_vain(struct world *w)
 {
@@ -87,6 +107,7 @@ static void wait_in_vain(struct world *w)
     CHECK_RETURN(VipConnectWait(w->node.nic, &nobody.net, TIMEOUT, &remote.net, &attributes, &request),
                  VIP_TIMEOUT, "set-up");
     timed(w, start, TIMEOUT);
+    ask_in_vain(w);
 }
 
 /* One message each way, however long it takes: nobody has been taken for dead. */

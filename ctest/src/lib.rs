@@ -9,9 +9,10 @@
 //!   …      what single tests need (plug-in folders, stubs)
 //! ```
 //!
-//! Two variables change what is tested:
+//! Variables change what is tested:
 //!
 //! - `CTEST_LIBDIR`: a folder with an installed library; nothing is built then
+//! - `CTEST_NO_BUILD`: the workspace is built already with this profile
 //! - `CC`, `CXX`: the compilers, otherwise `cc` and `c++`
 
 mod agent;

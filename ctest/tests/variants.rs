@@ -170,16 +170,6 @@ fn with_and_without_spinning() {
     }
 }
 
-/// Processes that are confined to a processor: waits poll, and polls in vain yield.
-#[test]
-fn on_a_crowded_processor() {
-    for form in [None, Some("-1")] {
-        let crowded = || form.iter().fold(Run::strict(program("crowded")), Run::arg);
-        crowded().env("VIPL_SPIN_US", "5000000").pass();
-        crowded().arg("together").pass();
-    }
-}
-
 fn valgrind(name: &str, arguments: &[&str]) {
     if find_tool("valgrind").is_none() {
         skip("there is no valgrind here");
@@ -313,13 +303,5 @@ fn polled_memory() {
             .arg("-d")
             .arg(device)
             .pass();
-    }
-}
-
-/// With more runnable threads than processors calls keep their time, and nobody is taken for dead.
-#[test]
-fn beside_programs_that_compute() {
-    for device in ["loopback:", "sim:", "clan:"] {
-        Run::strict(program("starved")).arg("-d").arg(device).pass();
     }
 }

@@ -9,12 +9,12 @@
 //! that it does not know. The same logic can so be driven by a fake clock in a test, by a poll loop in
 //! a process, or by ioctls of a character device.
 //!
-//! The **runtime** ([`sys`]) owns everything that touches the system: the listening socket, the poll
+//! The **runtime** ([`runtime`]) owns everything that touches the system: the listening socket, the poll
 //! loop, the passing of descriptors, shared segments and the noticing of death. The program `vipkad` is
 //! the runtime with a command line.
 //!
 //! ```text
-//!     processes          runtime (sys)                         core (Agent)
+//!     processes          runtime                               core (Agent)
 //!   ┌──────────┐  packet  ┌─────────┐  handle_connect/message/hangup  ┌──────────────────────┐
 //!   │ libvipl  ├─────────▶│ sockets ├────────────────────────────────▶│ clients   nics       │
 //!   │          │          │ pidfds  │  handle_timeout                 │ waits     requests   │
@@ -27,40 +27,13 @@
 //! comes and by its timer (`timer.rs`) when none does. The rules of connecting are those of spec §3.8
 //! to §3.15 and §9.
 
-mod accounts;
-mod adopt;
-mod agent;
-mod ask;
-mod audit;
-mod call;
-mod claim;
-mod client;
-mod confirm;
-mod connection;
-mod denial;
-mod device;
-mod exchange;
-mod guest;
-mod keys;
-pub mod limits;
-mod link;
-mod listen;
-mod message;
-mod nic;
-mod note;
-mod output;
-mod pace;
-mod parting;
-mod peer;
-mod place;
-mod queue;
-mod request;
-pub mod sys;
-mod timer;
-mod who;
+mod logic;
+pub mod runtime;
 
-pub use agent::{Agent, Census};
-pub use client::{ClientId, Refused};
-pub use link::{Interface, LinkId, Mac};
-pub use message::Malformed;
-pub use output::{FrameOut, Join, Message, OpenDevice, OpenLink, Output};
+pub use logic::agent::{Agent, Census};
+pub use logic::events::process::Refused;
+pub use logic::limits;
+pub use logic::tables::link::Interface;
+pub use logic::values::ids::{ClientId, LinkId, Mac};
+pub use logic::values::message::Malformed;
+pub use logic::values::output::{FrameOut, Join, Message, OpenDevice, OpenLink, Output};

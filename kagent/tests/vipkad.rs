@@ -333,7 +333,7 @@ fn help_and_mistakes() {
     assert!(
         String::from_utf8(help.stdout)
             .unwrap()
-            .contains("--idle-ms N")
+            .contains("--idle-ms <N>")
     );
     assert_eq!(run(&["--version"]).stdout, b"vipkad 0.1.0\n");
     let wrong = run(&["--sockets", "x"]);
@@ -341,7 +341,7 @@ fn help_and_mistakes() {
     assert!(
         String::from_utf8(wrong.stderr)
             .unwrap()
-            .contains("error options: unknown option")
+            .contains("unexpected argument '--sockets'")
     );
 }
 

@@ -1,8 +1,8 @@
 //! Connections: client/server, peer-to-peer, disconnect (spec §3.8 to §3.15).
 
 use vipl_abi::*;
-use vipl_core::address::Address;
-use vipl_core::connection;
+use vipl_core::connect;
+use vipl_core::connect::address::Address;
 
 use crate::edge::{call, entry, put, put_vi_attributes, required};
 
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn VipConnectWait(
             let out = required(ConnHandle)?;
             // SAFETY: the caller's address, as `address` asks.
             let local = unsafe { address(LocalAddr) }?;
-            let incoming = connection::wait(&nic, &local, Timeout)?;
+            let incoming = connect::wait(&nic, &local, Timeout)?;
             // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
             unsafe {
                 incoming.remote.write(remote);
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn VipConnectAccept(
     ViHandle: VIP_VI_HANDLE,
 ) -> VIP_RETURN {
     entry(call!(VipConnectAccept, ConnHandle ViHandle;), move || {
-        connection::accept(ConnHandle, ViHandle)
+        connect::accept(ConnHandle, ViHandle)
     })
 }
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn VipConnectAccept(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
     entry(call!(VipConnectReject, ConnHandle;), move || {
-        connection::reject(ConnHandle)
+        connect::reject(ConnHandle)
     })
 }
 
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn VipConnectRequest(
             let out = required(RemoteViAttribs)?;
             // SAFETY: the caller's addresses, as `address` asks.
             let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
-            let attributes = connection::request(ViHandle, &local, &remote, Timeout)?;
+            let attributes = connect::request(ViHandle, &local, &remote, Timeout)?;
             // SAFETY: `out` was checked.
             unsafe { put_vi_attributes(out, attributes) };
             Ok(())
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn VipConnectRequest(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
     entry(call!(VipDisconnect, ViHandle;), move || {
-        connection::disconnect(ViHandle)
+        connect::disconnect(ViHandle)
     })
 }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn VipConnectPeerRequest(
         move || {
             // SAFETY: the caller's addresses, as `address` asks.
             let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
-            connection::peer_request(ViHandle, &local, &remote, Timeout)
+            connect::peer_request(ViHandle, &local, &remote, Timeout)
         },
     )
 }
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn VipConnectPeerDone(
         call!(VipConnectPeerDone, ViHandle; RemoteViAttribs),
         move || {
             let out = required(RemoteViAttribs)?;
-            let attributes = connection::peer_done(ViHandle)?;
+            let attributes = connect::peer_done(ViHandle)?;
             // SAFETY: `out` was checked.
             unsafe { put_vi_attributes(out, attributes) };
             Ok(())
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn VipConnectPeerWait(
         call!(VipConnectPeerWait, ViHandle; RemoteViAttribs),
         move || {
             let out = required(RemoteViAttribs)?;
-            let attributes = connection::peer_wait(ViHandle)?;
+            let attributes = connect::peer_wait(ViHandle)?;
             // SAFETY: `out` was checked.
             unsafe { put_vi_attributes(out, attributes) };
             Ok(())

@@ -1,7 +1,8 @@
 //! Completion queues (spec §3.24 to §3.29).
 
 use vipl_abi::*;
-use vipl_core::{Error, cq};
+use vipl_core::Error;
+use vipl_core::cq;
 
 use crate::edge::{call, code, entry, fast, put, required};
 

@@ -1,7 +1,7 @@
 //! Asynchronous errors (spec §3.31).
 
 use vipl_abi::*;
-use vipl_core::events;
+use vipl_core::nic::events;
 
 use crate::edge::{call, entry};
 

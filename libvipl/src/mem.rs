@@ -1,7 +1,8 @@
 //! Protection tags and memory registration (spec §3.16 to §3.19).
 
 use vipl_abi::*;
-use vipl_core::{mem, ptag};
+use vipl_core::memory;
+use vipl_core::memory::tags;
 
 use crate::edge::{call, entry, put, required};
 
@@ -13,7 +14,7 @@ pub unsafe extern "C" fn VipCreatePtag(
 ) -> VIP_RETURN {
     entry(call!(VipCreatePtag, NicHandle; Ptag), move || {
         let out = required(Ptag)?;
-        let handle = ptag::create(NicHandle)?;
+        let handle = tags::create(NicHandle)?;
         // SAFETY: `out` was checked.
         unsafe { put(out, handle) };
         Ok(())
@@ -27,7 +28,7 @@ pub unsafe extern "C" fn VipDestroyPtag(
     Ptag: VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
     entry(call!(VipDestroyPtag, NicHandle Ptag;), move || {
-        ptag::destroy(NicHandle, Ptag)
+        tags::destroy(NicHandle, Ptag)
     })
 }
 
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn VipRegisterMem(
             // SAFETY: NULL, which the compatible mode admits, or the caller's structure, copied once.
             let attributes =
                 (!MemAttribs.is_null()).then(|| unsafe { MemAttribs.read_unaligned() });
-            let handle = mem::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
+            let handle = memory::register(NicHandle, VirtualAddress, Length, attributes.as_ref())?;
             // SAFETY: `out` was checked.
             unsafe { put(out, handle) };
             Ok(())
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn VipDeregisterMem(
 ) -> VIP_RETURN {
     entry(
         call!(VipDeregisterMem, NicHandle VirtualAddress MemoryHandle;),
-        move || mem::deregister(NicHandle, VirtualAddress, MemoryHandle),
+        move || memory::deregister(NicHandle, VirtualAddress, MemoryHandle),
     )
 }
 
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn VipQueryMem(
         call!(VipQueryMem, NicHandle Address MemHandle; MemAttribs),
         move || {
             let out = required(MemAttribs)?;
-            let attributes = mem::query(NicHandle, Address, MemHandle)?;
+            let attributes = memory::query(NicHandle, Address, MemHandle)?;
             // SAFETY: `out` was checked.
             unsafe { put(out, attributes) };
             Ok(())
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn VipSetMemAttributes(
             let attributes = required(MemAttribs)?;
             // SAFETY: checked; the structure is copied once.
             let attributes = unsafe { attributes.read_unaligned() };
-            mem::set_attributes(NicHandle, Address, MemHandle, &attributes)
+            memory::set_attributes(NicHandle, Address, MemHandle, &attributes)
         },
     )
 }

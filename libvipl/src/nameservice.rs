@@ -3,8 +3,9 @@
 use std::ffi::CStr;
 
 use vipl_abi::*;
-use vipl_core::address::Address as NetAddress;
-use vipl_core::{nameservice, nic};
+use vipl_core::connect::address::Address as NetAddress;
+use vipl_core::names;
+use vipl_core::nic;
 
 use crate::edge::{call, entry, required};
 
@@ -15,7 +16,7 @@ pub unsafe extern "C" fn VipNSInit(NicHandle: VIP_NIC_HANDLE, NSInitInfo: VIP_PV
         let nic = nic::resolve(NicHandle)?;
         // SAFETY: not NULL is a NUL-terminated path.
         let path = (!NSInitInfo.is_null()).then(|| unsafe { CStr::from_ptr(NSInitInfo.cast()) });
-        nameservice::init(&nic, path)
+        names::init(&nic, path)
     })
 }
 
@@ -34,9 +35,9 @@ pub unsafe extern "C" fn VipNSGetHostByName(
             let out = required(Address)?;
             // SAFETY: not NULL; a NUL-terminated string.
             let name = unsafe { CStr::from_ptr(required(Name)?) };
-            let host = nameservice::host_by_name(&nic, name, NameIndex)?;
+            let host = names::host_by_name(&nic, name, NameIndex)?;
             // SAFETY: the caller has room for `4 + NicAddressLen` bytes.
-            unsafe { vipl_core::address::write_host(out, &host) };
+            unsafe { vipl_core::connect::address::write_host(out, &host) };
             Ok(())
         },
     )
@@ -57,9 +58,9 @@ pub unsafe extern "C" fn VipNSGetHostByAddr(
             let (address, name, length) = (required(Address)?, required(Name)?, required(NameLen)?);
             // SAFETY: checked; the host bytes are the caller's promise.
             let host = unsafe { NetAddress::read_host(address) }?;
-            let found = nameservice::name_by_host(&nic, &host)?;
+            let found = names::name_by_host(&nic, &host)?;
             // SAFETY: checked; `length` tells the room behind `name`.
-            unsafe { nameservice::give_name(&found, name, length) }
+            unsafe { names::give_name(&found, name, length) }
         },
     )
 }
@@ -68,6 +69,6 @@ pub unsafe extern "C" fn VipNSGetHostByAddr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     entry(call!(VipNSShutdown, NicHandle;), move || {
-        nameservice::shutdown(&*nic::resolve(NicHandle)?)
+        names::shutdown(&*nic::resolve(NicHandle)?)
     })
 }

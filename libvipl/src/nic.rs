@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 
 use vipl_abi::*;
-use vipl_core::{Error, nic};
+use vipl_core::Error;
+use vipl_core::nic;
 
 use crate::edge::{call, entry, put, put_fields, required};
 
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn VipQuerySystemManagementInfo(
                 return Err(Error::InvalidParameter);
             }
             // SAFETY: `list` is not NULL and for this InfoType points to an autodiscovery list.
-            unsafe { vipl_core::discovery::autodiscover(&nic, list) }
+            unsafe { vipl_core::names::discovery::autodiscover(&nic, list) }
         },
     )
 }

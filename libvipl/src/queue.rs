@@ -1,7 +1,7 @@
 //! Work queues: post, done, wait, notify (spec §3.20 to §3.23). Post and done are the data path.
 
 use vipl_abi::*;
-use vipl_core::queue::{self, Taken, Which};
+use vipl_core::vi::queue::{self, Taken, Which};
 
 use crate::edge::{call, code, fast, put};
 

@@ -57,7 +57,7 @@ impl Cable {
     fn new(device: &str, address: &[u8], any: bool) -> Result<Self> {
         let link = Link::of(device, address).ok_or_else(|| {
             Error::Usage(format!(
-                "{device} is on no interface: between two hosts there are no limits to measure"
+                "{device} has no network interface whose limits could be measured"
             ))
         })?;
         if !any {
@@ -90,7 +90,7 @@ impl Cable {
                 Err(error) => Some(error.to_string()),
             },
             None => Some(format!(
-                "the two {} have no IP addresses of one kind",
+                "the two {} have no IP addresses of the same family",
                 cable.link.name
             )),
         };
@@ -130,7 +130,7 @@ fn same_family(own: &[IpAddr], theirs: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
 }
 
 fn of(session: &mut Session) -> Result<&mut Cable> {
-    let missing = || Error::Usage("the cable has not been opened".to_owned());
+    let missing = || Error::Usage("the link has not been opened".to_owned());
     session.cable.as_mut().ok_or_else(missing)
 }
 
@@ -252,7 +252,7 @@ pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
             session.reply(&json!({}))?;
             of(session)?.frames.receive(round, number("count"))
         }
-        other => Err(Error::Partner(format!("asked for {other:?}"))),
+        other => Err(Error::Partner(format!("unknown request {other:?}"))),
     }
 }
 
@@ -274,6 +274,6 @@ mod tests {
     #[test]
     fn a_device_on_no_interface_has_no_cable() {
         let refusal = Cable::new("/dev/via_lo", &[0; 6], true).err().unwrap();
-        assert!(refusal.to_string().contains("no interface"));
+        assert!(refusal.to_string().contains("no network interface"));
     }
 }

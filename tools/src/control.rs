@@ -55,7 +55,7 @@ impl Control for SocketControl {
     fn send(&mut self, value: &Value) -> Result<()> {
         let line = format!("{value}\n");
         let sent = self.reader.get_mut().write_all(line.as_bytes());
-        sent.map_err(|error| Error::io("telling the partner", error))
+        sent.map_err(|error| Error::io("sending to the peer", error))
     }
 
     fn receive(&mut self) -> Result<Option<Value>> {
@@ -64,9 +64,9 @@ impl Control for SocketControl {
             Ok(0) => Ok(None),
             Ok(_) => parse(line.as_bytes()).map(Some),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(Error::Silence("waiting for the partner's answer"))
+                Err(Error::Silence("waiting for the peer's answer"))
             }
-            Err(error) => Err(Error::io("hearing the partner", error)),
+            Err(error) => Err(Error::io("receiving from the peer", error)),
         }
     }
 }
@@ -108,7 +108,7 @@ impl Control for ViControl {
         self.sent += 1;
         let done = endpoint.vi.send_wait(PATIENCE_S * 1000)?;
         done.map(|_| ())
-            .ok_or(Error::Silence("sending to the partner"))
+            .ok_or(Error::Silence("sending to the peer"))
     }
 
     fn receive(&mut self) -> Result<Option<Value>> {
@@ -118,7 +118,7 @@ impl Control for ViControl {
             match endpoint.vi.receive_wait(patience_ms)? {
                 Some(descriptor) => break descriptor,
                 None if self.patient => {}
-                None => return Err(Error::Silence("waiting for the partner's answer")),
+                None => return Err(Error::Silence("waiting for the peer's answer")),
             }
         };
         let offset = endpoint.receive_offsets[self.received % endpoint.receives.len()];
@@ -131,7 +131,8 @@ impl Control for ViControl {
 }
 
 fn parse(bytes: &[u8]) -> Result<Value> {
-    serde_json::from_slice(bytes).map_err(|error| Error::Partner(format!("sent nonsense: {error}")))
+    serde_json::from_slice(bytes)
+        .map_err(|error| Error::Partner(format!("invalid message: {error}")))
 }
 
 #[cfg(test)]

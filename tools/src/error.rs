@@ -100,15 +100,18 @@ impl fmt::Display for Error {
             }
             Self::Descriptor { function, status } => {
                 let (bits, operation) = (status_bits(*status), operation(*status));
-                write!(f, "{function} gave a {operation} descriptor with {bits}")?;
+                write!(
+                    f,
+                    "{function} returned a {operation} descriptor with {bits}"
+                )?;
                 match LAST_ASYNC.load(Ordering::Relaxed) {
                     NO_ASYNC => Ok(()),
                     code => write!(f, "; last asynchronous error: {}", async_name(code)),
                 }
             }
             Self::Io { what, source } => write!(f, "{what}: {source}"),
-            Self::Silence(what) => write!(f, "nothing came for {PATIENCE_S} s while {what}"),
-            Self::Partner(text) => write!(f, "partner: {text}"),
+            Self::Silence(what) => write!(f, "timed out after {PATIENCE_S} s while {what}"),
+            Self::Partner(text) => write!(f, "peer: {text}"),
             Self::Usage(text) | Self::Corrupt(text) => f.write_str(text),
         }
     }
@@ -206,7 +209,7 @@ fn operation(status: u32) -> &'static str {
         abi::VIP_STATUS_OP_RDMA_WRITE => "RDMA Write",
         abi::VIP_STATUS_OP_REMOTE_RDMA_WRITE => "remote RDMA Write",
         abi::VIP_STATUS_OP_RDMA_READ => "RDMA Read",
-        _ => "strange",
+        _ => "unknown",
     }
 }
 

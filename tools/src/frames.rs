@@ -291,7 +291,7 @@ impl Frames {
     }
 
     fn take(&mut self, round: u32, number: u64) -> Result<()> {
-        let mut patience = Patience::new("waiting for the partner's frame");
+        let mut patience = Patience::new("waiting for a frame of the peer");
         loop {
             match self.look(round) {
                 Some(numbers) if numbers.number == number => return Ok(()),

@@ -99,7 +99,7 @@ impl Arena {
     #[inline(always)]
     fn take(&self, direction: usize, turn: u64, size: usize) -> Result<()> {
         let counter = self.counter(direction);
-        let mut patience = Patience::new("waiting for the partner's turn");
+        let mut patience = Patience::new("waiting for the peer");
         // The loop is as tight as it can be: a load and a branch. Pairs with the store in `give`.
         'turn: loop {
             for _ in 0..1 << 16 {

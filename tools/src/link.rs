@@ -82,12 +82,12 @@ impl Link {
     pub fn may_be_filled(&self) -> Result<()> {
         let why = match (self.is_veth, in_a_network_of_its_own()) {
             (true, true) => return Ok(()),
-            (false, _) => "it is no veth",
-            (true, false) => "it is in no network namespace that `ip netns` made",
+            (false, _) => "it is not a veth",
+            (true, false) => "it is not in a network namespace made by `ip netns`",
         };
         Err(Error::Usage(format!(
-            "the limits of {} are not measured: {why}, and nothing is to be sent to a real network \
-             (--any-interface does it all the same)",
+            "the limits of {} are not measured: {why}, and the test would saturate a real network \
+             (--any-interface overrides this)",
             self.name
         )))
     }
@@ -229,7 +229,7 @@ mod tests {
     fn a_real_interface_is_not_filled() {
         let refusal = link(false).may_be_filled().unwrap_err().to_string();
         assert!(
-            refusal.contains("no veth") && refusal.contains("--any-interface"),
+            refusal.contains("not a veth") && refusal.contains("--any-interface"),
             "{refusal}"
         );
     }

@@ -27,7 +27,7 @@ pub enum Level {
     Unreliable,
     /// Messages arrive once and in order; a send is complete when its buffer is free.
     Delivery,
-    /// As delivery; a send is complete when the data is in the partner's memory.
+    /// As delivery; a send is complete when the data is in the peer's memory.
     Reception,
 }
 
@@ -64,7 +64,7 @@ pub fn vi_spec(
         let has = level_names(nic.reliability_levels);
         let wanted = level_names(level.bit());
         return Err(Error::Usage(format!(
-            "{} has no level {wanted}, only {has}",
+            "{} does not support the level {wanted}, only {has}",
             nic.name
         )));
     }
@@ -76,8 +76,8 @@ pub fn vi_spec(
     if bytes as u64 > transfer_max || transfer_max > nic.transfer_max {
         let most = nic.transfer_max;
         return Err(Error::Usage(format!(
-            "messages of {bytes} bytes do not go: {} allows {most}, the VI {transfer_max} \
-             ({} raises what the library allows)",
+            "messages of {bytes} bytes are too large: {} allows {most}, the VI {transfer_max} \
+             ({} raises the limit of the library)",
             nic.name, TRANSFER_VARIABLE
         )));
     }

@@ -16,7 +16,7 @@ impl Pair {
     /// # Errors
     /// It is not two numbers.
     pub fn parse(text: &str) -> Result<Self> {
-        let bad = || Error::Usage(format!("{text:?} is not a pair of CPUs: write 0,1"));
+        let bad = || Error::Usage(format!("{text:?} is not a pair of CPUs such as 0,1"));
         let (first, second) = text.split_once(',').ok_or_else(bad)?;
         let read = |part: &str| part.trim().parse().map_err(|_| bad());
         Ok(Self(read(first)?, read(second)?))

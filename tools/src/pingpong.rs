@@ -375,7 +375,7 @@ impl Player {
         if descriptor.length() as usize != bytes {
             let got = descriptor.length();
             return Err(Error::Corrupt(format!(
-                "message of {bytes} bytes came with {got}"
+                "a message of {bytes} bytes arrived with {got} bytes"
             )));
         }
         let index = (self.received - 1) as usize % DEPTH;
@@ -393,7 +393,7 @@ impl Player {
         {
             None => Ok(()),
             Some(at) => Err(Error::Corrupt(format!(
-                "message {} of {} bytes is wrong at byte {at}: {:#04x} came, {:#04x} was sent",
+                "message {} of {} bytes is wrong at byte {at}: received {:#04x}, sent {:#04x}",
                 self.received, self.spec.bytes, got[at], self.scratch[at]
             ))),
         }

@@ -97,7 +97,7 @@ impl Session {
     /// Something the client asked for cannot be had; the client is told, too.
     pub fn as_partner(numbers: &str, open: impl Fn() -> Result<&'static Vipl>) -> Result<Self> {
         sys::die_with_parent();
-        let bad = || Error::Usage(format!("{PARTNER_OPTION} is for the program itself"));
+        let bad = || Error::Usage(format!("{PARTNER_OPTION} is internal"));
         let (socket, file) = numbers.split_once(',').ok_or_else(bad)?;
         let socket = sys::adopt(socket.parse().map_err(|_| bad())?)?;
         let file = File::from(sys::adopt(file.parse().map_err(|_| bad())?)?);
@@ -145,7 +145,7 @@ impl Session {
             None => nic.host_by_name(host)?,
         };
         eprintln!(
-            "asking {host} (address {}) for a connection on {device}, port {port}; it waits up to {} s for a server ...",
+            "connecting to {host} (address {}) on {device}, port {port}; waiting up to {} s for a server ...",
             address_text(&remote_host),
             CONNECT_MS / 1000
         );
@@ -213,7 +213,7 @@ impl Session {
     pub fn ask(&mut self, question: &Value) -> Result<Value> {
         self.control.send(question)?;
         let answer = self.control.receive()?;
-        let answer = answer.ok_or_else(|| Error::Partner("ended too early".to_owned()))?;
+        let answer = answer.ok_or_else(|| Error::Partner("exited early".to_owned()))?;
         match answer.get("error") {
             Some(error) => Err(Error::Partner(error.as_str().unwrap_or("?").to_owned())),
             None => Ok(answer),
@@ -291,7 +291,7 @@ impl Session {
             // The end is answered when everything is taken down: see `ended`.
             "end" => Ok(None),
             other => Err(Error::Partner(format!(
-                "asked for {other:?} in the middle of a test"
+                "unexpected request {other:?} during a test"
             ))),
         }
     }
@@ -390,7 +390,7 @@ impl Rendezvous<'_> {
                     let host = address_text(self.remote_host);
                     let advice = if matches!(&error, Error::Call { code, .. } if [NO_MATCH, TIMEOUT].contains(code))
                     {
-                        ": no server waits there; start this tool without HOST there first, with the same -d and -p, as the same user"
+                        ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
                     } else {
                         ""
                     };
@@ -405,7 +405,8 @@ const TIMEOUT: i32 = vipl_abi::VIP_RETURN::VIP_TIMEOUT as i32;
 const NO_MATCH: i32 = vipl_abi::VIP_RETURN::VIP_NO_MATCH as i32;
 
 fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Result<Child> {
-    let program = std::env::current_exe().map_err(|error| Error::io("finding myself", error))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Error::io("locating this program's file", error))?;
     let (socket, file) = (socket.as_raw_fd(), file.as_raw_fd());
     let mut command = Command::new(&program);
     command.arg(PARTNER_OPTION).arg(format!("{socket},{file}"));
@@ -414,7 +415,7 @@ fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Res
         sys::run_in_network(&mut command, name)?;
         // Another host has another agent than the one that this names.
         command.env_remove("VIPL_AGENT");
-        what += &format!(" in network namespace {name}, as only root may");
+        what += &format!(" in network namespace {name} (root only)");
     }
     sys::set_inherited(socket, true)?;
     sys::set_inherited(file, true)?;

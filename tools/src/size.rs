@@ -9,7 +9,7 @@ use crate::{Error, Result};
 /// # Errors
 /// The text is not a size, or above what a message can have.
 pub fn parse(text: &str) -> Result<usize> {
-    let bad = || Error::Usage(format!("{text:?} is not a size: write 8, 4k, 1m"));
+    let bad = || Error::Usage(format!("{text:?} is not a size such as 8, 4k or 1m"));
     let lower = text.trim().to_ascii_lowercase();
     let lower = lower
         .strip_suffix("ib")

@@ -59,7 +59,7 @@ pub fn die_with_parent() {
 pub fn run_in_network(command: &mut Command, name: &str) -> Result<()> {
     if name.is_empty() || name.starts_with('.') || name.contains('/') {
         return Err(Error::Usage(format!(
-            "{name:?} is no name of a network namespace"
+            "{name:?} is not a valid name of a network namespace"
         )));
     }
     let file = File::open(Path::new(NETWORKS).join(name))
@@ -191,7 +191,7 @@ mod tests {
         };
         assert!(refused("vipl-no-such-host").contains("vipl-no-such-host"));
         for name in ["", "..", "../../proc/self/ns/net"] {
-            assert!(refused(name).contains("no name"), "{name}");
+            assert!(refused(name).contains("not a valid name"), "{name}");
         }
     }
 }

@@ -46,7 +46,7 @@ impl Tcp {
         let from = stream.local_addr().map_err(failed)?.ip();
         if from != own {
             return Err(Error::Usage(format!(
-                "the way to {to} begins at {from}, not at {own}"
+                "the route to {to} starts at {from}, not at {own}"
             )));
         }
         Self::new(stream).map_err(failed)
@@ -100,11 +100,11 @@ impl Tcp {
 
 /// Repeats until all bytes have been moved.
 fn whole(bytes: usize, mut some: impl FnMut(usize) -> std::io::Result<usize>) -> Result<()> {
-    let mut patience = Patience::new("a turn over TCP");
+    let mut patience = Patience::new("waiting for the peer over TCP");
     let mut done = 0;
     while done < bytes {
         match some(done) {
-            Ok(0) => return Err(Error::Partner("ended the TCP connection".to_owned())),
+            Ok(0) => return Err(Error::Partner("closed the TCP connection".to_owned())),
             Ok(moved) => done += moved,
             Err(error) if again(&error) => patience.spend()?,
             Err(error) => return Err(Error::io("TCP", error)),

@@ -112,7 +112,7 @@ impl Vipl {
                 }
             }
         }
-        tried.push_str("set VIPL_LIBRARY to the file of the library");
+        tried.push_str("set VIPL_LIBRARY to the path of the library");
         Err(Error::Load(tried))
     }
 

@@ -88,7 +88,7 @@ fn figures_are_divided_by_those_of_the_interface() {
     ];
     expect(&without, &all);
     let said = String::from_utf8_lossy(&without.stderr);
-    assert!(said.contains("TCP is left out: the two eth0"), "{said}");
+    assert!(said.contains("TCP is not measured: the two eth0"), "{said}");
 
     for (host, address) in [(0, "10.0.0.1/24"), (1, "10.0.0.2/24")] {
         ip(&hosts, host, &["address", "add", address, "dev", INTERFACE]);

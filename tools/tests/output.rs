@@ -112,7 +112,7 @@ fn figures_as_json_and_csv() {
     );
     let (_, said, _) = run(PINGPONG, &arguments);
     assert!(
-        said.contains("times are one way") && said.contains("p99 µs"),
+        said.contains("one-way times") && said.contains("p99 µs"),
         "{said}"
     );
 }
@@ -145,7 +145,7 @@ fn a_client_without_a_server() {
     assert!(!output.status.success(), "{told}");
     let lines: Vec<&str> = told.lines().collect();
     assert!(
-        lines[0].starts_with("asking localhost (address 02:"),
+        lines[0].starts_with("connecting to localhost (address 02:"),
         "{told}"
     );
     assert!(lines[0].contains("port 49999"), "{told}");

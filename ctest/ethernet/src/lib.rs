@@ -17,7 +17,7 @@ mod relay;
 
 pub use apart::{Apart, on_first_host};
 pub use relay::Relay;
-pub use vipl_ering::{Fates, Weather};
+pub use vipl_ethernet::{Fates, Weather};
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

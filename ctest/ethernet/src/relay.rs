@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use vipl_ering::{Fates, Sky, Weather};
+use vipl_ethernet::{Fates, Sky, Weather};
 
 use crate::Namespaces;
 use crate::inside::{enter, socket};

@@ -11,9 +11,11 @@ use libfuzzer_sys::fuzz_target;
 use vipl_fuzz::input::Input;
 use zerocopy::{Immutable, IntoBytes};
 
-#[path = "../../../kagent/tests/common/mod.rs"]
-mod common;
-use common::{World, accept, nic_open, packet, peer, wait};
+#[path = "../../../kagent/tests/bodies/mod.rs"]
+mod bodies;
+#[path = "../../../kagent/tests/logic/world.rs"]
+mod world;
+use world::{World, accept, nic_open, packet, peer, wait};
 
 /// What a process knows.
 #[derive(Default)]

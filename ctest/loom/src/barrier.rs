@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use loom::sync::atomic::{Ordering, fence};
 
+pub(crate) const OWNERS: usize = 4;
 pub(crate) const STREAK: u32 = 1;
 
 loom::thread_local! {
@@ -13,7 +14,7 @@ loom::thread_local! {
 
 /// Names the calling thread; not 0.
 pub(crate) fn be(number: usize) {
-    ME.with(|me| me.set(number * 2 * crate::lock::OWNERS));
+    ME.with(|me| me.set(number * 2 * OWNERS));
 }
 
 pub(crate) fn this_thread() -> usize {

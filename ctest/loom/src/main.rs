@@ -9,7 +9,7 @@ mod abi;
 mod barrier;
 #[path = "../../../plugins/loopback/src/bell.rs"]
 mod bell;
-#[path = "../../../libvipl/core/src/lock.rs"]
+#[path = "../../../libvipl/core/src/object/lock.rs"]
 mod lock;
 mod models;
 #[path = "../../../plugins/sdk/src/region.rs"]

@@ -7,9 +7,9 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::abi::vipl_region;
-use crate::barrier::{be, patiently};
+use crate::barrier::{OWNERS, be, patiently};
 use crate::bell::Bell;
-use crate::lock::{Held, Lock, OWNERS};
+use crate::lock::{Held, Lock};
 use crate::region::{Table, is_registered};
 use crate::ring::{Ring, SLOTS};
 

@@ -10,10 +10,22 @@ pub(crate) fn compiler_fence(order: Ordering) {
     atomic::fence(order);
 }
 
+pub(crate) enum Scope {
+    Global,
+}
+
 /// The system call is a full fence here, and works.
-pub(crate) fn membarrier(_command: i32) -> bool {
-    atomic::fence(Ordering::SeqCst);
-    true
+pub(crate) mod membarrier {
+    use super::{Ordering, Scope, atomic};
+
+    pub(crate) fn register(_scope: Scope) -> bool {
+        true
+    }
+
+    pub(crate) fn barrier(_scope: Scope) -> bool {
+        atomic::fence(Ordering::SeqCst);
+        true
+    }
 }
 
 loom::lazy_static! {

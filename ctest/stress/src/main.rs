@@ -124,7 +124,7 @@ impl Common {
             .map_err(|error| format!("{}: {error}", library.display()))?;
         let seed = self
             .seed
-            .unwrap_or_else(|| report::now_ns() % 1_000_000_007);
+            .unwrap_or_else(|| vipl_sys::clock::now_ns() % 1_000_000_007);
         println!("seed {seed}");
         Ok(Setting {
             vipkad: self

@@ -48,14 +48,3 @@ pub(crate) fn fault(what: &str) -> ! {
     say(&format!("wrong {what}"));
     std::process::exit(1);
 }
-
-/// Nanoseconds on the clock that all processes of the host share.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is valid; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}

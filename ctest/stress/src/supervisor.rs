@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::link::Spec;
-use crate::report::now_ns;
 use crate::talk::Spice;
+use vipl_sys::clock::now_ns;
 
 /// Bounds everything that must happen: a loaded machine is no error.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -28,7 +28,9 @@ pub(crate) fn run(options: &Options) -> Result {
             build.args(["--package", package]);
         }
     } else {
-        build.args(["--workspace", "--exclude", "xtask"]);
+        for package in Workspace::load()?.products() {
+            build.args(["--package", &package]);
+        }
     }
     workspace::run(&mut build)?;
     link_soname(&built)?;

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Decides all that is random; another one each time if none is given
     #[arg(long)]
     seed: Option<u64>,
-    /// The release build is up to date
+    /// The build is up to date
     #[arg(long)]
     no_build: bool,
 }

@@ -2,12 +2,12 @@
 //!
 //! Without `--seconds` each target makes a fixed number of executions from a fixed seed, and stops earlier
 //! when its time is up: what is tried then is always the beginning of the same sequence, which was tried
-//! to its end before. With `--seconds` only the time limits it.
+//! to its end before. With `--seconds` or `--within` only the time limits it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// Seconds for each target; without it a fixed number of executions, 15 seconds at most
     #[arg(long)]
     seconds: Option<u64>,
+    /// Seconds for all targets together, and for building them
+    #[arg(long, conflicts_with = "seconds")]
+    within: Option<u64>,
     /// Seed of the first execution
     #[arg(long, default_value_t = 1)]
     seed: u32,
@@ -74,7 +77,13 @@ pub(crate) fn run_targets(options: &Options) -> Result {
         println!("SKIP fuzz: {obstacle}");
         return Ok(());
     }
+    let begun = Instant::now();
     let folder = build(&chosen)?;
+    let share = |whole: u64| {
+        let rounds = chosen.len().div_ceil(ABREAST) as u64;
+        (whole.saturating_sub(begun.elapsed().as_secs()) / rounds).max(1)
+    };
+    let seconds = options.seconds.or(options.within.map(share));
     if let Some(input) = &options.input {
         return run(Command::new(folder.join(chosen[0].0)).arg(fs::canonicalize(input)?));
     }
@@ -86,7 +95,13 @@ pub(crate) fn run_targets(options: &Options) -> Result {
         while running.len() < ABREAST
             && let Some((name, executions)) = waiting.next()
         {
-            running.push(Fuzzer::start(&folder, name, executions, options)?);
+            running.push(Fuzzer::start(
+                &folder,
+                name,
+                executions,
+                seconds,
+                options.seed,
+            )?);
         }
         if running.is_empty() {
             break;
@@ -145,14 +160,15 @@ impl Fuzzer {
         folder: &Path,
         name: &'static str,
         executions: u64,
-        options: &Options,
+        time: Option<u64>,
+        seed: u32,
     ) -> Result<Self> {
-        let seconds = options.seconds.unwrap_or(SECONDS);
+        let seconds = time.unwrap_or(SECONDS);
         let target = Workspace::load()?.target;
         let crashes = target.join("fuzz/crashes");
         // New inputs are for this run alone: what is committed stays as it is.
         let grown = target.join("fuzz/corpus").join(name);
-        if options.seconds.is_none() && grown.exists() {
+        if time.is_none() && grown.exists() {
             fs::remove_dir_all(&grown)?;
         }
         fs::create_dir_all(&crashes)?;
@@ -160,7 +176,7 @@ impl Fuzzer {
         let mut command = Command::new(folder.join(name));
         command
             .arg(grown)
-            .arg(format!("-seed={}", options.seed))
+            .arg(format!("-seed={seed}"))
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
             .arg(format!("-artifact_prefix={}/{name}-", crashes.display()))
@@ -174,7 +190,7 @@ impl Fuzzer {
         if known.is_dir() {
             command.arg(known);
         }
-        if options.seconds.is_none() {
+        if time.is_none() {
             command.arg(format!("-runs={executions}"));
         }
         Ok(Fuzzer {

@@ -115,7 +115,7 @@ pub(crate) fn run(options: &Options) -> Result {
     place.check()?;
     let workspace = Workspace::load()?;
     if !options.no_build {
-        build()?;
+        build(&workspace)?;
     }
     let built = options
         .built
@@ -151,8 +151,13 @@ pub(crate) fn run(options: &Options) -> Result {
 }
 
 /// Builds all that gets installed.
-pub(crate) fn build() -> Result {
-    run_program(cargo().args(["build", "--release", "--workspace", "--exclude", "xtask"]))
+fn build(workspace: &Workspace) -> Result {
+    let mut command = cargo();
+    command.args(["build", "--release"]);
+    for package in workspace.products() {
+        command.args(["--package", &package]);
+    }
+    run_program(&mut command)
 }
 
 fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Entry>> {

@@ -8,18 +8,22 @@ mod checker;
 mod ci;
 mod compile;
 mod conformance;
+mod deep;
 mod demo;
 mod diff;
+mod docs;
 mod ethernet;
 mod fuzz;
 mod headers;
 mod install;
 mod layout;
 mod loom;
+mod modules;
 mod references;
 mod sanitize;
 mod smoke;
 mod static_libs;
+mod steps;
 mod stress;
 mod tally;
 mod tests;
@@ -61,6 +65,8 @@ enum Command {
     Smoke(smoke::Options),
     /// Check that every reference to the specification resolves
     References,
+    /// Find circles in the imports of each crate's modules
+    Modules(modules::Options),
     /// Run the tests of the crates
     Tests(tests::Options),
     /// Run the conformance suite on all plug-ins
@@ -79,42 +85,49 @@ enum Command {
     Sanitize(sanitize::Options),
     /// Run C programs under valgrind
     Valgrind(valgrind::Options),
-    /// Run every check, fast ones first
+    /// Build the documentation without a warning
+    Docs,
+    /// Run everything that finds a mistake of today's change, fast steps first
     Ci(ci::Options),
+    /// Run what takes longer: the other devices, sanitizers, models, fuzzing, kill, soak
+    Deep(deep::Options),
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Demo(options) => demo::run(&options),
-        Command::Headers(options) => headers::run(&options),
-        Command::Abi(options) => abi::run(&options),
-        Command::Install(options) => install::run(&options),
-        Command::Uninstall(options) => uninstall::run(&options),
-        Command::Smoke(options) => smoke::run(&options),
-        Command::References => references::run(),
-        Command::Tests(options) => match tests::run(&options) {
-            Ok(false) => return ExitCode::FAILURE,
-            other => other.map(drop),
-        },
-        Command::Conformance(options) => conformance::run(&options),
-        Command::Kill(options) => stress::kill(&options),
-        Command::Soak(options) => stress::soak(&options),
-        Command::Ethernet(options) => ethernet::run(&options),
-        Command::Fuzz(options) => fuzz::run_targets(&options),
-        Command::Loom(options) => loom::run_models(&options),
-        Command::Sanitize(options) => sanitize::run_programs(&options),
-        Command::Valgrind(options) => valgrind::run_programs(&options),
-        Command::Ci(options) => match ci::run(&options) {
-            // Its last line is the count of tests; nothing may follow.
-            Ok(false) => return ExitCode::FAILURE,
-            other => other.map(drop),
-        },
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(Arguments::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        // The command has said what failed; its last line is the count of tests.
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a command; true if all is well.
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Demo(options) => demo::run(&options)?,
+        Command::Headers(options) => headers::run(&options)?,
+        Command::Abi(options) => abi::run(&options)?,
+        Command::Install(options) => install::run(&options)?,
+        Command::Uninstall(options) => uninstall::run(&options)?,
+        Command::Smoke(options) => smoke::run(&options)?,
+        Command::References => references::run()?,
+        Command::Modules(options) => modules::run(&options)?,
+        Command::Docs => docs::run()?,
+        Command::Conformance(options) => conformance::run(&options)?,
+        Command::Kill(options) => stress::kill(&options)?,
+        Command::Soak(options) => stress::soak(&options)?,
+        Command::Ethernet(options) => ethernet::run(&options)?,
+        Command::Fuzz(options) => fuzz::run_targets(&options)?,
+        Command::Loom(options) => loom::run_models(&options)?,
+        Command::Sanitize(options) => sanitize::run_programs(&options)?,
+        Command::Valgrind(options) => valgrind::run_programs(&options)?,
+        Command::Tests(options) => return tests::run(&options),
+        Command::Ci(options) => return ci::run(&options),
+        Command::Deep(options) => return deep::run(&options),
+    }
+    Ok(true)
 }

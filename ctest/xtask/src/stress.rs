@@ -1,13 +1,13 @@
 //! `cargo xtask kill`, `cargo xtask soak` and `cargo xtask ethernet`: many processes under load.
 //!
-//! All build the library as it is released and run `vipl-stress` (ctest/stress) with it.
+//! All build the library with the profile of the tests and run `vipl-stress` (ctest/stress) with it.
 
 use std::process::Command;
 
 use clap::Args;
 
 use crate::Result;
-use crate::workspace::{Workspace, cargo, run};
+use crate::workspace::{build, built, run};
 
 /// Arguments of `cargo xtask kill`.
 #[derive(Args)]
@@ -46,7 +46,7 @@ struct Common {
     /// Decides all that is random; another one each time if none is given
     #[arg(long)]
     seed: Option<u64>,
-    /// The release build is up to date
+    /// The build is up to date
     #[arg(long)]
     no_build: bool,
 }
@@ -76,11 +76,10 @@ fn perform(arguments: &[&str], common: &Common) -> Result {
 /// Runs `vipl-stress`, and builds it first unless told otherwise.
 pub(crate) fn stress(arguments: &[&str], seed: Option<u64>, no_build: bool) -> Result {
     if !no_build {
-        let build = ["build", "--release", "--workspace", "--exclude", "xtask"];
-        run(cargo().args(build))?;
+        build()?;
     }
     // The library, the plug-ins and the agent are beside it.
-    let program = Workspace::load()?.target.join("release/vipl-stress");
+    let program = built()?.join("vipl-stress");
     let mut command = Command::new(program);
     command.args(arguments);
     if let Some(seed) = seed {

@@ -1,23 +1,39 @@
-//! `cargo xtask tests`: what `cargo test` runs, with a second look at what fails.
+//! `cargo xtask tests`: what `cargo test` runs, several test programs at a time, with a second look at what
+//! fails.
 //!
-//! Many tests let processes meet under deadlines, on machines that other people use too. A test that
-//! fails is run once more, alone, after all others. If it passes then it is reported as `unstable`, by
-//! name and with what it said the first time, and counts as passed; otherwise it has failed. Nothing else
-//! is forgiven: a program that dies without naming a failed test fails the command.
+//! Most tests wait for processes, deadlines and the other side, so that several programs of tests share the
+//! processors well; [`ALONE`] names those that measure or fill the machine. Many let processes meet under
+//! deadlines, on machines that other people use too. A test that fails is run once more, alone, after all
+//! others. If it passes then it is reported as `unstable`, by name and with what it said the first time, and
+//! counts as passed; otherwise it has failed. Nothing else is forgiven: a program that dies without naming a
+//! failed test fails the command.
 
-use std::io::{BufReader, pipe};
+use std::io::{self, Read, pipe};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::Value;
 
 use crate::Result;
 use crate::tally::count;
-use crate::workspace::{cargo, root, run as run_program};
+use crate::workspace::{build as build_workspace, cargo, root, run as run_program};
 
-/// A release, without what makes a release slow to build.
-const PROFILE: &str = "tested";
+/// Programs that take longest, in this order: they begin first.
+const FIRST: &[&str] = &[
+    "exchange",
+    "weather",
+    "variants",
+    "ethernet",
+    "abi",
+    "agent_loss",
+];
+/// Programs of tests that run with no other beside them, after all others, and why.
+const ALONE: &[(&str, &str)] = &[("processors", "it computes on all processors on purpose")];
 
 /// Arguments of `cargo xtask tests`.
 #[derive(Args)]
@@ -25,6 +41,12 @@ pub(crate) struct Options {
     /// Only the tests of these packages
     #[arg(long, short, value_name = "PACKAGE")]
     package: Vec<String>,
+    /// How many test programs run at the same time
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    jobs: usize,
+    /// The library, the plug-ins and the agent are up to date
+    #[arg(long)]
+    no_build: bool,
 }
 
 /// A program of tests.
@@ -37,35 +59,72 @@ struct Tests {
 
 /// Runs the command; true if all is well.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let mut again = Vec::new();
+    if !options.no_build {
+        build_workspace()?;
+    }
+    let (mut alone, mut together): (Vec<Tests>, Vec<Tests>) = build(&options.package)?
+        .into_iter()
+        .partition(Tests::runs_alone);
+    together.sort_by_key(Tests::place);
+    alone.sort_by_key(Tests::place);
+    let mut failures = in_parallel(&together, options.jobs)?;
+    failures.extend(in_parallel(&alone, 1)?);
     let mut good = true;
-    for tests in build(&options.package)? {
-        let (status, text) = tests.run(&["--show-output"])?;
-        if status.success() {
-            continue;
-        }
-        let failed = count(&text).failed;
-        if failed.is_empty() || failed.iter().any(|name| name.contains(' ')) {
+    for (tests, status, text) in failures {
+        let names = count(&text).failed;
+        if names.is_empty() || names.iter().any(|name| name.contains(' ')) {
             println!("FAILED {}: {status}", tests.program.display());
             good = false;
-        } else {
-            again.extend(failed.into_iter().map(|name| (tests.clone(), name)));
+            continue;
         }
-    }
-    for (tests, name) in again {
-        println!("\nonce more, alone: {name}");
-        let (status, _) = tests.run(&[&name, "--exact", "--show-output"])?;
-        if status.success() {
-            println!("unstable: {name}");
-        } else {
-            good = false;
+        for name in names {
+            println!("\nonce more, alone: {name}");
+            let (status, text) = tests.run(&[&name, "--exact", "--show-output"])?;
+            print!("{text}");
+            if status.success() {
+                println!("unstable: {name}");
+            } else {
+                good = false;
+            }
         }
     }
     let mut documents = cargo();
-    documents.args(["test", "--quiet", "--doc", "--profile", PROFILE]);
+    documents.args(["test", "--quiet", "--doc"]);
     select(&mut documents, &options.package);
     good &= run_program(&mut documents).is_ok();
     Ok(good)
+}
+
+/// Runs programs, `jobs` at a time; the output of each is shown when it ends. Gives those that failed, with what
+/// they said.
+fn in_parallel(all: &[Tests], jobs: usize) -> Result<Vec<(&Tests, ExitStatus, String)>> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let work = || -> io::Result<()> {
+        while let Some(tests) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begun = Instant::now();
+            let (status, text) = tests.run(&["--show-output"])?;
+            // Held while this is printed, so that outputs do not mix.
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            let shown = tests.program.strip_prefix(root()).unwrap_or(&tests.program);
+            let seconds = begun.elapsed().as_secs_f64();
+            println!(
+                "\n     Running {} ({seconds:.1} s)\n{text}",
+                shown.display()
+            );
+            if !status.success() {
+                failed.push((tests, status, text));
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    Ok(failed.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn select(command: &mut Command, packages: &[String]) {
@@ -80,7 +139,7 @@ fn select(command: &mut Command, packages: &[String]) {
 /// Builds the tests and lists their programs in cargo's order.
 fn build(packages: &[String]) -> Result<Vec<Tests>> {
     let mut command = cargo();
-    command.args(["test", "--no-run", "--profile", PROFILE]);
+    command.args(["test", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics");
     select(&mut command, packages);
     let output = command.stderr(Stdio::inherit()).output()?;
@@ -106,23 +165,40 @@ fn build(packages: &[String]) -> Result<Vec<Tests>> {
 }
 
 impl Tests {
-    /// Runs it, shows what it says and returns that.
-    fn run(&self, arguments: &[&str]) -> Result<(ExitStatus, String)> {
-        let shown = self.program.strip_prefix(root()).unwrap_or(&self.program);
-        println!("\n     Running {}", shown.display());
-        let (reader, writer) = pipe()?;
+    /// `exchange` of `target/debug/deps/exchange-3c9a`.
+    fn name(&self) -> &str {
+        let name = self.program.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        name.rsplit_once('-').map_or(name, |(name, _)| name)
+    }
+
+    fn runs_alone(&self) -> bool {
+        ALONE.iter().any(|(name, _)| *name == self.name())
+    }
+
+    /// Where it stands in the order: the long ones first.
+    fn place(&self) -> usize {
+        let place = FIRST.iter().position(|name| *name == self.name());
+        place.unwrap_or(FIRST.len())
+    }
+
+    /// Runs it and returns what it says.
+    fn run(&self, arguments: &[&str]) -> io::Result<(ExitStatus, String)> {
+        let (mut reader, writer) = pipe()?;
         let mut command = Command::new(&self.program);
         command
             .args(arguments)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("CTEST_NO_BUILD", "1")
             .stdin(Stdio::null())
             .stdout(writer.try_clone()?)
             .stderr(writer);
         let mut child = command.spawn()?;
         // Our ends of the pipe for writing are in it: the output would never end.
         drop(command);
-        let text = crate::ci::copy(BufReader::new(reader), std::io::sink())?;
-        Ok((child.wait()?, text))
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text)?;
+        Ok((child.wait()?, String::from_utf8_lossy(&text).into_owned()))
     }
 }

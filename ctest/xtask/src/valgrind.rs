@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::Result;
 use crate::checker::Running;
-use crate::workspace::{Workspace, cargo, have, root, run};
+use crate::workspace::{Workspace, build, built, have, root, run};
 
 /// Programs and arguments.
 const RUNS: &[&str] = &["cq", "vi", "ns", "rdma -1", "conn", "peer", "simple -1"];
@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// How often
     #[arg(long, default_value_t = 1)]
     times: u32,
+    /// The build is up to date
+    #[arg(long)]
+    no_build: bool,
 }
 
 /// Builds and runs; what memcheck finds fails.
@@ -59,21 +62,12 @@ pub(crate) fn run_programs(options: &Options) -> Result {
     for (name, why) in LEFT_OUT {
         println!("valgrind: without {name}: {why}");
     }
-    let target = Workspace::load()?.target;
-    run(cargo().args([
-        "build",
-        "--locked",
-        "--quiet",
-        "-p",
-        "vipl",
-        "-p",
-        "vipl-loopback",
-        "-p",
-        "kagent",
-    ]))?;
-    let folder = target.join("valgrind");
+    if !options.no_build {
+        build()?;
+    }
+    let folder = Workspace::load()?.target.join("valgrind");
     fs::create_dir_all(&folder)?;
-    let built = target.join("debug");
+    let built = built()?;
     for (from, to) in [
         ("libvipl.so", "libvipl.so.1"),
         ("libvipl.so", "libvipl.so"),

@@ -57,17 +57,42 @@ impl Workspace {
         })
     }
 
-    /// Names of the plug-in libraries, sorted: `cdylib` targets `vipl_NAME` below `plugins/`.
-    pub(crate) fn plugins(&self) -> Vec<String> {
-        let folder = root().join("plugins");
-        let mut names: Vec<String> = self
+    /// The folder of each package, sorted.
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        let manifests = self
             .packages
             .iter()
-            .filter(|package| {
-                package["manifest_path"]
-                    .as_str()
-                    .is_some_and(|p| Path::new(p).starts_with(&folder))
-            })
+            .filter_map(|package| package["manifest_path"].as_str());
+        let mut folders: Vec<PathBuf> = manifests
+            .filter_map(|manifest| Some(Path::new(manifest).parent()?.to_owned()))
+            .collect();
+        folders.sort();
+        folders
+    }
+
+    /// The packages of what gets installed.
+    pub(crate) fn products(&self) -> Vec<String> {
+        let plugins = self.plugin_packages();
+        let names = plugins.filter_map(|package| package["name"].as_str());
+        let others = ["vipl", "kagent", "vipl-clan-device", "vipl-tools"];
+        names.chain(others).map(str::to_owned).collect()
+    }
+
+    /// Packages below `plugins/` that make a `cdylib`.
+    fn plugin_packages(&self) -> impl Iterator<Item = &Value> {
+        let folder = root().join("plugins");
+        self.packages.iter().filter(move |package| {
+            let manifest = package["manifest_path"].as_str().map(Path::new);
+            let mut targets = package["targets"].as_array().into_iter().flatten();
+            manifest.is_some_and(|path| path.starts_with(&folder))
+                && targets.any(|target| has_kind(target, "cdylib"))
+        })
+    }
+
+    /// Names of the plug-in libraries (`vipl_NAME`), sorted.
+    pub(crate) fn plugins(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .plugin_packages()
             .flat_map(|package| package["targets"].as_array().into_iter().flatten())
             .filter(|target| has_kind(target, "cdylib"))
             .filter_map(|target| target["name"].as_str())
@@ -97,6 +122,17 @@ fn has_kind(target: &Value, kind: &str) -> bool {
     target["kind"]
         .as_array()
         .is_some_and(|kinds| kinds.iter().any(|k| k == kind))
+}
+
+/// Builds all that the tests and the checkers run, with the profile that they share. Always the whole workspace:
+/// another choice of packages would give shared dependencies other features, and build them again.
+pub(crate) fn build() -> Result {
+    run(cargo().args(["build", "--workspace", "--exclude", "xtask"]))
+}
+
+/// Folder of what [`build`] makes.
+pub(crate) fn built() -> Result<PathBuf> {
+    Ok(Workspace::load()?.target.join("debug"))
 }
 
 /// Whether a program can be started.

@@ -5,21 +5,16 @@
 
 use std::process::ExitCode;
 
-use kagent::sys::{Command, Error, Log, USAGE, close_inherited, help, serve};
+use clap::Parser;
+use kagent::runtime::{Error, Log, Options, close_inherited, help, serve};
 
 fn main() -> ExitCode {
     close_inherited();
+    let options = Options::parse();
+    if options.descriptor_helper {
+        return help();
+    }
     let log = Log::from_environment();
-    let options = match Command::parse(std::env::args_os().skip(1)) {
-        Ok(Command::Serve(options)) => options,
-        Ok(Command::Helper) => return help(),
-        Ok(Command::Help) => return print(USAGE),
-        Ok(Command::Version) => return print(concat!("vipkad ", env!("CARGO_PKG_VERSION"), "\n")),
-        Err(cause) => {
-            log.error("options", format_args!("{cause}"));
-            return ExitCode::from(2);
-        }
-    };
     match serve(&options, &log) {
         Ok(()) => ExitCode::SUCCESS,
         // Two processes that start at once start two agents; one of them is enough.
@@ -31,14 +26,5 @@ fn main() -> ExitCode {
             log.error("socket", format_args!("{cause}"));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// `println!` would panic when nobody reads.
-fn print(text: &str) -> ExitCode {
-    use std::io::Write;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
     }
 }

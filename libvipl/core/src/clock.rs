@@ -4,16 +4,7 @@ use std::time::{Duration, Instant};
 
 use vipl_abi::VIP_ULONG;
 
-/// Nanoseconds on the monotonic clock.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is valid; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+pub(crate) use vipl_sys::clock::now_ns;
 
 /// Whether a timeout means "no limit": VIP_INFINITE, or 32 bits of ones on any host.
 pub(crate) fn is_infinite(timeout: VIP_ULONG) -> bool {
@@ -34,5 +25,35 @@ pub(crate) fn timeout_ms(timeout: VIP_ULONG) -> u64 {
         u64::MAX
     } else {
         timeout as u64
+    }
+}
+
+/// What is left until a deadline, as the agent's messages carry it: rounded up, so that 0 means that it has passed.
+pub(crate) fn remaining_ms(deadline: Option<Instant>) -> u64 {
+    deadline.map_or(u64::MAX, |end| {
+        let left = end.saturating_duration_since(Instant::now());
+        left.as_nanos().div_ceil(1_000_000) as u64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinite_timeouts_have_no_deadline() {
+        for timeout in [VIP_ULONG::MAX, 0xFFFF_FFFF] {
+            assert_eq!(deadline(timeout), None);
+            assert_eq!(timeout_ms(timeout), u64::MAX);
+        }
+        assert_eq!(remaining_ms(None), u64::MAX);
+        assert_eq!(timeout_ms(25), 25);
+    }
+
+    #[test]
+    fn what_is_left_is_rounded_up_and_never_negative() {
+        assert_eq!(remaining_ms(deadline(0)), 0);
+        let hour = remaining_ms(deadline(3_600_000));
+        assert!((1..=3_600_000).contains(&hour), "{hour}");
     }
 }

@@ -10,13 +10,15 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 
+use crate::clock;
 use crate::error::Error;
-use crate::events::Job;
-use crate::handle::Kind;
+use crate::nic::events::Job;
+use crate::nic::idle;
+use crate::nic::wait as sleeping;
 use crate::nic::{self, Nic};
-use crate::table::{Guard, Slot, Table};
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Slot, Table};
 use crate::vi::Vi;
-use crate::{clock, idle, process, wait as sleeping};
 
 static CQS: Table<Cq> = Table::new(Kind::Cq);
 
@@ -226,7 +228,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
         log::info!(target: "cq", "no more than {} CQs on one NIC handle", nic.info.cqs_max);
         return Err(Error::Resource);
     }
-    let inserted = CQS.insert(&process::get().cqs, |handle| Cq {
+    let inserted = CQS.insert(&nic.process.cqs, |handle| Cq {
         entries: VecDeque::with_capacity(capacity.min(64)),
         hot: [None; HOT],
         polls: 0,
@@ -275,7 +277,8 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
         );
         return Err(Error::Resource);
     }
-    let cq = CQS.remove(&process::get().cqs, guard, handle);
+    let process = guard.nic.process;
+    let cq = CQS.remove(&process.cqs, guard, handle);
     cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
     cq.nic.events.watch(-(cq.notifications() as i32), &cq.nic);
     cq.nic.wake();
@@ -328,8 +331,9 @@ fn leave_empty(mut cq: Guard<Cq>) {
 #[inline(never)]
 fn give_way(cq: Guard<Cq>) {
     let (slot, generation, vain) = (cq.slot(), cq.generation(), cq.vain);
+    let process = cq.nic.process;
     drop(cq);
-    if !idle::give_way(vain) {
+    if !idle::give_way(&process.settings, vain) {
         return;
     }
     let Some(nic) = slot.lock(generation).map(|cq| cq.nic.clone()) else {

@@ -5,10 +5,12 @@ use std::ffi::CStr;
 use kagent_proto::{Budget, BudgetList, Op};
 use serde_json::{Value, json};
 
+use crate::agent;
 use crate::error::Error;
+use crate::plugin::host::HOST;
+use crate::plugin::map;
 use crate::process::{self, Process};
 use crate::settings::DECLARED;
-use crate::{agent, devicemap};
 
 /// The document about a topic (see `vipl_describe`).
 pub fn topic(topic: &CStr) -> Result<String, Error> {
@@ -70,7 +72,7 @@ fn strict_value(name: &str) -> Option<&'static str> {
 
 fn plugins(process: &Process) -> Value {
     let mut plugins = process.plugins.lock();
-    plugins.refresh(process);
+    plugins.refresh(&process.settings, &HOST);
     let mut list: Vec<Value> = plugins
         .seen
         .iter()
@@ -95,7 +97,7 @@ fn plugins(process: &Process) -> Value {
 
 fn devices(process: &Process) -> Value {
     let mut plugins = process.plugins.lock();
-    let found = plugins.refresh(process).to_vec();
+    let found = plugins.refresh(&process.settings, &HOST).to_vec();
     drop(plugins);
     let list = found.into_iter().flat_map(|plugin| {
         plugin.devices().into_iter().map(|name| {
@@ -112,7 +114,7 @@ fn counters(process: &Process) -> Value {
 }
 
 /// What the user of this process has at the Kernel Agent, and may have.
-fn budgets(process: &Process) -> Result<Value, Error> {
+fn budgets(process: &'static Process) -> Result<Value, Error> {
     let reply = process.agents.want()?.call(Op::BUDGETS, &(), &[]);
     // An agent of an earlier version does not know the question.
     let list: BudgetList = reply.body().ok_or(Error::NotSupported)?;
@@ -128,14 +130,14 @@ fn budgets(process: &Process) -> Result<Value, Error> {
 }
 
 fn map(process: &Process, name: &str) -> Value {
-    match devicemap::find(process, name) {
+    match map::find(process, name) {
         Ok(route) => json!({
             "name": name,
             "plugin": route.plugin.name,
             "argument": route.argument,
             "reason": route.reason,
         }),
-        Err(devicemap::Nowhere::Unknown(tried) | devicemap::Nowhere::Shortage(tried)) => {
+        Err(map::Nowhere::Unknown(tried) | map::Nowhere::Shortage(tried)) => {
             json!({ "name": name, "error": tried })
         }
     }

@@ -76,3 +76,11 @@ impl Error {
         }
     }
 }
+
+/// Whether the system has too little of something, which may pass.
+pub(crate) fn is_shortage(error: &std::io::Error) -> bool {
+    let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|code| passing.contains(&code))
+}

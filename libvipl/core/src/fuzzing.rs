@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use crate::names;
+use crate::plugin::map;
 use crate::settings::{DECLARED, Settings};
-use crate::{devicemap, nameservice};
 
 /// One number among the settings.
 #[derive(Debug, PartialEq)]
@@ -71,7 +72,7 @@ pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
 
 /// The table of the name service.
 pub struct Table {
-    names: nameservice::Names,
+    names: names::Names,
     /// Lines that were reported.
     pub bad: Vec<usize>,
 }
@@ -80,7 +81,7 @@ impl Table {
     /// Reads one.
     pub fn read(text: &str) -> Table {
         let mut bad = Vec::new();
-        let names = nameservice::Names::parse(text, |number, _| bad.push(number));
+        let names = names::Names::parse(text, |number, _| bad.push(number));
         Table { names, bad }
     }
 
@@ -97,15 +98,15 @@ impl Table {
 
 /// A device name without its folder.
 pub fn plain_name(name: &str) -> &str {
-    devicemap::plain(name)
+    map::plain(name)
 }
 
 /// The pairs of a device map.
 pub fn device_map(text: &str) -> Vec<(String, String)> {
-    devicemap::parse_map(text)
+    map::parse_map(text)
 }
 
 /// How far two names are apart.
 pub fn name_distance(one: &str, other: &str) -> usize {
-    devicemap::distance(one, other)
+    map::distance(one, other)
 }

@@ -14,42 +14,27 @@
 //! of the program's handlers. Nothing here runs before the first call of the program: there are no
 //! constructors.
 
-pub mod address;
 mod agent;
-mod barrier;
 pub mod bug;
 mod clock;
-pub mod connection;
+pub mod connect;
 mod counters;
 pub mod cq;
 pub mod describe;
-mod device;
-mod devicemap;
-pub mod discovery;
 mod error;
-pub mod events;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod handle;
-mod host;
-mod idle;
-mod link;
-mod loader;
-mod lock;
 mod logger;
-pub mod mem;
-pub mod nameservice;
-mod neighbour;
+pub mod memory;
+pub mod names;
 pub mod nic;
+mod object;
+mod plugin;
 mod process;
-pub mod ptag;
-pub mod queue;
 mod settings;
-mod start;
 mod sync;
-mod table;
+mod text;
 pub mod trace;
 pub mod vi;
-mod wait;
 
 pub use error::Error;

@@ -1,12 +1,13 @@
 //! The log: `vipl[pid] level subsystem: message`, one line each, to standard error or a file.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
 
 use crate::sync::OnceLock;
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::settings::Settings;
 
@@ -36,7 +37,7 @@ impl Log for Logger {
             record.target(),
             record.args()
         );
-        crate::trace::said(record.level());
+        said(record.level());
         // One write per line, so that the lines of several processes do not mix.
         let _ = match &self.file {
             Some(file) => file.lock().map(|mut file| file.write_all(line.as_bytes())),
@@ -46,6 +47,41 @@ impl Log for Logger {
 
     fn flush(&self) {}
 }
+
+thread_local! {
+    /// The worst level of the lines that this thread has logged since its call began.
+    static SAID: Cell<Option<Level>> = const { Cell::new(None) };
+}
+
+/// The calling thread has logged a line, or says that one of this level is not needed any more.
+pub(crate) fn said(level: Level) {
+    let _ = SAID.try_with(|said| {
+        let worst = said.get().map_or(level, |before| before.min(level));
+        said.set(Some(worst));
+    });
+}
+
+/// Whether this thread has logged a line of this level, or a worse one, since its call began.
+pub(crate) fn has_said(level: Level) -> bool {
+    SAID.try_with(Cell::get)
+        .ok()
+        .flatten()
+        .is_some_and(|worst| worst <= level)
+}
+
+/// A call of the application begins.
+pub(crate) fn forget_said() {
+    let _ = SAID.try_with(|said| said.set(None));
+}
+
+/// Logs the first use of a leniency of the compatible mode (spec §17), once per place.
+macro_rules! log_leniency {
+    ($($text:tt)*) => {{
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| log::info!(target: "compat", $($text)*));
+    }};
+}
+pub(crate) use log_leniency;
 
 /// Installs the log, at the first call of the process.
 pub(crate) fn install(settings: &Settings) {
@@ -81,7 +117,7 @@ pub(crate) fn install(settings: &Settings) {
     let mut file = None;
     if !path.is_empty() {
         let opened = File::options().create(true).append(true).open(path);
-        match opened.and_then(|opened| vipl_fd::above_standard(opened.into())) {
+        match opened.and_then(|opened| vipl_sys::fd::above_standard(opened.into())) {
             Ok(opened) => file = Some(Mutex::new(File::from(opened))),
             Err(error) => problems.push(format!(
                 "log_file: {path}: {error}; the log goes to standard error"

@@ -9,26 +9,30 @@ use crate::sync::Mutex;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::agent::NicRegistration;
+use crate::agent::{Agents, NicRegistration};
 use crate::cq::Cq;
-use crate::devicemap::Nowhere;
 use crate::error::Error;
-use crate::events::Events;
-use crate::handle::Kind;
-use crate::loader::LoadedPlugin;
-use crate::mem::Regions;
-use crate::nameservice::Names;
-use crate::ptag::Ptags;
-use crate::table::{Slot, Table};
-use crate::trace::{hexadecimal, levels};
+use crate::memory::Regions;
+use crate::memory::tags::Ptags;
+use crate::names::Names;
+use crate::nic::events::Events;
+use crate::object::handle::Kind;
+use crate::object::table::{Slot, Table};
+use crate::plugin::loader::LoadedPlugin;
+use crate::plugin::map;
+use crate::plugin::map::Nowhere;
+use crate::process::{self, Process};
+use crate::text::{hexadecimal, levels};
 use crate::vi::Vi;
-use crate::{devicemap, process};
 
 mod check;
 mod door;
+pub mod events;
 mod failed;
+pub(crate) mod idle;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wait;
 
 use check::{check_info, refused};
 use door::Door;
@@ -61,6 +65,7 @@ unsafe impl Send for Shared {}
 pub struct Nic {
     shared: Box<Shared>,
     pub(crate) handle: VIP_NIC_HANDLE,
+    pub(crate) process: &'static Process,
     pub(crate) plugin: &'static LoadedPlugin,
     pub(crate) ops: vipl_provider,
     pub(crate) info: vipl_nic_info,
@@ -130,6 +135,11 @@ impl Nic {
     /// The part that plug-ins see.
     pub(crate) fn abi(&self) -> *const vipl_nic {
         self.shared.nic.get()
+    }
+
+    /// The agents that this NIC is registered with, one after the other.
+    pub(crate) fn agents(&self) -> &'static Agents {
+        &self.process.agents
     }
 
     /// To be held while something is made that VipCloseNic would have to see. An error: it is closed.
@@ -254,9 +264,9 @@ pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
 }
 
 /// What later calls take for granted, so that none of them has to make it when data waits.
-fn prepare() -> &'static process::Process {
+fn prepare() -> &'static Process {
     vipl_guard::install();
-    crate::barrier::prepare();
+    crate::object::barrier::prepare();
     process::get()
 }
 
@@ -268,7 +278,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
         log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");
         return Err(Error::InvalidParameter);
     }
-    let route = devicemap::find(process, name).map_err(|why| match why {
+    let route = map::find(process, name).map_err(|why| match why {
         Nowhere::Unknown(tried) => {
             log::warn!(target: "nic", "cannot open {name:?}: {tried}");
             Error::InvalidParameter
@@ -285,10 +295,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
     open_route(process, &route)
 }
 
-fn open_route(
-    process: &'static process::Process,
-    route: &devicemap::Route,
-) -> Result<VIP_NIC_HANDLE, Error> {
+fn open_route(process: &'static Process, route: &map::Route) -> Result<VIP_NIC_HANDLE, Error> {
     process.agents.want()?;
     let (shared, info) = open_device(process, route)?;
     finish_open(process, route, shared, info)
@@ -296,8 +303,8 @@ fn open_route(
 
 /// Calls the plug-in's `nic_open` and checks what it says.
 fn open_device(
-    process: &process::Process,
-    route: &devicemap::Route,
+    process: &Process,
+    route: &map::Route,
 ) -> Result<(Box<Shared>, vipl_nic_info), Error> {
     let settings = &process.settings;
     let mut options = 0;
@@ -347,7 +354,7 @@ fn open_device(
     }
     let mut own_regions: Option<Box<[vipl_region]>> = None;
     if info.regions.is_null() {
-        let made = (0..info.regions_max).map(|_| crate::mem::free_region());
+        let made = (0..info.regions_max).map(|_| crate::memory::free_region());
         info.regions = own_regions.insert(made.collect()).as_mut_ptr();
     }
     // SAFETY: nobody else has the NIC yet.
@@ -369,8 +376,8 @@ fn close_device(ops: &vipl_provider, shared: &Shared) {
 }
 
 fn finish_open(
-    process: &'static process::Process,
-    route: &devicemap::Route,
+    process: &'static Process,
+    route: &map::Route,
     shared: Box<Shared>,
     info: vipl_nic_info,
 ) -> Result<VIP_NIC_HANDLE, Error> {
@@ -383,7 +390,7 @@ fn finish_open(
 
 /// Makes the handle of an opened device.
 fn insert(
-    process: &'static process::Process,
+    process: &'static Process,
     plugin: &'static LoadedPlugin,
     shared: Box<Shared>,
     info: vipl_nic_info,
@@ -396,6 +403,7 @@ fn insert(
         let seed = handle.addr() as u32;
         let nic = Arc::new(Nic {
             handle,
+            process,
             plugin,
             ops: plugin.ops,
             address: Box::new(info.address),
@@ -432,7 +440,7 @@ fn insert(
     });
     inserted.ok_or_else(|| {
         if let Some((shared, registration)) = shared {
-            registration.close();
+            process.agents.close_nic(&registration);
             close_device(&plugin.ops, &shared);
         }
         log::error!(target: "nic", "no more NIC handles in this process; VipCloseNic gives them back");
@@ -444,7 +452,7 @@ fn insert(
 #[cfg(test)]
 pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NIC_HANDLE, Error> {
     let process = prepare();
-    let route = devicemap::Route {
+    let route = map::Route {
         plugin,
         argument: String::new(),
         reason: String::new(),
@@ -464,9 +472,9 @@ pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     nic.door.shut(|| nic.check_empty())?;
     let guard = NICS.lock(handle).ok_or(Error::InvalidParameter)?;
     nic.closing.store(true, Ordering::Release);
-    drop(NICS.remove(&process::get().nics, guard, handle));
-    crate::connection::forget_incoming(&nic);
-    nic.registration.close();
+    drop(NICS.remove(&nic.process.nics, guard, handle));
+    crate::connect::forget_incoming(&nic);
+    nic.agents().close_nic(&nic.registration);
     nic.events.stop(&nic);
     log::debug!(target: "nic", "NIC {handle:?} closed");
     Ok(())

@@ -5,19 +5,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sync::{Mutex, OnceLock};
 
 use crate::agent::Agents;
+use crate::clock;
 use crate::counters::Counters;
-use crate::loader::Plugins;
+use crate::logger;
+use crate::object::table::Free;
+use crate::plugin::loader::Plugins;
 use crate::settings::Settings;
-use crate::table::Free;
 
 /// One process's state; never freed.
 pub(crate) struct Process {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) plugins: Mutex<Plugins>,
     pub(crate) agents: Agents,
     pub(crate) counters: Counters,
@@ -50,21 +53,11 @@ type Root = AtomicPtr<Process>;
 fn root() -> &'static Root {
     static ROOT: OnceLock<&'static Root> = OnceLock::new();
     ROOT.get_or_init(|| {
-        let bytes = 4096;
+        // Without it a child would use the locks and sockets of its parent: better no library.
+        let page = vipl_sys::fork::map_wiped(4096)
+            .unwrap_or_else(|error| panic!("cannot map a page that a fork wipes: {error}"));
         // SAFETY: a fresh, zeroed, private page; a null pointer is a valid Root.
-        unsafe {
-            let page = libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert_ne!(page, libc::MAP_FAILED, "no memory for one page");
-            libc::madvise(page, bytes, libc::MADV_WIPEONFORK);
-            &*page.cast::<Root>()
-        }
+        unsafe { &*page.cast::<Root>() }
     })
 }
 
@@ -79,14 +72,14 @@ pub(crate) fn get() -> &'static Process {
         // SAFETY: set once from a leaked box.
         return unsafe { &*current };
     }
-    let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ crate::clock::now_ns() as u32;
-    let settings = Settings::load();
-    crate::logger::install(&settings);
+    let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ clock::now_ns() as u32;
+    let settings = Arc::new(Settings::load());
+    logger::install(&settings);
     settings.report();
     let made = Box::into_raw(Box::new(Process {
+        agents: Agents::new(settings.clone()),
         settings,
         plugins: Mutex::default(),
-        agents: Agents::default(),
         counters: Counters::default(),
         nics: Free::new(seed),
         vis: Free::new(seed),

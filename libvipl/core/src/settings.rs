@@ -114,7 +114,7 @@ impl Settings {
                     break;
                 }
                 // A shortage is told where it ends the call; it is no mistake of the settings.
-                Err(error) if crate::loader::is_shortage(&error) => {}
+                Err(error) if crate::error::is_shortage(&error) => {}
                 Err(error) if named || error.kind() != std::io::ErrorKind::NotFound => {
                     let path = path.display();
                     settings.problems.push(format!(

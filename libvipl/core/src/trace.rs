@@ -3,18 +3,20 @@
 //! The C edge describes a call once, as the names and values of its arguments ([`Call`]); what is logged of
 //! it is decided here. While `trace` is off, an entry point pays for one load and one branch ([`on`]).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt::Write;
 
 use log::{Level, LevelFilter};
 use vipl_abi::VIP_RETURN;
 
-pub(crate) mod descriptor;
+use crate::logger;
+use crate::process;
+
 mod explain;
+pub(crate) mod peek;
 mod show;
 
 pub use show::Argument;
-pub(crate) use show::{discriminator, hexadecimal, levels};
 
 /// Subsystem of all lines about calls.
 const TARGET: &str = "call";
@@ -107,30 +109,12 @@ impl Drop for Folded {
 
 thread_local! {
     static FOLDED: RefCell<Folded> = RefCell::default();
-    /// The worst level of the lines that this thread has logged since the call began.
-    static SAID: Cell<Option<Level>> = const { Cell::new(None) };
-}
-
-/// The logger writes a line of the calling thread.
-pub(crate) fn said(level: Level) {
-    let _ = SAID.try_with(|said| {
-        let worst = said.get().map_or(level, |before| before.min(level));
-        said.set(Some(worst));
-    });
-}
-
-/// Whether this thread has logged a line of this level, or a worse one, since its call began.
-pub(crate) fn has_said(level: Level) -> bool {
-    SAID.try_with(Cell::get)
-        .ok()
-        .flatten()
-        .is_some_and(|worst| worst <= level)
 }
 
 /// A call that is not on the data path begins. The first one of a process reads the settings.
 pub fn begin() {
-    crate::process::get();
-    let _ = SAID.try_with(|said| said.set(None));
+    process::get();
+    logger::forget_said();
 }
 
 /// A call that is being traced.
@@ -177,7 +161,7 @@ impl Traced {
 /// A call has failed. What it was and why gets one line, unless the function that decided has logged one.
 #[cold]
 pub fn failed(call: &Call, result: VIP_RETURN) {
-    crate::process::get();
+    process::get();
     explain::explain(call, result);
 }
 

@@ -3,41 +3,33 @@
 //! Everything of a VI lies behind the lock of its slot, which every call takes once. The first fields
 //! are what the data path uses.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use kagent_proto::Attributes;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::agent::Link;
-use crate::connection::PeerAttempt;
+use crate::agent::{Side, Ticket};
 use crate::cq::{self, Cq};
 use crate::error::Error;
-use crate::handle::Kind;
+use crate::logger::log_leniency;
+use crate::memory;
 use crate::nic::{self, Nic};
-use crate::queue::{WorkQueue, free_ring};
-use crate::table::{Guard, Slot, Table};
-use crate::trace::levels;
-use crate::{mem, process};
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Slot, Table};
+use crate::text::levels;
+use crate::vi::queue::{WorkQueue, free_ring};
+
+mod diagnosis;
+pub mod queue;
+pub(crate) mod state;
+
+use state::{CONNECTED, ERROR, IDLE, PENDING};
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
-
-/// State numbers as `vipl_vi.state` holds them.
-pub(crate) const IDLE: u32 = VIP_VI_STATE::VIP_STATE_IDLE as u32;
-pub(crate) const CONNECTED: u32 = VIP_VI_STATE::VIP_STATE_CONNECTED as u32;
-pub(crate) const PENDING: u32 = VIP_VI_STATE::VIP_STATE_CONNECT_PENDING as u32;
-pub(crate) const ERROR: u32 = VIP_VI_STATE::VIP_STATE_ERROR as u32;
-
-/// A state in words.
-pub(crate) fn state_name(state: u32) -> &'static str {
-    match state {
-        IDLE => "Idle",
-        CONNECTED => "Connected",
-        PENDING => "Connect Pending",
-        _ => "Error",
-    }
-}
 
 /// One VI.
 #[repr(C)]
@@ -54,13 +46,13 @@ pub(crate) struct Vi {
     attributes: VIP_VI_ATTRIBUTES,
     user_data: VIP_PVOID,
     /// The connection; set from `attach` to `detach`.
-    pub(crate) connection: Option<Link>,
+    pub(crate) connection: Option<Side>,
     /// The partner is on another host.
     pub(crate) remote: bool,
     /// The call at the agent that shall connect this VI.
     pub(crate) attempt: Option<u64>,
     /// The peer request of this VI, from the call to the taking of its result.
-    pub(crate) peer: Option<Arc<PeerAttempt>>,
+    pub(crate) peer: Option<Arc<Ticket<Result<Attributes, Error>>>>,
     /// Counts connections, so that a late event can be told from a new one.
     pub(crate) epoch: u64,
 }
@@ -68,18 +60,62 @@ pub(crate) struct Vi {
 // SAFETY: raw pointers in it are only used under the slot's lock.
 unsafe impl Send for Vi {}
 
-impl Vi {
-    /// Asks the plug-in to take what has arrived.
+/// Operations of the plug-in on a locked VI.
+///
+/// They may call the host back, which then makes a `&mut Vi` of its own from `vipl_vi.host`. So none of them runs
+/// while a reference to the VI exists: all pointers come from the slot itself, not from the guard's references.
+impl Guard<Vi> {
+    /// The part that plug-ins see.
+    #[inline(always)]
+    pub(crate) fn abi(&self) -> *mut vipl_vi {
+        // The first field of the VI.
+        self.as_ptr().cast()
+    }
+
+    /// Lets the plug-in take what has arrived.
     #[inline(always)]
     pub(crate) fn progress(&mut self) {
         if self.abi.state == CONNECTED {
+            let progress = self.progress;
             // SAFETY: attached and locked.
-            unsafe { (self.progress)(&raw mut self.abi) };
+            unsafe { progress(self.abi()) };
         }
     }
 
-    pub(crate) fn is_attached(&self) -> bool {
-        self.connection.is_some()
+    /// Attaches the VI to a connection; gives the plug-in's status.
+    pub(crate) fn attach(&mut self, connection: &vipl_connection) -> c_int {
+        let Some(attach) = self.nic.ops.attach else {
+            return VIPL_E_NOT_SUPPORTED;
+        };
+        // SAFETY: locked and not attached.
+        unsafe { attach(self.abi(), connection) }
+    }
+
+    /// Takes the VI off its connection.
+    pub(crate) fn detach(&mut self) {
+        if let Some(detach) = self.nic.ops.detach {
+            // SAFETY: attached and locked.
+            unsafe { detach(self.abi()) };
+        }
+    }
+
+    /// Tells the plug-in that the partner has gone.
+    pub(crate) fn tell_partner_gone(&mut self, orderly: bool) {
+        if let Some(partner_gone) = self.nic.ops.partner_gone {
+            // SAFETY: attached and locked.
+            unsafe { partner_gone(self.abi(), c_int::from(orderly)) };
+        }
+    }
+
+    /// Tells the plug-in whether somebody looks at the NIC rather than at this VI.
+    pub(crate) fn set_watch(&mut self) {
+        let on = self.recv.cq.is_some()
+            || self.send.cq.is_some()
+            || self.send.notifications() + self.recv.notifications() > 0;
+        if let (Some(watch), true) = (self.nic.ops.watch, self.connection.is_some()) {
+            // SAFETY: attached and locked.
+            unsafe { watch(self.abi(), c_int::from(on)) };
+        }
     }
 
     /// Whether the partner touches no region that has gone. `since` is 0 in the first call, then the plug-in's;
@@ -88,16 +124,18 @@ impl Vi {
         let left_ns = left.as_nanos() as u64;
         match (self.nic.ops.quiesced, self.nic.ops.quiesce) {
             // SAFETY: attached and locked.
-            (Some(quiesced), _) => unsafe { quiesced(&raw mut self.abi, since, left_ns) != 0 },
+            (Some(quiesced), _) => unsafe { quiesced(self.abi(), since, left_ns) != 0 },
             (None, Some(quiesce)) => {
                 // SAFETY: the same.
-                unsafe { quiesce(&raw mut self.abi) };
+                unsafe { quiesce(self.abi()) };
                 true
             }
             (None, None) => true,
         }
     }
+}
 
+impl Vi {
     pub(crate) fn state(&self) -> VIP_VI_STATE {
         match self.abi.state {
             CONNECTED => VIP_VI_STATE::VIP_STATE_CONNECTED,
@@ -108,8 +146,8 @@ impl Vi {
     }
 
     /// What the partner learns of this VI.
-    pub(crate) fn wire_attributes(&self) -> kagent_proto::Attributes {
-        kagent_proto::Attributes {
+    pub(crate) fn wire_attributes(&self) -> Attributes {
+        Attributes {
             max_transfer_size: self.abi.max_transfer_size,
             qos: 0,
             reliability: self.abi.reliability,
@@ -148,8 +186,8 @@ fn check(nic: &Nic, attributes: &VIP_VI_ATTRIBUTES) -> Result<u32, Error> {
     if !attributes.QoS.is_null() {
         return Err(Error::Qos);
     }
-    let tag = if attributes.Ptag.is_null() && process::get().settings.null_ptag() {
-        crate::log_leniency!("a VI without a protection tag is used");
+    let tag = if attributes.Ptag.is_null() && nic.process.settings.null_ptag() {
+        log_leniency!("a VI without a protection tag is used");
         VIPL_PTAG_ANY
     } else {
         nic.ptags.lock().number(attributes.Ptag)?
@@ -231,7 +269,7 @@ fn insert(
         which,
     };
     let handle = VIS
-        .insert(&process::get().vis, |handle| {
+        .insert(&nic.process.vis, |handle| {
             let mut vi = Vi {
                 abi: vipl_vi {
                     context: std::ptr::null_mut(),
@@ -252,7 +290,7 @@ fn insert(
                 progress,
                 send: WorkQueue::new(send_cq),
                 recv: WorkQueue::new(recv_cq),
-                check_descriptor: process::get().settings.check_descriptor_memory(),
+                check_descriptor: nic.process.settings.check_descriptor_memory(),
                 handle,
                 nic: nic.clone(),
                 attributes: *attributes,
@@ -268,12 +306,11 @@ fn insert(
         })
         .ok_or(Error::Resource)?;
     let mut vi = lock(handle)?;
-    let host = std::ptr::from_mut(&mut *vi);
-    vi.abi.host = host.cast();
+    vi.abi.host = vi.as_ptr().cast();
     if let Some(vi_create) = ops.vi_create {
         // SAFETY: the VI is new and locked.
-        if unsafe { vi_create(&raw mut vi.abi) } != VIPL_OK {
-            drop(VIS.remove(&process::get().vis, vi, handle));
+        if unsafe { vi_create(vi.abi()) } != VIPL_OK {
+            drop(VIS.remove(&nic.process.vis, vi, handle));
             return Err(Error::Resource);
         }
     }
@@ -285,32 +322,32 @@ fn insert(
         nic.handle,
         levels(attributes.ReliabilityLevel),
         attributes.MaxTransferSize,
-        mem::tag_name(tag)
+        memory::tag_name(tag)
     );
     Ok(handle)
 }
 
 /// VipDestroyVi.
 pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
-    let mut vi = lock(handle)?;
+    let vi = lock(handle)?;
     if vi.abi.state != IDLE {
         return Err(Error::State);
     }
     let (send, recv) = (&vi.abi.send, &vi.abi.recv);
     let left = send.posted.wrapping_sub(send.taken) + recv.posted.wrapping_sub(recv.taken);
     if left > 0 {
-        if !process::get().settings.lenient_destroy() {
+        if !vi.nic.process.settings.lenient_destroy() {
             log::info!(
                 target: "vi",
                 "VipDestroyVi refused: {left} descriptors are on the queues; take them off (VIPL_LENIENT_DESTROY=1 drops them)"
             );
             return Err(Error::Resource);
         }
-        crate::log_leniency!("a VI with {left} descriptors on its queues was destroyed");
+        log_leniency!("a VI with {left} descriptors on its queues was destroyed");
     }
     if let Some(vi_destroy) = vi.nic.ops.vi_destroy {
         // SAFETY: not attached, locked, and made by `vi_create`.
-        unsafe { vi_destroy(&raw mut vi.abi) };
+        unsafe { vi_destroy(vi.abi()) };
     }
     let index = vi.abi.index;
     vi.nic.vi_slots[index as usize].store(std::ptr::null_mut(), Ordering::Release);
@@ -318,7 +355,8 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     for cq in [vi.send.cq, vi.recv.cq].into_iter().flatten() {
         cq::detach(cq, handle);
     }
-    let mut vi = VIS.remove(&process::get().vis, vi, handle);
+    let process = vi.nic.process;
+    let mut vi = VIS.remove(&process.vis, vi, handle);
     free_ring(&mut vi.abi.send);
     free_ring(&mut vi.abi.recv);
     vi.nic.vis.lock().give(index);
@@ -382,11 +420,11 @@ pub fn user_data(handle: VIP_VI_HANDLE) -> Result<VIP_PVOID, Error> {
 
 /// Whether the memory of a descriptor is registered for this VI, segments included.
 pub(crate) fn descriptor_is_registered(vi: &Vi, descriptor: u64, memory: u32) -> bool {
-    let control = mem::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
+    let control = memory::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
     // SAFETY: the control segment is registered; a fault is caught all the same.
     let image = control.then(|| unsafe { vipl_guard::load_descriptor(descriptor as *const u8) });
     image.and_then(Result::ok).is_some_and(|image| {
         let bytes = 32 + 16 * u64::from(image.seg_count);
-        mem::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
+        memory::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
     })
 }

@@ -1,8 +1,8 @@
 //! The C tables between the library (the *host*) and a plug-in; `headers/vipl_plugin.h` is made from it.
 //!
-//! A plug-in exports one data symbol, [`Plugin`] under the name `vipl_plugin_v1`. The host checks it
+//! A plug-in exports one data symbol, [`vipl_plugin`] under the name `vipl_plugin_v1`. The host checks it
 //! before any code of the plug-in runs, then calls `init` once per process with its own table
-//! ([`Host`]); the plug-in fills a [`Provider`] table. Every table starts with its size in bytes and
+//! ([`vipl_host`]); the plug-in fills a [`vipl_provider`] table. Every table starts with its size in bytes and
 //! only grows at its end, so that an older plug-in works under a newer library and the other way round.
 //!
 //! Who owns what: the host owns VIs, the queues of posted descriptors, completion queues, waiters,

@@ -10,10 +10,11 @@ use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::VI_BYTES;
-use vipl_clan_proto::wait;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
-use vipl_plugin_sdk::shm::{Kept, Mapping};
 use vipl_plugin_sdk::{Host, Status};
+use vipl_sys::fd::Kept;
+use vipl_sys::membarrier::{self, Scope};
+use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::NAME;
@@ -196,7 +197,7 @@ impl Card {
             page: Mapping::open(page.as_raw_fd(), DEVICE_BYTES, false)?,
             woken: AtomicU32::new(0),
         };
-        wait::join_barriers();
+        membarrier::register(Scope::Global);
         Ok((card, interrupts.try_clone()?))
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use vipl_clan_proto::vi::{Offer, RECEIVE_SEGMENTS, Received, Segment, claim};
 use vipl_plugin_sdk::{Entry, Port, descriptor};
+use vipl_sys::process_vm::{self, Way};
 
 use crate::vi::ClanVi;
 
@@ -51,16 +52,11 @@ fn copy(port: &Port, entry: &Entry, offer: &Offer, length: usize) -> Option<()> 
     if room > 0 || offered != length {
         return None;
     }
-    let (thread, nears, fars) = (offer.thread, near.len() as u64, offer.count as u64);
-    // SAFETY: the kernel checks every address of both lists.
-    let copied =
-        unsafe { libc::process_vm_readv(thread, near.as_ptr(), nears, far.as_ptr(), fars, 0) };
-    (copied == length as isize).then_some(())
+    // SAFETY: `near` is what the application has posted for this message.
+    let copied = unsafe { process_vm::copy(offer.thread, Way::Read, &near, &far[..offer.count]) };
+    (copied.ok() == Some(length)).then_some(())
 }
 
 fn piece(segment: &Segment) -> libc::iovec {
-    libc::iovec {
-        iov_base: std::ptr::with_exposed_provenance_mut(segment.address as usize),
-        iov_len: segment.length as usize,
-    }
+    process_vm::piece(segment.address, segment.length as usize)
 }

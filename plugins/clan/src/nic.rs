@@ -8,7 +8,7 @@ use vipl_abi::{
 };
 use vipl_clan_proto::nic::{FRAME_MAX, REGIONS_MAX, RING_FRAMES, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
-use vipl_ering::socket::Receiver;
+use vipl_packet::Receiver;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max, truth};
 use vipl_plugin_sdk::{Host, Nic, Status};

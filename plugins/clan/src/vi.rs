@@ -8,8 +8,8 @@ use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
 use vipl_clan_proto::vi::{ViPages, news};
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
+use vipl_sys::shm::Mapping;
 
 use crate::card::{Card, PATIENCE, SHORT};
 use crate::nic::ClanNic;

@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
-use vipl_plugin_sdk::shm::{Kept, made};
-use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
+use vipl_sys::fd::{Kept, made};
+use vipl_sys::thread::spawn_with_signals_blocked;
 
 use crate::card::Card;
 
@@ -66,7 +66,7 @@ impl Watch {
             open: Vec::new(),
             failed: false,
         };
-        let thread = spawn_deaf("vipl-watch", move || watcher.run())?;
+        let thread = spawn_with_signals_blocked("vipl-watch", move || watcher.run())?;
         Ok(Watch {
             stop: Kept::new(stop),
             stopping,

@@ -2,12 +2,12 @@
 //!
 //! Frames of several posts collect, and one kick starts them all, as one write to the command register of
 //! that card started an idle channel. Frames are as large as the interface allows, up to 9000 bytes. So
-//! bandwidth and message rate are high. Everything else is the device class, `vipl-ering`.
+//! bandwidth and message rate are high. Everything else is the device class, `vipl-ethernet`.
 
 use std::ffi::CStr;
 
-use vipl_ering::interface::Interface;
-use vipl_ering::{Card, Ethernet, Network, Policy};
+use vipl_ethernet::interface::Interface;
+use vipl_ethernet::{Card, Ethernet, Network, Policy};
 use vipl_plugin_sdk::Status;
 
 /// The card.

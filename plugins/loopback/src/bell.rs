@@ -13,7 +13,7 @@
 
 use crate::nic::VIS_MAX;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::sync::{compiler_fence, futex_wait, futex_wake, membarrier};
+use crate::sync::{Scope, compiler_fence, futex_wait, futex_wake, membarrier};
 
 const WORDS: usize = VIS_MAX as usize / 64;
 
@@ -31,14 +31,10 @@ pub(crate) struct Bell {
 
 const _: () = assert!(size_of::<Bell>() <= 4096);
 
-/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and its registration.
-const GLOBAL_EXPEDITED: i32 = 1 << 1;
-const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
-
 impl Bell {
     /// The owner's set-up: this process takes part in other processes' barriers.
     pub(crate) fn prepare(&self) {
-        let works = membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED);
+        let works = membarrier::register(Scope::Global) && membarrier::barrier(Scope::Global);
         self.fences.store(u32::from(!works), Ordering::Release);
     }
 
@@ -97,7 +93,7 @@ impl Bell {
         // Where senders fence themselves: the look that follows must not come before the announcement.
         fence(Ordering::SeqCst);
         if self.fences.load(Ordering::Relaxed) == 0 {
-            let works = membarrier(GLOBAL_EXPEDITED);
+            let works = membarrier::barrier(Scope::Global);
             self.fences.store(u32::from(!works), Ordering::SeqCst);
         }
         epoch

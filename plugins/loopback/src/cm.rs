@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status};
+use vipl_sys::shm::Mapping;
 
 use crate::mem::Reach;
 use crate::nic::LoopbackNic;

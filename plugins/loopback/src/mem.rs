@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use vipl_guard::Segment;
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
+use vipl_sys::process_vm::{self, Way, piece};
 
 use crate::nic::LoopbackNic;
 use crate::vi::Link;
@@ -25,15 +26,6 @@ pub(crate) enum Reach {
     Process(i32),
     /// Not at all.
     None,
-}
-
-/// Which way the data goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From the partner to this side.
-    Fetch,
-    /// From this side to the partner.
-    Place,
 }
 
 /// Why a copy ended early.
@@ -169,17 +161,10 @@ impl Link {
 
 fn probe(pid: i32, at: u64) -> Option<u64> {
     let mut value = 0u64;
-    let local = libc::iovec {
-        iov_base: (&raw mut value).cast(),
-        iov_len: 8,
-    };
-    let remote = libc::iovec {
-        iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
-        iov_len: 8,
-    };
-    // SAFETY: one local word; the kernel checks the remote one.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    (read == 8).then_some(value)
+    let local = piece((&raw mut value).expose_provenance() as u64, 8);
+    // SAFETY: one local word, which is ours.
+    let read = unsafe { process_vm::copy(pid, Way::Read, &[local], &[piece(at, 8)]) };
+    (read.ok() == Some(8)).then_some(value)
 }
 
 fn copy_within(
@@ -195,7 +180,7 @@ fn copy_within(
         let (far, piece) = remote.next(bytes - done).ok_or(CopyError::Fault)?;
         let pointer = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
         let (near, far) = (pointer(near + done), pointer(far));
-        let (to, from) = if way == Way::Fetch {
+        let (to, from) = if way == Way::Read {
             (near, far)
         } else {
             (far, near)
@@ -230,19 +215,15 @@ fn copy_across(
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
 ) -> Result<u64, CopyError> {
-    const EMPTY: libc::iovec = libc::iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    };
-    let mut near = [EMPTY; PIECES_MAX];
-    let mut far = [EMPTY; PIECES_MAX + 1];
+    let mut near = [piece(0, 0); PIECES_MAX];
+    let mut far = [piece(0, 0); PIECES_MAX + 1];
     let (mut near_count, mut far_count) = (0, 0);
     let mut bytes = 0;
     while near_count < PIECES_MAX && bytes < CALL_BYTES_MAX {
         let Some((at, length)) = local.next(CALL_BYTES_MAX - bytes) else {
             break;
         };
-        near[near_count] = iovec(at, length);
+        near[near_count] = piece(at, length as usize);
         near_count += 1;
         bytes += length;
     }
@@ -263,7 +244,7 @@ fn copy_across(
             );
         }
         let (at, length) = remote.next(bytes - matched).ok_or(CopyError::Fault)?;
-        far[far_count] = iovec(at, length);
+        far[far_count] = piece(at, length as usize);
         far_count += 1;
         matched += length;
     }
@@ -315,15 +296,15 @@ fn copy_rest(
         let (at, length) = near.next(CALL_BYTES_MAX).ok_or(CopyError::Fault)?;
         let mut part = 0;
         while part < length {
-            let (there, piece) = far.next(length - part).ok_or(CopyError::Fault)?;
+            let (there, size) = far.next(length - part).ok_or(CopyError::Fault)?;
             call(
                 pid,
                 way,
-                &[iovec(at + part, piece)],
-                &[iovec(there, piece)],
-                piece,
+                &[piece(at + part, size as usize)],
+                &[piece(there, size as usize)],
+                size,
             )?;
-            part += piece;
+            part += size;
         }
         done += length;
     }
@@ -336,16 +317,9 @@ fn split_tail(far: &mut [libc::iovec; PIECES_MAX + 1], count: &mut usize) {
     if last.iov_len > 8 {
         let at = last.iov_base.expose_provenance() as u64;
         let body = last.iov_len as u64 - 8;
-        far[*count - 1] = iovec(at, body);
-        far[*count] = iovec(at + body, 8);
+        far[*count - 1] = piece(at, body as usize);
+        far[*count] = piece(at + body, 8);
         *count += 1;
-    }
-}
-
-fn iovec(at: u64, length: u64) -> libc::iovec {
-    libc::iovec {
-        iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
-        iov_len: length as usize,
     }
 }
 
@@ -356,24 +330,11 @@ fn call(
     far: &[libc::iovec],
     bytes: u64,
 ) -> Result<(), CopyError> {
-    let (near_count, far_count) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
-    // SAFETY: the kernel checks every address of both lists.
-    let copied = unsafe {
-        match way {
-            Way::Fetch => {
-                libc::process_vm_readv(pid, near.as_ptr(), near_count, far.as_ptr(), far_count, 0)
-            }
-            Way::Place => {
-                libc::process_vm_writev(pid, near.as_ptr(), near_count, far.as_ptr(), far_count, 0)
-            }
-        }
-    };
-    if copied == bytes as isize {
-        Ok(())
-    } else if copied < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
-        Err(CopyError::Gone)
-    } else {
-        Err(CopyError::Fault)
+    // SAFETY: what is local was posted or registered by the application, or is a buffer of ours.
+    match unsafe { process_vm::copy(pid, way, near, far) } {
+        Ok(copied) if copied as u64 == bytes => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(CopyError::Gone),
+        _ => Err(CopyError::Fault),
     }
 }
 
@@ -441,9 +402,9 @@ mod tests {
             );
             loop {
                 let bytes = if across {
-                    copy_across(std::process::id() as i32, Way::Place, &mut near, &mut far)
+                    copy_across(std::process::id() as i32, Way::Write, &mut near, &mut far)
                 } else {
-                    copy_within(Way::Place, &mut near, &mut far)
+                    copy_within(Way::Write, &mut near, &mut far)
                 };
                 if bytes.unwrap() == 0 {
                     break;

@@ -12,8 +12,9 @@ use vipl_abi::{
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
 use vipl_plugin_sdk::settings::{bytes, register_bytes_max, truth};
-use vipl_plugin_sdk::shm::{self, Kept, Mapping};
 use vipl_plugin_sdk::{Host, Nic, Status};
+use vipl_sys::fd::Kept;
+use vipl_sys::shm::{self, Mapping};
 
 use crate::NAME;
 use crate::bell::Bell;

@@ -8,9 +8,10 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Entry, Port, Queue};
+use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
-use crate::mem::{self, CopyError, Way};
+use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::pace::{self, Road};
 use crate::ring::{Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
@@ -397,7 +398,7 @@ impl Link {
         let table = self.partner_nic.table();
         let live = || remote.iter().all(|segment| is_live(table, segment));
         let start = pace::ticks();
-        match self.copy(Way::Fetch, &local, &remote, live) {
+        match self.copy(Way::Read, &local, &remote, live) {
             Ok(bytes) => {
                 self.note(
                     Road::Kernel,

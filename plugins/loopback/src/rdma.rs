@@ -8,9 +8,10 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{Operation, Outgoing};
 use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Port, Queue};
+use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
-use crate::mem::{self, CopyError, Way};
+use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::pace::{self, Road};
 use crate::queue::{PIECE, Step};
@@ -87,7 +88,7 @@ impl Link {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE);
         };
         let start = pace::ticks();
-        match self.copy_remote(Way::Place, outgoing, &local) {
+        match self.copy_remote(Way::Write, outgoing, &local) {
             Ok(bytes) => {
                 if outgoing.length >= HELPED_MIN {
                     self.note(
@@ -134,8 +135,8 @@ impl Link {
             ..outgoing.remote
         };
         let (enabled, flag) = match way {
-            Way::Place => (self.partner_rdma_write, VIPL_REGION_RDMA_WRITE),
-            Way::Fetch => (self.partner_rdma_read, VIPL_REGION_RDMA_READ),
+            Way::Write => (self.partner_rdma_write, VIPL_REGION_RDMA_WRITE),
+            Way::Read => (self.partner_rdma_read, VIPL_REGION_RDMA_READ),
         };
         let table = self.partner_nic.table();
         let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
@@ -197,7 +198,7 @@ impl Link {
         let Ok(local) = outgoing.segments.to_vec() else {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
         };
-        match self.copy_remote(Way::Fetch, outgoing, &local) {
+        match self.copy_remote(Way::Read, outgoing, &local) {
             Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
             Err(CopyError::Closed) => return Step::Wait,
             Err(CopyError::Gone) => {

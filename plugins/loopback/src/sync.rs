@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 
 pub(crate) use std::sync::atomic::{self, compiler_fence};
 
-pub(crate) use vipl_plugin_sdk::futex::{wait as futex_wait, wake as futex_wake};
+pub(crate) use vipl_sys::futex::{wait as futex_wait, wake as futex_wake};
+pub(crate) use vipl_sys::membarrier::{self, Scope};
 
 /// Locks; what a panic left behind is used as it is.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -20,10 +21,4 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
     #[cfg(not(tsan))]
     mutex.lock().unwrap_or_else(|broken| broken.into_inner())
-}
-
-/// A command of the system call `membarrier`; whether it worked.
-pub(crate) fn membarrier(command: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }

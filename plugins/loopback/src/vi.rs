@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::{VIPL_OPTION_CARRY_IMMEDIATE, vipl_connection};
-use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Port, Queue, Status, Vi};
+use vipl_sys::shm::Mapping;
 
 use crate::mem::Reach;
 use crate::nic::{LoopbackNic, SharedNic};

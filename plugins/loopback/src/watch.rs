@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
-use vipl_plugin_sdk::thread::spawn_deaf;
 use vipl_plugin_sdk::{Host, Poll};
+use vipl_sys::thread::spawn_with_signals_blocked;
 
 use crate::nic::{SharedNic, VIS_MAX};
 
@@ -76,7 +76,7 @@ impl Watch {
         let mut thread = crate::sync::lock(&self.thread);
         if thread.is_none() {
             let watch = self.clone();
-            *thread = spawn_deaf("vipl-watch", move || watch.run())
+            *thread = spawn_with_signals_blocked("vipl-watch", move || watch.run())
                 .inspect_err(|error| {
                     let text = format!("loopback: cannot start a thread: {error}");
                     Host::get().log(VIPL_LOG_ERROR, &text);

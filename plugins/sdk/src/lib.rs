@@ -11,20 +11,18 @@
 //! what plug-ins do with the system, each with the care that a library inside somebody else's program needs.
 
 pub mod descriptor;
-pub mod futex;
 mod host;
 mod port;
 pub mod region;
 pub mod settings;
 mod shim;
-pub mod shm;
-pub mod thread;
 
 pub use host::{Host, Link, Poll};
 pub use port::{Entry, Port, Queue};
 pub use shim::{Nic, Provider, Status, Vi, table};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
+pub use vipl_sys::{futex, shm, thread};
 
 /// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
 mod sync {

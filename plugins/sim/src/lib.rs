@@ -17,8 +17,8 @@
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
 
-use vipl_ering::interface::Interface;
-use vipl_ering::{Card, Ethernet, Network, Policy, Weather};
+use vipl_ethernet::interface::Interface;
+use vipl_ethernet::{Card, Ethernet, Network, Policy, Weather};
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text};
 use vipl_plugin_sdk::{Host, Status};
 

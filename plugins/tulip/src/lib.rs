@@ -2,12 +2,12 @@
 //!
 //! Those cards have no doorbell for programs. Every post traps into the kernel at once, one system call
 //! each; frames carry at most 1500 bytes; each frame that arrives is looked at by itself. So latency is
-//! low and little memory is used. Everything else is the device class, `vipl-ering`.
+//! low and little memory is used. Everything else is the device class, `vipl-ethernet`.
 
 use std::ffi::CStr;
 
-use vipl_ering::interface::Interface;
-use vipl_ering::{Card, Ethernet, Network, Policy};
+use vipl_ethernet::interface::Interface;
+use vipl_ethernet::{Card, Ethernet, Network, Policy};
 use vipl_plugin_sdk::Status;
 
 /// The card.

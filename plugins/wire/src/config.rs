@@ -19,7 +19,7 @@ pub struct Config {
     /// Reliability level.
     pub level: Level,
     /// Bytes of one frame behind the link's header, the smaller of the two sides' links; at least
-    /// [`MTU_MIN`].
+    /// [`crate::MTU_MIN`].
     pub mtu: u16,
     /// MaxTransferSize of the two VIs, in bytes.
     pub max_transfer: u32,

@@ -38,6 +38,7 @@ mod inflight;
 mod outgoing;
 mod pace;
 mod part;
+mod peer;
 mod read;
 mod receiver;
 mod resend;
@@ -56,6 +57,7 @@ pub use foreign::Foreign;
 pub use frame::{CLOSE_BODY, FLAG_ASK, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION};
 pub use frame::{address, key_check};
 pub use part::{Part, PartKind, Parts};
+pub use peer::{PeerProcess, PeerProcesses};
 
 /// Ethertype of frames that carry data between two VIs. One of the two that are set aside for local
 /// experiments.

@@ -1,4 +1,4 @@
-//! `vip_pingpong`: two processes throw messages to and fro, and the one that began tells how fast.
+//! `vip_pingpong`: a ping-pong latency test between two processes. The client reports the results.
 
 #![forbid(unsafe_code)]
 
@@ -15,14 +15,13 @@ use vipl_tools::size;
 use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, host, sys};
 
-/// Sends messages to and fro between two processes and tells how long they take.
+/// Ping-pong latency test between two processes.
 ///
-/// Start it twice: once without HOST, which waits, and once with the HOST where the first one waits.
-/// Or once with --self, which starts both.
+/// Start the server without HOST, then the client with the server's HOST. Or start both with --self.
 #[derive(Parser)]
 #[command(name = "vip_pingpong", version, max_term_width = 100)]
 struct Options {
-    /// Host of the waiting process: a name that the name service knows (localhost), or an address
+    /// Host of the server: a name known to the name service (localhost), or an address
     host: Option<String>,
 
     /// Start both processes, each on its own CPU
@@ -33,23 +32,23 @@ struct Options {
     #[arg(short, long, env = "VIPL_DEVICE", default_value = options::DEVICE)]
     device: String,
 
-    /// Bytes of a message: a list such as 8,4k,64k, or all powers of two
+    /// Message sizes in bytes: a list such as 8,4k,64k, or all powers of two
     #[arg(short, long, default_value = "all")]
     size: String,
 
-    /// Round trips for each size, at least 1
+    /// Round trips per size, at least 1
     #[arg(short = 'n', long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
 
-    /// Round trips before, that do not count
+    /// Round trips before the measurement
     #[arg(short, long, default_value_t = 1_000)]
     warmup: u64,
 
-    /// Fill every message with other bytes and check each of them
+    /// Fill every message with different data and check every byte
     #[arg(short, long)]
     check: bool,
 
-    /// Sleep until a message comes (VipRecvWait) instead of polling (VipRecvDone)
+    /// Wait for messages (VipRecvWait) instead of polling (VipRecvDone)
     #[arg(short, long)]
     events: bool,
 
@@ -57,23 +56,23 @@ struct Options {
     #[arg(short, long, value_enum, default_value_t = Level::Delivery)]
     reliability: Level,
 
-    /// Number that the two processes find each other by (the discriminator)
+    /// Connection discriminator, the same on both sides
     #[arg(short, long, default_value_t = 5001)]
     port: u16,
 
-    /// Write into the partner's memory by RDMA, which the partner polls
+    /// Use RDMA Writes into memory that the peer polls
     #[arg(long)]
     rdma: bool,
 
-    /// Results as JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
 
-    /// Results as CSV, one size per line
+    /// Print CSV, one size per line
     #[arg(long)]
     csv: bool,
 
-    /// The started process of --self
+    /// The second process of --self
     #[arg(long, hide = true)]
     partner: Option<String>,
 }
@@ -105,7 +104,7 @@ fn run(options: &Options) -> Result<()> {
         None if options.alone => {
             let cpus = Pair::choose();
             if cpus.0 == cpus.1 {
-                eprintln!("only one CPU: the two processes take turns on it, figures mean little");
+                eprintln!("only one CPU: both processes share it, so the results mean little");
             }
             drive(
                 options,
@@ -130,7 +129,7 @@ fn serve(session: &mut Session) -> Result<()> {
     while let Some(question) = session.next_question()? {
         let served = match question["op"].as_str() {
             Some("pingpong") => pingpong::serve(session, &question),
-            other => Err(Error::Partner(format!("asked for {other:?}"))),
+            other => Err(Error::Partner(format!("unknown request {other:?}"))),
         };
         if let Err(error) = served {
             let _ = session.reply(&serde_json::json!({"error": error.to_string()}));
@@ -151,7 +150,7 @@ const HEADINGS: [&str; 7] = [
 ];
 /// What the three times are.
 const MEANING: &str =
-    "# times are one way: half of a round trip; mean of all, p50 and p99 of single ones\n";
+    "# one-way times, half of a round trip: mean of all, p50 and p99 of single messages\n";
 
 fn drive(options: &Options, session: &mut Session) -> Result<()> {
     let nic = session.nic.attributes().clone();

@@ -16,23 +16,23 @@ use vipl_tools::{Error, Result};
 #[derive(Parser)]
 #[command(name = "vipinfo", version, max_term_width = 100)]
 struct Options {
-    /// Everything: all attributes, settings, plug-ins, counters, the agent, the library's file and mode
+    /// Show everything: attributes, settings, plug-ins, counters, the agent, the library's file and mode
     #[arg(short, long)]
     verbose: bool,
 
-    /// One device only
+    /// Show one device only
     #[arg(short, long)]
     device: Option<String>,
 
-    /// Where each name would go, and why
+    /// Show which plug-in serves each device name, and why
     #[arg(short, long, value_name = "NAME", num_args = 1..)]
     map: Vec<String>,
 
-    /// Settings: current value, default, and where the value comes from
+    /// Show the settings: value, default, and the source of the value
     #[arg(short = 'e', long)]
     settings: bool,
 
-    /// JSON instead of text; everything, unless -d, -m or -e asks for less
+    /// Print JSON; everything, unless -d, -m or -e selects less
     #[arg(long)]
     json: bool,
 }
@@ -101,7 +101,7 @@ fn run(options: &Options, vipl: &'static Vipl) -> Result<String> {
 
 fn cannot_tell(what: &str) -> Error {
     Error::Usage(format!(
-        "this VIPL library cannot tell {what}: it has no vipl_describe"
+        "this VIPL library does not report {what}: it has no vipl_describe"
     ))
 }
 
@@ -280,7 +280,7 @@ fn show_map(options: &Options, vipl: &Vipl) -> Result<String> {
     let mut answers = Vec::new();
     for name in &options.map {
         let answer = vipl.describe(&format!("map {name}"));
-        answers.push(answer.ok_or_else(|| cannot_tell("where names go"))?);
+        answers.push(answer.ok_or_else(|| cannot_tell("how it maps device names"))?);
     }
     if options.json {
         return Ok(pretty(&json!(answers)));

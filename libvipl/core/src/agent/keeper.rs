@@ -18,14 +18,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kagent_proto::{NicClose, Op};
 use vipl_plugin_abi::vipl_nic_info;
+use zerocopy::{Immutable, IntoBytes};
 
-use super::live::Connections;
+use super::client::{Agent, GONE, Introduction, Reply};
+use super::connections::Connections;
 use super::registration::NicRegistration;
-use super::{Agent, GONE, Introduction};
-use crate::connection::Attempt;
 use crate::error::Error;
-use crate::process::{self, Process};
+use crate::settings::Settings;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// How often an agent that hangs up at once is greeted anew.
@@ -36,6 +37,19 @@ const HELLO_PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest pause while there are only connections to be handed over.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// How often something that is not a wait is asked of one agent after the other.
+const AGENTS_MAX: usize = 3;
+
+/// An attempt to connect that its agent has left unanswered.
+pub(crate) trait Unanswered: Send {
+    /// Whether nobody waits for it any more, or its time is up.
+    fn is_over(&self) -> bool;
+    /// Ends it as its timeout would have.
+    fn give_up(self: Box<Self>);
+    /// Asks the next agent, at which the NIC is open.
+    fn ask_again(self: Box<Self>, agent: &Arc<Agent>);
+}
 
 /// Whether there is an agent.
 #[derive(Default)]
@@ -58,26 +72,37 @@ struct Standing {
 }
 
 /// The agents of this process: the present one, and what the next one has to know.
-#[derive(Default)]
 pub(crate) struct Agents {
+    settings: Arc<Settings>,
     standing: Mutex<Standing>,
     changed: Condvar,
     nics: Mutex<Vec<Arc<NicRegistration>>>,
     pub(crate) connections: Connections,
     /// Attempts to connect that the last agent left unanswered.
-    unanswered: Mutex<Vec<Attempt>>,
+    unanswered: Mutex<Vec<Box<dyn Unanswered>>>,
 }
 
 impl Agents {
+    pub(crate) fn new(settings: Arc<Settings>) -> Agents {
+        Agents {
+            settings,
+            standing: Mutex::default(),
+            changed: Condvar::new(),
+            nics: Mutex::default(),
+            connections: Connections::default(),
+            unanswered: Mutex::default(),
+        }
+    }
+
     /// The agent, found or started. While a keeper looks for one: waits for its next try.
-    pub(crate) fn want(&self) -> Result<Arc<Agent>, Error> {
+    pub(crate) fn want(&'static self) -> Result<Arc<Agent>, Error> {
         let mut standing = self.standing.lock();
         let failures = standing.failures;
         loop {
             match &standing.now {
                 Now::Here(agent) if !agent.is_dead() => return Ok(agent.clone()),
                 Now::Absent => {
-                    let agent = introduce(process::get(), |_| true).map_err(|why| {
+                    let agent = self.introduce(|_| true).map_err(|why| {
                         log::error!(target: "agent", "{why}");
                         Error::Resource
                     })?;
@@ -98,14 +123,14 @@ impl Agents {
 
     /// Registers an opened NIC.
     pub(crate) fn open_nic(
-        &self,
+        &'static self,
         provider: &str,
         info: &vipl_nic_info,
     ) -> Result<Arc<NicRegistration>, Error> {
         let registration = Arc::new(NicRegistration::new(provider, info));
         // First in the list: if the agent goes at this moment, the keeper opens it at the next one.
         self.nics.lock().push(registration.clone());
-        match registration.place() {
+        match self.place(&registration) {
             Ok(_) => Ok(registration),
             Err(error) => {
                 self.forget(&registration);
@@ -114,8 +139,58 @@ impl Agents {
         }
     }
 
-    /// A NIC is closed.
-    pub(super) fn forget(&self, registration: &Arc<NicRegistration>) {
+    /// The agent and its name for a NIC; waits for the next agent, if the last one has gone. An error: there is
+    /// none.
+    pub(crate) fn place(&'static self, nic: &NicRegistration) -> Result<(Arc<Agent>, u64), Error> {
+        for _ in 0..AGENTS_MAX {
+            if let Some(place) = nic.here() {
+                return Ok(place);
+            }
+            let agent = self.want()?;
+            nic.open_at(&agent).or_else(|why| {
+                if why == GONE {
+                    Ok(())
+                } else {
+                    Err(Error::Resource)
+                }
+            })?;
+            if nic.is_closed() {
+                return Err(Error::InvalidParameter);
+            }
+        }
+        Err(Error::Resource)
+    }
+
+    /// A call about a NIC, asked of the next agent if this one goes.
+    pub(crate) fn call<B>(
+        &'static self,
+        nic: &NicRegistration,
+        op: Op,
+        body: impl Fn(u64) -> B,
+    ) -> Result<Reply, Error>
+    where
+        B: IntoBytes + Immutable,
+    {
+        for _ in 0..AGENTS_MAX {
+            let (agent, name) = self.place(nic)?;
+            let reply = agent.call(op, &body(name), &[]);
+            if reply.status != GONE {
+                return Ok(reply);
+            }
+        }
+        Err(Error::Resource)
+    }
+
+    /// A NIC is closed: waits end, unanswered requests are rejected.
+    pub(crate) fn close_nic(&self, nic: &Arc<NicRegistration>) {
+        nic.end();
+        self.forget(nic);
+        if let Some((agent, name)) = nic.here() {
+            agent.call(Op::NIC_CLOSE, &NicClose { nic: name }, &[]);
+        }
+    }
+
+    fn forget(&self, registration: &Arc<NicRegistration>) {
         let standing = self.standing.lock();
         let known = |known: &Arc<NicRegistration>| !Arc::ptr_eq(known, registration);
         self.nics.lock().retain(known);
@@ -124,7 +199,7 @@ impl Agents {
     }
 
     /// The agent went before it answered an attempt to connect.
-    pub(crate) fn ask_later(&self, attempt: Attempt) {
+    pub(crate) fn ask_later(&self, attempt: Box<dyn Unanswered>) {
         let standing = self.standing.lock();
         if let Now::Here(agent) = &standing.now
             && !agent.is_dead()
@@ -144,7 +219,7 @@ impl Agents {
     }
 
     /// An agent's messages have ended. Runs on the thread that read them.
-    pub(super) fn lost(&self, agent: &Arc<Agent>) {
+    fn lost(&'static self, agent: &Arc<Agent>) {
         let mut standing = self.standing.lock();
         match &standing.now {
             Now::Here(current) if Arc::ptr_eq(current, agent) => standing.now = Now::Lost,
@@ -157,7 +232,7 @@ impl Agents {
     }
 
     /// The keeper's life: until there is an agent again, or nobody needs one.
-    fn keep(&self) {
+    fn keep(&'static self) {
         let mut fruitless = 0;
         loop {
             {
@@ -169,7 +244,7 @@ impl Agents {
                 }
             }
             let tried = Instant::now();
-            let outcome = introduce(process::get(), |agent| self.hand_over(agent));
+            let outcome = self.introduce(|agent| self.hand_over(agent));
             let mut standing = self.standing.lock();
             match outcome {
                 // Whoever dies from now on finds itself in `now` and becomes the keeper.
@@ -222,7 +297,7 @@ impl Agents {
     }
 
     /// Makes a new agent know what the last one knew. False: it has gone as well.
-    fn hand_over(&self, agent: &Arc<Agent>) -> bool {
+    fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
         let nics: Vec<Arc<NicRegistration>> = self.nics.lock().clone();
         for nic in nics {
             match nic.open_at(agent) {
@@ -240,27 +315,24 @@ impl Agents {
     fn end_overdue(&self) {
         // Not under the lock: to look at an attempt takes the lock of its VI.
         let all = std::mem::take(&mut *self.unanswered.lock());
-        let (over, left): (Vec<_>, Vec<_>) = all.into_iter().partition(Attempt::is_over);
+        let (over, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|attempt| attempt.is_over());
         self.unanswered.lock().extend(left);
         for attempt in over {
             attempt.give_up();
         }
     }
-}
 
-/// Connects to an agent and does something with it, patiently: one that is about to leave or dying may
-/// still take the connection, and then there soon is another.
-fn introduce(
-    process: &'static Process,
-    begin: impl Fn(&Arc<Agent>) -> bool,
-) -> Result<Arc<Agent>, String> {
-    for attempt in 0..HELLO_TRIES {
-        match Agent::introduce(process) {
-            Ok(agent) if begin(&agent) => return Ok(agent),
-            Ok(_) | Err(Introduction::Dropped) => {}
-            Err(Introduction::Refused(why)) => return Err(why),
+    /// Connects to an agent and does something with it. Tries again if the agent hangs up: one that is about to
+    /// exit may still accept the connection, and then another one is there soon.
+    fn introduce(&'static self, begin: impl Fn(&Arc<Agent>) -> bool) -> Result<Arc<Agent>, String> {
+        for attempt in 0..HELLO_TRIES {
+            match Agent::introduce(&self.settings, |agent| self.lost(agent)) {
+                Ok(agent) if begin(&agent) => return Ok(agent),
+                Ok(_) | Err(Introduction::Dropped) => {}
+                Err(Introduction::Refused(why)) => return Err(why),
+            }
+            std::thread::sleep(HELLO_PAUSE * attempt);
         }
-        std::thread::sleep(HELLO_PAUSE * attempt);
+        Err("the Kernel Agent hangs up at once; it may have reached its limits".to_owned())
     }
-    Err("the Kernel Agent hangs up at once; it may have reached its limits".to_owned())
 }

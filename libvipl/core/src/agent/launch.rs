@@ -16,7 +16,7 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 use nix::sys::time::TimeVal;
-use vipl_fd::Identity;
+use vipl_sys::fd::Identity;
 use zerocopy::IntoBytes;
 
 use crate::settings::Settings;
@@ -217,7 +217,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
 
 /// Moves a descriptor out of the range that programs with fixed numbers or `select` use, if there is room.
 fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
-    vipl_fd::duplicate_from(fd.as_raw_fd(), 200).or_else(|_| vipl_fd::above_standard(fd))
+    vipl_sys::fd::duplicate_from(fd.as_raw_fd(), 200).or_else(|_| vipl_sys::fd::above_standard(fd))
 }
 
 /// Where this library is.
@@ -358,7 +358,7 @@ unsafe fn detach_and_run(
         for fd in 0..3 {
             libc::dup2(null, fd);
         }
-        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
+        vipl_sys::fd::close_from(3);
         libc::execve(*argv, argv, environment);
         libc::_exit(127)
     }

@@ -5,16 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kagent_proto::*;
-use vipl_fd::Identity;
 use vipl_plugin_abi::vipl_nic_info;
+use vipl_sys::fd::Identity;
 
-use super::{Agent, GONE};
-use crate::error::Error;
-use crate::process;
+use super::client::Agent;
 use crate::sync::Mutex;
-
-/// How often something that is not a wait is asked of one agent after the other.
-const AGENTS_MAX: usize = 3;
 
 /// A NIC of this process.
 pub(crate) struct NicRegistration {
@@ -106,48 +101,8 @@ impl NicRegistration {
         place.as_ref().filter(|(at, _)| !at.is_dead()).cloned()
     }
 
-    /// The same; waits for the next agent, if the last one has gone. An error: there is none.
-    pub(crate) fn place(&self) -> Result<(Arc<Agent>, u64), Error> {
-        for _ in 0..AGENTS_MAX {
-            if let Some(place) = self.here() {
-                return Ok(place);
-            }
-            let agent = process::get().agents.want()?;
-            self.open_at(&agent).or_else(|why| {
-                if why == GONE {
-                    Ok(())
-                } else {
-                    Err(Error::Resource)
-                }
-            })?;
-            if self.is_closed() {
-                return Err(Error::InvalidParameter);
-            }
-        }
-        Err(Error::Resource)
-    }
-
-    /// A call about this NIC, asked of the next agent if this one goes.
-    pub(crate) fn call<B>(&self, op: Op, body: impl Fn(u64) -> B) -> Result<super::Reply, Error>
-    where
-        B: zerocopy::IntoBytes + zerocopy::Immutable,
-    {
-        for _ in 0..AGENTS_MAX {
-            let (agent, nic) = self.place()?;
-            let reply = agent.call(op, &body(nic), &[]);
-            if reply.status != GONE {
-                return Ok(reply);
-            }
-        }
-        Err(Error::Resource)
-    }
-
-    /// The NIC is closed: waits end, unanswered requests are rejected.
-    pub(crate) fn close(self: &Arc<Self>) {
+    /// The NIC is closed: nobody opens it at another agent any more.
+    pub(super) fn end(&self) {
         self.closed.store(true, Ordering::Release);
-        process::get().agents.forget(self);
-        if let Some((agent, nic)) = self.here() {
-            agent.call(Op::NIC_CLOSE, &NicClose { nic }, &[]);
-        }
     }
 }

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::devicemap;
 use crate::error::Error;
+use crate::plugin::map;
 
 /// Largest message that every device must be able to carry (spec §2.3).
 const TRANSFER_MAX_MIN: u64 = 32_768;
@@ -15,8 +15,8 @@ const TRANSFER_MAX_MIN: u64 = 32_768;
 const VIS_MAX: u64 = 65_536;
 
 /// A plug-in does not open a device. If it has not said why, at least what was asked of it is logged.
-pub(super) fn refused(route: &devicemap::Route, status: c_int) -> Error {
-    if !crate::trace::has_said(log::Level::Warn) {
+pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
+    if !crate::logger::has_said(log::Level::Warn) {
         log::warn!(
             target: "nic",
             "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); devices that are there: vipinfo",

@@ -5,9 +5,12 @@ use std::sync::Barrier;
 use vipl_abi::*;
 
 use super::{close, open_without_agent, resolve};
+use crate::cq;
 use crate::error::Error;
-use crate::queue::tests::device;
-use crate::{cq, mem, ptag, vi};
+use crate::memory;
+use crate::memory::tags;
+use crate::vi;
+use crate::vi::queue::tests::device;
 
 /// A VI of the compatible mode, without a tag.
 fn attributes() -> VIP_VI_ATTRIBUTES {
@@ -28,14 +31,14 @@ fn who_comes_late_makes_nothing() {
     let nic = resolve(handle).unwrap();
     assert_eq!(close(handle), Ok(()));
     let (none, mut memory) = (std::ptr::null_mut(), [0u8; 64]);
-    assert_eq!(ptag::create_on(&nic), Err(Error::InvalidParameter));
+    assert_eq!(tags::create_on(&nic), Err(Error::InvalidParameter));
     assert_eq!(cq::create_on(&nic, 4), Err(Error::InvalidParameter));
     assert_eq!(
         vi::create_on(&nic, &attributes(), none, none),
         Err(Error::InvalidParameter)
     );
     assert_eq!(
-        mem::register_on(&nic, memory.as_mut_ptr().cast(), 64, None),
+        memory::register_on(&nic, memory.as_mut_ptr().cast(), 64, None),
         Err(Error::InvalidParameter)
     );
     assert_eq!(nic.events.start(&nic), Err(Error::InvalidParameter));
@@ -52,10 +55,10 @@ fn what_is_being_made_is_seen() {
         let address = handle.expose_provenance();
         let closer = scope.spawn(move || close(std::ptr::with_exposed_provenance_mut(address)));
         // Its own way in would find the door open: nobody has been refused yet.
-        let tag = ptag::create_on(&nic).unwrap();
+        let tag = tags::create_on(&nic).unwrap();
         drop(inside);
         assert_eq!(closer.join().unwrap(), Err(Error::Resource));
-        assert_eq!(ptag::destroy(handle, tag), Ok(()));
+        assert_eq!(tags::destroy(handle, tag), Ok(()));
     });
     assert_eq!(close(handle), Ok(()));
 }
@@ -74,7 +77,7 @@ fn closed_or_not_and_nothing_between() {
             let makers = [
                 scope.spawn(move || {
                     start.wait();
-                    ptag::create_on(nic).map(|tag| tag.addr())
+                    tags::create_on(nic).map(|tag| tag.addr())
                 }),
                 scope.spawn(move || {
                     start.wait();
@@ -99,7 +102,7 @@ fn closed_or_not_and_nothing_between() {
             |address: usize| std::ptr::without_provenance_mut::<std::ffi::c_void>(address);
         assert_eq!(vi::destroy(pointer(vi)), Ok(()));
         assert_eq!(cq::destroy(pointer(queue)), Ok(()));
-        assert_eq!(ptag::destroy(handle, pointer(tag)), Ok(()));
+        assert_eq!(tags::destroy(handle, pointer(tag)), Ok(()));
         assert_eq!(close(handle), Ok(()));
     }
 }

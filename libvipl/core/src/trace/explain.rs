@@ -5,9 +5,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vipl_abi::{VIP_NIC_HANDLE, VIP_RETURN};
 
-use super::{Call, TARGET, has_said};
-use crate::handle::{self, Kind};
-use crate::{clock, connection, cq, nic, vi};
+use super::{Call, TARGET};
+use crate::clock;
+use crate::connect;
+use crate::cq;
+use crate::logger;
+use crate::nic;
+use crate::object::handle::{self, Kind};
+use crate::vi::{self, state};
 
 /// Lines about bad arguments in one second of the whole process: a program may poll a stale handle.
 const LINES_PER_SECOND: u32 = 10;
@@ -47,7 +52,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         result,
         VIP_RETURN::VIP_NO_MATCH | VIP_RETURN::VIP_NOT_REACHABLE
     ) {
-        // The agent knows why, and its reason has been logged, once a second at most (`agent/detail.rs`).
+        // The agent knows why, and its reason has been logged, once a second at most (`agent/refusal.rs`).
         return;
     }
     if is_data(call.name) {
@@ -61,7 +66,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         }
         return;
     }
-    if !has_said(log::Level::Info) {
+    if !logger::has_said(log::Level::Info) {
         log::info!(target: TARGET, "{} = {result:?}{}", call.text(), advice(call, result));
     }
 }
@@ -102,7 +107,7 @@ fn owner(kind: Kind, handle: *mut c_void) -> Option<VIP_NIC_HANDLE> {
         Kind::Nic => nic::resolve(handle).ok().map(|nic| nic.handle),
         Kind::Vi => vi::lock(handle).ok().map(|vi| vi.nic.handle),
         Kind::Cq => cq::owner(handle),
-        Kind::Connection => connection::owner(handle),
+        Kind::Connection => connect::owner(handle),
         Kind::Ptag => None,
     }
 }
@@ -210,10 +215,10 @@ fn state(call: &Call) -> String {
         return String::new();
     };
     let advice = match vi.abi.state {
-        vi::IDLE => "no connection was asked for",
+        state::IDLE => "no connection was asked for",
         _ => "VipDisconnect first",
     };
-    format!(": the VI is {} ({advice})", vi::state_name(vi.abi.state))
+    format!(": the VI is {} ({advice})", state::name(vi.abi.state))
 }
 
 #[cfg(test)]

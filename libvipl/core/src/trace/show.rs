@@ -3,10 +3,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt::Write;
-use std::mem::MaybeUninit;
 
 use vipl_abi::*;
-use vipl_guard::{Image, Segment};
+
+use super::peek::{image, read, segment};
+use crate::text::{control, discriminator, hexadecimal, levels, quoted, status};
 
 /// Longest text of the program that is shown.
 const TEXT_MAX: usize = 64;
@@ -77,17 +78,6 @@ impl<A, B, C, D> From<Option<unsafe extern "C" fn(A, B, C, D)>> for Argument {
     }
 }
 
-/// Reads a plain value of the program.
-fn read<T: Copy>(from: *const T) -> Option<T> {
-    let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: room for a `T`; faults are caught. The types read here are integers, addresses and structures
-    // of them; every bit pattern is a value.
-    unsafe {
-        vipl_guard::copy(value.as_mut_ptr().cast(), from.cast(), size_of::<T>()).ok()?;
-        Some(value.assume_init())
-    }
-}
-
 /// A value behind a pointer, or what is wrong with the pointer.
 fn behind<T: Copy>(pointer: *const T, show: impl FnOnce(T) -> String) -> String {
     if pointer.is_null() {
@@ -149,7 +139,7 @@ impl Argument {
                 format!("{{{}}}", quoted(&bytes[..end]))
             }),
             Argument::State(at) => behind(at.cast::<u32>(), |state| {
-                crate::vi::state_name(state).to_owned()
+                crate::vi::state::name(state).to_owned()
             }),
             Argument::Descriptor(at) => format!("{at:p}"),
             Argument::Completed(at) => behind(at, completed),
@@ -173,26 +163,6 @@ fn text(from: *const c_char) -> String {
     quoted(&bytes) + "..."
 }
 
-fn quoted(bytes: &[u8]) -> String {
-    format!("\"{}\"", bytes.escape_ascii())
-}
-
-/// Bytes with `:` between them.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    let words: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    words.join(":")
-}
-
-/// A discriminator: text where it is one.
-pub(crate) fn discriminator(bytes: &[u8]) -> String {
-    let plain = bytes.strip_suffix(&[0]).unwrap_or(bytes);
-    if !plain.is_empty() && plain.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {
-        quoted(bytes)
-    } else {
-        hexadecimal(bytes)
-    }
-}
-
 fn net_address(at: *const VIP_NET_ADDRESS) -> String {
     behind(at.cast::<[u16; 2]>(), |[host, point]| {
         let part = |offset: usize, length: u16| -> Option<Vec<u8>> {
@@ -211,32 +181,6 @@ fn net_address(at: *const VIP_NET_ADDRESS) -> String {
             _ => format!("{at:p} (bad address)"),
         }
     })
-}
-
-/// Names of the bits of a mask, with `|` between them.
-fn names(bits: u32, known: &[(u32, &str)]) -> String {
-    let mut text = String::new();
-    let mut rest = bits;
-    for (bit, name) in known.iter().filter(|(bit, _)| bits & bit == *bit) {
-        let _ = write!(text, "{}{name}", if text.is_empty() { "" } else { "|" });
-        rest &= !bit;
-    }
-    if rest != 0 || text.is_empty() {
-        let _ = write!(text, "{}{rest:#x}", if text.is_empty() { "" } else { "|" });
-    }
-    text
-}
-
-/// Names of reliability levels.
-pub(crate) fn levels(levels: VIP_RELIABILITY_LEVEL) -> String {
-    names(
-        levels.into(),
-        &[
-            (VIP_SERVICE_UNRELIABLE.into(), "unreliable"),
-            (VIP_SERVICE_RELIABLE_DELIVERY.into(), "delivery"),
-            (VIP_SERVICE_RELIABLE_RECEPTION.into(), "reception"),
-        ],
-    )
 }
 
 fn rights(write: VIP_BOOLEAN, read: VIP_BOOLEAN) -> &'static str {
@@ -268,54 +212,6 @@ fn mem_attributes(attributes: VIP_MEM_ATTRIBUTES) -> String {
         attributes.Ptag,
         rights(attributes.EnableRdmaWrite, attributes.EnableRdmaRead)
     )
-}
-
-/// Names of the bits of a descriptor's Status.
-pub(crate) fn status(status: u32) -> String {
-    let operation = match status & VIP_STATUS_OP_MASK {
-        VIP_STATUS_OP_SEND => "OP_SEND",
-        VIP_STATUS_OP_RECEIVE => "OP_RECEIVE",
-        VIP_STATUS_OP_RDMA_WRITE => "OP_RDMA_WRITE",
-        VIP_STATUS_OP_REMOTE_RDMA_WRITE => "OP_REMOTE_RDMA_WRITE",
-        VIP_STATUS_OP_RDMA_READ => "OP_RDMA_READ",
-        _ => "OP_?",
-    };
-    let bits = names(
-        status & !VIP_STATUS_OP_MASK,
-        &[
-            (VIP_STATUS_DONE, "DONE"),
-            (VIP_STATUS_FORMAT_ERROR, "FORMAT_ERROR"),
-            (VIP_STATUS_PROTECTION_ERROR, "PROTECTION_ERROR"),
-            (VIP_STATUS_LENGTH_ERROR, "LENGTH_ERROR"),
-            (VIP_STATUS_PARTIAL_ERROR, "PARTIAL_ERROR"),
-            (VIP_STATUS_DESC_FLUSHED_ERROR, "DESC_FLUSHED_ERROR"),
-            (VIP_STATUS_TRANSPORT_ERROR, "TRANSPORT_ERROR"),
-            (VIP_STATUS_RDMA_PROT_ERROR, "RDMA_PROT_ERROR"),
-            (VIP_STATUS_REMOTE_DESC_ERROR, "REMOTE_DESC_ERROR"),
-            (VIP_STATUS_IMMEDIATE, "IMMEDIATE"),
-        ],
-    );
-    format!("{bits}|{operation}")
-}
-
-/// Control field of a descriptor.
-fn control(control: u16) -> String {
-    let operation = match control & VIP_CONTROL_OP_MASK {
-        VIP_CONTROL_OP_SENDRECV => "SENDRECV",
-        VIP_CONTROL_OP_RDMAWRITE => "RDMAWRITE",
-        VIP_CONTROL_OP_RDMAREAD => "RDMAREAD",
-        _ => "OP_RESERVED",
-    };
-    match control & !VIP_CONTROL_OP_MASK {
-        0 => operation.to_owned(),
-        flags => {
-            let known = [
-                (VIP_CONTROL_IMMEDIATE.into(), "IMMEDIATE"),
-                (VIP_CONTROL_QFENCE.into(), "QFENCE"),
-            ];
-            format!("{operation}|{}", names(flags.into(), &known))
-        }
-    }
 }
 
 /// Control segment and segments of a descriptor that is posted.
@@ -353,21 +249,6 @@ fn descriptor(at: *const VIP_DESCRIPTOR) -> String {
     text + "}"
 }
 
-/// The fields of a descriptor.
-pub(crate) fn image(at: *const VIP_DESCRIPTOR) -> Option<Image> {
-    // SAFETY: aligned as the callers have checked; faults are caught.
-    unsafe { vipl_guard::load_descriptor(at.cast()) }.ok()
-}
-
-/// One segment of a descriptor.
-pub(crate) fn segment(at: *const VIP_DESCRIPTOR, number: u16) -> Option<Segment> {
-    read(
-        at.cast::<u8>()
-            .wrapping_add(32 + 16 * usize::from(number))
-            .cast(),
-    )
-}
-
 /// A descriptor that was taken off a queue.
 fn completed(at: *mut VIP_DESCRIPTOR) -> String {
     if at.is_null() {
@@ -394,17 +275,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_have_names() {
-        let bits = VIP_STATUS_DONE | VIP_STATUS_LENGTH_ERROR | VIP_STATUS_OP_RECEIVE;
-        assert_eq!(status(bits), "DONE|LENGTH_ERROR|OP_RECEIVE");
-        assert_eq!(control(VIP_CONTROL_OP_RDMAREAD), "RDMAREAD");
-        assert_eq!(control(VIP_CONTROL_QFENCE), "SENDRECV|QFENCE");
-        assert_eq!(control(0x18), "SENDRECV|QFENCE|0x10");
-        assert_eq!(levels(6), "delivery|reception");
-        assert_eq!(levels(0), "0x0");
-    }
-
-    #[test]
     fn pointers_of_the_program_may_be_bad() {
         vipl_guard::install();
         let nowhere = std::ptr::without_provenance_mut::<c_int>(8);
@@ -427,6 +297,5 @@ mod tests {
         vipl_guard::install();
         let shown = Argument::NetAddress(bytes.as_ptr().cast()).output();
         assert_eq!(shown, "{02:56:49:4c:00:01 \"hello\"}");
-        assert_eq!(discriminator(&[0, 1]), "00:01");
     }
 }

@@ -8,12 +8,14 @@ use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::nic::RING_FRAMES;
 use vipl_clan_proto::vi::end;
-use vipl_ering::socket::ETHERNET;
+use vipl_packet::ETHERNET;
 use vipl_wire::{
     ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PROBES, Reason, Received,
 };
 
-use crate::device::{Device, now};
+use vipl_sys::clock::now_ns;
+
+use crate::device::Device;
 use crate::env::{Bench, Posted};
 use crate::events::NEVER;
 use crate::link::{Away, Link, Side};
@@ -84,7 +86,7 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         carry_immediate: vi.has(flag::CARRY_IMMEDIATE),
         ack_delay_ns: ACK_DELAY_NS,
         probes_max: PROBES,
-        now_ns: now(),
+        now_ns: now_ns(),
     }
 }
 
@@ -136,7 +138,7 @@ impl Device {
             link: index,
             header: side.header(request.address),
             mtu,
-            life: side.lives.of(request.address, request.endpoint),
+            peer: side.peers.of(request.address, request.endpoint),
         }));
         self.warm(id);
     }
@@ -161,7 +163,7 @@ impl Device {
             return false;
         }
         self.with_link(id, |device, link| {
-            let (now, side) = (now(), &mut link.side);
+            let (now, side) = (now_ns(), &mut link.side);
             let (vis, tools) = (&mut device.vis, &mut device.tools);
             engage(vis, tools, side, id, now, |connection, bench| {
                 connection.posted(now, bench);
@@ -183,7 +185,7 @@ impl Device {
         self.with_link(id, |device, link| {
             let away = device.vis.get_mut(id).and_then(|vi| vi.away.take());
             if let (Some(away), Some(reason)) = (away, reason) {
-                retire(&mut link.side, *away, reason, now());
+                retire(&mut link.side, *away, reason, now_ns());
             }
         });
     }
@@ -199,7 +201,7 @@ impl Device {
         }
         let orderly = request.flags & flag::ORDERLY != 0;
         self.with_link(id, |device, link| {
-            let now = now();
+            let now = now_ns();
             device.receive(link, now, RING_FRAMES);
             let (vis, tools) = (&mut device.vis, &mut device.tools);
             engage(vis, tools, &mut link.side, id, now, |connection, bench| {
@@ -228,7 +230,7 @@ impl Device {
     }
 
     fn serve(&mut self, link: &mut Link) -> bool {
-        let now = now();
+        let now = now_ns();
         // What has arrived comes before the clock, however much it is.
         let most = match now >= link.side.soonest {
             true => RING_FRAMES,
@@ -340,7 +342,7 @@ impl Device {
         let mut deadline = NEVER;
         for index in 0..self.links.len() {
             if let Some(mut link) = self.links[index].take() {
-                self.acknowledge(&mut link.side, now());
+                self.acknowledge(&mut link.side, now_ns());
                 deadline = deadline.min(link.side.deadline());
                 self.links[index] = Some(link);
             }

@@ -9,7 +9,7 @@ use vipl_clan_proto::channel::{self, FDS_MAX};
 use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
 use vipl_clan_proto::nic::{NIC_BYTES, VIS_MAX};
 use vipl_clan_proto::vi::VI_BYTES;
-use vipl_plugin_sdk::shm::{Mapping, create};
+use vipl_sys::shm::{Mapping, create};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::device::Device;

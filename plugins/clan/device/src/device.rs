@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use kagent_proto::Introduction;
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::DEVICE_BYTES;
-use vipl_clan_proto::wait;
-use vipl_plugin_sdk::shm::{Mapping, create, seal_for_readers};
+use vipl_sys::clock::now_ns;
+use vipl_sys::membarrier::{self, Scope};
+use vipl_sys::shm::{Mapping, create, seal_for_readers};
 use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};
@@ -71,16 +72,6 @@ pub struct Device {
     crowded: bool,
 }
 
-pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid structure.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 impl Device {
     /// The device of an agent, which announces processes on this socket.
     ///
@@ -91,7 +82,7 @@ impl Device {
         let mapping = Mapping::open(page.as_raw_fd(), DEVICE_BYTES, true)?;
         seal_for_readers(&page)?;
         let tools = Tools::new(mapping);
-        let barriers = wait::join_barriers() && wait::barrier();
+        let barriers = membarrier::register(Scope::Global) && membarrier::barrier(Scope::Global);
         tools
             .page()
             .fences
@@ -141,7 +132,7 @@ impl Device {
     /// # Errors
     /// As for [`Device::run`].
     pub fn turn(&mut self) -> io::Result<Turn> {
-        self.tools.now = now();
+        self.tools.now = now_ns();
         self.begin_round();
         let turn = self.work();
         self.end_round();
@@ -299,14 +290,16 @@ impl Device {
         let deadline = self.settle_links().min(self.tools.deserted);
         let page = self.tools.page();
         page.asleep.fetch_add(1, Ordering::SeqCst);
-        page.before_looking_again();
+        if !page.before_looking_again() {
+            page.fences.store(1, Ordering::SeqCst);
+        }
         let called = |vi: &Vi| vi.is_rung() || self.has_heard(vi);
         let rung =
             self.vis.all().any(called) || self.clients.iter().flatten().any(Client::has_mail);
         let awake = rung || deadline <= self.tools.now;
         let turn = self.ask((!awake).then_some(deadline));
         self.tools.page().asleep.fetch_add(1, Ordering::SeqCst);
-        self.tools.now = now();
+        self.tools.now = now_ns();
         self.last_work = self.tools.now;
         self.wake_all();
         turn

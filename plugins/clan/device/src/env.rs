@@ -9,11 +9,10 @@ use std::cell::Cell;
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{RING, end, news};
-use vipl_ering::Life;
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region::{is_registered, is_remote};
-use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
+use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote};
 
 use crate::complete::Outcome;
 use crate::outbox::{Line, Room};
@@ -74,7 +73,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) line: Line<'a>,
     pub(crate) posted: &'a Posted,
     /// The partner's process.
-    pub(crate) life: &'a Life,
+    pub(crate) peer: &'a PeerProcess,
 }
 
 impl Link for Bench<'_> {
@@ -242,7 +241,7 @@ impl Env for Bench<'_> {
     }
 
     fn partner_heard(&mut self, heard_ns: u64) -> u64 {
-        self.life.heard(heard_ns)
+        self.peer.heard(heard_ns)
     }
 
     fn raise(&mut self, code: u32, _opcode: u32) {

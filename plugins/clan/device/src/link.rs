@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_ering::socket::{self, ETHERNET, Header, Receiver};
-use vipl_ering::{Life, Lives};
-use vipl_wire::{Closing, Connection, Foreign, Link as _, MTU_MIN};
+use vipl_packet::{ETHERNET, Header, Receiver};
+use vipl_wire::{
+    Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcess, PeerProcesses,
+};
 
 use crate::env::{Bench, Posted};
 use crate::events::NEVER;
@@ -28,8 +29,8 @@ pub(crate) struct Away {
     pub(crate) link: usize,
     pub(crate) header: Header,
     pub(crate) mtu: usize,
-    /// The partner's process.
-    pub(crate) life: Arc<Life>,
+    /// The peer process.
+    pub(crate) peer: Arc<PeerProcess>,
 }
 
 impl Away {
@@ -46,7 +47,7 @@ impl Away {
         let mut bench = Bench {
             line: out.line(self.header, self.mtu, now),
             posted: &self.posted,
-            life: &self.life,
+            peer: &self.peer,
             vi,
             tools,
         };
@@ -84,7 +85,7 @@ pub(crate) struct Side {
     farewells: Vec<Farewell>,
     foreign_at: u64,
     /// Processes that the VIs have connections with.
-    pub(crate) lives: Lives,
+    pub(crate) peers: PeerProcesses,
 }
 
 /// A link.
@@ -127,7 +128,7 @@ impl Link {
                 failed: false,
                 farewells: Vec::new(),
                 foreign_at: 0,
-                lives: Lives::default(),
+                peers: PeerProcesses::default(),
             },
             frame: Vec::new(),
             touched: Vec::new(),
@@ -147,7 +148,7 @@ impl Link {
 impl Side {
     /// What stands before frames to this address.
     pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        socket::header(to, self.address)
+        vipl_packet::header(to, self.address, ETHERTYPE)
     }
 
     /// Nobody needs the link any more.
@@ -175,9 +176,9 @@ impl Side {
     /// The interface has been removed; a socket whose interface has gone is bound to none.
     pub(crate) fn has_lost_interface(&self) -> bool {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
-        socket::take_socket_error(self.out.socket());
-        socket::drop_notices(self.out.socket());
-        !socket::is_bound(self.out.socket())
+        vipl_packet::take_socket_error(self.out.socket());
+        vipl_packet::drop_notices(self.out.socket());
+        !vipl_packet::is_bound(self.out.socket())
     }
 
     /// Takes over what is left of a connection.

@@ -4,7 +4,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use vipl_plugin_sdk::thread::ask_for_short_turns;
+use vipl_sys::thread::ask_for_short_turns;
 
 /// A program may be bound to one processor, and the agent that it started with it: the device is not its
 /// own.

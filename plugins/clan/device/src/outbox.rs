@@ -2,7 +2,7 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 
-use vipl_ering::socket::{ETHERNET, Frame, Header, Sender, Sent};
+use vipl_packet::{ETHERNET, Frame, Header, Sender, Sent};
 use vipl_wire::Link;
 
 /// Frames of one burst.

@@ -7,7 +7,7 @@ use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::nic::DevicePage;
 use vipl_clan_proto::vi::{Segment, ViPages, claim, news};
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_sys::shm::Mapping;
 
 use crate::events::NEVER;
 use crate::link::Away;

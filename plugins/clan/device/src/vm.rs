@@ -8,7 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
 use vipl_plugin_sdk::region::Table;
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_sys::process_vm::{Way, copy};
+use vipl_sys::shm::Mapping;
+
+pub(crate) use vipl_sys::process_vm::piece;
 
 /// The memory is not there, or may not be touched so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,29 +31,6 @@ pub(crate) struct Process {
     pub(crate) interrupts: OwnedFd,
 }
 
-/// Which way a call goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Read,
-    Write,
-}
-
-fn call(thread: i32, way: Way, local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
-    let (near, far) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
-    // SAFETY: the local pieces are valid for the whole call, which callers see to; the kernel checks the
-    // remote ones.
-    unsafe {
-        match way {
-            Way::Read => {
-                libc::process_vm_readv(thread, local.as_ptr(), near, remote.as_ptr(), far, 0)
-            }
-            Way::Write => {
-                libc::process_vm_writev(thread, local.as_ptr(), near, remote.as_ptr(), far, 0)
-            }
-        }
-    }
-}
-
 /// Whether a process has the device's PID namespace.
 fn shares_names(pid: i32) -> bool {
     let namespace = |process: &str| {
@@ -59,14 +39,6 @@ fn shares_names(pid: i32) -> bool {
     };
     let own = namespace("self");
     own.is_some() && own == namespace(&pid.to_string())
-}
-
-/// A remote piece.
-pub(crate) fn piece(address: u64, bytes: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(address as usize),
-        iov_len: bytes,
-    }
 }
 
 fn local(from: &[u8]) -> libc::iovec {
@@ -170,11 +142,11 @@ impl Process {
 
     fn transfer(&self, way: Way, local: libc::iovec, remote: &[libc::iovec]) -> usize {
         loop {
-            let done = call(self.thread.get(), way, &[local], remote);
-            if done >= 0 {
-                return done as usize;
-            }
-            let error = io::Error::last_os_error().raw_os_error();
+            // SAFETY: `local` is what `read` or `write` has borrowed.
+            let error = match unsafe { copy(self.thread.get(), way, &[local], remote) } {
+                Ok(done) => return done,
+                Err(error) => error.raw_os_error(),
+            };
             if error != Some(libc::ESRCH) {
                 return 0;
             }
@@ -199,9 +171,9 @@ impl Process {
         for thread in threads {
             // A read of nothing tells whether the thread has a memory.
             let mut byte = [0u8];
-            let done = call(thread, Way::Read, &[local_mut(&mut byte)], &[piece(0, 1)]);
-            let error = io::Error::last_os_error().raw_os_error();
-            if done >= 0 || error == Some(libc::EFAULT) {
+            // SAFETY: one byte of ours.
+            let done = unsafe { copy(thread, Way::Read, &[local_mut(&mut byte)], &[piece(0, 1)]) };
+            if done.map_or_else(|error| error.raw_os_error() == Some(libc::EFAULT), |_| true) {
                 self.thread.set(thread);
                 return true;
             }

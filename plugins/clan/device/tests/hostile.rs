@@ -54,7 +54,6 @@ impl Honest {
                 std::thread::yield_now();
             }
         }
-        std::mem::forget((send, receive));
     }
 }
 
@@ -165,5 +164,5 @@ fn a_flood_does_not_starve_others() {
             honest.talk(4096);
         }
     }
-    std::mem::forget((send, memory));
+    std::mem::forget(memory);
 }

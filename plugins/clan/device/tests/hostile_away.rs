@@ -62,7 +62,6 @@ fn talk(couple: &mut Couple, out: &Memory, into: &Memory, handles: [u32; 2], byt
     assert_eq!(couple.to.received(number).length, bytes);
     assert!(into.copy(0, bytes as usize) == out.copy(0, bytes as usize));
     until("the Status", || (send.result().0 != 0).then_some(()));
-    std::mem::forget(receive);
 }
 
 fn fuzz(seed: u64) {

@@ -42,7 +42,7 @@ fn messages_arrive_whole_and_in_order() {
         for (step, size) in sizes.into_iter().enumerate() {
             let whole = step % 2 == number % 2;
             let receive = Descriptor::into(&[target.segment(into, 0, 1 << 20)]);
-            let mut send = Descriptor::from(&[source.segment(out, 0, size)]);
+            let send = Descriptor::from(&[source.segment(out, 0, size)]);
             send.0.control |= VIP_CONTROL_IMMEDIATE;
             send.0.immediate = 77 + step as u32;
             couple.to.receive(&receive, whole);
@@ -85,7 +85,7 @@ fn a_program_that_does_not_look_finds_its_data() {
             target.segment(into, 3, 0),
             target.segment(into, 3, 4093),
         ]);
-        let mut send = Descriptor::from(&[source.segment(out, 0, size)]);
+        let send = Descriptor::from(&[source.segment(out, 0, size)]);
         send.0.immediate = step as u32;
         couple.to.receive(&receive, true);
         if size <= 80 {
@@ -200,7 +200,7 @@ fn a_message_that_cannot_be_received() {
                 _ => VIP_STATUS_FORMAT_ERROR,
             };
             let handle = if fault == 2 { into + 1 } else { into };
-            let mut receive = Descriptor::into(&[memory.segment(handle, 0, 10)]);
+            let receive = Descriptor::into(&[memory.segment(handle, 0, 10)]);
             if fault == 3 {
                 receive.0.control = VIP_CONTROL_OP_RDMAWRITE;
             }

@@ -19,7 +19,6 @@
 //! | `nic` | the pages of a NIC handle and of the device: bell, table of regions, asleep |
 //! | `vi` | the pages of a VI: doorbells and completions |
 //! | `channel` | packets with descriptors |
-//! | `wait` | fences that one side makes for all |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("clan needs memfd, futex and process_vm_*: Linux");
@@ -28,4 +27,3 @@ pub mod channel;
 pub mod message;
 pub mod nic;
 pub mod vi;
-pub mod wait;

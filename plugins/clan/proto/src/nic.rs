@@ -19,9 +19,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
-use vipl_plugin_sdk::futex;
+use vipl_sys::futex;
 
-use crate::wait::barrier;
+use vipl_sys::membarrier::{Scope, barrier};
 
 /// VIs of one NIC handle.
 pub const VIS_MAX: u32 = 1024;
@@ -69,12 +69,11 @@ impl DevicePage {
         }
     }
 
-    /// The other side's fence.
-    pub fn before_looking_again(&self) {
+    /// The other side's fence. False: the system takes `membarrier` away, so that those who publish must fence
+    /// themselves from now on.
+    pub fn before_looking_again(&self) -> bool {
         fence(Ordering::SeqCst);
-        if self.fences.load(Ordering::Relaxed) == 0 {
-            barrier();
-        }
+        self.fences.load(Ordering::Relaxed) != 0 || barrier(Scope::Global)
     }
 }
 

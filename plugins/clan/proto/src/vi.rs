@@ -22,7 +22,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-pub use vipl_plugin_sdk::guard::Segment;
+pub use vipl_guard::Segment;
 
 /// Slots of each ring: descriptors of one queue.
 pub const RING: usize = 1024;
@@ -413,7 +413,7 @@ unsafe fn lap<'a>(line: *mut u32) -> &'a AtomicU32 {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
-    use vipl_plugin_sdk::shm::{Mapping, create};
+    use vipl_sys::shm::{Mapping, create};
 
     #[test]
     fn an_offer_is_read_as_it_was_made() {

@@ -53,7 +53,7 @@ impl Alone {
     pub(crate) fn open(nic: &Nic, params: Params, what: What) -> Result<Self> {
         let work = match what {
             What::Register if params.bytes == 0 => {
-                return Err(Error::Usage("nothing cannot be registered".to_owned()));
+                return Err(Error::Usage("register needs at least one byte".to_owned()));
             }
             What::Register => {
                 let length = params.bytes.next_multiple_of(4096) * places(params.bytes);

@@ -80,8 +80,8 @@ impl Bench for CqCost {
         let ratio = (many.empty / one.empty).max(many.take / one.take);
         Ok(vec![
             figure("many ÷ one VI", ratio, ""),
-            figure("empty look, one VI", one.empty, "ns"),
-            figure("empty look, many", many.empty, "ns"),
+            figure("empty poll, one VI", one.empty, "ns"),
+            figure("empty poll, many", many.empty, "ns"),
             figure("take, one VI", one.take, "ns"),
             figure("take, many", many.take, "ns"),
         ])
@@ -99,7 +99,7 @@ fn empty_looks(cq: &Cq) -> Result<f64> {
         for _ in 0..EMPTY.1 {
             if cq.done()? {
                 return Err(Error::Corrupt(
-                    "an entry on a CQ where nothing came".to_owned(),
+                    "a CQ that should be empty has an entry".to_owned(),
                 ));
             }
         }
@@ -146,7 +146,7 @@ fn ask_for(active: &Endpoint, burst: usize, messages: u32) -> Result<()> {
     let descriptor = active.sends[burst % active.sends.len()];
     descriptor.set_immediate(messages);
     active.vi.post_send(descriptor)?;
-    let mut patience = Patience::new("asking for a burst");
+    let mut patience = Patience::new("requesting a burst");
     while active.vi.send_done()?.is_none() {
         patience.spend()?;
     }
@@ -168,7 +168,7 @@ pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
     session.join(&active.vi, first + vis as u32 - 1)?;
     let mut sent = 0usize;
     loop {
-        let mut patience = Patience::new("waiting to be asked for a burst");
+        let mut patience = Patience::new("waiting for the request for a burst");
         let asked = loop {
             match active.vi.receive_done()? {
                 Some(descriptor) => break descriptor,

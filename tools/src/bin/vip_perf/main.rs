@@ -31,21 +31,21 @@ use vipl_tools::{Error, Result, host, size, sys};
 use crate::bench::{Measured, NEEDS_SELF, Params, Plan};
 use crate::tests::Test;
 
-/// Measures latency, bandwidth, message rate and the costs of the library.
+/// Measures latency, bandwidth, message rate and the overhead of the library.
 ///
-/// Start it twice: once without anything, which waits, and once with tests and the HOST where the first
-/// one waits. Or once with --self, which starts both.
+/// Start the server without arguments, then the client with tests and the server's HOST. Or start both
+/// with --self.
 ///
 /// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
-/// Read), cq (a look at a CQ with 1 active of --vis VIs), idle-memory (memory of an idle pair of VIs),
+/// Read), cq (polling a CQ with 1 active VI of --vis), idle-memory (memory of an idle pair of VIs),
 /// register (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without
-/// transport), within (a message from one VI of a thread to another, beside the same over loopback),
+/// transport), within (a message between two VIs of one thread, compared with loopback),
 /// overlap (the share of the processor that a stream of RDMA Writes leaves to the program), all.
-/// Register, post and within need no partner. Without a test: latency, bandwidth and rate.
+/// Register, post and within need no peer. Default: latency, bandwidth and rate.
 #[derive(Parser)]
 #[command(name = "vip_perf", version, max_term_width = 100)]
 struct Options {
-    /// Tests, and the host of the waiting process: a name that the name service knows, or an address
+    /// Tests, and the host of the server: a name known to the name service, or an address
     #[arg(value_name = "TEST|HOST")]
     words: Vec<String>,
 
@@ -53,8 +53,8 @@ struct Options {
     #[arg(long = "self")]
     alone: bool,
 
-    /// Run the second process in this network namespace, as on another host (root only); run vip_perf
-    /// itself in the first with `ip netns exec`. Each has its own Kernel Agent
+    /// Run the second process in this network namespace, which acts as another host (root only); start
+    /// vip_perf itself in the first with `ip netns exec`. Each has its own Kernel Agent
     #[arg(
         long,
         value_name = "NAME",
@@ -67,36 +67,36 @@ struct Options {
     #[arg(short, long, env = "VIPL_DEVICE", default_value = options::DEVICE)]
     device: String,
 
-    /// Bytes of a message: a list such as 8,4k,64k, or all [default: some for each test]
+    /// Message sizes in bytes: a list such as 8,4k,64k, or all [default: depends on the test]
     #[arg(short, long)]
     size: Option<String>,
 
-    /// Messages or round trips of a run [default: as many as fit --seconds], and at most of a
-    /// measurement of what an interface can do
+    /// Messages or round trips per run [default: as many as fit --seconds]; also the maximum when
+    /// measuring the limits of an interface
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
 
-    /// Length of a run
+    /// Length of a run in seconds
     #[arg(long, default_value_t = 0.25)]
     seconds: f64,
 
-    /// Sends or RDMA operations under way
+    /// Outstanding sends or RDMA operations
     #[arg(long, default_value_t = 64)]
     window: usize,
 
-    /// Poll for completions (this is the default)
+    /// Poll for completions (the default)
     #[arg(long, conflicts_with = "wait")]
     poll: bool,
 
-    /// Sleep until completions come
+    /// Wait for completions instead of polling
     #[arg(long)]
     wait: bool,
 
-    /// Connected VIs of cq and idle-memory
+    /// Connected VIs for cq and idle-memory
     #[arg(long, default_value_t = 1000)]
     vis: usize,
 
-    /// CPUs of the two processes [default: two of different cores]
+    /// CPUs of the two processes [default: two on different cores]
     #[arg(long, value_name = "A,B")]
     cpu: Option<String>,
 
@@ -104,42 +104,41 @@ struct Options {
     #[arg(short, long, value_enum, default_value_t = Level::Delivery)]
     reliability: Level,
 
-    /// Runs of each test; the median counts (of memory the most)
+    /// Runs of each test; the median is reported (for memory the maximum)
     #[arg(long, default_value_t = 5)]
     runs: usize,
 
-    /// MaxTransferSize of the VIs [default: 64 KiB, or the size of the messages]
+    /// MaxTransferSize of the VIs [default: 64 KiB, or the message size if larger]
     #[arg(long, value_name = "BYTES")]
     transfer_max: Option<String>,
 
-    /// Number that the two processes find each other by (the discriminator)
+    /// Connection discriminator, the same on both sides
     #[arg(short, long, default_value_t = 5002)]
     port: u16,
 
-    /// Compare with the machine's own limits, measured just before and after each run; runs between
-    /// which the machine changed by more than a quarter do not count. With --netns: with what the
-    /// interface can do, as raw frames and as TCP. That fills the cable, so it must be a veth in a
-    /// network namespace
+    /// Compare with the limits of the machine, measured before and after each run; runs between which
+    /// they changed by more than a quarter are discarded. With --netns, compare with raw frames and TCP
+    /// on the interface. That saturates the link, so it must be a veth in a network namespace
     #[arg(long)]
     limits: bool,
 
-    /// Measure the limits of any interface, a real one too, which is then flooded
+    /// Measure the limits of any interface, even a real one, which is saturated
     #[arg(long, requires = "limits", requires = "netns")]
     any_interface: bool,
 
-    /// The nine figures by which the library is judged (implies --self and --limits)
+    /// Measure the nine figures by which the library is judged (implies --self and --limits)
     #[arg(long)]
     table: bool,
 
-    /// The same as the test overlap
+    /// Same as the test overlap
     #[arg(long)]
     overlap: bool,
 
-    /// Results as JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
 
-    /// Results as CSV, one figure per line
+    /// Print CSV, one figure per line
     #[arg(long)]
     csv: bool,
 
@@ -147,7 +146,7 @@ struct Options {
     #[arg(long, hide = true)]
     fresh: bool,
 
-    /// The started process of --self
+    /// The second process of --self
     #[arg(long, hide = true)]
     partner: Option<String>,
 }
@@ -193,7 +192,7 @@ impl Job {
             match Test::named(word) {
                 Some(found) => tests.extend(found),
                 None if host.is_none() => host = Some(word.clone()),
-                None => return Err(Error::Usage(format!("{word:?} is neither test nor option"))),
+                None => return Err(Error::Usage(format!("{word:?} is not a test"))),
             }
         }
         if options.overlap && !tests.contains(&Test::Overlap) {
@@ -202,7 +201,7 @@ impl Job {
         if options.alone && host.is_some() {
             let word = host.unwrap_or_default();
             return Err(Error::Usage(format!(
-                "--self needs no host; {word:?} is no test"
+                "{word:?} is not a test, and --self takes no host"
             )));
         }
         let transfer_max = options
@@ -219,7 +218,7 @@ impl Job {
             wait: options.wait,
             iterations: options.iterations,
             time: Duration::try_from_secs_f64(options.seconds)
-                .map_err(|_| Error::Usage("--seconds must be a time".to_owned()))?,
+                .map_err(|_| Error::Usage("--seconds is not a valid duration".to_owned()))?,
             vis: options.vis.max(1),
         };
         let cpus = options
@@ -346,7 +345,8 @@ fn run_with_partner(
         }
         None => {
             return Err(Error::Usage(
-                "give --self, or the HOST of a waiting vip_perf".to_owned(),
+                "this test needs a server: add --self, or the HOST of a running vip_perf"
+                    .to_owned(),
             ));
         }
     };
@@ -354,7 +354,7 @@ fn run_with_partner(
         let (cable, why) = Cable::open(&mut session, device, options.any_interface)?;
         session.cable = Some(cable);
         if let Some(why) = why {
-            eprintln!("TCP is left out: {why}");
+            eprintln!("TCP is not measured: {why}");
         }
     }
     for test in &job.tests {
@@ -405,7 +405,7 @@ fn run_with_partner(
 
 fn run_table(options: &Options, job: &Job, vipl: &'static Vipl) -> Result<()> {
     // Memory first, and in processes of its own: later the agent has memory to spare.
-    eprintln!("measuring memory, in processes of its own ...");
+    eprintln!("measuring memory, in separate processes ...");
     let arguments = job.memory_arguments(options, table::MEMORY_VIS);
     let memory = tests::measure_memory(&arguments, job.memory_unset(), job.runs);
     let mut session = Session::with_partner(vipl, &options.device, job.cpus, None)?;

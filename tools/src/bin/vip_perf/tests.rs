@@ -241,7 +241,7 @@ fn serve_one(session: &mut Session, question: &Value) -> Result<()> {
         "cq" => cq::serve(session, question),
         "memory" => memory::serve(session, question),
         other => Err(Error::Partner(format!(
-            "asked for {other:?}; are both of one version?"
+            "unknown request {other:?}; do both processes have the same version?"
         ))),
     }
 }

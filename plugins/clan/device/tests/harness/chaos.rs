@@ -111,7 +111,7 @@ pub fn ring(
         list[0].address = arena.base();
     }
     let used = chance.below(4) as usize;
-    let mut descriptor = Descriptor::new(control, length, &list[..used]);
+    let descriptor = Descriptor::new(control, length, &list[..used]);
     if chance.below(4) == 0 {
         descriptor.0.seg_count = chance.next() as u16;
     }
@@ -130,6 +130,4 @@ pub fn ring(
     } else {
         vi.send(nic, &descriptor, whole);
     }
-    // The device may write to it whenever it likes.
-    std::mem::forget(descriptor);
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::RING_FRAMES;
-use vipl_ering::socket::Receiver;
+use vipl_packet::Receiver;
 use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE};
 
 /// Frames on it.

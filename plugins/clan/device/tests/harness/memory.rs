@@ -19,13 +19,14 @@ pub struct Fields {
     pub segments: [Segment; 254],
 }
 
-pub struct Descriptor(pub Box<Fields>);
+/// Never freed: the device may write its Status after the test has taken the completion, and after its end.
+pub struct Descriptor(pub &'static mut Fields);
 
 impl Descriptor {
     pub fn new(control: u16, length: u32, segments: &[Segment]) -> Descriptor {
         let mut list = [Segment::default(); 254];
         list[..segments.len()].copy_from_slice(segments);
-        Descriptor(Box::new(Fields {
+        Descriptor(Box::leak(Box::new(Fields {
             next: [0; 3],
             seg_count: segments.len() as u16,
             control,
@@ -34,7 +35,7 @@ impl Descriptor {
             length,
             status: 0,
             segments: list,
-        }))
+        })))
     }
 
     /// A receive into these.

@@ -23,12 +23,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, Instant};
 
+use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Reply, Request, VERSION, flag, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::{VI_BYTES, ViPages};
-use vipl_clan_proto::{channel, wait};
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE, vipl_region};
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_sys::membarrier::{self, Scope};
+use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// For what must happen, on however busy a machine.
@@ -159,7 +160,7 @@ impl Nic {
     }
 
     pub fn open_with(socket: OwnedFd, request: &Request, fds: &[RawFd]) -> Nic {
-        wait::join_barriers();
+        membarrier::register(Scope::Global);
         channel::send(socket.as_raw_fd(), request.as_bytes(), fds).expect("send");
         let (answer, fds) = reply(&socket);
         assert_eq!(answer.status, status::OK, "errno {}", answer.errno);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use vipl_abi::*;
 use vipl_clan_proto::message::{Request, op};
 use vipl_clan_proto::vi::{HEAD, ReceiveLine, Segment, SendLine, ViPages, claim, end, form};
-use vipl_plugin_sdk::shm::Mapping;
+use vipl_sys::shm::Mapping;
 
 use super::{Descriptor, MTU, Nic, TAG, until};
 

@@ -1,0 +1,66 @@
+//! `cargo xtask deep`: what takes longer than a person waits for, within a given time.
+//!
+//! First the devices that `cargo xtask ci` leaves out, then the checkers; fuzzing and the soak take what is
+//! left. A step for which no time is left is skipped, and one that is cut off then, too: the report says so.
+//! Here a run that passes only when it is repeated is a failure.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::Result;
+use crate::steps::{Plan, SECONDS, Step, cargo_step, step};
+
+/// Arguments of `cargo xtask deep`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Time for all steps together, in minutes
+    #[arg(long, default_value_t = 15)]
+    minutes: u64,
+    /// Run only these steps
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Print the steps and their commands
+    #[arg(long)]
+    list: bool,
+}
+
+const STEPS: &[Step] = &[
+    cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
+    step("devices", DEVICES).needs("build"),
+    step("thread", &["sanitize", "thread"]),
+    step("address", &["sanitize", "address"]),
+    step("loom", &["loom"]),
+    step("valgrind", &["valgrind", "--no-build"]).needs("build"),
+    step(
+        "kill",
+        &["kill", "--no-build", "--times", "30", "--seed", "1"],
+    )
+    .needs("build"),
+    cargo_step("msrv", &["+1.89", "check", "--workspace", "--all-targets"]),
+    step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
+    step(
+        "soak",
+        &["soak", "--no-build", "--seed", "1", "--seconds", SECONDS],
+    )
+    .needs("build")
+    .share(80, 10),
+];
+const DEVICES: &[&str] = &[
+    "conformance",
+    "--no-build",
+    "--check",
+    "--provider",
+    "tulip,gnic2,clan,clan-net",
+];
+
+/// Runs the command; true if all is well.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let plan = Plan {
+        name: "deep",
+        steps: STEPS,
+        time: Some(Duration::from_secs(60 * options.minutes)),
+        is_strict: true,
+    };
+    plan.run(&options.only, options.list)
+}

@@ -1,0 +1,258 @@
+//! The agent's tables together, and its replies.
+//!
+//! One thread drives the agent. Nothing in this module decides anything: the modules above it do, each as a
+//! block of methods on [`Agent`], in the order that [`logic`](crate::logic) shows.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use kagent_proto::{Budget, Op, PROGRAM_BYTES, Status, VERSION_BYTES};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::logic::tables::accounts::Accounts;
+use crate::logic::tables::call::Call;
+use crate::logic::tables::claim::Claims;
+use crate::logic::tables::client::Client;
+use crate::logic::tables::connection::Connection;
+use crate::logic::tables::exchange::Exchange;
+use crate::logic::tables::half::Halves;
+use crate::logic::tables::link::{Endpoint, Link};
+use crate::logic::tables::nic::Nic;
+use crate::logic::tables::pace::Paces;
+use crate::logic::tables::place::{Pair, Place};
+use crate::logic::tables::queue::Queues;
+use crate::logic::values::address::Address;
+use crate::logic::values::denial::Denial;
+use crate::logic::values::ids::{
+    CallKey, Caller, ClientId, ConnectionId, EndpointId, ExchangeKey, LinkId, NicId,
+};
+use crate::logic::values::keys::Keys;
+use crate::logic::values::message;
+use crate::logic::values::output::{Message, Output};
+use crate::logic::values::timer::Timers;
+
+/// The Kernel Agent's logic. `F` is whatever the runtime uses for a file descriptor.
+#[derive(Debug)]
+pub struct Agent<F> {
+    /// The latest time anyone told us.
+    pub(crate) now: u64,
+    pub(crate) agent_pid: u32,
+    pub(crate) version: [u8; VERSION_BYTES],
+    pub(crate) program: [u8; PROGRAM_BYTES],
+    pub(crate) network: u32,
+    /// Somebody wants to know what happens.
+    pub(crate) notes: bool,
+    pub(crate) keys: Keys,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    /// What each user has.
+    pub(crate) accounts: Accounts,
+    /// Whose the discriminators on links are.
+    pub(crate) claims: Claims,
+    /// How fast each user gets data sockets.
+    pub(crate) paces: Paces,
+    pub(crate) nics: BTreeMap<NicId, Nic<F>>,
+    pub(crate) addresses: BTreeMap<Address, BTreeSet<NicId>>,
+    pub(crate) calls: BTreeMap<CallKey, Call>,
+    pub(crate) timers: Timers<CallKey>,
+    /// Servers, by the place where they wait.
+    pub(crate) waits: Queues<Place>,
+    /// Clients within their grace, by the place where they look.
+    pub(crate) seekers: Queues<Place>,
+    /// Peers, by own and wanted place.
+    pub(crate) peers: Queues<Pair>,
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    /// Connections of an earlier agent of which one side has come.
+    pub(crate) halves: Halves,
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
+    pub(crate) exchanges: BTreeMap<ExchangeKey, Exchange>,
+    pub(crate) exchange_timers: Timers<ExchangeKey>,
+    /// Questions who is on a link.
+    pub(crate) searches: BTreeMap<(LinkId, u64), CallKey>,
+    pub(crate) last_nic: NicId,
+    pub(crate) last_endpoint: EndpointId,
+    pub(crate) last_call: u64,
+    pub(crate) last_connection: ConnectionId,
+    pub(crate) outputs: VecDeque<Output<F>>,
+}
+
+/// How many of each thing an agent has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Processes.
+    pub clients: usize,
+    /// Users with at least one process.
+    pub users: usize,
+    /// Open NICs.
+    pub nics: usize,
+    /// Distinct addresses of those.
+    pub addresses: usize,
+    /// Calls without a reply.
+    pub calls: usize,
+    /// Places in the queues where partners look.
+    pub queued: usize,
+    /// Running timers.
+    pub timers: usize,
+    /// Connection records, one for each side, and unanswered handles.
+    pub connections: usize,
+    /// Connections of an earlier agent of which one side has come.
+    pub halves: usize,
+    /// Interfaces in use.
+    pub links: usize,
+    /// Data sockets that were given out.
+    pub endpoints: usize,
+    /// What is under way between this host and others, or has just been.
+    pub exchanges: usize,
+    /// Discriminators on links that belong to a user.
+    pub names: usize,
+}
+
+impl<F: Clone> Agent<F> {
+    /// An agent that serves nobody yet. The seed decides the keys of connections and has to be secret
+    /// wherever users shall not guess each other's.
+    pub fn new(seed: [u8; 32]) -> Self {
+        Self {
+            now: 0,
+            agent_pid: 0,
+            version: [0; VERSION_BYTES],
+            program: [0; PROGRAM_BYTES],
+            network: 0,
+            notes: false,
+            keys: Keys::new(seed),
+            clients: BTreeMap::new(),
+            accounts: Accounts::new(),
+            claims: Claims::new(),
+            paces: Paces::new(),
+            nics: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            timers: Timers::new(),
+            waits: Queues::new(),
+            seekers: Queues::new(),
+            peers: Queues::new(),
+            connections: BTreeMap::new(),
+            halves: Halves::new(),
+            links: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            exchange_timers: Timers::new(),
+            searches: BTreeMap::new(),
+            last_nic: 0,
+            last_endpoint: 0,
+            last_call: 0,
+            last_connection: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Sets the process id that `Welcome` tells.
+    pub fn with_pid(mut self, pid: u32) -> Self {
+        self.agent_pid = pid;
+        self
+    }
+
+    /// Sets the version and the path that `Welcome` tells, for messages to people.
+    pub fn with_program(mut self, version: &str, path: &[u8]) -> Self {
+        let fill = |to: &mut [u8], from: &[u8]| {
+            // One byte stays 0.
+            let kept = from.len().min(to.len() - 1);
+            to[..kept].copy_from_slice(&from[..kept]);
+        };
+        fill(&mut self.version, version.as_bytes());
+        fill(&mut self.program, path);
+        self
+    }
+
+    /// Sets the network namespace that `Welcome` tells.
+    pub fn with_network(mut self, inode: u32) -> Self {
+        self.network = inode;
+        self
+    }
+
+    /// Says that all processes are of one user, who may then have what others would need.
+    pub fn for_one_user(mut self) -> Self {
+        self.accounts.set_single_user();
+        self
+    }
+
+    /// Says how many file descriptors the system gives to processes and what they bring.
+    pub fn with_descriptors(mut self, count: usize) -> Self {
+        self.accounts.set_room(Budget::Descriptors, count);
+        self
+    }
+
+    /// Makes the agent say what it does, with [`Output::Note`].
+    pub fn with_notes(mut self, wanted: bool) -> Self {
+        self.notes = wanted;
+        self
+    }
+
+    /// What to do next, if there is anything.
+    pub fn poll_output(&mut self) -> Option<Output<F>> {
+        self.outputs.pop_front()
+    }
+
+    /// Counts everything.
+    pub fn census(&self) -> Census {
+        Census {
+            clients: self.clients.len(),
+            users: self.accounts.users_with(Budget::Processes).count(),
+            nics: self.nics.len(),
+            addresses: self.addresses.len(),
+            calls: self.calls.len() + self.paces.len(),
+            queued: self.waits.len() + self.seekers.len() + self.peers.len(),
+            timers: self.timers.len() + self.exchange_timers.len(),
+            connections: self.connections.len(),
+            halves: self.halves.len(),
+            links: self.links.len(),
+            endpoints: self.endpoints.len(),
+            exchanges: self.exchanges.len(),
+            names: self.claims.len(),
+        }
+    }
+
+    /// Whose a process is.
+    pub(crate) fn user_of(&self, client: ClientId) -> u32 {
+        self.clients.get(&client).map_or(0, |client| client.uid)
+    }
+
+    /// Says something, if anybody wants to know.
+    pub(crate) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
+        if self.notes {
+            let line = line(self);
+            self.outputs.push_back(Output::Note(line));
+        }
+    }
+
+    /// A reply that says how a call ended, and in more detail if there is any.
+    pub(crate) fn done(&mut self, caller: Caller, end: impl Into<Denial>) {
+        let Denial { status, detail } = end.into();
+        match detail {
+            Some(detail) => self.send(caller, Op::DONE, status, &detail),
+            None => self.send(caller, Op::DONE, status, &()),
+        }
+    }
+
+    /// A reply, or with id 0 an event.
+    pub(crate) fn reply<T: IntoBytes + Immutable>(&mut self, caller: Caller, op: Op, body: &T) {
+        self.send(caller, op, Status::OK, body);
+    }
+
+    pub(crate) fn send<T: IntoBytes + Immutable>(
+        &mut self,
+        to: Caller,
+        op: Op,
+        status: Status,
+        body: &T,
+    ) {
+        if self.clients.contains_key(&to.client) {
+            let bytes = message::emit(op, status, to.id, body);
+            self.outputs.push_back(Output::Send(Message {
+                client: to.client,
+                bytes,
+                fds: Vec::new(),
+            }));
+        }
+    }
+}

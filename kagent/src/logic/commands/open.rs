@@ -1,0 +1,92 @@
+//! What only the runtime can open: data sockets on links, and connections to device processes. The runtime
+//! answers each before the next input.
+//!
+//! ```text
+//!   LINK_OPEN ──▶ Output::OpenLink ──▶ the runtime opens the socket ──▶ handle_link_opened ──▶ LINK_OPENED
+//!   NIC_OPEN with that endpoint: the NIC reaches other hosts; both end together
+//!
+//!   DEVICE_OPEN ──▶ Output::OpenDevice ──▶ the runtime starts the device, makes a pair of sockets
+//!                                            ├── Introduction + one end ──▶ the device
+//!   DEVICE_OPENED + the other end ◀── handle_device_opened
+//! ```
+//!
+//! A device process is a NIC in software that runs outside the applications. The agent knows of it only its
+//! name; it tells the device who connects, and what they then say to each other is their own affair. A device
+//! serves one user and ends with the agent, as a card does with its host.
+
+#![forbid(unsafe_code)]
+
+use crate::logic::agent::Agent;
+
+use kagent_proto::{Budget, DeviceOpen, INTERFACE_BYTES, LinkOpen, Status};
+
+use crate::logic::limits::ENDPOINTS_PER_CLIENT_MAX;
+use crate::logic::values::denial::{Denial, Outcome};
+use crate::logic::values::ids::Caller;
+use crate::logic::values::output::{OpenDevice, OpenLink, Output};
+
+impl<F: Clone> Agent<F> {
+    /// `Op::LINK_OPEN`: at once, or when it is the user's turn.
+    pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Outcome {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        let user = client.uid;
+        if !self.accounts.is_shared() {
+            return self.link_open_now(caller, body.interface);
+        }
+        let waiting = self.paces.waiting(user);
+        self.accounts.admit(user, Budget::Endpoints, waiting + 1)?;
+        self.paces.push(user, caller, body.interface, self.now);
+        self.open_links_of(user);
+        Ok(())
+    }
+
+    fn open_links_of(&mut self, user: u32) {
+        while let Some((caller, interface)) = self.paces.pop(user, self.now) {
+            if let Err(denial) = self.link_open_now(caller, interface) {
+                self.done(caller, denial);
+            }
+        }
+    }
+
+    /// Opens those whose time has come.
+    pub(crate) fn open_links_due(&mut self) {
+        while let Some(user) = self.paces.pop_due(self.now) {
+            self.open_links_of(user);
+        }
+    }
+
+    /// `Op::LINK_OPEN`, when its time has come: the runtime knows the interface and whether this process may
+    /// have a socket there.
+    pub(crate) fn link_open_now(
+        &mut self,
+        caller: Caller,
+        interface: [u8; INTERFACE_BYTES],
+    ) -> Outcome {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
+        if open >= ENDPOINTS_PER_CLIENT_MAX {
+            let most = ENDPOINTS_PER_CLIENT_MAX;
+            return Err(Denial::process(budget, user, open, most));
+        }
+        self.accounts.admit(user, budget, 1)?;
+        self.outputs.push_back(Output::OpenLink(OpenLink {
+            client: caller.client,
+            call: caller.id,
+            interface,
+        }));
+        Ok(())
+    }
+
+    /// `Op::DEVICE_OPEN`: the runtime knows which devices there are.
+    pub(crate) fn device_open(&mut self, caller: Caller, body: &DeviceOpen) -> Result<(), Status> {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        self.outputs.push_back(Output::OpenDevice(OpenDevice {
+            client: caller.client,
+            call: caller.id,
+            uid: client.uid,
+            pid: client.pid,
+            device: body.device,
+        }));
+        Ok(())
+    }
+}

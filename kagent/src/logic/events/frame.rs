@@ -1,0 +1,88 @@
+//! Frames of other hosts, and interfaces that fail.
+
+#![forbid(unsafe_code)]
+
+use crate::logic::agent::Agent;
+
+use kagent_proto::{Reason, Status};
+use vipl_wire::setup::{Body, FRAME_MAX, Frame, Refused, Side, foreign};
+
+use crate::logic::tables::exchange::State;
+use crate::logic::values::denial::Denial;
+use crate::logic::values::ids::{ExchangeKey, LinkId, Mac};
+use crate::logic::values::output::{FrameOut, Output};
+
+impl<F: Clone> Agent<F> {
+    /// A frame from another host; `to_all` when it was not sent to this host alone. An error says why it
+    /// was not taken, for the log.
+    pub fn handle_frame(
+        &mut self,
+        now: u64,
+        link: LinkId,
+        from: Mac,
+        to_all: bool,
+        bytes: &[u8],
+    ) -> Result<(), Refused> {
+        self.advance(now);
+        let Some(own) = self.links.get(&link).map(|link| link.address) else {
+            return Ok(());
+        };
+        // No other host has an address of a group, or ours.
+        if from[0] & 1 != 0 || from == own {
+            return Err(Refused::Value);
+        }
+        let name = |number, side| ExchangeKey {
+            link,
+            host: from,
+            number,
+            side,
+        };
+        let frame = match Frame::parse(bytes) {
+            Err(Refused::Version(version)) => {
+                let mut room = [0; FRAME_MAX];
+                if let Some(length) = foreign(bytes, &mut room).filter(|_| !to_all) {
+                    let bytes = room[..length].to_vec();
+                    let to = from;
+                    self.outputs
+                        .push_back(Output::Frame(FrameOut { link, to, bytes }));
+                }
+                return Err(Refused::Version(version));
+            }
+            Err(Refused::Foreign(number, lowest, highest)) => {
+                // Anybody can send that; it means something as an answer to a call only.
+                let meant = self.not_understood(name(number, Side::Asker));
+                let cause = Refused::Foreign(number, lowest, highest);
+                return Err(if meant { cause } else { Refused::Value });
+            }
+            other => other?,
+        };
+        let number = frame.exchange;
+        match frame.body {
+            Body::Who => self.answer_search(link, from, number),
+            _ if to_all => return Err(Refused::Value),
+            Body::Here => self.found(link, from, number),
+            Body::Request(call) => self.guest_calls(name(number, Side::Answerer), &call, false),
+            Body::Peer(call) => self.guest_calls(name(number, Side::Answerer), &call, true),
+            Body::Answer(answer) => self.answered(name(number, Side::Asker), answer),
+            Body::Ack => self.acknowledged(name(number, Side::Answerer)),
+            Body::Disconnect { from, orderly } => {
+                self.disconnected(name(number, from.other()), orderly);
+            }
+            Body::Gone { from } => self.gone(name(number, from.other())),
+        }
+        Ok(())
+    }
+
+    /// The interface is down or gone: whoever asks there learns it at once.
+    pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
+        self.advance(now);
+        // It is told with every frame that cannot be sent, and mostly there is nobody to tell.
+        let asking = self.links.get(&link).map(|link| link.asking.clone());
+        for key in asking.unwrap_or_default() {
+            if let Some(State::Asking(call)) = self.state(key) {
+                let why = Denial::because(Status::NOT_REACHABLE, Reason::LINK_DOWN);
+                self.end_call(call, why);
+            }
+        }
+    }
+}

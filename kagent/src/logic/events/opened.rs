@@ -1,0 +1,147 @@
+//! Answers of the runtime: what it has opened, and what it could not.
+
+#![forbid(unsafe_code)]
+
+use crate::logic::agent::Agent;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kagent_proto::{Budget, DeviceOpened, HOST_BYTES_MAX, LinkOpened, Op, Status};
+
+use crate::logic::tables::link::{Endpoint, Interface, Link};
+use crate::logic::values::ids::{Caller, LinkId};
+use crate::logic::values::message;
+use crate::logic::values::output::{Join, Message, OpenDevice, OpenLink, Output};
+
+impl<F: Clone> Agent<F> {
+    /// A number for a new endpoint on an interface, whether it is a link already or not; `None` when all
+    /// are in use.
+    pub fn free_endpoint(&mut self, index: LinkId) -> Option<u16> {
+        let link = match self.links.get(&index) {
+            Some(link) => link,
+            // Nobody shall guess what follows a restart of the agent.
+            None => return Some((self.keys.next_key() as u16).max(1)),
+        };
+        let from = link.last_endpoint;
+        (1..=u16::MAX)
+            .map(|step| from.wrapping_add(step))
+            .find(|number| *number != 0 && !link.endpoints.contains_key(number))
+    }
+
+    /// The answer of the runtime to an [`OpenLink`], before the next input: the interface, the number from
+    /// [`free_endpoint`](Self::free_endpoint), and the data socket; or why there is none.
+    pub fn handle_link_opened(
+        &mut self,
+        now: u64,
+        open: &OpenLink,
+        result: Result<(Interface, u16, F), Status>,
+    ) {
+        self.advance(now);
+        let caller = Caller {
+            client: open.client,
+            id: open.call,
+        };
+        let (interface, number, socket) = match result {
+            Ok(made) => made,
+            Err(status) => return self.done(caller, status),
+        };
+        let Some(client) = self.clients.get_mut(&open.client) else {
+            return self.close_idle_link(interface.index);
+        };
+        self.last_endpoint += 1;
+        let name = self.last_endpoint;
+        client.endpoints.insert(name);
+        let user = client.uid;
+        self.accounts.charge(user, Budget::Endpoints, 1);
+        let link = self.links.entry(interface.index).or_insert(Link {
+            address: interface.address,
+            endpoints: BTreeMap::new(),
+            exchanges: [0; 2],
+            asking: BTreeSet::new(),
+            idle: (BTreeMap::new(), 0),
+            users: BTreeMap::new(),
+            leaving: 0,
+            last_endpoint: number,
+        });
+        // An interface may be given another address while nobody is connected through it.
+        link.address = interface.address;
+        link.last_endpoint = number;
+        link.endpoints.insert(number, name);
+        *link.users.entry(user).or_default() += 1;
+        let endpoint = Endpoint {
+            client: open.client,
+            user,
+            link: interface.index,
+            number,
+            nic: None,
+        };
+        self.endpoints.insert(name, endpoint);
+        let mut host = [0; HOST_BYTES_MAX];
+        host[..interface.address.len()].copy_from_slice(&interface.address);
+        let body = LinkOpened {
+            link: name,
+            interface_index: interface.index,
+            mtu: interface.mtu,
+            speed_mbit: interface.speed_mbit,
+            endpoint: number,
+            host_len: interface.address.len() as u16,
+            host,
+            interface: interface.name,
+            driver: interface.driver,
+        };
+        self.outputs.push_back(Output::Send(Message {
+            client: open.client,
+            bytes: message::emit(Op::LINK_OPENED, Status::OK, open.call, &body),
+            fds: vec![socket],
+        }));
+    }
+
+    /// The runtime has opened a link for a data socket that came to nothing.
+    pub fn close_link_if_idle(&mut self, index: LinkId) {
+        self.close_idle_link(index);
+    }
+
+    /// The answer of the runtime to an [`OpenDevice`], before the next input: the device's process id and the
+    /// process's end of the socket; or why there is none.
+    pub fn handle_device_opened(
+        &mut self,
+        now: u64,
+        open: &OpenDevice,
+        result: Result<(u32, F), Status>,
+    ) {
+        self.advance(now);
+        let caller = Caller {
+            client: open.client,
+            id: open.call,
+        };
+        let (pid, socket) = match result {
+            Ok(made) => made,
+            Err(status) => return self.done(caller, status),
+        };
+        if self.clients.contains_key(&open.client) {
+            let body = DeviceOpened { pid, reserved: 0 };
+            self.outputs.push_back(Output::Send(Message {
+                client: open.client,
+                bytes: message::emit(Op::DEVICE_OPENED, Status::OK, open.call, &body),
+                fds: vec![socket],
+            }));
+        }
+    }
+
+    /// There was no segment for two sides that the agent had connected: both calls end with
+    /// `Status::RESOURCE`, as if they had never met. To be called before the next input, so that
+    /// neither side has done anything with the connection.
+    pub fn handle_join_failed(&mut self, now: u64, join: &Join<F>) {
+        self.advance(now);
+        for (message, end) in join.messages.iter().zip(join.ends) {
+            self.take_connection(end.connection);
+            self.done(
+                Caller {
+                    client: message.client,
+                    id: end.call,
+                },
+                Status::RESOURCE,
+            );
+        }
+    }
+}

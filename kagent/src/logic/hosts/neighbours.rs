@@ -1,0 +1,143 @@
+//! Who is on the link (spec §3.30): WHO to all, some rounds of it, and every HERE that comes back.
+
+#![forbid(unsafe_code)]
+
+use crate::logic::agent::Agent;
+
+use std::collections::BTreeSet;
+
+use kagent_proto::{HOST_BYTES_MAX, NEIGHBOURS_MAX, NeighbourList, Op, Status};
+use vipl_wire::setup::{Body, Frame};
+
+use crate::logic::tables::call::{CallKind, Owner, Search};
+use crate::logic::values::address::Address;
+use crate::logic::values::denial::Outcome;
+use crate::logic::values::ids::{CallKey, Caller, LinkId, Mac, NicId};
+use crate::logic::values::timer::deadline;
+
+/// How often it is asked; any frame may get lost.
+const ROUNDS: u32 = 4;
+
+const ROUND_MS: u64 = 60;
+
+/// The address of all hosts.
+const ALL: Mac = [0xFF; 6];
+
+impl<F: Clone> Agent<F> {
+    /// `Op::NEIGHBOURS`: on a link other hosts are asked first.
+    pub(crate) fn neighbours(&mut self, caller: Caller, nic: NicId) -> Outcome {
+        if self.own_nic(caller, nic)?.endpoint.is_some() {
+            return self.search(caller, nic);
+        }
+        Ok(self.list_neighbours(caller, nic, &[])?)
+    }
+
+    /// Lists the asker's own address, then those of this host in order, then those found elsewhere, each
+    /// once and as many as fit.
+    pub(crate) fn list_neighbours(
+        &mut self,
+        caller: Caller,
+        nic: NicId,
+        found: &[Mac],
+    ) -> Result<(), Status> {
+        let own = self.own_nic(caller, nic)?.address;
+        let first = Address {
+            host: [0; HOST_BYTES_MAX],
+            ..own
+        };
+        let last = Address {
+            host: [u8::MAX; HOST_BYTES_MAX],
+            ..own
+        };
+        let here = self
+            .addresses
+            .range(first..=last)
+            .map(|(other, _)| other.host());
+        let there = found.iter().map(|mac| &mac[..]);
+        let mut hosts = [[0; HOST_BYTES_MAX]; NEIGHBOURS_MAX];
+        let mut count = 0;
+        for address in std::iter::once(own.host()).chain(here).chain(there) {
+            let known = hosts[..count]
+                .iter()
+                .any(|host| host[..own.host_len] == *address);
+            if count == hosts.len() {
+                break;
+            }
+            if !known && address.len() == own.host_len {
+                hosts[count][..own.host_len].copy_from_slice(address);
+                count += 1;
+            }
+        }
+        let list = NeighbourList {
+            host_len: own.host_len as u32,
+            count: count as u32,
+            hosts,
+        };
+        self.reply(caller, Op::NEIGHBOUR_LIST, &list);
+        Ok(())
+    }
+
+    /// Begins to ask.
+    pub(crate) fn search(&mut self, caller: Caller, nic: NicId) -> Outcome {
+        self.admit_call(caller)?;
+        let link = self.link_of(nic).ok_or(Status::INVALID)?;
+        let search = Search {
+            link,
+            number: self.keys.next_key(),
+            round: 0,
+            found: BTreeSet::new(),
+        };
+        let number = search.number;
+        let key = self.keep_call(Owner::Process(caller, nic), CallKind::Search(search), None);
+        self.searches.insert((link, number), key);
+        self.search_on(key);
+        Ok(())
+    }
+
+    /// The next round, or the end.
+    pub(crate) fn search_on(&mut self, key: CallKey) {
+        let until = deadline(self.now, ROUND_MS);
+        let Some(call) = self.calls.get_mut(&key) else {
+            return;
+        };
+        let CallKind::Search(search) = &mut call.kind else {
+            return;
+        };
+        if search.round < ROUNDS {
+            search.round += 1;
+            let (link, exchange) = (search.link, search.number);
+            call.deadline = until;
+            self.timers.start(until, key);
+            let body = Body::Who;
+            return self.send_to(link, ALL, &Frame { exchange, body });
+        }
+        let Some(call) = self.take_call(key) else {
+            return;
+        };
+        if let (CallKind::Search(search), Owner::Process(caller, nic)) = (call.kind, call.owner) {
+            let found: Vec<Mac> = search.found.into_iter().collect();
+            if let Err(status) = self.list_neighbours(caller, nic, &found) {
+                self.done(caller, status);
+            }
+        }
+    }
+
+    /// WHO.
+    pub(crate) fn answer_search(&mut self, link: LinkId, from: Mac, exchange: u64) {
+        let body = Body::Here;
+        self.send_to(link, from, &Frame { exchange, body });
+    }
+
+    /// HERE. More than can be told are not kept.
+    pub(crate) fn found(&mut self, link: LinkId, host: Mac, exchange: u64) {
+        let call = self
+            .searches
+            .get(&(link, exchange))
+            .and_then(|key| self.calls.get_mut(key));
+        if let Some(CallKind::Search(search)) = call.map(|call| &mut call.kind)
+            && search.found.len() < NEIGHBOURS_MAX
+        {
+            search.found.insert(host);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Two partners have found each other.
+
+pub(crate) mod attach;
+pub(crate) mod join;
+pub(crate) mod offer;

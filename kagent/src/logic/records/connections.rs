@@ -1,0 +1,78 @@
+//! Connection records: kept and taken so that the tables of processes, NICs and accounts agree.
+
+#![forbid(unsafe_code)]
+
+use crate::logic::agent::Agent;
+
+use kagent_proto::{Budget, Status};
+
+use crate::logic::tables::connection::{Connection, ConnectionState};
+use crate::logic::values::ids::{CallKey, Caller, ClientId, ConnectionId, NicId};
+
+impl<F: Clone> Agent<F> {
+    pub(crate) fn fresh_connection(&mut self) -> ConnectionId {
+        self.last_connection += 1;
+        self.last_connection
+    }
+
+    pub(crate) fn own_connection(
+        &self,
+        caller: Caller,
+        name: ConnectionId,
+    ) -> Result<&Connection, Status> {
+        self.connections
+            .get(&name)
+            .filter(|c| c.client == caller.client)
+            .ok_or(Status::INVALID)
+    }
+
+    pub(crate) fn keep_connection(&mut self, name: ConnectionId, connection: Connection) {
+        if let Some(client) = self.clients.get_mut(&connection.client) {
+            client.connections.insert(name);
+        }
+        if let Some(nic) = self.nics.get_mut(&connection.nic) {
+            nic.connections.insert(name);
+            let user = nic.address.uid;
+            self.accounts.charge(user, Budget::Connections, 1);
+        }
+        self.connections.insert(name, connection);
+    }
+
+    pub(crate) fn take_connection(&mut self, name: ConnectionId) -> Option<Connection> {
+        let connection = self.connections.remove(&name)?;
+        if let Some(client) = self.clients.get_mut(&connection.client) {
+            client.connections.remove(&name);
+        }
+        if let Some(nic) = self.nics.get_mut(&connection.nic) {
+            nic.connections.remove(&name);
+            let user = nic.address.uid;
+            self.accounts.release(user, Budget::Connections, 1);
+        }
+        Some(connection)
+    }
+
+    /// A server has been given a request.
+    pub(crate) fn keep_offer(
+        &mut self,
+        name: ConnectionId,
+        client: ClientId,
+        nic: NicId,
+        request: CallKey,
+    ) {
+        let state = ConnectionState::Offered(request);
+        self.keep_connection(name, Connection { client, nic, state });
+    }
+
+    /// The requester of an unanswered handle has gone or given up.
+    pub(crate) fn expire_offer(&mut self, name: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&name) {
+            connection.state = ConnectionState::Expired;
+        }
+    }
+
+    pub(crate) fn set_connection(&mut self, name: ConnectionId, state: ConnectionState) {
+        if let Some(connection) = self.connections.get_mut(&name) {
+            connection.state = state;
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! NIC records, and those of the endpoints on links that NICs use.
+
+#![forbid(unsafe_code)]
+
+use crate::logic::agent::Agent;
+
+use kagent_proto::{Budget, Status};
+
+use crate::logic::tables::link::Endpoint;
+use crate::logic::tables::nic::Nic;
+use crate::logic::values::ids::{Caller, EndpointId, LinkId, NicId};
+
+impl<F: Clone> Agent<F> {
+    /// The NIC of that name, if it is the caller's.
+    pub(crate) fn own_nic(&self, caller: Caller, nic: NicId) -> Result<&Nic<F>, Status> {
+        self.nics
+            .get(&nic)
+            .filter(|nic| nic.client == caller.client)
+            .ok_or(Status::INVALID)
+    }
+
+    /// Drops a NIC that has no calls and no connections any more.
+    pub(crate) fn forget_nic(&mut self, nic: NicId) {
+        let Some(gone) = self.nics.remove(&nic) else {
+            return;
+        };
+        let user = gone.address.uid;
+        self.accounts.release(user, Budget::Nics, 1);
+        self.accounts
+            .release(user, Budget::Descriptors, gone.fds.len());
+        if let Some(endpoint) = gone.endpoint {
+            self.forget_endpoint(endpoint);
+        }
+        if let Some(nics) = self.addresses.get_mut(&gone.address) {
+            nics.remove(&nic);
+            if nics.is_empty() {
+                self.addresses.remove(&gone.address);
+            }
+        }
+    }
+
+    /// Puts a NIC on an endpoint of the same process.
+    pub(crate) fn take_endpoint(
+        &mut self,
+        caller: Caller,
+        name: EndpointId,
+        nic: NicId,
+        host: &[u8],
+    ) -> Result<(), Status> {
+        let endpoint = self
+            .endpoints
+            .get_mut(&name)
+            .filter(|e| e.client == caller.client && e.nic.is_none())
+            .ok_or(Status::INVALID)?;
+        let link = self.links.get(&endpoint.link).ok_or(Status::INVALID)?;
+        if link.address != host {
+            return Err(Status::INVALID);
+        }
+        endpoint.nic = Some(nic);
+        Ok(())
+    }
+
+    /// An endpoint has ended with its NIC or its process.
+    pub(crate) fn forget_endpoint(&mut self, name: EndpointId) {
+        let Some(gone) = self.endpoints.remove(&name) else {
+            return;
+        };
+        if let Some(client) = self.clients.get_mut(&gone.client) {
+            client.endpoints.remove(&name);
+        }
+        self.accounts.release(gone.user, Budget::Endpoints, 1);
+        if let Some(link) = self.links.get_mut(&gone.link) {
+            link.endpoints.remove(&gone.number);
+            if let Some(left) = link.users.get_mut(&gone.user) {
+                *left -= 1;
+                if *left == 0 {
+                    link.users.remove(&gone.user);
+                    self.claims
+                        .free_all_of(gone.user, gone.link, &mut self.accounts);
+                }
+            }
+        }
+        self.close_idle_link(gone.link);
+    }
+
+    /// The link that a NIC is on.
+    pub(crate) fn link_of(&self, nic: NicId) -> Option<LinkId> {
+        self.endpoint_of(nic).map(|endpoint| endpoint.link)
+    }
+
+    /// The endpoint that a NIC is on.
+    pub(crate) fn endpoint_of(&self, nic: NicId) -> Option<&Endpoint> {
+        self.endpoints.get(&self.nics.get(&nic)?.endpoint?)
+    }
+
+    /// Whether the agent has something to say to another host that must not be left unsaid.
+    pub fn has_last_words(&self) -> bool {
+        self.links.values().any(|link| link.leaving > 0)
+    }
+}

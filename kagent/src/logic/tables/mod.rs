@@ -1,0 +1,14 @@
+//! The state of the agent. Each table keeps its own rules and is given what else it needs.
+
+pub(crate) mod accounts;
+pub(crate) mod call;
+pub(crate) mod claim;
+pub(crate) mod client;
+pub(crate) mod connection;
+pub(crate) mod exchange;
+pub(crate) mod half;
+pub(crate) mod link;
+pub(crate) mod nic;
+pub(crate) mod pace;
+pub(crate) mod place;
+pub(crate) mod queue;

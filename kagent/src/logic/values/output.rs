@@ -1,0 +1,110 @@
+//! What the core wants done: messages to be sent, and segments to be made.
+
+#![forbid(unsafe_code)]
+
+use kagent_proto::{DEVICE_BYTES, INTERFACE_BYTES};
+
+use crate::logic::values::ids::{ClientId, ConnectionId, LinkId, Mac};
+
+/// One thing for the runtime to do, in the order in which they come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output<F> {
+    /// Send a message.
+    Send(Message<F>),
+    /// Make a segment and send it to two processes.
+    Join(Join<F>),
+    /// Open a data socket for a process.
+    OpenLink(OpenLink),
+    /// Introduce a process to a device process.
+    OpenDevice(OpenDevice),
+    /// Send a frame; it may get lost.
+    Frame(FrameOut),
+    /// Nobody needs this link any more.
+    CloseLink(LinkId),
+    /// What has just happened, for the log.
+    Note(String),
+}
+
+/// A frame for another host, without its Ethernet header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameOut {
+    /// On which link.
+    pub link: LinkId,
+    /// To whom.
+    pub to: Mac,
+    /// The frame.
+    pub bytes: Vec<u8>,
+}
+
+/// A process wants a data socket. The runtime answers with
+/// [`handle_link_opened`](crate::Agent::handle_link_opened) before the next input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenLink {
+    /// Who.
+    pub client: ClientId,
+    /// Id of its call.
+    pub call: u64,
+    /// Name of the interface, zero padded.
+    pub interface: [u8; INTERFACE_BYTES],
+}
+
+/// A process wants to speak with a device process of its user. The runtime answers with
+/// [`handle_device_opened`](crate::Agent::handle_device_opened) before the next input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenDevice {
+    /// Who.
+    pub client: ClientId,
+    /// Id of its call.
+    pub call: u64,
+    /// Whose device it is.
+    pub uid: u32,
+    /// Process id of the client.
+    pub pid: u32,
+    /// Name of the device, zero padded.
+    pub device: [u8; DEVICE_BYTES],
+}
+
+/// A message to one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message<F> {
+    /// To whom.
+    pub client: ClientId,
+    /// The packet.
+    pub bytes: Vec<u8>,
+    /// Descriptors beside the packet.
+    pub fds: Vec<F>,
+}
+
+/// Two processes that have just been connected. The runtime makes one zeroed segment that cannot be
+/// resized, puts it in front of the descriptors of both messages, and sends them. If there is no
+/// segment to be had it sends neither and gives the whole back to
+/// [`handle_join_failed`](crate::Agent::handle_join_failed).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join<F> {
+    /// Size of the segment, whole pages.
+    pub segment_bytes: u32,
+    /// One message for each side.
+    pub messages: [Message<F>; 2],
+    pub(crate) ends: [JoinEnd; 2],
+}
+
+/// What it takes to undo one side of a [`Join`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JoinEnd {
+    pub(crate) connection: ConnectionId,
+    /// Id of the call that the message answers.
+    pub(crate) call: u64,
+}
+
+impl<F> Join<F> {
+    /// The two messages with the segment in its place.
+    pub fn with_segment(self, segment: F) -> [Message<F>; 2]
+    where
+        F: Clone,
+    {
+        self.messages.map(|mut message| {
+            message.fds.insert(0, segment.clone());
+            message
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Device processes of the users: started when somebody asks, introduced to those who ask, and reaped when
+//! they have ended.
+//!
+//! A device is its user's: he may stop, trace and kill it. So nothing here waits for one. A device that has
+//! ended leaves the table at once, and the next process that asks gets a new one; the dead process is reaped
+//! when the kernel says that it can be, which a debugger may delay.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use kagent_proto::{DEVICE_BYTES, Introduction, Status};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, UnixCredentials, getsockopt, shutdown, socketpair,
+    sockopt,
+};
+use nix::unistd::{Pid, geteuid};
+use zerocopy::IntoBytes;
+
+use crate::OpenDevice;
+use crate::runtime::log::Log;
+use crate::runtime::processes::spawn::{self, Owner};
+use crate::runtime::sockets::packet;
+
+/// Number of a device; never used again.
+pub(crate) type DeviceId = u64;
+
+/// The program of device NAME is this and NAME, beside the agent's own.
+const PROGRAM_PREFIX: &str = "vipl-";
+/// Most devices of one user that have ended and cannot be reaped.
+const DEAD_PER_USER_MAX: usize = 16;
+
+/// One running device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    uid: u32,
+    name: [u8; DEVICE_BYTES],
+    pid: i32,
+    /// Hangs up when the device has ended. Nothing can be sent to us on it: what a process queued there
+    /// would have to be dropped when it is closed, and that may take as long as the process wants.
+    pub(crate) control: OwnedFd,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    running: BTreeMap<DeviceId, Device>,
+    /// Killed, and not reaped yet: user and name by process id.
+    dead: BTreeMap<i32, (u32, [u8; DEVICE_BYTES])>,
+    last: DeviceId,
+}
+
+impl Devices {
+    /// The device of this user and name, if it runs.
+    pub(crate) fn find(&self, open: &OpenDevice) -> Option<DeviceId> {
+        let is_it = |device: &Device| device.uid == open.uid && device.name == open.device;
+        self.running
+            .iter()
+            .find_map(|(id, device)| is_it(device).then_some(*id))
+    }
+
+    /// Starts one. `asker` is the socket of the process that asks.
+    pub(crate) fn start(
+        &mut self,
+        open: &OpenDevice,
+        asker: BorrowedFd<'_>,
+        log: &Log,
+    ) -> Result<DeviceId, Status> {
+        let name = text(&open.device);
+        let program = beside_us(&name).map_err(|cause| failure(&name, &cause, log))?;
+        if !spawn::is_program(&program) {
+            log.warn(
+                "device",
+                format_args!("there is no program {}", program.display()),
+            );
+            return Err(Status::INVALID);
+        }
+        let dead = self.dead.values().filter(|(uid, _)| *uid == open.uid);
+        if dead.count() >= DEAD_PER_USER_MAX {
+            log.warn(
+                "device",
+                format_args!(
+                    "{name}: {DEAD_PER_USER_MAX} devices of user {} have ended and a debugger holds them; \
+                     end it first",
+                    open.uid
+                ),
+            );
+            return Err(Status::RESOURCE);
+        }
+        let (ours, theirs) = pair().map_err(|cause| failure(&name, &cause, log))?;
+        shutdown(ours.as_raw_fd(), Shutdown::Read)
+            .map_err(|cause| failure(&name, &cause.into(), log))?;
+        let owner = if open.uid == geteuid().as_raw() {
+            Owner::Agent
+        } else {
+            let who: UnixCredentials = getsockopt(&asker, sockopt::PeerCredentials)
+                .map_err(|cause| failure(&name, &cause.into(), log))?;
+            Owner::User {
+                uid: open.uid,
+                gid: who.gid(),
+            }
+        };
+        let pid = spawn::spawn(&program, &[], theirs.as_fd(), owner)
+            .map_err(|cause| failure(&name, &cause.into(), log))?;
+        log.info(
+            "device",
+            format_args!("{name} of user {} is process {pid}", open.uid),
+        );
+        self.last += 1;
+        let device = Device {
+            uid: open.uid,
+            name: open.device,
+            pid,
+            control: ours,
+        };
+        self.running.insert(self.last, device);
+        Ok(self.last)
+    }
+
+    /// Introduces a process to a device; gives the device's process id and the process's end.
+    /// `NOT_REACHABLE`: the device has just ended.
+    pub(crate) fn introduce(
+        &self,
+        id: DeviceId,
+        open: &OpenDevice,
+        log: &Log,
+    ) -> Result<(u32, OwnedFd), Status> {
+        let name = text(&open.device);
+        let device = self.running.get(&id).ok_or(Status::RESOURCE)?;
+        let (process, other) = pair().map_err(|cause| failure(&name, &cause, log))?;
+        let body = Introduction {
+            version: Introduction::VERSION,
+            pid: open.pid,
+            uid: open.uid,
+            reserved: 0,
+        };
+        match packet::send(
+            device.control.as_fd(),
+            body.as_bytes(),
+            &[other.as_raw_fd()],
+        ) {
+            Ok(true) => Ok((device.pid as u32, process)),
+            Ok(false) => {
+                let (pid, uid) = (device.pid, device.uid);
+                log.warn(
+                    "device",
+                    format_args!(
+                        "{name} of user {uid} does not read: is process {pid} stopped? Try kill -CONT {pid}"
+                    ),
+                );
+                Err(Status::RESOURCE)
+            }
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Err(Status::NOT_REACHABLE),
+            Err(cause) => Err(failure(&name, &cause.into(), log)),
+        }
+    }
+
+    /// For the poll loop.
+    pub(crate) fn get(&self, id: DeviceId) -> Option<&Device> {
+        self.running.get(&id)
+    }
+
+    /// A device has hung up, or is not wanted any more: it is made to end. [`reaped`](Self::reaped) follows,
+    /// now or when its debugger lets it.
+    pub(crate) fn end(&mut self, id: DeviceId) {
+        if let Some(device) = self.running.remove(&id) {
+            // Not reaped yet, so the number is still its own.
+            let _ = kill(Pid::from_raw(device.pid), Signal::SIGKILL);
+            self.dead.insert(device.pid, (device.uid, device.name));
+        }
+    }
+
+    /// Tells all devices that the agent leaves.
+    pub(crate) fn part(&self) {
+        for device in self.running.values() {
+            let _ = shutdown(device.control.as_raw_fd(), Shutdown::Both);
+        }
+    }
+
+    /// The running device with this process id.
+    pub(crate) fn with_pid(&self, pid: i32) -> Option<DeviceId> {
+        let mut all = self.running.iter();
+        all.find_map(|(id, device)| (device.pid == pid).then_some(*id))
+    }
+
+    /// A child has been reaped. False: it was no device.
+    pub(crate) fn reaped(&mut self, pid: i32, how: &str, log: &Log) -> bool {
+        let Some((uid, name)) = self.dead.remove(&pid) else {
+            return false;
+        };
+        let name = text(&name);
+        log.warn(
+            "device",
+            format_args!("{name} of user {uid}, process {pid}, has ended: {how}"),
+        );
+        true
+    }
+}
+
+/// Two ends for packets; neither outlives an `exec`.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        flags,
+    )?)
+}
+
+fn beside_us(name: &str) -> io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name(format!("{PROGRAM_PREFIX}{name}")))
+}
+
+fn text(name: &[u8; DEVICE_BYTES]) -> String {
+    let used = name.iter().take_while(|byte| **byte != 0).count();
+    String::from_utf8_lossy(&name[..used]).into_owned()
+}
+
+fn failure(name: &str, cause: &io::Error, log: &Log) -> Status {
+    log.warn("device", format_args!("{name}: {cause}"));
+    Status::RESOURCE
+}

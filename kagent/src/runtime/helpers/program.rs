@@ -1,0 +1,211 @@
+//! The helper: a process that touches the descriptors which other processes send.
+//!
+//! To receive a descriptor is harmless, to close it is not: that may wait for as long as its sender wants. A
+//! socket with SO_LINGER and unsent data does, a file of a FUSE file system does, and an eventfd in an epoll
+//! set does whose owner sits in a page fault. A message that is dropped unread has its descriptors closed by
+//! whoever drops it, and so has a socket with unread messages. So the agent itself does none of that. It
+//! looks at the next message (`MSG_PEEK` without room for descriptors, which takes a reference at most, never
+//! the last one), and what carries descriptors is received here. What the agent can keep without harm goes
+//! back to it: sealed memory files and eventfds. All the rest is closed here, as are the sockets and eventfds
+//! that the agent has no more use for.
+//!
+//! One helper serves one user, so that nobody waits for what another user has sent, and the agent kills a
+//! helper that hangs: the end of a process does not linger. It is `vipkad --descriptor-helper`, runs as the
+//! agent's user, and ends with the socket that is its standard input.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::process::ExitCode;
+
+use kagent_proto::{FDS_MAX, MESSAGE_BYTES_MAX};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::stat::fstat;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
+
+/// Largest memory file that a process may hand in. Those of the plug-ins have some hundred KiB.
+const MEMORY_BYTES_MAX: i64 = 64 << 20;
+
+/// [`Job::kind`]: take the next message from the socket beside it.
+pub(crate) const RECEIVE: u32 = 1;
+/// [`Job::kind`]: keep what is beside it. No answer.
+pub(crate) const KEEP: u32 = 2;
+/// [`Job::kind`]: close what has been kept. The agent sends this after it has dropped its own descriptors:
+/// otherwise the last one might be the agent's.
+pub(crate) const CLOSE: u32 = 3;
+
+/// What the agent asks for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Job {
+    pub(crate) kind: u32,
+    pub(crate) reserved: u32,
+    pub(crate) client: u64,
+}
+
+/// [`Answer::verdict`]: the message follows, and beside it are its descriptors.
+pub(crate) const GOOD: u32 = 0;
+/// The message follows; its descriptors were too many, or some of them the agent does not keep.
+pub(crate) const UNFIT: u32 = 1;
+/// There was no message.
+pub(crate) const NOTHING: u32 = 2;
+
+/// The answer to each job but `KEEP`. The bytes of the message follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Answer {
+    pub(crate) kind: u32,
+    pub(crate) verdict: u32,
+    pub(crate) client: u64,
+    /// Which descriptors are memory files, by bits.
+    pub(crate) memory: u32,
+    pub(crate) reserved: u32,
+}
+
+/// Bytes of an answer with the longest message.
+pub(crate) const ANSWER_BYTES: usize = size_of::<Answer>() + PACKET_BYTES;
+
+/// What the agent may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    Memory,
+    Event,
+}
+
+/// Whether the agent may keep this descriptor. Nothing here asks the file's own file system, which may be its
+/// sender's.
+fn fit(fd: &OwnedFd) -> Option<Fit> {
+    if let Ok(seals) = fcntl(fd, FcntlArg::F_GET_SEALS) {
+        // So it is memory, and has seals only if `memfd_create` made it.
+        let wanted = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        let sealed = SealFlag::from_bits_retain(seals).contains(wanted);
+        let small = || fstat(fd).is_ok_and(|file| file.st_size <= MEMORY_BYTES_MAX);
+        return (sealed && small()).then_some(Fit::Memory);
+    }
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let target = std::fs::read_link(link).ok()?;
+    (target.as_os_str() == "anon_inode:[eventfd]").then_some(Fit::Event)
+}
+
+/// What the helper does for its agent.
+#[derive(Default)]
+struct Work {
+    kept: Vec<OwnedFd>,
+    answer: Vec<u8>,
+}
+
+impl Work {
+    /// Takes the next message from a socket. Gives the descriptors that go beside the answer, and those that
+    /// are to be closed once it has been given.
+    fn receive(&mut self, mut head: Answer, socket: &OwnedFd) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
+        let mut bytes = [0; PACKET_BYTES];
+        let got = packet::receive_all(socket.as_fd(), &mut bytes, false);
+        let Ok(Received::Packet(length, received)) = got else {
+            self.answer.extend_from_slice(head.as_bytes());
+            return Default::default();
+        };
+        let fits: Option<Vec<Fit>> = received.fds.iter().map(fit).collect();
+        let fits = fits.filter(|all| received.whole && all.len() <= FDS_MAX);
+        head.verdict = if fits.is_some() { GOOD } else { UNFIT };
+        for (i, fit) in fits.iter().flatten().enumerate() {
+            head.memory |= u32::from(*fit == Fit::Memory) << i;
+        }
+        self.answer.extend_from_slice(head.as_bytes());
+        self.answer.extend_from_slice(&bytes[..length]);
+        if fits.is_some() {
+            (received.fds, Vec::new())
+        } else {
+            (Vec::new(), received.fds)
+        }
+    }
+
+    /// Does one job. False: the agent has gone.
+    fn perform(&mut self, agent: &OwnedFd, job: Job, mut fds: Vec<OwnedFd>) -> bool {
+        if job.kind == KEEP {
+            self.kept.append(&mut fds);
+            return true;
+        }
+        let head = Answer {
+            kind: job.kind,
+            verdict: NOTHING,
+            client: job.client,
+            memory: 0,
+            reserved: 0,
+        };
+        self.answer.clear();
+        let (back, close) = match fds.first() {
+            Some(socket) if job.kind == RECEIVE => self.receive(head, socket),
+            _ => {
+                self.kept.clear();
+                self.answer.extend_from_slice(head.as_bytes());
+                Default::default()
+            }
+        };
+        let raw: Vec<RawFd> = back.iter().map(AsRawFd::as_raw_fd).collect();
+        let told = packet::send_waiting(agent.as_fd(), &self.answer, &raw).is_ok();
+        drop(close);
+        told
+    }
+}
+
+/// The program `vipkad --descriptor-helper`.
+pub fn help() -> ExitCode {
+    let _ = nix::sys::prctl::set_name(c"vipkad-helper");
+    // A helper that hangs does not notice that its socket does.
+    let _ = nix::sys::prctl::set_pdeathsig(Some(nix::sys::signal::Signal::SIGKILL));
+    // SAFETY: the agent has put it there for us; nothing else in this program uses the standard input.
+    let agent = unsafe { OwnedFd::from_raw_fd(0) };
+    let mut work = Work::default();
+    let mut bytes = [0; PACKET_BYTES];
+    loop {
+        let (job, fds) = match packet::receive_all(agent.as_fd(), &mut bytes, true) {
+            Ok(Received::Packet(length, received)) => {
+                match Job::read_from_bytes(&bytes[..length]) {
+                    Ok(job) => (job, received.fds),
+                    Err(_) => return ExitCode::FAILURE,
+                }
+            }
+            Ok(Received::Nothing) | Err(Errno::EINTR) => continue,
+            // The agent has gone; or a person tries it.
+            Ok(Received::End) => return ExitCode::SUCCESS,
+            Err(_) => return ExitCode::FAILURE,
+        };
+        if !work.perform(&agent, job, fds) {
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+const _: () = assert!(PACKET_BYTES > MESSAGE_BYTES_MAX && FDS_MAX <= 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::segment;
+    use nix::sys::eventfd::EventFd;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    #[test]
+    fn memory_that_is_sealed_and_events_fit_and_nothing_else() {
+        assert_eq!(fit(&segment::create(4096).unwrap()), Some(Fit::Memory));
+        assert_eq!(fit(&segment::create(128 << 20).unwrap()), None);
+        let event = EventFd::new().unwrap();
+        let event: OwnedFd = event.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(fit(&event), Some(Fit::Event));
+        let loose = memfd_create(
+            c"loose",
+            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+        );
+        assert_eq!(fit(&loose.unwrap()), None);
+        for other in ["/dev/null", "/proc/self/stat", "/"] {
+            assert_eq!(fit(&std::fs::File::open(other).unwrap().into()), None);
+        }
+        let (socket, pipe) = (
+            std::os::unix::net::UnixDatagram::unbound().unwrap(),
+            std::io::pipe().unwrap(),
+        );
+        assert_eq!(fit(&socket.into()), None);
+        assert_eq!(fit(&pipe.0.into()), None);
+    }
+}

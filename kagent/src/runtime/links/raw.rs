@@ -1,0 +1,289 @@
+//! Packet sockets: data sockets for processes, and the agent's own for setting up.
+//!
+//! A data socket is filtered before it is bound, so that it never holds a frame of somebody else. A
+//! process could bind it anew, to another interface or ethertype: so the filter asks for both itself. Its
+//! filter is locked.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use kagent_proto::place;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{AccessFlags, access, geteuid};
+use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE, SETUP_ETHERTYPE};
+
+use crate::{LinkId, Mac};
+
+/// Offset of the ethertype in a frame.
+const ETHERTYPE_OFFSET: u32 = 12;
+/// To whom a frame was: to this host. (`PACKET_HOST`, by the name that filters have for it.)
+const TO_THIS_HOST: u32 = libc::PACKET_HOST as u32;
+const TO_ALL: u32 = libc::PACKET_BROADCAST as u32;
+/// Where a filter finds what is not in the frame: `SKF_AD_OFF` plus `SKF_AD_PKTTYPE`, `SKF_AD_IFINDEX`.
+const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
+const INTERFACE: u32 = (-0x1000_i32 + 8) as u32;
+/// Setsockopt of packet sockets: do not show what this host sends.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+const fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    }
+}
+
+const fn load(size: u32, offset: u32) -> libc::sock_filter {
+    step(libc::BPF_LD | size | libc::BPF_ABS, offset, 0, 0)
+}
+
+/// Goes on if what was loaded is `value`, else skips so many steps.
+const fn unless(value: u32, skip: u8) -> libc::sock_filter {
+    step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, skip)
+}
+
+const ACCEPT: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, u32::MAX, 0, 0);
+const REFUSE: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
+
+/// Sets one option of a socket.
+fn option<T>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> Result<(), Errno> {
+    // SAFETY: the value is as large as stated.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+/// Makes a packet socket that gets nothing yet, filtered for good.
+fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, Errno> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes three integers. Protocol 0: nothing arrives before the socket is bound.
+    let fd = Errno::result(unsafe { libc::socket(libc::AF_PACKET, kind | flags, 0) })?;
+    // SAFETY: the kernel has just made it for us.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    option(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)?;
+    // It only spares the kernel a look at our own frames, which the filter refuses; old kernels lack it.
+    let _ = option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
+    Ok(socket)
+}
+
+fn link_address(link: LinkId, ethertype: u16, to: Mac) -> libc::sockaddr_ll {
+    // SAFETY: all zero is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ethertype.to_be();
+    address.sll_ifindex = link as i32;
+    address.sll_halen = to.len() as u8;
+    address.sll_addr[..to.len()].copy_from_slice(&to);
+    address
+}
+
+fn bound(socket: OwnedFd, link: LinkId, ethertype: u16) -> Result<OwnedFd, Errno> {
+    let address = link_address(link, ethertype, [0; 6]);
+    // SAFETY: the address is as large as stated.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(|_| socket)
+}
+
+/// A data socket: frames of our ethertype, on this interface, for this host and this endpoint.
+pub(crate) fn data_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno> {
+    let filter = [
+        load(libc::BPF_W, PACKET_TYPE),
+        unless(TO_THIS_HOST, 7),
+        load(libc::BPF_W, INTERFACE),
+        unless(link, 5),
+        load(libc::BPF_H, ETHERTYPE_OFFSET),
+        unless(u32::from(ETHERTYPE), 3),
+        load(libc::BPF_H, ENDPOINT_OFFSET),
+        unless(u32::from(endpoint), 1),
+        ACCEPT,
+        REFUSE,
+    ];
+    bound(filtered(libc::SOCK_RAW, &filter)?, link, ETHERTYPE)
+}
+
+/// Folder of what root's agents have.
+const SYSTEM_FOLDER: &str = "/run/vipl";
+
+/// The lock of an interface: a file that only its owner can open, so that nobody else can hold it. Root's agents
+/// have theirs in one folder; an agent without that right has it in its user's place, and keeps away other agents
+/// of that user only.
+fn lock(link: LinkId) -> Result<LinkLock, Errno> {
+    let name = format!("link-{}-{link}.lock", place::network_namespace());
+    let folder = match system_folder() {
+        Some(folder) => folder,
+        None => place::folder(geteuid().as_raw()).map_err(|cause| errno(&cause))?,
+    };
+    let path = folder.join(name);
+    loop {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(|cause| errno(&cause))?;
+        let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        let file = locked.map_err(|(_, cause)| match cause {
+            Errno::EWOULDBLOCK => Errno::EADDRINUSE,
+            cause => cause,
+        })?;
+        // The one that had it may have removed it after we opened it.
+        let inode = file.metadata().map_err(|cause| errno(&cause))?.ino();
+        if std::fs::symlink_metadata(&path).is_ok_and(|there| there.ino() == inode) {
+            return Ok(LinkLock { path, _file: file });
+        }
+    }
+}
+
+/// The folder, if we are root, it is root's, and nobody else can write there.
+fn system_folder() -> Option<PathBuf> {
+    let folder = Path::new(SYSTEM_FOLDER);
+    if !geteuid().is_root() {
+        return None;
+    }
+    // The mask that the agent has set leaves it to its owner; there is nothing secret in the names.
+    if DirBuilder::new().mode(0o755).create(folder).is_ok() {
+        let open = std::fs::Permissions::from_mode(0o755);
+        let _ = std::fs::set_permissions(folder, open);
+    }
+    let found = std::fs::symlink_metadata(folder).ok()?;
+    let fits = found.is_dir() && found.uid() == 0 && found.mode() & 0o022 == 0;
+    // A user namespace may show the host's folder, in which its root cannot write.
+    let writable = access(folder, AccessFlags::W_OK).is_ok();
+    (fits && writable).then(|| folder.to_owned())
+}
+
+fn errno(cause: &std::io::Error) -> Errno {
+    Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The agent's own socket on an interface, for frames without their Ethernet header.
+#[derive(Debug)]
+pub(crate) struct SetupSocket {
+    socket: OwnedFd,
+    link: LinkId,
+    /// Says to other agents in this network namespace that the interface is taken.
+    _lock: LinkLock,
+}
+
+/// See [`lock`].
+#[derive(Debug)]
+struct LinkLock {
+    path: PathBuf,
+    _file: Flock<File>,
+}
+
+impl Drop for LinkLock {
+    fn drop(&mut self) {
+        // While it is locked, so that it is ours.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl SetupSocket {
+    /// `EADDRINUSE`: another agent has this interface.
+    pub(crate) fn open(link: LinkId) -> Result<Self, Errno> {
+        let lock = lock(link)?;
+        let filter = [
+            load(libc::BPF_W, PACKET_TYPE),
+            step(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                TO_THIS_HOST,
+                1,
+                0,
+            ),
+            unless(TO_ALL, 1),
+            ACCEPT,
+            REFUSE,
+        ];
+        let socket = bound(filtered(libc::SOCK_DGRAM, &filter)?, link, SETUP_ETHERTYPE)?;
+        Ok(Self {
+            socket,
+            link,
+            _lock: lock,
+        })
+    }
+
+    /// Sends one frame. What the interface has no room for is lost, as any frame may be.
+    pub(crate) fn send(&self, to: Mac, bytes: &[u8]) -> Result<(), Errno> {
+        let address = link_address(self.link, SETUP_ETHERTYPE, to);
+        // SAFETY: buffer and address are as large as stated.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        match Errno::result(sent) {
+            Ok(_) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(()),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// Takes one frame: who sent it, whether it was to all hosts, and its length; `None` when there
+    /// is none. What is longer than the buffer is cut.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Option<(Mac, bool, usize)>, Errno> {
+        // SAFETY: all zero is a valid address.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: buffer and address are as large as stated.
+        let got = unsafe {
+            libc::recvfrom(
+                self.socket.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                libc::MSG_DONTWAIT,
+                (&raw mut from).cast(),
+                &raw mut length,
+            )
+        };
+        match Errno::result(got) {
+            Ok(got) => {
+                let mut mac = [0; 6];
+                mac.copy_from_slice(&from.sll_addr[..6]);
+                let to_all = from.sll_pkttype != libc::PACKET_HOST as u8;
+                Ok(Some((mac, to_all, got as usize)))
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+}
+
+impl AsFd for SetupSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

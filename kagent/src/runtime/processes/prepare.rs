@@ -1,0 +1,130 @@
+//! Sets up the agent's own process, whatever the program that started it has left it.
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{Mode, umask};
+
+use crate::runtime::error::{Error, trying};
+
+/// Refuses to go on with the rights of one user on behalf of another one, as in a set-user-ID program: the
+/// agent would serve the one with the rights of the other.
+fn refuse_mixed_rights() -> Result<(), Error> {
+    let users = nix::unistd::getresuid().map_err(trying("getresuid"))?;
+    let groups = nix::unistd::getresgid().map_err(trying("getresgid"))?;
+    if users.real == users.effective
+        && users.saved == users.effective
+        && groups.real == groups.effective
+        && groups.saved == groups.effective
+    {
+        return Ok(());
+    }
+    Err(Error::MixedRights {
+        real: users.real.as_raw(),
+        effective: users.effective.as_raw(),
+    })
+}
+
+/// Sets up the process once, before anything else. The result becomes readable when somebody asks the
+/// agent to leave, and when a child has ended.
+pub(crate) fn prepare() -> Result<SignalFd, Error> {
+    refuse_mixed_rights()?;
+    // Whoever started us may have ignored signals, and programs inherit that. In particular the kernel
+    // would reap our children itself.
+    for signal_to_reset in Signal::iterator() {
+        // SAFETY: the default action installs no code of ours. SIGKILL and SIGSTOP have no other.
+        let _ = unsafe { signal(signal_to_reset, SigHandler::SigDfl) };
+    }
+    // SAFETY: ignoring a signal installs no code of ours.
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(trying("ignoring SIGPIPE"))?;
+    let mut told = SigSet::empty();
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGCHLD,
+    ] {
+        told.add(signal);
+    }
+    told.thread_set_mask().map_err(trying("blocking signals"))?;
+    let signals = SignalFd::with_flags(&told, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(trying("signalfd"))?;
+    umask(Mode::from_bits_truncate(0o077));
+    // The name is for people who look at a list of processes; the agent does as well without.
+    let _ = nix::sys::prctl::set_name(c"vipkad");
+    // Every process costs two descriptors and those of its NICs, far more than the usual limit of
+    // 1024 allows. We use no select(), so there is no reason for that limit.
+    // The other limits, too, are those of the program that happened to start us, and we serve others as well.
+    for resource in [
+        Resource::RLIMIT_NOFILE,
+        Resource::RLIMIT_FSIZE,
+        Resource::RLIMIT_AS,
+        Resource::RLIMIT_DATA,
+        Resource::RLIMIT_CPU,
+    ] {
+        if let Ok((soft, hard)) = getrlimit(resource)
+            && soft < hard
+        {
+            let _ = setrlimit(resource, hard, hard);
+        }
+    }
+    be_usual();
+    nix::unistd::chdir("/").map_err(trying("chdir /"))?;
+    Ok(signals)
+}
+
+/// Closes what the agent has inherited without being told of it, before it opens anything itself: a service
+/// that starts it may have files open which are nobody's business. (The first three descriptors are open:
+/// the standard library sees to that.)
+pub fn close_inherited() {
+    let first = if crate::runtime::sockets::activation::activated() {
+        4
+    } else {
+        3
+    };
+    // SAFETY: nothing in this program owns a descriptor yet.
+    unsafe { vipl_sys::fd::close_from(first) };
+}
+
+/// Gives up how the program that started us wants to be scheduled, as far as the system lets us.
+fn be_usual() {
+    /// What processes have by default.
+    const TIMER_SLACK_NS: libc::c_ulong = 50_000;
+    // SAFETY: system calls on integers and valid structures; a set of processors is plain bits.
+    unsafe {
+        let usual: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual);
+        if libc::getpriority(libc::PRIO_PROCESS, 0) > 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+        libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut all);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
+    }
+}
+
+/// A secret for the keys of connections.
+pub(crate) fn random_seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0u8; 32];
+    // SAFETY: the buffer has the stated length. So few bytes come whole or not at all.
+    let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    match Errno::result(got) {
+        Ok(got) if got as usize == seed.len() => Ok(seed),
+        Ok(_) => Err(trying("getrandom")(Errno::EIO)),
+        Err(cause) => Err(trying("getrandom")(cause)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_differ() {
+        assert_ne!(random_seed().unwrap(), random_seed().unwrap());
+    }
+}

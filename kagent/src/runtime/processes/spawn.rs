@@ -1,0 +1,273 @@
+//! Starting a process that belongs to a user.
+//!
+//! The child makes system calls only. It gives up what is the agent's in this order: descriptors first,
+//! rights last, so that there is no moment at which the user's process has a descriptor of the agent's.
+//! (Until `execve` the kernel lets nobody trace it either, since its user has changed.)
+//!
+//! The agent waits until the child has closed what it inherited: a lock, for example, is free only then. It
+//! does not wait until the program has been executed, as [`std::process::Command`] does: from the moment at
+//! which the child is the user's, the user may stop it.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use vipl_sys::fd::close_from;
+
+/// Variables that a process of the agent's own user keeps: for those who look for a fault in it.
+const KEPT_VARIABLES: [&str; 6] = [
+    "RUST_BACKTRACE",
+    "ASAN_OPTIONS",
+    "LSAN_OPTIONS",
+    "TSAN_OPTIONS",
+    "UBSAN_OPTIONS",
+    "LLVM_PROFILE_FILE",
+];
+/// Most descriptors of a user's process, unless the agent's own limit is lower: enough for
+/// every device, and far fewer than root may have.
+const FDS_MAX: libc::rlim_t = 65_536;
+/// Exit status of a child that did not come as far as its program.
+pub(crate) const NOT_EXECUTED: i32 = 127;
+
+/// Whose process it becomes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Owner {
+    /// The agent's own user: it keeps rights and standard error.
+    Agent,
+    /// Another user, without supplementary groups and without capabilities.
+    User {
+        /// User id.
+        uid: libc::uid_t,
+        /// Group id.
+        gid: libc::gid_t,
+    },
+}
+
+/// Everything the child needs, made before the fork: a child may not allocate.
+struct Plan {
+    program: CString,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    input: RawFd,
+    /// `/dev/null`, writable.
+    null: RawFd,
+    owner: Owner,
+}
+
+/// Starts `program` with `input` as its standard input. Gives its process id; its end is told by SIGCHLD.
+pub(crate) fn spawn(
+    program: &Path,
+    arguments: &[&str],
+    input: BorrowedFd<'_>,
+    owner: Owner,
+) -> Result<i32, Errno> {
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::EINVAL);
+    let program = text(program.as_os_str().as_bytes())?;
+    let mut arguments_kept = vec![program.clone()];
+    for argument in arguments {
+        arguments_kept.push(text(argument.as_bytes())?);
+    }
+    let environment = match owner {
+        Owner::Agent => kept_environment(),
+        Owner::User { .. } => Vec::new(),
+    };
+    let null = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/null")
+        .map_err(|cause| Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO)))?;
+    let plan = Plan {
+        argv: pointers(&arguments_kept),
+        envp: pointers(&environment),
+        program,
+        input: input.as_raw_fd(),
+        null: null.as_raw_fd(),
+        owner,
+    };
+    let (closed, open_in_child) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    // SAFETY: like fork, without handlers of the C library, of which the child uses nothing: it makes
+    // system calls only, and shares no memory with us.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    match Errno::result(pid)? {
+        // SAFETY: this is the child.
+        0 => unsafe { run(&plan) },
+        pid => {
+            drop(open_in_child);
+            // The end, when the child has closed its copy or has ended.
+            while nix::unistd::read(&closed, &mut [0]) == Err(Errno::EINTR) {}
+            Ok(pid as i32)
+        }
+    }
+}
+
+fn kept_environment() -> Vec<CString> {
+    let kept = |name: &str| -> Option<CString> {
+        let mut line = OsString::from(name);
+        line.push("=");
+        line.push(std::env::var_os(name)?);
+        CString::new(line.into_vec()).ok()
+    };
+    KEPT_VARIABLES.into_iter().filter_map(kept).collect()
+}
+
+fn pointers(list: &[CString]) -> Vec<*const libc::c_char> {
+    list.iter()
+        .map(|text| text.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
+}
+
+/// The child.
+///
+/// # Safety
+/// Only in a fresh child; the plan's arrays end with NULL.
+unsafe fn run(plan: &Plan) -> ! {
+    // SAFETY: system calls on valid pointers, in a process with one thread that shares nothing.
+    unsafe {
+        libc::setsid();
+        take_descriptors(plan);
+        reset_signals();
+        limit_descriptors();
+        if let Owner::User { uid, gid } = plan.owner
+            && !become_user(uid, gid)
+        {
+            libc::_exit(NOT_EXECUTED);
+        }
+        // Nothing that it executes gains rights.
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::execve(
+            plan.program.as_ptr(),
+            plan.argv.as_ptr(),
+            plan.envp.as_ptr(),
+        );
+        libc::_exit(NOT_EXECUTED)
+    }
+}
+
+/// Standard input, output and error, and nothing else. The descriptors of the plan are above 2: the
+/// agent has those three from its start.
+///
+/// # Safety
+/// Only in a fresh child.
+unsafe fn take_descriptors(plan: &Plan) {
+    // SAFETY: system calls on integers and a valid structure.
+    unsafe {
+        libc::dup2(plan.input, 0);
+        libc::dup2(plan.null, 1);
+        if matches!(plan.owner, Owner::User { .. }) {
+            libc::dup2(plan.null, 2);
+        }
+        close_from(3);
+    }
+}
+
+/// # Safety
+/// Only in a fresh child.
+unsafe fn reset_signals() {
+    /// Bytes of the kernel's set of signals.
+    const SET_BYTES: usize = 8;
+    /// The default action, no flags, no mask: larger than the kernel's structure.
+    const DEFAULT: [usize; 8] = [0; 8];
+    // SAFETY: an empty set and the default action install no code. The C library would not let us reset the
+    // two signals that it keeps for itself.
+    unsafe {
+        for number in 1..=libc::SIGRTMAX() {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                DEFAULT.as_ptr(),
+                std::ptr::null_mut::<u8>(),
+                SET_BYTES,
+            );
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// # Safety
+/// Only in a fresh child.
+unsafe fn limit_descriptors() {
+    // SAFETY: system calls on a valid structure.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_max = limit.rlim_max.min(FDS_MAX);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Gives up everything that root has and the user has not. The wrappers of the C library for user and
+/// groups would ask threads which this process has not: hence the bare calls.
+///
+/// # Safety
+/// Only in a fresh child.
+unsafe fn become_user(uid: libc::uid_t, gid: libc::gid_t) -> bool {
+    /// `struct __user_cap_header_struct` and the data, both words of it.
+    #[repr(C)]
+    struct CapHeader {
+        version: u32,
+        pid: i32,
+    }
+    const CAP_VERSION_3: u32 = 0x2008_0522;
+    const JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: system calls on integers and valid structures.
+    unsafe {
+        // A service may be spared when memory runs out, or run before others; a user's process is not.
+        let score = libc::open(
+            c"/proc/self/oom_score_adj".as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC,
+        );
+        if score >= 0 {
+            libc::write(score, c"0".as_ptr().cast(), 1);
+            libc::close(score);
+        }
+        let usual: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual);
+        if libc::getpriority(libc::PRIO_PROCESS, 0) < 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+        let no_groups: *const libc::gid_t = std::ptr::null();
+        if libc::syscall(libc::SYS_setgroups, 0, no_groups) != 0
+            || libc::syscall(libc::SYS_setresgid, gid, gid, gid) != 0
+            || libc::syscall(libc::SYS_setresuid, uid, uid, uid) != 0
+        {
+            return false;
+        }
+        // To change the user clears the capabilities, unless the agent's service has been told to keep them.
+        libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        );
+        let header = CapHeader {
+            version: CAP_VERSION_3,
+            pid: 0,
+        };
+        let none = [0u32; 6];
+        if libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) != 0 {
+            return false;
+        }
+        // Root's keys; a kernel without keys has no such call.
+        libc::syscall(
+            libc::SYS_keyctl,
+            JOIN_SESSION_KEYRING,
+            std::ptr::null::<u8>(),
+        );
+        true
+    }
+}
+
+/// Whether a file can be executed at all, by whomever.
+pub(crate) fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path)
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}

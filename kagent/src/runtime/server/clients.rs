@@ -1,0 +1,170 @@
+//! The sockets of processes: messages in, messages out, and the end.
+
+#![forbid(unsafe_code)]
+
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
+
+use super::{Server, TURN_MAX};
+use crate::runtime::helpers::held::SharedFd;
+use crate::runtime::server::session::{Session, Unsendable};
+use crate::runtime::sockets::packet::{self, Beside, PACKET_BYTES, Received};
+use crate::runtime::token::Token;
+use crate::{ClientId, Message};
+
+/// Most packets that are still read of a process that has died.
+const LAST_WORDS_MAX: usize = 1024;
+
+impl Server<'_> {
+    pub(super) fn poll_session(&self, client: ClientId, session: &Session) -> Result<(), Errno> {
+        let socket = Token::Socket(client).event(interest(session));
+        self.epoll.add(&session.socket, socket)?;
+        if let Some(pidfd) = &session.pidfd {
+            let ended = Token::Pidfd(client).event(EpollFlags::EPOLLIN);
+            self.epoll.add(pidfd, ended)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn socket_ready(&mut self, client: ClientId, events: EpollFlags) {
+        if events.contains(EpollFlags::EPOLLOUT)
+            && let Some(session) = self.sessions.get_mut(&client)
+        {
+            let sent = session.flush();
+            self.after_send(client, sent, true);
+        }
+        if events.intersects(!EpollFlags::EPOLLOUT) {
+            self.read(client, TURN_MAX);
+        }
+    }
+
+    /// Reads packets of a process and carries out what follows from each.
+    fn read(&mut self, client: ClientId, most: usize) {
+        let mut buffer = [0; PACKET_BYTES];
+        for _ in 0..most {
+            let Some(session) = self.sessions.get(&client).filter(|s| !s.at_helper) else {
+                return;
+            };
+            let user = session.uid;
+            if !session.dying && (session.is_backed_up() || !self.turns.take(user)) {
+                return;
+            }
+            match packet::receive(session.socket.as_fd(), &mut buffer) {
+                Ok(Received::Packet(len, Beside::Nothing)) => {
+                    self.hand_over(client, &buffer[..len], Some(Vec::new()));
+                }
+                Ok(Received::Packet(_, Beside::Descriptors)) => return self.ask_helper(client),
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) => return self.mark_dying(client, "hung up"),
+                // The error that says "it died with mail unread" comes before its own last words.
+                Err(Errno::ECONNRESET | Errno::EINTR) => {}
+                Err(cause) => return self.mark_dying(client, cause.desc()),
+            }
+        }
+    }
+
+    /// Feeds a packet to the core; without descriptors if they were no good.
+    pub(super) fn hand_over(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<SharedFd>>) {
+        let now = self.now();
+        let result = match fds {
+            Some(fds) => self.agent.handle_message(now, client, bytes, fds),
+            None => Err(self.agent.handle_garbled(now, client, bytes)),
+        };
+        if let Err(cause) = result {
+            self.log
+                .debug("client", format_args!("client {}: {cause}", client.0));
+        }
+        self.carry_out();
+    }
+
+    pub(super) fn send(&mut self, message: Message<SharedFd>) {
+        let client = message.client;
+        let Some(session) = self.sessions.get_mut(&client).filter(|s| !s.dying) else {
+            return;
+        };
+        let was_backed_up = session.is_backed_up();
+        let sent = session.send(message);
+        self.after_send(client, sent, was_backed_up);
+    }
+
+    /// Asks to be told about room in the socket exactly while there is something to send.
+    fn after_send(&mut self, client: ClientId, sent: Result<(), Unsendable>, was_backed_up: bool) {
+        let Some(session) = self.sessions.get(&client) else {
+            return;
+        };
+        match sent {
+            // While the helper is busy, an event comes once only.
+            Ok(()) if session.is_backed_up() != was_backed_up || session.at_helper => {
+                self.watch_session(client);
+            }
+            Ok(()) => {}
+            Err(Unsendable::Stuck) => {
+                let pid = session.pid;
+                self.log
+                    .warn("client", format_args!("pid {pid} does not read; dropped"));
+                self.mark_dying(client, "does not read");
+            }
+            Err(Unsendable::Broken(cause)) => self.mark_dying(client, cause.desc()),
+        }
+    }
+
+    /// Asks for the events that matter at present.
+    pub(super) fn watch_session(&mut self, client: ClientId) {
+        let Some(session) = self.sessions.get(&client) else {
+            return;
+        };
+        let mut event = Token::Socket(client).event(interest(session));
+        if let Err(cause) = self.epoll.modify(&session.socket, &mut event) {
+            self.mark_dying(client, cause.desc());
+        }
+    }
+
+    pub(super) fn mark_dying(&mut self, client: ClientId, why: &str) {
+        if let Some(session) = self.sessions.get_mut(&client)
+            && !session.dying
+        {
+            session.dying = true;
+            self.dying.insert(client);
+            self.log
+                .info("client", format_args!("client {} leaves: {why}", client.0));
+        }
+    }
+
+    /// Drops a process. What it said before it died counts, above all that it meant to leave.
+    pub(super) fn bury(&mut self, client: ClientId) {
+        self.read(client, LAST_WORDS_MAX);
+        if self.sessions.get(&client).is_none_or(|s| s.at_helper) {
+            // Again when the helper has answered.
+            return;
+        }
+        let Some(session) = self.sessions.remove(&client) else {
+            return;
+        };
+        let _ = self.epoll.delete(&session.socket);
+        if let Some(pidfd) = &session.pidfd {
+            let _ = self.epoll.delete(pidfd);
+        }
+        let uid = session.uid;
+        self.discard(uid, session.socket);
+        self.helpers.process_left(uid, self.now());
+        self.agent.handle_hangup(self.now(), client);
+    }
+}
+
+/// A process that does not read its replies is not read either, so that it cannot make the agent keep more
+/// of them than it had calls.
+fn interest(session: &Session) -> EpollFlags {
+    // A hang-up cannot be masked: while the helper is busy it is told once, and again afterwards.
+    let read = match (session.at_helper, session.is_backed_up()) {
+        (true, _) => EpollFlags::EPOLLONESHOT,
+        (false, true) => EpollFlags::EPOLLRDHUP,
+        (false, false) => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
+    };
+    if session.is_backed_up() {
+        read | EpollFlags::EPOLLOUT
+    } else {
+        read
+    }
+}

@@ -1,0 +1,230 @@
+//! The address of the agent, and the processes that knock there.
+//!
+//! The socket is a path, of which nobody else can take possession if its folder is closed to others (see
+//! [`place`]). A path does not go away with its socket, so a lock file beside it says whether its agent lives: whoever holds the lock may remove the path and take its place. The lock
+//! file itself stays, since removing it would let two agents hold two locks of one name.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use kagent_proto::place;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, bind, getsockopt, listen,
+    shutdown, socket, sockopt,
+};
+use nix::sys::stat::{Mode, umask};
+
+use crate::runtime::error::{Error, trying};
+use crate::runtime::options::Options;
+use crate::runtime::sockets::activation::{activated, inherited_listener};
+use crate::runtime::sockets::packet::allow_descriptors;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    fd: OwnedFd,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// A path, for one user or for all, with the lock on it.
+    Path {
+        path: PathBuf,
+        mode: u32,
+        /// It is the user's place, which the system may remove when he logs out.
+        own_place: bool,
+        _lock: Flock<File>,
+    },
+    /// The service manager's, who goes on listening when we leave.
+    Inherited,
+}
+
+impl Listener {
+    /// Listens where the options and the environment say.
+    pub(crate) fn open(options: &Options, uid: u32) -> Result<Self, Error> {
+        if activated() {
+            return Self::inherit();
+        }
+        let origin = match options.socket() {
+            None => {
+                let path = place::socket(uid).map_err(|cause| Error::System {
+                    what: format!(
+                        "no folder for the agent: neither /run/user/{uid}/vipl nor /tmp/vipl-{uid}, with or without a number, is or can be made this user's alone"
+                    ),
+                    cause: Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EACCES)),
+                })?;
+                Origin::Path {
+                    _lock: lock(&path)?,
+                    path,
+                    mode: 0o600,
+                    own_place: true,
+                }
+            }
+            Some(path) => {
+                let mode = if options.system { 0o666 } else { 0o600 };
+                if options.system
+                    && let Some(folder) = path.parent()
+                {
+                    make_public_folder(folder);
+                }
+                Origin::Path {
+                    path: path.to_owned(),
+                    mode,
+                    own_place: false,
+                    _lock: lock(path)?,
+                }
+            }
+        };
+        Ok(Self {
+            fd: bound(&origin)?,
+            origin,
+        })
+    }
+
+    fn inherit() -> Result<Self, Error> {
+        let fd = inherited_listener();
+        let kind = getsockopt(&fd, sockopt::SockType);
+        let listening = getsockopt(&fd, sockopt::AcceptConn);
+        if kind != Ok(SockType::SeqPacket) || listening != Ok(true) {
+            return Err(Error::Activation);
+        }
+        let nonblocking = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+        nix::fcntl::fcntl(&fd, nonblocking).map_err(trying("O_NONBLOCK"))?;
+        allow_descriptors(fd.as_fd(), false);
+        Ok(Self {
+            fd,
+            origin: Origin::Inherited,
+        })
+    }
+
+    /// What people call the address.
+    pub(crate) fn name(&self) -> String {
+        match &self.origin {
+            Origin::Path { path, .. } => path.display().to_string(),
+            Origin::Inherited => "the service manager's socket".to_owned(),
+        }
+    }
+
+    /// Whether the user's place has been removed, as at his logout: nobody can find us any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        match &self.origin {
+            Origin::Path {
+                path, own_place, ..
+            } => *own_place && !path.exists(),
+            Origin::Inherited => false,
+        }
+    }
+
+    /// Whether [`is_lost`](Self::is_lost) may become true.
+    pub(crate) fn may_be_lost(&self) -> bool {
+        matches!(
+            self.origin,
+            Origin::Path {
+                own_place: true,
+                ..
+            }
+        )
+    }
+
+    /// Shuts the door: nobody can knock any more, but who has knocked already can still be let in.
+    /// Gives false when the door is not ours to shut; then nobody is lost by our leaving either.
+    pub(crate) fn shut(&self) -> bool {
+        match self.origin {
+            Origin::Inherited => false,
+            Origin::Path { .. } => shutdown(self.fd.as_raw_fd(), Shutdown::Read).is_ok(),
+        }
+    }
+
+    /// Opens the door again after [`shut`](Self::shut), under the same name.
+    pub(crate) fn reopen(self) -> Result<Self, Error> {
+        let Self { fd, origin } = self;
+        drop(fd);
+        Ok(Self {
+            fd: bound(&origin)?,
+            origin,
+        })
+    }
+
+    /// Leaves nothing behind but the lock file. The socket is closed by the end of the process: whoever still
+    /// waits in it may have sent what takes long to close.
+    pub(crate) fn remove(self) {
+        if let Origin::Path { path, .. } = &self.origin {
+            let _ = std::fs::remove_file(path);
+        }
+        std::mem::forget(self.fd);
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A failure shows again, and better, when the lock is made in there.
+fn make_public_folder(folder: &Path) {
+    let usual = umask(Mode::from_bits_truncate(0o022));
+    let _ = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+    umask(usual);
+}
+
+fn lock(path: &Path) -> Result<Flock<File>, Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let what = PathBuf::from(&name).display().to_string();
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&name)
+        .map_err(|cause| Error::System {
+            what: what.clone(),
+            cause: Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO)),
+        })?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, cause)| match cause {
+        Errno::EWOULDBLOCK => Error::Taken(path.display().to_string()),
+        _ => Error::System { what, cause },
+    })
+}
+
+fn bound(origin: &Origin) -> Result<OwnedFd, Error> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+        .map_err(trying("making a socket"))?;
+    match origin {
+        Origin::Path { path, mode, .. } => bind_path(&fd, path, *mode)?,
+        Origin::Inherited => return Err(Error::Activation),
+    }
+    // A process may send descriptors once it has been let in.
+    allow_descriptors(fd.as_fd(), false);
+    listen(&fd, Backlog::MAXCONN).map_err(trying("listen"))?;
+    Ok(fd)
+}
+
+/// Binds a path on which we hold the lock: a socket that is still there belongs to a dead agent.
+fn bind_path(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(), Error> {
+    let what = path.display().to_string();
+    match std::fs::symlink_metadata(path) {
+        Ok(old) if old.file_type().is_socket() => {
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(_) => return Err(Error::NotASocket(path.to_owned())),
+        Err(_) => {}
+    }
+    let address = UnixAddr::new(path).map_err(trying(what.clone()))?;
+    // The mode has to be right from the first instant; there is one thread, so nobody else sees the
+    // changed mask.
+    let usual = umask(Mode::from_bits_truncate(0o777 & !mode));
+    let result = bind(fd.as_raw_fd(), &address);
+    umask(usual);
+    result.map_err(trying(what))
+}

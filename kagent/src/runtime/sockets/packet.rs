@@ -1,0 +1,357 @@
+//! One packet in, one packet out, with descriptors beside it.
+//!
+//! Descriptors that processes send are not received here but by their [`helper`](crate::runtime::helpers::program): to close them
+//! may take for ever. So a packet is looked at first.
+//!
+//! Receiving is done with plain `recvmsg`: the safe wrapper at hand does not give out descriptors that
+//! arrived with truncated control data, and they would stay open for ever.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use kagent_proto::MESSAGE_BYTES_MAX;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockFlag, accept4, sendmsg, setsockopt, sockopt};
+
+/// Most descriptors that the kernel lets one message carry (`SCM_MAX_FD`). With room for all of them it closes
+/// none on our behalf.
+const FDS_ROOM: usize = 253;
+// SAFETY: CMSG_SPACE only computes.
+const CONTROL_BYTES: usize =
+    unsafe { libc::CMSG_SPACE((FDS_ROOM * size_of::<RawFd>()) as libc::c_uint) } as usize;
+/// Setsockopt of sockets (Linux 6.16): whether others may send descriptors.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Room for a packet; one byte more than allowed, so that a packet which is too long does not look
+/// like one of the right length.
+pub(crate) const PACKET_BYTES: usize = MESSAGE_BYTES_MAX + 1;
+
+#[repr(C, align(8))]
+struct ControlBuffer([u8; CONTROL_BYTES]);
+
+/// What a socket had for us.
+#[derive(Debug)]
+pub(crate) enum Received<T> {
+    /// A packet of so many bytes, and what came beside it.
+    Packet(usize, T),
+    /// Nothing for now.
+    Nothing,
+    /// The other end is closed, and everything has been read.
+    End,
+}
+
+/// Whether there are descriptors beside a packet that has not been received yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// None, and the packet has been received.
+    Nothing,
+    /// There are some: the packet is still there.
+    Descriptors,
+}
+
+/// Descriptors that came with a packet.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    pub(crate) fds: Vec<OwnedFd>,
+    /// None was lost on the way.
+    pub(crate) whole: bool,
+}
+
+/// Says whether processes may send descriptors through this socket, and through those that it accepts. Kernels
+/// before 6.16 do not know that.
+pub(crate) fn allow_descriptors(socket: BorrowedFd<'_>, allow: bool) {
+    let allow = libc::c_int::from(allow);
+    // SAFETY: the option reads one integer.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const allow).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
+/// Lets in the next process that has knocked.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = accept4(listener.as_raw_fd(), flags)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes one packet from a socket, unless there are descriptors beside it.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8; PACKET_BYTES],
+) -> Result<Received<Beside>, Errno> {
+    let seen = message(socket, buffer, None, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let (_, flags) = match seen {
+        Err(Errno::EAGAIN) => return Ok(Received::Nothing),
+        other => other?,
+    };
+    if flags & libc::MSG_CTRUNC != 0 {
+        return Ok(Received::Packet(0, Beside::Descriptors));
+    }
+    // Nobody else reads this socket, so it is the same packet.
+    match message(socket, buffer, None, libc::MSG_DONTWAIT) {
+        Err(Errno::EAGAIN) => Ok(Received::Nothing),
+        Ok((0, _)) if at_end(socket) => Ok(Received::End),
+        Ok((length, _)) => Ok(Received::Packet(length, Beside::Nothing)),
+        Err(cause) => Err(cause),
+    }
+}
+
+/// Takes one packet from a socket with all that is beside it. For sockets whose other end is trusted, and for
+/// the helper.
+pub(crate) fn receive_all<const BYTES: usize>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8; BYTES],
+    wait: bool,
+) -> Result<Received<Descriptors>, Errno> {
+    let mut fds = Vec::new();
+    let wait = if wait { 0 } else { libc::MSG_DONTWAIT };
+    let (length, flags) = match message(socket, buffer, Some(&mut fds), wait) {
+        Err(Errno::EAGAIN) => return Ok(Received::Nothing),
+        other => other?,
+    };
+    if length == 0 && fds.is_empty() && at_end(socket) {
+        return Ok(Received::End);
+    }
+    let whole = flags & libc::MSG_CTRUNC == 0;
+    Ok(Received::Packet(length, Descriptors { fds, whole }))
+}
+
+/// Whether nothing is left in a socket through which no more can come: then to close it closes nothing else.
+pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
+    // A length of 0 may be the end or an empty packet. But a packet now has its sender's credentials beside it,
+    // for which there is no room.
+    if setsockopt(&socket, sockopt::PassCred, &true).is_err() {
+        return false;
+    }
+    let mut buffer = [0; PACKET_BYTES];
+    loop {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        return match message(socket, &mut buffer, None, flags) {
+            Ok((length, flags)) => length == 0 && flags & libc::MSG_CTRUNC == 0,
+            Err(Errno::EAGAIN) => true,
+            // It is told once.
+            Err(Errno::ECONNRESET | Errno::EINTR) => continue,
+            Err(_) => false,
+        };
+    }
+}
+
+/// `recvmsg`: the length and flags of the packet.
+fn message(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    fds: Option<&mut Vec<OwnedFd>>,
+    flags: libc::c_int,
+) -> Result<(usize, libc::c_int), Errno> {
+    let mut control = ControlBuffer([0; CONTROL_BYTES]);
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: all fields of a msghdr may be zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if fds.is_some() {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = CONTROL_BYTES as _;
+    }
+    let flags = flags | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message points to two buffers of the stated sizes that outlive the call.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let got = Errno::result(got)? as usize;
+    if let Some(fds) = fds {
+        // SAFETY: the kernel has just filled this message, and nobody has looked at it before.
+        *fds = unsafe { take_fds(&message) };
+    }
+    Ok((got, message.msg_flags))
+}
+
+/// Owns every descriptor that came with a message, whatever the message is worth.
+///
+/// # Safety
+///
+/// `message` is as `recvmsg` left it, its control buffer is alive, and no descriptor in it has been
+/// taken before.
+unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: the message is as `recvmsg` left it; so is every step of the walk.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a header inside the control buffer,
+        // which is aligned for it.
+        let (level, kind, len) = unsafe {
+            (
+                (*header).cmsg_level,
+                (*header).cmsg_type,
+                (*header).cmsg_len as usize,
+            )
+        };
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            // SAFETY: CMSG_LEN only computes.
+            let overhead = unsafe { libc::CMSG_LEN(0) } as usize;
+            // SAFETY: the data of the header lie behind it in the same buffer.
+            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+            for i in 0..len.saturating_sub(overhead) / size_of::<RawFd>() {
+                // SAFETY: `len` bounds the data that the kernel has written.
+                let fd = unsafe { data.add(i).read_unaligned() };
+                // SAFETY: the kernel made this descriptor for us and nobody else knows it.
+                fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    fds
+}
+
+/// Tells an empty packet, which is somebody's mistake, from the end. (The safe `poll` at hand knows
+/// nothing of `POLLRDHUP` and drops the answer.)
+fn at_end(socket: BorrowedFd<'_>) -> bool {
+    let mut set = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one entry, as stated, that outlives the call.
+    let ready = unsafe { libc::poll(&raw mut set, 1, 0) };
+    let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    ready < 0 || set.revents & gone != 0
+}
+
+/// Sends one packet; `Ok(false)` when there is no room for it now.
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> Result<bool, Errno> {
+    send_flagged(socket, bytes, fds, MsgFlags::MSG_DONTWAIT)
+}
+
+/// Sends one packet and waits for room. For the helper.
+pub(crate) fn send_waiting(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[RawFd],
+) -> Result<bool, Errno> {
+    send_flagged(socket, bytes, fds, MsgFlags::empty())
+}
+
+fn send_flagged(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[RawFd],
+    flags: MsgFlags,
+) -> Result<bool, Errno> {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() {
+        &rights[..0]
+    } else {
+        &rights[..]
+    };
+    let flags = flags | MsgFlags::MSG_NOSIGNAL;
+    loop {
+        let parts = [IoSlice::new(bytes)];
+        match sendmsg::<()>(socket.as_raw_fd(), &parts, control, flags, None) {
+            Ok(_) => return Ok(true),
+            Err(Errno::EAGAIN) => return Ok(false),
+            Err(Errno::EINTR) => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let kind = SockType::SeqPacket;
+        socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn packets_keep_their_bounds_and_descriptors() {
+        let (ours, theirs) = pair();
+        let mut buffer = [0; PACKET_BYTES];
+        assert!(matches!(
+            receive(ours.as_fd(), &mut buffer),
+            Ok(Received::Nothing)
+        ));
+        assert_eq!(send(theirs.as_fd(), b"abc", &[]), Ok(true));
+        assert!(matches!(
+            receive(ours.as_fd(), &mut buffer),
+            Ok(Received::Packet(3, Beside::Nothing))
+        ));
+        let fd = theirs.as_raw_fd();
+        for count in [1, 2, 100, FDS_ROOM] {
+            assert_eq!(send(theirs.as_fd(), b"abc", &vec![fd; count]), Ok(true));
+            // Seen as often as one looks, and taken once.
+            for _ in 0..2 {
+                let seen = receive(ours.as_fd(), &mut buffer);
+                assert!(
+                    matches!(seen, Ok(Received::Packet(_, Beside::Descriptors))),
+                    "{count} descriptors: {seen:?}"
+                );
+            }
+            let got = receive_all(ours.as_fd(), &mut buffer, false);
+            let Ok(Received::Packet(3, Descriptors { fds, whole: true })) = got else {
+                panic!("no packet with {count} descriptors");
+            };
+            assert_eq!(fds.len(), count);
+        }
+        // Too long, empty, and the end.
+        assert_eq!(send(theirs.as_fd(), &[7; 2000], &[]), Ok(true));
+        assert_eq!(send(theirs.as_fd(), &[], &[]), Ok(true));
+        let got = receive(ours.as_fd(), &mut buffer);
+        assert!(matches!(got, Ok(Received::Packet(PACKET_BYTES, _))));
+        assert!(matches!(
+            receive(ours.as_fd(), &mut buffer),
+            Ok(Received::Packet(0, Beside::Nothing))
+        ));
+        // Not by closing it: a process that another test is just starting may have a copy.
+        shutdown(theirs.as_raw_fd(), Shutdown::Both).unwrap();
+        let got = receive(ours.as_fd(), &mut buffer);
+        assert!(matches!(got, Ok(Received::End)), "{got:?}");
+    }
+
+    #[test]
+    fn an_empty_packet_is_not_the_end() {
+        for (packets, bytes) in [(0, 0), (1, 0), (3, 0), (1, 5)] {
+            let (ours, theirs) = pair();
+            for _ in 0..packets {
+                send(theirs.as_fd(), &[0; 5][..bytes], &[]).unwrap();
+            }
+            shutdown(ours.as_raw_fd(), Shutdown::Both).unwrap();
+            assert!(send(theirs.as_fd(), b"x", &[]).is_err());
+            assert_eq!(is_empty(ours.as_fd()), packets == 0, "{packets} {bytes}");
+        }
+    }
+
+    #[test]
+    fn no_descriptor_leaks() {
+        let open_fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let (ours, theirs) = pair();
+        let mut buffer = [0; PACKET_BYTES];
+        let marker = std::fs::File::open("/dev/null").unwrap();
+        let mut leaked = usize::MAX;
+        // Other tests of this process open and close descriptors too; a leak shows every time.
+        for _ in 0..20 {
+            let before = open_fds();
+            for count in [1, 50, FDS_ROOM] {
+                send(theirs.as_fd(), b"x", &vec![marker.as_raw_fd(); count]).unwrap();
+                receive(ours.as_fd(), &mut buffer).unwrap();
+                drop(receive_all(ours.as_fd(), &mut buffer, false).unwrap());
+            }
+            leaked = leaked.min(open_fds().saturating_sub(before));
+        }
+        assert_eq!(leaked, 0);
+    }
+}

@@ -1,0 +1,428 @@
+//! One agent: calls, replies, and what it says by itself.
+//!
+//! One socket per process and one thread that reads it. A caller waits for its reply on a ticket. A call may also
+//! go on in the reading thread: a connection is attached there, so that nothing the agent says later about it is
+//! read before the VI is ready.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kagent_proto::*;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
+};
+use vipl_sys::fd::{Kept, made};
+use vipl_sys::thread;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::ticket::Ticket;
+use super::{launch, refusal};
+use crate::settings::Settings;
+use crate::sync::{Mutex, OnceLock};
+
+/// Synthetic status: the agent closed the connection before it replied. Never sent.
+pub(crate) const GONE: Status = Status(u32::MAX);
+/// Synthetic status: the agent has taken the call and not replied in time. Never sent.
+const SILENT: Status = Status(u32::MAX - 1);
+/// How long an agent may take for what it answers at once, on a machine that is busy with other things.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What the agent said to a call.
+pub(crate) struct Reply {
+    pub(crate) op: Op,
+    pub(crate) status: Status,
+    body: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl Reply {
+    /// The body, if it is of this kind.
+    pub(crate) fn body<B: FromBytes>(&self) -> Option<B> {
+        B::read_from_bytes(&self.body).ok()
+    }
+
+    pub(crate) fn failed(status: Status) -> Reply {
+        Reply {
+            op: Op::DONE,
+            status,
+            body: Vec::new(),
+            fds: Vec::new(),
+        }
+    }
+}
+
+/// How people find an agent: its process id, and its program where that can be known.
+fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
+    let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
+    let pid = peer.map_or(0, |peer| peer.pid());
+    let text = |bytes: &[u8]| {
+        let used = bytes.iter().take_while(|byte| **byte != 0).count();
+        String::from_utf8_lossy(&bytes[..used]).into_owned()
+    };
+    let told = welcome.map(|told| (text(&told.program), text(&told.version)));
+    match told.filter(|(program, _)| !program.is_empty()) {
+        Some((program, version)) => format!("process {pid} ({program}, version {version})"),
+        None => std::fs::read_link(format!("/proc/{pid}/exe")).map_or_else(
+            |_| format!("process {pid}"),
+            |path| format!("process {pid} ({})", path.display()),
+        ),
+    }
+}
+
+/// What to do about an agent of another version: others may be using it.
+fn another_protocol(socket: &Kept) -> String {
+    let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
+    let pid = peer.map_or(0, |peer| peer.pid());
+    let path = std::fs::read_link(format!("/proc/{pid}/exe"));
+    let path = path.map_or_else(
+        |_| "of unknown path".to_owned(),
+        |path| path.display().to_string(),
+    );
+    format!(
+        "the running Kernel Agent, process {pid} ({path}), speaks another protocol than this library: it is of another version. It ends by itself when its programs have ended, or `kill {pid}`; or name an agent of this version in VIPL_AGENT"
+    )
+}
+
+/// What runs on the reading thread when a call is answered.
+type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
+
+/// One side of one connection, under whatever agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Side {
+    /// The connection's key.
+    pub(crate) key: u64,
+    /// Which of the two sides.
+    pub(crate) side: u32,
+}
+
+/// Whose a connection is, and who is told when the partner goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner {
+    pub(crate) side: Side,
+    /// Handle of the VI.
+    pub(crate) vi: usize,
+    /// Runs on the reading thread; the last argument tells whether the partner has disconnected.
+    pub(crate) partner_gone: fn(vi: usize, side: Side, orderly: bool),
+}
+
+/// The connection to one agent.
+pub(crate) struct Agent {
+    socket: Kept,
+    calls: Mutex<HashMap<u64, Continuation>>,
+    /// Which agent of this process it is; tells the names of one agent from those of another.
+    epoch: u64,
+    connections: Mutex<HashMap<u64, Owner>>,
+    /// Its network namespace; 0: unknown.
+    network: AtomicU32,
+    /// For messages to people.
+    description: OnceLock<String>,
+    dead: AtomicBool,
+}
+
+/// Why there is no agent.
+pub(super) enum Introduction {
+    /// It went away before it answered.
+    Dropped,
+    /// For the reason in the text.
+    Refused(String),
+}
+
+impl Agent {
+    /// Connects, starts the reading thread, and says hello. `lost` runs on that thread when the messages have
+    /// ended.
+    pub(super) fn introduce(
+        settings: &Settings,
+        lost: impl FnOnce(&Arc<Agent>) + Send + 'static,
+    ) -> Result<Arc<Agent>, Introduction> {
+        static EPOCH: AtomicU64 = AtomicU64::new(0);
+        let socket =
+            launch::connect(settings).map_err(|error| Introduction::Refused(error.to_string()))?;
+        let agent = Arc::new(Agent {
+            socket: Kept::new(socket),
+            calls: Mutex::default(),
+            epoch: EPOCH.fetch_add(1, Ordering::Relaxed),
+            connections: Mutex::default(),
+            network: AtomicU32::new(0),
+            description: OnceLock::new(),
+            dead: AtomicBool::new(false),
+        });
+        let reader = agent.clone();
+        thread::spawn_with_signals_blocked("vipl-agent", move || {
+            reader.read();
+            lost(&reader);
+        })
+        .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
+        let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
+        if welcome.status == GONE {
+            return Err(Introduction::Dropped);
+        }
+        if welcome.status == SILENT {
+            let _ = shutdown(agent.socket.number(), Shutdown::Both);
+            return Err(Introduction::Refused(format!(
+                "the Kernel Agent does not answer: {}",
+                agent.silence()
+            )));
+        }
+        if welcome.op != Op::WELCOME || welcome.status != Status::OK {
+            // Ends the reading thread.
+            let _ = shutdown(agent.socket.number(), Shutdown::Both);
+            return Err(Introduction::Refused(another_protocol(&agent.socket)));
+        }
+        let told = Welcome::read(&welcome.body);
+        agent.network.store(told.network, Ordering::Relaxed);
+        let _ = agent.description.set(describe(&agent.socket, Some(&told)));
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        let theirs = told.version.iter().copied().take_while(|byte| *byte != 0);
+        if told.version[0] != 0 && !theirs.eq(version.iter().copied()) {
+            log::info!(
+                target: "agent",
+                "the Kernel Agent is of another version than this library ({}): {}",
+                env!("CARGO_PKG_VERSION"),
+                agent.description()
+            );
+        }
+        launch::say_goodbye_at_exit(agent.socket.number());
+        Ok(agent)
+    }
+
+    /// Sends a call and waits for its reply, whose status is [`GONE`] if the agent goes first.
+    pub(crate) fn call<B>(self: &Arc<Self>, op: Op, body: &B, fds: &[RawFd]) -> Reply
+    where
+        B: IntoBytes + Immutable,
+    {
+        let ticket = Ticket::new();
+        let answered = ticket.clone();
+        let id = Self::next_id();
+        self.start(id, op, body, fds, move |_, reply| answered.complete(reply));
+        let end = Instant::now() + ANSWER_TIME_MAX;
+        match ticket.wait_until(end) {
+            Ok(Some(reply)) => reply,
+            Ok(None) => {
+                self.calls.lock().remove(&id);
+                if op != Op::HELLO {
+                    log::error!(target: "agent", "the Kernel Agent does not answer: {}", self.silence());
+                }
+                Reply::failed(SILENT)
+            }
+            Err(_) => Reply::failed(GONE),
+        }
+    }
+
+    /// How people find it.
+    pub(crate) fn description(&self) -> String {
+        let known = self.description.get().cloned();
+        known.unwrap_or_else(|| describe(&self.socket, None))
+    }
+
+    /// What to do about an agent that is silent.
+    fn silence(&self) -> String {
+        format!(
+            "{} has said nothing for {} s; it is stopped (then `kill -CONT` goes on) or hangs (then end it: another one takes over)",
+            self.description(),
+            ANSWER_TIME_MAX.as_secs()
+        )
+    }
+
+    /// A number for the next call, the same for no other call of this process at any agent.
+    pub(crate) fn next_id() -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        LAST.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether its messages have ended.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Inode of its network namespace; 0: it has not told.
+    pub(crate) fn network(&self) -> u32 {
+        self.network.load(Ordering::Relaxed)
+    }
+
+    /// A name that the agent has given, made unlike all names of other agents.
+    pub(crate) fn unique(&self, name: u64) -> u64 {
+        name ^ self.epoch.rotate_right(16)
+    }
+
+    /// Sends a call whose reply nobody waits for.
+    pub(crate) fn tell<B: IntoBytes + Immutable>(&self, op: Op, body: &B) {
+        let _ = self.send(Self::next_id(), op, body.as_bytes(), &[]);
+    }
+
+    /// Sends a call; `then` runs when it is answered, on the reading thread, or when it cannot be.
+    pub(crate) fn start<B>(
+        self: &Arc<Self>,
+        id: u64,
+        op: Op,
+        body: &B,
+        fds: &[RawFd],
+        then: impl FnOnce(&Arc<Agent>, Reply) + Send + 'static,
+    ) where
+        B: IntoBytes + Immutable,
+    {
+        self.calls.lock().insert(id, Box::new(then));
+        if self.is_dead() || self.send(id, op, body.as_bytes(), fds).is_err() {
+            // Unless the reading thread has just done so.
+            self.finish(id, Reply::failed(GONE));
+        }
+    }
+
+    /// Runs what waits for the reply to a call, if anything still does.
+    fn finish(self: &Arc<Self>, id: u64, reply: Reply) {
+        let then = self.calls.lock().remove(&id);
+        if let Some(then) = then {
+            then(self, reply);
+        }
+    }
+
+    fn send(&self, id: u64, op: Op, body: &[u8], fds: &[RawFd]) -> io::Result<()> {
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            op: op.0,
+            length: body.len() as u32,
+            status: 0,
+            id,
+        };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+        let rights = [ControlMessage::ScmRights(fds)];
+        let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+        let socket = self.socket.fd().inspect_err(|_| self.was_closed())?;
+        loop {
+            let flags = MsgFlags::MSG_NOSIGNAL;
+            match sendmsg::<UnixAddr>(socket, &parts, control, flags, None) {
+                Ok(_) => return Ok(()),
+                Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Remembers whose a connection is.
+    pub(crate) fn connected(&self, connection: u64, owner: Owner) {
+        self.connections.lock().insert(connection, owner);
+    }
+
+    /// The agent knows nothing of this connection any more.
+    pub(crate) fn forget(&self, connection: u64) {
+        self.connections.lock().remove(&connection);
+    }
+
+    /// Ends a connection at the agent.
+    pub(crate) fn disconnect(&self, connection: u64) {
+        self.connections.lock().remove(&connection);
+        self.tell(Op::DISCONNECT, &ConnectionRef { connection });
+    }
+
+    /// The reading thread.
+    fn read(self: &Arc<Self>) {
+        let mut buffer = [0u8; MESSAGE_BYTES_MAX];
+        while let Some((length, fds)) = self.receive(&mut buffer) {
+            self.dispatch(&buffer[..length], fds);
+        }
+        self.dead.store(true, Ordering::Release);
+        launch::no_goodbye(self.socket.number());
+        let calls = std::mem::take(&mut *self.calls.lock());
+        for then in calls.into_values() {
+            then(self, Reply::failed(GONE));
+        }
+    }
+
+    /// The program has closed the socket: calls end as if the agent had gone. The reading thread still holds the
+    /// file; it looks every second.
+    #[cold]
+    fn was_closed(&self) {
+        if !self.dead.swap(true, Ordering::AcqRel) {
+            log::error!(
+                target: "agent",
+                "the program has closed file descriptor {}, the library's connection to the Kernel Agent: \
+                 connections may be lost, and NICs that are open cannot connect; close only descriptors that \
+                 the program has opened",
+                self.socket.number()
+            );
+        }
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> Option<(usize, Vec<OwnedFd>)> {
+        loop {
+            let Ok(raw) = self.socket.fd() else {
+                self.was_closed();
+                return None;
+            };
+            let mut parts = [IoSliceMut::new(buffer)];
+            let mut control = nix::cmsg_space!([RawFd; FDS_MAX]);
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            match recvmsg::<UnixAddr>(raw, &mut parts, Some(&mut control), flags) {
+                Ok(message) if message.bytes == 0 => return None,
+                Ok(message) => {
+                    let mut taken = Ok(Vec::new());
+                    for part in message.cmsgs().into_iter().flatten() {
+                        if let ControlMessageOwned::ScmRights(received) = part {
+                            // SAFETY: the kernel has just given them to us.
+                            let owned = received.into_iter().map(|fd| unsafe { made(fd) });
+                            taken = owned.collect();
+                        }
+                    }
+                    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+                        taken = Err(io::Error::from_raw_os_error(libc::EMFILE));
+                    }
+                    // A connection with some of them would be none.
+                    let fds = taken.unwrap_or_else(|error| {
+                        log::error!(
+                            target: "agent",
+                            "cannot take the file descriptors of a new connection: {error}"
+                        );
+                        Vec::new()
+                    });
+                    return Some((message.bytes, fds));
+                }
+                // After `LOOK_AGAIN`, too.
+                Err(nix::Error::EINTR | nix::Error::EAGAIN) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn dispatch(self: &Arc<Self>, message: &[u8], fds: Vec<OwnedFd>) {
+        let Ok((header, body)) = Header::read_from_prefix(message) else {
+            return;
+        };
+        if header.magic != MAGIC {
+            return;
+        }
+        if header.length as usize != body.len() {
+            log::error!(target: "agent", "the Kernel Agent sent a garbled message");
+            return self.finish(header.id, Reply::failed(Status::RESOURCE));
+        }
+        let op = Op(header.op);
+        if op == Op::PARTNER_GONE {
+            if let Ok(gone) = PartnerGone::read_from_bytes(body) {
+                self.partner_gone(&gone);
+            }
+            return;
+        }
+        if op == Op::DONE
+            && let Ok(why) = Detail::read_from_bytes(body)
+        {
+            refusal::log_budget(&why);
+        }
+        let reply = Reply {
+            op,
+            status: Status(header.status),
+            body: body.to_vec(),
+            fds,
+        };
+        self.finish(header.id, reply);
+    }
+
+    fn partner_gone(&self, gone: &PartnerGone) {
+        let found = self.connections.lock().get(&gone.connection).copied();
+        if let Some(owner) = found {
+            (owner.partner_gone)(owner.vi, owner.side, gone.orderly != 0);
+        }
+    }
+}

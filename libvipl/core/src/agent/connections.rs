@@ -1,0 +1,147 @@
+//! The connections of this process, as they are handed from one agent to the next.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kagent_proto::*;
+
+use super::client::{Agent, GONE, Owner, Side};
+use super::registration::NicRegistration;
+use super::ticket::Ticket;
+use crate::sync::Mutex;
+
+/// What another agent has to be told of it.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) owner: Owner,
+    /// Number of the VI on its NIC.
+    pub(crate) vi: u32,
+    pub(crate) attributes: Attributes,
+    pub(crate) registration: Arc<NicRegistration>,
+    /// The agent that knows it, and its name there.
+    pub(crate) at: Option<(Arc<Agent>, u64)>,
+    /// No later agent has to know it: an agent has said that the partner has gone, or the partner is on
+    /// another host, where the plug-in's own lingering close and keep-alive tell of an end.
+    pub(crate) lone: bool,
+}
+
+impl Live {
+    fn adopt(&self, side: Side, nic: u64) -> Adopt {
+        Adopt {
+            nic,
+            key: side.key,
+            vi: u64::from(self.vi),
+            side: side.side,
+            reserved: 0,
+            attributes: self.attributes,
+        }
+    }
+}
+
+/// All connections of the process.
+#[derive(Default)]
+pub(crate) struct Connections {
+    live: Mutex<HashMap<Side, Live>>,
+    /// Disconnected while there was no agent.
+    parted: Mutex<Vec<(Side, Live)>>,
+}
+
+impl Connections {
+    /// A connection has come about.
+    pub(crate) fn insert(&self, side: Side, live: Live) {
+        self.live.lock().insert(side, live);
+    }
+
+    /// Whether there is any that an agent should know.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.lock().is_empty() && self.parted.lock().is_empty()
+    }
+
+    /// A connection has come to nothing, and its agent knows.
+    pub(crate) fn forget(&self, side: Side) {
+        self.live.lock().remove(&side);
+    }
+
+    /// VipDisconnect. The partner is told by this agent or by the next one.
+    pub(crate) fn disconnect(&self, side: Side) {
+        let Some(live) = self.live.lock().remove(&side) else {
+            return;
+        };
+        match &live.at {
+            Some((agent, name)) if !agent.is_dead() => agent.disconnect(*name),
+            _ if live.lone => {}
+            _ => self.parted.lock().push((side, live)),
+        }
+    }
+
+    /// The agent says that the partner has gone.
+    pub(crate) fn partner_gone(&self, side: Side) {
+        if let Some(live) = self.live.lock().get_mut(&side) {
+            live.lone = true;
+        }
+    }
+
+    /// The new agent's name for a connection. Runs on the thread that reads its messages, before
+    /// anything that it says about the connection is read.
+    fn adopted(&self, agent: &Arc<Agent>, side: Side, name: u64) {
+        let mut all = self.live.lock();
+        if let Some(live) = all.get_mut(&side) {
+            live.at = Some((agent.clone(), name));
+            agent.connected(name, live.owner);
+        } else {
+            drop(all);
+            agent.disconnect(name);
+        }
+    }
+
+    /// Tells a new agent, at which the NICs are open, of all connections. False: it has gone as well.
+    pub(super) fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
+        // Copies: the program goes on connecting and disconnecting meanwhile.
+        let all: Vec<(Side, Live)> = self
+            .live
+            .lock()
+            .iter()
+            .filter(|(_, live)| !live.lone)
+            .map(|(side, live)| (*side, live.clone()))
+            .collect();
+        for (side, live) in all {
+            let Some(nic) = live.registration.name_at(agent) else {
+                continue;
+            };
+            let (ticket, body) = (Ticket::new(), live.adopt(side, nic));
+            let adopted = ticket.clone();
+            agent.start(
+                Agent::next_id(),
+                Op::ADOPT,
+                &body,
+                &[],
+                move |agent, reply| {
+                    if let Some(Adopted { connection }) = reply.body() {
+                        self.adopted(agent, side, connection);
+                    }
+                    adopted.complete(reply.status);
+                },
+            );
+            match ticket.wait() {
+                Ok(Status::OK) => {}
+                Ok(GONE) => return false,
+                refused => log::error!(
+                    target: "agent",
+                    "the new Kernel Agent does not take over a connection ({refused:?}): the end of its \
+                     partner may go unnoticed"
+                ),
+            }
+        }
+        let parted = std::mem::take(&mut *self.parted.lock());
+        for (side, live) in parted {
+            let Some(nic) = live.registration.name_at(agent) else {
+                continue;
+            };
+            let reply = agent.call(Op::ADOPT, &live.adopt(side, nic), &[]);
+            if let Some(Adopted { connection }) = reply.body() {
+                agent.tell(Op::DISCONNECT, &ConnectionRef { connection });
+            }
+        }
+        !agent.is_dead()
+    }
+}

@@ -1,0 +1,49 @@
+//! Connections to device processes, which plug-ins ask the Kernel Agent for.
+//!
+//! A device process is a NIC in software, outside the program. The agent starts it and introduces us; what is
+//! said on the socket is between the plug-in and its device.
+
+use std::ffi::c_int;
+use std::os::fd::OwnedFd;
+
+use kagent_proto::{DEVICE_BYTES, DeviceOpen, DeviceOpened, Op, Status};
+use vipl_plugin_abi::*;
+
+use super::keeper::Agents;
+use crate::error::Error;
+
+/// Asks the agent; gives the socket and the device's process id.
+pub(crate) fn open(agents: &'static Agents, name: &str) -> Result<(OwnedFd, u32), c_int> {
+    let mut body = DeviceOpen {
+        device: [0; DEVICE_BYTES],
+    };
+    if name.len() < DEVICE_BYTES {
+        body.device[..name.len()].copy_from_slice(name.as_bytes());
+    }
+    if !body.is_valid() {
+        log::error!(target: "device", "{name:?} is no name of a device");
+        return Err(VIPL_E_INVALID);
+    }
+    let agent = agents.want();
+    let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
+    let mut reply = agent.call(Op::DEVICE_OPEN, &body, &[]);
+    let opened: Option<DeviceOpened> = (reply.op == Op::DEVICE_OPENED)
+        .then(|| reply.body())
+        .flatten();
+    match (opened, reply.fds.pop()) {
+        (Some(opened), Some(socket)) => Ok((socket, opened.pid)),
+        _ if reply.status == Status::INVALID => {
+            log::error!(
+                target: "device",
+                "the Kernel Agent that answers, {}, has no program vipl-{name} beside it: it is of another installation than this library ({}), or the program is missing or cannot be executed; install it there, or end that agent when its programs have ended, or set VIPL_AGENT",
+                agent.description(),
+                super::launch::library_path().unwrap_or_default().display()
+            );
+            Err(VIPL_E_INVALID)
+        }
+        _ => {
+            log::error!(target: "device", "the Kernel Agent, {}, cannot start vipl-{name}; its log says why", agent.description());
+            Err(VIPL_E_RESOURCE)
+        }
+    }
+}

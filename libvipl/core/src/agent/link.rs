@@ -1,0 +1,135 @@
+//! Data sockets on network interfaces, which plug-ins ask the Kernel Agent for.
+//!
+//! Only the agent may open such a socket. What comes back is bound, filtered and locked; the plug-in owns
+//! it. Errors are logged here, with what the user can do, since a program only learns that the device
+//! does not open.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kagent_proto::{INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status};
+use log::Level;
+use vipl_plugin_abi::*;
+
+use super::keeper::Agents;
+use crate::error::Error;
+
+/// Asks the agent. What is returned holds a descriptor that is now the caller's.
+fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
+    let mut body = LinkOpen {
+        interface: [0; INTERFACE_BYTES],
+    };
+    if name.is_empty() || name.len() >= INTERFACE_BYTES {
+        log::warn!(target: "link", "{name:?} is no name of a network interface");
+        return Err(VIPL_E_INVALID);
+    }
+    body.interface[..name.len()].copy_from_slice(name.as_bytes());
+    let agent = agents.want();
+    let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
+    check_network(name, agent.network())?;
+    let mut reply = agent.call(Op::LINK_OPEN, &body, &[]);
+    let opened: Option<LinkOpened> = (reply.op == Op::LINK_OPENED)
+        .then(|| reply.body())
+        .flatten();
+    let (Some(opened), Some(socket)) = (opened, reply.fds.pop()) else {
+        return Err(refusal(name, reply.status, &agent.description()));
+    };
+    Ok(vipl_link {
+        size: size_of::<vipl_link>(),
+        fd: socket.into_raw_fd(),
+        interface_index: opened.interface_index,
+        mtu: opened.mtu,
+        speed_mbit: opened.speed_mbit,
+        endpoint: opened.endpoint,
+        address_len: opened.host_len,
+        address: opened.host,
+        name: opened.interface.map(|byte| byte as c_char),
+        driver: opened.driver.map(|byte| byte as c_char),
+        id: opened.link,
+    })
+}
+
+/// The agent's interfaces are those of its own network namespace. In another one the same name means another
+/// interface, or the same one by mistake, as where two containers share `/run/vipl`.
+fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
+    let ours = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino());
+    if ours == 0 || theirs == 0 || ours == u64::from(theirs) {
+        return Ok(());
+    }
+    log::error!(
+        target: "link",
+        "{name}: the Kernel Agent that answers is in another network namespace (net:[{theirs}], this program is in net:[{ours}]) and serves the interfaces there; start `vipkad --system --socket PATH` in this one and set VIPL_AGENT=PATH"
+    );
+    Err(VIPL_E_RESOURCE)
+}
+
+/// This process was told what Ethernet needs.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Says why there is no socket.
+fn refusal(name: &str, status: Status, agent: &str) -> c_int {
+    let what_to_do = match status {
+        Status::NOT_PERMITTED => {
+            "this user may not use raw Ethernet: the Kernel Agent that answers lets root and the members of a group do so (`vipkad --link-group`, usually vipl); as root `usermod -aG vipl USER`, then log in anew, or `newgrp vipl`"
+        }
+        Status::NO_PRIVILEGE => {
+            "the system's Kernel Agent has itself no right to raw Ethernet: start it as root, or with the capability CAP_NET_RAW"
+        }
+        Status::NO_SYSTEM_AGENT => {
+            "Ethernet needs `vipkad --system`, started by root, and the user in the group vipl; the Kernel Agent that answers is that of this user alone and has no right to raw Ethernet (with VIPL_AGENT=auto, a system agent is found at /run/vipl/kagent.sock)"
+        }
+        _ => "",
+    };
+    match status {
+        Status::INVALID => {
+            log::warn!(target: "link", "{name}: no such network interface, or it is no Ethernet");
+            VIPL_E_INVALID
+        }
+        Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
+            // The same for every interface: one line that says what to do is enough at the default level.
+            let first = !TOLD.swap(true, Ordering::Relaxed);
+            let level = if first { Level::Error } else { Level::Info };
+            log::log!(
+                target: "link",
+                level,
+                "{name}: {what_to_do}; that agent is {agent}"
+            );
+            // Nobody has to find words for a refusal whose reason was told with another interface.
+            crate::logger::said(Level::Error);
+            VIPL_E_NOT_PERMITTED
+        }
+        Status::BUSY => {
+            log::error!(
+                target: "link",
+                "{name}: the Kernel Agent of another user serves this interface; one `vipkad --system` serves all"
+            );
+            VIPL_E_RESOURCE
+        }
+        _ => {
+            log::error!(target: "link", "{name}: the Kernel Agent, {agent}, cannot open a socket; its log says why");
+            VIPL_E_RESOURCE
+        }
+    }
+}
+
+/// `vipl_host.link`.
+///
+/// # Safety
+/// `out` has as much room as its first word says.
+pub(crate) unsafe fn give(agents: &'static Agents, name: &str, out: *mut vipl_link) -> c_int {
+    // SAFETY: as asked of the caller.
+    let room = unsafe { (*out).size }.min(size_of::<vipl_link>());
+    match open(agents, name) {
+        Ok(mut link) => {
+            link.size = room;
+            // SAFETY: `room` is within both.
+            unsafe {
+                std::ptr::copy_nonoverlapping((&raw const link).cast::<u8>(), out.cast(), room);
+            }
+            VIPL_OK
+        }
+        Err(status) => status,
+    }
+}

@@ -1,0 +1,117 @@
+//! Log lines for the reasons with which an agent refuses calls.
+//!
+//! The application only gets a return code. Applications retry in a loop, so each kind of line is logged at most
+//! once a second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kagent_proto::{Budget, Detail, Point, Reason, Status};
+
+use crate::clock;
+use crate::text::{discriminator, hexadecimal};
+
+/// Nanoseconds between two lines of one kind.
+const PAUSE: u64 = 1_000_000_000;
+
+/// Kinds of lines: one for each budget, and one for each other reason.
+static TOLD: [AtomicU64; Budget::COUNT + 16] = [const { AtomicU64::new(0) }; Budget::COUNT + 16];
+
+/// Whether a line of this kind is due.
+fn is_due(detail: &Detail) -> bool {
+    let kind = match detail.reason {
+        Reason::USER_BUDGET | Reason::PROCESS_BUDGET => detail.budget as usize,
+        Reason(reason) => Budget::COUNT + reason as usize,
+    };
+    let Some(told) = TOLD.get(kind) else {
+        return false;
+    };
+    let (now, last) = (clock::now_ns(), told.load(Ordering::Relaxed));
+    let due = last == 0 || now.saturating_sub(last) >= PAUSE;
+    due && told
+        .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// A budget is used up, whatever the call was.
+pub(super) fn log_budget(detail: &Detail) {
+    let Some(budget) = detail.budget().map(Budget::name) else {
+        return;
+    };
+    let (used, limit) = (detail.used, detail.limit);
+    let whose = match detail.reason {
+        Reason::USER_BUDGET => format!("user {}", detail.user),
+        Reason::PROCESS_BUDGET => "this process".to_owned(),
+        _ => return,
+    };
+    if is_due(detail) {
+        log::error!(
+            target: "agent",
+            "{whose} has {used} of {limit} {budget} at the Kernel Agent; end some of them (`vipinfo -v` lists the budgets)"
+        );
+    }
+}
+
+/// A wait or a peer request on a discriminator that belongs to another user.
+pub(crate) fn log_discriminator_taken(detail: &Detail, local: &Point) {
+    if detail.reason == Reason::NAME_TAKEN && is_due(detail) {
+        log::error!(
+            target: "cm",
+            "cannot wait on discriminator {}: on this interface it belongs to user {}, who waits on it or did so within {} s; use another discriminator, or end that server",
+            discriminator(local.discriminator()),
+            detail.user,
+            detail.limit / 1000,
+        );
+    }
+}
+
+/// A request that met nobody.
+pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
+    let why = match detail.reason {
+        Reason::NOBODY_WAITS => {
+            "a NIC is open at this address, but no thread is in VipConnectWait on this discriminator"
+        }
+        Reason::OTHER_USER => {
+            "a process of another user waits there; users of one host do not meet"
+        }
+        Reason::ELSEWHERE => {
+            "a process of this user waits on this discriminator, but at another address or device"
+        }
+        Reason::NO_SUCH_ADDRESS => {
+            "no process of this user has opened a NIC at this address at this Kernel Agent; `VIPL_AGENT` must be the same for both"
+        }
+        Reason::OTHER_HOST => "so says the Kernel Agent of the other host",
+        Reason::LINK_DOWN => "the network interface is down or has been removed (`ip link`)",
+        Reason::OTHER_VERSION => {
+            "the Kernel Agent of that host speaks another version of the protocol; install the same release on both hosts"
+        }
+        _ => return,
+    };
+    let is_it = status == Status::NO_MATCH || status == Status::NOT_REACHABLE;
+    if is_it && is_due(detail) {
+        log::info!(
+            target: "cm",
+            "no server for discriminator {} at address {}: {why}",
+            discriminator(remote.discriminator()),
+            hexadecimal(remote.host()),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_place_and_lines_of_one_kind_do_not_flood() {
+        for reason in 1..=Reason::OTHER_VERSION.0 {
+            let detail = Detail {
+                budget: Budget::Parted as u32,
+                ..Detail::new(Reason(reason))
+            };
+            let first = is_due(&detail);
+            // Both reasons that are about budgets share one place.
+            assert_eq!(first, reason != Reason::PROCESS_BUDGET.0, "{reason}");
+            assert!(!is_due(&detail));
+        }
+    }
+}

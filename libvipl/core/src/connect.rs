@@ -1,0 +1,20 @@
+//! Connections: both models, disconnecting, and the loss of a partner (spec §3.8 to §3.15, §9).
+//!
+//! The agent decides; these modules keep the VI's state in step with what it decided.
+//!
+//! ```text
+//!   client (VipConnectRequest, peers) ──┐
+//!   server (Wait, Accept, Reject) ──────┴──▶ attempt ──▶ disconnect ──▶ convert
+//! ```
+
+pub mod address;
+mod attempt;
+mod client;
+mod convert;
+mod disconnect;
+mod server;
+
+pub use client::{peer_done, peer_request, peer_wait, request};
+pub use disconnect::disconnect;
+pub use server::{Arrived, accept, reject, wait};
+pub(crate) use server::{forget_incoming, owner};

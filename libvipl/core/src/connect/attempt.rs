@@ -1,0 +1,336 @@
+//! One attempt to connect one VI, from the call to the agent's decision, and how the VI is attached to its
+//! connection.
+//!
+//! An attempt of a client or a peer outlives the agent that it was sent to: the next one is asked for what is left
+//! of its time, so that the application sees one call, however many agents there are meanwhile.
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kagent_proto::*;
+use vipl_plugin_abi::{VIPL_OK, vipl_connection};
+use zerocopy::{Immutable, IntoBytes};
+
+use super::convert::to_error;
+use super::disconnect::{detach, partner_gone};
+use crate::agent::{
+    Agent, Agents, GONE, Live, NicRegistration, Owner, Reply, Side, Ticket, Unanswered,
+    log_discriminator_taken, log_no_server,
+};
+use crate::clock::remaining_ms;
+use crate::error::Error;
+use crate::object::table::{Guard, Slot};
+use crate::text::hexadecimal;
+use crate::vi::state::{CONNECTED, IDLE, PENDING};
+use crate::vi::{Vi, queue};
+
+/// How long the next agent looks for a server at least, in milliseconds: the server's process goes over
+/// to that agent at about the same time, and may be later.
+const GRACE_MS: u64 = 10_000;
+
+/// What the next agent is asked.
+pub(super) struct Again {
+    pub(super) op: Op,
+    pub(super) body: Request,
+    pub(super) registration: Arc<NicRegistration>,
+    pub(super) deadline: Option<Instant>,
+}
+
+/// An attempt to connect one VI.
+pub(super) struct Attempt {
+    slot: &'static Slot<Vi>,
+    generation: u32,
+    agents: &'static Agents,
+    call: u64,
+    pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
+    /// What the next agent is asked if this one goes; nothing for VipConnectAccept, whose client asks.
+    pub(super) again: Option<Box<Again>>,
+    /// The VI is attached to a partner on another host, who has not confirmed yet.
+    confirming: Option<Confirming>,
+}
+
+/// A connection that may still come to nothing.
+struct Confirming {
+    /// The agent's name for it.
+    connection: u64,
+    side: Side,
+    attributes: Attributes,
+}
+
+/// Begins an attempt: the VI is Connect Pending.
+pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
+    log::debug!(target: "vi", "VI {:?}: Idle -> Connect Pending", vi.handle);
+    vi.abi.state = PENDING;
+    vi.attempt = Some(call);
+    Attempt {
+        slot: vi.slot(),
+        generation: vi.generation(),
+        agents: vi.nic.agents(),
+        call,
+        result: Ticket::new(),
+        again: None,
+        confirming: None,
+    }
+}
+
+impl Attempt {
+    /// Sends it to an agent.
+    pub(super) fn send<B>(self, agent: &Arc<Agent>, op: Op, body: &B)
+    where
+        B: IntoBytes + Immutable,
+    {
+        agent.start(self.call, op, body, &[], |agent, reply| {
+            self.finish(agent, reply)
+        });
+    }
+
+    /// The agent has decided. Runs on the thread that reads the agent's messages.
+    fn finish(mut self, agent: &Arc<Agent>, reply: Reply) {
+        if let Some(confirming) = self.confirming.take() {
+            return self.finish_confirming(agent, &confirming, reply.status);
+        }
+        if reply.status == GONE && self.again.is_some() {
+            return self.agents.ask_later(Box::new(self));
+        }
+        let connected: Option<Connected> =
+            (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
+        let mut vi = self.slot.lock(self.generation);
+        let ours = vi.as_ref().is_some_and(|vi| vi.attempt == Some(self.call));
+        let result = match (&mut vi, connected) {
+            (Some(vi), Some(connected)) if ours => {
+                vi.attempt = None;
+                attach(vi, agent, &connected, &reply)
+            }
+            (_, Some(connected)) => {
+                agent.disconnect(connected.connection);
+                Err(Error::Timeout)
+            }
+            (_, None) => {
+                self.tell_why(&reply);
+                Err(to_error(reply.status))
+            }
+        };
+        if let (Some(vi), true, Err(_)) = (&mut vi, ours, &result) {
+            vi.attempt = None;
+            vi.abi.state = IDLE;
+            log::debug!(target: "vi", "VI {:?}: Connect Pending -> Idle (no connection)", vi.handle);
+        }
+        // Before anybody hears of it: a program that then closes all numbers and takes them for its own files would
+        // find these closed.
+        drop(reply);
+        drop(vi);
+        match (result, connected) {
+            (Ok(attributes), Some(connected)) if connected.remote != 0 => {
+                self.confirm(agent, &connected, attributes);
+            }
+            (result, _) => self.result.complete(result),
+        }
+    }
+
+    /// What the agent says of a refusal beyond its status.
+    fn tell_why(&self, reply: &Reply) {
+        if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
+            log_discriminator_taken(&detail, &again.body.local);
+            log_no_server(reply.status, &detail, &again.body.remote);
+        }
+    }
+
+    /// Tells the agent that the VI is ready for a partner on another host. Both sides do so before either
+    /// program hears of the connection, so that no message finds a VI that is not attached.
+    fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
+        let call = Agent::next_id();
+        let connection = connected.connection;
+        let attempt = Attempt {
+            call,
+            again: None,
+            confirming: Some(Confirming {
+                connection,
+                side: side_of(connected),
+                attributes,
+            }),
+            ..self
+        };
+        attempt.send(agent, Op::CONFIRM, &ConnectionRef { connection });
+    }
+
+    /// The partner has confirmed, or there is no connection after all. Receives stay posted then.
+    fn finish_confirming(self, agent: &Agent, confirming: &Confirming, status: Status) {
+        let result = if status == Status::OK {
+            Ok(confirming.attributes)
+        } else {
+            agent.forget(confirming.connection);
+            self.agents.connections.forget(confirming.side);
+            if let Some(mut vi) = self.slot.lock(self.generation)
+                && vi.connection == Some(confirming.side)
+            {
+                detach(&mut vi);
+                log::debug!(target: "vi", "VI {:?}: Connected -> Idle (the partner has not confirmed)", vi.handle);
+                vi.abi.state = IDLE;
+                vi.epoch += 1;
+                queue::flush_sends(&mut vi);
+            }
+            Err(to_error(status))
+        };
+        self.result.complete(result);
+    }
+
+    fn is_wanted(&self) -> bool {
+        let vi = self.slot.lock(self.generation);
+        vi.is_some_and(|vi| vi.attempt == Some(self.call))
+    }
+
+    /// Gives the result of an attempt that has not connected.
+    fn settle(self, result: Result<Attributes, Error>) {
+        if let Some(mut vi) = self.slot.lock(self.generation)
+            && vi.attempt == Some(self.call)
+        {
+            vi.attempt = None;
+            vi.abi.state = IDLE;
+        }
+        self.result.complete(result);
+    }
+}
+
+impl Unanswered for Attempt {
+    fn is_over(&self) -> bool {
+        let deadline = self.again.as_ref().and_then(|again| again.deadline);
+        remaining_ms(deadline) == 0 || !self.is_wanted()
+    }
+
+    fn give_up(self: Box<Self>) {
+        self.settle(Err(Error::Timeout));
+    }
+
+    fn ask_again(mut self: Box<Self>, agent: &Arc<Agent>) {
+        if self.is_over() {
+            return self.give_up();
+        }
+        let Some(again) = &mut self.again else {
+            return self.give_up();
+        };
+        let Some(nic) = again.registration.name_at(agent) else {
+            return self.settle(Err(Error::Resource));
+        };
+        again.body.nic = nic;
+        again.body.timeout_ms = remaining_ms(again.deadline).max(1);
+        again.body.grace_ms = again.body.grace_ms.max(GRACE_MS);
+        let (op, body) = (again.op, again.body);
+        let call = Agent::next_id();
+        match self.slot.lock(self.generation) {
+            Some(mut vi) if vi.attempt == Some(self.call) => vi.attempt = Some(call),
+            _ => return self.give_up(),
+        }
+        self.call = call;
+        let (slot, generation) = (self.slot, self.generation);
+        self.send(agent, op, &body);
+        // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+        let wanted = slot
+            .lock(generation)
+            .is_some_and(|vi| vi.attempt == Some(call));
+        if !wanted {
+            agent.tell(Op::CANCEL, &Cancel { call });
+        }
+    }
+}
+
+fn side_of(connected: &Connected) -> Side {
+    Side {
+        key: connected.key,
+        side: connected.side,
+    }
+}
+
+/// Whom a VI is connected with, for people.
+fn partner(connected: &Connected) -> String {
+    if connected.remote == 0 {
+        return format!(
+            "VI {} of process {}",
+            connected.partner_vi, connected.partner_pid
+        );
+    }
+    let length = usize::from(connected.remote_host_len).min(connected.remote_host.len());
+    format!(
+        "a VI of the host {}",
+        hexadecimal(&connected.remote_host[..length])
+    )
+}
+
+/// Puts the VI on its connection.
+fn attach(
+    vi: &mut Guard<Vi>,
+    agent: &Arc<Agent>,
+    connected: &Connected,
+    reply: &Reply,
+) -> Result<Attributes, Error> {
+    let fd = |place: usize| {
+        reply
+            .fds
+            .get(place)
+            .map_or(-1, |fd| fd.as_raw_fd() as c_int)
+    };
+    let description = vipl_connection {
+        id: agent.unique(connected.connection),
+        key: connected.key,
+        side: connected.side,
+        partner_pid: connected.partner_pid,
+        partner_nic: agent.unique(connected.partner_nic),
+        partner_vi: connected.partner_vi as u32,
+        segment_fd: fd(0),
+        segment_bytes: connected.segment_bytes,
+        partner_fds: [fd(1), fd(2)],
+        partner_rdma_write: connected.attributes.rdma_write,
+        partner_rdma_read: connected.attributes.rdma_read,
+        reserved: [0; 2],
+        remote: connected.remote,
+        remote_endpoint: connected.remote_endpoint,
+        remote_address_len: connected.remote_host_len,
+        remote_address: connected.remote_host,
+    };
+    if vi.nic.has_failed() {
+        agent.disconnect(connected.connection);
+        return Err(Error::Resource);
+    }
+    if connected.remote == 0 && reply.fds.is_empty() {
+        // The reading thread has told why.
+        agent.disconnect(connected.connection);
+        return Err(Error::Resource);
+    }
+    // The descriptors stay open during the call.
+    let status = vi.attach(&description);
+    if status != VIPL_OK {
+        // The plug-in knows why, and tells.
+        log::info!(target: "cm", "the plug-in cannot use the connection (status {status})");
+        agent.disconnect(connected.connection);
+        return Err(Error::Resource);
+    }
+    let side = side_of(connected);
+    vi.connection = Some(side);
+    vi.remote = connected.remote != 0;
+    vi.epoch += 1;
+    vi.abi.state = CONNECTED;
+    if log::log_enabled!(target: "vi", log::Level::Debug) {
+        log::debug!(target: "vi", "VI {:?}: Connect Pending -> Connected with {}", vi.handle, partner(connected));
+    }
+    vi.set_watch();
+    let name = connected.connection;
+    let owner = Owner {
+        side,
+        vi: vi.handle.addr(),
+        partner_gone,
+    };
+    agent.connected(name, owner);
+    let live = Live {
+        owner,
+        vi: vi.abi.index,
+        attributes: vi.wire_attributes(),
+        registration: vi.nic.registration.clone(),
+        at: Some((agent.clone(), name)),
+        lone: connected.remote != 0,
+    };
+    vi.nic.agents().connections.insert(side, live);
+    // The partner may have sent already.
+    vi.progress();
+    Ok(connected.attributes)
+}

@@ -1,0 +1,186 @@
+//! The side that asks: VipConnectRequest, and both sides of the peer-to-peer model (spec §3.11, §3.13 to
+//! §3.15).
+
+use std::sync::Arc;
+
+use kagent_proto::*;
+use vipl_abi::*;
+
+use super::attempt::{Again, begin};
+use super::convert::{check_discriminator, to_program};
+use crate::agent::{Agent, Ticket};
+use crate::clock;
+use crate::connect::address::Address;
+use crate::error::Error;
+use crate::object::table::Guard;
+use crate::text::{discriminator, hexadecimal};
+use crate::vi::state::IDLE;
+use crate::vi::{self, Vi};
+
+/// Where the result of an attempt goes.
+type Outcome = Ticket<Result<Attributes, Error>>;
+
+/// Sends VipConnectRequest or VipConnectPeerRequest to the agent.
+fn start(
+    handle: VIP_VI_HANDLE,
+    local: &Address,
+    remote: &Address,
+    timeout: VIP_ULONG,
+    op: Op,
+) -> Result<Arc<Outcome>, Error> {
+    loop {
+        let nic = vi::lock(handle)?.nic.clone();
+        check_discriminator(&nic, local)?;
+        check_discriminator(&nic, remote)?;
+        if timeout == 0 || remote.0.host_len != nic.info.address_len {
+            log::warn!(
+                target: "cm",
+                "cannot ask for a connection: Timeout is {timeout}, the remote host address has {} bytes; it takes a Timeout above 0 and {} bytes (NicAddressLen)",
+                remote.0.host_len, nic.info.address_len
+            );
+            return Err(Error::InvalidParameter);
+        }
+        // Asked for before the VI is locked: to look may mean to wait for a thread that locks VIs.
+        let here = nic.registration.here();
+        let vi = vi::lock(handle)?;
+        if vi.abi.state != IDLE {
+            return Err(Error::State);
+        }
+        if nic.has_failed() {
+            return Err(Error::Resource);
+        }
+        if let Some(place) = here {
+            return start_at(vi, place, local, remote, timeout, op);
+        }
+        drop(vi);
+        nic.agents().place(&nic.registration)?;
+    }
+}
+
+/// Sends it to this agent.
+fn start_at(
+    mut vi: Guard<Vi>,
+    (agent, nic_name): (Arc<Agent>, u64),
+    local: &Address,
+    remote: &Address,
+    timeout: VIP_ULONG,
+    op: Op,
+) -> Result<Arc<Outcome>, Error> {
+    let nic = vi.nic.clone();
+    let call = Agent::next_id();
+    let body = Request {
+        nic: nic_name,
+        vi: u64::from(vi.abi.index),
+        timeout_ms: clock::timeout_ms(timeout),
+        grace_ms: nic.process.settings.connect_grace_ms(),
+        segment_bytes: nic.info.segment_bytes,
+        reserved: 0,
+        attributes: vi.wire_attributes(),
+        local: Point::new(nic.address(), local.0.discriminator()).ok_or(Error::InvalidParameter)?,
+        remote: remote.0,
+    };
+    log::debug!(
+        target: "cm",
+        "VI {handle:?}: asks for a connection with {} {}, {} ms at most",
+        hexadecimal(remote.0.host()),
+        discriminator(remote.0.discriminator()),
+        body.timeout_ms,
+        handle = vi.handle
+    );
+    let mut attempt = begin(&mut vi, call);
+    attempt.again = Some(Box::new(Again {
+        op,
+        body,
+        registration: nic.registration.clone(),
+        deadline: clock::deadline(timeout),
+    }));
+    let result = attempt.result.clone();
+    vi.peer = (op == Op::PEER).then(|| result.clone());
+    let (slot, generation) = (vi.slot(), vi.generation());
+    drop(vi);
+    attempt.send(&agent, op, &body);
+    // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+    let wanted = slot
+        .lock(generation)
+        .is_some_and(|vi| vi.attempt == Some(call));
+    if !wanted {
+        agent.tell(Op::CANCEL, &Cancel { call });
+    }
+    Ok(result)
+}
+
+/// VipConnectRequest.
+pub fn request(
+    handle: VIP_VI_HANDLE,
+    local: &Address,
+    remote: &Address,
+    timeout: VIP_ULONG,
+) -> Result<VIP_VI_ATTRIBUTES, Error> {
+    let attributes = start(handle, local, remote, timeout, Op::REQUEST)?.wait()?;
+    let attributes = attributes.inspect_err(|error| tell_failure(*error, remote))?;
+    Ok(to_program(&attributes))
+}
+
+/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`). Most programs ask until
+/// there is one, so this is no warning.
+#[cold]
+fn tell_failure(error: Error, remote: &Address) {
+    let why = match error {
+        Error::Timeout => {
+            "no answer in time: the server does not call VipConnectAccept, or no Kernel Agent answers on that host"
+        }
+        Error::Reject => "the server has called VipConnectReject, or has ended",
+        Error::ReliabilityLevel | Error::Mtu => {
+            "reliability level and MaxTransferSize have to be the same on both sides"
+        }
+        _ => return,
+    };
+    log::info!(
+        target: "cm",
+        "no connection to {} {}: {why}",
+        hexadecimal(remote.0.host()),
+        discriminator(remote.0.discriminator())
+    );
+}
+
+/// VipConnectPeerRequest.
+pub fn peer_request(
+    handle: VIP_VI_HANDLE,
+    local: &Address,
+    remote: &Address,
+    timeout: VIP_ULONG,
+) -> Result<(), Error> {
+    start(handle, local, remote, timeout, Op::PEER).map(drop)
+}
+
+/// How a peer-to-peer attempt has ended.
+fn ended(result: Result<Attributes, Error>) -> Result<VIP_VI_ATTRIBUTES, Error> {
+    let attributes = result.inspect_err(|error| {
+        log::info!(target: "cm", "no peer-to-peer connection: {error}");
+    })?;
+    Ok(to_program(&attributes))
+}
+
+/// VipConnectPeerDone.
+pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
+    let mut vi = vi::lock(handle)?;
+    let attempt = vi.peer.as_ref().ok_or(Error::State)?;
+    let result = attempt.try_take()?.ok_or(Error::NotDone)?;
+    vi.peer = None;
+    ended(result)
+}
+
+/// VipConnectPeerWait.
+pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
+    let attempt = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
+    let result = attempt.wait()?;
+    if let Ok(mut vi) = vi::lock(handle)
+        && vi
+            .peer
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, &attempt))
+    {
+        vi.peer = None;
+    }
+    ended(result)
+}

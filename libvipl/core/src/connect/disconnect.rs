@@ -1,0 +1,84 @@
+//! The end of a connection: VipDisconnect, and the loss of a partner (spec §3.12, §9.6).
+//!
+//! An attempt belongs to a VI as long as `Vi::attempt` names its call: a VipDisconnect in between takes it away,
+//! and whatever the agent says afterwards is undone.
+
+use kagent_proto::{Cancel, Op};
+use vipl_abi::*;
+use vipl_plugin_abi::VIPL_CAUSE_DISCONNECTED;
+
+use crate::agent::Side;
+use crate::error::Error;
+use crate::object::table::Guard;
+use crate::vi::state::{self, CONNECTED, ERROR, IDLE};
+use crate::vi::{self, Vi, queue};
+
+/// VipDisconnect.
+pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
+    let mut vi = vi::lock(handle)?;
+    let attempt = vi.attempt.take();
+    if let Some(peer) = vi.peer.take() {
+        peer.complete(Err(Error::Timeout));
+    }
+    let connection = detach(&mut vi);
+    if vi.abi.state != IDLE {
+        let before = state::name(vi.abi.state);
+        log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle (VipDisconnect)");
+    }
+    vi.abi.state = IDLE;
+    vi.epoch += 1;
+    queue::flush(&mut vi);
+    let nic = vi.nic.clone();
+    drop(vi);
+    nic.events.forget_breaks(handle);
+    if let Some(call) = attempt {
+        match nic.registration.here() {
+            Some((agent, _)) => drop(agent.call(Op::CANCEL, &Cancel { call }, &[])),
+            None => nic.agents().wake_keeper(),
+        }
+    }
+    if let Some(side) = connection {
+        nic.agents().connections.disconnect(side);
+    }
+    Ok(())
+}
+
+/// The agent says that the partner of a VI has gone. Runs on the thread that reads its messages.
+pub(super) fn partner_gone(vi: usize, side: Side, orderly: bool) {
+    let handle = std::ptr::without_provenance_mut(vi);
+    if let Ok(mut vi) = vi::lock(handle) {
+        vi.nic.agents().connections.partner_gone(side);
+        end(&mut vi, side, orderly);
+    }
+}
+
+/// Takes the VI off its connection.
+pub(super) fn detach(vi: &mut Guard<Vi>) -> Option<Side> {
+    let connection = vi.connection.take()?;
+    // What the partner has acknowledged is complete, not flushed (COMPAT-08).
+    vi.progress();
+    vi.detach();
+    Some(connection)
+}
+
+/// The partner of a VI has gone.
+fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
+    if vi.connection != Some(side) || vi.abi.state != CONNECTED {
+        return;
+    }
+    log::debug!(
+        target: "cm",
+        "VI {:?}: the partner has {}", vi.handle, if orderly { "disconnected" } else { "gone" }
+    );
+    vi.tell_partner_gone(orderly);
+    // What a partner on another host sent last may still be on its way: then the plug-in fails the VI later.
+    if vi.abi.state != ERROR && !(orderly && vi.remote) {
+        let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+        let cause = if orderly {
+            VIPL_CAUSE_DISCONNECTED
+        } else {
+            lost
+        };
+        vi.fail(cause, 0, std::ptr::null_mut());
+    }
+}

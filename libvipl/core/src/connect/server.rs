@@ -1,0 +1,236 @@
+//! The server's side: VipConnectWait, VipConnectAccept, VipConnectReject, and the requests that have not
+//! been answered yet (spec §3.8 to §3.10).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kagent_proto::*;
+use vipl_abi::*;
+
+use super::attempt::begin;
+use super::convert::{check_discriminator, to_error, to_program};
+use crate::agent::{Agent, GONE, Reply, log_discriminator_taken};
+use crate::clock::{self, remaining_ms};
+use crate::connect::address::Address;
+use crate::error::Error;
+use crate::nic::Nic;
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Table};
+use crate::text::{discriminator, hexadecimal};
+use crate::vi;
+use crate::vi::state::IDLE;
+
+static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
+
+/// A received, not yet answered request.
+struct Unanswered {
+    nic: Arc<Nic>,
+    /// Which agent knows it, and its name there.
+    agent: Arc<Agent>,
+    connection: u64,
+    attributes: Attributes,
+    /// A thread is inside VipConnectAccept with it.
+    busy: bool,
+}
+
+/// What VipConnectWait gives.
+pub struct Arrived {
+    /// The requester's address.
+    pub remote: Address,
+    /// The requester's VI.
+    pub attributes: VIP_VI_ATTRIBUTES,
+    /// The handle.
+    pub handle: VIP_CONN_HANDLE,
+}
+
+/// VipConnectWait.
+pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arrived, Error> {
+    check_discriminator(nic, local)?;
+    let local = Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?;
+    let (agent, reply) = ask_to_wait(nic, local, timeout)?;
+    if reply.op != Op::INCOMING {
+        if let Some(detail) = reply.body::<Detail>() {
+            log_discriminator_taken(&detail, &local);
+        }
+        // A wait is cancelled by VipCloseNic only.
+        return Err(match reply.status {
+            Status::CANCELLED | Status::INVALID => Error::InvalidParameter,
+            status => to_error(status),
+        });
+    }
+    let incoming: Incoming = reply.body().ok_or(Error::Resource)?;
+    let request = Unanswered {
+        nic: nic.clone(),
+        agent,
+        connection: incoming.connection,
+        attributes: incoming.attributes,
+        busy: false,
+    };
+    let handle = {
+        let mut unanswered = nic.incoming.lock();
+        if nic.closing.load(Ordering::Acquire) {
+            return Err(Error::InvalidParameter);
+        }
+        let handle = INCOMING
+            .insert(&nic.process.connections, |_| request)
+            .ok_or(Error::Resource)?;
+        unanswered.push(handle.addr());
+        handle
+    };
+    log::debug!(
+        target: "cm",
+        "connection request {handle:?} from {} {}",
+        hexadecimal(incoming.remote.host()),
+        discriminator(incoming.remote.discriminator())
+    );
+    Ok(Arrived {
+        remote: Address(incoming.remote),
+        attributes: to_program(&incoming.attributes),
+        handle,
+    })
+}
+
+/// Waits at one agent after the other: it is one call for the program, however many agents go meanwhile.
+fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
+    let deadline = clock::deadline(timeout);
+    let mut timeout_ms = clock::timeout_ms(timeout);
+    let mut place = nic.agents().place(&nic.registration)?;
+    loop {
+        let (agent, nic_name) = place;
+        let body = Wait {
+            nic: nic_name,
+            timeout_ms,
+            local,
+            reserved: 0,
+        };
+        let reply = agent.call(Op::WAIT, &body, &[]);
+        if reply.status != GONE {
+            return Ok((agent, reply));
+        }
+        place = loop {
+            match nic.agents().place(&nic.registration) {
+                Ok(place) => break place,
+                Err(error) if error != Error::Resource => return Err(error),
+                Err(_) if remaining_ms(deadline) == 0 => return Err(Error::Timeout),
+                Err(_) => {}
+            }
+        };
+        timeout_ms = remaining_ms(deadline);
+    }
+}
+
+fn lock_incoming(handle: VIP_CONN_HANDLE) -> Result<Guard<Unanswered>, Error> {
+    let request = INCOMING.lock(handle).ok_or(Error::InvalidParameter)?;
+    if request.busy || request.nic.closing.load(Ordering::Acquire) {
+        return Err(Error::InvalidParameter);
+    }
+    Ok(request)
+}
+
+/// The NIC handle of a request that can be answered.
+pub(crate) fn owner(handle: VIP_CONN_HANDLE) -> Option<VIP_NIC_HANDLE> {
+    Some(lock_incoming(handle).ok()?.nic.handle)
+}
+
+fn drop_incoming(handle: VIP_CONN_HANDLE) {
+    if let Some(request) = INCOMING.lock(handle) {
+        request
+            .nic
+            .incoming
+            .lock()
+            .retain(|known| *known != handle.addr());
+        let process = request.nic.process;
+        drop(INCOMING.remove(&process.connections, request, handle));
+    }
+}
+
+/// The NIC closes: the agent rejects what was not answered, and the handles become invalid.
+pub(crate) fn forget_incoming(nic: &Nic) {
+    let left = std::mem::take(&mut *nic.incoming.lock());
+    for handle in left {
+        drop_incoming(std::ptr::without_provenance_mut(handle));
+    }
+}
+
+/// VipConnectAccept.
+pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), Error> {
+    let (nic, agent, id, wanted) = {
+        let request = lock_incoming(connection)?;
+        let (nic, agent) = (request.nic.clone(), request.agent.clone());
+        (nic, agent, request.connection, request.attributes)
+    };
+    let mut vi = vi::lock(handle)?;
+    if !Arc::ptr_eq(&vi.nic, &nic) {
+        return Err(Error::InvalidParameter);
+    }
+    agree(&vi.wire_attributes(), &wanted)?;
+    if vi.abi.state != IDLE {
+        return Err(Error::State);
+    }
+    {
+        let mut request = lock_incoming(connection)?;
+        request.busy = true;
+    }
+    let call = Agent::next_id();
+    let body = Accept {
+        connection: id,
+        vi: u64::from(vi.abi.index),
+        attributes: vi.wire_attributes(),
+        segment_bytes: nic.info.segment_bytes,
+        reserved: 0,
+    };
+    let attempt = begin(&mut vi, call);
+    let result = attempt.result.clone();
+    drop(vi);
+    // If the agent that knows the request has gone, its client asks the next one: VIP_TIMEOUT.
+    attempt.send(&agent, Op::ACCEPT, &body);
+    let outcome = result.wait().and_then(|result| result.map(drop));
+    match outcome {
+        // The agent found a conflict that was not there a moment ago: the request stays.
+        Err(Error::ReliabilityLevel | Error::Mtu | Error::Qos) => {
+            if let Some(mut request) = INCOMING.lock(connection) {
+                request.busy = false;
+            }
+        }
+        _ => drop_incoming(connection),
+    }
+    outcome.map_err(|error| {
+        let error = match error {
+            Error::InvalidParameter => Error::Timeout,
+            error => error,
+        };
+        if error == Error::Timeout {
+            log::info!(target: "cm", "VipConnectAccept: the client has given up or ended meanwhile");
+        }
+        error
+    })
+}
+
+/// What must be equal, in the order of spec §3.9.
+fn agree(own: &Attributes, other: &Attributes) -> Result<(), Error> {
+    if own.reliability != other.reliability {
+        return Err(Error::ReliabilityLevel);
+    }
+    if own.max_transfer_size != other.max_transfer_size {
+        return Err(Error::Mtu);
+    }
+    if own.qos != other.qos {
+        return Err(Error::Qos);
+    }
+    Ok(())
+}
+
+/// VipConnectReject.
+pub fn reject(connection: VIP_CONN_HANDLE) -> Result<(), Error> {
+    let (agent, connection_name) = {
+        let request = lock_incoming(connection)?;
+        (request.agent.clone(), request.connection)
+    };
+    drop_incoming(connection);
+    log::debug!(target: "cm", "connection request {connection:?} rejected");
+    let body = ConnectionRef {
+        connection: connection_name,
+    };
+    agent.call(Op::REJECT, &body, &[]);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! VipDeregisterMem with partners that are using the region.
+
+use vipl_abi::*;
+
+use super::{deregister, register};
+use crate::agent::Side;
+use crate::nic::{close, open_without_agent};
+use crate::vi;
+use crate::vi::queue::tests::device::{self, Busy};
+
+const VIS: usize = 12;
+
+/// All partners wait together: none that is stopped takes time from another one, and each is given up once.
+#[test]
+fn all_partners_have_one_time() {
+    let nic = open_without_agent(device::plugin(false)).unwrap();
+    let none = std::ptr::null_mut();
+    let attributes = VIP_VI_ATTRIBUTES {
+        ReliabilityLevel: VIP_SERVICE_RELIABLE_DELIVERY,
+        MaxTransferSize: 65536,
+        QoS: none,
+        Ptag: none,
+        EnableRdmaWrite: VIP_TRUE,
+        EnableRdmaRead: VIP_FALSE,
+    };
+    let mut memory = [0u8; 64];
+    let address = memory.as_mut_ptr().cast();
+    let region = register(nic, address, 64, None).unwrap();
+    let connected = |key: usize| {
+        let handle = vi::create(nic, &attributes, none, none).unwrap();
+        let mut locked = vi::lock(handle).unwrap();
+        let key = key as u64;
+        locked.connection = Some(Side { key, side: 0 });
+        // The last partner is quick enough; the others are stopped.
+        let ends = (key == VIS as u64 - 1).then_some(3);
+        let asked = Vec::new();
+        device::set_busy(locked.abi.index, Busy { ends, asked });
+        (handle, locked.abi.index)
+    };
+    let vis: Vec<_> = (0..VIS).map(connected).collect();
+    assert_eq!(deregister(nic, address, region), Ok(()));
+    for (key, (handle, index)) in vis.into_iter().enumerate() {
+        let asked = device::take_busy(index).asked;
+        let words = asked.iter().map(|(_, word)| *word);
+        let before = u64::from(index) << 32;
+        let expected = (0..asked.len() as u64).map(|n| if n == 0 { 0 } else { before | n });
+        assert!(words.eq(expected), "each VI gets its own word back");
+        let last = asked.iter().position(|(left, _)| *left == 0);
+        if key == VIS - 1 {
+            assert_eq!((asked.len(), last), (3, None), "an end is an end");
+        } else {
+            assert_eq!(last, Some(asked.len() - 1), "given up once, at the end");
+            assert!(asked.len() > 3, "nobody waits for one alone");
+        }
+        vi::lock(handle).unwrap().connection = None;
+        assert_eq!(vi::destroy(handle), Ok(()));
+    }
+    assert_eq!(close(nic), Ok(()));
+}

@@ -1,0 +1,237 @@
+//! Giving up the processor when polls find nothing.
+//!
+//! A program that polls keeps its processor. With more runnable threads than processors the peer that it
+//! waits for, or the device process, may be waiting for just this processor, and the message comes when the
+//! time slice ends: some milliseconds instead of some microseconds. So a thread that has polled in vain
+//! often enough yields. How often that is follows from what the yields before came to:
+//!
+//! | the yield took | which means | from now on |
+//! | --- | --- | --- |
+//! | less than [`ALONE_NS`] | no other thread wanted the processor | yields half as often, down to `yield_after` |
+//! | more | others made use of it, and gave it back | yields four times as often, up to [`OFTEN`] |
+//! | more than [`LONG_NS`] | a thread that computes took its time slice | naps instead of yields for a while |
+//!
+//! A nap is a sleep of [`NAP_NS`] at most that ends when the NIC has something, like that of a wait. A thread
+//! that sleeps is not charged for it, so the scheduler runs it soon after it wakes, beside threads that
+//! compute; a thread that yields pays with its time slice. Naps cost a wake-up per message, hence the
+//! return to yields, first after [`NAPPING_MIN_NS`], later when they keep failing after twice the time.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::clock;
+use crate::nic::Nic;
+use crate::nic::wait;
+use crate::settings::Settings;
+use crate::sync::OnceLock;
+
+/// Polls in vain that are counted at a time, and the fewest before a yield.
+const OFTEN: u32 = 16;
+/// A yield shorter than this has not switched to another thread, in nanoseconds.
+const ALONE_NS: u64 = 1_500;
+/// A yield longer than this was to a thread that does not poll, in nanoseconds.
+const LONG_NS: u64 = 500_000;
+/// The longest nap, in nanoseconds. It bounds how late a thread finds what does not end a nap: an RDMA Write
+/// without immediate data, or a message that came on another VI before the nap began.
+const NAP_NS: u64 = 200_000;
+/// How long a thread naps before it tries to yield again, in nanoseconds.
+const NAPPING_MIN_NS: u64 = 20_000_000;
+const NAPPING_MAX_NS: u64 = 640_000_000;
+
+/// What a thread does after polls in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Poll,
+    Yield,
+    Nap,
+}
+
+/// When a thread gives its processor away, and how.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// Polls in vain since the last yield or nap.
+    vain: u32,
+    /// Yield or nap after so many; 0 before the first.
+    limit: u32,
+    /// Naps until this time.
+    napping_until: u64,
+    /// How long it naps after the next long yield.
+    napping: u64,
+}
+
+impl Pace {
+    const fn new() -> Pace {
+        Pace {
+            vain: 0,
+            limit: 0,
+            napping_until: 0,
+            napping: NAPPING_MIN_NS,
+        }
+    }
+
+    /// Counts [`OFTEN`] polls in vain of a queue that begins to be empty, or goes on. True: enough of them.
+    fn count(&mut self, begins: bool, most: u32) -> bool {
+        if self.limit == 0 {
+            self.limit = most;
+        }
+        if begins {
+            self.vain = 0;
+        }
+        self.vain = self.vain.saturating_add(OFTEN);
+        self.vain >= self.limit
+    }
+
+    /// After enough polls in vain.
+    fn turn(&mut self, now: u64) -> Turn {
+        self.vain = 0;
+        if now < self.napping_until {
+            Turn::Nap
+        } else {
+            Turn::Yield
+        }
+    }
+
+    /// A yield has lasted from one time to the other.
+    fn yielded(&mut self, from: u64, to: u64, most: u32) {
+        let took = to.saturating_sub(from);
+        if took >= LONG_NS {
+            self.limit = most;
+            self.napping_until = to.saturating_add(self.napping);
+            self.napping = (self.napping * 2).min(NAPPING_MAX_NS);
+            return;
+        }
+        self.napping = NAPPING_MIN_NS;
+        self.limit = if took < ALONE_NS {
+            self.limit.saturating_mul(2).min(most)
+        } else {
+            (self.limit / 4).max(OFTEN.min(most))
+        };
+    }
+}
+
+thread_local! {
+    static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
+}
+
+/// Whether a queue that has been polled in vain this often in a row is due for [`give_way`].
+#[inline(always)]
+pub(crate) fn is_due(row: u32) -> bool {
+    row.is_multiple_of(OFTEN)
+}
+
+/// Sleeps until the NIC has something, `has_something` says so, or [`NAP_NS`] have passed.
+pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_nanos(NAP_NS);
+    wait::step(nic, Some(end), &mut || has_something().then_some(()));
+}
+
+/// Counts polls in vain of the calling thread, which holds no lock, and yields if it is time for that. True:
+/// the thread should [`nap`].
+pub(crate) fn give_way(settings: &Settings, row: u32) -> bool {
+    static YIELD_AFTER: OnceLock<u32> = OnceLock::new();
+    let most =
+        *YIELD_AFTER.get_or_init(|| settings.number("yield_after", 0..=1_000_000_000) as u32);
+    if most == 0 {
+        return false;
+    }
+    let mut pace = PACE.get();
+    let mut turn = Turn::Poll;
+    if pace.count(row == OFTEN, most) {
+        let from = clock::now_ns();
+        turn = pace.turn(from);
+        if turn == Turn::Yield {
+            std::thread::yield_now();
+            pace.yielded(from, clock::now_ns(), most);
+        }
+    }
+    PACE.set(pace);
+    turn == Turn::Nap
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u32 = 1000;
+    const SLICE: u64 = 3_000_000;
+
+    /// A thread that polls, on a clock of its own.
+    struct Poller {
+        pace: Pace,
+        now: u64,
+        row: u32,
+    }
+
+    impl Poller {
+        fn new() -> Poller {
+            Poller {
+                pace: Pace::new(),
+                now: 1,
+                row: 0,
+            }
+        }
+
+        /// Polls in vain until it yields, which then takes this long, or naps.
+        fn polls_until_turn(&mut self, takes: u64) -> (u32, Turn) {
+            let mut polls = 0;
+            loop {
+                polls += OFTEN;
+                self.row += OFTEN;
+                self.now += 30 * u64::from(OFTEN);
+                if !self.pace.count(self.row == OFTEN, MOST) {
+                    continue;
+                }
+                let turn = self.pace.turn(self.now);
+                if turn == Turn::Yield {
+                    self.pace.yielded(self.now, self.now + takes, MOST);
+                    self.now += takes;
+                } else {
+                    self.now += NAP_NS;
+                }
+                return (polls, turn);
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_alone_yields_seldom() {
+        let mut poller = Poller::new();
+        for _ in 0..10 {
+            let (polls, turn) = poller.polls_until_turn(400);
+            assert!(polls >= MOST && turn == Turn::Yield);
+        }
+    }
+
+    #[test]
+    fn a_processor_that_others_want_is_given_up_soon_and_kept_again_later() {
+        let mut poller = Poller::new();
+        for _ in 0..5 {
+            poller.polls_until_turn(5_000);
+        }
+        assert_eq!(poller.polls_until_turn(400), (OFTEN, Turn::Yield));
+        for _ in 0..8 {
+            poller.polls_until_turn(400);
+        }
+        assert!(poller.polls_until_turn(400).0 >= MOST);
+    }
+
+    #[test]
+    fn threads_that_compute_get_a_slice_seldom() {
+        let mut poller = Poller::new();
+        let turns: Vec<Turn> = (0..10_000)
+            .map(|_| poller.polls_until_turn(SLICE).1)
+            .collect();
+        let yields = turns.iter().filter(|turn| **turn == Turn::Yield).count();
+        assert!((2..20).contains(&yields), "{yields}");
+    }
+
+    #[test]
+    fn a_thread_yields_again_when_nobody_computes_any_more() {
+        let mut poller = Poller::new();
+        assert_eq!(poller.polls_until_turn(SLICE).1, Turn::Yield);
+        let start = poller.now;
+        while poller.polls_until_turn(5_000).1 == Turn::Nap {}
+        assert!(poller.now - start < 2 * NAPPING_MIN_NS);
+        assert_eq!(poller.polls_until_turn(5_000).1, Turn::Yield);
+    }
+}

@@ -1,0 +1,115 @@
+//! Sleeping until something may have happened: poll for a short time, then sleep with the plug-in's help.
+
+use std::time::{Duration, Instant};
+
+use crate::nic::Nic;
+use crate::settings::Settings;
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+/// Step of a sleep when the plug-in cannot wake anybody.
+const STEP: Duration = Duration::from_micros(50);
+
+/// Calls `check` until it gives something or the deadline passes.
+pub(crate) fn until<R>(
+    nic: &Nic,
+    deadline: Option<Instant>,
+    mut check: impl FnMut() -> Option<R>,
+) -> Option<R> {
+    let spin_time = spin_time(&nic.process.settings);
+    let spin_end = Instant::now() + spin_time;
+    let mut polled = false;
+    loop {
+        if let Some(result) = check() {
+            if polled && VAIN.load(Ordering::Relaxed) != 0 {
+                VAIN.store(0, Ordering::Relaxed);
+            }
+            return Some(result);
+        }
+        let now = Instant::now();
+        if deadline.is_some_and(|deadline| now >= deadline) {
+            return None;
+        }
+        if now >= spin_end {
+            break;
+        }
+        polled = true;
+        std::hint::spin_loop();
+    }
+    if polled {
+        VAIN.fetch_add(1, Ordering::Relaxed);
+    }
+    loop {
+        if let Some(result) = step(nic, deadline, &mut check) {
+            return Some(result);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return check();
+        }
+    }
+}
+
+/// One sleep: announce it, look again, sleep.
+pub(crate) fn step<R>(
+    nic: &Nic,
+    deadline: Option<Instant>,
+    check: &mut impl FnMut() -> Option<R>,
+) -> Option<R> {
+    let (Some(arm), Some(sleep)) = (nic.ops.arm, nic.ops.sleep) else {
+        let left = deadline.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
+        std::thread::sleep(left.min(STEP));
+        return check();
+    };
+    // SAFETY: the NIC is open while somebody waits on an object of it.
+    let epoch = unsafe { arm(nic.abi()) };
+    let result = check();
+    let left = match (&result, deadline) {
+        (Some(_), _) => 0,
+        (None, None) => u64::MAX,
+        (None, Some(end)) => end
+            .saturating_duration_since(Instant::now())
+            .as_nanos()
+            .min(u64::MAX.into()) as u64,
+    };
+    // SAFETY: as above; every `arm` is followed by one `sleep`.
+    unsafe { sleep(nic.abi(), epoch, left) };
+    result
+}
+
+/// Waits in a row that polled in vain after which a thread confined to one processor stops polling.
+const VAIN_MAX: u32 = 8;
+/// Every so many waits such a thread polls nevertheless: the peer may have moved.
+const RETRY_PERIOD: u32 = 64;
+
+/// Waits that have polled in vain, or not at all, since one last found something by polling.
+static VAIN: AtomicU32 = AtomicU32::new(0);
+
+/// How long this wait polls before it sleeps: `spin_us`, unless polling keeps the peer from running. It does
+/// on a machine with one processor, and when both processes are confined to the same one. The latter cannot
+/// be asked for; it shows in polls that never find anything. A process that is pinned while its peer
+/// runs elsewhere polls like any other.
+fn spin_time(settings: &Settings) -> Duration {
+    static TIME: crate::sync::OnceLock<Duration> = crate::sync::OnceLock::new();
+    let time = *TIME.get_or_init(|| {
+        let spin_us = settings.number("spin_us", 0..=10_000_000);
+        // SAFETY: no pointers.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        Duration::from_micros(if online == 1 { 0 } else { spin_us })
+    });
+    if VAIN.load(Ordering::Relaxed) < VAIN_MAX || !is_confined() {
+        return time;
+    }
+    match VAIN.fetch_add(1, Ordering::Relaxed) % RETRY_PERIOD {
+        0 => time,
+        _ => Duration::ZERO,
+    }
+}
+
+/// Whether the calling thread may use one processor only.
+fn is_confined() -> bool {
+    // SAFETY: the set is as large as it says; all zero is an empty one.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) == 0
+            && libc::CPU_COUNT(&set) == 1
+    }
+}

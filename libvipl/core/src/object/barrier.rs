@@ -1,0 +1,136 @@
+//! What the biased lock needs of the machine: a fence that one side of a race pays for both, a number for
+//! each thread, and a way to wait for a holder. `ctest/loom` puts its own in place of these.
+
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use std::time::Duration;
+
+use vipl_sys::membarrier::{Scope, barrier, register, visit_processors};
+
+/// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
+pub(crate) const OWNERS: usize = 4;
+
+/// Times in a row that a thread must take a lock to own it: what taking the ownership away costs, in locks.
+pub(crate) const STREAK: u32 = 32;
+
+/// Whether locks may get owners: `heavy` is cheap.
+static WORKS: AtomicBool = AtomicBool::new(false);
+
+fn membarrier() -> bool {
+    barrier(Scope::Process)
+}
+
+/// Registers the process for `heavy`, at each VipOpenNic: a forked child is not registered. Where threads run
+/// already, the kernel waits for all processors, some milliseconds, so no lock is held and nobody's data waits.
+pub(crate) fn prepare() {
+    let works = cfg!(all(target_arch = "x86_64", target_os = "linux"))
+        && register(Scope::Process)
+        && membarrier();
+    WORKS.fetch_or(works, Ordering::Relaxed);
+}
+
+/// Whether there is a `heavy` on this system. Asked on the data path: no system call.
+pub(crate) fn works() -> bool {
+    WORKS.load(Ordering::Relaxed)
+}
+
+/// A full fence, together with a `heavy` of another thread; costs nothing by itself.
+#[inline(always)]
+pub(crate) fn light() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// A full fence on every processor that runs this process.
+pub(crate) fn heavy() {
+    // Registered anew it works after a fork.
+    if membarrier() || (register(Scope::Process) && membarrier()) {
+        return;
+    }
+    degrade();
+}
+
+/// A sandbox has taken `membarrier` away while locks have owners. The fence is executed in a slow way, once for
+/// each of these locks, and no lock gets an owner from now on.
+#[cold]
+fn degrade() {
+    if WORKS.swap(false, Ordering::Relaxed) {
+        log::warn!(
+            target: "core",
+            "the system call membarrier is not permitted any more: locks are slower from now on"
+        );
+    }
+    if !visit_processors() {
+        // Nothing is left that fences other processors. A store leaves its processor's buffer within
+        // microseconds, and at the latest with the next interrupt.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A number that no two living threads share and that costs one load; its low bits are free.
+#[inline(always)]
+pub(crate) fn this_thread() -> usize {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    {
+        let pointer: usize;
+        // SAFETY: the thread control block begins with its own address (ELF TLS for x86-64).
+        unsafe {
+            core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, pure, readonly));
+        }
+        pointer
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    {
+        !(OWNERS - 1)
+    }
+}
+
+/// Spins, then yields, then sleeps: a holder may need this very core, or have a lower priority.
+pub(crate) fn back_off(rounds: &mut u32) {
+    *rounds += 1;
+    match *rounds {
+        0..=200 => std::hint::spin_loop(),
+        201..=2000 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(50)),
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) mod tests {
+    use super::*;
+
+    /// Forbids the calling thread to use `membarrier`, as a sandbox does that comes late.
+    pub(crate) fn forbid() {
+        let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        };
+        let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        let program = [
+            // The number of the call is the first word.
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            statement(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                libc::SYS_membarrier as u32,
+                0,
+                1,
+            ),
+            statement(libc::BPF_RET | libc::BPF_K, refuse, 0, 0),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ];
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_ptr().cast_mut(),
+        };
+        // SAFETY: a valid program; it binds this thread only.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;
+            assert_eq!(
+                libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter),
+                0
+            );
+        }
+        assert!(!membarrier());
+    }
+}

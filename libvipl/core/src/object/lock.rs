@@ -1,0 +1,340 @@
+//! The lock of a slot, made for one thread that takes it again and again.
+//!
+//! An atomic operation waits until every earlier store of its processor is visible, and on the data path
+//! an earlier store is a message on its way to another processor. So a lock that one thread has taken
+//! often enough is *biased* to it: that thread then marks itself inside with plain stores. Another thread
+//! that wants the lock takes the bias away: it clears the owner and lets the kernel execute a fence on
+//! every processor that runs this process (`membarrier`). Afterwards either the owner's mark is visible,
+//! and the other thread waits for it, or the owner will see that it is not the owner any more.
+//!
+//! ```text
+//!   owner thread                           other thread (holds `spin`)
+//!   own sequence = odd                     owner = nobody
+//!   compiler fence                         membarrier
+//!   owner still me?  yes: inside           sequence odd?  wait until it is even
+//!                    no: sequence = even, take `spin`
+//! ```
+//!
+//! A thread may be stopped between its two looks at the owner, and go on when the lock has another owner.
+//! What it writes then must not be that owner's mark: each thread that ever owned the lock has a sequence
+//! of its own, whose number is part of the owner's word. There is room for a few of them; later threads
+//! find a plain spin lock.
+//!
+//! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
+//! so that threads which share a lock end up with a plain spin lock.
+
+use super::barrier::{self, OWNERS, STREAK, back_off, this_thread};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// Doublings of that, one for each loss of a bias.
+const PENALTY_MAX: u32 = 8;
+const NOBODY: usize = 0;
+
+/// A lock that can be all zero.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct Lock {
+    /// The owner's thread pointer, and the number of its sequence in the low bits.
+    owner: AtomicUsize,
+    /// Odd while that thread is inside as owner; each is written by one thread only.
+    sequences: [AtomicU32; OWNERS],
+    spin: AtomicU32,
+    /// Whose the sequences are; guarded by `spin`.
+    owners: [AtomicUsize; OWNERS],
+    /// Who took `spin` last, how often in a row, and how often a bias was lost; guarded by `spin`.
+    last: AtomicUsize,
+    streak: AtomicU32,
+    penalty: AtomicU32,
+    /// Times that `spin` was taken, watchers not counted; guarded by `spin`.
+    uses: AtomicU32,
+    /// What the owner's sequence, or `uses`, was when a watcher looked last, and how often it left the owner alone since.
+    watched: AtomicU32,
+    spared: AtomicU32,
+}
+
+/// How a lock is held: by its owner, if this is 1 + the number of the owner's sequence; otherwise by `spin`, and
+/// this is the word of the owner from then on. It is one word so that it stays in a register from `lock` to
+/// `unlock`; an `enum` went through the stack, by stores and loads of different widths, each of which cost a poll
+/// five nanoseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Held(pub(crate) usize);
+
+impl Held {
+    /// The owner's sequence, if its owner holds it.
+    #[inline(always)]
+    fn sequence(self) -> Option<usize> {
+        let number = self.0.wrapping_sub(1);
+        (number < OWNERS).then_some(number)
+    }
+}
+
+impl Lock {
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> Held {
+        let me = this_thread();
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner & !(OWNERS - 1) == me {
+            let own = &self.sequences[owner % OWNERS];
+            let sequence = own.load(Ordering::Relaxed);
+            own.store(sequence.wrapping_add(1), Ordering::Relaxed);
+            // The processor's fence comes from the other thread's `membarrier`.
+            barrier::light();
+            // Acquire pairs with the release of a watcher.
+            if self.owner.load(Ordering::Acquire) == owner {
+                return Held(1 + owner % OWNERS);
+            }
+            own.store(sequence.wrapping_add(2), Ordering::Release);
+        }
+        self.lock_shared(me)
+    }
+
+    #[inline(never)]
+    fn lock_shared(&self, me: usize) -> Held {
+        // Acquire pairs with the release in `unlock`.
+        if self.spin.swap(1, Ordering::Acquire) != 0 {
+            self.contended();
+        }
+        let uses = self.uses.load(Ordering::Relaxed);
+        self.uses.store(uses.wrapping_add(1), Ordering::Relaxed);
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner & !(OWNERS - 1) == me {
+            // A watcher had borrowed it. While `spin` is held nobody else is inside.
+            return Held(owner);
+        }
+        if owner != NOBODY {
+            self.take_bias_away();
+            self.streak.store(0, Ordering::Relaxed);
+            let penalty = self.penalty.load(Ordering::Relaxed);
+            self.penalty
+                .store((penalty + 1).min(PENALTY_MAX), Ordering::Relaxed);
+        }
+        if self.last.load(Ordering::Relaxed) != me {
+            self.last.store(me, Ordering::Relaxed);
+            self.streak.store(0, Ordering::Relaxed);
+            return Held(NOBODY);
+        }
+        let streak = self.streak.load(Ordering::Relaxed);
+        if streak < STREAK << self.penalty.load(Ordering::Relaxed) {
+            self.streak.store(streak + 1, Ordering::Relaxed);
+            return Held(NOBODY);
+        }
+        match self.sequence_of(me) {
+            Some(number) if barrier::works() => Held(me | number),
+            _ => Held(NOBODY),
+        }
+    }
+
+    /// For a watcher, who takes the lock seldom: the owner keeps its bias, and no streak is broken.
+    pub(crate) fn borrow(&self) -> Held {
+        if self.spin.swap(1, Ordering::Acquire) != 0 {
+            self.contended();
+        }
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != NOBODY {
+            self.take_bias_away();
+        }
+        // Where taking it away has become slow, it is not given back.
+        Held(if barrier::works() { owner } else { NOBODY })
+    }
+
+    /// The sequence of a thread, if there is one left for it. Under `spin`.
+    #[cold]
+    fn sequence_of(&self, me: usize) -> Option<usize> {
+        let mine = |known: &AtomicUsize| {
+            matches!(known.load(Ordering::Relaxed), NOBODY) || known.load(Ordering::Relaxed) == me
+        };
+        let number = self.owners.iter().position(mine)?;
+        self.owners[number].store(me, Ordering::Relaxed);
+        Some(number)
+    }
+
+    #[cold]
+    fn take_bias_away(&self) {
+        let number = self.owner.swap(NOBODY, Ordering::SeqCst) % OWNERS;
+        barrier::heavy();
+        let mut rounds = 0;
+        // Acquire pairs with the release of the owner's `unlock`.
+        while !self.sequences[number]
+            .load(Ordering::Acquire)
+            .is_multiple_of(2)
+        {
+            back_off(&mut rounds);
+        }
+    }
+
+    #[cold]
+    fn contended(&self) {
+        let mut rounds = 0;
+        loop {
+            while self.spin.load(Ordering::Relaxed) != 0 {
+                back_off(&mut rounds);
+            }
+            if self.spin.swap(1, Ordering::Acquire) == 0 {
+                return;
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn unlock(&self, held: Held) {
+        if let Some(number) = held.sequence() {
+            let own = &self.sequences[number];
+            let sequence = own.load(Ordering::Relaxed);
+            own.store(sequence.wrapping_add(1), Ordering::Release);
+            return;
+        }
+        // Release: an owner that gets it back sees what a watcher did.
+        self.owner.store(held.0, Ordering::Release);
+        self.spin.store(0, Ordering::Release);
+    }
+
+    /// For a watcher: whether anybody has been inside since the watcher asked last, so that the lock may be
+    /// left alone. It is not left alone for ever: what it does there may not be what is needed.
+    pub(crate) fn owner_is_active(&self) -> bool {
+        let owner = self.owner.load(Ordering::Relaxed);
+        let now = match owner {
+            NOBODY => self.uses.load(Ordering::Relaxed),
+            owner => self.sequences[owner % OWNERS].load(Ordering::Relaxed),
+        };
+        let before = self.watched.swap(now, Ordering::Relaxed);
+        let spared = self.spared.load(Ordering::Relaxed);
+        let active = now != before && spared < SPARED_MAX;
+        self.spared
+            .store(if active { spared + 1 } else { 0 }, Ordering::Relaxed);
+        active
+    }
+}
+
+/// Looks of a watcher that an active owner is spared in a row.
+const SPARED_MAX: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    struct Counter {
+        lock: Lock,
+        value: std::cell::UnsafeCell<u64>,
+    }
+    // SAFETY: the value is only touched under the lock.
+    unsafe impl Sync for Counter {}
+    // SAFETY: as above.
+    unsafe impl Send for Counter {}
+
+    fn add(counter: &Counter, times: u64) -> u64 {
+        let mut biased = 0;
+        for _ in 0..times {
+            let held = counter.lock.lock();
+            biased += u64::from(held.sequence().is_some());
+            // SAFETY: under the lock.
+            unsafe { *counter.value.get() += 1 };
+            counter.lock.unlock(held);
+        }
+        biased
+    }
+
+    /// For tests that count on `membarrier`, and the one that takes it away.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn no_update_is_lost_when_membarrier_is_taken_away() {
+        let _alone = alone();
+        barrier::prepare();
+        let counter = Arc::new(Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        });
+        add(&counter, 1000);
+        // So that the other thread has to take it away.
+        let owned = counter.lock.owner.load(Ordering::Relaxed) != NOBODY;
+        assert!(owned || !barrier::works());
+        let other = {
+            let counter = counter.clone();
+            std::thread::spawn(move || {
+                barrier::tests::forbid();
+                add(&counter, 100_000)
+            })
+        };
+        add(&counter, 100_000);
+        other.join().unwrap();
+        // SAFETY: the other thread has ended.
+        assert_eq!(unsafe { *counter.value.get() }, 201_000);
+    }
+
+    #[test]
+    fn one_thread_comes_to_own_the_lock() {
+        let _alone = alone();
+        barrier::prepare();
+        let counter = Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        };
+        let biased = add(&counter, 1000);
+        if barrier::works() {
+            assert!(biased > 900, "{biased}");
+        }
+    }
+
+    #[test]
+    fn a_watcher_leaves_the_bias_and_loses_no_update() {
+        let _alone = alone();
+        barrier::prepare();
+        let counter = Arc::new(Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        });
+        let owner = {
+            let counter = counter.clone();
+            std::thread::spawn(move || add(&counter, 400_000))
+        };
+        let mut borrowed = 0;
+        while !owner.is_finished() {
+            let held = counter.lock.borrow();
+            // SAFETY: under the lock.
+            unsafe { *counter.value.get() += 1 };
+            counter.lock.unlock(held);
+            borrowed += 1;
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        let biased = owner.join().unwrap();
+        if barrier::works() {
+            assert!(biased > 300_000, "{biased}");
+        }
+        // SAFETY: the other thread has ended.
+        assert_eq!(unsafe { *counter.value.get() }, 400_000 + borrowed);
+    }
+
+    #[test]
+    fn no_update_is_lost_whoever_owns_it() {
+        let counter = Arc::new(Counter {
+            lock: Lock::default(),
+            value: 0.into(),
+        });
+        let threads: Vec<_> = (0..4u64)
+            .map(|number| {
+                let counter = counter.clone();
+                std::thread::spawn(move || {
+                    for round in 0..50 {
+                        add(&counter, 200 + 37 * number);
+                        // Long pauses let another thread earn the bias.
+                        if (round + number) % 5 == 0 {
+                            std::thread::sleep(std::time::Duration::from_micros(300));
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let expected: u64 = (0..4u64).map(|number| 50 * (200 + 37 * number)).sum();
+        // SAFETY: all threads have ended.
+        assert_eq!(unsafe { *counter.value.get() }, expected);
+    }
+}

@@ -1,0 +1,274 @@
+//! Tables of objects that live behind handles.
+//!
+//! A slot is never given back to the system: an object that is destroyed leaves its slot for the next
+//! one, with another generation. So a stale handle may be followed at any time; it finds a slot, takes
+//! its lock, sees another generation and fails. That is what makes it safe for one thread to destroy an
+//! object while another one is about to use it (rule R4), without a reference count on the data path.
+//!
+//! Chunks of slots are mapped `MADV_WIPEONFORK`: in a forked child every slot is free, whatever the
+//! parent held (spec §10.4).
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::sync::Mutex;
+
+use crate::object::handle::{self, Kind, Parts};
+use crate::object::lock::{Held, Lock};
+
+/// Slots of one chunk.
+const CHUNK: usize = 64;
+/// Chunks of one table: 65 536 objects of a kind in one process on 64-bit hosts, 16 384 on 32-bit ones.
+const CHUNKS: usize = if usize::BITS == 64 { 1024 } else { 256 };
+
+/// One place for one object. All zero is free.
+#[repr(C, align(64))]
+pub(crate) struct Slot<T> {
+    lock: Lock,
+    /// Generation of the object that is here, 0 when the slot is free.
+    live: AtomicU32,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: the value is only reached under the slot's lock.
+unsafe impl<T: Send> Sync for Slot<T> {}
+
+/// The object of a slot, locked.
+pub(crate) struct Guard<T: 'static> {
+    slot: &'static Slot<T>,
+    held: Held,
+}
+
+impl<T> Slot<T> {
+    /// Locks the slot if an object is there.
+    #[inline(always)]
+    pub(crate) fn lock_any(&'static self) -> Option<Guard<T>> {
+        self.lock_if(|live| live != 0)
+    }
+
+    /// Locks the slot if this very object is there.
+    #[inline(always)]
+    pub(crate) fn lock(&'static self, generation: u32) -> Option<Guard<T>> {
+        self.lock_if(|live| live == generation)
+    }
+
+    #[inline(always)]
+    fn lock_if(&'static self, wanted: impl FnOnce(u32) -> bool) -> Option<Guard<T>> {
+        let held = self.lock.lock();
+        if !wanted(self.live.load(Ordering::Relaxed)) {
+            self.lock.unlock(held);
+            return None;
+        }
+        Some(Guard { slot: self, held })
+    }
+
+    /// Locks the slot for a watcher, if an object is there (see `Lock::borrow`).
+    pub(crate) fn lock_watching(&'static self) -> Option<Guard<T>> {
+        let held = self.lock.borrow();
+        if self.live.load(Ordering::Relaxed) == 0 {
+            self.lock.unlock(held);
+            return None;
+        }
+        Some(Guard { slot: self, held })
+    }
+
+    /// Whether the thread that owns the lock has used it lately (see `Lock::owner_is_active`).
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.lock.owner_is_active()
+    }
+}
+
+impl<T> Guard<T> {
+    /// The slot itself, to come back later.
+    pub(crate) fn slot(&self) -> &'static Slot<T> {
+        self.slot
+    }
+
+    /// The object, without a reference to it: it stays valid when references come and go, as long as the object
+    /// is there.
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.slot.value.get().cast()
+    }
+
+    /// Generation of the object.
+    pub(crate) fn generation(&self) -> u32 {
+        self.slot.live.load(Ordering::Relaxed)
+    }
+
+    /// Takes the object out and frees the slot.
+    fn vacate(self) -> T {
+        self.slot.live.store(0, Ordering::Relaxed);
+        // SAFETY: locked and live until the line above; nobody reads it again.
+        unsafe { (*self.slot.value.get()).assume_init_read() }
+    }
+}
+
+impl<T> Deref for Guard<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: locked and live, so initialised and nobody else's.
+        unsafe { (*self.slot.value.get()).assume_init_ref() }
+    }
+}
+
+impl<T> DerefMut for Guard<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { (*self.slot.value.get()).assume_init_mut() }
+    }
+}
+
+impl<T> Drop for Guard<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.slot.lock.unlock(self.held);
+    }
+}
+
+/// Which slots of a table are free. Belongs to the process, so that a forked child starts anew.
+pub(crate) struct Free(Mutex<FreeState>);
+
+struct FreeState {
+    free: Vec<u32>,
+    used: u32,
+    generation: u32,
+}
+
+impl Free {
+    /// Nothing in use. `seed` makes the generations of different processes differ.
+    pub(crate) fn new(seed: u32) -> Self {
+        Free(Mutex::new(FreeState {
+            free: Vec::new(),
+            used: 0,
+            generation: seed,
+        }))
+    }
+}
+
+/// All objects of one kind.
+pub(crate) struct Table<T: 'static> {
+    kind: Kind,
+    chunks: [AtomicPtr<Slot<T>>; CHUNKS],
+}
+
+impl<T: Send> Table<T> {
+    pub(crate) const fn new(kind: Kind) -> Self {
+        Table {
+            kind,
+            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+        }
+    }
+
+    /// The slot that a handle names, whatever is in it now.
+    #[inline(always)]
+    pub(crate) fn slot(&self, handle: *mut c_void) -> Option<(&'static Slot<T>, u32)> {
+        let parts = handle::split(self.kind, handle)?;
+        let chunk = self
+            .chunks
+            .get(parts.slot as usize / CHUNK)?
+            .load(Ordering::Acquire);
+        if chunk.is_null() {
+            return None;
+        }
+        // SAFETY: chunks have CHUNK slots and are never unmapped.
+        Some((
+            unsafe { &*chunk.add(parts.slot as usize % CHUNK) },
+            parts.generation,
+        ))
+    }
+
+    /// Locks the object that a handle names; `None` when the handle is stale or never was one.
+    #[inline(always)]
+    pub(crate) fn lock(&self, handle: *mut c_void) -> Option<Guard<T>> {
+        let (slot, generation) = self.slot(handle)?;
+        slot.lock(generation)
+    }
+
+    /// Puts a new object in; `make` gets its handle. `None` when the table is full or memory is short.
+    pub(crate) fn insert(
+        &self,
+        free: &Free,
+        make: impl FnOnce(*mut c_void) -> T,
+    ) -> Option<*mut c_void> {
+        let (slot, parts) = self.reserve(free)?;
+        let handle = handle::join(self.kind, parts);
+        let held = slot.lock.lock();
+        // SAFETY: the slot is free and locked; writing drops nothing.
+        unsafe { (*slot.value.get()).write(make(handle)) };
+        slot.live.store(parts.generation, Ordering::Relaxed);
+        slot.lock.unlock(held);
+        Some(handle)
+    }
+
+    fn reserve(&self, free: &Free) -> Option<(&'static Slot<T>, Parts)> {
+        let mut state = free.0.lock();
+        let slot = match state.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = state.used;
+                self.map_chunk(slot as usize / CHUNK)?;
+                state.used += 1;
+                slot
+            }
+        };
+        state.generation = state.generation.wrapping_add(1);
+        let parts = Parts {
+            generation: handle::generation(state.generation),
+            slot,
+        };
+        let (slot, _) = self.slot(handle::join(self.kind, parts))?;
+        Some((slot, parts))
+    }
+
+    fn map_chunk(&self, chunk: usize) -> Option<()> {
+        let place = self.chunks.get(chunk)?;
+        if !place.load(Ordering::Acquire).is_null() {
+            return Some(());
+        }
+        let bytes = CHUNK * size_of::<Slot<T>>();
+        // Zeroed slots are free slots.
+        let memory = vipl_sys::fork::map_wiped(bytes).ok()?;
+        // Release: whoever sees the pointer sees zeroed slots.
+        place.store(memory.cast(), Ordering::Release);
+        Some(())
+    }
+
+    /// Takes a locked object out of the table; its handle is stale from now on.
+    pub(crate) fn remove(&self, free: &Free, guard: Guard<T>, handle: *mut c_void) -> T {
+        let value = guard.vacate();
+        if let Some(parts) = handle::split(self.kind, handle) {
+            free.0.lock().free.push(parts.slot);
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TABLE: Table<u64> = Table::new(Kind::Cq);
+
+    #[test]
+    fn stale_handles_find_nothing() {
+        let free = Free::new(5);
+        let first = TABLE.insert(&free, |_| 1).unwrap();
+        let second = TABLE.insert(&free, |_| 2).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(*TABLE.lock(first).unwrap(), 1);
+        let guard = TABLE.lock(first).unwrap();
+        assert_eq!(TABLE.remove(&free, guard, first), 1);
+        assert!(TABLE.lock(first).is_none());
+        let third = TABLE.insert(&free, |_| 3).unwrap();
+        assert_ne!(first, third, "the slot is used again under another handle");
+        assert!(TABLE.lock(first).is_none());
+        assert_eq!(*TABLE.lock(second).unwrap(), 2);
+        assert!(TABLE.lock(std::ptr::null_mut()).is_none());
+    }
+}

@@ -1,0 +1,185 @@
+//! The table of functions that plug-ins call.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::fd::IntoRawFd;
+
+use vipl_abi::VIP_DESCRIPTOR;
+use vipl_plugin_abi::*;
+
+use crate::clock;
+use crate::process;
+use crate::vi::Vi;
+use crate::vi::queue::{self, Which};
+
+/// What every plug-in gets.
+pub(crate) static HOST: vipl_host = vipl_host {
+    size: size_of::<vipl_host>(),
+    log,
+    setting,
+    counter,
+    completed,
+    raise,
+    fail,
+    poll,
+    guard,
+    now,
+    link,
+    catastrophe,
+    device,
+};
+
+/// A plug-in's string.
+///
+/// # Safety
+/// `text` is NULL or NUL-terminated.
+unsafe fn string<'a>(text: *const c_char) -> &'a str {
+    if text.is_null() {
+        return "";
+    }
+    // SAFETY: as asked of the caller.
+    unsafe { CStr::from_ptr(text) }
+        .to_str()
+        .unwrap_or("(not UTF-8)")
+}
+
+unsafe extern "C" fn log(level: c_int, text: *const c_char) {
+    let level = match level {
+        VIPL_LOG_ERROR => log::Level::Error,
+        VIPL_LOG_WARN => log::Level::Warn,
+        VIPL_LOG_INFO => log::Level::Info,
+        _ => log::Level::Debug,
+    };
+    // SAFETY: a plug-in's text.
+    log::log!(target: "plugin", level, "{}", unsafe { string(text) });
+}
+
+unsafe extern "C" fn setting(plugin: *const c_char, key: *const c_char) -> *const c_char {
+    // SAFETY: a plug-in's texts.
+    let (plugin, key) = unsafe { (string(plugin), string(key)) };
+    let settings = &process::get().settings;
+    let own = format!("{plugin}.{key}");
+    let value = settings.given(&own).map(str::to_owned).or_else(|| {
+        let known = crate::settings::DECLARED
+            .iter()
+            .any(|s| s.name == own || s.name == key);
+        let text = settings.text(if settings.given(key).is_some() {
+            key
+        } else {
+            &own
+        });
+        (known && !text.is_empty()).then(|| text.to_owned())
+    });
+    let value = value.and_then(|value| CString::new(value).ok());
+    value.map_or(std::ptr::null(), |value| process::get().keep(value))
+}
+
+unsafe extern "C" fn counter(plugin: *const c_char, name: *const c_char) -> *mut u64 {
+    // SAFETY: a plug-in's texts.
+    let name = unsafe { format!("{}.{}", string(plugin), string(name)) };
+    process::get().counters.get(&name).as_ptr()
+}
+
+/// The host's side of a VI.
+///
+/// # Safety
+/// Called within an operation of the VI, so its lock is held.
+unsafe fn vi<'a>(vi: *mut vipl_vi) -> &'a mut Vi {
+    // SAFETY: `host` was set when the VI was made and points to the `Vi` around `*vi`.
+    unsafe { &mut *(*vi).host.cast::<Vi>() }
+}
+
+unsafe extern "C" fn completed(this: *mut vipl_vi, queue: *mut vipl_queue) {
+    // SAFETY: within an operation of the VI; `queue` is one of its two.
+    unsafe {
+        let which = if (*queue).which == 0 {
+            Which::Send
+        } else {
+            Which::Recv
+        };
+        queue::signal(vi(this), which);
+    }
+}
+
+unsafe extern "C" fn raise(
+    this: *mut vipl_vi,
+    code: c_int,
+    opcode: u32,
+    descriptor: *mut VIP_DESCRIPTOR,
+) {
+    if let Some(code) = crate::nic::events::error_code(code) {
+        // SAFETY: within an operation of the VI.
+        unsafe { vi(this) }.raise(code, opcode, descriptor);
+    }
+}
+
+unsafe extern "C" fn fail(
+    this: *mut vipl_vi,
+    cause: c_int,
+    opcode: u32,
+    descriptor: *mut VIP_DESCRIPTOR,
+) {
+    // SAFETY: within an operation of the VI.
+    unsafe { vi(this) }.fail(cause, opcode, descriptor);
+}
+
+unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
+    // SAFETY: a thread of the plug-in calls this while the NIC is open, so the host's NIC lives.
+    let nic = unsafe { &*(*nic).host.cast::<crate::nic::Nic>() };
+    let Some(slot) = nic.vi_slot(index) else {
+        return VIPL_POLL_NOTHING;
+    };
+    if slot.is_in_use() {
+        return VIPL_POLL_BUSY;
+    }
+    let Some(mut vi) = slot.lock_watching() else {
+        return VIPL_POLL_NOTHING;
+    };
+    if !std::ptr::eq(vi.abi.nic, nic.abi()) {
+        return VIPL_POLL_NOTHING;
+    }
+    let before = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
+    vi.progress();
+    let after = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
+    if after == before {
+        VIPL_POLL_NOTHING
+    } else {
+        VIPL_POLL_PROGRESS
+    }
+}
+
+unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
+    if vipl_guard::register(vipl_guard::Range { start, end, fixup }) {
+        VIPL_OK
+    } else {
+        VIPL_E_RESOURCE
+    }
+}
+
+unsafe extern "C" fn now() -> u64 {
+    clock::now_ns()
+}
+
+unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_int {
+    // SAFETY: a plug-in's text, and room of the size that it states.
+    unsafe { crate::agent::link::give(&process::get().agents, string(interface), out) }
+}
+
+unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
+    // SAFETY: the NIC is open, and the thread is inside no operation.
+    unsafe { crate::nic::device_failed(nic) };
+}
+
+unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int {
+    // SAFETY: a plug-in's text.
+    match crate::agent::device::open(&process::get().agents, unsafe { string(name) }) {
+        Ok((socket, process)) => {
+            // SAFETY: the plug-in's words.
+            unsafe {
+                *fd = socket.into_raw_fd();
+                *pid = process;
+            }
+            VIPL_OK
+        }
+        Err(status) => status,
+    }
+}

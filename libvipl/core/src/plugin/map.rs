@@ -1,0 +1,236 @@
+//! Where a device name goes. The first answer wins: the environment's map, the file's map, the explicit
+//! form `plugin:argument`, what the plug-ins claim.
+
+use super::host::HOST;
+use super::loader::{LoadedPlugin, Plugins};
+use crate::process::Process;
+
+/// Where a name goes, and why.
+pub(crate) struct Route {
+    pub(crate) plugin: &'static LoadedPlugin,
+    pub(crate) argument: String,
+    pub(crate) reason: String,
+}
+
+/// Why a name goes nowhere.
+pub(crate) enum Nowhere {
+    /// What was tried.
+    Unknown(String),
+    /// Not all plug-ins could be looked at, for want of something.
+    Shortage(String),
+}
+
+/// Finds the device.
+pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
+    let mut plugins = process.plugins.lock();
+    plugins.refresh(&process.settings, &HOST);
+    look_up(process, &plugins, name).map_err(|tried| match &plugins.shortage {
+        Some(shortage) => Nowhere::Shortage(format!("cannot look for plug-ins: {shortage}")),
+        None => Nowhere::Unknown(tried),
+    })
+}
+
+/// Gives the answer of the plug-ins there are, or tells what was tried.
+fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, String> {
+    let short = plain(name);
+    if short.is_empty() {
+        return Err("nothing follows the folder; devices that are there: vipinfo".to_owned());
+    }
+    let settings = &process.settings;
+    let environment = parse_map(settings.text("device_map"));
+    let maps = [
+        ("the setting device_map", environment),
+        ("the configuration file", settings.file_device_map.clone()),
+    ];
+    for (what, map) in &maps {
+        for (from, to) in map {
+            if from != "*" && plain(from) != short {
+                continue;
+            }
+            return explicit(plugins, to)
+                .map(|(plugin, argument)| Route {
+                    plugin,
+                    argument,
+                    reason: format!("{what} maps {from}"),
+                })
+                .ok_or_else(|| {
+                    no_plugin(
+                        process,
+                        plugins,
+                        to,
+                        &format!("{what} maps {from} to {to}, but "),
+                    )
+                });
+        }
+    }
+    if short.contains(':') {
+        return explicit(plugins, short)
+            .map(|(plugin, argument)| Route {
+                plugin,
+                argument,
+                reason: "the name says so".to_owned(),
+            })
+            .ok_or_else(|| no_plugin(process, plugins, short, ""));
+    }
+    let claims = plugins.names().into_iter().filter_map(|plugin| {
+        let plugin = plugins.named(plugin)?;
+        let (rank, argument) = plugin.claim(short)?;
+        Some((rank, plugin, argument))
+    });
+    match claims.max_by_key(|(rank, _, _)| *rank) {
+        Some((_, plugin, argument)) => {
+            let reason = format!("the plug-in {} claims {short}", plugin.name);
+            Ok(Route {
+                plugin,
+                argument,
+                reason,
+            })
+        }
+        None => Err(format!(
+            "no plug-in claims {short:?}; plug-ins: {}{}{}",
+            known(process, plugins),
+            near_device(plugins, short),
+            how_to_map(short)
+        )),
+    }
+}
+
+/// The name without the folder that M-VIA's devices were in; one program says `/etc/via_lo`.
+pub(crate) fn plain(name: &str) -> &str {
+    name.strip_prefix("/dev/")
+        .or_else(|| name.strip_prefix("/etc/"))
+        .unwrap_or(name)
+}
+
+/// `plugin:argument`.
+fn explicit(plugins: &Plugins, target: &str) -> Option<(&'static LoadedPlugin, String)> {
+    let (plugin, argument) = target.split_once(':').unwrap_or((target, ""));
+    Some((plugins.named(plugin)?, argument.to_owned()))
+}
+
+/// The plug-ins there are, and where others may be.
+fn known(process: &Process, plugins: &Plugins) -> String {
+    let names = plugins.names();
+    let mut text = if names.is_empty() {
+        let folders: Vec<_> = plugins.searched.iter().map(|dir| dir.display()).collect();
+        let folders: Vec<String> = folders.iter().map(ToString::to_string).collect();
+        format!("none found in {}", folders.join(", "))
+    } else {
+        names.join(", ")
+    };
+    if !plugins.left_out.is_empty() {
+        let mut left_out = plugins.left_out.clone();
+        left_out.sort();
+        left_out.dedup();
+        text += &format!(
+            " (the setting plugins, {:?}, leaves out {})",
+            process.settings.text("plugins"),
+            left_out.join(", ")
+        );
+    }
+    text
+}
+
+/// Suggests a device with a similar name, or with this one in small letters.
+fn near_device(plugins: &Plugins, asked: &str) -> String {
+    let small = asked.to_ascii_lowercase();
+    let plugins = plugins
+        .names()
+        .into_iter()
+        .filter_map(|name| plugins.named(name));
+    let claimed = plugins
+        .clone()
+        .any(|plugin| small != asked && plugin.claim(&small).is_some());
+    let near = || {
+        let devices = plugins.flat_map(LoadedPlugin::devices);
+        let mut near: Vec<(usize, String)> = devices
+            .map(|device| (distance(plain(&device), &small), plain(&device).to_owned()))
+            .filter(|(away, device)| *away <= 2 && 2 * away < device.len())
+            .collect();
+        near.sort();
+        near.into_iter().next().map(|(_, device)| device)
+    };
+    let found = if claimed { Some(small.clone()) } else { near() };
+    found.map_or(String::new(), |device| format!("; did you mean {device}?"))
+}
+
+/// The map that sends a name somewhere, if a map can.
+fn how_to_map(name: &str) -> String {
+    if name.contains(['=', ';', '*']) || name.trim() != name {
+        return "; a name like this cannot be in a map".to_owned();
+    }
+    format!("; map it with VIPL_DEVICE_MAP='{name}=PLUGIN:ARGUMENT'")
+}
+
+fn no_plugin(process: &Process, plugins: &Plugins, target: &str, before: &str) -> String {
+    let asked = target.split(':').next().unwrap_or(target);
+    let small = asked.to_ascii_lowercase();
+    let near = plugins
+        .names()
+        .into_iter()
+        .find(|name| distance(name, &small) <= 2);
+    let hint = near.map_or(String::new(), |name| format!("; did you mean {name}?"));
+    format!(
+        "{before}there is no plug-in {asked:?}; plug-ins: {}{hint}",
+        known(process, plugins)
+    )
+}
+
+/// Edit distance, for names of a few letters.
+pub(crate) fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut before = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let cost = (before + usize::from(x != *y))
+                .min(row[j] + 1)
+                .min(row[j + 1] + 1);
+            before = row[j + 1];
+            row[j + 1] = cost;
+        }
+    }
+    row[b.len()]
+}
+
+/// `name=plugin:argument` pairs with `;` between them.
+pub(crate) fn parse_map(text: &str) -> Vec<(String, String)> {
+    text.split(';')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+        .filter_map(|pair| match pair.split_once('=') {
+            Some((name, target)) => Some((name.trim().to_owned(), target.trim().to_owned())),
+            None => {
+                log::warn!(target: "settings", "device_map: {pair:?} is not name=plugin:argument");
+                None
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lose_their_folder() {
+        assert_eq!(plain("/dev/via_lo"), "via_lo");
+        assert_eq!(plain("/etc/via_lo"), "via_lo");
+        assert_eq!(plain("VINIC"), "VINIC");
+    }
+
+    #[test]
+    fn a_map_is_pairs() {
+        let map = parse_map(" a=loopback: ; *=sim:seed=7;;bad");
+        assert_eq!(map[0], ("a".to_owned(), "loopback:".to_owned()));
+        assert_eq!(map[1], ("*".to_owned(), "sim:seed=7".to_owned()));
+        assert_eq!(map.len(), 2);
+    }
+
+    #[test]
+    fn a_near_miss_is_near() {
+        assert_eq!(distance("loopback", "lopback"), 1);
+        assert!(distance("loopback", "tulip") > 2);
+    }
+}

@@ -1,0 +1,154 @@
+//! What is wrong with a descriptor that was completed with an error, at level `debug`.
+//!
+//! Status tells the kind of error only. The checks of spec §5.7 are made again here, on the descriptor as it
+//! is now, until one fails: whatever plug-in processed it, in whatever process.
+
+use vipl_abi::*;
+
+use super::Vi;
+use super::queue::Which;
+use crate::memory;
+use crate::text::status;
+use crate::trace::peek::{image, segment};
+
+/// Subsystem of these lines.
+const TARGET: &str = "desc";
+
+/// Logs one line about a descriptor that failed, unless it was only flushed.
+#[cold]
+pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bits: u32) {
+    let flushed = bits & VIP_STATUS_ERROR_MASK == VIP_STATUS_DESC_FLUSHED_ERROR;
+    if flushed || !log::log_enabled!(target: TARGET, log::Level::Debug) {
+        return;
+    }
+    let why = match which {
+        Which::Send => sent(vi, descriptor, bits),
+        Which::Recv => received(vi, descriptor, bits),
+    };
+    let queue = if which == Which::Send {
+        "send"
+    } else {
+        "receive"
+    };
+    log::debug!(
+        target: TARGET,
+        "VI {:?}: {queue} descriptor {:?} failed with {}: {}",
+        vi.handle,
+        descriptor,
+        status(bits),
+        why.unwrap_or_else(|| "nothing is wrong with it now; was it changed while it was posted?".to_owned())
+    );
+}
+
+fn sent(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<String> {
+    if bits & VIP_STATUS_RDMA_PROT_ERROR != 0 {
+        return Some("the partner does not let this VI use the remote range; EnableRdmaWrite or EnableRdmaRead on its VI and its region, the same tag, the whole range inside the region".to_owned());
+    }
+    if bits & VIP_STATUS_REMOTE_DESC_ERROR != 0 {
+        return Some("the partner's receive descriptor failed, or it had posted none".to_owned());
+    }
+    if bits & VIP_STATUS_TRANSPORT_ERROR != 0 {
+        return Some("the partner could not receive it, or the connection broke".to_owned());
+    }
+    let Some(image) = image(descriptor) else {
+        return Some("its memory cannot be read".to_owned());
+    };
+    let operation = image.control & VIP_CONTROL_OP_MASK;
+    let (rdma, read) = (
+        operation != VIP_CONTROL_OP_SENDRECV,
+        operation == VIP_CONTROL_OP_RDMAREAD,
+    );
+    if operation == VIP_CONTROL_OP_RESERVED || image.control & VIP_CONTROL_RESERVED != 0 {
+        return Some(format!(
+            "Control is {:#x}, with reserved bits",
+            image.control
+        ));
+    }
+    if let Some(text) = too_many(vi, image.seg_count) {
+        return Some(text);
+    }
+    if rdma && image.seg_count == 0 {
+        return Some("RDMA without an address segment".to_owned());
+    }
+    if read && image.control & VIP_CONTROL_IMMEDIATE != 0 {
+        return Some("RDMA Read with immediate data".to_owned());
+    }
+    if read && vi.abi.reliability & vi.nic.info.rdma_read_support == 0 {
+        return Some("RDMA Read on a reliability level that does not have it".to_owned());
+    }
+    let first = u16::from(rdma);
+    let total: u64 = (first..image.seg_count)
+        .map_while(|number| segment(descriptor, number))
+        .map(|segment| u64::from(segment.length))
+        .sum();
+    if total != u64::from(image.length) {
+        let length = image.length;
+        return Some(format!(
+            "Length is {length}, its data segments have {total} bytes"
+        ));
+    }
+    if total > vi.abi.max_transfer_size {
+        let most = vi.abi.max_transfer_size;
+        return Some(format!(
+            "{total} bytes are more than the VI's MaxTransferSize, {most}"
+        ));
+    }
+    segments(vi, descriptor, first, image.seg_count)
+}
+
+fn received(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<String> {
+    let Some(image) = image(descriptor) else {
+        return Some("its memory cannot be read".to_owned());
+    };
+    let wrong = image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED);
+    if wrong != 0 {
+        let control = image.control;
+        return Some(format!(
+            "Control is {control:#x}; a receive has no operation and no reserved bits"
+        ));
+    }
+    if let Some(text) = too_many(vi, image.seg_count) {
+        return Some(text);
+    }
+    if bits & VIP_STATUS_LENGTH_ERROR != 0 {
+        let room: u64 = (0..image.seg_count)
+            .map_while(|number| segment(descriptor, number))
+            .map(|segment| u64::from(segment.length))
+            .sum();
+        return Some(format!(
+            "the message is larger than its buffers, {room} bytes"
+        ));
+    }
+    if bits & VIP_STATUS_RDMA_PROT_ERROR != 0 {
+        return Some("an RDMA Write with immediate data was refused: EnableRdmaWrite on this VI and on the region, the same tag, the whole range inside".to_owned());
+    }
+    segments(vi, descriptor, 0, image.seg_count)
+}
+
+fn too_many(vi: &Vi, segments: u16) -> Option<String> {
+    let most = vi.nic.info.segments_max;
+    (u32::from(segments) > most).then(|| format!("{segments} segments, the device takes {most}"))
+}
+
+/// The first data segment that may not be used, and the region it was held against.
+fn segments(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, first: u16, count: u16) -> Option<String> {
+    (first..count).find_map(|number| {
+        let Some(segment) = segment(descriptor, number) else {
+            return Some(format!("segment {number} of {count} cannot be read"));
+        };
+        if segment.length == 0 {
+            return None;
+        }
+        let why = memory::objection(
+            vi.abi.nic,
+            segment.handle,
+            segment.address,
+            segment.length.into(),
+            vi.abi.ptag,
+        )?;
+        let (length, address) = (segment.length, segment.address);
+        Some(format!(
+            "segment {number} of {count}, {length} bytes at {address:#x}: {why}"
+        ))
+    })
+}

@@ -1,0 +1,299 @@
+//! How a NIC's sleepers are woken, and which of its VIs have something.
+//!
+//! A thread may be woken by a frame (the socket), by a partner on this host, or by another thread of this
+//! process. One sleeper *leads*: it waits in `ppoll` for the socket and for an eventfd. The others sleep
+//! on the futex word of the bell page and are woken by whoever rings, the leader included when it leaves.
+//! Partners on this host have the page and the eventfd, so they ring as threads of this process do.
+//!
+//! ```text
+//!   line 0   ring     counts everything that may have to be looked at; a futex
+//!   line 1   want     sleepers; leading: 1 while somebody waits in ppoll
+//!   line 2…  ready    one bit per VI
+//! ```
+//!
+//! A sleeper announces itself in `want` and looks once more; whoever publishes something looks at `want`
+//! afterwards. Both have a full fence between, so one of the two sees the other. What partners write here
+//! is hostile input: the worst it does is to wake a thread for nothing, or to leave one asleep until the
+//! watch thread's own time has run out.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use vipl_plugin_sdk::futex;
+use vipl_plugin_sdk::shm::{Kept, Mapping, made};
+
+use crate::VIS_MAX;
+
+const WORDS: usize = VIS_MAX as usize / 64;
+/// Size of the shared page.
+pub(crate) const BELL_BYTES: usize = 4096;
+
+/// How long a leader sleeps whose eventfd the program has closed.
+const UNHEARD_NS: u64 = 10_000_000;
+
+/// What lies in the page; all zero at first.
+#[repr(C, align(64))]
+struct Page {
+    ring: AtomicU32,
+    pad0: [u32; 15],
+    want: AtomicU32,
+    leading: AtomicU32,
+    pad1: [u32; 14],
+    ready: [AtomicU64; WORDS],
+}
+
+const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
+
+/// A bell: this process's own, or that of a partner's NIC on this host.
+pub(crate) struct Bell {
+    page: Mapping,
+    event: Kept,
+    /// This process's own word for `Page::leading`, which partners could change.
+    led: AtomicBool,
+}
+
+/// Makes an eventfd that nobody blocks on.
+pub(crate) fn create_event() -> std::io::Result<OwnedFd> {
+    // SAFETY: a system call; the descriptor is new.
+    unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
+}
+
+impl Bell {
+    pub(crate) fn open(page: RawFd, event: OwnedFd) -> std::io::Result<Bell> {
+        // A partner could have passed a descriptor that blocks its writers.
+        // SAFETY: a system call on a descriptor of our own.
+        unsafe { libc::fcntl(event.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        Ok(Bell {
+            page: Mapping::open(page, BELL_BYTES, true)?,
+            event: Kept::new(event),
+            led: AtomicBool::new(false),
+        })
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping has room for a Page, which is all atomic; zeroes are a valid one.
+        unsafe { &*self.page.base().cast::<Page>() }
+    }
+
+    /// Marks a VI of the owner: its `progress` may find something.
+    pub(crate) fn mark(&self, index: u32) {
+        if let Some(word) = self.page().ready.get(index as usize / 64) {
+            let bit = 1 << (index % 64);
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Release);
+            }
+        }
+    }
+
+    /// Takes marks off, as many as there is room for.
+    pub(crate) fn take_marks(&self, indices: &mut [u32]) -> usize {
+        let mut found = 0;
+        for (place, word) in self.page().ready.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 || found + 64 > indices.len() {
+                continue;
+            }
+            // Acquire pairs with `mark`: what was published before it is seen.
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                indices[found] = place as u32 * 64 + bits.trailing_zeros();
+                found += 1;
+                bits &= bits - 1;
+            }
+        }
+        found
+    }
+
+    /// Wakes the owner if somebody sleeps. Called after something was published.
+    pub(crate) fn ring_if_wanted(&self) {
+        fence(Ordering::SeqCst);
+        if self.page().want.load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    /// Wakes everybody who sleeps on this bell.
+    #[cold]
+    pub(crate) fn ring(&self) {
+        self.page().ring.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.page().ring);
+        if self.page().leading.load(Ordering::SeqCst) != 0 {
+            self.kick_leader();
+        }
+    }
+
+    /// Ends the leader's `ppoll`.
+    pub(crate) fn kick_leader(&self) {
+        let one = 1u64;
+        if let Ok(event) = self.event.fd() {
+            // SAFETY: eight bytes; a full counter is as good as a new one.
+            unsafe { libc::write(event, (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Announces a sleeper of the owner; gives what `sleep` needs.
+    pub(crate) fn arm(&self) -> u32 {
+        let epoch = self.page().ring.load(Ordering::SeqCst);
+        self.page().want.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        epoch
+    }
+
+    /// Takes the announcement back.
+    pub(crate) fn disarm(&self) {
+        self.page().want.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps until the bell has rung since `arm`, or a frame is there. The caller leads if nobody does.
+    /// Gives whether it led.
+    pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, socket: Option<RawFd>) -> bool {
+        if self.led.swap(true, Ordering::SeqCst) {
+            futex::wait(&self.page().ring, epoch, timeout_ns);
+            return false;
+        }
+        self.page().leading.store(1, Ordering::SeqCst);
+        // Whoever rings raises `ring` before it looks at `leading`.
+        if self.page().ring.load(Ordering::SeqCst) == epoch {
+            self.poll(timeout_ns, socket);
+        }
+        self.page().leading.store(0, Ordering::SeqCst);
+        self.led.store(false, Ordering::SeqCst);
+        // The others look for themselves what there is, and one of them leads.
+        if self.page().want.load(Ordering::SeqCst) > 1 {
+            self.page().ring.fetch_add(1, Ordering::SeqCst);
+            futex::wake(&self.page().ring);
+        }
+        true
+    }
+
+    /// Whether somebody leads.
+    pub(crate) fn is_led(&self) -> bool {
+        self.led.load(Ordering::SeqCst)
+    }
+
+    fn poll(&self, timeout_ns: u64, socket: Option<RawFd>) {
+        let wants = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A negative descriptor is left out.
+        let event = self.event.fd().unwrap_or(-1);
+        let mut fds = [wants(event), wants(socket.unwrap_or(-1))];
+        // Nobody can end the sleep of a leader without it.
+        let time = timespec(if event < 0 {
+            timeout_ns.min(UNHEARD_NS)
+        } else {
+            timeout_ns
+        });
+        let limit = time
+            .as_ref()
+            .map_or(std::ptr::null(), std::ptr::from_ref::<libc::timespec>);
+        // SAFETY: valid arrays and time; no signal mask.
+        let found = unsafe { libc::ppoll(fds.as_mut_ptr(), 2, limit, std::ptr::null()) };
+        if found <= 0 {
+            return;
+        }
+        if fds[0].revents != 0 {
+            let mut count = 0u64;
+            // SAFETY: eight bytes of room; only the leader reads.
+            unsafe { libc::read(event, (&raw mut count).cast(), 8) };
+        }
+        if fds[1].revents & libc::POLLERR != 0 {
+            // An interface that went down says so here until it has been heard.
+            let _ = vipl_packet::take_socket_error(fds[1].fd);
+        }
+    }
+}
+
+fn timespec(timeout_ns: u64) -> Option<libc::timespec> {
+    (timeout_ns != u64::MAX).then_some(libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use vipl_plugin_sdk::shm;
+
+    fn bell() -> Bell {
+        let page = shm::create(c"vipl-test", BELL_BYTES).unwrap();
+        Bell::open(page.as_raw_fd(), create_event().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn marks_are_given_once_and_out_of_range_ones_never() {
+        let bell = bell();
+        for index in [0, 63, 64, 1023, 1024, u32::MAX] {
+            bell.mark(index);
+        }
+        let mut found = [0; 128];
+        assert_eq!(bell.take_marks(&mut found), 4);
+        assert_eq!(found[..4], [0, 63, 64, 1023]);
+        assert_eq!(bell.take_marks(&mut found), 0);
+    }
+
+    #[test]
+    fn what_is_published_after_arm_ends_the_sleep() {
+        let bell = bell();
+        for _ in 0..100 {
+            let epoch = bell.arm();
+            bell.ring_if_wanted();
+            bell.sleep(epoch, u64::MAX, None);
+            bell.disarm();
+        }
+    }
+
+    /// Every sleeper is woken by one ring, whether it leads or follows, thousands of times.
+    #[test]
+    fn a_ring_wakes_leader_and_followers() {
+        const ROUNDS: u32 = 2000;
+        let bell = Arc::new(bell());
+        let round = Arc::new(AtomicU32::new(0));
+        let seen = Arc::new(AtomicU32::new(0));
+        let sleepers: Vec<_> = (0..3)
+            .map(|_| {
+                let (bell, round, seen) = (bell.clone(), round.clone(), seen.clone());
+                std::thread::spawn(move || {
+                    for wanted in 1..=ROUNDS {
+                        while round.load(Ordering::SeqCst) < wanted {
+                            let epoch = bell.arm();
+                            if round.load(Ordering::SeqCst) < wanted {
+                                bell.sleep(epoch, u64::MAX, None);
+                            }
+                            bell.disarm();
+                        }
+                        seen.fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        for number in 1..=ROUNDS {
+            round.store(number, Ordering::SeqCst);
+            bell.ring_if_wanted();
+            while seen.load(Ordering::SeqCst) < 3 * number {
+                std::thread::yield_now();
+            }
+        }
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+    }
+
+    /// The counters of the bell wrap; nothing depends on their sign.
+    #[test]
+    fn sleeping_works_across_the_end_of_the_counter() {
+        let bell = bell();
+        bell.page().ring.store(u32::MAX - 1, Ordering::SeqCst);
+        for _ in 0..4 {
+            let epoch = bell.arm();
+            bell.ring();
+            bell.sleep(epoch, u64::MAX, None);
+            bell.disarm();
+        }
+        assert_eq!(bell.page().ring.load(Ordering::SeqCst), 2);
+    }
+}

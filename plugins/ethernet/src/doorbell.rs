@@ -1,0 +1,209 @@
+//! The doorbell: how frames that are ready get into the kernel.
+//!
+//! The cards of this class have no doorbell that a program could ring, so a system call plays it. With
+//! [`Policy::Trap`] every operation that made frames ends with one. With [`Policy::Batch`] the frames of
+//! several posts collect, and one call takes them all: when a burst is full, when the program looks for
+//! completions or goes to sleep, and else when the watch thread comes by, a millisecond later at most.
+//! So do small messages in one frame (`gathering`).
+//!
+//! Frames for which the device has no room stay here, and nothing more is taken until it has.
+
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use vipl_packet::{Frame, Sender, Sent};
+use vipl_plugin_sdk::Host;
+use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
+
+/// Frames of one burst.
+const BURST: usize = 32;
+/// Frames that wait for the device at most.
+const WAITING_MAX: usize = 256;
+
+/// When the system call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// After every operation.
+    Trap,
+    /// Once per burst.
+    Batch,
+}
+
+#[derive(Default)]
+struct Frames {
+    /// Frames that wait to be sent, from `first` on.
+    waiting: Vec<Frame>,
+    first: usize,
+    /// Buffers to use again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// Counters of the transmit side.
+pub(crate) struct Counters {
+    pub(crate) sent: &'static AtomicU64,
+    pub(crate) again: &'static AtomicU64,
+    pub(crate) lost: &'static AtomicU64,
+    pub(crate) kicks: &'static AtomicU64,
+}
+
+/// The transmit side of a NIC.
+pub(crate) struct Doorbell {
+    policy: Policy,
+    socket: Sender,
+    frames: Mutex<Frames>,
+    /// Frames wait; read without the lock.
+    waiting: AtomicBool,
+    /// A frame of the operation under way has been sent. Operations of several VIs may share it; what they
+    /// have not sent goes at the end of one.
+    trapped: AtomicBool,
+    /// The last `errno` that was told in the log.
+    told: AtomicI32,
+    counters: Counters,
+}
+
+impl Doorbell {
+    pub(crate) fn new(policy: Policy, socket: OwnedFd, counters: Counters) -> Doorbell {
+        Doorbell {
+            policy,
+            socket: Sender::new(socket),
+            frames: Mutex::default(),
+            waiting: AtomicBool::new(false),
+            trapped: AtomicBool::new(false),
+            told: AtomicI32::new(0),
+            counters,
+        }
+    }
+
+    /// The data socket. `None`: the program has closed it.
+    pub(crate) fn socket(&self) -> Option<RawFd> {
+        self.socket.socket()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Frames> {
+        self.frames
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    /// A buffer for a frame, as it was left by another; `None`: the device has not sent what it was given before.
+    #[inline(always)]
+    pub(crate) fn buffer(&self) -> Option<Vec<u8>> {
+        let mut frames = self.lock();
+        let waiting = frames.waiting.len() - frames.first;
+        (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
+    }
+
+    /// Takes a whole frame. A full burst goes at once; so does the first frame of an operation that traps, if
+    /// none waits: the rest of the operation happens while the frame travels. Gives the buffer back then.
+    #[inline(always)]
+    pub(crate) fn push(&self, frame: Frame) -> Option<Vec<u8>> {
+        if self.policy == Policy::Trap && !self.waits() && !self.trapped.load(Ordering::Relaxed) {
+            self.trapped.store(true, Ordering::Relaxed);
+            // No lock: the kernel takes frames from several threads.
+            let sent = self.socket.send(std::slice::from_ref(&frame));
+            if self.count(sent) > 0 {
+                return Some(frame.buffer);
+            }
+        }
+        let mut frames = self.lock();
+        frames.waiting.push(frame);
+        if frames.waiting.len() - frames.first >= BURST {
+            self.send(&mut frames);
+        }
+        self.note(&frames);
+        None
+    }
+
+    fn note(&self, frames: &Frames) {
+        let waits = frames.waiting.len() > frames.first;
+        self.waiting.store(waits, Ordering::Release);
+    }
+
+    /// Whether frames wait for company.
+    pub(crate) fn collects(&self) -> bool {
+        self.policy == Policy::Batch
+    }
+
+    /// The end of an operation that may have pushed frames: rings if the policy says so.
+    #[inline(always)]
+    pub(crate) fn operation_ends(&self) {
+        if self.policy == Policy::Trap {
+            self.trapped.store(false, Ordering::Relaxed);
+            self.ring();
+        }
+    }
+
+    /// Whether frames wait for somebody to ring.
+    #[inline(always)]
+    pub(crate) fn waits(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Sends what waits. When another thread is at it, that one does.
+    #[inline(always)]
+    pub(crate) fn ring(&self) {
+        if self.waits() {
+            self.ring_for_waiting();
+        }
+    }
+
+    fn ring_for_waiting(&self) {
+        let mut frames = match self.frames.try_lock() {
+            Ok(frames) => frames,
+            Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.send(&mut frames);
+        self.note(&frames);
+    }
+
+    fn send(&self, frames: &mut Frames) {
+        while frames.first < frames.waiting.len() {
+            let sent = self.socket.send(&frames.waiting[frames.first..]);
+            match self.count(sent) {
+                0 => break,
+                done => frames.first += done,
+            }
+        }
+        let Frames {
+            waiting,
+            first,
+            spare,
+        } = frames;
+        spare.extend(waiting.drain(..*first).map(|frame| frame.buffer));
+        *first = 0;
+    }
+
+    /// How many frames are done with, sent or lost.
+    #[inline(always)]
+    fn count(&self, sent: Sent) -> usize {
+        let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
+        match sent {
+            Sent::Frames(count) => {
+                add(self.counters.sent, count as u64);
+                add(self.counters.kicks, 1);
+                self.told.store(0, Ordering::Relaxed);
+                count
+            }
+            Sent::Again => {
+                add(self.counters.again, 1);
+                0
+            }
+            Sent::Lost(error) => {
+                add(self.counters.lost, 1);
+                self.tell(error);
+                1
+            }
+        }
+    }
+
+    /// One line for each new kind of failure, not one for each frame.
+    #[cold]
+    fn tell(&self, error: i32) {
+        if self.told.swap(error, Ordering::Relaxed) != error {
+            let error = std::io::Error::from_raw_os_error(error);
+            Host::get().log(VIPL_LOG_WARN, &format!("a frame cannot be sent: {error}"));
+        }
+    }
+}

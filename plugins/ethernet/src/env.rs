@@ -1,0 +1,305 @@
+//! What the engine asks of a device, over the host's VI and the connection's carrier.
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use vipl_abi::*;
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::descriptor::{self, Segments};
+use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::{Host, Port, Queue};
+use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote};
+
+use crate::READ_LEVELS;
+use crate::carrier::{Carrier, Room};
+use crate::doorbell::Doorbell;
+use crate::nic::Core;
+
+/// Where the frames of a connection go, during one call.
+pub(crate) struct Line<'a> {
+    pub(crate) carrier: &'a mut Carrier,
+    pub(crate) doorbell: Option<&'a Doorbell>,
+    pub(crate) mtu: usize,
+    /// The time, once it is known.
+    pub(crate) now: Option<u64>,
+}
+
+/// The time of an operation: the clock is read once.
+#[inline(always)]
+pub(crate) fn time(known: &mut Option<u64>) -> u64 {
+    *known.get_or_insert_with(|| Host::get().now_ns())
+}
+
+impl Link for Line<'_> {
+    type Frame = Room;
+
+    #[inline(always)]
+    fn frame(&mut self) -> Option<Room> {
+        self.carrier.room(self.doorbell, self.mtu)
+    }
+
+    #[inline(always)]
+    fn transmit(&mut self, frame: Room, bytes: usize) {
+        let now = || time(&mut self.now);
+        self.carrier.transmit(self.doorbell, now, frame, bytes);
+    }
+
+    #[inline(always)]
+    fn now(&mut self) -> Option<u64> {
+        Some(time(&mut self.now))
+    }
+}
+
+impl Carrier {
+    /// The same, for a call of the engine.
+    pub(crate) fn line<'a>(&'a mut self, core: &'a Core, mtu: usize, now: u64) -> Line<'a> {
+        Line {
+            carrier: self,
+            doorbell: core.doorbell(),
+            mtu,
+            now: Some(now),
+        }
+    }
+}
+
+/// A VI during one operation.
+pub(crate) struct Bench<'a> {
+    pub(crate) port: &'a Port,
+    pub(crate) line: Line<'a>,
+    /// The peer process, on another host.
+    pub(crate) peer: Option<&'a PeerProcess>,
+}
+
+impl Link for Bench<'_> {
+    type Frame = Room;
+
+    #[inline(always)]
+    fn frame(&mut self) -> Option<Room> {
+        self.line.frame()
+    }
+
+    #[inline(always)]
+    fn transmit(&mut self, frame: Room, bytes: usize) {
+        self.line.transmit(frame, bytes);
+    }
+
+    #[inline(always)]
+    fn now(&mut self) -> Option<u64> {
+        self.line.now()
+    }
+}
+
+impl Env for Bench<'_> {
+    type Segments = Segments;
+
+    #[inline(always)]
+    fn sends_posted(&self) -> u32 {
+        self.port.posted(Queue::Send)
+    }
+
+    #[inline(always)]
+    fn sends_completed(&self) -> u32 {
+        self.port.completed(Queue::Send)
+    }
+
+    #[inline(always)]
+    fn receives_posted(&self) -> u32 {
+        self.port.posted(Queue::Recv)
+    }
+
+    #[inline(always)]
+    fn receives_completed(&self) -> u32 {
+        self.port.completed(Queue::Recv)
+    }
+
+    #[inline(always)]
+    fn outgoing(&mut self, number: u32) -> Result<Outgoing<Segments>, u32> {
+        let entry = self.port.entry(Queue::Send, number);
+        let found =
+            descriptor::outgoing(self.port, &entry, READ_LEVELS).map_err(|fault| fault.status)?;
+        Ok(Outgoing {
+            operation: match found.operation {
+                descriptor::Operation::Send => Operation::Send,
+                descriptor::Operation::Write => Operation::Write,
+                descriptor::Operation::Read => Operation::Read,
+            },
+            length: found.length,
+            immediate: found.immediate,
+            flagged: found.flagged,
+            fenced: found.fenced,
+            address: found.remote.address,
+            handle: found.remote.handle,
+            segments: found.segments,
+        })
+    }
+
+    #[inline(always)]
+    fn incoming(&mut self, number: u32, message: Option<u32>) -> Result<Incoming<Segments>, u32> {
+        let entry = self.port.entry(Queue::Recv, number);
+        let segments =
+            descriptor::incoming(self.port, &entry, message).map_err(|fault| fault.status)?;
+        Ok(Incoming {
+            capacity: segments.total(),
+            segments,
+        })
+    }
+
+    #[inline(always)]
+    fn gather(&mut self, from: &Segments, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let out = out.as_mut_ptr_range();
+        let bytes = out.end as usize - out.start as usize;
+        walk(from, offset, bytes, |address, at, length| {
+            // SAFETY: `at + length` is inside `out`; faults are caught.
+            unsafe { vipl_guard::copy(out.start.add(at), address, length) }
+        })
+    }
+
+    #[inline(always)]
+    fn scatter(&mut self, to: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        walk(to, offset, bytes.len(), |address, at, length| {
+            // SAFETY: `at + length` is inside `bytes`; faults are caught.
+            unsafe { vipl_guard::copy(address, bytes.as_ptr().add(at), length) }
+        })
+    }
+
+    fn place(
+        &mut self,
+        range: &Remote,
+        offset: u32,
+        bytes: &[u8],
+        begun: bool,
+    ) -> Result<(), Fault> {
+        let enabled = begun || self.port.vi().rdma_write != 0;
+        let flag = (!begun).then_some(VIPL_REGION_RDMA_WRITE);
+        let to = self.target(range, offset, bytes.len(), enabled, flag)?;
+        // Programs poll the last eight bytes of the range: they become visible last.
+        let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
+        let last = if ends { bytes.len().min(8) } else { 0 };
+        let first = bytes.len() - last;
+        // SAFETY: the range was checked; faults are caught.
+        unsafe {
+            vipl_guard::copy(to, bytes.as_ptr(), first).map_err(|_| Fault)?;
+            fence(Ordering::Release);
+            vipl_guard::copy(to.wrapping_add(first), bytes.as_ptr().add(first), last)
+                .map_err(|_| Fault)
+        }
+    }
+
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let enabled = self.port.vi().rdma_read != 0;
+        let from = self.target(
+            range,
+            offset,
+            out.len(),
+            enabled,
+            Some(VIPL_REGION_RDMA_READ),
+        )?;
+        // SAFETY: `out` has the room; faults are caught.
+        unsafe { vipl_guard::copy(out.as_mut_ptr(), from, out.len()).map_err(|_| Fault) }
+    }
+
+    #[inline(always)]
+    fn complete_send(&mut self, status: u32) -> bool {
+        self.port.complete(Queue::Send, status, None)
+    }
+
+    #[inline(always)]
+    fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool {
+        self.port
+            .complete(Queue::Recv, status, Some((length, immediate)))
+    }
+
+    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+        self.peer.map_or(heard_ns, |peer| peer.heard(heard_ns))
+    }
+
+    fn raise(&mut self, code: u32, opcode: u32) {
+        use VIP_ERROR_CODE::*;
+        // All that happen on a connection that lives on; anything else would be a bug of the engine.
+        let known = [
+            VIP_ERROR_RECVQ_EMPTY,
+            VIP_ERROR_RDMAW_PROT,
+            VIP_ERROR_RDMAW_DATA,
+            VIP_ERROR_RDMAW_ABORT,
+            VIP_ERROR_RDMAR_PROT,
+            VIP_ERROR_RDMA_TRANSPORT,
+        ];
+        let found = known.into_iter().find(|known| *known as u32 == code);
+        debug_assert!(found.is_some(), "asynchronous error {code}");
+        if let Some(code) = found {
+            self.port.raise(code, opcode);
+        }
+    }
+
+    fn fail(&mut self, cause: Cause, opcode: u32) {
+        let cause = match cause {
+            Cause::Told => VIPL_CAUSE_TOLD,
+            Cause::Disconnected => VIPL_CAUSE_DISCONNECTED,
+            Cause::Async(code) => code as c_int,
+        };
+        self.port.fail(cause, opcode, std::ptr::null_mut());
+    }
+}
+
+impl Bench<'_> {
+    /// Where a piece of an RDMA range lies, if the whole range may be used so. Without a flag: if it is registered.
+    fn target(
+        &self,
+        range: &Remote,
+        offset: u32,
+        bytes: usize,
+        enabled: bool,
+        flag: Option<u32>,
+    ) -> Result<*mut u8, Fault> {
+        let (nic, tag) = (self.port.nic(), self.port.vi().ptag);
+        let table = Table {
+            regions: nic.regions,
+            count: nic.region_count,
+        };
+        let length = u64::from(range.length);
+        let inside = u64::from(offset) + bytes as u64 <= length;
+        let (handle, address) = (range.handle, range.address);
+        let permitted = enabled
+            && match flag {
+                Some(flag) => region::is_remote(table, handle, address, length, tag, flag),
+                None => region::is_registered(table, handle, address, length),
+            };
+        // A range of no bytes is not checked (spec §5.6).
+        if inside && (permitted || length == 0) {
+            let at = range.address as usize + offset as usize;
+            Ok(std::ptr::with_exposed_provenance_mut(at))
+        } else {
+            Err(Fault)
+        }
+    }
+}
+
+/// Calls `copy` with each stretch of `bytes` bytes that begin `offset` bytes into the segments: its
+/// address, where it is in the whole, its length.
+#[inline(always)]
+fn walk(
+    segments: &Segments,
+    offset: u32,
+    bytes: usize,
+    mut copy: impl FnMut(*mut u8, usize, usize) -> Result<(), vipl_guard::Fault>,
+) -> Result<(), Fault> {
+    let (mut skip, mut done) = (offset as usize, 0);
+    for number in 0..segments.len() {
+        if done == bytes {
+            break;
+        }
+        // The program may have changed it since it was checked; only its own memory is at stake.
+        let segment = segments.get(number).map_err(|_| Fault)?;
+        let length = segment.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let length = (length - skip).min(bytes - done);
+        let at = segment.address as usize + skip;
+        copy(std::ptr::with_exposed_provenance_mut(at), done, length).map_err(|_| Fault)?;
+        done += length;
+        skip = 0;
+    }
+    if done == bytes { Ok(()) } else { Err(Fault) }
+}

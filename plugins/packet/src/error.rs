@@ -1,0 +1,36 @@
+//! Errors of system calls, and those that a socket reports later.
+
+use std::os::fd::RawFd;
+
+/// The `errno` of the system call that has just failed.
+pub(crate) fn last() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// The pending error of a socket, which this clears; 0: none.
+pub fn take_socket_error(socket: RawFd) -> i32 {
+    let mut error = 0i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: room for one number.
+    unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            (&raw mut error).cast(),
+            &raw mut length,
+        );
+    }
+    error
+}
+
+/// Empties the error queue of a socket. Only another process that has the socket can have enabled it.
+pub fn drop_notices(socket: RawFd) {
+    // SAFETY: no room for data is needed.
+    let take = || unsafe {
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        libc::recv(socket, std::ptr::null_mut(), 0, flags) >= 0
+    };
+    // Bounded, so that the other process cannot keep this one busy.
+    let _ = (0..1024).take_while(|_| take()).count();
+}

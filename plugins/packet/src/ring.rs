@@ -1,0 +1,292 @@
+//! The receive ring: frames that the kernel writes into memory shared with this process (TPACKET_V2).
+//!
+//! Looking for a frame costs one load and no system call, and each frame is visible as soon as it has arrived.
+//! TPACKET_V3 would hand over whole blocks when a timer expires, which adds latency.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Block of the receive ring in bytes.
+const BLOCK: usize = 64 << 10;
+/// Bytes of a slot beyond the frame's payload: the kernel's header and the Ethernet header.
+const OVERHEAD: usize = 128;
+
+/// The receive ring of a socket, used by one thread at a time.
+pub struct Receiver {
+    socket: RawFd,
+    ring: *mut u8,
+    bytes: usize,
+    frame_bytes: usize,
+    /// A power of two.
+    frames: usize,
+    next: usize,
+}
+
+// SAFETY: the mapping is bound to no thread, and all use is through `&mut`.
+unsafe impl Send for Receiver {}
+
+/// The status word of the slot in which the next frame arrives. Any thread may read it, also while another one
+/// uses the receiver.
+pub struct Tip(AtomicPtr<u32>);
+
+impl Tip {
+    /// The tip of a receiver, which must outlive it.
+    pub fn new(receiver: &Receiver) -> Tip {
+        Tip(AtomicPtr::new(receiver.status()))
+    }
+
+    /// Call after the receiver has taken frames.
+    #[inline]
+    pub fn follow(&self, receiver: &Receiver) {
+        self.0.store(receiver.status(), Ordering::Release);
+    }
+
+    /// Whether a frame is waiting. If so, prefetches its first cache lines, which another processor has written.
+    /// Another thread may already have taken the frame; that is harmless.
+    #[inline(always)]
+    pub fn has_frame(&self) -> bool {
+        let place = self.0.load(Ordering::Acquire);
+        // SAFETY: a word of the ring, which stays mapped; the kernel writes it, so it is an atomic one.
+        let status = unsafe { AtomicU32::from_ptr(place) };
+        let waiting = status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
+        if waiting {
+            // A small frame occupies the three lines after the first line of its slot.
+            for line in 1..=3 {
+                prefetch(place.wrapping_byte_add(64 * line).cast());
+            }
+        }
+        waiting
+    }
+}
+
+/// Prefetches the cache line at this address.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, at any address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Result of one call of [`Receiver::receive`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Frames passed to the caller.
+    pub frames: u32,
+    /// Truncated frames, which were larger than the interface's MTU.
+    pub cut: u32,
+    /// The kernel has dropped frames since it last reported this.
+    pub losing: bool,
+}
+
+fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
+    // SAFETY: the option's value is valid for its size.
+    let status = unsafe {
+        libc::setsockopt(
+            socket,
+            libc::SOL_PACKET,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Bytes of one slot, and of the whole ring.
+fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
+    let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
+    let bytes = frames * frame_bytes;
+    if !bytes.is_multiple_of(BLOCK) || !frames.is_power_of_two() {
+        return Err(io::Error::other(
+            "the receive ring has a fractional block, or its frames are no power of two",
+        ));
+    }
+    Ok((frame_bytes, bytes))
+}
+
+/// The address family of a socket.
+fn domain(socket: RawFd) -> io::Result<i32> {
+    let mut domain = 0i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: room for one number.
+    let status = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_DOMAIN,
+            (&raw mut domain).cast(),
+            &raw mut length,
+        )
+    };
+    if status == 0 {
+        Ok(domain)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+impl Receiver {
+    /// Creates the ring and maps it: `frames` frames, a power of two, with payloads up to `mtu` bytes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
+        Receiver::prepare(socket, mtu, frames)?;
+        Receiver::map(socket, mtu, frames)
+    }
+
+    /// Creates the ring without mapping it; this takes the kernel some milliseconds.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn prepare(socket: RawFd, mtu: usize, frames: usize) -> io::Result<()> {
+        let (frame_bytes, bytes) = shape(mtu, frames)?;
+        // A kernel without this option also delivers our own frames, which the filter drops: they have another
+        // endpoint.
+        let _ = option(socket, libc::PACKET_IGNORE_OUTGOING, &1i32);
+        option(
+            socket,
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V2 as i32),
+        )?;
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: (bytes / BLOCK) as u32,
+            tp_frame_size: frame_bytes as u32,
+            tp_frame_nr: frames as u32,
+        };
+        option(socket, libc::PACKET_RX_RING, &request)
+    }
+
+    /// Maps a ring that was created with the same `mtu` and `frames`, possibly by another process.
+    ///
+    /// # Errors
+    /// The descriptor is no AF_PACKET socket, or has no such ring.
+    pub fn map(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
+        let (frame_bytes, bytes) = shape(mtu, frames)?;
+        // A mapping of any other kind of descriptor could be truncated while it is in use.
+        if domain(socket)? != libc::AF_PACKET {
+            return Err(io::Error::from_raw_os_error(libc::EPROTOTYPE));
+        }
+        // SAFETY: a new mapping. The kernel maps the whole ring or nothing, and never truncates it.
+        let ring = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let ring = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                socket,
+                0,
+            );
+            if ring == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            libc::madvise(ring, bytes, libc::MADV_DONTFORK);
+            ring.cast::<u8>()
+        };
+        Ok(Receiver {
+            socket,
+            ring,
+            bytes,
+            frame_bytes,
+            frames,
+            next: 0,
+        })
+    }
+
+    /// Status word of the slot in which the next frame arrives.
+    #[inline]
+    fn status(&self) -> *mut u32 {
+        self.slot(self.next).cast()
+    }
+
+    #[inline(always)]
+    fn slot(&self, number: usize) -> *mut u8 {
+        self.ring.wrapping_add(number * self.frame_bytes)
+    }
+
+    /// Passes up to `most` frames, Ethernet header included, to `each` in order of arrival.
+    pub fn receive(&mut self, most: u32, mut each: impl FnMut(&[u8])) -> Received {
+        let mut received = Received::default();
+        while received.frames + received.cut < most {
+            let header = self.slot(self.next).cast::<libc::tpacket2_hdr>();
+            // SAFETY: inside the ring; the kernel writes the word, so it is accessed atomically.
+            let status = unsafe { AtomicU32::from_ptr(&raw mut (*header).tp_status) };
+            // Acquire pairs with the kernel's barrier before it sets the word: the frame is visible.
+            let word = status.load(Ordering::Acquire);
+            if word & libc::TP_STATUS_USER == 0 {
+                break;
+            }
+            received.losing |= word & libc::TP_STATUS_LOSING != 0;
+            let next = (self.next + 1) & (self.frames - 1);
+            // The next status word is in another processor's cache: fetch it while this frame is processed.
+            prefetch(self.slot(next));
+            // SAFETY: the kernel does not touch the slot until the status is given back, and the range is clamped
+            // to the slot.
+            let (whole, frame) = unsafe {
+                let (length, start) = ((*header).tp_snaplen, (*header).tp_mac);
+                // Another process that has mapped the ring can write anything into the header.
+                let start = usize::from(start).min(self.frame_bytes);
+                let at = header.cast::<u8>().add(start);
+                let room = self.frame_bytes - start;
+                let length = (length as usize).min(room);
+                (
+                    length as u32 == (*header).tp_len,
+                    std::slice::from_raw_parts(at, length),
+                )
+            };
+            if whole {
+                received.frames += 1;
+                each(frame);
+            } else {
+                received.cut += 1;
+            }
+            // Release: the frame has been read before the kernel may use the slot again.
+            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.next = next;
+        }
+        received
+    }
+
+    /// Number of slots.
+    #[inline]
+    pub fn frames(&self) -> u32 {
+        self.frames as u32
+    }
+
+    /// Frames that the kernel has dropped since the last call.
+    pub fn take_drops(&self) -> u32 {
+        // SAFETY: two counters, all zero is valid.
+        let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: room for the counters.
+        unsafe {
+            libc::getsockopt(
+                self.socket,
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &raw mut length,
+            );
+        }
+        stats.tp_drops
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open`, unmapped once.
+        unsafe { libc::munmap(self.ring.cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,64 @@
+//! Processes on other hosts: when each was last heard, on any of the connections that lead to it.
+//!
+//! A process that is short of processor time loses frames, so that some of its connections fall silent while
+//! others do not. Whether it is alive is decided for the process, not for one connection. Connections report here
+//! every few seconds, off the data path.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The address of a process's interface, and its endpoint there.
+type Address = ([u8; 6], u16);
+
+/// One process; several connections share it.
+#[derive(Debug, Default)]
+pub struct PeerProcess(AtomicU64);
+
+/// The processes that this side has connections with.
+#[derive(Debug, Default)]
+pub struct PeerProcesses(Mutex<HashMap<Address, Weak<PeerProcess>>>);
+
+impl PeerProcess {
+    /// Reports that a connection has heard the process at this time. Returns the latest time on any connection.
+    pub fn heard(&self, heard_ns: u64) -> u64 {
+        let before = self.0.fetch_max(heard_ns, Ordering::Relaxed);
+        before.max(heard_ns)
+    }
+}
+
+impl PeerProcesses {
+    /// The process at this address, for one more connection.
+    pub fn of(&self, address: [u8; 6], endpoint: u16) -> Arc<PeerProcess> {
+        let mut known = self.0.lock().unwrap_or_else(|broken| broken.into_inner());
+        let key = (address, endpoint);
+        if let Some(process) = known.get(&key).and_then(Weak::upgrade) {
+            return process;
+        }
+        known.retain(|_, process| process.strong_count() > 0);
+        let process = Arc::new(PeerProcess::default());
+        known.insert(key, Arc::downgrade(&process));
+        process
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_one_process_share_what_they_hear() {
+        let processes = PeerProcesses::default();
+        let (one, two) = (processes.of([2; 6], 7), processes.of([2; 6], 7));
+        let other = processes.of([2; 6], 8);
+        assert_eq!((one.heard(20), two.heard(10)), (20, 20));
+        assert_eq!(two.heard(30), 30);
+        assert_eq!(other.heard(5), 5, "another process");
+        drop((one, two));
+        assert_eq!(
+            processes.of([2; 6], 7).heard(1),
+            1,
+            "forgotten with its last connection"
+        );
+    }
+}

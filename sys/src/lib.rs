@@ -1,0 +1,32 @@
+//! What several parts of this project need of Linux, each thing once.
+//!
+//! The library lives in somebody else's process, and so do the plug-ins; the agent and the device processes
+//! do not. All of them share memory, send descriptors, wait and start threads, and do it by the functions of
+//! this crate. It has no state and depends on nothing but `libc`.
+//!
+//! | module | is |
+//! | --- | --- |
+//! | [`clock`] | the monotonic clock |
+//! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
+//! | [`fork`] | memory that a fork wipes |
+//! | [`futex`] | sleeping on a word of shared memory |
+//! | [`membarrier`] | fences that one thread executes for all others |
+//! | [`process_vm`] | copies between the memories of two processes |
+//! | [`random`] | pseudo-random numbers from a seed |
+//! | [`seqpacket`] | packets with descriptors |
+//! | [`shm`] | sealed memfds and their mappings |
+//! | [`thread`] | threads that take none of the application's signals |
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
+
+pub mod clock;
+pub mod fd;
+pub mod fork;
+pub mod futex;
+pub mod membarrier;
+pub mod process_vm;
+pub mod random;
+pub mod seqpacket;
+pub mod shm;
+pub mod thread;

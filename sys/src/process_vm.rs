@@ -1,0 +1,103 @@
+//! The memory of another process, copied by the kernel (`process_vm_readv`, `process_vm_writev`).
+
+use std::io;
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the other process into this one.
+    Read,
+    /// From this process into the other one.
+    Write,
+}
+
+/// A range of memory, of either process. The kernel checks it when it is used.
+#[inline]
+pub fn piece(address: u64, bytes: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(address as usize),
+        iov_len: bytes,
+    }
+}
+
+/// Copies between ranges of this process and ranges of another, in order; `thread` is any living thread of it.
+/// Gives the bytes that were copied: fewer than asked for if an address of either side is bad.
+///
+/// # Errors
+/// Nothing was copied: `ESRCH`, the thread has ended; `EPERM`, this process may not; `EFAULT`, the first
+/// address is bad.
+///
+/// # Safety
+/// With [`Way::Read`] the kernel writes to the ranges of `local`, where they are mapped: they must be memory
+/// that nobody else relies on, such as what the application has posted for this message.
+#[inline]
+pub unsafe fn copy(
+    thread: i32,
+    way: Way,
+    local: &[libc::iovec],
+    remote: &[libc::iovec],
+) -> io::Result<usize> {
+    let (near, far) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
+    // SAFETY: both lists are valid, the kernel checks every address in them; the rest by contract.
+    let copied = unsafe {
+        match way {
+            Way::Read => {
+                libc::process_vm_readv(thread, local.as_ptr(), near, remote.as_ptr(), far, 0)
+            }
+            Way::Write => {
+                libc::process_vm_writev(thread, local.as_ptr(), near, remote.as_ptr(), far, 0)
+            }
+        }
+    };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address<T>(of: *const T) -> u64 {
+        of.expose_provenance() as u64
+    }
+
+    #[test]
+    fn ranges_are_copied_in_order_until_a_bad_one() {
+        let own = std::process::id() as i32;
+        let from = *b"abcdef";
+        let mut into = [0u8; 6];
+        let far = [
+            piece(address(&raw const from) + 4, 2),
+            piece(address(&raw const from), 4),
+            piece(8, 100),
+        ];
+        let near = [piece(address(&raw mut into), 6)];
+        // SAFETY: `into` is ours.
+        let copied = unsafe { copy(own, Way::Read, &near, &far[..2]) };
+        assert_eq!(copied.ok(), Some(6));
+        // SAFETY: as above; written by the kernel.
+        assert_eq!(&unsafe { (&raw const into).read_volatile() }, b"efabcd");
+        // SAFETY: as above.
+        let bad = unsafe { copy(own, Way::Read, &near, &far[2..]) };
+        assert_eq!(
+            bad.map_err(|error| error.raw_os_error()),
+            Err(Some(libc::EFAULT))
+        );
+        let near = [piece(address(&raw const from), 6), piece(8, 8)];
+        let far = [piece(address(&raw mut into), 6), piece(8, 8)];
+        // SAFETY: `into` is ours.
+        let copied = unsafe { copy(own, Way::Write, &near[..1], &far) };
+        assert_eq!(copied.ok(), Some(6));
+        // SAFETY: as above.
+        assert_eq!(unsafe { (&raw const into).read_volatile() }, from);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error() {
+        // SAFETY: nothing is copied.
+        let gone = unsafe { copy(i32::MAX, Way::Read, &[piece(8, 1)], &[piece(8, 1)]) };
+        assert_eq!(
+            gone.map_err(|error| error.raw_os_error()),
+            Err(Some(libc::ESRCH))
+        );
+    }
+}
