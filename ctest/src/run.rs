@@ -20,7 +20,7 @@ const AFTERMATH: Duration = Duration::from_secs(5);
 const BAD_ARGUMENTS: &[&str] = &[
     ") = VIP_INVALID_P",
     "] warn mem: Vip",
-    "cannot ask for a connection",
+    "cannot request a connection",
     "cannot open",
     "cannot register",
 ];

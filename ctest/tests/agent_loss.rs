@@ -12,7 +12,7 @@ fn connections_outlive_their_agent() {
     ] {
         run.arg(library_dir().join("vipkad"))
             .seconds(300)
-            .allow("the Kernel Agent ended")
+            .allow("the Kernel Agent exited")
             .allow("VIP_ERROR_CONN_LOST")
             .pass();
     }
@@ -34,6 +34,6 @@ fn another_agent_is_started() {
         .arg(flag)
         .arg(program("agent_auto"))
         .seconds(200)
-        .allow("the Kernel Agent ended")
+        .allow("the Kernel Agent exited")
         .pass();
 }

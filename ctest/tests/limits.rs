@@ -51,7 +51,7 @@ fn no_file_descriptors_while_a_nic_is_opened() {
 fn no_file_descriptors_while_connected() {
     let run = Run::compatible(program("limits")).arg("files");
     let finished = run.allow("").pass();
-    let lost = "cannot take the file descriptors of a new connection: Too many open files";
+    let lost = "cannot receive the file descriptors of a new connection: Too many open files";
     // VipOpenNic, and the two ends of a connection.
     expect_log(
         &finished,
@@ -76,7 +76,7 @@ fn no_locked_memory() {
 fn no_large_files() {
     let run = Run::compatible(program("limits")).arg("size");
     let finished = run.allow("").pass();
-    expect_log(&finished, &["the limit of the file size (ulimit -f)"]);
+    expect_log(&finished, &["the file size limit (ulimit -f)"]);
 }
 
 #[test]

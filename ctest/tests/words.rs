@@ -34,7 +34,7 @@ fn one_line(call: &str, level: &str, said: &[&str]) {
     let finished = failing("info", &[call]);
     let mut lines = finished.log(&levels);
     // What opening the device has to say.
-    let opening = ["] info plugin: ", "] info agent: ", " goes to "];
+    let opening = ["] info plugin: ", "] info agent: ", " is served by "];
     lines.retain(|line| !opening.iter().any(|text| line.contains(text)));
     assert_eq!(
         lines.len(),
@@ -74,7 +74,7 @@ fn a_failing_call_leaves_one_line() {
     one_line(
         "no-handle",
         "warn",
-        &["VipCQDone(", "CQHandle is no handle of this library"],
+        &["VipCQDone(", "CQHandle is not a handle of this library"],
     );
     one_line(
         "stale",
@@ -223,7 +223,7 @@ fn debug_tells_every_change_of_state() {
         "Connect Pending -> Connected with VI ",
         "of process ",
         "Connected -> Idle (VipDisconnect)",
-        "asks for a connection with 02:56:49:4c:00:00",
+        "requests a connection with 02:56:49:4c:00:00",
         "] debug agent: the Kernel Agent at ",
         "] debug plugin: loading ",
     ] {
@@ -285,8 +285,8 @@ fn a_device_that_does_not_open_says_why() {
     opening_says("/dev/VIA_LO", &[], &["did you mean via_lo?"]);
     opening_says("via_l", &[], &["did you mean via_lo?"]);
     opening_says("LOPBACK:", &[], &["did you mean loopback?"]);
-    opening_says("/dev/", &[], &["nothing follows the folder"]);
-    opening_says("a=b", &[], &["a name like this cannot be in a map"]);
+    opening_says("/dev/", &[], &["no name follows the folder"]);
+    opening_says("a=b", &[], &["this name cannot be mapped"]);
     opening_says(
         "nosuch",
         &[],

@@ -199,7 +199,7 @@ pub fn set_size(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
             (true, Some(libc::EFBIG)) => Err(io::Error::new(
                 io::ErrorKind::FileTooLarge,
                 format!(
-                    "the limit of the file size (ulimit -f) is below the {bytes} bytes of a shared memory"
+                    "the file size limit (ulimit -f) is below the {bytes} bytes of shared memory that are needed"
                 ),
             )),
             (true, _) => Err(error),

@@ -152,6 +152,6 @@ fn an_agent_of_another_network_namespace_is_refused() {
         "{}",
         right.1
     );
-    let expected = format!("{INTERFACE}: the Kernel Agent that answers is in another network");
+    let expected = format!("{INTERFACE}: the running Kernel Agent is in another network");
     assert!(!wrong.0 && wrong.1.contains(&expected), "{}", wrong.1);
 }

@@ -79,7 +79,7 @@ fn an_agent_of_ones_own_needs_a_folder() {
             .expect("vipinfo");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{told}");
-        let expected = format!("VIPL_AGENT=off: cannot make {folder}/vipl-");
+        let expected = format!("VIPL_AGENT=off: cannot create {folder}/vipl-");
         assert!(told.contains(&expected) && told.contains(why), "{told}");
     }
 }

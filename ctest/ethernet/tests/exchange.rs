@@ -241,7 +241,7 @@ fn told(card: &str, what: impl FnOnce(&Namespaces)) {
             .run("cable", &format!("{card}:{INTERFACE}"))
             .arg("lose")
             .allow("a frame cannot be sent")
-            .allow("the interface has gone")
+            .allow("the interface has been removed")
             .allow("has failed")
             .allow("VIP_ERROR_CATASTROPHIC")
             .allow("VIP_ERROR_CONN_LOST");

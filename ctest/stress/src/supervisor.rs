@@ -17,7 +17,7 @@ use vipl_sys::clock::now_ns;
 /// Bounds everything that must happen: a loaded machine is no error.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Log lines that the runs provoke.
-const EXPECTED_LOG: &str = "the Kernel Agent ended";
+const EXPECTED_LOG: &str = "the Kernel Agent exited";
 /// What the library says when it has gone over to another agent.
 const TAKEN_OVER: &str = "another one has taken over";
 

@@ -12,7 +12,7 @@ pub fn caught(panic: &(dyn Any + Send)) -> VIP_RETURN {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    log::error!(target: "core", "a bug of this library: {text}; please report it");
+    log::error!(target: "core", "a bug in this library: {text}; please report it");
     if crate::process::get().settings.on_bug_abort() {
         std::process::abort();
     }

@@ -273,7 +273,7 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     if guard.attached > 0 {
         log::info!(
             target: "cq",
-            "VipDestroyCQ refused: {} queues of VIs use the CQ; VipDestroyVi first", guard.attached
+            "VipDestroyCQ refused: {} queues of VIs use the CQ; call VipDestroyVi first", guard.attached
         );
         return Err(Error::Resource);
     }

@@ -240,7 +240,7 @@ pub(crate) fn register_on(
         nic.ptags.lock().release(access.tag);
         log::info!(
             target: "mem",
-            "cannot register {length} bytes: the NIC handle has {} regions, all that it can have",
+            "cannot register {length} bytes: the NIC handle has {} regions, the maximum",
             regions.count()
         );
         Error::Resource
@@ -342,7 +342,7 @@ fn quiesce(nic: &Arc<Nic>) {
     if !busy.is_empty() {
         log::warn!(
             target: "mem",
-            "VipDeregisterMem: the partners of {} VIs were still using memory of this program after a second: these connections are broken; is one of the programs stopped?",
+            "VipDeregisterMem: the peers of {} VIs were still using memory of this program after one second: their connections are broken; is one of the programs stopped?",
             busy.len()
         );
     }

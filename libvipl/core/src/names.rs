@@ -148,7 +148,7 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
             } else {
                 log::Level::Debug
             };
-            log::log!(target: "ns", level, "there is no table of hosts {path}; this host knows its own names only");
+            log::log!(target: "ns", level, "there is no table of hosts {path}; only this host's own names are known");
             *table = Some(Names::default());
             Ok(())
         }
@@ -186,7 +186,7 @@ pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>,
     }
     log::info!(
         target: "ns",
-        "the table of hosts has no address number {index} of {name:?} for the plug-in {}, and it is no name of this host", nic.plugin.name
+        "the table of hosts has no address number {index} of {name:?} for the plug-in {}, and it is not a name of this host", nic.plugin.name
     );
     Err(Error::NameService)
 }

@@ -290,7 +290,7 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
     })?;
     log::info!(
         target: "nic",
-        "{name} goes to {}:{} ({})", route.plugin.name, route.argument, route.reason
+        "{name} is served by {}:{} ({})", route.plugin.name, route.argument, route.reason
     );
     open_route(process, &route)
 }
@@ -443,7 +443,7 @@ fn insert(
             process.agents.close_nic(&registration);
             close_device(&plugin.ops, &shared);
         }
-        log::error!(target: "nic", "no more NIC handles in this process; VipCloseNic gives them back");
+        log::error!(target: "nic", "too many NIC handles in this process; VipCloseNic releases them");
         Error::Resource
     })
 }

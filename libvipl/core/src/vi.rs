@@ -339,7 +339,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
         if !vi.nic.process.settings.lenient_destroy() {
             log::info!(
                 target: "vi",
-                "VipDestroyVi refused: {left} descriptors are on the queues; take them off (VIPL_LENIENT_DESTROY=1 drops them)"
+                "VipDestroyVi refused: {left} descriptors are on the queues; collect them first (VIPL_LENIENT_DESTROY=1 drops them)"
             );
             return Err(Error::Resource);
         }

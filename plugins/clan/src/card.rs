@@ -168,14 +168,14 @@ impl Card {
             }),
             status::NOT_PERMITTED => {
                 error(
-                    "the kernel does not let the device touch the memory of this process: let \
+                    "the kernel does not let the device access the memory of this process: let \
                      kernel.yama.ptrace_scope be 0 or 1, keep the process dumpable, and run vipkad \
                      and program as one user in one PID namespace",
                 );
                 Err(Failure::Told(Status::NotPermitted))
             }
             status::INVALID if reply.version != VERSION => {
-                error("the device is of another version: end all programs that use it");
+                error("the device has another version; stop all programs that use it");
                 Err(Failure::Told(Status::Resource))
             }
             _ => {

@@ -77,7 +77,8 @@ impl Wire {
     fn open(interface: &str, info: &mut vipl_nic_info) -> Result<Wire, Status> {
         let link = Host::get().link(interface)?;
         let address = link.address.as_slice().try_into();
-        let address = address.map_err(|_| failed("the interface's address has not 6 bytes"))?;
+        let address =
+            address.map_err(|_| failed("the interface's address does not have 6 bytes"))?;
         if (link.mtu as usize) < MTU_MIN {
             let (mtu, least) = (link.mtu, MTU_MIN);
             return Err(failed(&format!("an MTU of {mtu} is below {least}")));

@@ -124,7 +124,7 @@ impl Watcher {
             self.interrupts.fd(),
             self.card.socket().fd(),
         ) else {
-            let text = "clan: the program has closed descriptors of the NIC, which ends it";
+            let text = "clan: the program has closed descriptors of the NIC, which has failed";
             Host::get().log(VIPL_LOG_ERROR, text);
             return [false, false, true];
         };
@@ -172,7 +172,7 @@ impl Watcher {
             return;
         }
         self.failed = true;
-        Host::get().log(VIPL_LOG_WARN, "clan: the interface has gone");
+        Host::get().log(VIPL_LOG_WARN, "clan: the interface has been removed");
         // SAFETY: as above.
         unsafe { Host::get().catastrophe(self.nic.0) };
     }

@@ -282,7 +282,7 @@ impl EthernetNic {
                 };
                 let address = link.address.as_slice().try_into().map_err(|_| {
                     failed(std::io::Error::other(
-                        "the interface's address has not 6 bytes",
+                        "the interface's address does not have 6 bytes",
                     ))
                 })?;
                 info.link = link.id;

@@ -293,7 +293,7 @@ impl Round<'_> {
         if !socket.is_some_and(vipl_packet::is_bound) {
             self.failed = true;
             let what = match socket {
-                Some(_) => "the interface has gone",
+                Some(_) => "the interface has been removed",
                 None => "the program has closed the descriptor of the interface",
             };
             let text = format!("{}: {what}", self.core.name);

@@ -89,8 +89,8 @@ impl Link {
             LoopbackNic::count(nic.counters.single_copy_refused, 1);
             if nic.single_copy {
                 let text = format!(
-                    "loopback: the kernel does not let this process touch the memory of process {pid} \
-                     (ptrace scope, user, or name space); large messages go through shared memory"
+                    "loopback: the kernel does not let this process access the memory of process {pid} \
+                     (ptrace scope, user, or namespace); large messages go through shared memory"
                 );
                 Host::get().log(VIPL_LOG_INFO, &text);
             }

@@ -177,7 +177,7 @@ fn contained<R>(default: R, body: impl FnOnce() -> R) -> R {
         Err(_) => {
             Host::get().log(
                 VIPL_LOG_ERROR,
-                "a bug of a plug-in was caught; please report it",
+                "a bug in a plug-in was caught; please report it",
             );
             default
         }

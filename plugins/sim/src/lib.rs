@@ -121,7 +121,7 @@ fn read<T>(
         None => Ok(default),
         Some(text) => match parse(&text) {
             Some(value) => Ok(value),
-            None => refuse(&format!("{word}={text} is not a number that fits")),
+            None => refuse(&format!("{word}={text} is not a valid number")),
         },
     }
 }

@@ -285,7 +285,7 @@ fn show_map(options: &Options, vipl: &Vipl) -> Result<String> {
     if options.json {
         return Ok(pretty(&json!(answers)));
     }
-    let mut table = Table::new(&["<name", "<goes to", "<because"]);
+    let mut table = Table::new(&["<name", "<served by", "<reason"]);
     for (name, answer) in options.map.iter().zip(&answers) {
         let (target, reason) = if answer["error"].is_null() {
             let target = format!(
@@ -295,7 +295,7 @@ fn show_map(options: &Options, vipl: &Vipl) -> Result<String> {
             );
             (target, plain(&answer["reason"]))
         } else {
-            ("nowhere".to_owned(), plain(&answer["error"]))
+            ("none".to_owned(), plain(&answer["error"]))
         };
         table.row(vec![name.clone(), target, reason]);
     }

@@ -83,7 +83,7 @@ fn another_protocol(socket: &Kept) -> String {
         |path| path.display().to_string(),
     );
     format!(
-        "the running Kernel Agent, process {pid} ({path}), speaks another protocol than this library: it is of another version. It ends by itself when its programs have ended, or `kill {pid}`; or name an agent of this version in VIPL_AGENT"
+        "the running Kernel Agent, process {pid} ({path}), has another version than this library and uses another protocol. It exits when its programs have exited; or run `kill {pid}`, or set VIPL_AGENT to an agent of this version"
     )
 }
 
@@ -180,7 +180,7 @@ impl Agent {
         if told.version[0] != 0 && !theirs.eq(version.iter().copied()) {
             log::info!(
                 target: "agent",
-                "the Kernel Agent is of another version than this library ({}): {}",
+                "the Kernel Agent has another version than this library ({}): {}",
                 env!("CARGO_PKG_VERSION"),
                 agent.description()
             );
@@ -221,7 +221,7 @@ impl Agent {
     /// What to do about an agent that is silent.
     fn silence(&self) -> String {
         format!(
-            "{} has said nothing for {} s; it is stopped (then `kill -CONT` goes on) or hangs (then end it: another one takes over)",
+            "{} has not replied for {} s; it is stopped (`kill -CONT` resumes it) or hangs (kill it, and another one takes over)",
             self.description(),
             ANSWER_TIME_MAX.as_secs()
         )
@@ -374,7 +374,7 @@ impl Agent {
                     let fds = taken.unwrap_or_else(|error| {
                         log::error!(
                             target: "agent",
-                            "cannot take the file descriptors of a new connection: {error}"
+                            "cannot receive the file descriptors of a new connection: {error}"
                         );
                         Vec::new()
                     });
@@ -395,7 +395,7 @@ impl Agent {
             return;
         }
         if header.length as usize != body.len() {
-            log::error!(target: "agent", "the Kernel Agent sent a garbled message");
+            log::error!(target: "agent", "the Kernel Agent sent an invalid message");
             return self.finish(header.id, Reply::failed(Status::RESOURCE));
         }
         let op = Op(header.op);

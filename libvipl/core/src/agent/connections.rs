@@ -127,8 +127,8 @@ impl Connections {
                 Ok(GONE) => return false,
                 refused => log::error!(
                     target: "agent",
-                    "the new Kernel Agent does not take over a connection ({refused:?}): the end of its \
-                     partner may go unnoticed"
+                    "the new Kernel Agent does not take over a connection ({refused:?}): the death of \
+                     its peer may go unnoticed"
                 ),
             }
         }

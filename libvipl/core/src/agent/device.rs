@@ -21,7 +21,7 @@ pub(crate) fn open(agents: &'static Agents, name: &str) -> Result<(OwnedFd, u32)
         body.device[..name.len()].copy_from_slice(name.as_bytes());
     }
     if !body.is_valid() {
-        log::error!(target: "device", "{name:?} is no name of a device");
+        log::error!(target: "device", "{name:?} is not a valid device name");
         return Err(VIPL_E_INVALID);
     }
     let agent = agents.want();
@@ -35,7 +35,7 @@ pub(crate) fn open(agents: &'static Agents, name: &str) -> Result<(OwnedFd, u32)
         _ if reply.status == Status::INVALID => {
             log::error!(
                 target: "device",
-                "the Kernel Agent that answers, {}, has no program vipl-{name} beside it: it is of another installation than this library ({}), or the program is missing or cannot be executed; install it there, or end that agent when its programs have ended, or set VIPL_AGENT",
+                "the running Kernel Agent, {}, has no program vipl-{name} beside it: it belongs to another installation than this library ({}), or the program is missing or not executable; install it there, end that agent when its programs have exited, or set VIPL_AGENT",
                 agent.description(),
                 super::launch::library_path().unwrap_or_default().display()
             );

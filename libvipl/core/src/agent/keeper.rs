@@ -255,7 +255,7 @@ impl Agents {
                     drop(standing);
                     log::warn!(
                         target: "agent",
-                        "the Kernel Agent ended and another one has taken over"
+                        "the Kernel Agent exited and another one has taken over"
                     );
                     for attempt in unanswered {
                         attempt.ask_again(&agent);
@@ -265,7 +265,7 @@ impl Agents {
                 Ok(_) => {}
                 Err(why) if fruitless == 0 => log::error!(
                     target: "agent",
-                    "the Kernel Agent ended; {why}; connections go on, new ones wait for another agent"
+                    "the Kernel Agent exited; {why}; existing connections continue, new ones wait for another agent"
                 ),
                 Err(_) => {}
             }
@@ -333,6 +333,9 @@ impl Agents {
             }
             std::thread::sleep(HELLO_PAUSE * attempt);
         }
-        Err("the Kernel Agent hangs up at once; it may have reached its limits".to_owned())
+        Err(
+            "the Kernel Agent closed the connection at once; it may have reached its limits"
+                .to_owned(),
+        )
     }
 }

@@ -55,21 +55,21 @@ pub(super) enum LaunchError {
     #[error("cannot start {0}: {1}")]
     Start(String, io::Error),
     #[error(
-        "VIPL_AGENT=off: cannot make {0} for the socket of an agent of this process: {1}; set TMPDIR to a folder in which you can make one"
+        "VIPL_AGENT=off: cannot create {0} for the socket of a private agent: {1}; set TMPDIR to a writable folder"
     )]
     NoFolder(String, io::Error),
     #[error("{0} was started but does not answer")]
     Silent(String),
     #[error(
-        "{0} cannot be executed by this user: {1}; set VIPL_AGENT_PROGRAM to a vipkad that can be"
+        "{0} cannot be executed by this user: {1}; set VIPL_AGENT_PROGRAM to an executable vipkad"
     )]
     NotExecutable(String, io::Error),
     #[error(
-        "this program runs with raised privileges (set-user-ID, set-group-ID or file capabilities), starts no Kernel Agent and uses root's only: {0} at {SYSTEM_SOCKET}; as root `vipkad --system`"
+        "this program runs with raised privileges (set-user-ID, set-group-ID or file capabilities), so it starts no Kernel Agent and uses root's only: {0} at {SYSTEM_SOCKET}; run `vipkad --system` as root"
     )]
     Privileged(&'static str),
     #[error(
-        "there is no folder for the Kernel Agent of user {0}: neither /run/user/{0}/vipl nor /tmp/vipl-{0}, with or without a number behind it, is or can be made this user's alone ({1}); remove what is there (`ls -ld /tmp/vipl-{0}*`), or start `vipkad --socket PATH` and set VIPL_AGENT=PATH"
+        "no folder for the Kernel Agent of user {0}: neither /run/user/{0}/vipl nor /tmp/vipl-{0}, with or without a number appended, is private to this user or can be created so ({1}); remove the existing ones (`ls -ld /tmp/vipl-{0}*`), or start `vipkad --socket PATH` and set VIPL_AGENT=PATH"
     )]
     NoPlace(u32, io::Error),
     #[error("cannot make a socket: {0}")]
@@ -94,14 +94,14 @@ pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
 /// The system's agent, if root started it.
 fn roots() -> Result<OwnedFd, LaunchError> {
     let there = UnixAddr::new(SYSTEM_SOCKET).map_err(|e| LaunchError::Socket(e.into()))?;
-    let found =
-        try_connect(&there, SYSTEM_SOCKET)?.map_err(|_| LaunchError::Privileged("none answers"))?;
+    let found = try_connect(&there, SYSTEM_SOCKET)?
+        .map_err(|_| LaunchError::Privileged("none is running"))?;
     let peer = getsockopt(&found, sockopt::PeerCredentials);
     if peer.is_ok_and(|peer| peer.uid() == 0) {
         Ok(found)
     } else {
         Err(LaunchError::Privileged(
-            "the one that answers is another user's",
+            "the running one belongs to another user",
         ))
     }
 }

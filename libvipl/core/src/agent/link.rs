@@ -22,7 +22,7 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
         interface: [0; INTERFACE_BYTES],
     };
     if name.is_empty() || name.len() >= INTERFACE_BYTES {
-        log::warn!(target: "link", "{name:?} is no name of a network interface");
+        log::warn!(target: "link", "{name:?} is not a valid interface name");
         return Err(VIPL_E_INVALID);
     }
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
@@ -60,7 +60,7 @@ fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
     }
     log::error!(
         target: "link",
-        "{name}: the Kernel Agent that answers is in another network namespace (net:[{theirs}], this program is in net:[{ours}]) and serves the interfaces there; start `vipkad --system --socket PATH` in this one and set VIPL_AGENT=PATH"
+        "{name}: the running Kernel Agent is in another network namespace (net:[{theirs}], this program is in net:[{ours}]) and serves the interfaces there; start `vipkad --system --socket PATH` in this one and set VIPL_AGENT=PATH"
     );
     Err(VIPL_E_RESOURCE)
 }
@@ -72,19 +72,19 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 fn refusal(name: &str, status: Status, agent: &str) -> c_int {
     let what_to_do = match status {
         Status::NOT_PERMITTED => {
-            "this user may not use raw Ethernet: the Kernel Agent that answers lets root and the members of a group do so (`vipkad --link-group`, usually vipl); as root `usermod -aG vipl USER`, then log in anew, or `newgrp vipl`"
+            "this user may not use raw Ethernet: the running Kernel Agent allows it to root and to the members of a group (`vipkad --link-group`, usually vipl); run `usermod -aG vipl USER` as root, then log in again, or `newgrp vipl`"
         }
         Status::NO_PRIVILEGE => {
-            "the system's Kernel Agent has itself no right to raw Ethernet: start it as root, or with the capability CAP_NET_RAW"
+            "the system's Kernel Agent itself may not use raw Ethernet: start it as root, or with the capability CAP_NET_RAW"
         }
         Status::NO_SYSTEM_AGENT => {
-            "Ethernet needs `vipkad --system`, started by root, and the user in the group vipl; the Kernel Agent that answers is that of this user alone and has no right to raw Ethernet (with VIPL_AGENT=auto, a system agent is found at /run/vipl/kagent.sock)"
+            "Ethernet needs `vipkad --system`, started by root, and the user in the group vipl; the running Kernel Agent is this user's own and may not use raw Ethernet (with VIPL_AGENT=auto, a system agent is found at /run/vipl/kagent.sock)"
         }
         _ => "",
     };
     match status {
         Status::INVALID => {
-            log::warn!(target: "link", "{name}: no such network interface, or it is no Ethernet");
+            log::warn!(target: "link", "{name}: no such network interface, or not Ethernet");
             VIPL_E_INVALID
         }
         Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
@@ -103,7 +103,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
         Status::BUSY => {
             log::error!(
                 target: "link",
-                "{name}: the Kernel Agent of another user serves this interface; one `vipkad --system` serves all"
+                "{name}: the Kernel Agent of another user serves this interface; one `vipkad --system` serves all users"
             );
             VIPL_E_RESOURCE
         }

@@ -71,7 +71,7 @@ pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
             "a NIC is open at this address, but no thread is in VipConnectWait on this discriminator"
         }
         Reason::OTHER_USER => {
-            "a process of another user waits there; users of one host do not meet"
+            "a process of another user waits there; processes of different users cannot connect on one host"
         }
         Reason::ELSEWHERE => {
             "a process of this user waits on this discriminator, but at another address or device"
@@ -79,7 +79,7 @@ pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
         Reason::NO_SUCH_ADDRESS => {
             "no process of this user has opened a NIC at this address at this Kernel Agent; `VIPL_AGENT` must be the same for both"
         }
-        Reason::OTHER_HOST => "so says the Kernel Agent of the other host",
+        Reason::OTHER_HOST => "reported by the Kernel Agent of the other host",
         Reason::LINK_DOWN => "the network interface is down or has been removed (`ip link`)",
         Reason::OTHER_VERSION => {
             "the Kernel Agent of that host speaks another version of the protocol; install the same release on both hosts"

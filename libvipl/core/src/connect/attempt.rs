@@ -166,7 +166,7 @@ impl Attempt {
                 && vi.connection == Some(confirming.side)
             {
                 detach(&mut vi);
-                log::debug!(target: "vi", "VI {:?}: Connected -> Idle (the partner has not confirmed)", vi.handle);
+                log::debug!(target: "vi", "VI {:?}: Connected -> Idle (not confirmed by the peer)", vi.handle);
                 vi.abi.state = IDLE;
                 vi.epoch += 1;
                 queue::flush_sends(&mut vi);

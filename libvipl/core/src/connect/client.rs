@@ -35,7 +35,7 @@ fn start(
         if timeout == 0 || remote.0.host_len != nic.info.address_len {
             log::warn!(
                 target: "cm",
-                "cannot ask for a connection: Timeout is {timeout}, the remote host address has {} bytes; it takes a Timeout above 0 and {} bytes (NicAddressLen)",
+                "cannot request a connection: Timeout is {timeout}, the remote host address has {} bytes; expected a Timeout above 0 and {} bytes (NicAddressLen)",
                 remote.0.host_len, nic.info.address_len
             );
             return Err(Error::InvalidParameter);
@@ -81,7 +81,7 @@ fn start_at(
     };
     log::debug!(
         target: "cm",
-        "VI {handle:?}: asks for a connection with {} {}, {} ms at most",
+        "VI {handle:?}: requests a connection with {} {}, timeout {} ms",
         hexadecimal(remote.0.host()),
         discriminator(remote.0.discriminator()),
         body.timeout_ms,
@@ -129,9 +129,9 @@ fn tell_failure(error: Error, remote: &Address) {
         Error::Timeout => {
             "no answer in time: the server does not call VipConnectAccept, or no Kernel Agent answers on that host"
         }
-        Error::Reject => "the server has called VipConnectReject, or has ended",
+        Error::Reject => "the server has called VipConnectReject, or has exited",
         Error::ReliabilityLevel | Error::Mtu => {
-            "reliability level and MaxTransferSize have to be the same on both sides"
+            "reliability level and MaxTransferSize must be equal on both sides"
         }
         _ => return,
     };

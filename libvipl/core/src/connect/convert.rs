@@ -38,7 +38,7 @@ pub(super) fn check_discriminator(nic: &Nic, address: &Address) -> Result<(), Er
     if address.0.discriminator_len > nic.info.discriminator_max {
         log::warn!(
             target: "cm",
-            "a discriminator has {} bytes, the device takes {} at most (MaxDiscriminatorLen)",
+            "a discriminator has {} bytes, the device allows {} at most (MaxDiscriminatorLen)",
             address.0.discriminator_len, nic.info.discriminator_max
         );
         return Err(Error::InvalidParameter);

@@ -68,7 +68,7 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
     }
     log::debug!(
         target: "cm",
-        "VI {:?}: the partner has {}", vi.handle, if orderly { "disconnected" } else { "gone" }
+        "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
     vi.tell_partner_gone(orderly);
     // What a partner on another host sent last may still be on its way: then the plug-in fails the VI later.

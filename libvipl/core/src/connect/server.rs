@@ -200,7 +200,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
             error => error,
         };
         if error == Error::Timeout {
-            log::info!(target: "cm", "VipConnectAccept: the client has given up or ended meanwhile");
+            log::info!(target: "cm", "VipConnectAccept: the client has given up or exited");
         }
         error
     })

@@ -21,7 +21,7 @@ pub(crate) enum Unknown {
     #[error("the host {0:?} has no IPv4 address")]
     Family(String),
     #[error(
-        "{address} is not in the neighbour table of {interface}; talk IP with it first (ping), or add it to the table of hosts"
+        "{address} is not in the neighbour table of {interface}; exchange IP packets with it first (ping), or add it to the table of hosts"
     )]
     Neighbour {
         address: Ipv4Addr,

@@ -19,7 +19,7 @@ pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
     if !crate::logger::has_said(log::Level::Warn) {
         log::warn!(
             target: "nic",
-            "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); devices that are there: vipinfo",
+            "cannot open {plugin}:{}: the plug-in {plugin} refuses it without a reason (status {status}); vipinfo lists the devices",
             route.argument,
             plugin = route.plugin.name
         );

@@ -34,7 +34,7 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
 fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, String> {
     let short = plain(name);
     if short.is_empty() {
-        return Err("nothing follows the folder; devices that are there: vipinfo".to_owned());
+        return Err("no name follows the folder; vipinfo lists the devices".to_owned());
     }
     let settings = &process.settings;
     let environment = parse_map(settings.text("device_map"));
@@ -68,7 +68,7 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
             .map(|(plugin, argument)| Route {
                 plugin,
                 argument,
-                reason: "the name says so".to_owned(),
+                reason: "the name contains the plug-in".to_owned(),
             })
             .ok_or_else(|| no_plugin(process, plugins, short, ""));
     }
@@ -157,7 +157,7 @@ fn near_device(plugins: &Plugins, asked: &str) -> String {
 /// The map that sends a name somewhere, if a map can.
 fn how_to_map(name: &str) -> String {
     if name.contains(['=', ';', '*']) || name.trim() != name {
-        return "; a name like this cannot be in a map".to_owned();
+        return "; this name cannot be mapped".to_owned();
     }
     format!("; map it with VIPL_DEVICE_MAP='{name}=PLUGIN:ARGUMENT'")
 }

@@ -118,11 +118,11 @@ fn judge(kind: Kind, handle: *mut c_void) -> Result<VIP_NIC_HANDLE, String> {
         return Err("is NULL".to_owned());
     }
     match handle::kind(handle) {
-        None => Err(format!("is no handle of this library; expected: {kind}")),
+        None => Err(format!("is not a handle of this library; expected: {kind}")),
         Some(found) if found != kind => Err(format!("is the handle of {found}; expected: {kind}")),
         Some(_) => owner(kind, handle).ok_or_else(|| {
             format!(
-                "was the handle of {kind}, which has been destroyed or belongs to another process (after a fork, too)"
+                "was the handle of {kind}, which has been destroyed or belongs to another process (also after a fork)"
             )
         }),
     }
@@ -176,7 +176,7 @@ fn bad_tag(address: usize, nic: Option<VIP_NIC_HANDLE>) -> Option<String> {
             _ => "Ptag has been destroyed or belongs to another NIC handle".to_owned(),
         },
         Some(found) => format!("Ptag is the handle of {found}; expected: {}", Kind::Ptag),
-        None => "Ptag is no handle of this library".to_owned(),
+        None => "Ptag is not a handle of this library".to_owned(),
     })
 }
 
@@ -185,10 +185,10 @@ fn advice(call: &Call, result: VIP_RETURN) -> String {
     let accept = call.name == "VipConnectAccept";
     let text = match result {
         VIP_RETURN::VIP_INVALID_PTAG => {
-            "a protection tag is needed, of this NIC handle (the strict mode accepts no NULL)"
+            "a protection tag of this NIC handle is required (the strict mode does not accept NULL)"
         }
         VIP_RETURN::VIP_INVALID_RELIABILITY_LEVEL | VIP_RETURN::VIP_INVALID_MTU if accept => {
-            "both VIs need the same; VipSetViAttributes, then accept again"
+            "it must be equal on both VIs; call VipSetViAttributes, then accept again"
         }
         VIP_RETURN::VIP_INVALID_RELIABILITY_LEVEL => {
             "exactly one level that the device offers (vipinfo shows them)"
@@ -196,9 +196,9 @@ fn advice(call: &Call, result: VIP_RETURN) -> String {
         VIP_RETURN::VIP_INVALID_MTU => {
             "MaxTransferSize is 1 to that of the device (vipinfo shows it, VIPL_MAX_TRANSFER_SIZE sets it)"
         }
-        VIP_RETURN::VIP_INVALID_QOS => "QoS has to be NULL",
+        VIP_RETURN::VIP_INVALID_QOS => "QoS must be NULL",
         VIP_RETURN::VIP_INVALID_RDMAREAD => {
-            "the device has no RDMA Read on this level (see vipinfo)"
+            "the device does not support RDMA Read on this level (see vipinfo)"
         }
         VIP_RETURN::VIP_INVALID_STATE => return state(call),
         _ => return String::new(),
@@ -215,8 +215,8 @@ fn state(call: &Call) -> String {
         return String::new();
     };
     let advice = match vi.abi.state {
-        state::IDLE => "no connection was asked for",
-        _ => "VipDisconnect first",
+        state::IDLE => "no connection was requested",
+        _ => "call VipDisconnect first",
     };
     format!(": the VI is {} ({advice})", state::name(vi.abi.state))
 }
@@ -250,7 +250,7 @@ mod tests {
         );
         assert!(fault("CQHandle", cq).contains("has been destroyed"));
         assert_eq!(fault("ViHandle", Argument::Pointer(0)), "ViHandle is NULL");
-        assert!(fault("NicHandle", Argument::Pointer(5)).contains("is no handle"));
+        assert!(fault("NicHandle", Argument::Pointer(5)).contains("is not a handle"));
         assert_eq!(fault("Context", Argument::Pointer(0)), "");
     }
 }

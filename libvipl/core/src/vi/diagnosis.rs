@@ -36,19 +36,19 @@ pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bit
         vi.handle,
         descriptor,
         status(bits),
-        why.unwrap_or_else(|| "nothing is wrong with it now; was it changed while it was posted?".to_owned())
+        why.unwrap_or_else(|| "it is valid now; was it changed while it was posted?".to_owned())
     );
 }
 
 fn sent(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<String> {
     if bits & VIP_STATUS_RDMA_PROT_ERROR != 0 {
-        return Some("the partner does not let this VI use the remote range; EnableRdmaWrite or EnableRdmaRead on its VI and its region, the same tag, the whole range inside the region".to_owned());
+        return Some("the peer does not permit this VI to access the remote range; check EnableRdmaWrite or EnableRdmaRead on its VI and its region, the protection tags, and that the whole range is inside the region".to_owned());
     }
     if bits & VIP_STATUS_REMOTE_DESC_ERROR != 0 {
-        return Some("the partner's receive descriptor failed, or it had posted none".to_owned());
+        return Some("the peer's receive descriptor failed, or it had posted none".to_owned());
     }
     if bits & VIP_STATUS_TRANSPORT_ERROR != 0 {
-        return Some("the partner could not receive it, or the connection broke".to_owned());
+        return Some("the peer could not receive it, or the connection broke".to_owned());
     }
     let Some(image) = image(descriptor) else {
         return Some("its memory cannot be read".to_owned());
@@ -74,7 +74,7 @@ fn sent(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<String> {
         return Some("RDMA Read with immediate data".to_owned());
     }
     if read && vi.abi.reliability & vi.nic.info.rdma_read_support == 0 {
-        return Some("RDMA Read on a reliability level that does not have it".to_owned());
+        return Some("RDMA Read on a reliability level that does not support it".to_owned());
     }
     let first = u16::from(rdma);
     let total: u64 = (first..image.seg_count)
@@ -120,14 +120,14 @@ fn received(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<Strin
         ));
     }
     if bits & VIP_STATUS_RDMA_PROT_ERROR != 0 {
-        return Some("an RDMA Write with immediate data was refused: EnableRdmaWrite on this VI and on the region, the same tag, the whole range inside".to_owned());
+        return Some("an RDMA Write with immediate data was refused: check EnableRdmaWrite on this VI and on the region, the protection tags, and that the whole range is inside the region".to_owned());
     }
     segments(vi, descriptor, 0, image.seg_count)
 }
 
 fn too_many(vi: &Vi, segments: u16) -> Option<String> {
     let most = vi.nic.info.segments_max;
-    (u32::from(segments) > most).then(|| format!("{segments} segments, the device takes {most}"))
+    (u32::from(segments) > most).then(|| format!("{segments} segments, the device allows {most}"))
 }
 
 /// The first data segment that may not be used, and the region it was held against.

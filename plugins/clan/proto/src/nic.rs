@@ -6,7 +6,7 @@
 //!   NicPage      ring     counts interrupts; sleepers of the process sleep on it
 //!                want     not 0: somebody sleeps, and wants interrupts
 //!                mail     counts packets that the process has sent
-//!                failed   not 0: the interface has gone
+//!                failed   not 0: the interface has been removed
 //!                ready    one bit per VI, for completion queues
 //!                heed     one bit per VI that has something which completes no descriptor
 //!   regions      the NIC's table of regions, 32 bytes each
@@ -87,7 +87,7 @@ pub struct NicPage {
     pad1: [u32; 15],
     /// Counts packets on the socket, so that a device at work need not ask the kernel for them.
     pub mail: AtomicU32,
-    /// Not 0: the interface has gone; told by an interrupt.
+    /// Not 0: the interface has been removed; told by an interrupt.
     pub failed: AtomicU32,
     pad2: [u32; 14],
     ready: [AtomicU64; WORDS],
