@@ -1,7 +1,7 @@
 //! The agent's tables together, and its replies.
 //!
-//! One thread drives the agent. Nothing in this module decides anything: the modules above it do, each as a
-//! block of methods on [`Agent`], in the order that [`logic`](crate::logic) shows.
+//! One thread drives the agent. This module decides nothing: the modules above it do, each as a block of
+//! methods on [`Agent`], in the order that [`logic`](crate::logic) shows.
 
 #![forbid(unsafe_code)]
 
@@ -18,10 +18,10 @@ use crate::logic::tables::connection::Connection;
 use crate::logic::tables::exchange::Exchange;
 use crate::logic::tables::half::Halves;
 use crate::logic::tables::link::{Endpoint, Link};
+use crate::logic::tables::link_rate::LinkRate;
 use crate::logic::tables::nic::Nic;
-use crate::logic::tables::pace::Paces;
-use crate::logic::tables::place::{Pair, Place};
 use crate::logic::tables::queue::Queues;
+use crate::logic::tables::queue_key::{PeerKey, QueueKey};
 use crate::logic::values::address::Address;
 use crate::logic::values::denial::Denial;
 use crate::logic::values::ids::{
@@ -32,43 +32,43 @@ use crate::logic::values::message;
 use crate::logic::values::output::{Message, Output};
 use crate::logic::values::timer::Timers;
 
-/// The Kernel Agent's logic. `F` is whatever the runtime uses for a file descriptor.
+/// The Kernel Agent's logic. `F` is the type that the runtime uses for a file descriptor.
 #[derive(Debug)]
 pub struct Agent<F> {
-    /// The latest time anyone told us.
+    /// The latest time passed to a `handle_*` method.
     pub(crate) now: u64,
     pub(crate) agent_pid: u32,
     pub(crate) version: [u8; VERSION_BYTES],
     pub(crate) program: [u8; PROGRAM_BYTES],
     pub(crate) network: u32,
-    /// Somebody wants to know what happens.
+    /// Whether events are described with [`Output::Note`].
     pub(crate) notes: bool,
     pub(crate) keys: Keys,
     pub(crate) clients: BTreeMap<ClientId, Client>,
-    /// What each user has.
+    /// Resource usage per user.
     pub(crate) accounts: Accounts,
-    /// Whose the discriminators on links are.
+    /// Owners of the discriminators on links.
     pub(crate) claims: Claims,
-    /// How fast each user gets data sockets.
-    pub(crate) paces: Paces,
+    /// Rate limit per user for data sockets.
+    pub(crate) link_rate: LinkRate,
     pub(crate) nics: BTreeMap<NicId, Nic<F>>,
     pub(crate) addresses: BTreeMap<Address, BTreeSet<NicId>>,
     pub(crate) calls: BTreeMap<CallKey, Call>,
     pub(crate) timers: Timers<CallKey>,
-    /// Servers, by the place where they wait.
-    pub(crate) waits: Queues<Place>,
-    /// Clients within their grace, by the place where they look.
-    pub(crate) seekers: Queues<Place>,
-    /// Peers, by own and wanted place.
-    pub(crate) peers: Queues<Pair>,
+    /// Waiting servers.
+    pub(crate) waits: Queues<QueueKey>,
+    /// Client requests within their grace period.
+    pub(crate) requests: Queues<QueueKey>,
+    /// Peer requests, by local and remote connection point.
+    pub(crate) peers: Queues<PeerKey>,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
-    /// Connections of an earlier agent of which one side has come.
+    /// Connections of a previous agent of which one side has been adopted.
     pub(crate) halves: Halves,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
     pub(crate) exchanges: BTreeMap<ExchangeKey, Exchange>,
     pub(crate) exchange_timers: Timers<ExchangeKey>,
-    /// Questions who is on a link.
+    /// Searches for hosts on a link.
     pub(crate) searches: BTreeMap<(LinkId, u64), CallKey>,
     pub(crate) last_nic: NicId,
     pub(crate) last_endpoint: EndpointId,
@@ -77,7 +77,7 @@ pub struct Agent<F> {
     pub(crate) outputs: VecDeque<Output<F>>,
 }
 
-/// How many of each thing an agent has.
+/// Number of entries in each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Processes.
@@ -90,27 +90,27 @@ pub struct Census {
     pub addresses: usize,
     /// Calls without a reply.
     pub calls: usize,
-    /// Places in the queues where partners look.
+    /// Entries in the queues of waiting calls.
     pub queued: usize,
     /// Running timers.
     pub timers: usize,
     /// Connection records, one for each side, and unanswered handles.
     pub connections: usize,
-    /// Connections of an earlier agent of which one side has come.
+    /// Connections of a previous agent of which one side has been adopted.
     pub halves: usize,
     /// Interfaces in use.
     pub links: usize,
-    /// Data sockets that were given out.
+    /// Data sockets handed to processes.
     pub endpoints: usize,
-    /// What is under way between this host and others, or has just been.
+    /// Exchanges with other hosts, including those remembered after their end.
     pub exchanges: usize,
-    /// Discriminators on links that belong to a user.
+    /// Discriminators on links that a user owns.
     pub names: usize,
 }
 
 impl<F: Clone> Agent<F> {
-    /// An agent that serves nobody yet. The seed decides the keys of connections and has to be secret
-    /// wherever users shall not guess each other's.
+    /// An agent without clients. Connection keys derive from the seed; it must be secret where users must not
+    /// predict the keys of others.
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             now: 0,
@@ -123,13 +123,13 @@ impl<F: Clone> Agent<F> {
             clients: BTreeMap::new(),
             accounts: Accounts::new(),
             claims: Claims::new(),
-            paces: Paces::new(),
+            link_rate: LinkRate::new(),
             nics: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
             timers: Timers::new(),
             waits: Queues::new(),
-            seekers: Queues::new(),
+            requests: Queues::new(),
             peers: Queues::new(),
             connections: BTreeMap::new(),
             halves: Halves::new(),
@@ -146,16 +146,16 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Sets the process id that `Welcome` tells.
+    /// Sets the process id reported in `Welcome`.
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.agent_pid = pid;
         self
     }
 
-    /// Sets the version and the path that `Welcome` tells, for messages to people.
+    /// Sets the version and program path reported in `Welcome`, for diagnostics.
     pub fn with_program(mut self, version: &str, path: &[u8]) -> Self {
         let fill = |to: &mut [u8], from: &[u8]| {
-            // One byte stays 0.
+            // The last byte stays 0.
             let kept = from.len().min(to.len() - 1);
             to[..kept].copy_from_slice(&from[..kept]);
         };
@@ -164,44 +164,44 @@ impl<F: Clone> Agent<F> {
         self
     }
 
-    /// Sets the network namespace that `Welcome` tells.
+    /// Sets the network namespace reported in `Welcome`.
     pub fn with_network(mut self, inode: u32) -> Self {
         self.network = inode;
         self
     }
 
-    /// Says that all processes are of one user, who may then have what others would need.
+    /// Declares that all clients belong to one user, so nothing is reserved for others.
     pub fn for_one_user(mut self) -> Self {
         self.accounts.set_single_user();
         self
     }
 
-    /// Says how many file descriptors the system gives to processes and what they bring.
+    /// Sets the number of file descriptors available for clients and what they send.
     pub fn with_descriptors(mut self, count: usize) -> Self {
         self.accounts.set_room(Budget::Descriptors, count);
         self
     }
 
-    /// Makes the agent say what it does, with [`Output::Note`].
+    /// Makes the agent describe what it does, with [`Output::Note`].
     pub fn with_notes(mut self, wanted: bool) -> Self {
         self.notes = wanted;
         self
     }
 
-    /// What to do next, if there is anything.
+    /// The next output, if any.
     pub fn poll_output(&mut self) -> Option<Output<F>> {
         self.outputs.pop_front()
     }
 
-    /// Counts everything.
+    /// Counts the entries of all tables.
     pub fn census(&self) -> Census {
         Census {
             clients: self.clients.len(),
             users: self.accounts.users_with(Budget::Processes).count(),
             nics: self.nics.len(),
             addresses: self.addresses.len(),
-            calls: self.calls.len() + self.paces.len(),
-            queued: self.waits.len() + self.seekers.len() + self.peers.len(),
+            calls: self.calls.len() + self.link_rate.len(),
+            queued: self.waits.len() + self.requests.len() + self.peers.len(),
             timers: self.timers.len() + self.exchange_timers.len(),
             connections: self.connections.len(),
             halves: self.halves.len(),
@@ -212,12 +212,12 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Whose a process is.
+    /// The user of a client.
     pub(crate) fn user_of(&self, client: ClientId) -> u32 {
         self.clients.get(&client).map_or(0, |client| client.uid)
     }
 
-    /// Says something, if anybody wants to know.
+    /// Emits a note if notes are enabled.
     pub(crate) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
         if self.notes {
             let line = line(self);
@@ -225,7 +225,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// A reply that says how a call ended, and in more detail if there is any.
+    /// Sends the final status of a call, with a detail if there is one.
     pub(crate) fn done(&mut self, caller: Caller, end: impl Into<Denial>) {
         let Denial { status, detail } = end.into();
         match detail {
@@ -234,7 +234,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// A reply, or with id 0 an event.
+    /// Sends a reply, or an event if the id is 0.
     pub(crate) fn reply<T: IntoBytes + Immutable>(&mut self, caller: Caller, op: Op, body: &T) {
         self.send(caller, op, Status::OK, body);
     }

@@ -1,4 +1,4 @@
-//! Checks that the tables agree with each other, for tests.
+//! Consistency checks across the tables, for tests.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::logic::tables::exchange::State;
 use crate::logic::values::ids::{CallKey, ExchangeKey};
 
 impl<F: Clone> Agent<F> {
-    /// Describes the first thing in which two tables disagree. Looks at everything there is: for tests.
+    /// Describes the first inconsistency between two tables. Scans everything: for tests.
     pub fn audit(&self) -> Result<(), String> {
         for (&key, call) in &self.calls {
             let known = match call.owner {
@@ -26,7 +26,7 @@ impl<F: Clone> Agent<F> {
                             .get(&nic)
                             .is_some_and(|nic| nic.calls.contains(&key))
                 }
-                Owner::Guest(exchange) => {
+                Owner::Remote(exchange) => {
                     matches!(self.state(exchange), Some(State::Called(call)) if call == key)
                 }
             };
@@ -41,10 +41,10 @@ impl<F: Clone> Agent<F> {
         }
         self.audit_accounts()?;
         let waits = self.waits.iter().map(|(_, call)| call);
-        let seekers = self.seekers.iter().map(|(_, call)| call);
+        let requests = self.requests.iter().map(|(_, call)| call);
         let peers = self.peers.iter().map(|(_, call)| call);
         let searches = self.searches.values().copied();
-        for call in waits.chain(seekers).chain(peers).chain(searches) {
+        for call in waits.chain(requests).chain(peers).chain(searches) {
             if !self.calls.contains_key(&call) {
                 return Err(format!("{call:?} is queued and is no call"));
             }
@@ -52,7 +52,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// Counts what each user has, and how many calls wait on each claim.
+    /// Recounts the resources of each user and the calls that wait on each claim.
     fn audit_accounts(&self) -> Result<(), String> {
         let mut counts: BTreeMap<(u32, Budget), usize> = BTreeMap::new();
         let mut count = |user, budget, more| *counts.entry((user, budget)).or_default() += more;
@@ -101,7 +101,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// Whether what an exchange names is there and is about the exchange.
+    /// Whether the record that an exchange refers to exists and refers back.
     fn is_backed(&self, key: ExchangeKey, state: State) -> bool {
         let call = |call: CallKey| self.calls.get(&call);
         match state {
@@ -109,13 +109,13 @@ impl<F: Clone> Agent<F> {
                 |call| matches!(call.kind, CallKind::Asking(_, exchange, _) if exchange == key),
             ),
             State::Called(called) => call(called).is_some_and(
-                |call| matches!(call.owner, Owner::Guest(exchange) if exchange == key),
+                |call| matches!(call.owner, Owner::Remote(exchange) if exchange == key),
             ),
             State::Taking(connection)
             | State::Readying(connection, ..)
             | State::Accepting(connection, ..)
             | State::Open(connection) => self.connections.contains_key(&connection),
-            State::Leaving { .. } | State::Refused(_) | State::Over => true,
+            State::Disconnecting { .. } | State::Refused(_) | State::Over => true,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How calls, connections and exchanges end, each with what depends on it.
+//! The end of calls, connections and exchanges, each with what depends on it.
 //!
 //! ```text
 //!                     ┌── partner found ──▶ INCOMING or CONNECTED
@@ -7,7 +7,7 @@
 //!                     └── process gone ───▶ nobody to tell
 //! ```
 //!
-//! Hosts part with DISCONNECT, repeated until a GONE comes or nobody seems to be there.
+//! A host ends an exchange with DISCONNECT, which it repeats until GONE arrives or the tries are used up.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +24,8 @@ use crate::logic::values::ids::{CallKey, Caller, ConnectionId, ExchangeKey};
 use crate::logic::values::wire::refusal;
 
 impl<F: Clone> Agent<F> {
-    /// Takes a call out of every table. A server that holds it keeps an expired handle; another host that is
-    /// asked learns that nobody asks any more.
+    /// Removes a call from every table. A server that holds it keeps an expired handle; another host that was
+    /// asked is sent DISCONNECT.
     pub(crate) fn take_call(&mut self, key: CallKey) -> Option<Call> {
         let call = self.unlink_call(key)?;
         if let CallKind::Asking(_, exchange, _) = call.kind {
@@ -40,39 +40,39 @@ impl<F: Clone> Agent<F> {
         self.note(|_| format!("call {}: {}", key.0, end.status.name()));
         match self.take_call(key).map(|call| call.owner) {
             Some(Owner::Process(caller, _)) => self.done(caller, end),
-            Some(Owner::Guest(exchange)) => self.refuse_guest(exchange, end.status),
+            Some(Owner::Remote(exchange)) => self.refuse_remote(exchange, end.status),
             None => {}
         }
     }
 
-    /// The guest's call has ended without a connection.
-    pub(crate) fn refuse_guest(&mut self, key: ExchangeKey, status: Status) {
+    /// The remote host's call ended without a connection.
+    pub(crate) fn refuse_remote(&mut self, key: ExchangeKey, status: Status) {
         let refusal = refusal(status);
         self.set_refused(key, refusal);
         self.send_frame(key, Body::Answer(Answer::Refused(refusal)));
     }
 
-    /// The call has ended; so does the asking, unless it has come to something.
+    /// The call ended. Ends its exchange too, unless it was already answered.
     fn stop_asking(&mut self, key: ExchangeKey) {
         if let Some(State::Asking(_)) = self.state(key) {
-            self.leave(key, true);
+            self.start_disconnect(key, true);
         }
     }
 
-    /// This side leaves, whatever the exchange has come to.
-    pub(crate) fn leave(&mut self, key: ExchangeKey, orderly: bool) {
-        self.set_exchange(key, State::Leaving { orderly }, None);
-        self.leave_on(key, orderly);
+    /// Ends an exchange from this side, in whatever state it is.
+    pub(crate) fn start_disconnect(&mut self, key: ExchangeKey, orderly: bool) {
+        self.set_exchange(key, State::Disconnecting { orderly }, None);
+        self.send_disconnect(key, orderly);
     }
 
-    /// Says so, the first time or again.
-    pub(crate) fn leave_on(&mut self, key: ExchangeKey, orderly: bool) {
+    /// Sends DISCONNECT, the first time or again.
+    pub(crate) fn send_disconnect(&mut self, key: ExchangeKey, orderly: bool) {
         let from = key.side;
         self.send_repeated(key, Body::Disconnect { from, orderly });
     }
 
-    /// One side leaves, whatever state it is in; the other side is told once.
-    pub(crate) fn abandon(&mut self, name: ConnectionId, orderly: bool) {
+    /// Ends one side of a connection in whatever state it is, and notifies the other side once.
+    pub(crate) fn close_connection(&mut self, name: ConnectionId, orderly: bool) {
         let Some(connection) = self.take_connection(name) else {
             return;
         };
@@ -84,12 +84,12 @@ impl<F: Clone> Agent<F> {
                     .part(name, orderly, self.now, &mut self.accounts)
             }
             ConnectionState::Attaching(exchange) | ConnectionState::Far(exchange) => {
-                self.leave(exchange, orderly);
+                self.start_disconnect(exchange, orderly);
             }
             ConnectionState::Confirming(exchange, call) => {
                 let client = connection.client;
                 self.done(Caller { client, id: call }, Status::TIMEOUT);
-                self.leave(exchange, orderly);
+                self.start_disconnect(exchange, orderly);
             }
             ConnectionState::Expired | ConnectionState::Lone | ConnectionState::Failed => {}
         }
@@ -121,8 +121,8 @@ impl<F: Clone> Agent<F> {
         );
     }
 
-    /// The other side has gone, or there never was one.
-    pub(crate) fn lose(&mut self, name: ConnectionId, orderly: bool) {
+    /// The remote side is gone, or the connection never completed.
+    pub(crate) fn connection_lost(&mut self, name: ConnectionId, orderly: bool) {
         let Some(connection) = self.connections.get(&name) else {
             return;
         };

@@ -1,15 +1,15 @@
-//! The bounds of every table, so that no process can make the agent grow without end, and no user can take
-//! what other users need.
+//! Limits of every table: no process can make the agent grow without bound, and no user can take what other
+//! users need.
 //!
-//! A call beyond a bound is answered with `Status::RESOURCE` and with the bound; a process beyond a bound is
-//! told so and not taken. What is counted per user is a *budget* (`accounts.rs`):
+//! A call beyond a limit is answered with `Status::RESOURCE` and the limit; a process beyond a limit is
+//! refused with the reason. Limits per user are *budgets* (`accounts.rs`):
 //!
 //! ```text
 //!   a user may have   min(per_user, (room - what all others have) / 2)
 //! ```
 //!
-//! so one user can take at most half of what the others leave, and there is always something left for one
-//! who comes later. An agent of one user gives him all its room, up to `per_user`.
+//! so a user can take at most half of what the others leave, and something is always left for the next user.
+//! An agent that serves one user gives it all room, up to `per_user`.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub struct Bounds {
     pub per_user: usize,
 }
 
-/// The bounds of a budget. That of descriptors is what the system gives the agent, if that is less.
+/// The limits of a budget. Descriptors are also limited by what the system gives the agent.
 pub const fn bounds(budget: Budget) -> Bounds {
     let (room, per_user) = match budget {
         Budget::Processes => (4096, 1024),
@@ -42,31 +42,31 @@ pub const fn bounds(budget: Budget) -> Bounds {
     Bounds { room, per_user }
 }
 
-/// Descriptors that the runtime needs for itself: poll set, signals, log, listener, links.
+/// Descriptors reserved for the runtime: epoll, signals, log, listener, links.
 pub const DESCRIPTORS_RESERVED: usize = 64;
-/// Descriptors that the agent holds for each process: its socket and the watch on its life.
+/// Descriptors that the agent holds per client: its socket and its pidfd.
 pub const DESCRIPTORS_PER_CLIENT: usize = 2;
-/// Most NICs that one process may have open.
+/// Maximum open NICs per process.
 pub const NICS_PER_CLIENT_MAX: usize = 64;
-/// Most data sockets of one process.
+/// Maximum data sockets per process.
 pub const ENDPOINTS_PER_CLIENT_MAX: usize = 64;
-/// Most calls of one process that may be waiting for something.
+/// Maximum waiting calls per process.
 pub const CALLS_PER_CLIENT_MAX: usize = 4096;
-/// Most connections and unanswered connection handles of one process.
+/// Maximum connections and unanswered connection handles per process.
 pub const CONNECTIONS_PER_CLIENT_MAX: usize = 65_536;
-/// How long a discriminator on an interface stays with its user after the last wait on it, in milliseconds.
-/// A server that accepts one request at a time is not waiting in between; so long it may take.
+/// Time a user keeps a discriminator on an interface after its last wait there, in milliseconds. A server
+/// that accepts one request at a time is not waiting while it handles it.
 pub const NAME_GRACE_MS: u64 = 5000;
-/// How long an adopted side of a connection waits for the other side, in milliseconds. A process comes
-/// as soon as it notices that its agent has gone; only one that is stopped or dead takes so long.
+/// Time an adopted side of a connection waits for the other side, in milliseconds. A process reports as soon
+/// as it notices that its agent is gone; only a stopped or dead one takes this long.
 pub const ADOPT_TIME_MS: u64 = 10_000;
-/// Most exchanges on one link that other hosts began. What they begin beyond it is not answered.
+/// Maximum exchanges on one link that other hosts started. Further ones are not answered.
 pub const EXCHANGES_PER_LINK_MAX: usize = 16_384;
-/// Most of them that wait for a server or are remembered after their end. One host may have half of what the
-/// others leave. What other hosts begin beyond it meets a server that waits at that moment, or is dropped:
-/// it is repeated.
+/// Maximum of these that wait for a server or are remembered after their end. One host may have half of what
+/// the others leave. A request beyond the limit is matched if a server waits at that moment, and otherwise
+/// dropped; the sender repeats it.
 pub const IDLE_EXCHANGES_PER_LINK_MAX: usize = 8192;
-/// Most descriptors that a NIC may bring for its partners.
+/// Maximum descriptors that a NIC passes to its peers.
 pub const NIC_FDS_MAX: usize = 2;
-/// Size of a page; the shared segment of a connection is a whole number of these, at least one.
+/// Page size; the shared segment of a connection is a whole number of pages, at least one.
 pub const PAGE_BYTES: u32 = 4096;

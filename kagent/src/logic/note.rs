@@ -1,5 +1,5 @@
-//! Calls, exchanges and connections as lines of the debug log. Nothing is formatted unless the runtime wants
-//! it.
+//! Text of the debug log for calls, exchanges and connections. Nothing is formatted unless the runtime asks
+//! for it.
 
 #![forbid(unsafe_code)]
 
@@ -7,42 +7,52 @@ use std::fmt;
 
 use crate::logic::tables::call::{Call, CallKind, Owner};
 use crate::logic::tables::exchange::State;
-use crate::logic::values::address::{Name, Spot};
+use crate::logic::values::address::{ConnectionPoint, Discriminator};
 use crate::logic::values::ids::{ClientId, ExchangeKey, Mac};
 
-/// A call has begun to wait.
+/// Describes a call that starts to wait.
 pub(crate) fn describe(call: &Call, user_of: impl Fn(ClientId) -> u32) -> String {
     let who = match call.owner {
         Owner::Process(caller, _) => {
             let user = user_of(caller.client);
             format!("client {} of user {user}", caller.client.0)
         }
-        Owner::Guest(exchange) => format!("{}", Shown(exchange)),
+        Owner::Remote(exchange) => format!("{}", Shown(exchange)),
     };
     let what = match &call.kind {
-        CallKind::Wait(spot, None) => format!("waits at {}", Shown(*spot)),
-        CallKind::Wait(spot, Some(link)) => {
-            format!("waits at {} and on interface {link}", Shown(*spot))
+        CallKind::Wait(point, None) => format!("waits at {}", Shown(*point)),
+        CallKind::Wait(point, Some(link)) => {
+            format!("waits at {} and on interface {link}", Shown(*point))
         }
-        CallKind::Request(seeker, _) => format!("requests {}", Shown(seeker.remote)),
-        CallKind::Peer(seeker, _) => format!(
+        CallKind::Request(initiator, _) => format!("requests {}", Shown(initiator.remote)),
+        CallKind::Peer(initiator, _) => format!(
             "is peer {} of {}",
-            Shown(seeker.local),
-            Shown(seeker.remote)
+            Shown(initiator.local),
+            Shown(initiator.remote)
         ),
-        CallKind::Asking(seeker, exchange, _) => {
-            format!("asks for {} by {}", Shown(seeker.remote), Shown(*exchange))
+        CallKind::Asking(initiator, exchange, _) => {
+            format!(
+                "asks for {} by {}",
+                Shown(initiator.remote),
+                Shown(*exchange)
+            )
         }
-        CallKind::Guest(guest, _) => format!("requests {}", Shown(guest.remote)),
-        CallKind::GuestPeer(guest, _) => {
-            format!("is peer {} of {}", Shown(guest.local), Shown(guest.remote))
+        CallKind::RemoteRequest(remote_call, _) => {
+            format!("requests {}", Shown(remote_call.remote))
+        }
+        CallKind::RemotePeer(remote_call, _) => {
+            format!(
+                "is peer {} of {}",
+                Shown(remote_call.local),
+                Shown(remote_call.remote)
+            )
         }
         CallKind::Search(_) => "asks who is on the link".to_owned(),
     };
     format!("{who} {what}")
 }
 
-/// A value in the form in which people read it.
+/// Formats a value for people.
 pub(crate) struct Shown<T>(pub(crate) T);
 
 impl fmt::Display for Shown<Mac> {
@@ -51,7 +61,7 @@ impl fmt::Display for Shown<Mac> {
     }
 }
 
-impl fmt::Display for Shown<Name> {
+impl fmt::Display for Shown<Discriminator> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match std::str::from_utf8(self.0.bytes()) {
             Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => {
@@ -62,14 +72,15 @@ impl fmt::Display for Shown<Name> {
     }
 }
 
-impl fmt::Display for Shown<Spot> {
+impl fmt::Display for Shown<ConnectionPoint> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{} at ", Shown(self.0.name))?;
         hexadecimal(self.0.address.host(), to)
     }
 }
 
-/// By its side, its number and the other host; only who knows the number can end it, so part of it is shown.
+/// Shows the side, the other host and half of the number: whoever knows the whole number could end the
+/// exchange.
 impl fmt::Display for Shown<ExchangeKey> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (number, side) = (self.0.number >> 32, self.0.side);
@@ -87,8 +98,10 @@ impl fmt::Display for Shown<State> {
             State::Readying(name, ..) => write!(to, "readying (connection {name})"),
             State::Accepting(name, ..) => write!(to, "accepting (connection {name})"),
             State::Open(name) => write!(to, "open (connection {name})"),
-            State::Leaving { orderly: true } => write!(to, "leaving"),
-            State::Leaving { orderly: false } => write!(to, "leaving, its process died"),
+            State::Disconnecting { orderly: true } => write!(to, "disconnecting"),
+            State::Disconnecting { orderly: false } => {
+                write!(to, "disconnecting, its process died")
+            }
             State::Refused(why) => write!(to, "refused ({why:?})"),
             State::Over => write!(to, "over"),
         }

@@ -324,7 +324,7 @@ fn processes_are_bounded_for_each_user_and_all() {
         let refused = connect(9999, user).unwrap_err();
         let text = format!("user {user} has {expected} of {expected} processes");
         assert_eq!(refused.to_string(), text);
-        assert!(refused.farewell().is_some());
+        assert!(refused.rejection().is_some());
     }
     assert_eq!(connect(0, 0), Err(Refused::Known));
     assert_eq!(connect(9999, 77), Ok(()));

@@ -1,9 +1,8 @@
-//! Connections that an agent before this one has made.
+//! Re-adopts connections established by a previous agent.
 //!
-//! When an agent dies its connections go on, since no byte of theirs goes through it. Each process then
-//! hands its sides of them to the next agent, which knows nothing of them. The two sides of a connection
-//! come one after the other, in any order and from processes that do not know of each other's doing;
-//! the connection's key, which nobody else knows, tells that they belong together.
+//! When an agent dies its connections continue, since no data passes through it. Each process then reports
+//! its sides to the next agent, which knows nothing of them. The two sides report independently and in any
+//! order. They are matched by the connection's secret key.
 //!
 //! ```text
 //!   ADOPT, side 0 ──▶ waits ──── ADOPT, side 1 ───▶ both Open, as if this agent had joined them
@@ -51,7 +50,7 @@ impl<F: Clone> Agent<F> {
         };
         let (client, nic) = (caller.client, body.nic);
         self.keep_connection(own, Connection { client, nic, state });
-        // The name before anything that is said about it.
+        // The identifier before anything that refers to it.
         self.reply(caller, Op::ADOPTED, &Adopted { connection: own });
         match other {
             None => {

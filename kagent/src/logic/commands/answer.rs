@@ -1,5 +1,4 @@
-//! What a process says of a request or a connection that it has: ACCEPT, REJECT, CONFIRM, DISCONNECT, and
-//! CANCEL of a call that waits.
+//! Answers to a request or a connection: ACCEPT, REJECT, CONFIRM, DISCONNECT; and CANCEL of a waiting call.
 
 #![forbid(unsafe_code)]
 
@@ -9,14 +8,15 @@ use kagent_proto::{Accept, Status};
 use vipl_wire::setup::Body;
 
 use crate::logic::meeting::join::End;
-use crate::logic::tables::call::{CallKind, Guest, Owner};
+use crate::logic::tables::call::{CallKind, Owner, RemoteCall};
 use crate::logic::tables::connection::ConnectionState;
 use crate::logic::tables::exchange::State;
 use crate::logic::values::ids::{Caller, ConnectionId, NicId};
 use crate::logic::values::wire::attributes_agree;
 
 impl<F: Clone> Agent<F> {
-    /// `Op::ACCEPT`. After a conflict the request stays, for a second try with other attributes.
+    /// `Op::ACCEPT`. After a conflict the request remains, so that the server can retry with other
+    /// attributes.
     pub(crate) fn accept(&mut self, caller: Caller, body: &Accept) -> Result<(), Status> {
         let offer = self.own_connection(caller, body.connection)?;
         let nic = offer.nic;
@@ -29,13 +29,15 @@ impl<F: Clone> Agent<F> {
             _ => return Err(Status::INVALID),
         };
         let call = self.calls.get(&request).ok_or(Status::INVALID)?;
-        let seeker = match &call.kind {
-            CallKind::Request(seeker, _) => *seeker,
-            CallKind::Guest(guest, _) => return self.accept_guest(caller, body, nic, *guest),
+        let initiator = match &call.kind {
+            CallKind::Request(initiator, _) => *initiator,
+            CallKind::RemoteRequest(remote_call, _) => {
+                return self.accept_remote(caller, body, nic, *remote_call);
+            }
             _ => return Err(Status::INVALID),
         };
-        attributes_agree(&seeker.attributes, &body.attributes)?;
-        // The offer first: a request that leaves a standing offer behind would expire it.
+        attributes_agree(&initiator.attributes, &body.attributes)?;
+        // The offer first: removing the request would otherwise mark it as expired.
         self.take_connection(body.connection);
         let call = self.take_call(request).ok_or(Status::INVALID)?;
         let accepter = End {
@@ -53,34 +55,36 @@ impl<F: Clone> Agent<F> {
             caller: asker,
             nic: asker_nic,
             connection: self.fresh_connection(),
-            vi: seeker.vi,
-            attributes: seeker.attributes,
-            segment_bytes: seeker.segment_bytes,
+            vi: initiator.vi,
+            attributes: initiator.attributes,
+            segment_bytes: initiator.segment_bytes,
         };
         self.join([accepter, requester]);
         Ok(())
     }
 
-    /// `Op::ACCEPT` of a guest's request.
-    pub(crate) fn accept_guest(
+    /// `Op::ACCEPT` of a remote request.
+    pub(crate) fn accept_remote(
         &mut self,
         caller: Caller,
         body: &Accept,
         nic: NicId,
-        guest: Guest,
+        remote_call: RemoteCall,
     ) -> Result<(), Status> {
-        attributes_agree(&guest.attributes, &body.attributes)?;
-        // The offer before its exchange goes on: the guest's call ends then, and would expire the offer.
+        attributes_agree(&remote_call.attributes, &body.attributes)?;
+        // The offer first: changing the exchange ends the remote call, which would mark the offer as expired.
         self.take_connection(body.connection);
         let own = (body.vi, &body.attributes);
-        self.make_ready(caller, nic, body.connection, own, &guest);
+        self.make_ready(caller, nic, body.connection, own, &remote_call);
         Ok(())
     }
 
-    /// `Op::REJECT`. The server need not care whether the requester is still there.
+    /// `Op::REJECT`. It succeeds whether or not the requester is still there.
     pub(crate) fn reject(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
-            ConnectionState::Offered(_) | ConnectionState::Expired => self.abandon(name, true),
+            ConnectionState::Offered(_) | ConnectionState::Expired => {
+                self.close_connection(name, true)
+            }
             _ => return Err(Status::INVALID),
         }
         self.done(caller, Status::OK);
@@ -109,7 +113,7 @@ impl<F: Clone> Agent<F> {
                 let state = State::Accepting(name, accepted, until);
                 self.set_exchange(exchange, state, Some(until));
                 self.set_connection(name, ConnectionState::Confirming(exchange, caller.id));
-                self.answer_on(exchange, accepted, until);
+                self.send_acceptance(exchange, accepted, until);
                 Ok(())
             }
             _ => Err(Status::INVALID),
@@ -120,13 +124,13 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn disconnect(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
             ConnectionState::Offered(_) | ConnectionState::Expired => return Err(Status::INVALID),
-            _ => self.abandon(name, true),
+            _ => self.close_connection(name, true),
         }
         self.done(caller, Status::OK);
         Ok(())
     }
 
-    /// `Op::CANCEL`. A call that has already ended crossed its reply with the cancel: nothing to do.
+    /// `Op::CANCEL`. If the call has already ended, its reply crossed the cancel: nothing to do.
     pub(crate) fn cancel(&mut self, caller: Caller, call: u64) -> Result<(), Status> {
         let key = self
             .clients

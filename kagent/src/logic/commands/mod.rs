@@ -1,4 +1,4 @@
-//! What processes ask for, one method for each operation.
+//! The commands of processes, one method per operation.
 
 mod adopt;
 mod answer;

@@ -58,8 +58,8 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// `Op::NIC_CLOSE`: waits and requests are cancelled, unanswered handles rejected, and what was
-    /// connected is disconnected as if the process had done it one by one.
+    /// `Op::NIC_CLOSE`: cancels waits and requests, rejects unanswered handles, and disconnects connections,
+    /// as if the process had done it one by one.
     pub(crate) fn nic_close(&mut self, caller: Caller, nic: NicId) -> Result<(), Status> {
         let open = self.own_nic(caller, nic)?;
         let calls: Vec<CallKey> = open.calls.iter().copied().collect();
@@ -68,7 +68,7 @@ impl<F: Clone> Agent<F> {
             self.end_call(call, Status::CANCELLED);
         }
         for connection in connections {
-            self.abandon(connection, true);
+            self.close_connection(connection, true);
         }
         self.forget_nic(nic);
         if let Some(client) = self.clients.get_mut(&caller.client) {

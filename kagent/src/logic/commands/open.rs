@@ -1,4 +1,4 @@
-//! What only the runtime can open: data sockets on links, and connections to device processes. The runtime
+//! Commands that need the runtime: data sockets on links, and connections to device processes. The runtime
 //! answers each before the next input.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //!   DEVICE_OPENED + the other end ◀── handle_device_opened
 //! ```
 //!
-//! A device process is a NIC in software that runs outside the applications. The agent knows of it only its
-//! name; it tells the device who connects, and what they then say to each other is their own affair. A device
-//! serves one user and ends with the agent, as a card does with its host.
+//! A device process is a NIC in software that runs outside the applications. The agent knows only its name.
+//! It tells the device who connects and takes no part in what follows. A device serves one user and ends with
+//! the agent.
 
 #![forbid(unsafe_code)]
 
@@ -26,36 +26,36 @@ use crate::logic::values::ids::Caller;
 use crate::logic::values::output::{OpenDevice, OpenLink, Output};
 
 impl<F: Clone> Agent<F> {
-    /// `Op::LINK_OPEN`: at once, or when it is the user's turn.
+    /// `Op::LINK_OPEN`: at once, or when the rate limit allows.
     pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         let user = client.uid;
         if !self.accounts.is_shared() {
             return self.link_open_now(caller, body.interface);
         }
-        let waiting = self.paces.waiting(user);
+        let waiting = self.link_rate.waiting(user);
         self.accounts.admit(user, Budget::Endpoints, waiting + 1)?;
-        self.paces.push(user, caller, body.interface, self.now);
+        self.link_rate.push(user, caller, body.interface, self.now);
         self.open_links_of(user);
         Ok(())
     }
 
     fn open_links_of(&mut self, user: u32) {
-        while let Some((caller, interface)) = self.paces.pop(user, self.now) {
+        while let Some((caller, interface)) = self.link_rate.pop(user, self.now) {
             if let Err(denial) = self.link_open_now(caller, interface) {
                 self.done(caller, denial);
             }
         }
     }
 
-    /// Opens those whose time has come.
+    /// Serves the queued requests whose time has come.
     pub(crate) fn open_links_due(&mut self) {
-        while let Some(user) = self.paces.pop_due(self.now) {
+        while let Some(user) = self.link_rate.pop_due(self.now) {
             self.open_links_of(user);
         }
     }
 
-    /// `Op::LINK_OPEN`, when its time has come: the runtime knows the interface and whether this process may
+    /// `Op::LINK_OPEN` after the rate limit. The runtime knows the interface and whether this process may
     /// have a socket there.
     pub(crate) fn link_open_now(
         &mut self,

@@ -1,7 +1,7 @@
 //! The peer-to-peer model: two requests that name each other (spec §9.3).
 //!
-//! Nobody accepts here, so the agent compares the attributes itself. Peers and the client/server model
-//! never meet: they are in different queues.
+//! There is no accept step, so the agent compares the attributes. Peer requests and the client/server model
+//! use different queues and never match each other.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use kagent_proto::{Request, Status};
 use crate::logic::meeting::join::End;
 use crate::logic::tables::call::{Ask, CallKind, Owner};
 use crate::logic::tables::claim::Claim;
-use crate::logic::tables::place::Pair;
+use crate::logic::tables::queue_key::PeerKey;
 use crate::logic::values::denial::Outcome;
 use crate::logic::values::ids::Caller;
 use crate::logic::values::timer::deadline;
@@ -21,7 +21,7 @@ use crate::logic::values::wire::attributes_agree;
 impl<F: Clone> Agent<F> {
     /// `Op::PEER`.
     pub(crate) fn peer(&mut self, caller: Caller, body: &Request) -> Outcome {
-        let own = self.seeker(caller, body)?;
+        let own = self.initiator(caller, body)?;
         self.admit_call(caller)?;
         let far = self.far(body.nic, &own);
         if let Some((link, host)) = far {
@@ -30,11 +30,11 @@ impl<F: Clone> Agent<F> {
             self.claims
                 .claim(user, claim, self.now, &mut self.accounts)?;
         }
-        // Looking before queueing: a request that mirrors itself needs a second one like it.
+        // Searched before it is queued: a request that mirrors itself needs a second one like it.
         let pair = match far {
-            None => Pair::Near(own.local, own.remote),
+            None => PeerKey::Near(own.local, own.remote),
             Some((link, host)) if self.decides(link, host) => {
-                Pair::here(link, host, own.local.name, own.remote.name)
+                PeerKey::here(link, host, own.local.name, own.remote.name)
             }
             Some(to) => return self.ask(caller, body, own, to, Ask::Peer),
         };
@@ -47,8 +47,8 @@ impl<F: Clone> Agent<F> {
             return Ok(());
         };
         let (other, partner_caller, partner_nic) = match (partner.kind, partner.owner) {
-            (CallKind::GuestPeer(guest, _), _) => {
-                return Ok(self.meet_guest(caller, body.nic, &own, &guest)?);
+            (CallKind::RemotePeer(remote_call, _), _) => {
+                return Ok(self.meet_remote(caller, body.nic, &own, &remote_call)?);
             }
             (CallKind::Peer(other, _), Owner::Process(caller, nic)) => (other, caller, nic),
             _ => return Err(Status::INVALID.into()),

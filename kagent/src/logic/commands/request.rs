@@ -1,15 +1,15 @@
 //! The client's side of the client/server model: asking for a connection (spec §3.11).
 //!
 //! ```text
-//!   REQUEST ──▶ Looking ──── a server waits ────▶ Held ──▶ CONNECTED, REJECTED
+//!   REQUEST ──▶ Queued ───── a server waits ────▶ Held ──▶ CONNECTED, REJECTED
 //!                  │                                │
 //!              end of grace                      deadline
 //!                  ▼                                ▼
 //!       NO_MATCH, NOT_REACHABLE                  TIMEOUT
 //! ```
 //!
-//! With a grace of 0 a request looks once. The grace is for programs that start at the same time: the
-//! server may need a moment to open its NIC and to wait (spec §17).
+//! With a grace period of 0 a request looks once. The grace period is for applications that start at the same
+//! time: the server may need a moment to open its NIC and to wait (spec §17).
 
 #![forbid(unsafe_code)]
 
@@ -17,43 +17,43 @@ use crate::logic::agent::Agent;
 
 use kagent_proto::{Budget, PROVIDER_BYTES, Reason, Request, Status};
 
-use crate::logic::tables::call::{Ask, CallKind, LastWord, Owner, RequestState, Seeker};
-use crate::logic::tables::place::Place;
-use crate::logic::values::address::{Address, Spot};
+use crate::logic::tables::call::{Ask, CallKind, FinalStatus, Initiator, Owner, RequestState};
+use crate::logic::tables::queue_key::QueueKey;
+use crate::logic::values::address::{Address, ConnectionPoint};
 use crate::logic::values::denial::{Denial, Outcome};
 use crate::logic::values::ids::Caller;
 use crate::logic::values::timer::deadline;
 
-/// Most addresses and users among which the cause of a `NO_MATCH` is looked for: programs ask in a loop.
+/// Maximum addresses and users that are checked for the cause of a `NO_MATCH`: applications retry in a loop.
 const LOOKED_AT_MAX: usize = 64;
 
 impl<F: Clone> Agent<F> {
     /// `Op::REQUEST`.
     pub(crate) fn request(&mut self, caller: Caller, body: &Request) -> Outcome {
-        let seeker = self.seeker(caller, body)?;
+        let initiator = self.initiator(caller, body)?;
         self.admit_call(caller)?;
-        if let Some((link, host)) = self.far(body.nic, &seeker) {
+        if let Some((link, host)) = self.far(body.nic, &initiator) {
             let grace_ms = body.grace_ms.min(body.timeout_ms);
-            let last_word = match grace_ms == body.timeout_ms {
-                true => LastWord::TheirsOnceHeld,
-                false => LastWord::Ours,
+            let final_status = match grace_ms == body.timeout_ms {
+                true => FinalStatus::TheirsOnceHeld,
+                false => FinalStatus::Ours,
             };
             let ask = Ask::Request {
                 grace_ms,
-                last_word,
+                final_status,
             };
-            return self.ask(caller, body, seeker, (link, host), ask);
+            return self.ask(caller, body, initiator, (link, host), ask);
         }
-        let place = Place::Near(seeker.remote);
+        let place = QueueKey::Near(initiator.remote);
         let waiter = self.waits.oldest(&place);
         if waiter.is_none() && body.grace_ms == 0 {
-            return Err(self.nobody_there(&seeker.remote));
+            return Err(self.no_match(&initiator.remote));
         }
         let timeout = deadline(self.now, body.timeout_ms);
         let grace = deadline(self.now, body.grace_ms.min(body.timeout_ms));
-        let kind = CallKind::Request(seeker, RequestState::Looking { timeout });
+        let kind = CallKind::Request(initiator, RequestState::Queued { timeout });
         let key = self.keep_call(Owner::Process(caller, body.nic), kind, grace);
-        self.seekers.push(place, key);
+        self.requests.push(place, key);
         let wait = waiter.and_then(|wait| self.take_call(wait));
         if let Some(Owner::Process(server, nic)) = wait.map(|wait| wait.owner) {
             self.offer(key, server, nic);
@@ -61,31 +61,31 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// The lasting part of a `Request` body, of a client or of a peer.
-    pub(crate) fn seeker(&self, caller: Caller, body: &Request) -> Result<Seeker, Status> {
+    /// The part of a `Request` that is kept, of a client or of a peer.
+    pub(crate) fn initiator(&self, caller: Caller, body: &Request) -> Result<Initiator, Status> {
         let address = self.own_nic(caller, body.nic)?.address;
-        Ok(Seeker {
+        Ok(Initiator {
             vi: body.vi,
             attributes: body.attributes,
             segment_bytes: body.segment_bytes,
-            local: Spot::local(address, &body.local),
-            remote: Spot::remote(address, &body.remote),
+            local: ConnectionPoint::local(address, &body.local),
+            remote: ConnectionPoint::remote(address, &body.remote),
         })
     }
 
-    /// How to say that nobody waits at a connection point, and the likely cause.
-    pub(crate) fn nobody_there(&self, spot: &Spot) -> Denial {
-        let (status, reason) = if self.addresses.contains_key(&spot.address) {
+    /// The result if no server waits at a connection point, with the likely cause.
+    pub(crate) fn no_match(&self, point: &ConnectionPoint) -> Denial {
+        let (status, reason) = if self.addresses.contains_key(&point.address) {
             (Status::NO_MATCH, Reason::NOBODY_WAITS)
         } else {
             (Status::NOT_REACHABLE, Reason::NO_SUCH_ADDRESS)
         };
         let waits = |address: Address| {
-            let name = spot.name;
-            let place = Place::Near(Spot { address, name });
+            let name = point.name;
+            let place = QueueKey::Near(ConnectionPoint { address, name });
             self.waits.oldest(&place).is_some()
         };
-        let user = spot.address.uid;
+        let user = point.address.uid;
         let first = Address::new(user, &[0; PROVIDER_BYTES], &[]);
         let own = self.addresses.range(first..).map(|(address, _)| *address);
         let mut own = own.take_while(|address| address.uid == user);
@@ -93,7 +93,7 @@ impl<F: Clone> Agent<F> {
         let others = others.filter(|other| *other != user);
         let mut others = others.map(|uid| Address {
             uid,
-            ..spot.address
+            ..point.address
         });
         let reason = if own.by_ref().take(LOOKED_AT_MAX).any(waits) {
             Reason::ELSEWHERE

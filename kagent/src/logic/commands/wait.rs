@@ -1,7 +1,7 @@
 //! The server's side of the client/server model: waiting for a request (spec §3.8).
 //!
-//! A discriminator is waited on only while a call is here; each request goes to one wait, the oldest. On a
-//! link it belongs to one user at a time (`claim.rs`).
+//! A server waits on a discriminator only while its call is here; each request goes to the oldest wait. On a
+//! link a discriminator belongs to one user at a time (`claim.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -11,36 +11,36 @@ use kagent_proto::{Status, Wait};
 
 use crate::logic::tables::call::{CallKind, Owner};
 use crate::logic::tables::claim::Claim;
-use crate::logic::tables::place::Place;
-use crate::logic::values::address::Spot;
+use crate::logic::tables::queue_key::QueueKey;
+use crate::logic::values::address::ConnectionPoint;
 use crate::logic::values::denial::Outcome;
 use crate::logic::values::ids::Caller;
 use crate::logic::values::timer::deadline;
 
 impl<F: Clone> Agent<F> {
-    /// `Op::WAIT`: gives out a request that is already looking for this place, or waits for one.
+    /// `Op::WAIT`: returns a matching queued request, or waits for one.
     pub(crate) fn wait(&mut self, caller: Caller, body: &Wait) -> Outcome {
-        let spot = Spot::local(self.own_nic(caller, body.nic)?.address, &body.local);
+        let point = ConnectionPoint::local(self.own_nic(caller, body.nic)?.address, &body.local);
         let link = self.link_of(body.nic);
         self.admit_call(caller)?;
         if let Some(link) = link {
-            let claim = Claim::server(link, spot.name);
+            let claim = Claim::server(link, point.name);
             self.claims
-                .claim(spot.address.uid, claim, self.now, &mut self.accounts)?;
+                .claim(point.address.uid, claim, self.now, &mut self.accounts)?;
         }
-        let places = Place::of_wait(spot, link);
-        let seekers = places
+        let keys_of_wait = QueueKey::of_wait(point, link);
+        let requests = keys_of_wait
             .clone()
-            .filter_map(|place| self.seekers.oldest(&place));
-        if let Some(request) = seekers.min() {
+            .filter_map(|place| self.requests.oldest(&place));
+        if let Some(request) = requests.min() {
             self.offer(request, caller, body.nic);
         } else if body.timeout_ms == 0 {
             return Err(Status::TIMEOUT.into());
         } else {
             let until = deadline(self.now, body.timeout_ms);
             let owner = Owner::Process(caller, body.nic);
-            let key = self.keep_call(owner, CallKind::Wait(spot, link), until);
-            for place in places {
+            let key = self.keep_call(owner, CallKind::Wait(point, link), until);
+            for place in keys_of_wait {
                 self.waits.push(place, key);
             }
         }

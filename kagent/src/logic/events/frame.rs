@@ -1,4 +1,4 @@
-//! Frames of other hosts, and interfaces that fail.
+//! Frames of other hosts, and interface failures.
 
 #![forbid(unsafe_code)]
 
@@ -13,8 +13,8 @@ use crate::logic::values::ids::{ExchangeKey, LinkId, Mac};
 use crate::logic::values::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
-    /// A frame from another host; `to_all` when it was not sent to this host alone. An error says why it
-    /// was not taken, for the log.
+    /// A frame from another host; `to_all` if it was not addressed to this host alone. An error tells why it
+    /// was dropped, for the log.
     pub fn handle_frame(
         &mut self,
         now: u64,
@@ -27,7 +27,7 @@ impl<F: Clone> Agent<F> {
         let Some(own) = self.links.get(&link).map(|link| link.address) else {
             return Ok(());
         };
-        // No other host has an address of a group, or ours.
+        // Another host has neither a group address nor ours.
         if from[0] & 1 != 0 || from == own {
             return Err(Refused::Value);
         }
@@ -49,7 +49,7 @@ impl<F: Clone> Agent<F> {
                 return Err(Refused::Version(version));
             }
             Err(Refused::Foreign(number, lowest, highest)) => {
-                // Anybody can send that; it means something as an answer to a call only.
+                // Any host can send this; it is meaningful only as an answer to a call.
                 let meant = self.not_understood(name(number, Side::Asker));
                 let cause = Refused::Foreign(number, lowest, highest);
                 return Err(if meant { cause } else { Refused::Value });
@@ -61,8 +61,10 @@ impl<F: Clone> Agent<F> {
             Body::Who => self.answer_search(link, from, number),
             _ if to_all => return Err(Refused::Value),
             Body::Here => self.found(link, from, number),
-            Body::Request(call) => self.guest_calls(name(number, Side::Answerer), &call, false),
-            Body::Peer(call) => self.guest_calls(name(number, Side::Answerer), &call, true),
+            Body::Request(call) => {
+                self.handle_remote_call(name(number, Side::Answerer), &call, false)
+            }
+            Body::Peer(call) => self.handle_remote_call(name(number, Side::Answerer), &call, true),
             Body::Answer(answer) => self.answered(name(number, Side::Asker), answer),
             Body::Ack => self.acknowledged(name(number, Side::Answerer)),
             Body::Disconnect { from, orderly } => {
@@ -73,10 +75,10 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// The interface is down or gone: whoever asks there learns it at once.
+    /// The interface is down or gone: ends the calls that wait for an answer there.
     pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
         self.advance(now);
-        // It is told with every frame that cannot be sent, and mostly there is nobody to tell.
+        // This is reported for every frame that cannot be sent, mostly when no call is waiting.
         let asking = self.links.get(&link).map(|link| link.asking.clone());
         for key in asking.unwrap_or_default() {
             if let Some(State::Asking(call)) = self.state(key) {

@@ -11,8 +11,8 @@ use crate::logic::values::ids::{Caller, ClientId};
 use crate::logic::values::message::{self, Command, Malformed};
 
 impl<F: Clone> Agent<F> {
-    /// A packet of a process. Descriptors that are not used are dropped. An error has been answered
-    /// already where it can be; it is returned for the log only.
+    /// A packet of a process. Unused descriptors are dropped. A returned error has already been answered
+    /// where possible; it is for the log.
     pub fn handle_message(
         &mut self,
         now: u64,
@@ -56,7 +56,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// A packet whose descriptors were too many or got lost: it is refused whatever it says.
+    /// A packet with too many or lost descriptors: it is rejected whatever its content.
     pub fn handle_garbled(&mut self, now: u64, client: ClientId, bytes: &[u8]) -> Malformed {
         self.advance(now);
         let id = message::header(bytes).map_or(0, |header| header.id);
@@ -89,7 +89,7 @@ impl<F: Clone> Agent<F> {
             Command::Budgets => self.budgets(caller),
             Command::Goodbye => {
                 if let Some(client) = self.clients.get_mut(&caller.client) {
-                    client.leaving = true;
+                    client.disconnecting = true;
                 }
             }
         }
@@ -113,7 +113,7 @@ impl<F: Clone> Agent<F> {
     }
 
     fn welcome(&mut self, caller: Caller, status: Status) {
-        // No feature is defined yet, so there is none that both have.
+        // No feature is defined yet, so the common set is empty.
         let body = Welcome {
             features: 0,
             agent_pid: self.agent_pid,

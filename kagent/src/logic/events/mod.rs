@@ -1,4 +1,4 @@
-//! The ways into the logic. Each takes the time, does all that follows, and leaves what is to be done in a queue.
+//! The inputs of the logic. Each takes the time, does all that follows, and queues the resulting outputs.
 
 pub(crate) mod frame;
 pub(crate) mod message;

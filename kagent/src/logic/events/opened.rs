@@ -1,4 +1,4 @@
-//! Answers of the runtime: what it has opened, and what it could not.
+//! Answers of the runtime to outputs: what it opened, or why it could not.
 
 #![forbid(unsafe_code)]
 
@@ -14,12 +14,11 @@ use crate::logic::values::message;
 use crate::logic::values::output::{Join, Message, OpenDevice, OpenLink, Output};
 
 impl<F: Clone> Agent<F> {
-    /// A number for a new endpoint on an interface, whether it is a link already or not; `None` when all
-    /// are in use.
+    /// A number for a new endpoint on an interface, which need not be a link yet; `None` if all are in use.
     pub fn free_endpoint(&mut self, index: LinkId) -> Option<u16> {
         let link = match self.links.get(&index) {
             Some(link) => link,
-            // Nobody shall guess what follows a restart of the agent.
+            // The first number after a restart must not be predictable.
             None => return Some((self.keys.next_key() as u16).max(1)),
         };
         let from = link.last_endpoint;
@@ -29,7 +28,7 @@ impl<F: Clone> Agent<F> {
     }
 
     /// The answer of the runtime to an [`OpenLink`], before the next input: the interface, the number from
-    /// [`free_endpoint`](Self::free_endpoint), and the data socket; or why there is none.
+    /// [`free_endpoint`](Self::free_endpoint), and the data socket; or the error.
     pub fn handle_link_opened(
         &mut self,
         now: u64,
@@ -60,10 +59,10 @@ impl<F: Clone> Agent<F> {
             asking: BTreeSet::new(),
             idle: (BTreeMap::new(), 0),
             users: BTreeMap::new(),
-            leaving: 0,
+            disconnecting: 0,
             last_endpoint: number,
         });
-        // An interface may be given another address while nobody is connected through it.
+        // The address of an interface may change while it has no connections.
         link.address = interface.address;
         link.last_endpoint = number;
         link.endpoints.insert(number, name);
@@ -96,13 +95,13 @@ impl<F: Clone> Agent<F> {
         }));
     }
 
-    /// The runtime has opened a link for a data socket that came to nothing.
+    /// The runtime opened a link for a data socket that then failed.
     pub fn close_link_if_idle(&mut self, index: LinkId) {
         self.close_idle_link(index);
     }
 
     /// The answer of the runtime to an [`OpenDevice`], before the next input: the device's process id and the
-    /// process's end of the socket; or why there is none.
+    /// client's end of the socket; or the error.
     pub fn handle_device_opened(
         &mut self,
         now: u64,
@@ -128,9 +127,9 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// There was no segment for two sides that the agent had connected: both calls end with
-    /// `Status::RESOURCE`, as if they had never met. To be called before the next input, so that
-    /// neither side has done anything with the connection.
+    /// The runtime could not make the segment for a [`Join`]: both calls end with `Status::RESOURCE`, as if
+    /// they had not been matched. To be called before the next input, so that neither side has used the
+    /// connection.
     pub fn handle_join_failed(&mut self, now: u64, join: &Join<F>) {
         self.advance(now);
         for (message, end) in join.messages.iter().zip(join.ends) {

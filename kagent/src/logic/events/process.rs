@@ -1,4 +1,4 @@
-//! Processes come and go.
+//! Processes that connect and processes that end.
 
 #![forbid(unsafe_code)]
 
@@ -15,30 +15,30 @@ use crate::logic::values::denial::Denial;
 use crate::logic::values::ids::ClientId;
 use crate::logic::values::message;
 
-/// Why a process was not taken.
+/// Why a process was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The user has all that one user may have now.
+    /// The user has reached its limit.
     #[error("user {user} has {used} of {limit} {}", budget.name())]
     UserFull {
-        /// Who.
+        /// The user.
         user: u32,
-        /// Of what.
+        /// The exhausted budget.
         budget: Budget,
-        /// How many there are.
+        /// Current use.
         used: usize,
-        /// And may be.
+        /// Limit.
         limit: usize,
     },
-    /// The runtime used a name twice.
+    /// The runtime used an identifier twice.
     #[error("client name in use")]
     Known,
 }
 
 impl Refused {
-    /// The packet that tells the process why, if it can be told.
-    pub fn farewell(&self) -> Option<Vec<u8>> {
+    /// The packet that tells the process the reason, if there is one to tell.
+    pub fn rejection(&self) -> Option<Vec<u8>> {
         let &Refused::UserFull {
             user,
             budget,
@@ -54,7 +54,7 @@ impl Refused {
 }
 
 impl<F: Clone> Agent<F> {
-    /// A process has connected. `uid` and `pid` are what the system says, not what the process says.
+    /// A process connected. `uid` and `pid` come from the kernel, not from the process.
     pub fn handle_connect(
         &mut self,
         now: u64,
@@ -87,7 +87,7 @@ impl<F: Clone> Agent<F> {
             uid,
             pid,
             greeted: false,
-            leaving: false,
+            disconnecting: false,
             nics: BTreeSet::new(),
             endpoints: BTreeSet::new(),
             calls: BTreeMap::new(),
@@ -97,16 +97,16 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// A process has gone, in good order if it said so with `Op::GOODBYE` before. Everything of it is
-    /// released, and everyone who had to do with it is told. An unknown client is nobody's loss.
+    /// A process ended, in good order if it sent `Op::GOODBYE` before. Releases all it had and notifies its
+    /// partners. An unknown client is ignored.
     pub fn handle_hangup(&mut self, now: u64, client: ClientId) {
         self.advance(now);
-        // Out of the table first: from here on nothing is sent to it.
+        // Removed first: nothing is sent to it from here on.
         let Some(gone) = self.clients.remove(&client) else {
             return;
         };
         self.note(|_| {
-            let how = if gone.leaving { "left" } else { "died" };
+            let how = if gone.disconnecting { "left" } else { "died" };
             let (calls, connections) = (gone.calls.len(), gone.connections.len());
             let client = client.0;
             format!("client {client} {how}: {calls} calls and {connections} connections end")
@@ -114,19 +114,19 @@ impl<F: Clone> Agent<F> {
         self.accounts.release(gone.uid, Budget::Processes, 1);
         self.accounts
             .release(gone.uid, Budget::Descriptors, DESCRIPTORS_PER_CLIENT);
-        self.paces.forget(gone.uid, client);
-        // Calls before connections, so that a process which held its own request is not told about
-        // itself, and servers which held its requests find them expired.
+        self.link_rate.forget(gone.uid, client);
+        // Calls before connections, so that a process that held its own request is not notified, and servers
+        // that held its requests find them expired.
         for &call in gone.calls.values() {
             self.take_call(call);
         }
         for &connection in &gone.connections {
-            self.abandon(connection, gone.leaving);
+            self.close_connection(connection, gone.disconnecting);
         }
         for &nic in &gone.nics {
             self.forget_nic(nic);
         }
-        // Those that no NIC has used.
+        // Endpoints that no NIC used.
         for &endpoint in &gone.endpoints {
             self.forget_endpoint(endpoint);
         }

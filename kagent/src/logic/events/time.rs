@@ -1,5 +1,5 @@
-//! Deadlines. Whatever is due is done before any other input is looked at, so there is never a doubt about
-//! who won a race against the clock.
+//! Deadlines. Expired ones are handled before any other input, so the outcome of a race with a deadline is
+//! well defined.
 
 #![forbid(unsafe_code)]
 
@@ -7,32 +7,32 @@ use crate::logic::agent::Agent;
 
 use kagent_proto::Status;
 
-use crate::logic::tables::call::{Ask, CallKind, LastWord, RequestState};
-use crate::logic::tables::exchange::{LEAVING_TRIES, State};
+use crate::logic::tables::call::{Ask, CallKind, FinalStatus, RequestState};
+use crate::logic::tables::exchange::{DISCONNECT_TRIES, State};
 use crate::logic::values::denial::Denial;
 use crate::logic::values::ids::{CallKey, ExchangeKey};
 
 impl<F: Clone> Agent<F> {
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest.
+    /// The latest time at which [`handle_timeout`](Self::handle_timeout) is to be called.
     pub fn poll_timeout(&self) -> Option<u64> {
         [
             self.timers.next(),
             self.exchange_timers.next(),
             self.halves.next(),
             self.claims.next(),
-            self.paces.next(),
+            self.link_rate.next(),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// Time has passed.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: u64) {
         self.advance(now);
     }
 
-    /// Moves the clock, never backwards, and ends what is due.
+    /// Advances the clock, never backwards, and handles what is due.
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some(call) = self.timers.pop_due(self.now) {
@@ -48,32 +48,32 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The timer of a call went off.
+    /// The timer of a call expired.
     pub(crate) fn call_due(&mut self, key: CallKey) {
         let Some(call) = self.calls.get(&key) else {
             return;
         };
         let end: Denial = match &call.kind {
-            CallKind::Request(seeker, RequestState::Looking { .. }) => {
-                // When the grace and the whole request end together it still was nobody's waiting.
-                self.nobody_there(&seeker.remote)
+            CallKind::Request(initiator, RequestState::Queued { .. }) => {
+                // If the grace period and the whole request end together, no server was waiting either.
+                self.no_match(&initiator.remote)
             }
-            CallKind::Guest(_, RequestState::Looking { .. }) => Status::NO_MATCH.into(),
+            CallKind::RemoteRequest(_, RequestState::Queued { .. }) => Status::NO_MATCH.into(),
             CallKind::Asking(
                 _,
                 _,
                 Ask::Request {
-                    last_word: LastWord::Theirs,
+                    final_status: FinalStatus::Theirs,
                     ..
                 },
-            ) => return self.await_last_word(key),
-            CallKind::Search(_) => return self.search_on(key),
+            ) => return self.await_final_status(key),
+            CallKind::Search(_) => return self.search_round(key),
             _ => Status::TIMEOUT.into(),
         };
         self.end_call(key, end);
     }
 
-    /// The timer of an exchange went off; it runs no more.
+    /// The timer of an exchange expired.
     pub(crate) fn exchange_due(&mut self, key: ExchangeKey) {
         let Some(exchange) = self.exchanges.get_mut(&key) else {
             return;
@@ -81,19 +81,19 @@ impl<F: Clone> Agent<F> {
         exchange.due = None;
         let tries = exchange.tries;
         match exchange.state {
-            State::Asking(call) => self.ask_on(key, call),
-            // A host that does not repeat its call is not there any more.
+            State::Asking(call) => self.send_question(key, call),
+            // A host that stops repeating its call is gone.
             State::Called(_) => self.end_exchange(key),
             State::Readying(connection, _, _) => self.give_up_accepting(key, connection),
             State::Accepting(connection, accepted, until) => {
                 if self.now >= until {
                     self.give_up_accepting(key, connection);
                 } else {
-                    self.answer_on(key, accepted, until);
+                    self.send_acceptance(key, accepted, until);
                 }
             }
-            State::Leaving { .. } if tries > LEAVING_TRIES => self.end_exchange(key),
-            State::Leaving { orderly } => self.leave_on(key, orderly),
+            State::Disconnecting { .. } if tries > DISCONNECT_TRIES => self.end_exchange(key),
+            State::Disconnecting { orderly } => self.send_disconnect(key, orderly),
             State::Refused(_) | State::Over => self.forget_exchange(key),
             State::Taking(_) | State::Open(_) => {}
         }

@@ -1,8 +1,8 @@
-//! Calls of processes here to other hosts: the asker's side of an exchange (spec §3.11, §3.13).
+//! Calls of local processes to other hosts: the asking side of an exchange (spec §3.11, §3.13).
 //!
-//! The call waits here with its deadline, as any call does. Its exchange repeats the REQUEST until the
-//! other host has said something final. A call that ends before that, by its deadline, VipDisconnect or the
-//! death of its process, leaves the exchange in good order: the other host learns that nobody asks any more.
+//! The call waits here with its deadline like any other. Its exchange repeats the REQUEST until the other
+//! host gives a final answer. A call that ends earlier, by its deadline, VipDisconnect or the death of its
+//! process, ends the exchange with DISCONNECT, so the other host drops the request.
 
 #![forbid(unsafe_code)]
 
@@ -12,18 +12,18 @@ use kagent_proto::{Budget, Detail, Reason, Request, Status};
 use vipl_wire::setup::{self, Accepted, Answer, Body, Refusal, Side};
 
 use crate::logic::meeting::attach::FarEnd;
-use crate::logic::tables::call::{Ask, CallKind, LastWord, Owner, Seeker};
+use crate::logic::tables::call::{Ask, CallKind, FinalStatus, Initiator, Owner};
 use crate::logic::tables::exchange::State;
 use crate::logic::values::denial::{Denial, Outcome};
 use crate::logic::values::ids::{CallKey, Caller, ExchangeKey, LinkId, Mac, NicId};
 use crate::logic::values::timer::{NS_PER_MS, deadline};
 use crate::logic::values::wire::{attributes_agree, from_wire, status, to_wire};
 
-/// How long to wait for the last word of the other host. It sends it when the call's time is over there, so
-/// this passes only if the frame is lost or the host has gone.
-const LAST_WORD: u64 = 1000 * NS_PER_MS;
+/// Time to wait for the final status from the other host. It sends it at the deadline of the call, so this
+/// expires only if the frame is lost or the host is gone.
+const FINAL_STATUS_WAIT: u64 = 1000 * NS_PER_MS;
 
-/// How a call ends that another host has refused.
+/// The result of a call that another host refused.
 fn denial(refusal: Refusal) -> Denial {
     Denial {
         status: status(refusal),
@@ -32,33 +32,34 @@ fn denial(refusal: Refusal) -> Denial {
 }
 
 impl<F: Clone> Agent<F> {
-    /// Which host a seeker wants, if it is another one: on the NIC's link, and not known as ours.
-    pub(crate) fn far(&self, nic: NicId, seeker: &Seeker) -> Option<(LinkId, Mac)> {
-        let address = &seeker.remote.address;
+    /// The link and host of the wanted partner, if it is on another host: reachable over the NIC's link, and
+    /// not an address of this host.
+    pub(crate) fn far(&self, nic: NicId, initiator: &Initiator) -> Option<(LinkId, Mac)> {
+        let address = &initiator.remote.address;
         let link = self.link_of(nic)?;
         let host: Mac = address.host().try_into().ok()?;
         let another = !self.addresses.contains_key(address) && host[0] & 1 == 0;
         another.then_some((link, host))
     }
 
-    /// Of two hosts whose peers look for each other one brings them together: the one with the lower
-    /// address. The other one asks it.
+    /// Whether this host matches peer requests between the two: the host with the lower address does, and the
+    /// other one asks it.
     pub(crate) fn decides(&self, link: LinkId, host: Mac) -> bool {
         self.links
             .get(&link)
             .is_some_and(|link| link.address < host)
     }
 
-    /// Begins to ask another host.
+    /// Starts a call to another host.
     pub(crate) fn ask(
         &mut self,
         caller: Caller,
         body: &Request,
-        seeker: Seeker,
+        initiator: Initiator,
         (link, host): (LinkId, Mac),
         ask: Ask,
     ) -> Outcome {
-        let user = seeker.local.address.uid;
+        let user = initiator.local.address.uid;
         self.accounts.admit(user, Budget::Exchanges, 1)?;
         let key = ExchangeKey {
             link,
@@ -68,25 +69,26 @@ impl<F: Clone> Agent<F> {
         };
         let until = deadline(self.now, body.timeout_ms);
         let owner = Owner::Process(caller, body.nic);
-        let call = self.keep_call(owner, CallKind::Asking(seeker, key, ask), until);
+        let call = self.keep_call(owner, CallKind::Asking(initiator, key, ask), until);
         self.set_exchange(key, State::Asking(call), None);
-        self.ask_on(key, call);
+        self.send_question(key, call);
         Ok(())
     }
 
-    /// Sends the question, the first time or again.
-    pub(crate) fn ask_on(&mut self, key: ExchangeKey, call: CallKey) {
+    /// Sends REQUEST or PEER, the first time or again.
+    pub(crate) fn send_question(&mut self, key: ExchangeKey, call: CallKey) {
         let Some(call) = self.calls.get(&call) else {
             return;
         };
-        let (CallKind::Asking(seeker, _, ask), Owner::Process(_, nic)) = (&call.kind, call.owner)
+        let (CallKind::Asking(initiator, _, ask), Owner::Process(_, nic)) =
+            (&call.kind, call.owner)
         else {
             return;
         };
         let (Some(endpoint), Some(local), Some(remote)) = (
             self.endpoint_of(nic),
-            setup::Discriminator::new(seeker.local.name.bytes()),
-            setup::Discriminator::new(seeker.remote.name.bytes()),
+            setup::Discriminator::new(initiator.local.name.bytes()),
+            setup::Discriminator::new(initiator.remote.name.bytes()),
         ) else {
             return;
         };
@@ -96,10 +98,10 @@ impl<F: Clone> Agent<F> {
         let milliseconds = |ns: u64| u32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(u32::MAX);
         let mut question = setup::Call {
             endpoint: endpoint.number,
-            vi: seeker.vi as u32,
+            vi: initiator.vi as u32,
             remaining_ms: remaining.map(milliseconds),
             grace_ms: 0,
-            attributes: to_wire(&seeker.attributes),
+            attributes: to_wire(&initiator.attributes),
             local,
             remote,
         };
@@ -113,7 +115,7 @@ impl<F: Clone> Agent<F> {
         self.send_repeated(key, body);
     }
 
-    /// ANSWER.
+    /// Handles ANSWER.
     pub(crate) fn answered(&mut self, key: ExchangeKey, answer: Answer) {
         match (self.state(key), answer) {
             (Some(State::Asking(call)), Answer::Held) => {
@@ -125,7 +127,7 @@ impl<F: Clone> Agent<F> {
                 self.end_call(call, denial(refusal));
             }
             (Some(State::Asking(call)), Answer::Accepted(end)) => self.take(key, call, &end),
-            // Our ACK was lost.
+            // The ACK was lost.
             (Some(State::Open(_)), Answer::Accepted(_)) => self.send_frame(key, Body::Ack),
             (None, Answer::Accepted(_)) => {
                 let from = Side::Asker;
@@ -137,38 +139,38 @@ impl<F: Clone> Agent<F> {
 
     fn note_held(&mut self, call: CallKey) {
         if let Some(call) = self.calls.get_mut(&call)
-            && let CallKind::Asking(_, _, Ask::Request { last_word, .. }) = &mut call.kind
-            && *last_word == LastWord::TheirsOnceHeld
+            && let CallKind::Asking(_, _, Ask::Request { final_status, .. }) = &mut call.kind
+            && *final_status == FinalStatus::TheirsOnceHeld
         {
-            *last_word = LastWord::Theirs;
+            *final_status = FinalStatus::Theirs;
         }
     }
 
-    /// The call's time is over, and the other host has the last word. The timer runs no more.
-    pub(crate) fn await_last_word(&mut self, key: CallKey) {
+    /// The deadline passed, and the other host decides the status. The timer has expired.
+    pub(crate) fn await_final_status(&mut self, key: CallKey) {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        if let CallKind::Asking(_, _, Ask::Request { last_word, .. }) = &mut call.kind {
-            *last_word = LastWord::Ours;
+        if let CallKind::Asking(_, _, Ask::Request { final_status, .. }) = &mut call.kind {
+            *final_status = FinalStatus::Ours;
         }
-        call.deadline = self.now.checked_add(LAST_WORD);
+        call.deadline = self.now.checked_add(FINAL_STATUS_WAIT);
         self.timers.start(call.deadline, key);
     }
 
-    /// The other side is ready; ours shall be.
+    /// The other side is ready: makes the local process attach its VI.
     fn take(&mut self, key: ExchangeKey, call: CallKey, end: &Accepted) {
         let attributes = from_wire(&end.attributes);
-        let Some(CallKind::Asking(seeker, ..)) = self.calls.get(&call).map(|call| &call.kind)
+        let Some(CallKind::Asking(initiator, ..)) = self.calls.get(&call).map(|call| &call.kind)
         else {
             return;
         };
-        if let Err(conflict) = attributes_agree(&seeker.attributes, &attributes) {
-            // Nobody should have accepted that.
+        if let Err(conflict) = attributes_agree(&initiator.attributes, &attributes) {
+            // The other host should not have accepted that.
             return self.end_call(call, conflict);
         }
         let connection = self.fresh_connection();
-        // Before the call goes, or it would take the exchange with it.
+        // Before the call is removed, which would otherwise end the exchange.
         self.set_exchange(key, State::Taking(connection), None);
         if let Some(Owner::Process(caller, nic)) = self.take_call(call).map(|call| call.owner) {
             let end = FarEnd {
@@ -182,7 +184,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The other host speaks another version. False: we did not ask it anything.
+    /// The other host supports other versions only. Returns false if nothing was asked of it.
     pub(crate) fn not_understood(&mut self, key: ExchangeKey) -> bool {
         let Some(State::Asking(call)) = self.state(key) else {
             return false;

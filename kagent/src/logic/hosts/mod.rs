@@ -1,6 +1,6 @@
-//! What this host and others say to each other.
+//! The protocol between hosts.
 
 mod answerer;
 mod asker;
+mod disconnect;
 mod neighbours;
-mod parting;

@@ -1,4 +1,4 @@
-//! Who is on the link (spec §3.30): WHO to all, some rounds of it, and every HERE that comes back.
+//! Discovery of hosts on a link (spec §3.30): several rounds of WHO to all, collecting each HERE.
 
 #![forbid(unsafe_code)]
 
@@ -15,16 +15,16 @@ use crate::logic::values::denial::Outcome;
 use crate::logic::values::ids::{CallKey, Caller, LinkId, Mac, NicId};
 use crate::logic::values::timer::deadline;
 
-/// How often it is asked; any frame may get lost.
+/// Number of rounds; any frame may be lost.
 const ROUNDS: u32 = 4;
 
 const ROUND_MS: u64 = 60;
 
-/// The address of all hosts.
+/// The broadcast address.
 const ALL: Mac = [0xFF; 6];
 
 impl<F: Clone> Agent<F> {
-    /// `Op::NEIGHBOURS`: on a link other hosts are asked first.
+    /// `Op::NEIGHBOURS`: on a link, asks other hosts first.
     pub(crate) fn neighbours(&mut self, caller: Caller, nic: NicId) -> Outcome {
         if self.own_nic(caller, nic)?.endpoint.is_some() {
             return self.search(caller, nic);
@@ -32,8 +32,8 @@ impl<F: Clone> Agent<F> {
         Ok(self.list_neighbours(caller, nic, &[])?)
     }
 
-    /// Lists the asker's own address, then those of this host in order, then those found elsewhere, each
-    /// once and as many as fit.
+    /// Lists the address of the NIC itself, then those of this host in order, then those found elsewhere,
+    /// each once and as many as fit.
     pub(crate) fn list_neighbours(
         &mut self,
         caller: Caller,
@@ -77,7 +77,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// Begins to ask.
+    /// Starts a search.
     pub(crate) fn search(&mut self, caller: Caller, nic: NicId) -> Outcome {
         self.admit_call(caller)?;
         let link = self.link_of(nic).ok_or(Status::INVALID)?;
@@ -90,12 +90,12 @@ impl<F: Clone> Agent<F> {
         let number = search.number;
         let key = self.keep_call(Owner::Process(caller, nic), CallKind::Search(search), None);
         self.searches.insert((link, number), key);
-        self.search_on(key);
+        self.search_round(key);
         Ok(())
     }
 
-    /// The next round, or the end.
-    pub(crate) fn search_on(&mut self, key: CallKey) {
+    /// Starts the next round, or ends the search.
+    pub(crate) fn search_round(&mut self, key: CallKey) {
         let until = deadline(self.now, ROUND_MS);
         let Some(call) = self.calls.get_mut(&key) else {
             return;
@@ -122,13 +122,13 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// WHO.
+    /// Handles WHO.
     pub(crate) fn answer_search(&mut self, link: LinkId, from: Mac, exchange: u64) {
         let body = Body::Here;
         self.send_to(link, from, &Frame { exchange, body });
     }
 
-    /// HERE. More than can be told are not kept.
+    /// Handles HERE. Hosts beyond the maximum are ignored.
     pub(crate) fn found(&mut self, link: LinkId, host: Mac, exchange: u64) {
         let call = self
             .searches

@@ -1,5 +1,5 @@
-//! Connections with other hosts, as the processes here see them: the VI is attached first, and then the
-//! process learns whether there is a connection.
+//! Connections with other hosts, as local processes see them: the process attaches its VI first and then
+//! learns whether the connection is established.
 
 #![forbid(unsafe_code)]
 
@@ -8,33 +8,34 @@ use crate::logic::agent::Agent;
 use kagent_proto::{Attributes, Connected, HOST_BYTES_MAX, Op, Status};
 use vipl_wire::setup::Accepted;
 
-use crate::logic::tables::call::{Guest, Seeker};
+use crate::logic::tables::call::{Initiator, RemoteCall};
 use crate::logic::tables::connection::{Connection, ConnectionState};
 use crate::logic::tables::exchange::State;
 use crate::logic::values::ids::{Caller, ConnectionId, ExchangeKey, NicId};
 use crate::logic::values::timer::NS_PER_MS;
 use crate::logic::values::wire::{attributes_agree, to_wire};
 
-/// How much longer than the guest itself waits its acceptance is repeated: it says so when it has given up.
+/// An acceptance is repeated for this long after the deadline of the remote call, which reports when it has
+/// given up.
 const LATE_MS: u64 = 1000;
 
-/// How long an acceptance is repeated at most.
+/// Maximum time for which an acceptance is repeated.
 const ACCEPTING_MS: u64 = 30_000;
 
-/// The side of a connection that is on another host.
+/// The remote side of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarEnd {
     pub(crate) endpoint: u16,
     pub(crate) vi: u32,
     /// The connection's key.
     pub(crate) key: u64,
-    /// Which side the process here is.
+    /// The side of the local process.
     pub(crate) side: u32,
     pub(crate) attributes: Attributes,
 }
 
 impl<F: Clone> Agent<F> {
-    /// Tells a process whom its VI is to be attached to, as the reply to its call.
+    /// Replies to a call: the process is to attach its VI to a VI on another host.
     pub(crate) fn attach(
         &mut self,
         caller: Caller,
@@ -65,14 +66,14 @@ impl<F: Clone> Agent<F> {
         self.reply(caller, Op::CONNECTED, &body);
     }
 
-    /// Lets a process here attach its VI; when it has done so the guest is told.
+    /// Makes a local process attach its VI; the remote host is told after that.
     pub(crate) fn make_ready(
         &mut self,
         caller: Caller,
         nic: NicId,
         connection: ConnectionId,
         (vi, attributes): (u64, &Attributes),
-        guest: &Guest,
+        remote_call: &RemoteCall,
     ) {
         let endpoint = self.endpoint_of(nic).map_or(0, |endpoint| endpoint.number);
         let accepted = Accepted {
@@ -82,41 +83,46 @@ impl<F: Clone> Agent<F> {
             attributes: to_wire(attributes),
         };
         let latest = self.now + ACCEPTING_MS * NS_PER_MS;
-        let until = guest
+        let until = remote_call
             .until
             .map(|until| until.saturating_add(LATE_MS * NS_PER_MS));
         let until = until.map_or(latest, |until| until.min(latest));
         let state = State::Readying(connection, accepted, until);
-        self.set_exchange(guest.exchange, state, Some(until));
+        self.set_exchange(remote_call.exchange, state, Some(until));
         let end = FarEnd {
-            endpoint: guest.endpoint,
-            vi: guest.vi,
+            endpoint: remote_call.endpoint,
+            vi: remote_call.vi,
             key: accepted.key,
             side: 0,
-            attributes: guest.attributes,
+            attributes: remote_call.attributes,
         };
-        self.attach(caller, nic, connection, guest.exchange, &end);
+        self.attach(caller, nic, connection, remote_call.exchange, &end);
     }
 
-    /// A peer here and one there have found each other. An error is for the one here, and the one there
-    /// has been told.
-    pub(crate) fn meet_guest(
+    /// A local and a remote peer match. An error is for the local one; the remote one has been told.
+    pub(crate) fn meet_remote(
         &mut self,
         caller: Caller,
         nic: NicId,
-        own: &Seeker,
-        guest: &Guest,
+        own: &Initiator,
+        remote_call: &RemoteCall,
     ) -> Result<(), Status> {
-        if let Err(conflict) = attributes_agree(&guest.attributes, &own.attributes) {
-            self.refuse_guest(guest.exchange, conflict);
+        if let Err(conflict) = attributes_agree(&remote_call.attributes, &own.attributes) {
+            self.refuse_remote(remote_call.exchange, conflict);
             return Err(conflict);
         }
         let connection = self.fresh_connection();
-        self.make_ready(caller, nic, connection, (own.vi, &own.attributes), guest);
+        self.make_ready(
+            caller,
+            nic,
+            connection,
+            (own.vi, &own.attributes),
+            remote_call,
+        );
         Ok(())
     }
 
-    /// The other host has confirmed as well.
+    /// The other host acknowledged: completes CONFIRM.
     pub(crate) fn confirmed(&mut self, name: ConnectionId, exchange: ExchangeKey) {
         let Some(connection) = self.connections.get(&name) else {
             return;

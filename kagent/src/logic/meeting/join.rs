@@ -1,4 +1,4 @@
-//! Two VIs of this host are connected.
+//! Connecting two VIs of this host.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::logic::values::ids::{Caller, ConnectionId, NicId};
 use crate::logic::values::message;
 use crate::logic::values::output::{Join, JoinEnd, Message, Output};
 
-/// What is known about one side at the moment of connecting.
+/// One side at the moment of connecting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) caller: Caller,
@@ -24,7 +24,7 @@ pub(crate) struct End {
 }
 
 impl<F: Clone> Agent<F> {
-    /// Connects two sides in one instant.
+    /// Connects two sides at one instant.
     pub(crate) fn join(&mut self, ends: [End; 2]) {
         self.note(|_| {
             let [a, b] = &ends;

@@ -1,4 +1,4 @@
-//! Two partners have found each other.
+//! What happens when two partners are matched.
 
 pub(crate) mod attach;
 pub(crate) mod join;

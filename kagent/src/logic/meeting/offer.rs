@@ -1,4 +1,4 @@
-//! A request is handed to a server.
+//! Handing a request to a server.
 
 #![forbid(unsafe_code)]
 
@@ -7,38 +7,41 @@ use crate::logic::agent::Agent;
 use kagent_proto::{Incoming, Op};
 
 use crate::logic::tables::call::{CallKind, RequestState};
-use crate::logic::tables::place::Place;
+use crate::logic::tables::queue_key::QueueKey;
 use crate::logic::values::ids::{CallKey, Caller, NicId};
 
 impl<F: Clone> Agent<F> {
-    /// Hands a looking request to a server, as the reply to the server's wait. The request stays with
-    /// the agent until the server answers or its time is over.
+    /// Hands a queued request to a server, as the reply to its wait. The request stays with the agent until
+    /// the server answers or the deadline passes.
     pub(crate) fn offer(&mut self, request: CallKey, server: Caller, nic: NicId) {
         let connection = self.fresh_connection();
         let Some(call) = self.calls.get_mut(&request) else {
             return;
         };
         let (attributes, from, place, state) = match &mut call.kind {
-            CallKind::Request(seeker, state) => (
-                seeker.attributes,
-                seeker.local.point(),
-                Place::Near(seeker.remote),
+            CallKind::Request(initiator, state) => (
+                initiator.attributes,
+                initiator.local.point(),
+                QueueKey::Near(initiator.remote),
                 state,
             ),
-            CallKind::Guest(guest, state) => {
-                (guest.attributes, guest.point(), guest.place(), state)
-            }
+            CallKind::RemoteRequest(remote_call, state) => (
+                remote_call.attributes,
+                remote_call.point(),
+                remote_call.queue_key(),
+                state,
+            ),
             _ => return,
         };
-        let RequestState::Looking { timeout } = *state else {
+        let RequestState::Queued { timeout } = *state else {
             return;
         };
         *state = RequestState::Held(connection);
-        // From now on only the deadline of the whole request counts.
+        // From now on only the deadline of the whole request applies.
         self.timers.stop(call.deadline, request);
         call.deadline = timeout;
         self.timers.start(timeout, request);
-        self.seekers.remove(&place, request);
+        self.requests.remove(&place, request);
         self.note(|_| {
             let client = server.client.0;
             format!("call {}: client {client} has it as {connection}", request.0)

@@ -1,4 +1,4 @@
-//! Call records: admitted, kept, and unlinked from all tables at once.
+//! Call records: admission, insertion into all tables, removal from all tables.
 
 #![forbid(unsafe_code)]
 
@@ -10,13 +10,13 @@ use crate::logic::limits::{CALLS_PER_CLIENT_MAX, CONNECTIONS_PER_CLIENT_MAX};
 use crate::logic::note::describe;
 use crate::logic::tables::call::{Call, CallKind, Owner, RequestState};
 use crate::logic::tables::claim::Claim;
-use crate::logic::tables::place::Place;
+use crate::logic::tables::queue_key::QueueKey;
 use crate::logic::values::denial::{Denial, Outcome};
 use crate::logic::values::ids::{CallKey, Caller};
 
 impl<F: Clone> Agent<F> {
-    /// Whether the client may have one more waiting call. Each call leaves behind at most one
-    /// connection record, so counting both here keeps the bound on connections without a check later.
+    /// Checks the limits for one more waiting call. Each call results in at most one connection record, so
+    /// counting both here makes a later check unnecessary.
     pub(crate) fn admit_call(&self, caller: Caller) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         if client.calls.contains_key(&caller.id) {
@@ -31,7 +31,7 @@ impl<F: Clone> Agent<F> {
         self.admit_connection(caller)
     }
 
-    /// Whether the client may have one more connection, and all those that its calls may still become.
+    /// Checks the limits for one more connection, counting those that waiting calls may become.
     pub(crate) fn admit_connection(&self, caller: Caller) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         let (user, budget) = (client.uid, Budget::Connections);
@@ -44,7 +44,7 @@ impl<F: Clone> Agent<F> {
         self.accounts.admit(user, budget, calls + 1)
     }
 
-    /// Keeps a call until something ends it. The caller queues it where partners look.
+    /// Inserts a call. The caller puts it in the queue in which partners look.
     pub(crate) fn keep_call(
         &mut self,
         owner: Owner,
@@ -82,8 +82,8 @@ impl<F: Clone> Agent<F> {
         key
     }
 
-    /// Takes a call out of every table, and nothing else: a server that holds it keeps an expired handle, and
-    /// the exchange of one that asks another host is left as it is.
+    /// Removes a call from every table, and nothing else: a server that holds it keeps an expired handle, and
+    /// the exchange of a call to another host is left as it is.
     pub(crate) fn unlink_call(&mut self, key: CallKey) -> Option<Call> {
         let call = self.calls.remove(&key)?;
         self.timers.stop(call.deadline, key);
@@ -97,23 +97,25 @@ impl<F: Clone> Agent<F> {
             }
         }
         if let Some(claim) = Claim::of(&call.kind) {
-            self.claims.let_go(claim, self.now);
+            self.claims.release(claim, self.now);
         }
         match &call.kind {
-            CallKind::Wait(spot, link) => {
-                for place in Place::of_wait(*spot, *link) {
+            CallKind::Wait(point, link) => {
+                for place in QueueKey::of_wait(*point, *link) {
                     self.waits.remove(&place, key);
                 }
             }
-            CallKind::Request(seeker, RequestState::Looking { .. }) => {
-                self.seekers.remove(&Place::Near(seeker.remote), key);
+            CallKind::Request(initiator, RequestState::Queued { .. }) => {
+                self.requests.remove(&QueueKey::Near(initiator.remote), key);
             }
-            CallKind::Guest(guest, RequestState::Looking { .. }) => {
-                self.seekers.remove(&guest.place(), key);
+            CallKind::RemoteRequest(remote_call, RequestState::Queued { .. }) => {
+                self.requests.remove(&remote_call.queue_key(), key);
             }
             CallKind::Request(_, RequestState::Held(connection))
-            | CallKind::Guest(_, RequestState::Held(connection)) => self.expire_offer(*connection),
-            CallKind::Peer(_, pair) | CallKind::GuestPeer(_, pair) => self.peers.remove(pair, key),
+            | CallKind::RemoteRequest(_, RequestState::Held(connection)) => {
+                self.expire_offer(*connection)
+            }
+            CallKind::Peer(_, pair) | CallKind::RemotePeer(_, pair) => self.peers.remove(pair, key),
             CallKind::Asking(..) => {}
             CallKind::Search(search) => {
                 self.searches.remove(&(search.link, search.number));

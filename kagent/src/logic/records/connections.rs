@@ -1,4 +1,4 @@
-//! Connection records: kept and taken so that the tables of processes, NICs and accounts agree.
+//! Connection records: insertion and removal, with the tables of processes, NICs and accounts.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,7 @@ impl<F: Clone> Agent<F> {
         Some(connection)
     }
 
-    /// A server has been given a request.
+    /// A server was given a request.
     pub(crate) fn keep_offer(
         &mut self,
         name: ConnectionId,
@@ -63,7 +63,7 @@ impl<F: Clone> Agent<F> {
         self.keep_connection(name, Connection { client, nic, state });
     }
 
-    /// The requester of an unanswered handle has gone or given up.
+    /// The requester of an unanswered handle is gone or gave up.
     pub(crate) fn expire_offer(&mut self, name: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&name) {
             connection.state = ConnectionState::Expired;

@@ -1,5 +1,5 @@
-//! Exchange records and the frames of their states. A link that nobody needs any more goes here, too, since
-//! its exchanges go with it.
+//! Exchange records and the frames of their states. Closing an unused link is here too, since its exchanges
+//! end with it.
 
 #![forbid(unsafe_code)]
 
@@ -17,15 +17,15 @@ use crate::logic::values::ids::{ExchangeKey, LinkId, Mac};
 use crate::logic::values::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
-    /// Begins an exchange, or takes it to another state. `due` is when the state shall end or be looked at.
+    /// Starts an exchange or changes its state. `due` is the deadline of the state.
     pub(crate) fn set_exchange(&mut self, key: ExchangeKey, state: State, due: Option<u64>) {
         let before = self.take_exchange(key);
         let user = before
             .as_ref()
             .map_or_else(|| self.user_asking(state), |before| before.user);
         let Some(link) = self.links.get_mut(&key.link) else {
-            // Nobody would answer it.
-            return self.end_guest(state);
+            // The link is gone, so nothing would answer.
+            return self.end_remote_call(state);
         };
         link.exchanges[key.side as usize] += 1;
         if let State::Asking(_) = state {
@@ -35,7 +35,7 @@ impl<F: Clone> Agent<F> {
             *link.idle.0.entry(key.host).or_default() += 1;
             link.idle.1 += 1;
         }
-        link.leaving += usize::from(matches!(state, State::Leaving { .. }));
+        link.disconnecting += usize::from(matches!(state, State::Disconnecting { .. }));
         self.note(|_| format!("{}: {}", Shown(key), Shown(state)));
         self.exchange_timers.start(due, key);
         if let Some(user) = user {
@@ -48,13 +48,13 @@ impl<F: Clone> Agent<F> {
             tries: 0,
         };
         self.exchanges.insert(key, exchange);
-        if before.is_some_and(|before| matches!(before.state, State::Leaving { .. })) {
+        if before.is_some_and(|before| matches!(before.state, State::Disconnecting { .. })) {
             self.close_idle_link(key.link);
         }
     }
 
-    /// The end of an exchange. Who began it need not remember: an answer to nothing is told that it is
-    /// one. Who was called does remember, or a late copy of the call would begin another.
+    /// Ends an exchange. The asker forgets it: a late answer is replied to with GONE. The answerer remembers
+    /// it, since a late copy of the call would start another exchange.
     pub(crate) fn end_exchange(&mut self, key: ExchangeKey) {
         match key.side {
             Side::Asker => self.forget_exchange(key),
@@ -65,22 +65,22 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Refuses a call, and goes on doing so.
+    /// Refuses a call, and repeats the refusal when the call is repeated.
     pub(crate) fn set_refused(&mut self, key: ExchangeKey, refusal: Refusal) {
         let until = self.now + REMEMBERED;
         self.set_exchange(key, State::Refused(refusal), Some(until));
     }
 
-    /// Every exchange that ends or changes its state passes here, and with it the guest's call that its
-    /// old state named. A call that outlived its exchange would still be offered to servers, which could
-    /// only wait for an acknowledgement that never comes.
+    /// Removes an exchange, or its old state, together with the remote call that the old state named. A call
+    /// that outlived its exchange would still be offered to servers, which would then wait for an
+    /// acknowledgement that never comes.
     fn take_exchange(&mut self, key: ExchangeKey) -> Option<Exchange> {
         let gone = self.exchanges.remove(&key)?;
         self.exchange_timers.stop(gone.due, key);
         if let Some(link) = self.links.get_mut(&key.link) {
             link.exchanges[key.side as usize] -= 1;
             link.asking.remove(&key);
-            link.leaving -= usize::from(matches!(gone.state, State::Leaving { .. }));
+            link.disconnecting -= usize::from(matches!(gone.state, State::Disconnecting { .. }));
             if key.side == Side::Answerer
                 && gone.state.is_idle()
                 && let Some(of_host) = link.idle.0.get_mut(&key.host)
@@ -95,23 +95,23 @@ impl<F: Clone> Agent<F> {
         if let Some(user) = gone.user {
             self.accounts.release(user, Budget::Exchanges, 1);
         }
-        self.end_guest(gone.state);
+        self.end_remote_call(gone.state);
         Some(gone)
     }
 
-    /// Whose the call is that an exchange begins with.
+    /// The user whose call starts an exchange.
     fn user_asking(&self, state: State) -> Option<u32> {
         let State::Asking(call) = state else {
             return None;
         };
         match self.calls.get(&call)?.owner {
             Owner::Process(_, nic) => Some(self.nics.get(&nic)?.address.uid),
-            Owner::Guest(_) => None,
+            Owner::Remote(_) => None,
         }
     }
 
-    /// Whether there is room to remember one more exchange of another host in which no process here takes
-    /// part. One host may have half of what the others leave.
+    /// Whether one more exchange of another host may be remembered that involves no local process. One host
+    /// may have half of what the others leave.
     pub(crate) fn has_idle_room(&self, link: LinkId, host: Mac) -> bool {
         let Some((hosts, all)) = self.links.get(&link).map(|link| &link.idle) else {
             return false;
@@ -120,9 +120,9 @@ impl<F: Clone> Agent<F> {
         own < share(IDLE_EXCHANGES_PER_LINK_MAX, all - own)
     }
 
-    /// Ends the guest's call of a state that is over, unless it has just ended. A server that holds it
-    /// finds its handle expired.
-    fn end_guest(&mut self, state: State) {
+    /// Ends the remote call of a previous state, unless it just ended. A server that holds it keeps an
+    /// expired handle.
+    fn end_remote_call(&mut self, state: State) {
         if let State::Called(call) = state
             && self.unlink_call(call).is_some()
         {
@@ -137,13 +137,13 @@ impl<F: Clone> Agent<F> {
         self.close_idle_link(key.link);
     }
 
-    /// Lets go of a link on which nobody has an endpoint and nothing is left to be said. What the agent
-    /// remembers of exchanges there is of no use any more: nobody waits there.
+    /// Closes a link without endpoints and without unacknowledged DISCONNECTs. Nobody waits there, so what is
+    /// remembered of its exchanges is dropped.
     pub(crate) fn close_idle_link(&mut self, index: LinkId) {
         let idle = self
             .links
             .get(&index)
-            .is_none_or(|link| link.endpoints.is_empty() && link.leaving == 0);
+            .is_none_or(|link| link.endpoints.is_empty() && link.disconnecting == 0);
         if idle {
             self.links.remove(&index);
             self.forget_exchanges(index);
@@ -151,8 +151,8 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Forgets everything about a link. Its guests get no answer: an agent that serves the interface later
-    /// takes their repeated calls for new ones.
+    /// Drops all exchanges of a link. Remote calls get no answer: an agent that serves the interface later
+    /// treats their repetitions as new calls.
     pub(crate) fn forget_exchanges(&mut self, link: LinkId) {
         for key in self.exchanges_on(link) {
             self.take_exchange(key);
@@ -178,7 +178,7 @@ impl<F: Clone> Agent<F> {
         self.exchanges.get(&key).map(|exchange| exchange.state)
     }
 
-    /// Moves the timer of an exchange.
+    /// Restarts the timer of an exchange.
     pub(crate) fn set_due(&mut self, key: ExchangeKey, due: u64) {
         if let Some(exchange) = self.exchanges.get_mut(&key) {
             self.exchange_timers.stop(exchange.due, key);
@@ -187,7 +187,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The other host has the frame but not the answer: repetitions may be rare from now on.
+    /// The other host holds the call: reduces repetitions to the slowest rate.
     pub(crate) fn slow_down(&mut self, key: ExchangeKey) {
         if let Some(exchange) = self.exchanges.get_mut(&key) {
             exchange.tries = exchange.tries.max(DOUBLINGS);
@@ -195,7 +195,7 @@ impl<F: Clone> Agent<F> {
         self.set_due(key, self.now + SLOW);
     }
 
-    /// Sends the frame of a state, and will do so again.
+    /// Sends the frame of a state and schedules its repetition.
     pub(crate) fn send_repeated(&mut self, key: ExchangeKey, body: Body) {
         if let Some(exchange) = self.exchanges.get_mut(&key) {
             let due = self.now + interval(exchange.tries);
@@ -205,7 +205,7 @@ impl<F: Clone> Agent<F> {
         self.send_frame(key, body);
     }
 
-    /// Sends one frame of an exchange, which need not be known here.
+    /// Sends one frame. The exchange need not exist here.
     pub(crate) fn send_frame(&mut self, key: ExchangeKey, body: Body) {
         let exchange = key.number;
         self.send_to(key.link, key.host, &Frame { exchange, body });

@@ -1,4 +1,4 @@
-//! Records that several tables know of: kept and taken in one step, so that the tables agree.
+//! Insertion and removal of records that several tables refer to, in one step.
 
 mod calls;
 mod connections;

@@ -1,4 +1,4 @@
-//! NIC records, and those of the endpoints on links that NICs use.
+//! NIC records, and endpoints on links, which end with their NIC.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::logic::tables::nic::Nic;
 use crate::logic::values::ids::{Caller, EndpointId, LinkId, NicId};
 
 impl<F: Clone> Agent<F> {
-    /// The NIC of that name, if it is the caller's.
+    /// The NIC, if it belongs to the caller.
     pub(crate) fn own_nic(&self, caller: Caller, nic: NicId) -> Result<&Nic<F>, Status> {
         self.nics
             .get(&nic)
@@ -19,7 +19,7 @@ impl<F: Clone> Agent<F> {
             .ok_or(Status::INVALID)
     }
 
-    /// Drops a NIC that has no calls and no connections any more.
+    /// Removes a NIC without calls and connections.
     pub(crate) fn forget_nic(&mut self, nic: NicId) {
         let Some(gone) = self.nics.remove(&nic) else {
             return;
@@ -39,7 +39,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Puts a NIC on an endpoint of the same process.
+    /// Assigns an endpoint of the same process to a NIC.
     pub(crate) fn take_endpoint(
         &mut self,
         caller: Caller,
@@ -60,7 +60,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// An endpoint has ended with its NIC or its process.
+    /// Removes an endpoint, with its NIC or its process.
     pub(crate) fn forget_endpoint(&mut self, name: EndpointId) {
         let Some(gone) = self.endpoints.remove(&name) else {
             return;
@@ -83,18 +83,18 @@ impl<F: Clone> Agent<F> {
         self.close_idle_link(gone.link);
     }
 
-    /// The link that a NIC is on.
+    /// The link of a NIC.
     pub(crate) fn link_of(&self, nic: NicId) -> Option<LinkId> {
         self.endpoint_of(nic).map(|endpoint| endpoint.link)
     }
 
-    /// The endpoint that a NIC is on.
+    /// The endpoint of a NIC.
     pub(crate) fn endpoint_of(&self, nic: NicId) -> Option<&Endpoint> {
         self.endpoints.get(&self.nics.get(&nic)?.endpoint?)
     }
 
-    /// Whether the agent has something to say to another host that must not be left unsaid.
-    pub fn has_last_words(&self) -> bool {
-        self.links.values().any(|link| link.leaving > 0)
+    /// Whether a DISCONNECT is still unacknowledged.
+    pub fn is_disconnecting(&self) -> bool {
+        self.links.values().any(|link| link.disconnecting > 0)
     }
 }

@@ -1,5 +1,4 @@
-//! Calls that have no reply yet because they wait for somebody: a server's wait, a client's request, a
-//! peer's request.
+//! Calls that wait for a partner: WAIT, REQUEST, PEER, and the same from other hosts.
 
 #![forbid(unsafe_code)]
 
@@ -7,17 +6,17 @@ use std::collections::BTreeSet;
 
 use kagent_proto::{Attributes, Point};
 
-use crate::logic::tables::place::{Pair, Place};
-use crate::logic::values::address::{Name, Spot};
+use crate::logic::tables::queue_key::{PeerKey, QueueKey};
+use crate::logic::values::address::{ConnectionPoint, Discriminator};
 use crate::logic::values::ids::{Caller, ConnectionId, ExchangeKey, LinkId, Mac, NicId};
 
-/// Who waits.
+/// The owner of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
     /// A process, with a NIC.
     Process(Caller, NicId),
-    /// Somebody on another host.
-    Guest(ExchangeKey),
+    /// Another host.
+    Remote(ExchangeKey),
 }
 
 /// A waiting call.
@@ -25,61 +24,61 @@ pub(crate) enum Owner {
 pub(crate) struct Call {
     pub(crate) owner: Owner,
     pub(crate) kind: CallKind,
-    /// When the timer that runs now goes off.
+    /// Deadline of the running timer.
     pub(crate) deadline: Option<u64>,
 }
 
 /// What a call waits for.
 #[derive(Debug)]
 pub(crate) enum CallKind {
-    /// A server at this connection point, for other hosts on the link too.
-    Wait(Spot, Option<LinkId>),
-    /// A client that looks for a server.
-    Request(Seeker, RequestState),
-    /// One of two peers, in the queue at this place.
-    Peer(Seeker, Pair),
-    /// A client or a peer that looks on another host.
-    Asking(Seeker, ExchangeKey, Ask),
-    /// A client of another host that looks for a server here.
-    Guest(Guest, RequestState),
-    /// A peer of another host, in the queue at this place.
-    GuestPeer(Guest, Pair),
-    /// A process that wants to know who is on the link.
+    /// A server at this connection point; on a link, also for other hosts.
+    Wait(ConnectionPoint, Option<LinkId>),
+    /// A client request.
+    Request(Initiator, RequestState),
+    /// A peer request, in the queue with this key.
+    Peer(Initiator, PeerKey),
+    /// A client or peer request to another host.
+    Asking(Initiator, ExchangeKey, Ask),
+    /// A client request from another host.
+    RemoteRequest(RemoteCall, RequestState),
+    /// A peer request from another host, in the queue with this key.
+    RemotePeer(RemoteCall, PeerKey),
+    /// A search for the hosts on a link.
     Search(Search),
 }
 
-/// The side that names whom it wants: client or peer.
+/// The side that names its partner: client or peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seeker {
+pub(crate) struct Initiator {
     pub(crate) vi: u64,
     pub(crate) attributes: Attributes,
     pub(crate) segment_bytes: u32,
-    pub(crate) local: Spot,
-    pub(crate) remote: Spot,
+    pub(crate) local: ConnectionPoint,
+    pub(crate) remote: ConnectionPoint,
 }
 
-/// A client or a peer on another host.
+/// A client or peer request from another host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guest {
+pub(crate) struct RemoteCall {
     pub(crate) exchange: ExchangeKey,
     pub(crate) endpoint: u16,
     pub(crate) vi: u32,
     pub(crate) attributes: Attributes,
-    /// Its own name.
-    pub(crate) local: Name,
-    /// Whom it wants here.
-    pub(crate) remote: Name,
-    /// When it gives up.
+    /// Its own discriminator.
+    pub(crate) local: Discriminator,
+    /// The discriminator that it asks for.
+    pub(crate) remote: Discriminator,
+    /// When the remote host gives up.
     pub(crate) until: Option<u64>,
 }
 
-impl Guest {
-    /// Where it looks for a server.
-    pub(crate) fn place(&self) -> Place {
-        Place::Far(self.exchange.link, self.remote)
+impl RemoteCall {
+    /// The queue in which it looks for a server.
+    pub(crate) fn queue_key(&self) -> QueueKey {
+        QueueKey::Far(self.exchange.link, self.remote)
     }
 
-    /// Its connection point, as the server sees it.
+    /// Its connection point, as reported to the server.
     pub(crate) fn point(&self) -> Point {
         let mut point = Point {
             host_len: self.exchange.host.len() as u16,
@@ -93,46 +92,46 @@ impl Guest {
     }
 }
 
-/// How far a client's request has come.
+/// Progress of a client request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RequestState {
-    /// No server waits there yet; the timer is the end of the grace. The deadline of the whole request
+    /// No server is waiting yet; the timer is the end of the grace period. The deadline of the whole request
     /// is kept for later.
-    Looking {
-        /// When the request as a whole ends.
+    Queued {
+        /// Deadline of the whole request.
         timeout: Option<u64>,
     },
-    /// A server has it and will accept or reject; the timer is the deadline.
+    /// A server holds it and will accept or reject; the timer is the deadline.
     Held(ConnectionId),
 }
 
-/// What a call to another host asks for.
+/// What is asked of another host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
-    /// A server, within its grace.
+    /// A server, within the grace period.
     Request {
         /// In milliseconds.
         grace_ms: u64,
-        /// Who says what became of it when its time is over.
-        last_word: LastWord,
+        /// Which host decides the final status at the deadline.
+        final_status: FinalStatus,
     },
     /// A peer.
     Peer,
 }
 
-/// Who decides how a call ends whose time is over. If its grace is over at the same moment, the other host
-/// alone knows whether a server had it (TIMEOUT) or nobody waited there (NO_MATCH).
+/// Which host decides the status of a call at its deadline. If the grace period ends at the same time, only
+/// the other host knows whether a server held the request (TIMEOUT) or none was waiting (NO_MATCH).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LastWord {
+pub(crate) enum FinalStatus {
     /// This host.
     Ours,
-    /// The other one, if it says that it has the call.
+    /// The other host, once it reports that it holds the request.
     TheirsOnceHeld,
-    /// The other one; it has the call.
+    /// The other host: it holds the request.
     Theirs,
 }
 
-/// A question under way.
+/// A search in progress.
 #[derive(Debug)]
 pub(crate) struct Search {
     pub(crate) link: LinkId,

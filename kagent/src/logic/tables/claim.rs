@@ -1,13 +1,13 @@
-//! Whose a discriminator on a link is.
+//! Ownership of discriminators on links.
 //!
-//! Other hosts know neither users nor plug-ins, so a discriminator on a link is the same for all users of
-//! this host. Among the processes of one user there is no reservation (spec §9.1). Among users it belongs to
-//! the first one that waits on it: as long as a call of that user waits there, and for a grace afterwards,
-//! since a server that accepts one request at a time is not waiting in between. A user that has no endpoint
-//! left on the link has no discriminators there either, so the server of another user can follow at once.
+//! Other hosts know neither users nor plug-ins, so a discriminator on a link is shared by all users of this
+//! host. Within one user nothing is reserved (spec §9.1). Among users, the first one to wait on a
+//! discriminator owns it: as long as one of its calls waits there, and for a grace period afterwards, since a
+//! server that accepts one request at a time is not waiting in between. When a user has no endpoint left on a
+//! link, its discriminators are free at once, so that another user can take over.
 //!
-//! Peers are named by both of their discriminators and the other host; that pair belongs to a user in the
-//! same way.
+//! A pair of peers is identified by both discriminators and the other host; a user owns the pair in the same
+//! way.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,14 @@ use kagent_proto::{Budget, Detail, Reason, Status};
 use crate::logic::limits::NAME_GRACE_MS;
 use crate::logic::tables::accounts::Accounts;
 use crate::logic::tables::call::{Ask, CallKind};
-use crate::logic::tables::place::Pair;
-use crate::logic::values::address::Name;
+use crate::logic::tables::queue_key::PeerKey;
+use crate::logic::values::address::Discriminator;
 use crate::logic::values::denial::{Denial, Outcome};
 use crate::logic::values::ids::{LinkId, Mac};
 use crate::logic::values::timer::{Timers, deadline};
 
-/// Something on a link that one user at a time can have. The link comes first, for [`Claims::drop_user`].
+/// What one user can own on a link. The link is the first field so that [`Claims::free_all_of`] can scan a
+/// range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Claim {
     link: LinkId,
@@ -34,29 +35,29 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// Servers at this discriminator.
-    Server(Name),
-    /// A peer here of a peer there: the other host, the name here, the name there.
-    Peer(Mac, Name, Name),
+    Server(Discriminator),
+    /// A pair of peers: the other host, the local and the remote discriminator.
+    Peer(Mac, Discriminator, Discriminator),
 }
 
 impl Claim {
-    pub(crate) fn server(link: LinkId, name: Name) -> Self {
+    pub(crate) fn server(link: LinkId, name: Discriminator) -> Self {
         let what = What::Server(name);
         Claim { link, what }
     }
 
-    pub(crate) fn peer(link: LinkId, host: Mac, here: Name, there: Name) -> Self {
+    pub(crate) fn peer(link: LinkId, host: Mac, here: Discriminator, there: Discriminator) -> Self {
         let what = What::Peer(host, here, there);
         Claim { link, what }
     }
 
-    /// What a call claims while it waits.
+    /// The claim that a call holds while it waits.
     pub(crate) fn of(kind: &CallKind) -> Option<Self> {
         match kind {
-            CallKind::Wait(spot, Some(link)) => Some(Self::server(*link, spot.name)),
+            CallKind::Wait(point, Some(link)) => Some(Self::server(*link, point.name)),
             CallKind::Peer(
                 _,
-                Pair::Far {
+                PeerKey::Far {
                     link,
                     host,
                     here,
@@ -64,28 +65,28 @@ impl Claim {
                     ..
                 },
             ) => Some(Self::peer(*link, *host, *here, *there)),
-            CallKind::Asking(seeker, exchange, Ask::Peer) => Some(Self::peer(
+            CallKind::Asking(initiator, exchange, Ask::Peer) => Some(Self::peer(
                 exchange.link,
                 exchange.host,
-                seeker.local.name,
-                seeker.remote.name,
+                initiator.local.name,
+                initiator.remote.name,
             )),
             _ => None,
         }
     }
 }
 
-/// Who has it.
+/// The owner of a claim.
 #[derive(Debug)]
 struct Holder {
     user: u32,
-    /// Calls that wait there.
+    /// Number of calls that wait on it.
     calls: usize,
-    /// When it becomes free, if no call waits there.
+    /// When it expires, if no call waits.
     until: Option<u64>,
 }
 
-/// All discriminators that belong to somebody.
+/// All claims.
 #[derive(Debug)]
 pub(crate) struct Claims {
     holders: BTreeMap<Claim, Holder>,
@@ -106,12 +107,12 @@ impl Claims {
         self.holders.len()
     }
 
-    /// When the next one becomes free.
+    /// The next expiry.
     pub(crate) fn next(&self) -> Option<u64> {
         self.timers.next()
     }
 
-    /// Whose they are, and how many calls wait on each, for tests.
+    /// Claims with their owners and numbers of waiting calls, for tests.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Claim, u32, usize)> {
         let holders = self.holders.iter();
         holders.map(|(claim, holder)| (*claim, holder.user, holder.calls))
@@ -124,7 +125,7 @@ impl Claims {
         Some(holder.user)
     }
 
-    /// A user wants to wait at a place on a link. It is his from now on, for the grace at least.
+    /// Takes a claim for a user, for the grace period at least. Fails if another user owns it.
     pub(crate) fn claim(
         &mut self,
         user: u32,
@@ -159,7 +160,7 @@ impl Claims {
         Ok(())
     }
 
-    /// A call waits at a place that its user has claimed.
+    /// A call starts to wait on a claim of its user.
     pub(crate) fn hold(&mut self, claim: Claim) {
         if let Some(holder) = self.holders.get_mut(&claim) {
             self.timers.stop(holder.until.take(), claim);
@@ -167,15 +168,15 @@ impl Claims {
         }
     }
 
-    /// And waits no more.
-    pub(crate) fn let_go(&mut self, claim: Claim, now: u64) {
+    /// A call stopped waiting.
+    pub(crate) fn release(&mut self, claim: Claim, now: u64) {
         if let Some(holder) = self.holders.get_mut(&claim) {
             holder.calls -= 1;
             self.begin_grace(claim, now);
         }
     }
 
-    /// The time after which it is free begins anew, unless a call waits there.
+    /// Restarts the grace period, unless a call waits.
     fn begin_grace(&mut self, claim: Claim, now: u64) {
         let until = deadline(now, NAME_GRACE_MS);
         if let Some(holder) = self.holders.get_mut(&claim)
@@ -193,16 +194,16 @@ impl Claims {
         }
     }
 
-    /// Frees those whose grace is over.
+    /// Frees expired claims.
     pub(crate) fn free_due(&mut self, now: u64, accounts: &mut Accounts) {
         while let Some(claim) = self.timers.pop_due(now) {
             self.free(claim, accounts);
         }
     }
 
-    /// A user has no endpoint left on a link.
+    /// Frees the claims of a user who has no endpoint left on a link.
     pub(crate) fn free_all_of(&mut self, user: u32, link: LinkId, accounts: &mut Accounts) {
-        let first = (user, Claim::server(link, Name::new(&[])));
+        let first = (user, Claim::server(link, Discriminator::new(&[])));
         let his = self.by_user.range(first..);
         let his: Vec<Claim> = his
             .take_while(|(owner, claim)| *owner == user && claim.link == link)

@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::logic::values::ids::{CallKey, ConnectionId, EndpointId, NicId};
 
-/// One process and everything that has to go when it goes.
+/// One process and all that is released when it ends.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) uid: u32,
     pub(crate) pid: u32,
-    /// `Hello` with our version has been seen.
+    /// `Hello` with our version was received.
     pub(crate) greeted: bool,
-    /// `Goodbye` has been seen: whatever ends from now on ends in good order.
-    pub(crate) leaving: bool,
+    /// `Goodbye` was received: what ends from now on ends in good order.
+    pub(crate) disconnecting: bool,
     pub(crate) nics: BTreeSet<NicId>,
     pub(crate) endpoints: BTreeSet<EndpointId>,
-    /// Calls without a reply yet, by the id that the process chose.
+    /// Calls without a reply, by the id that the process chose.
     pub(crate) calls: BTreeMap<u64, CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,
 }

@@ -1,7 +1,7 @@
-//! Connections and what comes before them: handles of requests that a server has not answered yet.
+//! Connections, and handles of requests that a server has not answered yet.
 //!
-//! Each side of a connection has its own record under its own name, so that both sides may be in one
-//! process without doubt about which of them is meant.
+//! Each side of a connection has its own record and identifier, so that both sides may be in one process
+//! without ambiguity.
 //!
 //! ```text
 //!   INCOMING ──▶ Offered ── ACCEPT ──▶ Open ── partner gone ──▶ Lone
@@ -11,8 +11,8 @@
 //!                Expired ── ACCEPT: TIMEOUT, REJECT: OK ──▶    no record
 //! ```
 //!
-//! A connection with another host has one record here, and what the two hosts say about it is its
-//! exchange (`exchange.rs`): Attaching ── CONFIRM ──▶ Confirming (the side that accepts) ──▶ Far.
+//! A connection with another host has one record here; the state shared by the two hosts is its exchange
+//! (`exchange.rs`): Attaching ── CONFIRM ──▶ Confirming (the accepting side) ──▶ Far.
 
 #![forbid(unsafe_code)]
 
@@ -26,25 +26,25 @@ pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
 }
 
-/// Where a side stands.
+/// State of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
     /// A server holds this request and has not answered.
     Offered(CallKey),
-    /// The requester has given up; the server does not know yet.
+    /// The requester gave up; the server has not been told.
     Expired,
-    /// Connected with the side of that name, on this host.
+    /// Connected with that side, on this host.
     Open(ConnectionId),
-    /// Connected by an earlier agent; the partner has not come here yet (`adopt.rs`).
+    /// Connected by a previous agent; the other side has not been adopted yet (`adopt.rs`).
     Half(HalfName),
-    /// The partner has gone and this side has been told.
+    /// The partner is gone and this side was told.
     Lone,
-    /// With another host: this side attaches its VI.
+    /// With another host: this side is attaching its VI.
     Attaching(ExchangeKey),
-    /// With another host: this side has attached its VI and called CONFIRM under this id.
+    /// With another host: this side attached its VI and called CONFIRM with this id.
     Confirming(ExchangeKey, u64),
-    /// With another host.
+    /// Connected with another host.
     Far(ExchangeKey),
-    /// With another host, and lost before this side has confirmed.
+    /// With another host, and lost before this side confirmed.
     Failed,
 }

@@ -1,9 +1,8 @@
-//! Exchanges: what two hosts say to each other about one connection, from the first REQUEST to the last
-//! GONE.
+//! Exchanges: what two hosts tell each other about one connection, from the first REQUEST to the last GONE.
 //!
-//! A frame may get lost, come twice or late. So whoever waits for an answer repeats his frame, and every
-//! frame may be taken twice: what it does depends on the state of its exchange, which is remembered for a
-//! while after its end.
+//! Frames may be lost, duplicated or late. Therefore the side that waits for an answer repeats its frame, and
+//! receiving a frame twice is harmless: its effect depends on the state of the exchange, which is remembered
+//! for some time after the end.
 //!
 //! ```text
 //!   asker                                             answerer
@@ -13,13 +12,13 @@
 //!   Taking ◀── ANSWER accepted, repeated ──────────── Accepting
 //!   its process attaches the VI
 //!   Open   ─── ACK ─────────────────────────────────▶ Open
-//!   Leaving ── DISCONNECT, repeated ────────────────▶
+//!   Disconnecting ── DISCONNECT, repeated ──────────▶
 //!          ◀── GONE ────────────────────────────────  Over, remembered
 //! ```
 //!
-//! Both VIs are attached before either program hears of the connection, so that no message is sent to a
-//! VI that is not ready for it. An exchange is named by a number that nobody can guess; a stranger on the
-//! link can therefore begin one, and nothing else.
+//! Both VIs are attached before either application learns of the connection, so no message is sent to a VI
+//! that is not ready. An exchange is identified by an unpredictable number, so a third party on the link can
+//! start an exchange but not affect another one.
 
 #![forbid(unsafe_code)]
 
@@ -28,70 +27,70 @@ use vipl_wire::setup::{Accepted, Refusal};
 use crate::logic::values::ids::{CallKey, ConnectionId};
 use crate::logic::values::timer::NS_PER_MS;
 
-/// How long to wait before the first repetition; each further one takes twice as long.
+/// Delay before the first repetition; doubled for each further one.
 pub(crate) const FIRST: u64 = 20 * NS_PER_MS;
 
-/// The longest time between two repetitions.
+/// Maximum delay between repetitions.
 pub(crate) const SLOW: u64 = 1000 * NS_PER_MS;
 
-/// Doublings up to there.
+/// Doublings until the maximum is reached.
 pub(crate) const DOUBLINGS: u32 = 6;
 
-/// How often a DISCONNECT is repeated: for some five seconds.
-pub(crate) const LEAVING_TRIES: u32 = 10;
+/// Tries for a DISCONNECT: about five seconds.
+pub(crate) const DISCONNECT_TRIES: u32 = 10;
 
-/// How long the end of an exchange is remembered. No frame is so late.
+/// Time for which the end of an exchange is remembered. No frame is that late.
 pub(crate) const REMEMBERED: u64 = 5000 * NS_PER_MS;
 
-/// How long somebody counts as calling who does not repeat it: ten times as long as he takes.
+/// A remote call expires if it is not repeated for ten times the maximum delay.
 pub(crate) const STALE: u64 = 10 * SLOW;
 
 /// An exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) state: State,
-    /// The user who began it, if it was one here.
+    /// The local user who started it, if any.
     pub(crate) user: Option<u32>,
-    /// When its timer goes off.
+    /// Deadline of its timer.
     pub(crate) due: Option<u64>,
-    /// How often the frame of this state has been sent.
+    /// Number of times the frame of this state was sent.
     pub(crate) tries: u32,
 }
 
-/// Where an exchange stands on this host.
+/// State of an exchange on this host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
-    /// Our call waits for an answer.
+    /// A local call waits for an answer.
     Asking(CallKey),
-    /// There is one; our process attaches its VI.
+    /// The answer arrived; the local process is attaching its VI.
     Taking(ConnectionId),
     /// A call of the other host waits here.
     Called(CallKey),
-    /// Our process attaches its VI, until then at the latest.
+    /// The local process is attaching its VI, with a deadline.
     Readying(ConnectionId, Accepted, u64),
-    /// The other host is told so until it acknowledges, until then at the latest.
+    /// The acceptance is repeated until it is acknowledged, with a deadline.
     Accepting(ConnectionId, Accepted, u64),
     /// Connected.
     Open(ConnectionId),
-    /// We have left; the other host is told until it acknowledges.
-    Leaving {
+    /// This side disconnected; DISCONNECT is repeated until it is acknowledged.
+    Disconnecting {
         /// In good order.
         orderly: bool,
     },
-    /// The call has been refused.
+    /// The call was refused.
     Refused(Refusal),
-    /// There was something.
+    /// The exchange ended.
     Over,
 }
 
 impl State {
-    /// It binds no process here, and would be begun again by the other host's next repetition.
+    /// Involves no local process, and would be recreated by the next repetition from the other host.
     pub(crate) fn is_idle(self) -> bool {
         matches!(self, State::Called(_) | State::Refused(_) | State::Over)
     }
 }
 
-/// The time between repetitions.
+/// Delay before the next repetition.
 pub(crate) fn interval(tries: u32) -> u64 {
     (FIRST << tries.min(DOUBLINGS)).min(SLOW)
 }

@@ -1,4 +1,4 @@
-//! Connections of an earlier agent of which one side has come (`commands/adopt.rs`).
+//! Connections of a previous agent of which one side has been adopted (`commands/adopt.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -19,12 +19,12 @@ pub(crate) struct Half {
     deadline: Option<u64>,
 }
 
-/// What became of the side that was adopted first.
+/// State of the side that was adopted first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HalfState {
-    /// It waits for the other.
+    /// It waits for the other side.
     Waiting(ConnectionId, Attributes),
-    /// It has disconnected again, in good order or not.
+    /// It disconnected again, in good order or not.
     Parted(bool),
 }
 
@@ -47,7 +47,7 @@ impl Halves {
         self.by_name.get(name)
     }
 
-    /// Keeps the first side of a connection until the other one comes or its time is over.
+    /// Keeps the first side of a connection until the other is adopted or the deadline passes.
     pub(crate) fn insert(&mut self, name: HalfName, side: u32, state: HalfState, now: u64) {
         let deadline = deadline(now, ADOPT_TIME_MS);
         self.timers.start(deadline, name);
@@ -68,7 +68,7 @@ impl Halves {
         Some(half)
     }
 
-    /// A side has left before its partner was adopted: the partner is told when it comes.
+    /// The adopted side disconnected; its partner is told when it is adopted.
     pub(crate) fn part(
         &mut self,
         name: HalfName,
@@ -91,7 +91,7 @@ impl Halves {
         self.timers.next()
     }
 
-    /// Drops what is due. Gives the next side whose partner has not come in time.
+    /// Drops expired entries. Returns the next side whose partner was not adopted in time.
     pub(crate) fn pop_due(&mut self, now: u64, accounts: &mut Accounts) -> Option<ConnectionId> {
         while let Some(name) = self.timers.pop_due(now) {
             let half = self.take(name, accounts);
@@ -106,7 +106,7 @@ impl Halves {
         self.by_name.len()
     }
 
-    /// Sides that have left before their partner came, of each user, for tests.
+    /// Users of the sides that disconnected before their partner was adopted, for tests.
     pub(crate) fn parted(&self) -> impl Iterator<Item = u32> {
         let parted = self.by_name.iter();
         let parted = parted.filter(|(_, half)| matches!(half.state, HalfState::Parted(_)));

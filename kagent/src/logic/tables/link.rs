@@ -1,9 +1,9 @@
-//! Links: network interfaces on which the agent speaks with agents of other hosts, and the endpoints that
-//! processes have there.
+//! Links, the network interfaces on which agents of different hosts communicate, and the endpoints of
+//! processes there.
 //!
-//! An endpoint is a data socket in the hands of one process. Its number stands in every frame for it, so
-//! that the kernel can sort frames without knowing any VI. A link is there while somebody has an endpoint
-//! on it, or while something that was agreed with another host there is not yet at its end.
+//! An endpoint is a data socket that one process holds. Frames carry its number, so that the kernel can
+//! filter them without knowing VIs. A link exists while a process has an endpoint on it, or while a
+//! DISCONNECT there is unacknowledged.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub struct Interface {
     pub address: Mac,
     /// Largest payload of a frame in bytes.
     pub mtu: u32,
-    /// Speed in Mbit/s, 0 when it does not tell.
+    /// Speed in Mbit/s; 0 if unknown.
     pub speed_mbit: u32,
     /// Name of its driver, zero padded.
     pub driver: [u8; DRIVER_BYTES],
@@ -36,18 +36,18 @@ pub(crate) struct Link {
     pub(crate) address: Mac,
     /// Endpoints by number.
     pub(crate) endpoints: BTreeMap<u16, EndpointId>,
-    /// Exchanges that this host began, and that others began.
+    /// Exchanges that this host started, and that others started.
     pub(crate) exchanges: [usize; 2],
-    /// Those of them in which a call of ours waits for an answer.
+    /// Exchanges in which a local call waits for an answer.
     pub(crate) asking: BTreeSet<ExchangeKey>,
-    /// Those that others began and that wait for a server or are remembered after their end: of each host,
-    /// and all.
+    /// Exchanges that others started and that wait for a server or are remembered after their end: per host,
+    /// and in total.
     pub(crate) idle: (BTreeMap<Mac, usize>, usize),
-    /// Endpoints of each user.
+    /// Number of endpoints per user.
     pub(crate) users: BTreeMap<u32, usize>,
-    /// Those that wait for the last word of the other host.
-    pub(crate) leaving: usize,
-    /// The number given out last: one that has become free is not used again soon.
+    /// Exchanges whose DISCONNECT is unacknowledged.
+    pub(crate) disconnecting: usize,
+    /// The last number assigned: a released one is not reused soon.
     pub(crate) last_endpoint: u16,
 }
 

@@ -1,4 +1,4 @@
-//! NICs that processes have opened.
+//! Open NICs.
 
 #![forbid(unsafe_code)]
 
@@ -12,9 +12,9 @@ use crate::logic::values::ids::{CallKey, ClientId, ConnectionId, EndpointId};
 pub(crate) struct Nic<F> {
     pub(crate) client: ClientId,
     pub(crate) address: Address,
-    /// Descriptors that partners get.
+    /// Descriptors passed to peers.
     pub(crate) fds: Vec<F>,
-    /// On which endpoint it is, if on any.
+    /// The endpoint that it uses, if it is on a link.
     pub(crate) endpoint: Option<EndpointId>,
     pub(crate) calls: BTreeSet<CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,

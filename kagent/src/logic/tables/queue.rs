@@ -1,4 +1,4 @@
-//! First-in first-out queues of waiting calls, one for each place where a partner would look.
+//! FIFO queues of waiting calls, one per key.
 
 #![forbid(unsafe_code)]
 
@@ -6,47 +6,47 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::logic::values::ids::CallKey;
 
-/// Queues by place. Call keys only grow, so the order of keys is the order of arrival, and a call can
-/// leave from the middle without a scan.
+/// FIFO queues by key. Call identifiers only grow, so their order is the order of arrival, and a call can be
+/// removed from the middle without a scan.
 #[derive(Debug)]
 pub(crate) struct Queues<P> {
-    places: BTreeMap<P, BTreeSet<CallKey>>,
+    keys_of_wait: BTreeMap<P, BTreeSet<CallKey>>,
 }
 
 impl<P: Ord> Queues<P> {
     pub(crate) fn new() -> Self {
         Self {
-            places: BTreeMap::new(),
+            keys_of_wait: BTreeMap::new(),
         }
     }
 
     pub(crate) fn push(&mut self, place: P, call: CallKey) {
-        self.places.entry(place).or_default().insert(call);
+        self.keys_of_wait.entry(place).or_default().insert(call);
     }
 
     pub(crate) fn remove(&mut self, place: &P, call: CallKey) {
-        if let Some(calls) = self.places.get_mut(place) {
+        if let Some(calls) = self.keys_of_wait.get_mut(place) {
             calls.remove(&call);
             if calls.is_empty() {
-                self.places.remove(place);
+                self.keys_of_wait.remove(place);
             }
         }
     }
 
-    /// The call that has waited longest at a place; it stays in the queue.
+    /// The oldest call in a queue; it stays there.
     pub(crate) fn oldest(&self, place: &P) -> Option<CallKey> {
-        self.places.get(place)?.first().copied()
+        self.keys_of_wait.get(place)?.first().copied()
     }
 
-    /// Every call that waits, with its place.
+    /// All queued calls with their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&P, CallKey)> {
-        let places = self.places.iter();
-        places.flat_map(|(place, calls)| calls.iter().map(move |call| (place, *call)))
+        let keys_of_wait = self.keys_of_wait.iter();
+        keys_of_wait.flat_map(|(place, calls)| calls.iter().map(move |call| (place, *call)))
     }
 
-    /// How many calls wait, over all places.
+    /// Number of queued calls.
     pub(crate) fn len(&self) -> usize {
-        self.places.values().map(BTreeSet::len).sum()
+        self.keys_of_wait.values().map(BTreeSet::len).sum()
     }
 }
 

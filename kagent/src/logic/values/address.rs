@@ -1,7 +1,7 @@
 //! Addresses and connection points.
 //!
-//! An address belongs to a user and a provider: NICs of different users never meet, and neither do NICs of
-//! different plug-ins. Several NICs, of one process or of many, may share one address; they then share its
+//! An address belongs to a user and a provider: NICs of different users, or of different plug-ins, never
+//! connect. Several NICs, of one process or of many, may share one address; they then share its
 //! discriminators too (spec §9.1).
 
 #![forbid(unsafe_code)]
@@ -10,8 +10,7 @@ use kagent_proto::{DISCRIMINATOR_BYTES_MAX, HOST_BYTES_MAX, PROVIDER_BYTES, Poin
 
 /// A host address in the name space of one user and one provider.
 ///
-/// The order of the fields matters: addresses that are one another's neighbours are neighbours in a
-/// sorted table as well.
+/// The field order matters: addresses of one user and provider are adjacent in a sorted table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Address {
     pub(crate) uid: u32,
@@ -21,7 +20,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Bytes after the end of the name or the host do not count.
+    /// Bytes after the end of the provider name or of the host are ignored.
     pub(crate) fn new(uid: u32, provider: &[u8; PROVIDER_BYTES], host: &[u8]) -> Self {
         let name_len = provider
             .iter()
@@ -45,13 +44,13 @@ impl Address {
 
 /// A discriminator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Name {
+pub(crate) struct Discriminator {
     len: usize,
     bytes: [u8; DISCRIMINATOR_BYTES_MAX],
 }
 
-impl Name {
-    /// Bytes beyond the longest discriminator do not count; nobody sends any.
+impl Discriminator {
+    /// Bytes beyond the maximum length are ignored; no valid message has any.
     pub(crate) fn new(bytes: &[u8]) -> Self {
         let len = bytes.len().min(DISCRIMINATOR_BYTES_MAX);
         let mut name = Self {
@@ -69,24 +68,24 @@ impl Name {
 
 /// A connection point: an address and a discriminator there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Spot {
+pub(crate) struct ConnectionPoint {
     pub(crate) address: Address,
-    pub(crate) name: Name,
+    pub(crate) name: Discriminator,
 }
 
-impl Spot {
+impl ConnectionPoint {
     /// The discriminator of `point` at `address`; the host in `point` does not count.
     pub(crate) fn local(address: Address, point: &Point) -> Self {
-        let name = Name::new(point.discriminator());
+        let name = Discriminator::new(point.discriminator());
         Self { address, name }
     }
 
-    /// What `point` means to someone at `from`.
+    /// The connection point that `point` denotes for a NIC at `from`.
     pub(crate) fn remote(from: Address, point: &Point) -> Self {
         Self::local(Address::new(from.uid, &from.provider, point.host()), point)
     }
 
-    /// The form in which partners see it.
+    /// The form used in messages.
     pub(crate) fn point(&self) -> Point {
         Point {
             host_len: self.address.host_len as u16,

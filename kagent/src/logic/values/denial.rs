@@ -1,4 +1,4 @@
-//! Why a call is refused: its status, and what the process is told beside it.
+//! Why a call is refused: its status and the detail sent with it.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ pub(crate) struct Denial {
     pub(crate) detail: Option<Detail>,
 }
 
-/// What performing a call comes to.
+/// The result of a command.
 pub(crate) type Outcome = Result<(), Denial>;
 
 impl From<Status> for Denial {
@@ -22,18 +22,18 @@ impl From<Status> for Denial {
 }
 
 impl Denial {
-    /// A status with a reason that needs no figures.
+    /// A status with a reason that has no figures.
     pub(crate) fn because(status: Status, reason: Reason) -> Self {
         let detail = Some(Detail::new(reason));
         Denial { status, detail }
     }
 
-    /// A user has all that one user may have now.
+    /// The user has reached its limit.
     pub(crate) fn user(budget: Budget, user: u32, used: usize, limit: usize) -> Self {
         Self::budget(Reason::USER_BUDGET, budget, user, used, limit)
     }
 
-    /// A process of a user has all that one process may have.
+    /// The process has reached its limit.
     pub(crate) fn process(budget: Budget, user: u32, used: usize, limit: usize) -> Self {
         Self::budget(Reason::PROCESS_BUDGET, budget, user, used, limit)
     }

@@ -1,4 +1,4 @@
-//! From packets to commands and back. This is where bytes of other processes are checked.
+//! Parsing and writing packets. This is where bytes of other processes are checked.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use kagent_proto::{
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Why a message was refused. The sender has already been answered; this is for the log.
+/// Why a message was rejected. The sender has already been answered; this is for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -42,15 +42,15 @@ pub enum Malformed {
     /// Descriptors with an operation that takes none, too many, or lost on the way.
     #[error("wrong file descriptors beside the message")]
     Descriptors,
-    /// Before, or a second time after, the greeting.
+    /// Before the greeting, or a second greeting.
     #[error("operation {0} out of turn")]
     Turn(u16),
-    /// From nobody we know.
+    /// From an unknown client.
     #[error("unknown client")]
     Client,
 }
 
-/// A call of a process, checked as far as it can be without knowing the process.
+/// A command, checked as far as possible without knowing the sender.
 #[derive(Debug)]
 pub(crate) enum Command {
     Hello,
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Goodbye,
 }
 
-/// The header, as far as there is one. Its id is wanted even when the rest is worth nothing.
+/// The header, if there is one. The id is needed even for a malformed message.
 pub(crate) fn header(bytes: &[u8]) -> Option<Header> {
     Header::read_from_prefix(bytes)
         .ok()
@@ -93,7 +93,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
         return Err(wrong_length(&header, body));
     }
     let command = match Op(header.op) {
-        // Its one field is features, and none is defined yet.
+        // `Hello` has one field, the features, and none is defined yet.
         Op::HELLO => read::<Hello>(&header, body).map(|_| Command::Hello)?,
         Op::NIC_OPEN => Command::NicOpen(read(&header, body)?),
         Op::NIC_CLOSE => Command::NicClose(read(&header, body)?),

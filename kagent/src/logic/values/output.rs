@@ -1,4 +1,4 @@
-//! What the core wants done: messages to be sent, and segments to be made.
+//! What the logic asks the runtime to do: send messages, make segments, open sockets.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use kagent_proto::{DEVICE_BYTES, INTERFACE_BYTES};
 
 use crate::logic::values::ids::{ClientId, ConnectionId, LinkId, Mac};
 
-/// One thing for the runtime to do, in the order in which they come.
+/// One action for the runtime. Actions are carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output<F> {
     /// Send a message.
@@ -15,13 +15,13 @@ pub enum Output<F> {
     Join(Join<F>),
     /// Open a data socket for a process.
     OpenLink(OpenLink),
-    /// Introduce a process to a device process.
+    /// Connect a process to a device process.
     OpenDevice(OpenDevice),
     /// Send a frame; it may get lost.
     Frame(FrameOut),
-    /// Nobody needs this link any more.
+    /// The link is no longer used.
     CloseLink(LinkId),
-    /// What has just happened, for the log.
+    /// A line for the debug log.
     Note(String),
 }
 
@@ -30,17 +30,17 @@ pub enum Output<F> {
 pub struct FrameOut {
     /// On which link.
     pub link: LinkId,
-    /// To whom.
+    /// Destination.
     pub to: Mac,
     /// The frame.
     pub bytes: Vec<u8>,
 }
 
-/// A process wants a data socket. The runtime answers with
+/// A process asks for a data socket. The runtime answers with
 /// [`handle_link_opened`](crate::Agent::handle_link_opened) before the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenLink {
-    /// Who.
+    /// The process.
     pub client: ClientId,
     /// Id of its call.
     pub call: u64,
@@ -48,15 +48,15 @@ pub struct OpenLink {
     pub interface: [u8; INTERFACE_BYTES],
 }
 
-/// A process wants to speak with a device process of its user. The runtime answers with
+/// A process asks for a connection to a device process of its user. The runtime answers with
 /// [`handle_device_opened`](crate::Agent::handle_device_opened) before the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenDevice {
-    /// Who.
+    /// The process.
     pub client: ClientId,
     /// Id of its call.
     pub call: u64,
-    /// Whose device it is.
+    /// User that owns the device.
     pub uid: u32,
     /// Process id of the client.
     pub pid: u32,
@@ -67,7 +67,7 @@ pub struct OpenDevice {
 /// A message to one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<F> {
-    /// To whom.
+    /// Destination.
     pub client: ClientId,
     /// The packet.
     pub bytes: Vec<u8>,
@@ -75,10 +75,9 @@ pub struct Message<F> {
     pub fds: Vec<F>,
 }
 
-/// Two processes that have just been connected. The runtime makes one zeroed segment that cannot be
-/// resized, puts it in front of the descriptors of both messages, and sends them. If there is no
-/// segment to be had it sends neither and gives the whole back to
-/// [`handle_join_failed`](crate::Agent::handle_join_failed).
+/// Two processes that have just been connected. The runtime makes one zeroed segment that cannot be resized,
+/// prepends it to the descriptors of both messages, and sends them. If it cannot make a segment, it sends
+/// neither message and passes the `Join` to [`handle_join_failed`](crate::Agent::handle_join_failed).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join<F> {
     /// Size of the segment, whole pages.
@@ -88,7 +87,7 @@ pub struct Join<F> {
     pub(crate) ends: [JoinEnd; 2],
 }
 
-/// What it takes to undo one side of a [`Join`].
+/// What is needed to undo one side of a [`Join`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JoinEnd {
     pub(crate) connection: ConnectionId,
@@ -97,7 +96,7 @@ pub(crate) struct JoinEnd {
 }
 
 impl<F> Join<F> {
-    /// The two messages with the segment in its place.
+    /// The two messages with the segment as first descriptor.
     pub fn with_segment(self, segment: F) -> [Message<F>; 2]
     where
         F: Clone,

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
-/// The moment `ms` milliseconds after `now`; `None` when that is never, be it because the caller set
-/// no limit or because the sum is beyond the clock.
+/// The time `ms` milliseconds after `now`; `None` for no deadline: `ms` is `u64::MAX`, or the sum exceeds the
+/// clock.
 pub(crate) fn deadline(now: u64, ms: u64) -> Option<u64> {
     if ms == u64::MAX {
         return None;
@@ -15,8 +15,7 @@ pub(crate) fn deadline(now: u64, ms: u64) -> Option<u64> {
     now.checked_add(ms.checked_mul(NS_PER_MS)?)
 }
 
-/// All running timers of one kind of thing. Each has at most one at a time and remembers its deadline
-/// itself.
+/// Running timers of one kind of record. Each record has at most one and stores its deadline itself.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     order: BTreeSet<(u64, K)>,
@@ -46,7 +45,7 @@ impl<K: Copy + Ord> Timers<K> {
         self.order.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Takes one whose time has come.
+    /// Removes a timer that has expired.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<K> {
         let &(deadline, what) = self.order.first()?;
         if deadline > now {

@@ -1,8 +1,9 @@
-//! How fast one user gets data sockets.
+//! Rate limit for data sockets, per user.
 //!
-//! The kernel takes 10 to 40 ms to close a packet socket. A process that asks for one and hangs up leaves it
-//! to the agent, and may do so thousands of times in a second. So a user of a shared agent gets a burst, and
-//! from then on one at a time; who asks for more waits his turn, and who hangs up meanwhile costs nothing.
+//! The kernel takes 10 to 40 ms to close a packet socket. A process that requests one and hangs up leaves the
+//! closing to the agent, and could do so thousands of times per second. So a user of a shared agent gets a
+//! burst, and after that one data socket at a time. Further requests are queued; those of a process that
+//! hangs up are dropped without cost.
 
 #![forbid(unsafe_code)]
 
@@ -13,52 +14,51 @@ use kagent_proto::INTERFACE_BYTES;
 use crate::logic::values::ids::{Caller, ClientId};
 use crate::logic::values::timer::{NS_PER_MS, Timers};
 
-/// Time for each data socket.
+/// Interval between data sockets.
 const EACH: u64 = 20 * NS_PER_MS;
 
-/// A user may be so far ahead of that: 256 data sockets.
+/// Size of the burst: 256 data sockets.
 const AHEAD: u64 = 256 * EACH;
 
-/// Users whose pace is remembered although they wait for nothing, before those that need it no more are
-/// forgotten.
+/// Buckets that are kept before idle ones are dropped.
 const REMEMBERED: usize = 1024;
 
-/// The pace of one user.
+/// The token bucket of one user.
 #[derive(Debug, Default)]
-struct Pace {
-    /// When all that he has had so far would be paid for.
+struct Bucket {
+    /// The time at which the bucket is full again.
     paid: u64,
     waiting: VecDeque<(Caller, [u8; INTERFACE_BYTES])>,
-    /// When the timer of the first that waits goes off.
+    /// Deadline of the timer of the first queued request.
     due: Option<u64>,
 }
 
-/// The paces of all users.
+/// The token buckets of all users.
 #[derive(Debug)]
-pub(crate) struct Paces {
-    users: BTreeMap<u32, Pace>,
+pub(crate) struct LinkRate {
+    users: BTreeMap<u32, Bucket>,
     timers: Timers<u32>,
 }
 
-impl Paces {
+impl LinkRate {
     pub(crate) fn new() -> Self {
-        Paces {
+        LinkRate {
             users: BTreeMap::new(),
             timers: Timers::new(),
         }
     }
 
-    /// When the next data socket is due.
+    /// The next deadline.
     pub(crate) fn next(&self) -> Option<u64> {
         self.timers.next()
     }
 
-    /// How many wait.
+    /// Number of queued requests.
     pub(crate) fn len(&self) -> usize {
         self.users.values().map(|pace| pace.waiting.len()).sum()
     }
 
-    /// Takes the first that waits, if its time has come; else its timer runs.
+    /// Removes the first queued request if the bucket allows it; otherwise starts its timer.
     pub(crate) fn pop(&mut self, user: u32, now: u64) -> Option<(Caller, [u8; INTERFACE_BYTES])> {
         let pace = self.users.get_mut(&user)?;
         self.timers.stop(pace.due.take(), user);
@@ -75,12 +75,12 @@ impl Paces {
         pace.waiting.pop_front()
     }
 
-    /// How many of a user wait.
+    /// Number of queued requests of a user.
     pub(crate) fn waiting(&self, user: u32) -> usize {
         self.users.get(&user).map_or(0, |pace| pace.waiting.len())
     }
 
-    /// Queues a call. [`pop`](Self::pop) gives it out when its time has come.
+    /// Queues a request. [`pop`](Self::pop) returns it when the bucket allows.
     pub(crate) fn push(
         &mut self,
         user: u32,
@@ -89,14 +89,14 @@ impl Paces {
         now: u64,
     ) {
         if self.users.len() > REMEMBERED {
-            let needed = |_: &u32, pace: &mut Pace| pace.paid > now || !pace.waiting.is_empty();
+            let needed = |_: &u32, pace: &mut Bucket| pace.paid > now || !pace.waiting.is_empty();
             self.users.retain(needed);
         }
         let pace = self.users.entry(user).or_default();
         pace.waiting.push_back((caller, interface));
     }
 
-    /// The next user whose first call may have come to its time.
+    /// The next user whose timer has expired.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<u32> {
         let user = self.timers.pop_due(now)?;
         if let Some(pace) = self.users.get_mut(&user) {
@@ -105,7 +105,7 @@ impl Paces {
         Some(user)
     }
 
-    /// A process has gone: its calls leave the queue.
+    /// Drops the requests of a process that is gone.
     pub(crate) fn forget(&mut self, user: u32, client: ClientId) {
         if let Some(pace) = self.users.get_mut(&user)
             && !pace.waiting.is_empty()

@@ -1,4 +1,4 @@
-//! The other host has left an exchange.
+//! The other host ended an exchange.
 
 #![forbid(unsafe_code)]
 
@@ -11,17 +11,17 @@ use crate::logic::tables::exchange::State;
 use crate::logic::values::ids::ExchangeKey;
 
 impl<F: Clone> Agent<F> {
-    /// DISCONNECT: the other side has left. Whatever there was, nothing is left of it here afterwards.
+    /// Handles DISCONNECT: whatever existed, nothing is left of it here afterwards.
     pub(crate) fn disconnected(&mut self, key: ExchangeKey, orderly: bool) {
         let from = key.side;
         self.send_frame(key, Body::Gone { from });
         self.lost(key, orderly);
     }
 
-    /// GONE: the other side knows nothing of this exchange any more.
+    /// Handles GONE: the other side does not know this exchange any more.
     pub(crate) fn gone(&mut self, key: ExchangeKey) {
         match self.state(key) {
-            // It has not heard of it yet; the next repetition tells it.
+            // It has not seen our frame yet; the next repetition tells it.
             Some(State::Asking(_) | State::Called(_) | State::Readying(..)) => {}
             _ => self.lost(key, false),
         }
@@ -34,15 +34,15 @@ impl<F: Clone> Agent<F> {
         if matches!(state, State::Refused(_) | State::Over) {
             return;
         }
-        // First, so that what ends now has no exchange to leave. A guest's call ends here.
+        // First, so that what ends below has no exchange to disconnect. This also ends the remote call.
         self.end_exchange(key);
         match state {
             State::Asking(call) => self.end_call(call, Status::TIMEOUT),
             State::Taking(connection)
             | State::Readying(connection, ..)
             | State::Accepting(connection, ..)
-            | State::Open(connection) => self.lose(connection, orderly),
-            State::Called(_) | State::Leaving { .. } | State::Refused(_) | State::Over => {}
+            | State::Open(connection) => self.connection_lost(connection, orderly),
+            State::Called(_) | State::Disconnecting { .. } | State::Refused(_) | State::Over => {}
         }
     }
 }
