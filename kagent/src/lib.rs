@@ -1,17 +1,15 @@
 //! The Kernel Agent of VIPL: who may connect to whom on this host, and what happens when a process
 //! dies.
 //!
-//! The crate has two halves that never mix.
+//! The crate has two parts.
 //!
-//! The **core** ([`Agent`]) is a set of state machines without input and output of its own: no socket,
-//! clock, thread or random source. Somebody hands it what happened, with the time as a plain number of
-//! nanoseconds, and takes away what shall be done. File descriptors pass through it as values of a type
-//! that it does not know. The same logic can so be driven by a fake clock in a test, by a poll loop in
-//! a process, or by ioctls of a character device.
+//! The **logic** ([`Agent`]) is a set of state machines without input and output: no socket, clock, thread or
+//! random source. It is given each event with the time in nanoseconds, and returns what is to be done. File
+//! descriptors pass through it as values of an unknown type. So a test can drive it with a virtual clock, as
+//! could the ioctls of a character device.
 //!
-//! The **runtime** ([`runtime`]) owns everything that touches the system: the listening socket, the poll
-//! loop, the passing of descriptors, shared segments and the noticing of death. The program `vipkad` is
-//! the runtime with a command line.
+//! The **runtime** ([`runtime`]) is all that uses the system: the listening socket, the poll loop, passing
+//! descriptors, shared segments, detecting the end of processes. The program `vipkad` adds a command line.
 //!
 //! ```text
 //!     processes          runtime                               core (Agent)
@@ -22,10 +20,15 @@
 //!   └──────────┘ +fds     └─────────┘  poll_output, poll_timeout      └──────────────────────┘
 //! ```
 //!
-//! Inside the core each table has its own file and its own noun: [`limits`] bounds them all. A call
-//! that has to wait is a *call* record (`call.rs`), found by its FIFO queue (`queue.rs`) when a partner
-//! comes and by its timer (`timer.rs`) when none does. The rules of connecting are those of spec §3.8
-//! to §3.15 and §9.
+//! ```text
+//!   bin/vipkad
+//!     runtime    server: the poll loop ── clients, accept, frames, devices, helpers
+//!                devices   helpers   links   processes   sockets   options   log   token
+//!     logic      events ── commands ── hosts ── meeting ── ending ── records ── agent ── tables ── values
+//! ```
+//!
+//! [`limits`] bounds every table. A call that has to wait is found by its FIFO queue when a partner arrives
+//! and by its timer when none does. The rules of connecting are those of spec §3.8 to §3.15 and §9.
 
 mod logic;
 pub mod runtime;

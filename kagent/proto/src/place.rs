@@ -1,22 +1,22 @@
-//! Where the agent of a user has its socket.
+//! Where the agent of a user listens.
 //!
-//! A name that anybody can take, such as an abstract address, lets anybody keep a user from his agent. So it
-//! is a path in a folder that is the user's and closed to others: `/run/user/UID/vipl` where the system has made
-//! the folder above it, and else `/tmp/vipl-UID`, or the same with a number if somebody else has that. Neither
-//! depends on the environment, so all processes of a user find the same. Whoever looks for an agent looks at all
-//! of them, since the first of them comes and goes as the user logs in and out.
+//! With a name that anyone can take, such as an abstract address, anyone could keep a user from its agent. So
+//! it is a path in a folder that belongs to the user and is closed to others: `/run/user/UID/vipl` where the
+//! system has made its parent, otherwise `/tmp/vipl-UID`, or that with a number if another user owns it. None
+//! depends on the environment, so all processes of a user find the same. A process that looks for an agent
+//! checks all of them, since the first one comes and goes with the user's logins.
 //!
-//! The socket's name has the number of the network namespace, whose interfaces the agent serves.
+//! The name of the socket contains the inode of the network namespace whose interfaces the agent serves.
 
 use std::fs::{DirBuilder, Metadata, symlink_metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Most names that are tried in `/tmp`.
+/// Number of names tried in `/tmp`.
 const NAMES_MAX: u32 = 8;
 
-/// Folders in which the agent of a user may be, in the order in which it tries them.
+/// Candidate folders, in the order in which the agent tries them.
 fn folders(uid: u32) -> impl Iterator<Item = PathBuf> {
     let with_number = (1..NAMES_MAX).map(move |n| format!("/tmp/vipl-{uid}.{n}"));
     [format!("/run/user/{uid}/vipl"), format!("/tmp/vipl-{uid}")]
@@ -38,7 +38,7 @@ fn name() -> String {
     format!("agent-{}", network_namespace())
 }
 
-/// Sockets at which the agent of a user may be found.
+/// Candidate sockets of the agent of a user.
 pub fn sockets(uid: u32) -> Vec<PathBuf> {
     let private = |folder: &PathBuf| symlink_metadata(folder).is_ok_and(|f| is_private(&f, uid));
     let name = name();
@@ -48,11 +48,11 @@ pub fn sockets(uid: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A folder for the agent of this user, who has to be the one that calls: the first one that is his, or can be
-/// made.
+/// The folder for the agent of this user, who must be the caller: the first one that belongs to the user or
+/// can be made.
 ///
 /// # Errors
-/// There is none: why the last one is not.
+/// No folder can be used: the error of the last one.
 pub fn folder(uid: u32) -> io::Result<PathBuf> {
     let mut why = io::Error::from(io::ErrorKind::NotFound);
     for folder in folders(uid) {
@@ -64,7 +64,7 @@ pub fn folder(uid: u32) -> io::Result<PathBuf> {
     Err(why)
 }
 
-/// Where the agent of this user listens. As [`folder`].
+/// Where the agent of this user is to listen. As [`folder`].
 ///
 /// # Errors
 /// As [`folder`].

@@ -1,9 +1,8 @@
-//! Device processes of the users: started when somebody asks, introduced to those who ask, and reaped when
-//! they have ended.
+//! Device processes: started on request, connected to the processes that ask, and reaped when they end.
 //!
-//! A device is its user's: he may stop, trace and kill it. So nothing here waits for one. A device that has
-//! ended leaves the table at once, and the next process that asks gets a new one; the dead process is reaped
-//! when the kernel says that it can be, which a debugger may delay.
+//! A device process belongs to its user, who may stop, trace and kill it, so nothing here waits for one. A
+//! device that has ended leaves the table at once, and the next request starts a new one; the dead process is
+//! reaped when the kernel reports it, which a debugger may delay.
 
 #![forbid(unsafe_code)]
 
@@ -27,12 +26,12 @@ use crate::runtime::log::Log;
 use crate::runtime::processes::spawn::{self, Owner};
 use crate::runtime::sockets::packet;
 
-/// Number of a device; never used again.
+/// Number of a device; never reused.
 pub(crate) type DeviceId = u64;
 
-/// The program of device NAME is this and NAME, beside the agent's own.
+/// Prefix of the program name of a device, beside the agent's own program.
 const PROGRAM_PREFIX: &str = "vipl-";
-/// Most devices of one user that have ended and cannot be reaped.
+/// Maximum devices of one user that have ended and cannot be reaped.
 const DEAD_PER_USER_MAX: usize = 16;
 
 /// One running device.
@@ -41,22 +40,22 @@ pub(crate) struct Device {
     uid: u32,
     name: [u8; DEVICE_BYTES],
     pid: i32,
-    /// Hangs up when the device has ended. Nothing can be sent to us on it: what a process queued there
-    /// would have to be dropped when it is closed, and that may take as long as the process wants.
+    /// Hangs up when the device ends. It is shut down for reading: closing a socket discards what is queued
+    /// in it, and the sender determines how long that takes.
     pub(crate) control: OwnedFd,
 }
 
-/// All of them.
+/// All device processes.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     running: BTreeMap<DeviceId, Device>,
-    /// Killed, and not reaped yet: user and name by process id.
+    /// Killed, not yet reaped: user and name by process id.
     dead: BTreeMap<i32, (u32, [u8; DEVICE_BYTES])>,
     last: DeviceId,
 }
 
 impl Devices {
-    /// The device of this user and name, if it runs.
+    /// The running device with this user and name.
     pub(crate) fn find(&self, open: &OpenDevice) -> Option<DeviceId> {
         let is_it = |device: &Device| device.uid == open.uid && device.name == open.device;
         self.running
@@ -64,7 +63,7 @@ impl Devices {
             .find_map(|(id, device)| is_it(device).then_some(*id))
     }
 
-    /// Starts one. `asker` is the socket of the process that asks.
+    /// Starts a device. `asker` is the socket of the process that asks.
     pub(crate) fn start(
         &mut self,
         open: &OpenDevice,
@@ -122,7 +121,7 @@ impl Devices {
         Ok(self.last)
     }
 
-    /// Introduces a process to a device; gives the device's process id and the process's end.
+    /// Connects a process to a device; returns the device's process id and the process's end.
     /// `NOT_REACHABLE`: the device has just ended.
     pub(crate) fn introduce(
         &self,
@@ -160,23 +159,23 @@ impl Devices {
         }
     }
 
-    /// For the poll loop.
+    /// The running device with this number.
     pub(crate) fn get(&self, id: DeviceId) -> Option<&Device> {
         self.running.get(&id)
     }
 
-    /// A device has hung up, or is not wanted any more: it is made to end. [`reaped`](Self::reaped) follows,
-    /// now or when its debugger lets it.
+    /// Kills a device that hung up or is no longer wanted. [`reaped`](Self::reaped) follows, at once or when
+    /// a debugger releases it.
     pub(crate) fn end(&mut self, id: DeviceId) {
         if let Some(device) = self.running.remove(&id) {
-            // Not reaped yet, so the number is still its own.
+            // Not reaped yet, so the process id is still its own.
             let _ = kill(Pid::from_raw(device.pid), Signal::SIGKILL);
             self.dead.insert(device.pid, (device.uid, device.name));
         }
     }
 
-    /// Tells all devices that the agent leaves.
-    pub(crate) fn part(&self) {
+    /// Tells all devices that the agent exits.
+    pub(crate) fn shut_down(&self) {
         for device in self.running.values() {
             let _ = shutdown(device.control.as_raw_fd(), Shutdown::Both);
         }
@@ -188,7 +187,7 @@ impl Devices {
         all.find_map(|(id, device)| (device.pid == pid).then_some(*id))
     }
 
-    /// A child has been reaped. False: it was no device.
+    /// A child was reaped. Returns false if it was no device.
     pub(crate) fn reaped(&mut self, pid: i32, how: &str, log: &Log) -> bool {
         let Some((uid, name)) = self.dead.remove(&pid) else {
             return false;
@@ -202,7 +201,7 @@ impl Devices {
     }
 }
 
-/// Two ends for packets; neither outlives an `exec`.
+/// A pair of connected packet sockets, close-on-exec.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     Ok(socketpair(

@@ -1,4 +1,4 @@
-//! Why the runtime cannot go on.
+//! Errors that end the agent.
 
 #![forbid(unsafe_code)]
 
@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use thiserror::Error;
 
-/// A reason to end, or not to begin.
+/// Why the agent exits or does not start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else has the address: nothing for us to do.
+    /// Another agent serves the address.
     #[error("another agent serves {0}")]
     Taken(String),
-    /// The socket that the service manager handed over cannot be used.
+    /// The socket from the service manager cannot be used.
     #[error("LISTEN_FDS: descriptor 3 is not a listening SOCK_SEQPACKET socket")]
     Activation,
-    /// It was started by a program that runs with raised rights.
+    /// The program that started it runs with raised privileges.
     #[error(
         "the real user {real} is not the effective one {effective} (or the groups differ): the agent does not \
          run from set-user-ID programs; let root start vipkad --system"
@@ -28,20 +28,20 @@ pub enum Error {
         /// Effective user id.
         effective: u32,
     },
-    /// A file stands where the socket should be.
+    /// The path of the socket is a file of another kind.
     #[error("{0} exists and is no socket")]
     NotASocket(PathBuf),
-    /// The system refuses something.
+    /// A system call failed.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The error number.
         cause: Errno,
     },
 }
 
-/// For `map_err`: names what was tried.
+/// For `map_err`: names the operation.
 pub(crate) fn trying(what: impl Into<String>) -> impl FnOnce(Errno) -> Error {
     let what = what.into();
     move |cause| Error::System { what, cause }

@@ -1,12 +1,11 @@
 //! Log lines of the form `vipkad[pid] level subsystem: message`.
 //!
-//! `VIPL_LOG` is shared with the library: a list of `level` and `subsystem=level`, of which the agent
-//! takes what it knows and passes over the rest. A line that cannot be written is lost; the agent goes
-//! on.
+//! `VIPL_LOG` is shared with the library: a list of `level` and `subsystem=level`. Unknown subsystems are
+//! ignored. A line that cannot be written is lost; the agent continues.
 //!
-//! Whoever may call the agent, or send frames to it, can make it say something. So of each kind of line, by
-//! the place in the program that writes it, only so many come in a second; the next one that is written says
-//! how many did not. `debug` and `trace` are not limited.
+//! Any process that may call the agent, and any host that may send it frames, can cause log lines. So lines
+//! are rate-limited by their place in the source; the next line written tells how many were suppressed.
+//! `debug` and `trace` are not limited.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::Location;
 use std::time::Instant;
 
-/// How much a line matters.
+/// Severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Error,
@@ -38,15 +37,15 @@ const NAMES: [(&str, Option<Level>); 6] = [
     ("trace", Some(Level::Debug)),
 ];
 
-/// Lines of one kind that may come at once.
+/// Burst of lines from one place.
 const BURST: f64 = 20.0;
-/// And that may come in a second from then on.
+/// Lines per second from one place after the burst.
 const PER_SECOND: f64 = 2.0;
-/// The same for `info`, where each process that comes and goes is a line.
+/// The same for `info`, which has a line for each process that connects or ends.
 const INFO_BURST: f64 = 1000.0;
 const INFO_PER_SECOND: f64 = 100.0;
 
-/// What one kind of line may still write.
+/// Token bucket of one place.
 #[derive(Debug)]
 struct Allowance {
     lines: f64,
@@ -55,7 +54,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// Takes one line. `None`: it is not to be written; else how many were not before it.
+    /// Takes one line. Returns the number of lines suppressed before it, or `None` if this one is suppressed.
     fn take(&mut self, now: Instant, burst: f64, per_second: f64) -> Option<u64> {
         let passed = now.saturating_duration_since(self.since).as_secs_f64();
         self.lines = (self.lines + passed * per_second).min(burst);
@@ -69,19 +68,19 @@ impl Allowance {
     }
 }
 
-/// Where lines go and which.
+/// The log.
 #[derive(Debug)]
 pub struct Log {
     pid: u32,
     level: Option<Level>,
     by_subsystem: Vec<(String, Option<Level>)>,
     file: Option<RefCell<File>>,
-    /// By the place in the program that writes them, as file and line.
+    /// By file and line of the source.
     allowances: RefCell<BTreeMap<(&'static str, u32), Allowance>>,
 }
 
 impl Log {
-    /// As `VIPL_LOG` and `VIPL_LOG_FILE` say. To be called before the working directory changes.
+    /// Reads `VIPL_LOG` and `VIPL_LOG_FILE`. To be called before the working directory changes.
     pub fn from_environment() -> Self {
         let mut log = Self::parse(&std::env::var("VIPL_LOG").unwrap_or_default());
         if let Some(path) = std::env::var_os("VIPL_LOG_FILE").filter(|path| !path.is_empty()) {
@@ -106,14 +105,16 @@ impl Log {
             file: None,
             allowances: RefCell::default(),
         };
-        for part in spec
+        for shut_down in spec
             .split(',')
             .map(str::trim)
-            .filter(|part| !part.is_empty())
+            .filter(|shut_down| !shut_down.is_empty())
         {
-            let (subsystem, name) = part
+            let (subsystem, name) = shut_down
                 .split_once('=')
-                .map_or((None, part), |(subsystem, name)| (Some(subsystem), name));
+                .map_or((None, shut_down), |(subsystem, name)| {
+                    (Some(subsystem), name)
+                });
             match (subsystem, level_named(name)) {
                 (None, Some(level)) => log.level = level,
                 (Some(subsystem), Some(level)) => {
@@ -125,7 +126,7 @@ impl Log {
         log
     }
 
-    /// Whether lines of this subsystem are written that are worth making only then.
+    /// Whether `debug` lines of this subsystem are written; for lines that are expensive to make.
     pub(crate) fn wants_debug(&self, subsystem: &str) -> bool {
         self.wants(Level::Debug, subsystem)
     }
@@ -140,7 +141,7 @@ impl Log {
             .is_some_and(|most| level <= most)
     }
 
-    /// Whether this line may be written, and how many of its kind were not.
+    /// Whether this line may be written, and how many from its place were suppressed.
     fn allow(&self, level: Level, place: &'static Location<'static>) -> Option<u64> {
         let (burst, per_second) = match level {
             Level::Error | Level::Warn => (BURST, PER_SECOND),
@@ -174,7 +175,7 @@ impl Log {
             Level::Info => "info",
             Level::Debug => "debug",
         };
-        // One write for one line, so that lines of several processes do not mix.
+        // One write per line, so that lines of several processes do not mix.
         let line = format!("vipkad[{}] {name} {subsystem}: {message}{more}\n", self.pid);
         let _ = match &self.file {
             Some(file) => file.borrow_mut().write_all(line.as_bytes()),
@@ -188,19 +189,19 @@ impl Log {
         self.line(Level::Error, subsystem, message);
     }
 
-    /// Odd, but work goes on.
+    /// Unexpected, but the agent continues.
     #[track_caller]
     pub fn warn(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Warn, subsystem, message);
     }
 
-    /// Something came or went.
+    /// Something was created or ended.
     #[track_caller]
     pub fn info(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Info, subsystem, message);
     }
 
-    /// For those who look for a fault.
+    /// For debugging.
     #[track_caller]
     pub fn debug(&self, subsystem: &str, message: Arguments<'_>) {
         self.line(Level::Debug, subsystem, message);
@@ -223,9 +224,9 @@ mod tests {
         let log = Log::parse("info");
         let one = |_| log.allow(Level::Warn, Location::caller());
         let said = (0..1000).filter_map(one).count() as f64;
-        // A slow machine has earned some more meanwhile.
+        // On a slow machine the bucket has been refilled in part.
         assert!((BURST..500.0).contains(&said), "{said}");
-        // Another kind is not meant.
+        // Another place has its own bucket.
         assert_eq!(log.allow(Level::Warn, Location::caller()), Some(0));
         assert_eq!(log.allow(Level::Debug, Location::caller()), Some(0));
         let start = Instant::now();

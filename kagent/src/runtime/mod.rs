@@ -1,8 +1,8 @@
-//! The runtime: everything of the agent that touches the system. One thread, one poll loop.
+//! The runtime: all of the agent that uses the operating system. One thread, one poll loop, and therefore no
+//! locks.
 //!
-//! This is the only part of the crate with unsafe code, and the only one that knows sockets, process
-//! ids and the clock. What the agent decides is none of its business: it carries packets to the
-//! [`Agent`](crate::Agent) and does what the agent says.
+//! Only this part of the crate has unsafe code and knows sockets, process ids and the clock. It makes no
+//! decisions: it passes packets to the [`Agent`](crate::Agent) and carries out its outputs.
 
 mod devices;
 mod error;

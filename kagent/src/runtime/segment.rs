@@ -1,5 +1,5 @@
-//! Shared segments: anonymous memory that its users can map but not resize, so that no partner can
-//! make the other fault by cutting it short.
+//! Shared segments: anonymous memory that is sealed against resizing, so that no peer can make the other
+//! fault by truncating it.
 
 #![forbid(unsafe_code)]
 
@@ -14,8 +14,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 pub(crate) fn create(bytes: u32) -> Result<OwnedFd, Errno> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let no_exec = MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
-    // Some systems allow memory files only if they can never be run; kernels before 6.3 do not know
-    // the flag.
+    // Some systems permit memory files only without execute permission; kernels before 6.3 do not know the
+    // flag.
     let fd = match memfd_create(c"vipl-connection", flags | no_exec) {
         Err(Errno::EINVAL) => memfd_create(c"vipl-connection", flags)?,
         other => other?,

@@ -1,4 +1,4 @@
-//! What the system gives this process.
+//! What this process has been given by the system and by the program that started it.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::limits::DESCRIPTORS_RESERVED;
 
-/// How many descriptors there are for processes and what they bring.
+/// Number of descriptors available for clients and what they send.
 pub(crate) fn descriptors() -> usize {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| {
         let all = usize::try_from(soft).unwrap_or(usize::MAX);
@@ -16,9 +16,9 @@ pub(crate) fn descriptors() -> usize {
     })
 }
 
-/// What the program that started us has left us and what cannot be given up: a line for each.
+/// What was inherited and cannot be given up, a line each.
 pub(crate) fn inherited() -> Vec<String> {
-    /// Fewer descriptors than this serve few processes.
+    /// Below this limit few processes can be served.
     const FEW: u64 = 1024;
     let mut all = Vec::new();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -42,8 +42,7 @@ pub(crate) fn inherited() -> Vec<String> {
     all
 }
 
-/// The inode of our network namespace; 0: unknown, as where `/proc` is not mounted. The kernel's numbers of
-/// namespaces have 32 bits.
+/// Inode of our network namespace; 0 if unknown, for example without `/proc`. Namespace numbers have 32 bits.
 pub(crate) fn network() -> u32 {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net");
     namespace.map_or(0, |file| u32::try_from(file.ino()).unwrap_or(0))

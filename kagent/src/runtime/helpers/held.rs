@@ -1,4 +1,4 @@
-//! Descriptors that the agent holds, and who closes them.
+//! Descriptors that the agent holds, and which process closes them.
 
 #![forbid(unsafe_code)]
 
@@ -6,22 +6,22 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-/// Descriptors that were dropped and must not be closed here, with the user from whom they are.
-pub(crate) type Bin = Rc<RefCell<Vec<(u32, OwnedFd)>>>;
+/// Descriptors to be closed by a helper, with the user they came from.
+pub(crate) type CloseQueue = Rc<RefCell<Vec<(u32, OwnedFd)>>>;
 
-/// A descriptor that may wait in several queues.
+/// A descriptor that may be in several queues.
 pub(crate) type SharedFd = Rc<Held>;
 
-/// A descriptor of the agent's, and who closes it.
+/// A descriptor and the process that closes it.
 #[derive(Debug)]
 pub(crate) struct Held {
     fd: Option<OwnedFd>,
-    /// Processes of this user may have it as well: a helper of his closes it.
-    shared: Option<(u32, Bin)>,
+    /// Processes of this user may hold it as well: their helper closes it.
+    shared: Option<(u32, CloseQueue)>,
 }
 
 impl Held {
-    /// Memory, which is closed in no time whoever has it.
+    /// Memory, which closes immediately, whoever else holds it.
     pub(crate) fn own(fd: OwnedFd) -> Self {
         Self {
             fd: Some(fd),
@@ -29,11 +29,11 @@ impl Held {
         }
     }
 
-    /// Something that can be polled: a process which has it as well decides how long it takes to close.
-    pub(crate) fn shared(fd: OwnedFd, uid: u32, bin: &Bin) -> Self {
+    /// Something that can be polled: a process that also holds it determines how long closing takes.
+    pub(crate) fn shared(fd: OwnedFd, uid: u32, to_close: &CloseQueue) -> Self {
         Self {
             fd: Some(fd),
-            shared: Some((uid, bin.clone())),
+            shared: Some((uid, to_close.clone())),
         }
     }
 
@@ -44,8 +44,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let (Some(fd), Some((uid, bin))) = (self.fd.take(), &self.shared) {
-            bin.borrow_mut().push((*uid, fd));
+        if let (Some(fd), Some((uid, to_close))) = (self.fd.take(), &self.shared) {
+            to_close.borrow_mut().push((*uid, fd));
         }
     }
 }

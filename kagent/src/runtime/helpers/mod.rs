@@ -1,4 +1,4 @@
-//! Helpers: processes that touch the descriptors which other processes send.
+//! Helpers: processes that receive and close the descriptors that clients send.
 
 pub(crate) mod held;
 pub(crate) mod pool;

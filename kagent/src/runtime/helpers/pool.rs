@@ -1,5 +1,5 @@
-//! The helpers of the users, as the agent sees them: started when a user first sends a descriptor, given jobs,
-//! killed when they hang, and dismissed when their user has gone. See [`program`](super::program).
+//! The helpers as seen by the agent: started when a user first sends a descriptor, given jobs, killed when
+//! they hang, and ended when their user is gone. See [`program`](super::program).
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ClientId;
-use crate::runtime::helpers::held::{Bin, Held};
+use crate::runtime::helpers::held::{CloseQueue, Held};
 use crate::runtime::helpers::program::{
     ANSWER_BYTES, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
 };
@@ -27,14 +27,15 @@ use crate::runtime::processes::spawn::{self, Owner};
 use crate::runtime::sockets::packet::{self, Received};
 use crate::runtime::token::Token;
 
-/// How long a helper may be at one job, in nanoseconds. A job takes microseconds, but closing a packet socket has
-/// been seen to take the kernel eight seconds on a busy machine. Nobody but the helper's user waits for it.
+/// Maximum duration of one job, in nanoseconds. A job takes microseconds, but closing a packet socket has
+/// taken the kernel eight seconds on a busy machine. Only the user of the helper waits for it.
 const STUCK_NS: u64 = 20_000_000_000;
-/// How long a helper stays without a process of its user.
+/// Time for which a helper is kept without a process of its user.
 const LINGER_NS: u64 = 1_000_000_000;
-/// Most helpers of one user that have been killed and do not end. Only what no signal interrupts keeps one.
+/// Maximum helpers of one user that were killed and have not ended. Only an uninterruptible wait in the
+/// kernel keeps one.
 const DEAD_PER_USER_MAX: usize = 16;
-/// Ourselves, also after the file has been replaced.
+/// Our own program, also after the file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
 #[derive(Debug)]
@@ -45,34 +46,35 @@ struct Helper {
     outstanding: usize,
     /// Processes whose messages it is receiving.
     receiving: BTreeSet<ClientId>,
-    /// Since when it has been at the present job, or has had none.
+    /// Start of the present job or of the idle time.
     since: u64,
 }
 
-/// All of them.
+/// All helpers.
 #[derive(Debug)]
 pub(crate) struct Helpers {
     running: BTreeMap<u32, Helper>,
-    /// Those that have been told to end, with their users.
+    /// Killed helpers with their users.
     ending: BTreeMap<i32, u32>,
     /// Processes of each user.
     processes: BTreeMap<u32, usize>,
-    /// What waits for a helper whose user has too many dead ones. The kernel bounds it: a socket is here
-    /// because descriptors are in flight in it, and those count against the limit of the one who sent them.
+    /// Descriptors that wait for a helper because their user has too many dead ones. The kernel bounds their
+    /// number: a socket is here because descriptors are in flight in it, and those count against the limit of
+    /// their sender.
     waiting: Vec<(u32, OwnedFd)>,
     retry_at: u64,
     /// Processes whose message was lost with a helper.
     lost: Vec<ClientId>,
-    pub(crate) bin: Bin,
+    pub(crate) to_close: CloseQueue,
 }
 
-/// What a helper has received for the agent.
+/// A message received by a helper.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) client: ClientId,
     /// `None`: there was none.
     pub(crate) bytes: Option<Vec<u8>>,
-    /// `None`: they were too many, or such as the agent does not keep.
+    /// `None`: too many, or of a kind that the agent does not keep.
     pub(crate) fds: Option<Vec<Rc<Held>>>,
 }
 
@@ -85,17 +87,17 @@ impl Helpers {
             waiting: Vec::new(),
             retry_at: 0,
             lost: Vec::new(),
-            bin: Bin::default(),
+            to_close: CloseQueue::default(),
         }
     }
 
-    /// A process of this user is served from now on.
-    pub(crate) fn process_came(&mut self, uid: u32) {
+    /// A process of this user connected.
+    pub(crate) fn add_process(&mut self, uid: u32) {
         *self.processes.entry(uid).or_insert(0) += 1;
     }
 
-    /// It is not any more.
-    pub(crate) fn process_left(&mut self, uid: u32, now: u64) {
+    /// A process of this user is gone.
+    pub(crate) fn remove_process(&mut self, uid: u32, now: u64) {
         if let Some(count) = self.processes.get_mut(&uid) {
             *count -= 1;
             if *count == 0 {
@@ -109,8 +111,8 @@ impl Helpers {
         }
     }
 
-    /// Has the next message of a process received. [`message`](Self::message) or [`lost`](Self::lost) gives
-    /// the outcome.
+    /// Makes a helper receive the next message of a process. [`message`](Self::message) or
+    /// [`lost`](Self::lost) returns the outcome.
     pub(crate) fn receive(
         &mut self,
         (uid, client): (u32, ClientId),
@@ -131,7 +133,7 @@ impl Helpers {
         Ok(())
     }
 
-    /// Has descriptors closed.
+    /// Makes a helper close descriptors.
     pub(crate) fn close(
         &mut self,
         uid: u32,
@@ -148,7 +150,7 @@ impl Helpers {
         let mut given = 0;
         for fd in fds {
             match self.give(uid, job(KEEP), Some(fd.as_raw_fd()), now, epoll, log) {
-                // This descriptor is dropped here, and it is not the last: the helper waits for the next job.
+                // Our copy is dropped here and is not the last one: the helper waits for the next job.
                 Ok(()) => given += 1,
                 Err(cause) => {
                     log.debug("helper", format_args!("user {uid}: {cause}"));
@@ -158,7 +160,7 @@ impl Helpers {
             }
         }
         if given > 0 {
-            // If this fails, the helper has been killed, and its end has closed them.
+            // If this fails, the helper was killed, and its end closed them.
             let _ = self.give(uid, job(CLOSE), None, now, epoll, log);
         }
     }
@@ -172,7 +174,7 @@ impl Helpers {
         epoll: &Epoll,
         log: &Log,
     ) -> Result<(), Errno> {
-        // A helper whose queue is full hangs. The next one begins with an empty queue.
+        // A helper whose queue is full hangs. Its successor starts with an empty queue.
         for _ in 0..2 {
             if !self.running.contains_key(&uid) {
                 self.start(uid, now, epoll)?;
@@ -222,7 +224,7 @@ impl Helpers {
         Ok(())
     }
 
-    /// Ends a helper that hangs. Its end closes all that it has and all that it was sent.
+    /// Kills a helper that hangs. Its end closes all that it holds and all that it was sent.
     fn kill(&mut self, uid: u32, log: &Log) {
         let Some(helper) = self.running.get(&uid) else {
             return;
@@ -239,26 +241,26 @@ impl Helpers {
         self.forget(uid);
     }
 
-    /// The agent leaves.
-    pub(crate) fn part(&self) {
+    /// Kills all helpers when the agent exits.
+    pub(crate) fn shut_down(&self) {
         for helper in self.running.values() {
             let _ = kill(Pid::from_raw(helper.pid), Signal::SIGKILL);
         }
     }
 
-    /// Takes a helper that has ended, or will, out of the table.
+    /// Removes a helper that has ended, or will.
     fn forget(&mut self, uid: u32) {
         let Some(helper) = self.running.remove(&uid) else {
             return;
         };
         self.lost.extend(&helper.receiving);
-        // What it has answered holds descriptors, too.
+        // Its unread answers hold descriptors, too.
         let mut bytes = [0; ANSWER_BYTES];
         while let Ok(Received::Packet(_, received)) =
             packet::receive_all(helper.control.as_fd(), &mut bytes, false)
         {
             let fds = received.fds.into_iter().map(|fd| (uid, fd));
-            self.bin.borrow_mut().extend(fds);
+            self.to_close.borrow_mut().extend(fds);
         }
     }
 
@@ -269,7 +271,7 @@ impl Helpers {
             let helper = self.running.get_mut(&uid)?;
             let answer = packet::receive_all(helper.control.as_fd(), &mut bytes, false);
             let Ok(Received::Packet(length, received)) = answer else {
-                // Its end is told by SIGCHLD.
+                // Its end is reported by SIGCHLD.
                 return None;
             };
             helper.outstanding = helper.outstanding.saturating_sub(1);
@@ -282,11 +284,11 @@ impl Helpers {
             helper.receiving.remove(&client);
             let fds = received.fds.into_iter().enumerate().map(|(i, fd)| {
                 let memory = answer.memory >> i & 1 == 1;
-                // To close memory takes no longer than its size, which is bounded.
+                // Closing memory takes no longer than its size requires, which is limited.
                 Rc::new(if memory {
                     Held::own(fd)
                 } else {
-                    Held::shared(fd, uid, &self.bin)
+                    Held::shared(fd, uid, &self.to_close)
                 })
             });
             let fds: Vec<Rc<Held>> = fds.collect();
@@ -300,12 +302,12 @@ impl Helpers {
         }
     }
 
-    /// Processes whose message was lost with a helper: they have to be dropped.
+    /// Processes whose message was lost with a helper; they are to be removed.
     pub(crate) fn lost(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.lost)
     }
 
-    /// When [`tick`](Self::tick) has something to do.
+    /// The next time at which [`tick`](Self::tick) has work.
     pub(crate) fn next(&self) -> Option<u64> {
         let of_helpers = self.running.iter().filter_map(|(uid, helper)| {
             if helper.outstanding > 0 {
@@ -318,7 +320,7 @@ impl Helpers {
         of_helpers.chain(retry).min()
     }
 
-    /// Kills those that hang, dismisses those that nobody needs, and tries again what had to wait.
+    /// Kills helpers that hang, ends those that are no longer needed, and retries what had to wait.
     pub(crate) fn tick(&mut self, now: u64, epoll: &Epoll, log: &Log) {
         if self.next().is_none_or(|next| next > now) {
             return;
@@ -335,7 +337,7 @@ impl Helpers {
             if hangs {
                 self.kill(uid, log);
             } else if let Some(helper) = self.running.remove(&uid) {
-                // It may still be closing what it has refused; its end does that as well.
+                // It may still be closing what it rejected; its end does that as well.
                 let _ = kill(Pid::from_raw(helper.pid), Signal::SIGKILL);
                 self.ending.insert(helper.pid, uid);
             }
@@ -347,7 +349,7 @@ impl Helpers {
         }
     }
 
-    /// A child has ended.
+    /// A child was reaped.
     pub(crate) fn reaped(&mut self, pid: i32, how: &str, log: &Log) {
         if self.ending.remove(&pid).is_some() {
             return;

@@ -1,17 +1,17 @@
-//! The helper: a process that touches the descriptors which other processes send.
+//! The helper: a process that receives and closes descriptors on behalf of the agent.
 //!
-//! To receive a descriptor is harmless, to close it is not: that may wait for as long as its sender wants. A
-//! socket with SO_LINGER and unsent data does, a file of a FUSE file system does, and an eventfd in an epoll
-//! set does whose owner sits in a page fault. A message that is dropped unread has its descriptors closed by
-//! whoever drops it, and so has a socket with unread messages. So the agent itself does none of that. It
-//! looks at the next message (`MSG_PEEK` without room for descriptors, which takes a reference at most, never
-//! the last one), and what carries descriptors is received here. What the agent can keep without harm goes
-//! back to it: sealed memory files and eventfds. All the rest is closed here, as are the sockets and eventfds
-//! that the agent has no more use for.
+//! Receiving a descriptor is harmless, closing it is not: the sender can determine how long that takes, with
+//! SO_LINGER and unsent data, with a file of a FUSE file system, or with an eventfd in an epoll set whose
+//! owner is stopped in a page fault. Dropping a message unread closes its descriptors, and closing a socket
+//! drops its unread messages. So the agent does none of that. It inspects the next message (`MSG_PEEK`
+//! without room for descriptors, which takes at most a reference, never the last one), and a message with
+//! descriptors is received here. Descriptors that the agent can hold safely are passed back to it: sealed
+//! memory files and eventfds. All others are closed here, as are the sockets and eventfds that the agent no
+//! longer needs.
 //!
-//! One helper serves one user, so that nobody waits for what another user has sent, and the agent kills a
-//! helper that hangs: the end of a process does not linger. It is `vipkad --descriptor-helper`, runs as the
-//! agent's user, and ends with the socket that is its standard input.
+//! One helper serves one user, so that nobody waits for what another user sent, and the agent kills a helper
+//! that hangs: the end of a process does not linger. It is `vipkad --descriptor-helper`, runs as the agent's
+//! user, and ends when the socket that is its standard input hangs up.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
@@ -24,18 +24,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
 
-/// Largest memory file that a process may hand in. Those of the plug-ins have some hundred KiB.
+/// Maximum size of a memory file. Those of the plug-ins have a few hundred KiB.
 const MEMORY_BYTES_MAX: i64 = 64 << 20;
 
-/// [`Job::kind`]: take the next message from the socket beside it.
+/// [`Job::kind`]: receive the next message from the attached socket.
 pub(crate) const RECEIVE: u32 = 1;
-/// [`Job::kind`]: keep what is beside it. No answer.
+/// [`Job::kind`]: keep the attached descriptor. No answer.
 pub(crate) const KEEP: u32 = 2;
-/// [`Job::kind`]: close what has been kept. The agent sends this after it has dropped its own descriptors:
+/// [`Job::kind`]: close what has been kept. The agent sends this after it has dropped its own copies:
 /// otherwise the last one might be the agent's.
 pub(crate) const CLOSE: u32 = 3;
 
-/// What the agent asks for.
+/// A job from the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Job {
@@ -44,9 +44,9 @@ pub(crate) struct Job {
     pub(crate) client: u64,
 }
 
-/// [`Answer::verdict`]: the message follows, and beside it are its descriptors.
+/// [`Answer::verdict`]: the message follows, with its descriptors attached.
 pub(crate) const GOOD: u32 = 0;
-/// The message follows; its descriptors were too many, or some of them the agent does not keep.
+/// The message follows; its descriptors were too many, or of a kind that the agent does not keep.
 pub(crate) const UNFIT: u32 = 1;
 /// There was no message.
 pub(crate) const NOTHING: u32 = 2;
@@ -66,18 +66,18 @@ pub(crate) struct Answer {
 /// Bytes of an answer with the longest message.
 pub(crate) const ANSWER_BYTES: usize = size_of::<Answer>() + PACKET_BYTES;
 
-/// What the agent may keep.
+/// Kinds of descriptors that the agent keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     Memory,
     Event,
 }
 
-/// Whether the agent may keep this descriptor. Nothing here asks the file's own file system, which may be its
-/// sender's.
+/// Whether the agent may keep this descriptor. Nothing here calls into the file's own file system, which may
+/// be its sender's.
 fn fit(fd: &OwnedFd) -> Option<Fit> {
     if let Ok(seals) = fcntl(fd, FcntlArg::F_GET_SEALS) {
-        // So it is memory, and has seals only if `memfd_create` made it.
+        // It has seals, so it is memory that `memfd_create` made.
         let wanted = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         let sealed = SealFlag::from_bits_retain(seals).contains(wanted);
         let small = || fstat(fd).is_ok_and(|file| file.st_size <= MEMORY_BYTES_MAX);
@@ -88,7 +88,7 @@ fn fit(fd: &OwnedFd) -> Option<Fit> {
     (target.as_os_str() == "anon_inode:[eventfd]").then_some(Fit::Event)
 }
 
-/// What the helper does for its agent.
+/// The state of the helper.
 #[derive(Default)]
 struct Work {
     kept: Vec<OwnedFd>,
@@ -96,8 +96,8 @@ struct Work {
 }
 
 impl Work {
-    /// Takes the next message from a socket. Gives the descriptors that go beside the answer, and those that
-    /// are to be closed once it has been given.
+    /// Receives the next message from a socket. Returns the descriptors to attach to the answer, and those to
+    /// close once it has been sent.
     fn receive(&mut self, mut head: Answer, socket: &OwnedFd) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
         let mut bytes = [0; PACKET_BYTES];
         let got = packet::receive_all(socket.as_fd(), &mut bytes, false);
@@ -120,7 +120,7 @@ impl Work {
         }
     }
 
-    /// Does one job. False: the agent has gone.
+    /// Does one job. Returns false if the agent is gone.
     fn perform(&mut self, agent: &OwnedFd, job: Job, mut fds: Vec<OwnedFd>) -> bool {
         if job.kind == KEEP {
             self.kept.append(&mut fds);
@@ -152,7 +152,7 @@ impl Work {
 /// The program `vipkad --descriptor-helper`.
 pub fn help() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"vipkad-helper");
-    // A helper that hangs does not notice that its socket does.
+    // A helper that hangs does not notice the hang-up of its socket.
     let _ = nix::sys::prctl::set_pdeathsig(Some(nix::sys::signal::Signal::SIGKILL));
     // SAFETY: the agent has put it there for us; nothing else in this program uses the standard input.
     let agent = unsafe { OwnedFd::from_raw_fd(0) };
@@ -167,7 +167,7 @@ pub fn help() -> ExitCode {
                 }
             }
             Ok(Received::Nothing) | Err(Errno::EINTR) => continue,
-            // The agent has gone; or a person tries it.
+            // The agent is gone, or a person started this by hand.
             Ok(Received::End) => return ExitCode::SUCCESS,
             Err(_) => return ExitCode::FAILURE,
         };

@@ -1,5 +1,5 @@
-//! What the system knows of a network interface. All by ioctl: files below `/sys` show the network
-//! namespace of whoever mounted them, which need not be ours.
+//! Properties of a network interface. All by ioctl: `/sys` shows the network namespace in which it was
+//! mounted, which need not be ours.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -35,7 +35,7 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
-/// Asks about an interface. `None`: there is none of this name, or it is no Ethernet.
+/// Describes an interface. `None`: there is none of this name, or it is not Ethernet.
 pub(crate) fn describe(name: &[u8; INTERFACE_BYTES]) -> Result<Option<Interface>, Errno> {
     // Any socket will do.
     let socket = socket(
@@ -102,7 +102,7 @@ impl Question {
         Errno::result(result).map(|_| request)
     }
 
-    /// An ethtool question; false when the driver does not answer it.
+    /// An ethtool request; false if the driver does not support it.
     fn ethtool<T>(&self, question: &mut T) -> bool {
         let mut request = self.request();
         request.ifr_ifru.ifru_data = std::ptr::from_mut(question).cast();
@@ -120,7 +120,7 @@ impl Question {
             return 0;
         }
         let speed = u32::from(question.speed) | u32::from(question.speed_high) << 16;
-        // Older drivers know no more than 16 bits of "unknown".
+        // Older drivers report 16 bits of "unknown".
         if speed == SPEED_UNKNOWN || speed == u32::from(u16::MAX) {
             0
         } else {
@@ -142,7 +142,7 @@ impl Question {
     }
 }
 
-// What the kernel writes; a difference would be a write beyond the end.
+// What the kernel writes; a smaller structure would be overrun.
 const _: () = assert!(size_of::<Settings>() == 44 && size_of::<DriverInfo>() == 196);
 
 #[cfg(test)]

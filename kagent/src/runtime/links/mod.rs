@@ -1,4 +1,4 @@
-//! The links that the agent has open, and who may have a data socket on one.
+//! The open links, and the permission to have a data socket.
 
 mod interface;
 mod raw;
@@ -17,24 +17,24 @@ use crate::OpenLink;
 use crate::runtime::log::Log;
 use crate::{Interface, LinkId};
 
-/// Gives the supplementary groups of the process at the other end (Linux 4.13).
+/// Socket option: supplementary groups of the peer process (Linux 4.13).
 const SO_PEERGROUPS: libc::c_int = 59;
-/// More groups than any system allows one process.
+/// No system allows a process more groups.
 const GROUPS_MAX: usize = 65_536;
 
 /// Open links.
 #[derive(Debug)]
 pub(crate) struct Links {
-    /// Members may have data sockets too; `None`: nobody but root and the agent's own user.
+    /// Members of this group may have data sockets; `None`: only root and the agent's own user.
     group: Option<String>,
     pub(crate) open: BTreeMap<LinkId, SetupSocket>,
-    /// Those of them that nobody needs any more, and when they are closed.
+    /// Unused links, and when they are closed.
     idle: BTreeMap<LinkId, u64>,
 }
 
-/// How long a link stays open that nobody needs. The kernel takes some 10 ms to close a packet socket, in
-/// which nobody is served: a process that opens and closes the only data socket of an interface again and
-/// again must not cause that each time.
+/// Time for which an unused link stays open. Closing a packet socket takes the kernel some 10 ms, during
+/// which the agent serves nobody: a process that opens and closes the only data socket of an interface
+/// repeatedly must not cause that each time.
 const IDLE_NS: u64 = 1_000_000_000;
 
 impl Links {
@@ -46,26 +46,26 @@ impl Links {
         }
     }
 
-    /// Nobody needs a link any more. It is closed after a while, unless [`ensure`](Self::ensure) is called.
+    /// Schedules closing an unused link. [`ensure`](Self::ensure) cancels it.
     pub(crate) fn close_later(&mut self, link: LinkId, now: u64) {
         if self.open.contains_key(&link) {
             self.idle.insert(link, now.saturating_add(IDLE_NS));
         }
     }
 
-    /// When the next link is to be closed.
+    /// The next deadline.
     pub(crate) fn next_close(&self) -> Option<u64> {
         self.idle.values().copied().min()
     }
 
-    /// Closes the links whose time has come.
+    /// Closes the links that are due.
     pub(crate) fn close_due(&mut self, now: u64, epoll: &Epoll) {
         while let Some((&link, _)) = self.idle.iter().find(|(_, due)| **due <= now) {
             self.close_if_idle(link, epoll);
         }
     }
 
-    /// Closes a link that nobody needs.
+    /// Closes a link if it is unused.
     pub(crate) fn close_if_idle(&mut self, link: LinkId, epoll: &Epoll) {
         if self.idle.remove(&link).is_some()
             && let Some(socket) = self.open.remove(&link)
@@ -74,7 +74,7 @@ impl Links {
         }
     }
 
-    /// The interface that a process asks for, if it may have it.
+    /// The interface that a process asks for, if it is permitted.
     pub(crate) fn find(
         &self,
         asker: BorrowedFd<'_>,
@@ -100,7 +100,7 @@ impl Links {
         }
     }
 
-    /// Makes sure that the agent itself is on the link. True: it was not before.
+    /// Opens the agent's own socket on a link. Returns whether it was newly opened.
     pub(crate) fn ensure(&mut self, link: LinkId, log: &Log) -> Result<bool, Status> {
         self.idle.remove(&link);
         if self.open.contains_key(&link) {

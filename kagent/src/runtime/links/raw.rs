@@ -1,8 +1,7 @@
-//! Packet sockets: data sockets for processes, and the agent's own for setting up.
+//! Packet sockets: data sockets for processes, and the agent's own for connection set-up.
 //!
-//! A data socket is filtered before it is bound, so that it never holds a frame of somebody else. A
-//! process could bind it anew, to another interface or ethertype: so the filter asks for both itself. Its
-//! filter is locked.
+//! A data socket is filtered before it is bound, so that it never receives frames of others. A process could
+//! rebind it to another interface or ethertype, so the filter checks both itself. The filter is locked.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,13 +18,13 @@ use crate::{LinkId, Mac};
 
 /// Offset of the ethertype in a frame.
 const ETHERTYPE_OFFSET: u32 = 12;
-/// To whom a frame was: to this host. (`PACKET_HOST`, by the name that filters have for it.)
+/// Packet type: to this host. (`PACKET_HOST`, as filters see it.)
 const TO_THIS_HOST: u32 = libc::PACKET_HOST as u32;
 const TO_ALL: u32 = libc::PACKET_BROADCAST as u32;
-/// Where a filter finds what is not in the frame: `SKF_AD_OFF` plus `SKF_AD_PKTTYPE`, `SKF_AD_IFINDEX`.
+/// Filter offsets of metadata: `SKF_AD_OFF` plus `SKF_AD_PKTTYPE`, `SKF_AD_IFINDEX`.
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
 const INTERFACE: u32 = (-0x1000_i32 + 8) as u32;
-/// Setsockopt of packet sockets: do not show what this host sends.
+/// Socket option: do not deliver outgoing frames.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
 const fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
@@ -41,7 +40,7 @@ const fn load(size: u32, offset: u32) -> libc::sock_filter {
     step(libc::BPF_LD | size | libc::BPF_ABS, offset, 0, 0)
 }
 
-/// Goes on if what was loaded is `value`, else skips so many steps.
+/// Continues if the loaded value equals `value`; otherwise skips.
 const fn unless(value: u32, skip: u8) -> libc::sock_filter {
     step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, skip)
 }
@@ -69,7 +68,7 @@ fn option<T>(
     Errno::result(result).map(drop)
 }
 
-/// Makes a packet socket that gets nothing yet, filtered for good.
+/// Makes a packet socket that receives nothing yet, with a locked filter.
 fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes three integers. Protocol 0: nothing arrives before the socket is bound.
@@ -82,7 +81,7 @@ fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, 
     };
     option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     option(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)?;
-    // It only spares the kernel a look at our own frames, which the filter refuses; old kernels lack it.
+    // Only saves the kernel the filtering of our own frames; old kernels lack it.
     let _ = option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
     Ok(socket)
 }
@@ -128,12 +127,12 @@ pub(crate) fn data_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno>
     bound(filtered(libc::SOCK_RAW, &filter)?, link, ETHERTYPE)
 }
 
-/// Folder of what root's agents have.
+/// Folder of root's agents.
 const SYSTEM_FOLDER: &str = "/run/vipl";
 
-/// The lock of an interface: a file that only its owner can open, so that nobody else can hold it. Root's agents
-/// have theirs in one folder; an agent without that right has it in its user's place, and keeps away other agents
-/// of that user only.
+/// The lock of an interface: a file that only its owner can open, so that nobody else can hold it. Root's
+/// agents have theirs in one folder. An unprivileged agent has it in the folder of its user, and excludes
+/// only other agents of that user.
 fn lock(link: LinkId) -> Result<LinkLock, Errno> {
     let name = format!("link-{}-{link}.lock", place::network_namespace());
     let folder = match system_folder() {
@@ -155,7 +154,7 @@ fn lock(link: LinkId) -> Result<LinkLock, Errno> {
             Errno::EWOULDBLOCK => Errno::EADDRINUSE,
             cause => cause,
         })?;
-        // The one that had it may have removed it after we opened it.
+        // The previous holder may have removed it after we opened it.
         let inode = file.metadata().map_err(|cause| errno(&cause))?.ino();
         if std::fs::symlink_metadata(&path).is_ok_and(|there| there.ino() == inode) {
             return Ok(LinkLock { path, _file: file });
@@ -163,13 +162,13 @@ fn lock(link: LinkId) -> Result<LinkLock, Errno> {
     }
 }
 
-/// The folder, if we are root, it is root's, and nobody else can write there.
+/// The folder, if we are root and it is writable by root only.
 fn system_folder() -> Option<PathBuf> {
     let folder = Path::new(SYSTEM_FOLDER);
     if !geteuid().is_root() {
         return None;
     }
-    // The mask that the agent has set leaves it to its owner; there is nothing secret in the names.
+    // Our umask would close it to others; the names are not secret.
     if DirBuilder::new().mode(0o755).create(folder).is_ok() {
         let open = std::fs::Permissions::from_mode(0o755);
         let _ = std::fs::set_permissions(folder, open);
@@ -190,7 +189,7 @@ fn errno(cause: &std::io::Error) -> Errno {
 pub(crate) struct SetupSocket {
     socket: OwnedFd,
     link: LinkId,
-    /// Says to other agents in this network namespace that the interface is taken.
+    /// Keeps other agents in this network namespace off the interface.
     _lock: LinkLock,
 }
 
@@ -203,7 +202,7 @@ struct LinkLock {
 
 impl Drop for LinkLock {
     fn drop(&mut self) {
-        // While it is locked, so that it is ours.
+        // While it is locked, so that the file is ours.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -232,7 +231,7 @@ impl SetupSocket {
         })
     }
 
-    /// Sends one frame. What the interface has no room for is lost, as any frame may be.
+    /// Sends one frame. If the interface has no room, the frame is lost, as any frame may be.
     pub(crate) fn send(&self, to: Mac, bytes: &[u8]) -> Result<(), Errno> {
         let address = link_address(self.link, SETUP_ETHERTYPE, to);
         // SAFETY: buffer and address are as large as stated.
@@ -252,8 +251,8 @@ impl SetupSocket {
         }
     }
 
-    /// Takes one frame: who sent it, whether it was to all hosts, and its length; `None` when there
-    /// is none. What is longer than the buffer is cut.
+    /// Receives one frame: sender, whether it was to all hosts, and length; `None` if there is none. Longer
+    /// frames are truncated.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Option<(Mac, bool, usize)>, Errno> {
         // SAFETY: all zero is a valid address.
         let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

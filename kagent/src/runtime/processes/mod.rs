@@ -1,4 +1,4 @@
-//! Processes: the agent's own, those that it watches and those that it starts.
+//! Processes: our own, those that are watched, and those that are started.
 
 pub(crate) mod prepare;
 pub(crate) mod spawn;

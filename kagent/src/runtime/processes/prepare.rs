@@ -1,4 +1,4 @@
-//! Sets up the agent's own process, whatever the program that started it has left it.
+//! Sets up the agent's own process, whatever it inherited from the program that started it.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -8,8 +8,7 @@ use nix::sys::stat::{Mode, umask};
 
 use crate::runtime::error::{Error, trying};
 
-/// Refuses to go on with the rights of one user on behalf of another one, as in a set-user-ID program: the
-/// agent would serve the one with the rights of the other.
+/// Refuses to run with the privileges of one user on behalf of another, as in a set-user-ID program.
 fn refuse_mixed_rights() -> Result<(), Error> {
     let users = nix::unistd::getresuid().map_err(trying("getresuid"))?;
     let groups = nix::unistd::getresgid().map_err(trying("getresgid"))?;
@@ -26,12 +25,11 @@ fn refuse_mixed_rights() -> Result<(), Error> {
     })
 }
 
-/// Sets up the process once, before anything else. The result becomes readable when somebody asks the
-/// agent to leave, and when a child has ended.
+/// Sets up the process, once, before anything else. The result becomes readable when the agent is asked to
+/// exit and when a child has ended.
 pub(crate) fn prepare() -> Result<SignalFd, Error> {
     refuse_mixed_rights()?;
-    // Whoever started us may have ignored signals, and programs inherit that. In particular the kernel
-    // would reap our children itself.
+    // Ignored signals are inherited. In particular, with SIGCHLD ignored the kernel would reap our children.
     for signal_to_reset in Signal::iterator() {
         // SAFETY: the default action installs no code of ours. SIGKILL and SIGSTOP have no other.
         let _ = unsafe { signal(signal_to_reset, SigHandler::SigDfl) };
@@ -51,11 +49,11 @@ pub(crate) fn prepare() -> Result<SignalFd, Error> {
     let signals = SignalFd::with_flags(&told, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(trying("signalfd"))?;
     umask(Mode::from_bits_truncate(0o077));
-    // The name is for people who look at a list of processes; the agent does as well without.
+    // The name is for process listings; failure does not matter.
     let _ = nix::sys::prctl::set_name(c"vipkad");
-    // Every process costs two descriptors and those of its NICs, far more than the usual limit of
-    // 1024 allows. We use no select(), so there is no reason for that limit.
-    // The other limits, too, are those of the program that happened to start us, and we serve others as well.
+    // Every client costs two descriptors and those of its NICs, far more than the usual limit of 1024 allows.
+    // That limit is for select(), which we do not use. The other limits were set for the program that
+    // happened to start us, and we serve others as well.
     for resource in [
         Resource::RLIMIT_NOFILE,
         Resource::RLIMIT_FSIZE,
@@ -69,14 +67,13 @@ pub(crate) fn prepare() -> Result<SignalFd, Error> {
             let _ = setrlimit(resource, hard, hard);
         }
     }
-    be_usual();
+    reset_scheduling();
     nix::unistd::chdir("/").map_err(trying("chdir /"))?;
     Ok(signals)
 }
 
-/// Closes what the agent has inherited without being told of it, before it opens anything itself: a service
-/// that starts it may have files open which are nobody's business. (The first three descriptors are open:
-/// the standard library sees to that.)
+/// Closes inherited descriptors before any are opened: a service that starts the agent may have files open.
+/// (The first three are open: the standard library ensures it.)
 pub fn close_inherited() {
     let first = if crate::runtime::sockets::activation::activated() {
         4
@@ -87,9 +84,9 @@ pub fn close_inherited() {
     unsafe { vipl_sys::fd::close_from(first) };
 }
 
-/// Gives up how the program that started us wants to be scheduled, as far as the system lets us.
-fn be_usual() {
-    /// What processes have by default.
+/// Resets the scheduling inherited from the program that started us, as far as permitted.
+fn reset_scheduling() {
+    /// The default of the kernel.
     const TIMER_SLACK_NS: libc::c_ulong = 50_000;
     // SAFETY: system calls on integers and valid structures; a set of processors is plain bits.
     unsafe {
@@ -107,7 +104,7 @@ fn be_usual() {
     }
 }
 
-/// A secret for the keys of connections.
+/// A secret seed for connection keys.
 pub(crate) fn random_seed() -> Result<[u8; 32], Error> {
     let mut seed = [0u8; 32];
     // SAFETY: the buffer has the stated length. So few bytes come whole or not at all.

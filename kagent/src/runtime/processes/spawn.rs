@@ -1,12 +1,12 @@
 //! Starting a process that belongs to a user.
 //!
-//! The child makes system calls only. It gives up what is the agent's in this order: descriptors first,
-//! rights last, so that there is no moment at which the user's process has a descriptor of the agent's.
-//! (Until `execve` the kernel lets nobody trace it either, since its user has changed.)
+//! The child makes system calls only. It gives up what belongs to the agent: descriptors first, privileges
+//! last, so that the user's process never holds a descriptor of the agent. (Until `execve` the kernel lets
+//! nobody trace it either, since its user has changed.)
 //!
-//! The agent waits until the child has closed what it inherited: a lock, for example, is free only then. It
-//! does not wait until the program has been executed, as [`std::process::Command`] does: from the moment at
-//! which the child is the user's, the user may stop it.
+//! The agent waits until the child has closed what it inherited, since a lock, for example, is released only
+//! then. Unlike [`std::process::Command`] it does not wait for `execve`: once the child belongs to the user,
+//! the user may stop it.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use vipl_sys::fd::close_from;
 
-/// Variables that a process of the agent's own user keeps: for those who look for a fault in it.
+/// Variables passed to processes of the agent's own user, for debugging.
 const KEPT_VARIABLES: [&str; 6] = [
     "RUST_BACKTRACE",
     "ASAN_OPTIONS",
@@ -26,16 +26,16 @@ const KEPT_VARIABLES: [&str; 6] = [
     "UBSAN_OPTIONS",
     "LLVM_PROFILE_FILE",
 ];
-/// Most descriptors of a user's process, unless the agent's own limit is lower: enough for
-/// every device, and far fewer than root may have.
+/// Maximum descriptors of a user's process, unless the agent's own limit is lower: enough for every device,
+/// and far fewer than root may have.
 const FDS_MAX: libc::rlim_t = 65_536;
-/// Exit status of a child that did not come as far as its program.
+/// Exit status of a child that did not reach `execve`.
 pub(crate) const NOT_EXECUTED: i32 = 127;
 
-/// Whose process it becomes.
+/// The owner of the new process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
-    /// The agent's own user: it keeps rights and standard error.
+    /// The agent's own user: privileges and standard error are kept.
     Agent,
     /// Another user, without supplementary groups and without capabilities.
     User {
@@ -46,7 +46,7 @@ pub(crate) enum Owner {
     },
 }
 
-/// Everything the child needs, made before the fork: a child may not allocate.
+/// What the child needs, prepared before the fork: a child may not allocate.
 struct Plan {
     program: CString,
     argv: Vec<*const libc::c_char>,
@@ -57,7 +57,8 @@ struct Plan {
     owner: Owner,
 }
 
-/// Starts `program` with `input` as its standard input. Gives its process id; its end is told by SIGCHLD.
+/// Starts `program` with `input` as its standard input. Returns its process id; its end is reported by
+/// SIGCHLD.
 pub(crate) fn spawn(
     program: &Path,
     arguments: &[&str],
@@ -95,7 +96,7 @@ pub(crate) fn spawn(
         0 => unsafe { run(&plan) },
         pid => {
             drop(open_in_child);
-            // The end, when the child has closed its copy or has ended.
+            // End of file once the child has closed its copy or ended.
             while nix::unistd::read(&closed, &mut [0]) == Err(Errno::EINTR) {}
             Ok(pid as i32)
         }
@@ -135,7 +136,7 @@ unsafe fn run(plan: &Plan) -> ! {
         {
             libc::_exit(NOT_EXECUTED);
         }
-        // Nothing that it executes gains rights.
+        // Nothing that it executes gains privileges.
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::execve(
             plan.program.as_ptr(),
@@ -146,8 +147,8 @@ unsafe fn run(plan: &Plan) -> ! {
     }
 }
 
-/// Standard input, output and error, and nothing else. The descriptors of the plan are above 2: the
-/// agent has those three from its start.
+/// Sets standard input, output and error, and closes everything else. The descriptors of the plan are above
+/// 2: the agent has had those three open since its start.
 ///
 /// # Safety
 /// Only in a fresh child.
@@ -166,7 +167,7 @@ unsafe fn take_descriptors(plan: &Plan) {
 /// # Safety
 /// Only in a fresh child.
 unsafe fn reset_signals() {
-    /// Bytes of the kernel's set of signals.
+    /// Size of the kernel's signal set.
     const SET_BYTES: usize = 8;
     /// The default action, no flags, no mask: larger than the kernel's structure.
     const DEFAULT: [usize; 8] = [0; 8];
@@ -202,8 +203,8 @@ unsafe fn limit_descriptors() {
     }
 }
 
-/// Gives up everything that root has and the user has not. The wrappers of the C library for user and
-/// groups would ask threads which this process has not: hence the bare calls.
+/// Gives up all privileges of root. The C library's wrappers for user and groups synchronise with threads
+/// that this process does not have: hence the bare system calls.
 ///
 /// # Safety
 /// Only in a fresh child.
@@ -218,7 +219,7 @@ unsafe fn become_user(uid: libc::uid_t, gid: libc::gid_t) -> bool {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: system calls on integers and valid structures.
     unsafe {
-        // A service may be spared when memory runs out, or run before others; a user's process is not.
+        // A service may be exempt from the OOM killer or have a higher priority; a user's process is not.
         let score = libc::open(
             c"/proc/self/oom_score_adj".as_ptr(),
             libc::O_WRONLY | libc::O_CLOEXEC,
@@ -239,7 +240,7 @@ unsafe fn become_user(uid: libc::uid_t, gid: libc::gid_t) -> bool {
         {
             return false;
         }
-        // To change the user clears the capabilities, unless the agent's service has been told to keep them.
+        // Changing the user clears the capabilities, unless the service was told to keep them.
         libc::prctl(
             libc::PR_CAP_AMBIENT,
             libc::PR_CAP_AMBIENT_CLEAR_ALL,
@@ -255,7 +256,7 @@ unsafe fn become_user(uid: libc::uid_t, gid: libc::gid_t) -> bool {
         if libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) != 0 {
             return false;
         }
-        // Root's keys; a kernel without keys has no such call.
+        // Leaves root's keyring; kernels without keyrings lack the call.
         libc::syscall(
             libc::SYS_keyctl,
             JOIN_SESSION_KEYRING,
@@ -265,7 +266,7 @@ unsafe fn become_user(uid: libc::uid_t, gid: libc::gid_t) -> bool {
     }
 }
 
-/// Whether a file can be executed at all, by whomever.
+/// Whether a file is executable by anyone.
 pub(crate) fn is_program(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path)

@@ -1,27 +1,26 @@
-//! Watching other processes for their death.
+//! Detecting the end of other processes.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
-/// Gives a descriptor for the process at the other end of a socket (Linux 6.5).
+/// Socket option: pidfd of the peer process (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// What we can know about the end of a process.
+/// How the end of a process is detected.
 #[derive(Debug)]
 pub(crate) enum Watch {
-    /// This becomes readable when the process ends.
+    /// A pidfd, which becomes readable when the process ends.
     Pidfd(OwnedFd),
-    /// It has ended already.
+    /// The process has already ended.
     Gone,
-    /// It lives where we cannot see it, in another process-id namespace, or the kernel has no such
-    /// descriptors: its socket has to do.
+    /// The process is in another PID namespace, or the kernel has no pidfds: only its socket is watched.
     SocketOnly,
 }
 
-/// Begins to watch the process that connected `socket`.
+/// Watches the process that connected `socket`.
 pub(crate) fn watch(socket: BorrowedFd<'_>, pid: i32) -> Watch {
-    // The socket knows its process for sure; a process id might belong to somebody else by now.
+    // The socket identifies its process reliably; the process id may have been reused.
     match peer_pidfd(socket).or_else(|cause| match cause {
         Errno::ESRCH => Err(cause),
         _ if pid <= 0 => Err(cause),

@@ -1,4 +1,4 @@
-//! Connections that come in, and leaving when none does.
+//! Accepting processes, and exiting when idle.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::runtime::sockets::listener::Listener;
 use crate::runtime::sockets::packet;
 use crate::runtime::token::Token;
 
-/// How long the agent does not accept after it ran out of descriptors.
+/// Pause after the agent ran out of descriptors.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
 impl Server<'_> {
@@ -26,9 +26,9 @@ impl Server<'_> {
         self.epoll.add(listener, event).map_err(trying("epoll"))
     }
 
-    /// Whether there has been no process for long enough.
+    /// Whether the idle time has passed.
     pub(super) fn is_idle(&mut self) -> bool {
-        if self.idle_ms == 0 || !self.sessions.is_empty() || self.agent.has_last_words() {
+        if self.idle_ms == 0 || !self.sessions.is_empty() || self.agent.is_disconnecting() {
             self.idle_since = None;
             return false;
         }
@@ -39,20 +39,20 @@ impl Server<'_> {
             .saturating_add(self.idle_ns())
     }
 
-    /// Leaves, unless somebody comes in the last moment. Gives the listener back in that case.
+    /// Exits unless a process connects at the last moment; then returns the listener.
     pub(super) fn try_to_leave(&mut self, listener: Listener) -> Result<Option<Listener>, Error> {
         self.accept(&listener, TURN_MAX);
-        self.settle();
+        self.run_until_settled();
         if !self.sessions.is_empty() {
             return Ok(Some(listener));
         }
         if !listener.shut() {
             return Ok(None);
         }
-        // Whoever finds the door shut starts another agent. Whoever was let in before must not be
-        // left between two agents: either we stay, or he is dropped and tries again.
+        // A process that finds the listener shut down starts another agent. One that was accepted before must
+        // not be left between two agents: either this agent stays, or the process is dropped and retries.
         self.accept(&listener, usize::MAX);
-        self.settle();
+        self.run_until_settled();
         if self.sessions.is_empty() {
             self.log.info("socket", format_args!("idle, leaving"));
             listener.remove();
@@ -70,7 +70,7 @@ impl Server<'_> {
             match packet::accept(listener.as_fd()) {
                 Ok(socket) => self.admit(socket),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
-                // After the door was shut, an empty backlog is EINVAL.
+                // On a listener that was shut down, an empty backlog gives EINVAL.
                 Err(Errno::EAGAIN | Errno::EINVAL) => {
                     self.told_of_pause = false;
                     return;
@@ -80,7 +80,7 @@ impl Server<'_> {
         }
     }
 
-    /// Out of descriptors or memory: the one who knocks would wake us at once and for ever.
+    /// Out of descriptors or memory: the pending connection would make epoll return immediately, forever.
     fn pause(&mut self, listener: &Listener, cause: Errno) {
         if !self.told_of_pause {
             self.log.warn(
@@ -112,8 +112,8 @@ impl Server<'_> {
         let client = ClientId(self.last_client);
         let told_pid = u32::try_from(pid).unwrap_or(0);
         if let Err(cause) = self.agent.handle_connect(self.now(), client, uid, told_pid) {
-            if let Some(farewell) = cause.farewell() {
-                let _ = packet::send(socket.as_fd(), &farewell, &[]);
+            if let Some(rejection) = cause.rejection() {
+                let _ = packet::send(socket.as_fd(), &rejection, &[]);
             }
             self.log
                 .warn("client", format_args!("refused pid {pid}: {cause}"));
@@ -140,7 +140,7 @@ impl Server<'_> {
             return self.agent.handle_hangup(self.now(), client);
         }
         self.sessions.insert(client, session);
-        self.helpers.process_came(uid);
+        self.helpers.add_process(uid);
         self.log.info(
             "client",
             format_args!("client {} is pid {pid} of user {uid}", client.0),

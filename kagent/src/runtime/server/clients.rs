@@ -1,4 +1,4 @@
-//! The sockets of processes: messages in, messages out, and the end.
+//! The sockets of processes: receiving, sending, and closing.
 
 #![forbid(unsafe_code)]
 
@@ -14,8 +14,8 @@ use crate::runtime::sockets::packet::{self, Beside, PACKET_BYTES, Received};
 use crate::runtime::token::Token;
 use crate::{ClientId, Message};
 
-/// Most packets that are still read of a process that has died.
-const LAST_WORDS_MAX: usize = 1024;
+/// Maximum packets read from a process after its death.
+const FINAL_PACKETS_MAX: usize = 1024;
 
 impl Server<'_> {
     pub(super) fn poll_session(&self, client: ClientId, session: &Session) -> Result<(), Errno> {
@@ -40,7 +40,7 @@ impl Server<'_> {
         }
     }
 
-    /// Reads packets of a process and carries out what follows from each.
+    /// Reads packets of a process and carries out the outputs of each.
     fn read(&mut self, client: ClientId, most: usize) {
         let mut buffer = [0; PACKET_BYTES];
         for _ in 0..most {
@@ -48,25 +48,28 @@ impl Server<'_> {
                 return;
             };
             let user = session.uid;
-            if !session.dying && (session.is_backed_up() || !self.turns.take(user)) {
+            if !session.dying && (session.is_backed_up() || !self.quota.take(user)) {
                 return;
             }
             match packet::receive(session.socket.as_fd(), &mut buffer) {
                 Ok(Received::Packet(len, Beside::Nothing)) => {
-                    self.hand_over(client, &buffer[..len], Some(Vec::new()));
+                    self.deliver(client, &buffer[..len], Some(Vec::new()));
                 }
-                Ok(Received::Packet(_, Beside::Descriptors)) => return self.ask_helper(client),
+                Ok(Received::Packet(_, Beside::Descriptors)) => {
+                    return self.receive_by_helper(client);
+                }
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) => return self.mark_dying(client, "hung up"),
-                // The error that says "it died with mail unread" comes before its own last words.
+                // ECONNRESET, for a peer that died with unread data, is reported before the data that it
+                // sent.
                 Err(Errno::ECONNRESET | Errno::EINTR) => {}
                 Err(cause) => return self.mark_dying(client, cause.desc()),
             }
         }
     }
 
-    /// Feeds a packet to the core; without descriptors if they were no good.
-    pub(super) fn hand_over(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<SharedFd>>) {
+    /// Passes a packet to the logic; without descriptors if they were rejected.
+    pub(super) fn deliver(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<SharedFd>>) {
         let now = self.now();
         let result = match fds {
             Some(fds) => self.agent.handle_message(now, client, bytes, fds),
@@ -76,7 +79,7 @@ impl Server<'_> {
             self.log
                 .debug("client", format_args!("client {}: {cause}", client.0));
         }
-        self.carry_out();
+        self.run_outputs();
     }
 
     pub(super) fn send(&mut self, message: Message<SharedFd>) {
@@ -89,13 +92,13 @@ impl Server<'_> {
         self.after_send(client, sent, was_backed_up);
     }
 
-    /// Asks to be told about room in the socket exactly while there is something to send.
+    /// Waits for room in the socket exactly while there is data to send.
     fn after_send(&mut self, client: ClientId, sent: Result<(), Unsendable>, was_backed_up: bool) {
         let Some(session) = self.sessions.get(&client) else {
             return;
         };
         match sent {
-            // While the helper is busy, an event comes once only.
+            // While the helper is busy, the event is one-shot.
             Ok(()) if session.is_backed_up() != was_backed_up || session.at_helper => {
                 self.watch_session(client);
             }
@@ -110,7 +113,7 @@ impl Server<'_> {
         }
     }
 
-    /// Asks for the events that matter at present.
+    /// Updates the events to wait for.
     pub(super) fn watch_session(&mut self, client: ClientId) {
         let Some(session) = self.sessions.get(&client) else {
             return;
@@ -132,11 +135,11 @@ impl Server<'_> {
         }
     }
 
-    /// Drops a process. What it said before it died counts, above all that it meant to leave.
-    pub(super) fn bury(&mut self, client: ClientId) {
-        self.read(client, LAST_WORDS_MAX);
+    /// Removes a process. What it sent before it died still counts, above all GOODBYE.
+    pub(super) fn reap(&mut self, client: ClientId) {
+        self.read(client, FINAL_PACKETS_MAX);
         if self.sessions.get(&client).is_none_or(|s| s.at_helper) {
-            // Again when the helper has answered.
+            // Repeated when the helper has answered.
             return;
         }
         let Some(session) = self.sessions.remove(&client) else {
@@ -148,15 +151,15 @@ impl Server<'_> {
         }
         let uid = session.uid;
         self.discard(uid, session.socket);
-        self.helpers.process_left(uid, self.now());
+        self.helpers.remove_process(uid, self.now());
         self.agent.handle_hangup(self.now(), client);
     }
 }
 
-/// A process that does not read its replies is not read either, so that it cannot make the agent keep more
-/// of them than it had calls.
+/// A process that does not read its replies is not read from either, so it cannot make the agent queue more
+/// replies than it has calls.
 fn interest(session: &Session) -> EpollFlags {
-    // A hang-up cannot be masked: while the helper is busy it is told once, and again afterwards.
+    // A hang-up cannot be masked: while the helper is busy it is reported once, and again afterwards.
     let read = match (session.at_helper, session.is_backed_up()) {
         (true, _) => EpollFlags::EPOLLONESHOT,
         (false, true) => EpollFlags::EPOLLRDHUP,

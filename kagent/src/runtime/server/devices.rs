@@ -1,4 +1,4 @@
-//! The part of the poll loop that is about device processes.
+//! The poll loop: device processes.
 
 #![forbid(unsafe_code)]
 
@@ -36,13 +36,13 @@ impl Server<'_> {
     }
 
     fn given(&self, open: &OpenDevice, socket: OwnedFd) -> SharedFd {
-        Rc::new(Held::shared(socket, open.uid, &self.helpers.bin))
+        Rc::new(Held::shared(socket, open.uid, &self.helpers.to_close))
     }
 
     fn start_device(&mut self, open: &OpenDevice) -> Result<DeviceId, Status> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
         let device = self.devices.start(open, session.socket.as_fd(), self.log)?;
-        // A device says nothing; the only event is its hang-up, which need not be asked for.
+        // A device sends nothing; the only event is its hang-up, which is always reported.
         let event = Token::Device(device).event(EpollFlags::empty());
         let watched = self
             .devices
@@ -63,8 +63,8 @@ impl Server<'_> {
         }
     }
 
-    /// Reaps the children that have ended. One that a debugger holds stays until that lets it go: the kernel
-    /// then says so by another SIGCHLD.
+    /// Reaps children that have ended. One that a debugger holds is reaped when it is released: the kernel
+    /// then sends another SIGCHLD.
     pub(super) fn reap_children(&mut self) {
         let any = Pid::from_raw(-1);
         while let Ok(status) = waitpid(any, Some(WaitPidFlag::WNOHANG)) {

@@ -1,4 +1,4 @@
-//! The part of the poll loop that is about links: data sockets for processes, frames in, frames out.
+//! The poll loop: links. Opens data sockets for processes, receives and sends frames.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ impl Server<'_> {
         let interface = self.links.find(session.socket.as_fd(), open, self.log)?;
         let link = interface.index;
         let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
-        // First, since to close a data socket again would take its time.
+        // First, since closing a data socket is slow.
         if self.links.ensure(link, self.log)? {
             let event = Token::Link(link).event(EpollFlags::EPOLLIN);
             if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
@@ -38,10 +38,10 @@ impl Server<'_> {
             }
         }
         let socket = self.links.data(link, endpoint, self.log).inspect_err(|_| {
-            // Unless somebody else has an endpoint there.
+            // Unless another endpoint is in use there.
             self.agent.close_link_if_idle(link);
         })?;
-        let socket = Held::shared(socket, uid, &self.helpers.bin);
+        let socket = Held::shared(socket, uid, &self.helpers.to_close);
         Ok((interface, endpoint, Rc::new(socket)))
     }
 
@@ -49,7 +49,7 @@ impl Server<'_> {
         self.links.close_later(link, self.now());
     }
 
-    /// Takes frames from other hosts, not too many at once.
+    /// Receives frames from other hosts, a limited number at once.
     pub(super) fn link_ready(&mut self, link: LinkId) {
         let mut buffer = [0; FRAME_MAX];
         for _ in 0..TURN_MAX {
@@ -63,7 +63,7 @@ impl Server<'_> {
                     if let Err(cause) = self.agent.handle_frame(now, link, from, to_all, bytes) {
                         self.tell_refused(from, cause);
                     }
-                    self.carry_out();
+                    self.run_outputs();
                 }
                 Ok(None) => return,
                 Err(cause) => return self.link_failed(link, cause),
@@ -95,11 +95,11 @@ impl Server<'_> {
         }
     }
 
-    /// The interface is down or gone, or will not send this.
+    /// The interface is down or gone, or cannot send.
     fn link_failed(&mut self, link: LinkId, cause: Errno) {
         self.log
             .debug("link", format_args!("interface {link}: {cause}"));
-        // Whoever needs it next gets a socket of the interface as it is then.
+        // The next user of the link gets a new socket.
         self.links.close_if_idle(link, &self.epoll);
         self.agent.handle_link_down(self.now(), link);
     }

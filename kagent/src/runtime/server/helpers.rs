@@ -1,4 +1,4 @@
-//! The part of the poll loop that is about what processes send beside their messages.
+//! The poll loop: helpers, which receive and close descriptors of processes.
 
 #![forbid(unsafe_code)]
 
@@ -12,17 +12,17 @@ use crate::ClientId;
 use crate::runtime::sockets::packet;
 
 impl Server<'_> {
-    /// The next message of a process has descriptors beside it.
-    pub(super) fn ask_helper(&mut self, client: ClientId) {
+    /// The next message of a process carries descriptors: a helper receives it.
+    pub(super) fn receive_by_helper(&mut self, client: ClientId) {
         let now = self.now();
         let Some(session) = self.sessions.get_mut(&client) else {
             return;
         };
         if session.dying {
-            if session.last_favours == 0 {
+            if session.final_receives == 0 {
                 return;
             }
-            session.last_favours -= 1;
+            session.final_receives -= 1;
         }
         let who = (session.uid, client);
         let asked = self
@@ -42,13 +42,13 @@ impl Server<'_> {
         }
     }
 
-    /// A helper has answers.
+    /// A helper has answered.
     pub(super) fn helper_ready(&mut self, uid: u32) {
         for _ in 0..TURN_MAX {
             let Some(message) = self.helpers.message(uid, self.now()) else {
                 return;
             };
-            if !self.let_go(message.client) {
+            if !self.resume(message.client) {
                 continue;
             }
             let Some(bytes) = message.bytes else {
@@ -63,12 +63,12 @@ impl Server<'_> {
                     ),
                 );
             }
-            self.hand_over(message.client, &bytes, message.fds);
+            self.deliver(message.client, &bytes, message.fds);
         }
     }
 
-    /// The helper has done with a process: it is read again, or buried. False: it has gone.
-    fn let_go(&mut self, client: ClientId) -> bool {
+    /// The helper is done with a process, which is read again, or removed. Returns false if it is gone.
+    fn resume(&mut self, client: ClientId) -> bool {
         let Some(session) = self.sessions.get_mut(&client) else {
             return false;
         };
@@ -81,9 +81,9 @@ impl Server<'_> {
         true
     }
 
-    /// Closes the socket of a process that is not served, or not any more.
+    /// Closes the socket of a process that is refused or gone.
     pub(super) fn discard(&mut self, uid: u32, socket: OwnedFd) {
-        // From here on nothing comes in, and what is there stays.
+        // After this nothing more arrives, and what is queued stays.
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
         if !packet::is_empty(socket.as_fd()) {
             let now = self.now();
@@ -92,12 +92,12 @@ impl Server<'_> {
         }
     }
 
-    /// Empties the bin, and drops the processes that a helper has lost.
-    pub(super) fn look_after_helpers(&mut self) {
+    /// Passes dropped descriptors to the helpers, and removes the processes whose helper was lost.
+    pub(super) fn tick_helpers(&mut self) {
         let now = self.now();
-        let bin = std::mem::take(&mut *self.helpers.bin.borrow_mut());
+        let to_close = std::mem::take(&mut *self.helpers.to_close.borrow_mut());
         let mut by_user: BTreeMap<u32, Vec<OwnedFd>> = BTreeMap::new();
-        for (uid, fd) in bin {
+        for (uid, fd) in to_close {
             by_user.entry(uid).or_default().push(fd);
         }
         for (uid, fds) in by_user {
@@ -107,7 +107,7 @@ impl Server<'_> {
         for client in self.helpers.lost() {
             if let Some(session) = self.sessions.get_mut(&client) {
                 session.at_helper = false;
-                session.last_favours = 0;
+                session.final_receives = 0;
                 if session.dying {
                     self.dying.insert(client);
                 }

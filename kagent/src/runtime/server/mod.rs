@@ -1,7 +1,7 @@
-//! The poll loop: waits for sockets, dying processes, signals and deadlines, and feeds the core.
+//! The poll loop: waits for sockets, ended processes, signals and deadlines, and passes them to the logic.
 //!
-//! Descriptors are polled level-triggered, each wake-up does a bounded amount of work for each, and
-//! after every input the core's output is carried out before the next input is looked at.
+//! Events are level-triggered. Each wake-up does a bounded amount of work per source, and the outputs of each
+//! input are carried out before the next input.
 
 #![forbid(unsafe_code)]
 
@@ -41,20 +41,20 @@ mod clients;
 mod devices;
 mod frames;
 mod helpers;
+mod quota;
 pub(crate) mod session;
-mod turns;
 
-use turns::Turns;
+use quota::Quota;
 
 const NS_PER_MS: u64 = 1_000_000;
-/// Most packets of one process, and most new processes, before the others get their turn.
+/// Maximum packets per process, and accepted connections, in one pass.
 const TURN_MAX: usize = 64;
-/// How often the agent looks whether its address is still there.
+/// Interval at which the agent checks that its socket still exists.
 const LOOK_NS: u64 = 5_000 * NS_PER_MS;
 
 struct Server<'a> {
     log: &'a Log,
-    /// The only user served, unless all are.
+    /// The only user served; `None` for all users.
     only_user: Option<u32>,
     idle_ms: u64,
     epoch: Instant,
@@ -63,21 +63,21 @@ struct Server<'a> {
     agent: Agent<SharedFd>,
     sessions: BTreeMap<ClientId, Session>,
     dying: BTreeSet<ClientId>,
-    turns: Turns,
+    quota: Quota,
     links: Links,
     devices: Devices,
     helpers: Helpers,
     last_client: u64,
-    /// Since when there has been no process.
+    /// Start of the idle time.
     idle_since: Option<u64>,
-    /// Until when nobody is accepted, for want of descriptors.
+    /// Accepting is paused until then, after running out of descriptors.
     pause_until: Option<u64>,
     told_of_pause: bool,
-    /// When to look next whether our address is still there.
+    /// When to check next that our socket still exists.
     look_at: u64,
 }
 
-/// Serves until nobody has needed the agent for a while, or somebody asks it to leave.
+/// Serves until the agent has been idle for long enough or is told to exit.
 pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
     let signals = prepare::prepare()?;
     let uid = geteuid().as_raw();
@@ -90,7 +90,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         );
     }
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(trying("epoll"))?;
-    // Never dropped: what is left is closed by the end of the process, which waits for nobody's descriptors.
+    // Never dropped: what is left is closed by the end of the process, which waits for no descriptor.
     let mut server = ManuallyDrop::new(Server {
         log,
         only_user: (!options.system).then_some(uid),
@@ -101,7 +101,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         agent: logic(options.system)?.with_notes(log.wants_debug("cm")),
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
-        turns: Turns::default(),
+        quota: Quota::default(),
         links: Links::new(options.system.then(|| options.link_group.clone())),
         devices: Devices::default(),
         helpers: Helpers::new(),
@@ -114,7 +114,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
     server.run(listener)
 }
 
-/// The agent's logic, told of the system around it.
+/// The agent's logic, configured for this system.
 fn logic(system: bool) -> Result<Agent<SharedFd>, Error> {
     let program = std::env::current_exe().unwrap_or_default();
     let agent = Agent::new(prepare::random_seed()?)
@@ -149,7 +149,7 @@ impl Server<'_> {
                         ),
                     );
                     listener.remove();
-                    self.part();
+                    self.shut_down();
                     return Ok(());
                 }
             }
@@ -159,14 +159,14 @@ impl Server<'_> {
                     None => return Ok(()),
                 };
             }
-            let count = match self.epoll.wait(&mut events, self.patience(&listener)) {
+            let count = match self.epoll.wait(&mut events, self.next_timeout(&listener)) {
                 Err(Errno::EINTR) => continue,
                 other => other.map_err(trying("epoll"))?,
             };
             self.agent.handle_timeout(self.now());
-            self.turns.begin();
+            self.quota.begin();
             self.links.close_due(self.now(), &self.epoll);
-            self.settle();
+            self.run_until_settled();
             for event in &events[..count] {
                 match Token::of(event) {
                     Token::Listener => self.accept(&listener, TURN_MAX),
@@ -179,12 +179,12 @@ impl Server<'_> {
                         if self.take_signals() {
                             self.log.info("socket", format_args!("asked to leave"));
                             listener.remove();
-                            self.part();
+                            self.shut_down();
                             return Ok(());
                         }
                     }
                 }
-                self.settle();
+                self.run_until_settled();
             }
             if self.pause_until.is_some_and(|until| until <= self.now()) {
                 self.pause_until = None;
@@ -193,17 +193,17 @@ impl Server<'_> {
         }
     }
 
-    /// Says to everybody that the agent leaves. Its sockets themselves are closed by the end of the process.
-    fn part(&mut self) {
+    /// Tells all processes that the agent exits. The sockets are closed by the end of the process.
+    fn shut_down(&mut self) {
         for session in self.sessions.values() {
             let _ = shutdown(session.socket.as_raw_fd(), Shutdown::Both);
         }
         self.links.open.clear();
-        self.devices.part();
-        self.helpers.part();
+        self.devices.shut_down();
+        self.helpers.shut_down();
     }
 
-    /// Whether one of the signals asks us to leave. The others say that children have ended.
+    /// Reads signals. Returns whether one of them asks the agent to exit; the others report ended children.
     fn take_signals(&mut self) -> bool {
         let mut leave = false;
         while let Ok(Some(signal)) = self.signals.read_signal() {
@@ -213,8 +213,8 @@ impl Server<'_> {
         leave
     }
 
-    /// How long to sleep at most.
-    fn patience(&self, listener: &Listener) -> EpollTimeout {
+    /// Maximum time to sleep.
+    fn next_timeout(&self, listener: &Listener) -> EpollTimeout {
         let idle_end = self
             .idle_since
             .map(|since| since.saturating_add(self.idle_ns()));
@@ -231,7 +231,7 @@ impl Server<'_> {
         let Some(next) = next.min() else {
             return EpollTimeout::NONE;
         };
-        // Rounded up, or the loop would turn and turn in the last millisecond.
+        // Rounded up, or the loop would spin in the last millisecond.
         let ms = next.saturating_sub(self.now()).div_ceil(NS_PER_MS);
         EpollTimeout::try_from(ms.min(60_000) as i32).unwrap_or(EpollTimeout::ZERO)
     }
@@ -240,22 +240,22 @@ impl Server<'_> {
         self.idle_ms.saturating_mul(NS_PER_MS)
     }
 
-    /// Does what the core wants, and drops who is to be dropped, until there is neither.
-    fn settle(&mut self) {
-        self.carry_out();
+    /// Carries out outputs and removes processes until neither is left.
+    fn run_until_settled(&mut self) {
+        self.run_outputs();
         loop {
             while let Some(client) = self.dying.pop_first() {
-                self.bury(client);
-                self.carry_out();
+                self.reap(client);
+                self.run_outputs();
             }
-            self.look_after_helpers();
+            self.tick_helpers();
             if self.dying.is_empty() {
                 return;
             }
         }
     }
 
-    fn carry_out(&mut self) {
+    fn run_outputs(&mut self) {
         while let Some(output) = self.agent.poll_output() {
             match output {
                 Output::Send(message) => self.send(message),

@@ -1,28 +1,28 @@
-//! Whose turn it is: so many packets of each user in one pass of the poll loop.
+//! Fair reading: a number of packets per user in one pass of the poll loop.
 //!
-//! A bound for each process alone would let a user with a thousand processes have a thousand turns while
-//! another one waits for his. What is left unread stays ready, and epoll hands out ready sockets in turn.
+//! A limit per process alone would let a user with a thousand processes read a thousand times as much as
+//! another user. What is left unread stays ready, and epoll reports ready sockets in rotation.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 
-/// Most packets of one user in one pass.
+/// Maximum packets per user and pass.
 const PER_PASS: usize = 64;
 
-/// What has been read in this pass.
+/// Packets read in this pass.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct Quota {
     read: BTreeMap<u32, usize>,
 }
 
-impl Turns {
-    /// A new pass begins.
+impl Quota {
+    /// Starts a new pass.
     pub(super) fn begin(&mut self) {
         self.read.clear();
     }
 
-    /// Takes one packet's turn. False: the user has had his in this pass.
+    /// Counts one packet. Returns false if the user has reached the limit of this pass.
     pub(super) fn take(&mut self, user: u32) -> bool {
         let read = self.read.entry(user).or_default();
         *read += 1;
@@ -36,12 +36,12 @@ mod tests {
 
     #[test]
     fn one_user_does_not_use_up_the_turns_of_another() {
-        let mut turns = Turns::default();
+        let mut quota = Quota::default();
         for _ in 0..2 {
-            turns.begin();
-            let taken = (0..1000).filter(|_| turns.take(7)).count();
+            quota.begin();
+            let taken = (0..1000).filter(|_| quota.take(7)).count();
             assert_eq!(taken, PER_PASS);
-            assert!(turns.take(8));
+            assert!(quota.take(8));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One process as the runtime sees it: its socket, the watch on its life, and what it has not read.
+//! A connected process: its socket, its pidfd, and its unsent messages.
 
 #![forbid(unsafe_code)]
 
@@ -11,12 +11,13 @@ use crate::Message;
 use crate::runtime::helpers::held::SharedFd;
 use crate::runtime::sockets::packet;
 
-/// Most messages kept for a process that does not read. A sane process has far fewer calls out.
+/// Maximum messages queued for a process that does not read. A well-behaved process has far fewer calls in
+/// progress.
 const BACKLOG_MAX: usize = 1024;
-/// Most of them that may hold descriptors open.
+/// Maximum queued messages with descriptors.
 const BACKLOG_FDS_MAX: usize = 128;
-/// Most messages with descriptors that are still received for a process which has died.
-const LAST_FAVOURS_MAX: u32 = 8;
+/// Maximum messages with descriptors that are still received after the process died.
+const FINAL_RECEIVES_MAX: u32 = 8;
 
 /// A connected process.
 #[derive(Debug)]
@@ -25,23 +26,23 @@ pub(crate) struct Session {
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// The helper is receiving its next message; nothing behind that is read before.
+    /// The helper is receiving its next message; later messages are not read until it is done.
     pub(crate) at_helper: bool,
-    /// Messages that a helper may still receive for it after it has died.
-    pub(crate) last_favours: u32,
-    /// It is to be dropped: nothing is sent any more.
+    /// Messages that a helper may still receive after the process died.
+    pub(crate) final_receives: u32,
+    /// It is to be removed: nothing more is sent.
     pub(crate) dying: bool,
     backlog: VecDeque<Message<SharedFd>>,
-    /// Messages in it that have descriptors.
+    /// Queued messages with descriptors.
     backlog_fds: usize,
 }
 
-/// Why a process cannot be sent to.
+/// Why sending to a process failed.
 #[derive(Debug)]
 pub(crate) enum Unsendable {
     /// It does not read.
     Stuck,
-    /// Its socket does not work.
+    /// Its socket failed.
     Broken(Errno),
 }
 
@@ -53,19 +54,19 @@ impl Session {
             pid,
             uid,
             at_helper: false,
-            last_favours: LAST_FAVOURS_MAX,
+            final_receives: FINAL_RECEIVES_MAX,
             dying: false,
             backlog: VecDeque::new(),
             backlog_fds: 0,
         }
     }
 
-    /// Whether there are messages that wait for room.
+    /// Whether messages are queued.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Sends a message now, or keeps it until there is room.
+    /// Sends a message, or queues it until there is room.
     pub(crate) fn send(&mut self, message: Message<SharedFd>) -> Result<(), Unsendable> {
         let with_fds = usize::from(!message.fds.is_empty());
         let too_many_fds = with_fds > 0 && self.backlog_fds >= BACKLOG_FDS_MAX;
@@ -81,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Sends what has been kept, as far as there is room.
+    /// Sends queued messages as far as there is room.
     pub(crate) fn flush(&mut self) -> Result<(), Unsendable> {
         while let Some(message) = self.backlog.front() {
             let fds: Vec<RawFd> = message.fds.iter().filter_map(|fd| fd.raw()).collect();

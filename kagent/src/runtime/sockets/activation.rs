@@ -13,7 +13,7 @@ pub(crate) fn activated() -> bool {
         && number("LISTEN_FDS").is_some_and(|count| count >= 1)
 }
 
-/// Takes descriptor 3, the first one that a service manager hands over.
+/// Takes descriptor 3, the first one passed by a service manager.
 pub(crate) fn inherited_listener() -> OwnedFd {
     const FIRST: RawFd = 3;
     // SAFETY: the service manager has put it there for us, says so in LISTEN_FDS and LISTEN_PID, and

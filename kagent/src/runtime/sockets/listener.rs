@@ -1,8 +1,9 @@
-//! The address of the agent, and the processes that knock there.
+//! The listening socket of the agent.
 //!
-//! The socket is a path, of which nobody else can take possession if its folder is closed to others (see
-//! [`place`]). A path does not go away with its socket, so a lock file beside it says whether its agent lives: whoever holds the lock may remove the path and take its place. The lock
-//! file itself stays, since removing it would let two agents hold two locks of one name.
+//! Its address is a path, which nobody else can take if the folder is closed to others (see [`place`]). A
+//! path outlives its socket, so a lock file beside it tells whether its agent is alive: the holder of the
+//! lock may remove the path and bind it again. The lock file itself remains, since removing it would let two
+//! agents hold two locks of one name.
 
 #![forbid(unsafe_code)]
 
@@ -38,11 +39,11 @@ enum Origin {
     Path {
         path: PathBuf,
         mode: u32,
-        /// It is the user's place, which the system may remove when he logs out.
+        /// It is in the user's own folder, which the system may remove at logout.
         own_place: bool,
         _lock: Flock<File>,
     },
-    /// The service manager's, who goes on listening when we leave.
+    /// From the service manager, which continues to listen when the agent exits.
     Inherited,
 }
 
@@ -104,7 +105,7 @@ impl Listener {
         })
     }
 
-    /// What people call the address.
+    /// The address, for messages.
     pub(crate) fn name(&self) -> String {
         match &self.origin {
             Origin::Path { path, .. } => path.display().to_string(),
@@ -112,7 +113,7 @@ impl Listener {
         }
     }
 
-    /// Whether the user's place has been removed, as at his logout: nobody can find us any more.
+    /// Whether the user's folder was removed, as at logout, so that no process can find the agent.
     pub(crate) fn is_lost(&self) -> bool {
         match &self.origin {
             Origin::Path {
@@ -133,8 +134,8 @@ impl Listener {
         )
     }
 
-    /// Shuts the door: nobody can knock any more, but who has knocked already can still be let in.
-    /// Gives false when the door is not ours to shut; then nobody is lost by our leaving either.
+    /// Stops accepting new connections; pending ones can still be accepted. Returns false if the listener
+    /// belongs to the service manager; then no connection is lost when the agent exits.
     pub(crate) fn shut(&self) -> bool {
         match self.origin {
             Origin::Inherited => false,
@@ -142,7 +143,7 @@ impl Listener {
         }
     }
 
-    /// Opens the door again after [`shut`](Self::shut), under the same name.
+    /// Listens again after [`shut`](Self::shut), at the same address.
     pub(crate) fn reopen(self) -> Result<Self, Error> {
         let Self { fd, origin } = self;
         drop(fd);
@@ -152,8 +153,8 @@ impl Listener {
         })
     }
 
-    /// Leaves nothing behind but the lock file. The socket is closed by the end of the process: whoever still
-    /// waits in it may have sent what takes long to close.
+    /// Removes the path; the lock file remains. The socket is closed by the end of the process: pending
+    /// connections may carry descriptors that are slow to close.
     pub(crate) fn remove(self) {
         if let Origin::Path { path, .. } = &self.origin {
             let _ = std::fs::remove_file(path);
@@ -168,7 +169,7 @@ impl AsFd for Listener {
     }
 }
 
-/// A failure shows again, and better, when the lock is made in there.
+/// A failure is reported when the lock file is made.
 fn make_public_folder(folder: &Path) {
     let usual = umask(Mode::from_bits_truncate(0o022));
     let _ = DirBuilder::new().recursive(true).mode(0o755).create(folder);
@@ -204,13 +205,13 @@ fn bound(origin: &Origin) -> Result<OwnedFd, Error> {
         Origin::Path { path, mode, .. } => bind_path(&fd, path, *mode)?,
         Origin::Inherited => return Err(Error::Activation),
     }
-    // A process may send descriptors once it has been let in.
+    // A process may send descriptors once it has been accepted.
     allow_descriptors(fd.as_fd(), false);
     listen(&fd, Backlog::MAXCONN).map_err(trying("listen"))?;
     Ok(fd)
 }
 
-/// Binds a path on which we hold the lock: a socket that is still there belongs to a dead agent.
+/// Binds a path whose lock we hold: an existing socket belongs to a dead agent.
 fn bind_path(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(), Error> {
     let what = path.display().to_string();
     match std::fs::symlink_metadata(path) {
@@ -221,8 +222,8 @@ fn bind_path(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(), Error> {
         Err(_) => {}
     }
     let address = UnixAddr::new(path).map_err(trying(what.clone()))?;
-    // The mode has to be right from the first instant; there is one thread, so nobody else sees the
-    // changed mask.
+    // The mode must be right from the start. The process has one thread, so the temporary umask affects
+    // nothing else.
     let usual = umask(Mode::from_bits_truncate(0o777 & !mode));
     let result = bind(fd.as_raw_fd(), &address);
     umask(usual);

@@ -1,4 +1,4 @@
-//! Sockets of processes: the one that they connect to, and their packets.
+//! Sockets: the listener, and packets of processes.
 
 pub(crate) mod activation;
 pub(crate) mod listener;

@@ -1,10 +1,10 @@
-//! One packet in, one packet out, with descriptors beside it.
+//! Receiving and sending one packet with its descriptors.
 //!
-//! Descriptors that processes send are not received here but by their [`helper`](crate::runtime::helpers::program): to close them
-//! may take for ever. So a packet is looked at first.
+//! Descriptors that processes send are received by a [`helper`](crate::runtime::helpers::program), since
+//! closing them may take arbitrarily long. So the agent inspects a packet before it receives it.
 //!
-//! Receiving is done with plain `recvmsg`: the safe wrapper at hand does not give out descriptors that
-//! arrived with truncated control data, and they would stay open for ever.
+//! Receiving uses plain `recvmsg`: the safe wrapper of nix does not return descriptors that arrived with
+//! truncated control data, and they would leak.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,13 +13,13 @@ use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockFlag, accept4, sendmsg, setsockopt, sockopt};
 
-/// Most descriptors that the kernel lets one message carry (`SCM_MAX_FD`). With room for all of them it closes
-/// none on our behalf.
+/// Maximum descriptors per message (`SCM_MAX_FD`). With room for all of them the kernel closes none on our
+/// behalf.
 const FDS_ROOM: usize = 253;
 // SAFETY: CMSG_SPACE only computes.
 const CONTROL_BYTES: usize =
     unsafe { libc::CMSG_SPACE((FDS_ROOM * size_of::<RawFd>()) as libc::c_uint) } as usize;
-/// Setsockopt of sockets (Linux 6.16): whether others may send descriptors.
+/// Socket option (Linux 6.16): whether others may send descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Room for a packet; one byte more than allowed, so that a packet which is too long does not look
@@ -29,10 +29,10 @@ pub(crate) const PACKET_BYTES: usize = MESSAGE_BYTES_MAX + 1;
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL_BYTES]);
 
-/// What a socket had for us.
+/// The result of receiving.
 #[derive(Debug)]
 pub(crate) enum Received<T> {
-    /// A packet of so many bytes, and what came beside it.
+    /// A packet of this length, and what came with it.
     Packet(usize, T),
     /// Nothing for now.
     Nothing,
@@ -40,12 +40,12 @@ pub(crate) enum Received<T> {
     End,
 }
 
-/// Whether there are descriptors beside a packet that has not been received yet.
+/// Whether a packet that has not been received yet carries descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     /// None, and the packet has been received.
     Nothing,
-    /// There are some: the packet is still there.
+    /// Some: the packet is still queued.
     Descriptors,
 }
 
@@ -53,12 +53,12 @@ pub(crate) enum Beside {
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     pub(crate) fds: Vec<OwnedFd>,
-    /// None was lost on the way.
+    /// None was lost.
     pub(crate) whole: bool,
 }
 
-/// Says whether processes may send descriptors through this socket, and through those that it accepts. Kernels
-/// before 6.16 do not know that.
+/// Permits or forbids sending descriptors through this socket, and through those that it accepts. Kernels
+/// before 6.16 do not support it.
 pub(crate) fn allow_descriptors(socket: BorrowedFd<'_>, allow: bool) {
     let allow = libc::c_int::from(allow);
     // SAFETY: the option reads one integer.
@@ -73,7 +73,7 @@ pub(crate) fn allow_descriptors(socket: BorrowedFd<'_>, allow: bool) {
     };
 }
 
-/// Lets in the next process that has knocked.
+/// Accepts the next pending connection.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = accept4(listener.as_raw_fd(), flags)?;
@@ -81,7 +81,7 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes one packet from a socket, unless there are descriptors beside it.
+/// Receives one packet, unless it carries descriptors.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; PACKET_BYTES],
@@ -103,8 +103,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Takes one packet from a socket with all that is beside it. For sockets whose other end is trusted, and for
-/// the helper.
+/// Receives one packet with its descriptors. For sockets whose other end is trusted, and for the helper.
 pub(crate) fn receive_all<const BYTES: usize>(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; BYTES],
@@ -123,10 +122,10 @@ pub(crate) fn receive_all<const BYTES: usize>(
     Ok(Received::Packet(length, Descriptors { fds, whole }))
 }
 
-/// Whether nothing is left in a socket through which no more can come: then to close it closes nothing else.
+/// Whether a shut-down socket is empty: then closing it closes nothing else.
 pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
-    // A length of 0 may be the end or an empty packet. But a packet now has its sender's credentials beside it,
-    // for which there is no room.
+    // A length of 0 may be the end or an empty packet. With PassCred an empty packet has the credentials of
+    // its sender, for which there is no room.
     if setsockopt(&socket, sockopt::PassCred, &true).is_err() {
         return false;
     }
@@ -136,7 +135,7 @@ pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
         return match message(socket, &mut buffer, None, flags) {
             Ok((length, flags)) => length == 0 && flags & libc::MSG_CTRUNC == 0,
             Err(Errno::EAGAIN) => true,
-            // It is told once.
+            // It is reported once.
             Err(Errno::ECONNRESET | Errno::EINTR) => continue,
             Err(_) => false,
         };
@@ -151,13 +150,13 @@ fn message(
     flags: libc::c_int,
 ) -> Result<(usize, libc::c_int), Errno> {
     let mut control = ControlBuffer([0; CONTROL_BYTES]);
-    let mut part = libc::iovec {
+    let mut shut_down = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
     // SAFETY: all fields of a msghdr may be zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
+    message.msg_iov = &raw mut shut_down;
     message.msg_iovlen = 1;
     if fds.is_some() {
         message.msg_control = control.0.as_mut_ptr().cast();
@@ -174,7 +173,7 @@ fn message(
     Ok((got, message.msg_flags))
 }
 
-/// Owns every descriptor that came with a message, whatever the message is worth.
+/// Takes ownership of every descriptor that came with a message, valid or not.
 ///
 /// # Safety
 ///
@@ -212,8 +211,8 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// Tells an empty packet, which is somebody's mistake, from the end. (The safe `poll` at hand knows
-/// nothing of `POLLRDHUP` and drops the answer.)
+/// Distinguishes an empty packet, which is an error of the sender, from the end. (The safe `poll` of nix does
+/// not know `POLLRDHUP`.)
 fn at_end(socket: BorrowedFd<'_>) -> bool {
     let mut set = libc::pollfd {
         fd: socket.as_raw_fd(),
