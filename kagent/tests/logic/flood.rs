@@ -1,10 +1,10 @@
 //! Strangers that send more requests than any agent can hold: a client and a server that mean it still meet.
 
-use crate::dice::Dice;
 use crate::net::*;
 use crate::world::*;
 use kagent::limits::*;
 use kagent_proto::*;
+use vipl_sys::random::Random;
 use vipl_wire::setup::{self, Body, FRAME_MAX, Frame};
 
 /// Frames of a flood in each millisecond.
@@ -14,7 +14,7 @@ struct Flood {
     net: Net,
     server: u64,
     client: u64,
-    dice: Dice,
+    random: Random,
     /// Of how many hosts the frames pretend to be.
     hosts: u64,
 }
@@ -28,7 +28,7 @@ impl Flood {
             net,
             server,
             client,
-            dice: Dice(3),
+            random: Random::new(3),
             hosts,
         }
     }
@@ -47,13 +47,13 @@ impl Flood {
                 rdma_read: false,
             },
             local: setup::Discriminator::new(b"l").unwrap(),
-            remote: setup::Discriminator::new(&self.dice.roll(u64::MAX).to_le_bytes()).unwrap(),
+            remote: setup::Discriminator::new(&self.random.below(u64::MAX).to_le_bytes()).unwrap(),
         };
-        let body = match self.dice.roll(2) {
+        let body = match self.random.below(2) {
             0 => Body::Request(call),
             _ => Body::Peer(call),
         };
-        let exchange = self.dice.roll(u64::MAX);
+        let exchange = self.random.below(u64::MAX);
         let mut room = [0; FRAME_MAX];
         let length = Frame { exchange, body }.emit(&mut room);
         room[..length].to_vec()
@@ -65,7 +65,7 @@ impl Flood {
             for _ in 0..PER_MS {
                 let bytes = self.frame();
                 // Higher addresses than the host's, so that it decides for peers too.
-                let from = self.dice.roll(self.hosts).to_le_bytes();
+                let from = self.random.below(self.hosts).to_le_bytes();
                 let from = [2, 9, from[0], from[1], from[2], from[3]];
                 let host = &mut self.net.hosts[0];
                 let taken = host.agent.handle_frame(host.now, LINK, from, false, &bytes);

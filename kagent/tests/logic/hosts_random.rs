@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::dice::Dice;
 use crate::net::*;
 use crate::world::*;
 use kagent_proto::*;
+use vipl_sys::random::Random;
 use vipl_wire::setup::{FRAME_MAX, Frame};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -57,7 +57,7 @@ struct Chaos {
 impl Chaos {
     fn new(seed: u64) -> Self {
         let mut net = Net::new(HOSTS, 0);
-        net.dice = Dice(seed);
+        net.random = Random::new(seed);
         net.lost = seed % 4 * 10;
         net.twice = seed % 3 * 20;
         net.late_us = [50, 2_000, 60_000][(seed % 3) as usize];
@@ -71,8 +71,8 @@ impl Chaos {
         }
     }
 
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.net.dice.roll(sides)
+    fn below(&mut self, sides: u64) -> u64 {
+        self.net.random.below(sides)
     }
 
     fn arrive(&mut self, host: usize) {
@@ -107,7 +107,7 @@ impl Chaos {
     }
 
     fn leave(&mut self, who: (usize, u64)) {
-        if self.roll(2) == 0 {
+        if self.below(2) == 0 {
             self.net.hosts[who.0].goodbye(who.1);
         }
         self.collect(who.0);
@@ -119,31 +119,31 @@ impl Chaos {
 
     fn wild_request(&mut self, nic: u64) -> Request {
         let names: [&[u8]; 2] = [b"a", b"b"];
-        let host = self.roll(HOSTS as u64) as usize;
-        let (near, far) = (names[self.roll(2) as usize], names[self.roll(2) as usize]);
+        let host = self.below(HOSTS as u64) as usize;
+        let (near, far) = (names[self.below(2) as usize], names[self.below(2) as usize]);
         let mut body = peer(nic, near, &mac(host), far);
-        body.attributes.reliability = 1 << (self.roll(10) / 9);
-        body.timeout_ms = 1 + self.roll(2500);
-        body.grace_ms = self.roll(2) * self.roll(300);
+        body.attributes.reliability = 1 << (self.below(10) / 9);
+        body.timeout_ms = 1 + self.below(2500);
+        body.grace_ms = self.below(2) * self.below(300);
         body
     }
 
     fn step(&mut self) {
         let everybody: Vec<(usize, u64)> = self.processes.keys().copied().collect();
-        let host = self.roll(HOSTS as u64) as usize;
-        if everybody.len() < 9 && self.roll(6) == 0 {
+        let host = self.below(HOSTS as u64) as usize;
+        if everybody.len() < 9 && self.below(6) == 0 {
             return self.arrive(host);
         }
-        let Some(who) = self.net.dice.pick(&everybody) else {
+        let Some(who) = self.net.random.pick(&everybody) else {
             return self.arrive(host);
         };
         let process = &self.processes[&who];
         let (nics, offers) = (process.nics.clone(), process.offers.clone());
         let names: Vec<(u64, Held)> = process.names.iter().map(|(n, h)| (*n, *h)).collect();
-        let Some(nic) = self.net.dice.pick(&nics) else {
+        let Some(nic) = self.net.random.pick(&nics) else {
             return self.leave(who);
         };
-        match self.roll(40) {
+        match self.below(40) {
             0 => self.leave(who),
             1 => {
                 self.processes
@@ -163,8 +163,8 @@ impl Chaos {
                 self.call(who, nic, Op::NIC_CLOSE, &NicClose { nic });
             }
             2..10 => {
-                let name: &[u8] = if self.roll(2) == 0 { b"a" } else { b"b" };
-                let timeout_ms = self.roll(2000);
+                let name: &[u8] = if self.below(2) == 0 { b"a" } else { b"b" };
+                let timeout_ms = self.below(2000);
                 self.call(who, nic, Op::WAIT, &wait(nic, name, timeout_ms));
             }
             10..18 => {
@@ -176,8 +176,8 @@ impl Chaos {
                 self.call(who, nic, Op::PEER, &body);
             }
             23..28 => {
-                if let Some((offer, nic)) = self.net.dice.pick(&offers) {
-                    let reliability = 1 << (self.roll(10) / 9);
+                if let Some((offer, nic)) = self.net.random.pick(&offers) {
+                    let reliability = 1 << (self.below(10) / 9);
                     let attributes = Attributes {
                         reliability,
                         ..attributes()
@@ -194,7 +194,7 @@ impl Chaos {
                 }
             }
             28 => {
-                if let Some((connection, nic)) = self.net.dice.pick(&offers) {
+                if let Some((connection, nic)) = self.net.random.pick(&offers) {
                     self.processes
                         .get_mut(&who)
                         .unwrap()
@@ -205,7 +205,7 @@ impl Chaos {
             }
             29..34 => self.confirm_all(who),
             34..36 => {
-                if let Some((connection, held)) = self.net.dice.pick(&names) {
+                if let Some((connection, held)) = self.net.random.pick(&names) {
                     self.processes
                         .get_mut(&who)
                         .unwrap()
@@ -217,17 +217,17 @@ impl Chaos {
             }
             36 => {
                 let open: Vec<u64> = self.processes[&who].open.keys().copied().collect();
-                let call = self.net.dice.pick(&open).unwrap_or(0);
+                let call = self.net.random.pick(&open).unwrap_or(0);
                 self.call(who, nic, Op::CANCEL, &Cancel { call });
             }
             37 => drop(self.call(who, nic, Op::NEIGHBOURS, &Neighbours { nic })),
-            38 => self.net.cut[host] = self.roll(3) == 0,
+            38 => self.net.cut[host] = self.below(3) == 0,
             _ => {
-                let ms = self.roll(200);
+                let ms = self.below(200);
                 self.net.run_ms(ms);
             }
         }
-        let ms = self.roll(8);
+        let ms = self.below(8);
         self.net.run_ms(ms);
     }
 
@@ -390,14 +390,14 @@ fn chaos_between_hosts_ends_in_agreement() {
     println!("{connected} sides connected, {frames} frames");
     assert!(
         connected > 20 * SEEDS,
-        "the dice hardly ever connect: {connected}"
+        "the random hardly ever connect: {connected}"
     );
 }
 
 /// Strangers send noise, damaged frames, frames of other versions, and well-formed ones that mean nothing.
 #[test]
 fn strangers_are_answered_little_and_remembered_less() {
-    let mut dice = Dice(7);
+    let mut random = Random::new(7);
     let mut net = Net::new(2, 1);
     let server = net.open(0, 1).0;
     let client = net.open(1, 1).0;
@@ -438,24 +438,28 @@ fn strangers_are_answered_little_and_remembered_less() {
     }
     let host = &mut net.hosts[0];
     for round in 0..60_000 {
-        let mut bytes = samples[dice.roll(samples.len() as u64) as usize].clone();
-        match dice.roll(4) {
+        let mut bytes = samples[random.below(samples.len() as u64) as usize].clone();
+        match random.below(4) {
             0 => {
-                let at = dice.roll(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << dice.roll(8);
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << random.below(8);
             }
-            1 => bytes.truncate(dice.roll(bytes.len() as u64) as usize),
-            2 => bytes = (0..dice.roll(200)).map(|_| dice.roll(256) as u8).collect(),
+            1 => bytes.truncate(random.below(bytes.len() as u64) as usize),
+            2 => {
+                bytes = (0..random.below(200))
+                    .map(|_| random.below(256) as u8)
+                    .collect()
+            }
             // Well-formed, and another exchange each time.
             _ => {
                 let mut frame = Frame::parse(&bytes).unwrap();
-                frame.exchange = dice.roll(u64::MAX);
+                frame.exchange = random.below(u64::MAX);
                 let mut room = [0; FRAME_MAX];
                 let length = frame.emit(&mut room);
                 bytes = room[..length].to_vec();
             }
         }
-        let stranger = [2, 9, 9, 9, dice.roll(256) as u8, dice.roll(256) as u8];
+        let stranger = [2, 9, 9, 9, random.below(256) as u8, random.below(256) as u8];
         // What is due is not this frame's doing: each call is answered once more when it ends.
         host.now += 1000;
         host.agent.handle_timeout(host.now);
@@ -464,7 +468,7 @@ fn strangers_are_answered_little_and_remembered_less() {
         let before: usize = host.frames.iter().map(|frame| frame.bytes.len()).sum();
         let _ = host
             .agent
-            .handle_frame(host.now, LINK, stranger, dice.roll(9) == 0, &bytes);
+            .handle_frame(host.now, LINK, stranger, random.below(9) == 0, &bytes);
         host.pump();
         let after: usize = host.frames.iter().map(|frame| frame.bytes.len()).sum();
         assert!(

@@ -5,7 +5,6 @@
 
 #[path = "../bodies/mod.rs"]
 mod bodies;
-mod dice;
 mod net;
 mod world;
 

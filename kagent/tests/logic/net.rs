@@ -1,5 +1,5 @@
 //! Hosts on one link, in virtual time: a world for each, and frames between them that get lost, come twice
-//! or overtake each other as the dice say.
+//! or overtake each other as the random say.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use kagent::Census;
 use kagent_proto::*;
 
-use crate::dice::Dice;
 use crate::world::*;
+use vipl_sys::random::Random;
 
 /// The interface of every host.
 pub const LINK: u32 = 7;
@@ -29,7 +29,7 @@ struct Flying {
 pub struct Net {
     pub hosts: Vec<World>,
     pub now: u64,
-    pub dice: Dice,
+    pub random: Random,
     /// Of a hundred frames so many are lost.
     pub lost: u64,
     /// And so many come twice.
@@ -61,7 +61,7 @@ impl Net {
             now: 5 * MS,
             cut: vec![false; hosts.len()],
             hosts,
-            dice: Dice(1),
+            random: Random::new(1),
             lost: 0,
             twice: 0,
             late_us: 100,
@@ -87,13 +87,13 @@ impl Net {
     }
 
     fn fly(&mut self, from: usize, to: usize, to_all: bool, bytes: &[u8]) {
-        let copies = 1 + u64::from(self.dice.roll(100) < self.twice);
+        let copies = 1 + u64::from(self.random.below(100) < self.twice);
         for _ in 0..copies {
             self.sent += 1;
-            if self.dice.roll(100) < self.lost || self.cut[from] || self.cut[to] {
+            if self.random.below(100) < self.lost || self.cut[from] || self.cut[to] {
                 continue;
             }
-            let at = self.now + US * (1 + self.dice.roll(self.late_us));
+            let at = self.now + US * (1 + self.random.below(self.late_us));
             let bytes = bytes.to_vec();
             self.wire.insert(
                 (at, self.sent),

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dice::Dice;
 use crate::world::*;
 use kagent::Census;
 use kagent_proto::*;
+use vipl_sys::random::Random;
 use zerocopy::{Immutable, IntoBytes};
 
 const SEEDS: u64 = 200;
@@ -27,7 +27,7 @@ struct Process {
 
 struct Chaos {
     world: World,
-    dice: Dice,
+    random: Random,
     processes: BTreeMap<u64, Process>,
     last_client: u64,
     last_id: u64,
@@ -38,14 +38,14 @@ impl Chaos {
         self.last_id += 1;
         let mut bytes = packet(op, self.last_id, body);
         // Now and then a byte goes wrong, but never in the id or in what tells the user.
-        if self.dice.roll(12) == 0 {
-            let at = self.dice.roll(bytes.len() as u64) as usize;
+        if self.random.below(12) == 0 {
+            let at = self.random.below(bytes.len() as u64) as usize;
             if !(16..24).contains(&at) && !(64..72).contains(&at) {
-                bytes[at] = self.dice.roll(256) as u8;
+                bytes[at] = self.random.below(256) as u8;
             }
         }
-        let fds = (0..self.dice.roll(4)).map(|fd| fd as u32).collect();
-        let fds = if op == Op::NIC_OPEN || self.dice.roll(20) == 0 {
+        let fds = (0..self.random.below(4)).map(|fd| fd as u32).collect();
+        let fds = if op == Op::NIC_OPEN || self.random.below(20) == 0 {
             fds
         } else {
             Vec::new()
@@ -61,7 +61,7 @@ impl Chaos {
 
     fn arrive(&mut self) {
         self.last_client += 1;
-        let uid = 1000 + self.dice.roll(2) as u32;
+        let uid = 1000 + self.random.below(2) as u32;
         self.world.connect(self.last_client, uid);
         self.processes.insert(
             self.last_client,
@@ -80,51 +80,57 @@ impl Chaos {
 
     fn wild_request(&mut self, client: u64) -> Request {
         let process = &self.processes[&client];
-        let nic = self.dice.pick(&process.nics).unwrap_or(1);
+        let nic = self.random.pick(&process.nics).unwrap_or(1);
         let uid = process.uid;
         let places: [&[u8]; 3] = [b"a", b"b", b"c"];
-        let host = places[self.dice.roll(3) as usize];
+        let host = places[self.random.below(3) as usize];
         let (near, far) = (
-            places[self.dice.roll(2) as usize],
-            places[self.dice.roll(2) as usize],
+            places[self.random.below(2) as usize],
+            places[self.random.below(2) as usize],
         );
         let mut body = peer(nic, near, host, far);
         // The size tells the user, so that a stranger can be recognised.
         body.attributes.max_transfer_size = u64::from(uid);
-        body.attributes.reliability = 1 << (self.dice.roll(8) / 7);
-        body.timeout_ms = self.dice.roll(60);
-        body.grace_ms = self.dice.roll(2) * self.dice.roll(60);
-        body.segment_bytes = self.dice.roll(20_000) as u32;
+        body.attributes.reliability = 1 << (self.random.below(8) / 7);
+        body.timeout_ms = self.random.below(60);
+        body.grace_ms = self.random.below(2) * self.random.below(60);
+        body.segment_bytes = self.random.below(20_000) as u32;
         body
     }
 
     fn step(&mut self) {
         let clients: Vec<u64> = self.processes.keys().copied().collect();
-        let Some(client) = self.dice.pick(&clients) else {
+        let Some(client) = self.random.pick(&clients) else {
             return self.arrive();
         };
         let names = self.processes[&client].names.clone();
         // Mostly a fresh name, or there would be little but errors.
-        let fresh = names.len().saturating_sub(1 + self.dice.roll(3) as usize);
-        let name = self.dice.pick(&names[fresh..]).unwrap_or(1);
+        let fresh = names
+            .len()
+            .saturating_sub(1 + self.random.below(3) as usize);
+        let name = self.random.pick(&names[fresh..]).unwrap_or(1);
         let nics = self.processes[&client].nics.clone();
-        let nic = self.dice.pick(&nics).unwrap_or(1);
-        match self.dice.roll(32) {
+        let nic = self.random.pick(&nics).unwrap_or(1);
+        match self.random.below(32) {
             0 if clients.len() < 8 => self.arrive(),
-            1 if self.dice.roll(4) == 0 => self.leave(client),
-            2 if self.dice.roll(9) == 0 && !nics.is_empty() => {
+            1 if self.random.below(4) == 0 => self.leave(client),
+            2 if self.random.below(9) == 0 && !nics.is_empty() => {
                 self.world.goodbye(client);
                 self.collect();
                 self.leave(client);
             }
             3..5 => drop(self.call(client, Op::NIC_OPEN, &nic_open("p", b"a"))),
             5 => drop(self.call(client, Op::NIC_OPEN, &nic_open("p", b"b"))),
-            6 if self.dice.roll(4) == 0 => {
+            6 if self.random.below(4) == 0 => {
                 self.call(client, Op::NIC_CLOSE, &NicClose { nic });
             }
             7..13 => {
-                let disc: &[u8] = if self.dice.roll(2) == 0 { b"a" } else { b"b" };
-                let timeout_ms = self.dice.roll(80);
+                let disc: &[u8] = if self.random.below(2) == 0 {
+                    b"a"
+                } else {
+                    b"b"
+                };
+                let timeout_ms = self.random.below(80);
                 self.call(client, Op::WAIT, &wait(nic, disc, timeout_ms));
             }
             13..19 => {
@@ -157,13 +163,13 @@ impl Chaos {
             }
             28 => {
                 let open: Vec<u64> = self.processes[&client].open.iter().copied().collect();
-                let call = self.dice.pick(&open).unwrap_or(0);
+                let call = self.random.pick(&open).unwrap_or(0);
                 self.call(client, Op::CANCEL, &Cancel { call });
             }
             29 => drop(self.call(client, Op::NEIGHBOURS, &Neighbours { nic })),
-            30 => self.world.no_segments = self.dice.roll(10) == 0,
+            30 => self.world.no_segments = self.random.below(10) == 0,
             _ => {
-                let ms = self.dice.roll(15);
+                let ms = self.random.below(15);
                 self.world.sleep_ms(ms);
             }
         }
@@ -237,7 +243,7 @@ fn chaos_leaves_nothing_behind() {
     for seed in 0..SEEDS {
         let mut chaos = Chaos {
             world: World::new(),
-            dice: Dice(seed),
+            random: Random::new(seed),
             processes: BTreeMap::new(),
             last_client: 0,
             last_id: 0,
@@ -260,23 +266,23 @@ fn chaos_leaves_nothing_behind() {
     }
     assert!(
         connected > 1000,
-        "the dice hardly ever connect: {connected}"
+        "the random hardly ever connect: {connected}"
     );
 }
 
 #[test]
 fn noise_is_answered_and_forgotten() {
-    let mut dice = Dice(99);
+    let mut random = Random::new(99);
     let mut world = World::with_clients(2);
     let (a, b) = (world.open(1), world.open(2));
     for _ in 0..20_000 {
-        let len = dice.roll(600) as usize;
-        let mut bytes: Vec<u8> = (0..len).map(|_| dice.roll(256) as u8).collect();
-        if len >= 24 && dice.roll(2) == 0 {
+        let len = random.below(600) as usize;
+        let mut bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
+        if len >= 24 && random.below(2) == 0 {
             // A good frame round a body of noise.
             bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
             bytes[4..6].copy_from_slice(&VERSION.to_ne_bytes());
-            bytes[6..8].copy_from_slice(&(dice.roll(22) as u16).to_ne_bytes());
+            bytes[6..8].copy_from_slice(&(random.below(22) as u16).to_ne_bytes());
             bytes[8..12].copy_from_slice(&(len as u32 - 24).to_ne_bytes());
         }
         world.raw(1, &bytes, Vec::new());
