@@ -46,3 +46,8 @@ pub(crate) fn trying(what: impl Into<String>) -> impl FnOnce(Errno) -> Error {
     let what = what.into();
     move |cause| Error::System { what, cause }
 }
+
+/// The error number of a failed system call.
+pub(crate) fn errno(cause: &std::io::Error) -> Errno {
+    Errno::from_raw(cause.raw_os_error().unwrap_or(Errno::EIO as i32))
+}

@@ -14,6 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access, geteuid};
 use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE, SETUP_ETHERTYPE};
 
+use crate::runtime::error::errno;
 use crate::{LinkId, Mac};
 
 /// Offset of the ethertype in a frame.
@@ -178,10 +179,6 @@ fn system_folder() -> Option<PathBuf> {
     // A user namespace may show the host's folder, in which its root cannot write.
     let writable = access(folder, AccessFlags::W_OK).is_ok();
     (fits && writable).then(|| folder.to_owned())
-}
-
-fn errno(cause: &std::io::Error) -> Errno {
-    Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// The agent's own socket on an interface, for frames without their Ethernet header.

@@ -15,6 +15,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+
+use crate::runtime::error::errno;
 use vipl_sys::fd::close_from;
 
 /// Variables passed to processes of the agent's own user, for debugging.
@@ -78,7 +80,7 @@ pub(crate) fn spawn(
     let null = std::fs::OpenOptions::new()
         .write(true)
         .open("/dev/null")
-        .map_err(|cause| Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO)))?;
+        .map_err(|cause| errno(&cause))?;
     let plan = Plan {
         argv: pointers(&arguments_kept),
         envp: pointers(&environment),

@@ -21,7 +21,7 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{Mode, umask};
 
-use crate::runtime::error::{Error, trying};
+use crate::runtime::error::{Error, errno, trying};
 use crate::runtime::options::Options;
 use crate::runtime::sockets::activation::{activated, inherited_listener};
 use crate::runtime::sockets::packet::allow_descriptors;
@@ -59,7 +59,7 @@ impl Listener {
                     what: format!(
                         "no folder for the agent: neither /run/user/{uid}/vipl nor /tmp/vipl-{uid}, with or without a number, is or can be made this user's alone"
                     ),
-                    cause: Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EACCES)),
+                    cause: errno(&cause),
                 })?;
                 Origin::Path {
                     _lock: lock(&path)?,
@@ -189,7 +189,7 @@ fn lock(path: &Path) -> Result<Flock<File>, Error> {
         .open(&name)
         .map_err(|cause| Error::System {
             what: what.clone(),
-            cause: Errno::from_raw(cause.raw_os_error().unwrap_or(libc::EIO)),
+            cause: errno(&cause),
         })?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, cause)| match cause {
         Errno::EWOULDBLOCK => Error::Taken(path.display().to_string()),

@@ -2,32 +2,23 @@
 //!
 //! Descriptors that processes send are received by a [`helper`](crate::runtime::helpers::program), since
 //! closing them may take arbitrarily long. So the agent inspects a packet before it receives it.
-//!
-//! Receiving uses plain `recvmsg`: the safe wrapper of nix does not return descriptors that arrived with
-//! truncated control data, and they would leak.
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, SockFlag, accept4, sendmsg, setsockopt, sockopt};
+use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
+use vipl_sys::seqpacket;
 
-/// Maximum descriptors per message (`SCM_MAX_FD`). With room for all of them the kernel closes none on our
-/// behalf.
-const FDS_ROOM: usize = 253;
-// SAFETY: CMSG_SPACE only computes.
-const CONTROL_BYTES: usize =
-    unsafe { libc::CMSG_SPACE((FDS_ROOM * size_of::<RawFd>()) as libc::c_uint) } as usize;
+use crate::runtime::error::errno;
+
 /// Socket option (Linux 6.16): whether others may send descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Room for a packet; one byte more than allowed, so that a packet which is too long does not look
 /// like one of the right length.
 pub(crate) const PACKET_BYTES: usize = MESSAGE_BYTES_MAX + 1;
-
-#[repr(C, align(8))]
-struct ControlBuffer([u8; CONTROL_BYTES]);
 
 /// The result of receiving.
 #[derive(Debug)]
@@ -86,7 +77,7 @@ pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; PACKET_BYTES],
 ) -> Result<Received<Beside>, Errno> {
-    let seen = message(socket, buffer, None, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let seen = message(socket, buffer, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     let (_, flags) = match seen {
         Err(Errno::EAGAIN) => return Ok(Received::Nothing),
         other => other?,
@@ -95,7 +86,7 @@ pub(crate) fn receive(
         return Ok(Received::Packet(0, Beside::Descriptors));
     }
     // Nobody else reads this socket, so it is the same packet.
-    match message(socket, buffer, None, libc::MSG_DONTWAIT) {
+    match message(socket, buffer, libc::MSG_DONTWAIT) {
         Err(Errno::EAGAIN) => Ok(Received::Nothing),
         Ok((0, _)) if at_end(socket) => Ok(Received::End),
         Ok((length, _)) => Ok(Received::Packet(length, Beside::Nothing)),
@@ -109,17 +100,16 @@ pub(crate) fn receive_all<const BYTES: usize>(
     buffer: &mut [u8; BYTES],
     wait: bool,
 ) -> Result<Received<Descriptors>, Errno> {
-    let mut fds = Vec::new();
-    let wait = if wait { 0 } else { libc::MSG_DONTWAIT };
-    let (length, flags) = match message(socket, buffer, Some(&mut fds), wait) {
-        Err(Errno::EAGAIN) => return Ok(Received::Nothing),
-        other => other?,
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    let packet = match seqpacket::receive(socket.as_raw_fd(), buffer, flags) {
+        Err(cause) if cause.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
+        other => other.map_err(|cause| errno(&cause))?,
     };
-    if length == 0 && fds.is_empty() && at_end(socket) {
+    if packet.length == 0 && packet.fds.is_empty() && at_end(socket) {
         return Ok(Received::End);
     }
-    let whole = flags & libc::MSG_CTRUNC == 0;
-    Ok(Received::Packet(length, Descriptors { fds, whole }))
+    let (fds, whole) = (packet.fds, packet.complete);
+    Ok(Received::Packet(packet.length, Descriptors { fds, whole }))
 }
 
 /// Whether a shut-down socket is empty: then closing it closes nothing else.
@@ -132,7 +122,7 @@ pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
     let mut buffer = [0; PACKET_BYTES];
     loop {
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        return match message(socket, &mut buffer, None, flags) {
+        return match message(socket, &mut buffer, flags) {
             Ok((length, flags)) => length == 0 && flags & libc::MSG_CTRUNC == 0,
             Err(Errno::EAGAIN) => true,
             // It is reported once.
@@ -142,73 +132,23 @@ pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// `recvmsg`: the length and flags of the packet.
+/// `recvmsg` without room for descriptors: the length and flags of the packet.
 fn message(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    fds: Option<&mut Vec<OwnedFd>>,
     flags: libc::c_int,
 ) -> Result<(usize, libc::c_int), Errno> {
-    let mut control = ControlBuffer([0; CONTROL_BYTES]);
-    let mut shut_down = libc::iovec {
+    let mut part = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
     // SAFETY: all fields of a msghdr may be zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut shut_down;
+    message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
-    if fds.is_some() {
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_BYTES as _;
-    }
-    let flags = flags | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message points to two buffers of the stated sizes that outlive the call.
+    // SAFETY: the message points to a buffer of the stated size that outlives the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    let got = Errno::result(got)? as usize;
-    if let Some(fds) = fds {
-        // SAFETY: the kernel has just filled this message, and nobody has looked at it before.
-        *fds = unsafe { take_fds(&message) };
-    }
-    Ok((got, message.msg_flags))
-}
-
-/// Takes ownership of every descriptor that came with a message, valid or not.
-///
-/// # Safety
-///
-/// `message` is as `recvmsg` left it, its control buffer is alive, and no descriptor in it has been
-/// taken before.
-unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
-    // SAFETY: the message is as `recvmsg` left it; so is every step of the walk.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a header inside the control buffer,
-        // which is aligned for it.
-        let (level, kind, len) = unsafe {
-            (
-                (*header).cmsg_level,
-                (*header).cmsg_type,
-                (*header).cmsg_len as usize,
-            )
-        };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            // SAFETY: CMSG_LEN only computes.
-            let overhead = unsafe { libc::CMSG_LEN(0) } as usize;
-            // SAFETY: the data of the header lie behind it in the same buffer.
-            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
-            for i in 0..len.saturating_sub(overhead) / size_of::<RawFd>() {
-                // SAFETY: `len` bounds the data that the kernel has written.
-                let fd = unsafe { data.add(i).read_unaligned() };
-                // SAFETY: the kernel made this descriptor for us and nobody else knows it.
-                fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
-            }
-        }
-        // SAFETY: as for CMSG_FIRSTHDR.
-        header = unsafe { libc::CMSG_NXTHDR(message, header) };
-    }
-    fds
+    Ok((Errno::result(got)? as usize, message.msg_flags))
 }
 
 /// Distinguishes an empty packet, which is an error of the sender, from the end. (The safe `poll` of nix does
@@ -227,7 +167,7 @@ fn at_end(socket: BorrowedFd<'_>) -> bool {
 
 /// Sends one packet; `Ok(false)` when there is no room for it now.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> Result<bool, Errno> {
-    send_flagged(socket, bytes, fds, MsgFlags::MSG_DONTWAIT)
+    send_flagged(socket, bytes, fds, libc::MSG_DONTWAIT)
 }
 
 /// Sends one packet and waits for room. For the helper.
@@ -236,30 +176,19 @@ pub(crate) fn send_waiting(
     bytes: &[u8],
     fds: &[RawFd],
 ) -> Result<bool, Errno> {
-    send_flagged(socket, bytes, fds, MsgFlags::empty())
+    send_flagged(socket, bytes, fds, 0)
 }
 
 fn send_flagged(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[RawFd],
-    flags: MsgFlags,
+    flags: libc::c_int,
 ) -> Result<bool, Errno> {
-    let rights = [ControlMessage::ScmRights(fds)];
-    let control = if fds.is_empty() {
-        &rights[..0]
-    } else {
-        &rights[..]
-    };
-    let flags = flags | MsgFlags::MSG_NOSIGNAL;
-    loop {
-        let parts = [IoSlice::new(bytes)];
-        match sendmsg::<()>(socket.as_raw_fd(), &parts, control, flags, None) {
-            Ok(_) => return Ok(true),
-            Err(Errno::EAGAIN) => return Ok(false),
-            Err(Errno::EINTR) => {}
-            Err(cause) => return Err(cause),
-        }
+    match seqpacket::send(socket.as_raw_fd(), &[IoSlice::new(bytes)], fds, flags) {
+        Ok(()) => Ok(true),
+        Err(cause) if cause.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(cause) => Err(errno(&cause)),
     }
 }
 
@@ -290,7 +219,7 @@ mod tests {
             Ok(Received::Packet(3, Beside::Nothing))
         ));
         let fd = theirs.as_raw_fd();
-        for count in [1, 2, 100, FDS_ROOM] {
+        for count in [1, 2, 100, seqpacket::FDS_MAX] {
             assert_eq!(send(theirs.as_fd(), b"abc", &vec![fd; count]), Ok(true));
             // Seen as often as one looks, and taken once.
             for _ in 0..2 {
@@ -344,7 +273,7 @@ mod tests {
         // Other tests of this process open and close descriptors too; a leak shows every time.
         for _ in 0..20 {
             let before = open_fds();
-            for count in [1, 50, FDS_ROOM] {
+            for count in [1, 50, seqpacket::FDS_MAX] {
                 send(theirs.as_fd(), b"x", &vec![marker.as_raw_fd(); count]).unwrap();
                 receive(ours.as_fd(), &mut buffer).unwrap();
                 drop(receive_all(ours.as_fd(), &mut buffer, false).unwrap());
