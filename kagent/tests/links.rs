@@ -9,10 +9,11 @@ use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
 use kagent_proto::*;
+use kagent_setup::SETUP_ETHERTYPE;
 use live::*;
 use nix::errno::Errno;
 use vipl_ethernet_tests::{INTERFACE, Namespaces};
-use vipl_wire::{ETHERTYPE, SETUP_ETHERTYPE};
+use vipl_wire::ETHERTYPE;
 
 /// Two hosts, or the reason why there are none.
 fn hosts() -> Option<Namespaces> {

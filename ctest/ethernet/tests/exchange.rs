@@ -4,8 +4,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use kagent_setup::SETUP_ETHERTYPE;
 use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces, Relay, Weather};
-use vipl_wire::{ETHERTYPE, SETUP_ETHERTYPE};
+use vipl_wire::ETHERTYPE;
 
 /// What is run over every card: all levels, RDMA, completion queues, waits, errors, disconnects.
 const PROGRAMS: [&str; 7] = ["tour", "simple", "rdma", "errors", "cq", "threads", "waits"];

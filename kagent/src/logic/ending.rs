@@ -14,7 +14,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Op, PartnerGone, Status};
-use vipl_wire::setup::{Answer, Body};
+use kagent_setup::{Answer, Body};
 
 use crate::logic::tables::call::{Call, CallKind, Owner};
 use crate::logic::tables::connection::ConnectionState;

@@ -4,8 +4,8 @@ use crate::net::*;
 use crate::world::*;
 use kagent::limits::*;
 use kagent_proto::*;
+use kagent_setup::{self as setup, Body, FRAME_MAX, Frame};
 use vipl_sys::random::Random;
-use vipl_wire::setup::{self, Body, FRAME_MAX, Frame};
 
 /// Frames of a flood in each millisecond.
 const PER_MS: u64 = 10;

@@ -552,14 +552,14 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
     let end = wrong.len() - 4;
     let crc = vipl_wire::crc32c(&wrong[..end]);
     wrong[end..].copy_from_slice(&crc.to_be_bytes());
-    let mut room = [0; vipl_wire::setup::FRAME_MAX];
-    let length = vipl_wire::setup::foreign(&wrong, &mut room).unwrap();
+    let mut room = [0; kagent_setup::FRAME_MAX];
+    let length = kagent_setup::foreign(&wrong, &mut room).unwrap();
     let host = &mut net.hosts[1];
     for (from, taken) in [(5, false), (0, true), (0, false)] {
         let read = host
             .agent
             .handle_frame(host.now, LINK, mac(from), false, &room[..length]);
-        let foreign = matches!(read, Err(vipl_wire::setup::Refused::Foreign(..)));
+        let foreign = matches!(read, Err(kagent_setup::Refused::Foreign(..)));
         assert_eq!(foreign, taken, "{read:?}");
     }
     host.pump();

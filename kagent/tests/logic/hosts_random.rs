@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use crate::net::*;
 use crate::world::*;
 use kagent_proto::*;
+use kagent_setup::{FRAME_MAX, Frame};
 use vipl_sys::random::Random;
-use vipl_wire::setup::{FRAME_MAX, Frame};
 use zerocopy::{Immutable, IntoBytes};
 
 const SEEDS: u64 = 80;
@@ -420,16 +420,16 @@ fn strangers_are_answered_little_and_remembered_less() {
         .collect();
     for exchange in [1, 2] {
         for body in [
-            vipl_wire::setup::Body::Ack,
-            vipl_wire::setup::Body::Here,
-            vipl_wire::setup::Body::Gone {
-                from: vipl_wire::setup::Side::Asker,
+            kagent_setup::Body::Ack,
+            kagent_setup::Body::Here,
+            kagent_setup::Body::Gone {
+                from: kagent_setup::Side::Asker,
             },
-            vipl_wire::setup::Body::Disconnect {
-                from: vipl_wire::setup::Side::Answerer,
+            kagent_setup::Body::Disconnect {
+                from: kagent_setup::Side::Answerer,
                 orderly: true,
             },
-            vipl_wire::setup::Body::Answer(vipl_wire::setup::Answer::Held),
+            kagent_setup::Body::Answer(kagent_setup::Answer::Held),
         ] {
             let mut room = [0; FRAME_MAX];
             let length = Frame { exchange, body }.emit(&mut room);

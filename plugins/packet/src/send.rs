@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use vipl_plugin_sdk::shm::Kept;
+use vipl_sys::fd::Kept;
 
 use crate::{Frame, bound_to, error};
 

@@ -62,10 +62,5 @@ pub use peer::{PeerProcess, PeerProcesses};
 /// Ethertype of frames that carry data between two VIs. One of the two that are set aside for local
 /// experiments.
 pub const ETHERTYPE: u16 = 0x88B5;
-/// Ethertype of frames by which Kernel Agents set connections up: another one, so that the kernel does
-/// not offer each data frame to the agents as well.
-pub const SETUP_ETHERTYPE: u16 = 0x88B6;
 /// Where the endpoint stands in a frame that carries data, Ethernet header included: 16 bits, big-endian.
 pub const ENDPOINT_OFFSET: u32 = 16;
-
-pub mod setup;

@@ -5,7 +5,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Accept, Status};
-use vipl_wire::setup::Body;
+use kagent_setup::Body;
 
 use crate::logic::meeting::join::End;
 use crate::logic::tables::call::{CallKind, Owner, RemoteCall};

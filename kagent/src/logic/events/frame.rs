@@ -5,7 +5,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Reason, Status};
-use vipl_wire::setup::{Body, FRAME_MAX, Frame, Refused, Side, foreign};
+use kagent_setup::{Body, FRAME_MAX, Frame, Refused, Side, foreign};
 
 use crate::logic::tables::exchange::State;
 use crate::logic::values::denial::Denial;

@@ -9,7 +9,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Budget, Detail, Reason, Request, Status};
-use vipl_wire::setup::{self, Accepted, Answer, Body, Refusal, Side};
+use kagent_setup::{self as setup, Accepted, Answer, Body, Refusal, Side};
 
 use crate::logic::meeting::attach::FarEnd;
 use crate::logic::tables::call::{Ask, CallKind, FinalStatus, Initiator, Owner};

@@ -6,7 +6,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Attributes, Connected, HOST_BYTES_MAX, Op, Status};
-use vipl_wire::setup::Accepted;
+use kagent_setup::Accepted;
 
 use crate::logic::tables::call::{Initiator, RemoteCall};
 use crate::logic::tables::connection::{Connection, ConnectionState};

@@ -22,7 +22,7 @@
 
 #![forbid(unsafe_code)]
 
-use vipl_wire::setup::{Accepted, Refusal};
+use kagent_setup::{Accepted, Refusal};
 
 use crate::logic::values::ids::{CallKey, ConnectionId};
 use crate::logic::values::timer::NS_PER_MS;

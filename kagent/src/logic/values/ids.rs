@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use vipl_wire::setup::Side;
+use kagent_setup::Side;
 
 /// The runtime's identifier of a process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

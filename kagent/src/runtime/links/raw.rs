@@ -9,10 +9,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use kagent_proto::place;
+use kagent_setup::SETUP_ETHERTYPE;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access, geteuid};
-use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE, SETUP_ETHERTYPE};
+use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE};
 
 use crate::runtime::error::errno;
 use crate::{LinkId, Mac};

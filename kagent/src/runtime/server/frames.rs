@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use kagent_proto::Status;
+use kagent_setup::{FRAME_MAX, Refused};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use vipl_wire::setup::{FRAME_MAX, Refused};
 
 use super::{Server, TURN_MAX};
 use crate::runtime::helpers::held::{Held, SharedFd};

@@ -1,17 +1,18 @@
-//! Numbers out of bytes and into bytes, big-endian.
+//! Cursors for big-endian numbers: parsing and formatting of frames.
 
-use super::{FRAME_MAX, Refused, TRAILER};
-use crate::crc::crc32c;
+use vipl_wire::crc32c;
+
+use crate::{FRAME_MAX, Refused, TRAILER};
 
 /// Takes a frame apart from front to back.
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Reader(bytes)
     }
 
-    pub(super) fn take(&mut self, bytes: usize) -> Result<&'a [u8], Refused> {
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<&'a [u8], Refused> {
         if bytes > self.0.len() {
             return Err(Refused::Length);
         }
@@ -26,11 +27,11 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Refused> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Refused> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(super) fn truth(&mut self) -> Result<bool, Refused> {
+    pub(crate) fn truth(&mut self) -> Result<bool, Refused> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -38,20 +39,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, Refused> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Refused> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Refused> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Refused> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Refused> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Refused> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
     /// Nothing may be left.
-    pub(super) fn end(&self) -> Result<(), Refused> {
+    pub(crate) fn end(&self) -> Result<(), Refused> {
         if self.0.is_empty() {
             Ok(())
         } else {
@@ -61,39 +62,39 @@ impl<'a> Reader<'a> {
 }
 
 /// Puts a frame together. There is room for the longest one, so nothing here can fail.
-pub(super) struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     room: &'a mut [u8; FRAME_MAX],
     at: usize,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(room: &'a mut [u8; FRAME_MAX]) -> Self {
+    pub(crate) fn new(room: &'a mut [u8; FRAME_MAX]) -> Self {
         Writer { room, at: 0 }
     }
 
-    pub(super) fn copy(&mut self, bytes: &[u8]) {
+    pub(crate) fn copy(&mut self, bytes: &[u8]) {
         self.room[self.at..][..bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }
 
-    pub(super) fn u8(&mut self, value: u8) {
+    pub(crate) fn u8(&mut self, value: u8) {
         self.copy(&[value]);
     }
 
-    pub(super) fn u16(&mut self, value: u16) {
+    pub(crate) fn u16(&mut self, value: u16) {
         self.copy(&value.to_be_bytes());
     }
 
-    pub(super) fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.copy(&value.to_be_bytes());
     }
 
-    pub(super) fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.copy(&value.to_be_bytes());
     }
 
     /// Writes length and CRC; returns the length.
-    pub(super) fn finish(mut self) -> usize {
+    pub(crate) fn finish(mut self) -> usize {
         let length = self.at + TRAILER;
         self.room[2..4].copy_from_slice(&(length as u16).to_be_bytes());
         let crc = crc32c(&self.room[..self.at]);

@@ -1,19 +1,23 @@
-//! The frames by which Kernel Agents of two hosts set connections up. What they mean, and who sends them
-//! when, is the agents' affair; here they are only written and read. docs/WIRE.md has a picture of each.
+//! The frames by which Kernel Agents of two hosts set up connections: formatting and parsing only. The exchange
+//! itself is `kagent`'s; docs/WIRE.md has a picture of each frame.
 //!
-//! Reading is the edge to the outside: every length is checked, every value is in its range or the frame is
-//! refused, and nothing that a stranger may send allocates or panics. Addresses are those of the Ethernet
-//! header and stand in no frame.
+//! Frames come from the network and are not trusted. Every length and every value is checked, and no input
+//! allocates or panics. Host addresses are those of the Ethernet header and are not repeated in the frame. The
+//! checksum is that of the data frames (`vipl-wire`); version numbers of the two protocols are independent.
 
 mod call;
 mod reader;
 
-use crate::crc::crc32c;
+use vipl_wire::crc32c;
 
 pub use call::{Attributes, Call, DISCRIMINATOR_MAX, Discriminator};
+
 use reader::{Reader, Writer};
 
-/// The version that is spoken here.
+/// Ethertype of these frames, the second one set aside for local experiments. Data frames have another, so that
+/// the kernel does not pass each of them to the agent as well.
+pub const SETUP_ETHERTYPE: u16 = 0x88B6;
+/// The version of this protocol.
 pub const VERSION: u8 = 1;
 /// Longest frame in bytes, without the Ethernet header.
 pub const FRAME_MAX: usize = HEADER + Call::BYTES_MAX + TRAILER;
@@ -37,58 +41,58 @@ const FOREIGN: u8 = 0xFF;
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Names what the frame is about; chosen by the host that began, unguessable.
+    /// Identifies the exchange; a random number chosen by the initiator.
     pub exchange: u64,
-    /// The rest.
+    /// Contents.
     pub body: Body,
 }
 
 /// Which of the two sides of an exchange sent a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// The one that began with a REQUEST or a PEER.
+    /// The initiator, which sent a REQUEST or a PEER.
     Asker,
-    /// The other one.
+    /// The responder.
     Answerer,
 }
 
-/// What a frame says.
+/// Contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A client asks for a connection. Repeated until it is answered for good.
+    /// A client requests a connection. Repeated until there is a final answer.
     Request(Call),
-    /// A peer asks for one.
+    /// A peer requests one.
     Peer(Call),
     /// Answers both.
     Answer(Answer),
-    /// The asker has attached its VI: the connection stands.
+    /// The initiator has attached its VI: the connection is established.
     Ack,
     /// The sender has left the connection, or has given up. Repeated until a GONE comes.
     Disconnect {
         /// Who.
         from: Side,
-        /// In good order, not by the death of a process.
+        /// False: the process died.
         orderly: bool,
     },
-    /// Nothing is left of the exchange at the sender.
+    /// The sender keeps no state of the exchange any more.
     Gone {
         /// Who.
         from: Side,
     },
-    /// Who is on this link? To all.
+    /// Broadcast: which hosts are on this link?
     Who,
-    /// I am, to the one who asked.
+    /// Answers a WHO.
     Here,
 }
 
 /// How a REQUEST or a PEER is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has arrived and waits for somebody.
+    /// Received, and pending.
     Held,
     /// A VI is ready.
     Accepted(Accepted),
-    /// There will be no connection.
+    /// No connection is made.
     Refused(Refusal),
 }
 
@@ -109,9 +113,9 @@ pub struct Accepted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
-    /// Nobody waits there.
+    /// No VI waits with this discriminator.
     NoMatch = 2,
-    /// The server said no, or has gone.
+    /// The server rejected it, or has ended.
     Rejected = 3,
     /// The answerer gave up.
     Timeout = 4,
@@ -121,7 +125,7 @@ pub enum Refusal {
     TransferSize = 6,
     /// Qualities of service differ (peers only).
     Quality = 7,
-    /// The host is out of something.
+    /// The host lacks a resource.
     Resource = 8,
 }
 
@@ -137,7 +141,7 @@ const REFUSALS: [Refusal; 7] = [
     Refusal::Resource,
 ];
 
-/// Why a frame is not taken.
+/// Why a frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Shorter than it must be, or longer or shorter than it says.
@@ -175,7 +179,7 @@ impl Frame {
         out.finish()
     }
 
-    /// Reads a frame. Bytes behind its stated length are padding of the network.
+    /// Parses a frame. Bytes beyond its stated length are padding.
     pub fn parse(bytes: &[u8]) -> Result<Frame, Refused> {
         let mut header = Reader::new(bytes);
         let version = header.u8()?;
@@ -192,7 +196,7 @@ impl Frame {
         if crc32c(checked).to_be_bytes() != trailer {
             return Err(Refused::Corrupt);
         }
-        // Not before: a version that the network has changed would end a call that only needs a repetition.
+        // After the CRC: a corrupted version field must not end a call that a retransmission would complete.
         if version != VERSION && kind != FOREIGN {
             return Err(Refused::Version(version));
         }
@@ -206,7 +210,7 @@ impl Frame {
     }
 }
 
-/// The answer to a frame of another version. A FOREIGN is never answered.
+/// Version negotiation: the answer to a frame of another version. A FOREIGN is never answered.
 pub fn foreign(bytes: &[u8], room: &mut [u8; FRAME_MAX]) -> Option<usize> {
     let Err(Refused::Version(version)) = Frame::parse(bytes) else {
         return None;
@@ -282,8 +286,7 @@ impl Body {
 }
 
 impl Answer {
-    /// All answers have one length, that of the shortest REQUEST: nobody can make us send more than he
-    /// sends himself.
+    /// All answers are as long as the shortest REQUEST, so that a forged request is not amplified.
     fn emit(&self, out: &mut Writer<'_>) {
         let (code, accepted) = match self {
             Answer::Held => (HELD, None),

@@ -1,7 +1,7 @@
-//! The body of REQUEST and PEER: a VI that looks for a partner.
+//! The body of REQUEST and PEER: a VI that requests a connection.
 
-use super::Refused;
-use super::reader::{Reader, Writer};
+use crate::Refused;
+use crate::reader::{Reader, Writer};
 
 /// Longest discriminator in bytes.
 pub const DISCRIMINATOR_MAX: usize = 64;
@@ -10,26 +10,26 @@ const FOREVER: u32 = u32::MAX;
 const RDMA_WRITE: u8 = 1;
 const RDMA_READ: u8 = 2;
 
-/// A VI that looks for a partner.
+/// A VI that requests a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Endpoint for frames to it.
     pub endpoint: u16,
     /// Number of the VI there.
     pub vi: u32,
-    /// Milliseconds that the program still waits; `None`: without limit.
+    /// Milliseconds until the application's call times out; `None`: no limit.
     pub remaining_ms: Option<u32>,
     /// Milliseconds to look for a server before NO_MATCH; not used by peers.
     pub grace_ms: u32,
     /// The VI.
     pub attributes: Attributes,
-    /// The asker's own discriminator.
+    /// The initiator's own discriminator.
     pub local: Discriminator,
-    /// Whom it looks for.
+    /// The discriminator that it requests.
     pub remote: Discriminator,
 }
 
-/// What a VI's partner learns of it.
+/// Attributes of a VI that its partner learns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Largest message in bytes.
@@ -73,9 +73,9 @@ impl Call {
     /// Bytes without the discriminators.
     const FIXED: usize = 2 + 4 + 4 + 4 + Attributes::BYTES + 2;
     /// Bytes at most.
-    pub(super) const BYTES_MAX: usize = Call::FIXED + 2 * DISCRIMINATOR_MAX;
+    pub(crate) const BYTES_MAX: usize = Call::FIXED + 2 * DISCRIMINATOR_MAX;
 
-    pub(super) fn emit(&self, out: &mut Writer<'_>) {
+    pub(crate) fn emit(&self, out: &mut Writer<'_>) {
         out.u16(self.endpoint);
         out.u32(self.vi);
         out.u32(self.remaining_ms.map_or(FOREVER, |ms| ms.min(FOREVER - 1)));
@@ -87,7 +87,7 @@ impl Call {
         out.copy(self.remote.bytes());
     }
 
-    pub(super) fn parse(from: &mut Reader<'_>) -> Result<Call, Refused> {
+    pub(crate) fn parse(from: &mut Reader<'_>) -> Result<Call, Refused> {
         let endpoint = from.u16()?;
         let vi = from.u32()?;
         let remaining = from.u32()?;
@@ -111,14 +111,14 @@ impl Call {
 impl Attributes {
     const BYTES: usize = 8 + 8 + 2 + 1;
 
-    pub(super) fn emit(&self, out: &mut Writer<'_>) {
+    pub(crate) fn emit(&self, out: &mut Writer<'_>) {
         out.u64(self.max_transfer_size);
         out.u64(self.qos);
         out.u16(self.reliability);
         out.u8(u8::from(self.rdma_write) * RDMA_WRITE + u8::from(self.rdma_read) * RDMA_READ);
     }
 
-    pub(super) fn parse(from: &mut Reader<'_>) -> Result<Attributes, Refused> {
+    pub(crate) fn parse(from: &mut Reader<'_>) -> Result<Attributes, Refused> {
         let (max_transfer_size, qos, reliability) = (from.u64()?, from.u64()?, from.u16()?);
         let flags = from.u8()?;
         if flags & !(RDMA_WRITE | RDMA_READ) != 0 {
