@@ -8,7 +8,7 @@
 
 use std::process::ExitCode;
 
-use vipl_ethernet_tests::{INTERFACE, Namespaces, Relay, Weather};
+use vipl_ethernet_tests::{INTERFACE, Impairments, Namespaces, Relay};
 
 const LOSS: f64 = 0.01;
 const DELAY_NS: u64 = 1_000_000;
@@ -41,22 +41,22 @@ fn measure(runs: u64, modes: &[&str]) -> Result<(), String> {
     for host in 0..hosts.hosts() {
         hosts.set_mtu(host, 9000);
     }
-    let clear = Weather {
+    let clear = Impairments {
         delay_ns: DELAY_NS,
-        ..Weather::default()
+        ..Impairments::default()
     };
     let relay = Relay::start(&hosts, clear.clone()).map_err(|error| error.to_string())?;
     println!("run  programs  none, MB/s  {LOSS} lost, MB/s  ratio");
     let mut ratios = vec![Vec::new(); modes.len()];
     for seed in 1..=runs {
-        let lossy = Weather {
+        let lossy = Impairments {
             seed,
             loss: LOSS,
             ..clear.clone()
         };
         for (mode, ratios) in modes.iter().zip(&mut ratios) {
-            let [none, lost] = [&clear, &lossy].map(|weather| {
-                relay.turn(weather.clone());
+            let [none, lost] = [&clear, &lossy].map(|impairments| {
+                relay.impair(impairments.clone());
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 stream(&hosts, mode)
             });

@@ -17,7 +17,7 @@ mod relay;
 
 pub use apart::{Apart, on_first_host};
 pub use relay::Relay;
-pub use vipl_ethernet::{Fates, Weather};
+pub use vipl_link_emulator::{FaultCounts, Impairments};
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Bad cables: forwards frames between the ports of a switch that does not, and does to them what a
-//! weather says. The kernel at hand may lack a module for that, so a thread does it.
+//! Impaired cables: forwards frames between the ports of a switch that does not, through a link emulator. The
+//! kernel may lack the module for that (netem), so a thread does it.
 //!
 //! ```text
 //!   host 0 ─ eth0 ══ port0 ─ relay ─ port1 ══ eth0 ─ host 1
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use vipl_ethernet::{Fates, Sky, Weather};
+use vipl_link_emulator::{FaultCounts, Impairments, LinkEmulator};
 
 use crate::Namespaces;
 use crate::inside::{enter, socket};
@@ -31,7 +31,7 @@ const SLEEP_MS: i32 = 20;
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<Fates>>,
+    thread: Option<JoinHandle<FaultCounts>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,12 +39,12 @@ struct Shared {
     stop: AtomicBool,
     cut: AtomicBool,
     forwarded: AtomicU64,
-    /// A weather that is to come.
-    next: Mutex<Option<Weather>>,
+    /// Impairments to apply next.
+    next: Mutex<Option<Impairments>>,
 }
 
 impl Shared {
-    fn next(&self) -> MutexGuard<'_, Option<Weather>> {
+    fn next(&self) -> MutexGuard<'_, Option<Impairments>> {
         self.next
             .lock()
             .unwrap_or_else(|broken| broken.into_inner())
@@ -56,9 +56,9 @@ impl Relay {
     ///
     /// # Errors
     /// Why that is not possible.
-    pub fn start(hosts: &Namespaces, mut weather: Weather) -> io::Result<Relay> {
+    pub fn start(hosts: &Namespaces, mut impairments: Impairments) -> io::Result<Relay> {
         // A real link checks each frame; what it lets pass wrongly is no wrong address.
-        weather.spared = HEADER_BYTES;
+        impairments.exempt_bytes = HEADER_BYTES;
         let switch = hosts
             .switch()
             .ok_or_else(|| io::Error::other("hosts without a switch"))?
@@ -71,14 +71,14 @@ impl Relay {
         let (ready, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let shared = shared.clone();
-            move || match enter(&switch).and_then(|()| ports(&addresses, &weather)) {
+            move || match enter(&switch).and_then(|()| ports(&addresses, &impairments)) {
                 Ok(mut ports) => {
                     let _ = ready.send(Ok(()));
                     run(&shared, &mut ports)
                 }
                 Err(error) => {
                     let _ = ready.send(Err(error));
-                    Fates::default()
+                    FaultCounts::default()
                 }
             }
         });
@@ -94,10 +94,10 @@ impl Relay {
         self.shared.cut.store(cut, Ordering::SeqCst);
     }
 
-    /// Changes the weather, within milliseconds.
-    pub fn turn(&self, mut weather: Weather) {
-        weather.spared = HEADER_BYTES;
-        *self.shared.next() = Some(weather);
+    /// Changes the impairments, within milliseconds.
+    pub fn impair(&self, mut impairments: Impairments) {
+        impairments.exempt_bytes = HEADER_BYTES;
+        *self.shared.next() = Some(impairments);
     }
 
     /// Frames that have arrived somewhere.
@@ -105,12 +105,12 @@ impl Relay {
         self.shared.forwarded.load(Ordering::SeqCst)
     }
 
-    /// Ends it; gives what has become of the frames.
-    pub fn end(mut self) -> Fates {
+    /// Ends it; returns the injected faults.
+    pub fn end(mut self) -> FaultCounts {
         self.stop()
     }
 
-    fn stop(&mut self) -> Fates {
+    fn stop(&mut self) -> FaultCounts {
         self.shared.stop.store(true, Ordering::SeqCst);
         let ended = self.thread.take().map(JoinHandle::join);
         ended.and_then(Result::ok).unwrap_or_default()
@@ -128,30 +128,30 @@ struct Port {
     socket: OwnedFd,
     /// Of the host at the other end.
     address: [u8; 6],
-    /// What happens to the frames of that host.
-    sky: Sky,
+    /// The cable, for frames from that host.
+    link: LinkEmulator,
 }
 
 /// The ports of the switch, in whose namespace the thread is.
-fn ports(addresses: &[[u8; 6]], weather: &Weather) -> io::Result<Vec<Port>> {
+fn ports(addresses: &[[u8; 6]], impairments: &Impairments) -> io::Result<Vec<Port>> {
     let port = |(number, address): (usize, &[u8; 6])| {
         Ok(Port {
             socket: socket(&format!("port{number}"))?,
             address: *address,
-            sky: Sky::new(weather, number as u64),
+            link: LinkEmulator::new(impairments, number as u64),
         })
     };
     addresses.iter().enumerate().map(port).collect()
 }
 
-fn run(shared: &Shared, ports: &mut [Port]) -> Fates {
+fn run(shared: &Shared, ports: &mut [Port]) -> FaultCounts {
     let start = Instant::now();
     let mut buffer = vec![0; FRAME_MAX];
     while !shared.stop.load(Ordering::SeqCst) {
         let now = start.elapsed().as_nanos() as u64;
-        if let Some(weather) = shared.next().take() {
+        if let Some(impairments) = shared.next().take() {
             for port in &mut *ports {
-                port.sky.turn(&weather);
+                port.link.set_impairments(&impairments);
             }
         }
         for from in 0..ports.len() {
@@ -164,10 +164,10 @@ fn run(shared: &Shared, ports: &mut [Port]) -> Fates {
                     break;
                 }
                 if !shared.cut.load(Ordering::SeqCst) {
-                    port.sky.send(now, &buffer[..got as usize]);
+                    port.link.send(now, &buffer[..got as usize]);
                 }
             }
-            while let Some(frame) = ports[from].sky.arrival(now) {
+            while let Some(frame) = ports[from].link.receive(now) {
                 for to in receivers(ports, from, &frame) {
                     forward(shared, &to.socket, &frame);
                 }
@@ -175,11 +175,11 @@ fn run(shared: &Shared, ports: &mut [Port]) -> Fates {
         }
         wait(ports, start.elapsed().as_nanos() as u64);
     }
-    let mut fates = Fates::default();
+    let mut faults = FaultCounts::default();
     for port in ports {
-        fates += port.sky.fates();
+        faults += port.link.counts();
     }
-    fates
+    faults
 }
 
 /// The port of the host that a frame is for; all others, if it is for none of them.
@@ -206,7 +206,7 @@ fn forward(shared: &Shared, to: &OwnedFd, frame: &[u8]) {
 
 /// Sleeps until a frame comes or is due.
 fn wait(ports: &[Port], now: u64) {
-    let due = ports.iter().filter_map(|port| port.sky.next_due()).min();
+    let due = ports.iter().filter_map(|port| port.link.next_due()).min();
     let sleep_ns = due.map_or(u64::MAX, |due| due.saturating_sub(now));
     let sleep_ns = sleep_ns.min(SLEEP_MS as u64 * 1_000_000);
     let time = libc::timespec {

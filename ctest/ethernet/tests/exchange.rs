@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use kagent_setup::SETUP_ETHERTYPE;
-use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces, Relay, Weather};
+use vipl_ethernet_tests::{Apart, INTERFACE, Impairments, Namespaces, Relay};
 use vipl_wire::ETHERTYPE;
 
 /// What is run over every card: all levels, RDMA, completion queues, waits, errors, disconnects.
@@ -118,16 +118,16 @@ fn bad_cable(card: &str, seed: u64) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
-    let weather = Weather {
+    let impairments = Impairments {
         seed,
         loss: 0.03,
         duplicate: 0.02,
         reorder: 0.03,
         corrupt: 0.02,
-        ..Weather::default()
+        ..Impairments::default()
     };
-    println!("{weather:?}");
-    let relay = Relay::start(&hosts, weather).expect("a relay");
+    println!("{impairments:?}");
+    let relay = Relay::start(&hosts, impairments).expect("a relay");
     let apart = Apart::new(&hosts);
     let device = format!("{card}:{INTERFACE}");
     apart.run("tour", &device).pass();
@@ -157,7 +157,7 @@ fn a_short_cut_is_survived(card: &str) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
-    let relay = Relay::start(&hosts, Weather::default()).expect("a relay");
+    let relay = Relay::start(&hosts, Impairments::default()).expect("a relay");
     let apart = Apart::new(&hosts);
     std::thread::scope(|scope| {
         let run = apart.run("cable", &format!("{card}:{INTERFACE}"));
@@ -188,7 +188,7 @@ fn a_cut_for_good_is_told_to_both(card: &str) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
-    let relay = Relay::start(&hosts, Weather::default()).expect("a relay");
+    let relay = Relay::start(&hosts, Impairments::default()).expect("a relay");
     let apart = Apart::new(&hosts);
     std::thread::scope(|scope| {
         let run = apart

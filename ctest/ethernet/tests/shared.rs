@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vipl_ctest::{Finished, start_together};
-use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces, Relay, Weather};
+use vipl_ethernet_tests::{Apart, INTERFACE, Impairments, Namespaces, Relay};
 
 const CARDS: [&str; 2] = ["tulip", "gnic2"];
 
@@ -60,24 +60,24 @@ fn the_counters_tell_of_a_bad_cable() {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
-    let weather = Weather {
+    let impairments = Impairments {
         seed: 21,
         loss: 0.05,
         corrupt: 0.05,
-        ..Weather::default()
+        ..Impairments::default()
     };
-    println!("{weather:?}");
-    let relay = Relay::start(&hosts, weather).expect("a relay");
+    println!("{impairments:?}");
+    let relay = Relay::start(&hosts, impairments).expect("a relay");
     let apart = Apart::new(&hosts);
     let finished = apart.run("handles", &device("gnic2")).pass();
     let counter = counters(&finished, "gnic2");
     for some in ["frames_sent_again", "frames_corrupt", "frames_received"] {
         assert!(counter(some) > 0, "{some}");
     }
-    let fates = relay.end();
-    assert!(fates.lost > 0 && fates.spoiled > 0, "{fates:?}");
+    let faults = relay.end();
+    assert!(faults.lost > 0 && faults.corrupted > 0, "{faults:?}");
     // Only this program's half of the frames is counted here.
-    assert!(counter("frames_corrupt") <= fates.spoiled, "{fates:?}");
+    assert!(counter("frames_corrupt") <= faults.corrupted, "{faults:?}");
 }
 
 /// Several programs on the same two interfaces, and one whose two processes are both on the first host.

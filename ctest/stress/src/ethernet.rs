@@ -1,5 +1,5 @@
 //! Three hosts with two processes each, all to all, over bad cables: messages and RDMA both ways, partings
-//! now and then, every byte checked. The cables change their weather every few seconds.
+//! now and then, every byte checked. The cables change their impairments every few seconds.
 //!
 //! ```text
 //!   host 0: processes 0 3 ═╗
@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
-use vipl_ethernet_tests::{Namespaces, Relay, Weather};
+use vipl_ethernet_tests::{Impairments, Namespaces, Relay};
 
 use crate::dice::Dice;
 use crate::link::{Mode, Spec};
@@ -18,10 +18,10 @@ use crate::supervisor::{Run, Setting};
 
 const HOSTS: usize = 3;
 const PARTIES: usize = 6;
-/// One weather in so many is the worst of all.
+/// One setting in so many is the worst of all.
 const WORST: u64 = 4;
-/// How long one weather lasts.
-const WEATHER: Duration = Duration::from_secs(10);
+/// How long one setting lasts.
+const SETTING_TIME: Duration = Duration::from_secs(10);
 /// The time between two lines that tell how far it has come.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
@@ -57,13 +57,13 @@ fn mesh(hosts: &Namespaces, levels: &[u16], dice: &mut Dice) -> Vec<Vec<Spec>> {
 }
 
 /// Mostly something between clear and the worst.
-fn weather(dice: &mut Dice) -> Weather {
+fn impairments(dice: &mut Dice) -> Impairments {
     let worst = dice.roll(WORST) == 0;
     let mut up_to = |max: f64| match worst {
         true => max,
         false => max * dice.roll(1001) as f64 / 1000.0,
     };
-    Weather {
+    Impairments {
         loss: up_to(0.05),
         duplicate: up_to(0.05),
         reorder: up_to(0.25),
@@ -72,7 +72,7 @@ fn weather(dice: &mut Dice) -> Weather {
         // 5 to 105 MB/s.
         rate: 105_000_000 - up_to(100e6) as u64,
         seed: dice.next(),
-        ..Weather::default()
+        ..Impairments::default()
     }
 }
 
@@ -85,13 +85,13 @@ pub(crate) fn run(mut setting: Setting, time: Duration) -> Result<String, String
     let hosts = Namespaces::bridge(HOSTS)?;
     setting.hosts = (0..HOSTS).map(|host| hosts.name(host).to_owned()).collect();
     let parties = mesh(&hosts, &setting.levels, &mut dice);
-    let relay = Relay::start(&hosts, weather(&mut dice)).map_err(|error| error.to_string())?;
+    let relay = Relay::start(&hosts, impairments(&mut dice)).map_err(|error| error.to_string())?;
     let begun = Instant::now();
     let mut run = Run::start(setting, parties)?;
     run.all_up()?;
     let mut told = Instant::now();
     loop {
-        run.for_a_while(WEATHER.min(time.saturating_sub(begun.elapsed())))?;
+        run.for_a_while(SETTING_TIME.min(time.saturating_sub(begun.elapsed())))?;
         run.all_alive()?;
         if begun.elapsed() >= time {
             break;
@@ -105,12 +105,12 @@ pub(crate) fn run(mut setting: Setting, time: Duration) -> Result<String, String
                 totals.messages, totals.lost
             );
         }
-        relay.turn(weather(&mut dice));
+        relay.impair(impairments(&mut dice));
     }
     // At the end everybody leaves in any order, and may be the one who is left.
     let lost = run.totals().lost;
     let totals = run.end()?;
-    let fates = relay.end();
+    let faults = relay.end();
     Ok(format!(
         "{} messages, {} MiB, {} RDMA operations, {} disconnects, {} lost connections, wrong bytes 0; \
          the cables lost {}, doubled {}, held back {}, spoiled {}",
@@ -119,9 +119,9 @@ pub(crate) fn run(mut setting: Setting, time: Duration) -> Result<String, String
         totals.rdma,
         totals.partings,
         lost,
-        fates.lost + fates.crowded,
-        fates.doubled,
-        fates.held,
-        fates.spoiled,
+        faults.lost + faults.overflowed,
+        faults.duplicated,
+        faults.reordered,
+        faults.corrupted,
     ))
 }

@@ -1,5 +1,5 @@
 //! What carries the frames of one connection: the NIC's socket to another host, or the connection's
-//! shared segment to another process of this one, with or without weather on the way.
+//! shared segment to another process of this one, with or without an emulated link in between.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use vipl_wire::ETHERTYPE;
 
 use crate::bell::Bell;
 use crate::doorbell::Doorbell;
+use crate::provider::EmulatedLink;
 use crate::segment::{Lie, Segment};
-use crate::weather::Sky;
 
 /// Room for one frame, behind the link's own header.
 pub(crate) struct Room {
@@ -37,7 +37,7 @@ pub(crate) struct Here {
     segment: Segment,
     bell: Arc<Bell>,
     partner: u32,
-    sky: Option<Sky>,
+    emulated: Option<Box<dyn EmulatedLink>>,
     /// Buffers for frames, used again.
     spare: Vec<Vec<u8>>,
 }
@@ -62,13 +62,13 @@ impl Carrier {
         segment: Segment,
         bell: Arc<Bell>,
         partner: u32,
-        sky: Option<Sky>,
+        emulated: Option<Box<dyn EmulatedLink>>,
     ) -> Carrier {
         Carrier::Here(Box::new(Here {
             segment,
             bell,
             partner,
-            sky,
+            emulated,
             spare: Vec::new(),
         }))
     }
@@ -147,15 +147,15 @@ impl Carrier {
     pub(crate) fn deadline(&self) -> Option<u64> {
         match self {
             Carrier::Away(_) => None,
-            Carrier::Here(here) => here.sky.as_ref()?.next_due(),
+            Carrier::Here(here) => here.emulated.as_ref()?.next_due(),
         }
     }
 }
 
 impl Here {
     fn room(&mut self, mtu: usize) -> Option<Room> {
-        let has_room = match &self.sky {
-            Some(sky) => sky.has_room(),
+        let has_room = match &self.emulated {
+            Some(link) => link.has_room(),
             None => self.segment.has_room(mtu),
         };
         if !has_room {
@@ -168,8 +168,8 @@ impl Here {
 
     fn transmit(&mut self, now: u64, buffer: Vec<u8>, bytes: usize) {
         let frame = &buffer[..bytes];
-        match &mut self.sky {
-            Some(sky) => sky.send(now, frame),
+        match &mut self.emulated {
+            Some(link) => link.send(now, frame),
             // Between `room` and here another frame may have been sent.
             None if self.segment.has_room(bytes) => self.segment.put(frame),
             None => {}
@@ -178,12 +178,12 @@ impl Here {
     }
 
     fn finish(&mut self, now: u64) {
-        if let Some(sky) = &mut self.sky {
-            while let Some(bytes) = sky.next_bytes(now) {
+        if let Some(link) = &mut self.emulated {
+            while let Some(bytes) = link.next_bytes(now) {
                 if !self.segment.has_room(bytes) {
                     break;
                 }
-                if let Some(frame) = sky.arrival(now) {
+                if let Some(frame) = link.receive(now) {
                     self.segment.put(&frame);
                 }
             }

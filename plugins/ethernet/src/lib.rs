@@ -17,7 +17,6 @@
 //! | `reading` | frames out of the receive ring, to the VIs that they are for |
 //! | `inbox` | frames for a VI that another VI's thread has read |
 //! | `segment` | frames between two processes of one host |
-//! | `weather` | faults for `segment`, from a seed: the plug-in `sim` |
 //! | `bell` | sleeping, waking, and which VIs have something |
 //! | `watch` | the thread that makes progress while the program makes none |
 //! | `farewell` | connections that have ended here and not yet at the partner |
@@ -37,20 +36,17 @@ mod inbox;
 pub mod interface;
 mod nic;
 mod provider;
-mod random;
 mod reading;
 mod segment;
 mod strangers;
 mod turn;
 mod vi;
 mod watch;
-mod weather;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
 
 pub use doorbell::Policy;
-pub use provider::{Card, Ethernet, Network};
-pub use weather::{Fates, Sky, Weather};
+pub use provider::{Card, EmulatedLink, Ethernet, LinkSource, Network};
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;

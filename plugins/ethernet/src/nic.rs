@@ -19,20 +19,19 @@ use crate::doorbell::{self, Doorbell};
 use crate::farewell::Farewells;
 use crate::gathering::Gathering;
 use crate::inbox::Inbox;
-use crate::provider::{Card, Network};
+use crate::provider::{Card, LinkSource, Network};
 use crate::segment::SEGMENT;
 use crate::strangers::Strangers;
 use crate::turn::Turn;
 use crate::vi::EthernetVi;
 use crate::watch::{self, Watch};
-use crate::weather::Weather;
 use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
 /// Header of the part that a frame of one whole message has.
 pub(crate) const PART: usize = 12;
-/// Payload of a frame between two processes of one host, over a network that is not simulated.
+/// Payload of a frame between two processes of one host, through memory, without an emulated link.
 const LOCAL_MTU: usize = 8 << 10;
 /// No VI.
 pub(crate) const NOBODY: u32 = u32::MAX;
@@ -68,7 +67,8 @@ pub(crate) struct Core {
     pub(crate) name: String,
     pub(crate) bell: Arc<Bell>,
     pub(crate) wire: Option<Wire>,
-    pub(crate) weather: Option<Weather>,
+    /// Creates the links to other processes of this host, if these are emulated.
+    pub(crate) emulated: Option<LinkSource>,
     pub(crate) endpoint: u16,
     pub(crate) address: [u8; 6],
     pub(crate) mtu: usize,
@@ -122,7 +122,7 @@ impl Core {
 
     /// Largest frame to a partner on this host.
     pub(crate) fn local_mtu(&self) -> usize {
-        match &self.weather {
+        match &self.emulated {
             Some(_) => self.mtu,
             None => LOCAL_MTU,
         }
@@ -256,7 +256,7 @@ impl EthernetNic {
         };
         let host = Host::get();
         let counter = |name| host.counter(C::NAME, name);
-        let (wire, weather, endpoint, address, mtu, name) = match network {
+        let (wire, emulated, endpoint, address, mtu, name) = match network {
             Network::Interface(interface) => {
                 let link = host.link(&interface)?;
                 let mtu = (link.mtu as usize).min(C::FRAME_MAX);
@@ -289,12 +289,12 @@ impl EthernetNic {
                 let name = format!("via_{interface}");
                 (Some(wire), None, link.endpoint, address, mtu, name)
             }
-            Network::Simulated {
-                weather,
+            Network::Emulated {
+                links,
                 mtu,
                 address,
                 name,
-            } => (None, Some(weather), 0, address, mtu, name),
+            } => (None, Some(links), 0, address, mtu, name),
         };
         if mtu < MTU_MIN {
             let text = format!("an MTU of {mtu} is below {MTU_MIN}");
@@ -311,7 +311,7 @@ impl EthernetNic {
             name,
             bell: Arc::new(bell),
             wire,
-            weather,
+            emulated,
             endpoint,
             address,
             mtu,

@@ -9,7 +9,6 @@ use vipl_plugin_sdk::{Provider, Status};
 use crate::doorbell::Policy;
 use crate::interface::{self, Interface};
 use crate::nic::EthernetNic;
-use crate::weather::Weather;
 
 /// How well a card serves an interface that is of its kind; the explicit `plugin:interface` needs none.
 const RANK: i32 = 50;
@@ -51,14 +50,13 @@ pub trait Card: 'static {
 }
 
 /// Where the frames of a NIC go.
-#[derive(Clone, Debug, PartialEq)]
 pub enum Network {
     /// The interface of this name.
     Interface(String),
-    /// The processes of this host only, under a weather.
-    Simulated {
-        /// What happens to frames.
-        weather: Weather,
+    /// Other processes of this host only, through emulated links.
+    Emulated {
+        /// Creates the links.
+        links: LinkSource,
         /// Largest payload of a frame in bytes.
         mtu: usize,
         /// Host address.
@@ -66,6 +64,28 @@ pub enum Network {
         /// Name of the device as VipQueryNic shows it.
         name: String,
     },
+}
+
+/// Creates the link for one direction of one connection; the number is the same in every run.
+pub type LinkSource = Box<dyn Fn(u64) -> Box<dyn EmulatedLink> + Send + Sync>;
+
+/// A link between two processes of this host that holds frames back, loses or changes them. Times are in
+/// nanoseconds.
+pub trait EmulatedLink: Send {
+    /// Whether the link takes another frame.
+    fn has_room(&self) -> bool;
+
+    /// Sends a frame.
+    fn send(&mut self, now: u64, frame: &[u8]);
+
+    /// When the next frame is due.
+    fn next_due(&self) -> Option<u64>;
+
+    /// Length of the next frame, if it is due.
+    fn next_bytes(&self, now: u64) -> Option<usize>;
+
+    /// The next frame, if it is due.
+    fn receive(&mut self, now: u64) -> Option<Vec<u8>>;
 }
 
 /// The provider for a card.

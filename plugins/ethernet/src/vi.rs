@@ -17,7 +17,6 @@ use crate::env::{Bench, Line, time};
 use crate::nic::{Core, EthernetNic, PART, count};
 use crate::segment::{SEGMENT, Segment};
 use crate::watch;
-use crate::weather::Sky;
 
 /// The same as `PROBES` on this host. The agent tells of a partner's death at once, and one that is silent has no
 /// processor; after a minute it is not coming back.
@@ -315,19 +314,16 @@ fn here(core: &Core, index: u32, connection: &vipl_connection) -> std::io::Resul
     }
     let segment = Mapping::open(connection.segment_fd, SEGMENT, true)?;
     let bell = core.partner(connection.partner_nic, connection.partner_fds)?;
-    // What tells this direction from all others, in every run alike.
+    // Distinguishes this direction from all others, and is the same in every run.
     let direction = u64::from(connection.side) << 32
         | u64::from(index) << 16
         | u64::from(connection.partner_vi);
-    let sky = core
-        .weather
-        .as_ref()
-        .map(|weather| Sky::new(weather, direction));
+    let emulated = core.emulated.as_ref().map(|links| links(direction));
     Ok(Carrier::here(
         Segment::new(segment, connection.side),
         bell,
         connection.partner_vi,
-        sky,
+        emulated,
     ))
 }
 

@@ -4,21 +4,22 @@
 //!
 //! | word | means | default |
 //! | --- | --- | --- |
-//! | `seed` | where all chances come from | 1 |
+//! | `seed` | seed of all random decisions | 1 |
 //! | `loss`, `dup`, `reorder`, `corrupt` | probability of each fault, 0 to 0.9 | 0 |
 //! | `delay` | microseconds on the way | 0 |
 //! | `rate` | bytes per second; 0: no limit | 0 |
 //! | `mtu` | bytes of a frame | 1500 |
 //! | `node` | number of the node, 0 to 255, for its address | 0 |
 //!
-//! The same seed gives the frame with the same number of the same connection the same fate. A setting
-//! `sim.WORD` is the default of its word.
+//! The same seed treats the frame with the same number of the same connection alike. A setting `sim.WORD` is the
+//! default of its word.
 
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
 
 use vipl_ethernet::interface::Interface;
-use vipl_ethernet::{Card, Ethernet, Network, Policy, Weather};
+use vipl_ethernet::{Card, EmulatedLink, Ethernet, Network, Policy};
+use vipl_link_emulator::{Impairments, LinkEmulator};
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text};
 use vipl_plugin_sdk::{Host, Status};
 
@@ -26,7 +27,7 @@ const WORDS: [&str; 9] = [
     "seed", "loss", "dup", "reorder", "corrupt", "delay", "rate", "mtu", "node",
 ];
 
-/// The card that is none.
+/// A card without hardware.
 pub struct Sim;
 
 impl Card for Sim {
@@ -72,22 +73,50 @@ impl Card for Sim {
             return refuse(&format!("mtu={mtu} is not from 256 to {}", Self::FRAME_MAX));
         }
         let node: u8 = value(&pairs, "node", 0)?;
-        Ok(Network::Simulated {
-            weather: Weather {
-                seed: value(&pairs, "seed", 1)?,
-                loss: chance("loss")?,
-                duplicate: chance("dup")?,
-                reorder: chance("reorder")?,
-                corrupt: chance("corrupt")?,
-                spared: 0,
-                delay_ns: u64::from(delay_us) * 1000,
-                rate: bytes(&pairs, "rate", 0)?,
-            },
+        let impairments = Impairments {
+            seed: value(&pairs, "seed", 1)?,
+            loss: chance("loss")?,
+            duplicate: chance("dup")?,
+            reorder: chance("reorder")?,
+            corrupt: chance("corrupt")?,
+            exempt_bytes: 0,
+            delay_ns: u64::from(delay_us) * 1000,
+            rate: bytes(&pairs, "rate", 0)?,
+        };
+        Ok(Network::Emulated {
+            links: Box::new(move |direction| {
+                Box::new(Link(LinkEmulator::new(&impairments, direction)))
+            }),
             mtu,
             // Locally administered, "SIM" and the node.
             address: [0x02, b'S', b'I', b'M', 0, node],
             name: format!("sim:{argument}"),
         })
+    }
+}
+
+/// An emulated link as the device class uses it.
+struct Link(LinkEmulator);
+
+impl EmulatedLink for Link {
+    fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
+
+    fn send(&mut self, now: u64, frame: &[u8]) {
+        self.0.send(now, frame);
+    }
+
+    fn next_due(&self) -> Option<u64> {
+        self.0.next_due()
+    }
+
+    fn next_bytes(&self, now: u64) -> Option<usize> {
+        self.0.next_bytes(now)
+    }
+
+    fn receive(&mut self, now: u64) -> Option<Vec<u8>> {
+        self.0.receive(now)
     }
 }
 
