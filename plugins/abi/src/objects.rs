@@ -1,0 +1,223 @@
+//! What the library and a plug-in look at together: queues, regions, VIs, connections.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use vipl_abi::VIP_DESCRIPTOR;
+
+/// One posted descriptor.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_entry {
+    /// The program's descriptor. Its memory is the program's: read each field once, trust none.
+    pub descriptor: *mut VIP_DESCRIPTOR,
+    /// Memory handle given at the post.
+    pub memory: u32,
+    /// Set by `complete`: the final status.
+    pub status: u32,
+}
+
+/// One work queue. Descriptors `completed..posted` are the plug-in's; counters wrap.
+#[repr(C)]
+pub struct vipl_queue {
+    /// Ring of entries, index `n & mask`; the host may replace it inside a post.
+    pub entries: *mut vipl_entry,
+    /// Size of the ring less one.
+    pub mask: u32,
+    /// Host: descriptors posted so far.
+    pub posted: u32,
+    /// Plug-in: descriptors completed so far.
+    pub completed: u32,
+    /// Host: descriptors taken off so far.
+    pub taken: u32,
+    /// Host: not 0 asks for `host->completed` after completions.
+    pub signal: u32,
+    /// 0 on the send queue, 1 on the receive queue.
+    pub which: u32,
+}
+
+/// One registered region; the host writes it, anybody may read it without a lock (see `vipl_region_check`
+/// in the guide): the handle is 0 while the entry changes.
+#[repr(C)]
+pub struct vipl_region {
+    /// First byte.
+    pub base: AtomicU64,
+    /// One past the last byte.
+    pub end: AtomicU64,
+    /// Protection tag in the upper half, `VIPL_REGION_*` bits in the lower.
+    pub access: AtomicU64,
+    /// The handle; the entry's index is `handle & (region_count - 1)`. 0: free.
+    pub handle: AtomicU32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// One opening of a device.
+#[repr(C)]
+pub struct vipl_nic {
+    /// The plug-in's own.
+    pub context: *mut c_void,
+    /// The host's own.
+    pub host: *mut c_void,
+    /// Table of regions.
+    pub regions: *const vipl_region,
+    /// Entries of the table, a power of two.
+    pub region_count: u32,
+    /// `VIPL_OPTION_*`.
+    pub options: u32,
+    /// Segments of one descriptor.
+    pub segments_max: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// One VI.
+#[repr(C)]
+pub struct vipl_vi {
+    /// The plug-in's own.
+    pub context: *mut c_void,
+    /// Where it belongs.
+    pub nic: *const vipl_nic,
+    /// Send queue.
+    pub send: vipl_queue,
+    /// Receive queue.
+    pub recv: vipl_queue,
+    /// The host's own.
+    pub host: *mut c_void,
+    /// Largest message in bytes.
+    pub max_transfer_size: u64,
+    /// Number within the NIC, below MaxVI.
+    pub index: u32,
+    /// Tag, or `VIPL_PTAG_ANY`.
+    pub ptag: u32,
+    /// `VIP_STATE_*`.
+    pub state: u32,
+    /// One `VIP_SERVICE_*` bit.
+    pub reliability: u16,
+    /// 1: the partner may write by RDMA.
+    pub rdma_write: u8,
+    /// 1: the partner may read by RDMA.
+    pub rdma_read: u8,
+}
+
+/// A connection that has come about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_connection {
+    /// Name of the connection on this host.
+    pub id: u64,
+    /// Unguessable, the same at both sides.
+    pub key: u64,
+    /// 0 at one side, 1 at the other.
+    pub side: u32,
+    /// Process id of the partner as the agent sees it.
+    pub partner_pid: u32,
+    /// Name of the partner's NIC on this host.
+    pub partner_nic: u64,
+    /// The partner VI's number within its NIC.
+    pub partner_vi: u32,
+    /// Zeroed memory that both sides may map; the host closes its descriptor after `attach`.
+    pub segment_fd: c_int,
+    /// Its size.
+    pub segment_bytes: u32,
+    /// What the partner's `nic_open` gave in `shared_fds`, or -1; closed after `attach`.
+    pub partner_fds: [c_int; 2],
+    /// 1: the partner VI admits RDMA Write.
+    pub partner_rdma_write: u8,
+    /// 1: the partner VI admits RDMA Read.
+    pub partner_rdma_read: u8,
+    /// 0.
+    pub reserved: [u8; 2],
+    /// 1: the partner is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
+    /// `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this host knows of it.
+    pub remote: u32,
+    /// Remote partner: its endpoint, for the frames that it shall get.
+    pub remote_endpoint: u16,
+    /// Remote partner: bytes of `remote_address`.
+    pub remote_address_len: u16,
+    /// Remote partner: its host address.
+    pub remote_address: [u8; 16],
+}
+
+/// A data socket on a network interface, as `vipl_host.link` gives it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_link {
+    /// `sizeof(vipl_link)` as the plug-in knows it, set by the plug-in before the call.
+    pub size: usize,
+    /// A socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, nonblocking and
+    /// close-on-exec. It belongs to the plug-in, which closes it when the NIC closes. Its filter cannot
+    /// be changed: it lets in what is addressed to this host and to `endpoint`.
+    pub fd: c_int,
+    /// Number of the interface.
+    pub interface_index: u32,
+    /// Largest payload of a frame in bytes, at the time of the call.
+    pub mtu: u32,
+    /// Speed in Mbit/s; 0 when the interface does not tell.
+    pub speed_mbit: u32,
+    /// What frames for this process carry, big-endian, at offset 16 (2 bytes after the Ethernet header).
+    pub endpoint: u16,
+    /// Bytes of `address`.
+    pub address_len: u16,
+    /// Address of the interface.
+    pub address: [u8; 16],
+    /// Name of the interface, NUL-terminated.
+    pub name: [c_char; 16],
+    /// Name of its driver, NUL-terminated; empty when it does not tell.
+    pub driver: [c_char; 32],
+    /// The agent's name for this endpoint, for `vipl_nic_info.link`; never 0.
+    pub id: u64,
+}
+
+/// What `nic_open` tells about the device.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_nic_info {
+    /// Name as VipQueryNic shows it, NUL-terminated.
+    pub name: [c_char; 64],
+    /// Host address.
+    pub address: [u8; 16],
+    /// Bytes of the host address.
+    pub address_len: u16,
+    /// Longest discriminator, 64 at most.
+    pub discriminator_max: u16,
+    /// `VIP_SERVICE_*` levels offered.
+    pub reliability_support: u16,
+    /// Levels on which RDMA Read works.
+    pub rdma_read_support: u16,
+    /// Version of the device.
+    pub hardware_version: u32,
+    /// Version of the provider.
+    pub provider_version: u32,
+    /// Limits, as in VIP_NIC_ATTRIBUTES.
+    pub register_bytes_max: u64,
+    /// Largest single region.
+    pub register_block_max: u64,
+    /// Number of regions, a power of two.
+    pub regions_max: u32,
+    /// Number of VIs.
+    pub vis_max: u32,
+    /// Descriptors per queue, a power of two.
+    pub descriptors_max: u32,
+    /// Segments per descriptor.
+    pub segments_max: u32,
+    /// Number of CQs.
+    pub cqs_max: u32,
+    /// Entries per CQ.
+    pub cq_entries_max: u32,
+    /// Number of tags.
+    pub ptags_max: u32,
+    /// Payload of one link frame.
+    pub native_mtu: u32,
+    /// Largest message in bytes.
+    pub transfer_max: u64,
+    /// Bytes of the segment that each connection wants.
+    pub segment_bytes: u32,
+    /// Descriptors that partners get at `attach`, or -1; the host duplicates them.
+    pub shared_fds: [c_int; 2],
+    /// Zeroed room for `regions_max` regions, or NULL: the host makes its own.
+    pub regions: *mut vipl_region,
+    /// `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts cannot be
+    /// reached. An endpoint is for one NIC, and ends with it.
+    pub link: u64,
+}

@@ -1,0 +1,131 @@
+//! The tables of functions: the library's for plug-ins, and a plug-in's for the library.
+
+use core::ffi::{c_char, c_int};
+
+use vipl_abi::VIP_DESCRIPTOR;
+
+use crate::{vipl_connection, vipl_link, vipl_nic, vipl_nic_info, vipl_queue, vipl_vi};
+
+/// What the library does for a plug-in.
+#[repr(C)]
+pub struct vipl_host {
+    /// `sizeof(vipl_host)` as the host knows it.
+    pub size: usize,
+    /// Writes one line to the log. Any thread.
+    pub log: unsafe extern "C" fn(level: c_int, text: *const c_char),
+    /// Value of the setting `plugin.key`, or NULL; valid for ever. Any thread.
+    pub setting: unsafe extern "C" fn(plugin: *const c_char, key: *const c_char) -> *const c_char,
+    /// A named counter that `vipinfo` shows; valid for ever. Any thread.
+    pub counter: unsafe extern "C" fn(plugin: *const c_char, name: *const c_char) -> *mut u64,
+    /// Completions were added to a queue whose `signal` is not 0. Within an operation of the VI.
+    pub completed: unsafe extern "C" fn(vi: *mut vipl_vi, queue: *mut vipl_queue),
+    /// Raises an asynchronous error; the VI stays as it is. Within an operation of the VI.
+    pub raise: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        code: c_int,
+        opcode: u32,
+        descriptor: *mut VIP_DESCRIPTOR,
+    ),
+    /// Breaks the connection: the VI goes to Error and both queues are flushed. `cause` is the code of
+    /// the asynchronous error to raise, or `VIPL_CAUSE_*`. Within an operation of the VI.
+    pub fail: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        cause: c_int,
+        opcode: u32,
+        descriptor: *mut VIP_DESCRIPTOR,
+    ),
+    /// Locks the VI with this number and calls `progress` on it, if it is connected and the program is
+    /// not at work on it anyway. For threads of the plug-in, never from within an operation. Returns a
+    /// `VIPL_POLL_*`.
+    pub poll: unsafe extern "C" fn(nic: *const vipl_nic, index: u32) -> c_int,
+    /// Faults of instructions in `start..end` continue at `fixup`. Any thread.
+    pub guard: unsafe extern "C" fn(start: usize, end: usize, fixup: usize) -> c_int,
+    /// Monotonic time in nanoseconds. Any thread.
+    pub now: unsafe extern "C" fn() -> u64,
+    /// Asks the Kernel Agent for a data socket on the interface with this name. `out->size` is the
+    /// plug-in's; the host writes no further. From `nic_open` or a thread of the plug-in; blocks until
+    /// the agent answers. `VIPL_E_INVALID`: there is no such interface, or it is no Ethernet;
+    /// `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`.
+    pub link: unsafe extern "C" fn(interface: *const c_char, out: *mut vipl_link) -> c_int,
+    /// The device of this NIC has failed for good: every VI that is connected goes to Error, its queues
+    /// are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
+    /// same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
+    /// of every VI. Operations are still called afterwards, also `detach` for each VI.
+    pub catastrophe: unsafe extern "C" fn(nic: *const vipl_nic),
+    /// Asks the Kernel Agent for a connection to the device process of this name: the program `vipl-NAME`
+    /// beside the agent, which it starts for this user if it does not run. `*fd` is a `SOCK_SEQPACKET`
+    /// socket, close-on-exec, and belongs to the plug-in; it hangs up when the device ends. `*pid` is the
+    /// device's process id. From `nic_open` or a thread of the plug-in; blocks until the agent answers.
+    /// `VIPL_E_INVALID`: there is no such program; `VIPL_E_RESOURCE`. The log says why.
+    pub device: unsafe extern "C" fn(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int,
+}
+
+/// What a plug-in does. Operations marked (optional) may be NULL.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_provider {
+    /// `sizeof(vipl_provider)` as the plug-in knows it.
+    pub size: usize,
+    /// Whether this plug-in serves the device `name` (without `/dev/`): 0 no, else a rank, the highest
+    /// wins. Writes the argument for `nic_open` into `argument` (64 bytes, NUL-terminated). (optional)
+    pub claim: Option<unsafe extern "C" fn(name: *const c_char, argument: *mut c_char) -> c_int>,
+    /// Name of the device with this number that is present, 64 bytes; `VIPL_E_INVALID` past the last.
+    /// (optional)
+    pub device: Option<unsafe extern "C" fn(number: u32, name: *mut c_char) -> c_int>,
+    /// Opens a device: `argument` is what follows the colon in `plugin:argument`. Sets `nic->context`.
+    pub nic_open: Option<
+        unsafe extern "C" fn(
+            argument: *const c_char,
+            nic: *mut vipl_nic,
+            info: *mut vipl_nic_info,
+        ) -> c_int,
+    >,
+    /// Closes it; there are no VIs any more. May block for the end of the plug-in's own threads.
+    pub nic_close: Option<unsafe extern "C" fn(nic: *mut vipl_nic)>,
+    /// Makes the plug-in's part of a VI; sets `vi->context`. (optional)
+    pub vi_create: Option<unsafe extern "C" fn(vi: *mut vipl_vi) -> c_int>,
+    /// Frees it. (optional)
+    pub vi_destroy: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// The VI is connected from now on. Receive descriptors may already be posted.
+    pub attach:
+        Option<unsafe extern "C" fn(vi: *mut vipl_vi, connection: *const vipl_connection) -> c_int>,
+    /// The VI is not connected any more. After the return neither this process nor the partner
+    /// touches the descriptors and buffers of the VI. Blocks for one second at most.
+    pub detach: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// The agent says that the partner has gone. Everything that arrived before is to be delivered,
+    /// then `fail` is called; for a partner on another host that has gone in good order perhaps later,
+    /// since its last frames may still be on their way.
+    pub partner_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: c_int)>,
+    /// The send doorbell: descriptors were posted.
+    pub post_send: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// The receive doorbell.
+    pub post_recv: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// Takes what has arrived and goes on with what was waiting.
+    pub progress: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// Numbers of VIs for which `progress` may find something; returns how many, `room` at most.
+    /// Without it the host asks every connected VI. (optional)
+    pub ready:
+        Option<unsafe extern "C" fn(nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32>,
+    /// Whether `ready` shall report the receive side of this VI. (optional)
+    pub watch: Option<unsafe extern "C" fn(vi: *mut vipl_vi, on: c_int)>,
+    /// Announces a thread that is about to sleep; from now on anything new ends `sleep`. (optional,
+    /// with `sleep` and `wake`; without them the host sleeps in short steps)
+    pub arm: Option<unsafe extern "C" fn(nic: *const vipl_nic) -> u32>,
+    /// Sleeps until something may have happened since `arm` gave `epoch`, or until the time has run
+    /// out; 0 nanoseconds only takes the announcement back. Blocks.
+    pub sleep: Option<unsafe extern "C" fn(nic: *const vipl_nic, epoch: u32, timeout_ns: u64)>,
+    /// Ends every `sleep` on this NIC. Any thread.
+    pub wake: Option<unsafe extern "C" fn(nic: *const vipl_nic)>,
+    /// A region was taken out of the table: returns when no transfer uses it any more. Blocks for one
+    /// second at most, and so VipDeregisterMem for one second per VI: only a library that does not know
+    /// `quiesced` calls it, or for a plug-in without that. (optional)
+    pub quiesce: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
+    /// A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The host asks
+    /// all connected VIs, then those again that said 0, for one second together. `*since` is the plug-in's:
+    /// 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does
+    /// not wait for the partner; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
+    /// never is the first call, the host does not ask again: a plug-in that cannot say 1 then calls `fail`
+    /// or makes its device break the connection. (optional)
+    pub quiesced:
+        Option<unsafe extern "C" fn(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> c_int>,
+}
