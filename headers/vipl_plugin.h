@@ -22,24 +22,23 @@
 #define VIPL_PLUGIN_MAGIC       UINT64_C(0x47554C504C504956)
 /* A new major version is a new symbol and a new directory. */
 #define VIPL_PLUGIN_ABI_MAJOR   1
-/* Counts what was appended to the tables. */
-#define VIPL_PLUGIN_ABI_MINOR   3
-/* Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the
- * pointer width. */
+/* Counts additions to the sized structures. Two files of the same minor version have the same
+ * sizes; those of a lower one are not larger, those of a higher one not smaller. */
+#define VIPL_PLUGIN_ABI_MINOR   4
+/* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
+ * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
   ((((uint64_t)sizeof(vipl_vi)) << 40) \
-   | (((uint64_t)sizeof(vipl_nic)) << 24) \
+   | (((uint64_t)sizeof(vipl_nic)) << 32) \
+   | (((uint64_t)sizeof(vipl_queue)) << 24) \
    | (((uint64_t)sizeof(vipl_entry)) << 16) \
    | (((uint64_t)sizeof(vipl_region)) << 8) \
    | (uint64_t)sizeof(size_t))
-/* Feature bit of `vipl_plugin.required`: the plug-in reaches other hosts. The host has `link`,
- * reads `vipl_nic_info.link`, and fills what `vipl_connection` says of a remote partner. */
-#define VIPL_FEATURE_LINK       UINT64_C(1)
-/* Feature bit of `vipl_plugin.required`: the plug-in's NIC is a process of its own. The host has
- * `device`. */
-#define VIPL_FEATURE_DEVICE     UINT64_C(2)
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
+
+#define VIPL_ADDRESS_MAX      32  /* Longest host address in bytes. */
+#define VIPL_DATA_ADDRESS_MAX 256 /* Longest data address in bytes. */
 
 /* Status of an operation: it worked. */
 #define VIPL_OK              0
@@ -108,9 +107,11 @@ struct vipl_plugin {
   uint32_t reserved;    /* 0. */
   const char *name;     /* Name; the file is `libvipl_NAME.so`. */
   const char *version;  /* Version, for people. */
-  uint64_t required;    /* Feature bits the host must know; unknown ones refuse the plug-in. */
-  uint64_t optional;    /* Feature bits the host may ignore. */
-  /* Called once per process. `out->size` is the host's; the plug-in sets its own, if smaller. */
+  /* Feature bits that the host must know; unknown ones refuse the plug-in. None are defined yet. */
+  uint64_t required;
+  uint64_t optional;    /* Feature bits that the host may ignore. */
+  /* Called once per process. `out->size` is the host's: the plug-in writes no further than that,
+   * and sets `out->size` to `sizeof(vipl_provider)` as it knows it. */
   int (*init)(const vipl_host *host, vipl_provider *out);
 };
 
@@ -173,27 +174,33 @@ struct vipl_vi {
 
 /* A connection that has come about. */
 struct vipl_connection {
-  uint64_t id;                 /* Name of the connection on this host. */
-  uint64_t key;                /* Unguessable, the same at both sides. */
-  uint32_t side;               /* 0 at one side, 1 at the other. */
-  uint32_t partner_pid;        /* Process id of the partner as the agent sees it. */
-  uint64_t partner_nic;        /* Name of the partner's NIC on this host. */
-  uint32_t partner_vi;         /* The partner VI's number within its NIC. */
+  /* `sizeof(vipl_connection)` as the host knows it: there is nothing behind. */
+  size_t size;
+  uint64_t id;                                 /* Name of the connection on this host. */
+  uint64_t key;                                /* Unguessable, the same at both sides. */
+  uint32_t side;                               /* 0 at one side, 1 at the other. */
+  uint32_t partner_pid;                        /* Process id of the partner as the agent sees it. */
+  uint64_t partner_nic;                        /* Name of the partner's NIC on this host. */
+  uint32_t partner_vi;                         /* The partner VI's number within its NIC. */
   /* Zeroed memory that both sides may map; the host closes its descriptor after `attach`. */
   int segment_fd;
-  uint32_t segment_bytes;      /* Its size. */
+  uint32_t segment_bytes;                      /* Its size. */
   /* What the partner's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
   int partner_fds[2];
-  uint8_t partner_rdma_write;  /* 1: the partner VI admits RDMA Write. */
-  uint8_t partner_rdma_read;   /* 1: the partner VI admits RDMA Read. */
-  uint8_t reserved[2];         /* 0. */
+  uint8_t partner_rdma_write;                  /* 1: the partner VI admits RDMA Write. */
+  uint8_t partner_rdma_read;                   /* 1: the partner VI admits RDMA Read. */
+  uint8_t reserved[2];                         /* 0. */
   /* 1: the partner is on another host. Then `segment_fd` and `partner_fds` are -1,
    * `segment_bytes`, `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this
    * host knows of it. */
   uint32_t remote;
-  uint16_t remote_endpoint;    /* Remote partner: its endpoint, for the frames that it shall get. */
-  uint16_t remote_address_len; /* Remote partner: bytes of `remote_address`. */
-  uint8_t remote_address[16];  /* Remote partner: its host address. */
+  /* Remote partner: its endpoint, for the frames that it shall get. */
+  uint16_t remote_endpoint;
+  uint16_t remote_address_len;                 /* Remote partner: bytes of `remote_address`. */
+  uint8_t remote_address[VIPL_ADDRESS_MAX];    /* Remote partner: its host address. */
+  uint32_t data_address_len;                   /* Bytes of `data_address`. */
+  /* What the partner's `nic_open` gave as its data address, wherever the partner is. */
+  uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
 };
 
 /* A data socket on a network interface, as `vipl_host.link` gives it. */
@@ -216,7 +223,7 @@ struct vipl_link {
   /* Bytes of `address`. */
   uint16_t address_len;
   /* Address of the interface. */
-  uint8_t address[16];
+  uint8_t address[VIPL_ADDRESS_MAX];
   /* Name of the interface, NUL-terminated. */
   char name[16];
   /* Name of its driver, NUL-terminated; empty when it does not tell. */
@@ -227,26 +234,30 @@ struct vipl_link {
 
 /* What `nic_open` tells about the device. */
 struct vipl_nic_info {
-  char name[64];                /* Name as VipQueryNic shows it, NUL-terminated. */
-  uint8_t address[16];          /* Host address. */
-  uint16_t address_len;         /* Bytes of the host address. */
-  uint16_t discriminator_max;   /* Longest discriminator, 64 at most. */
-  uint16_t reliability_support; /* `VIP_SERVICE_*` levels offered. */
-  uint16_t rdma_read_support;   /* Levels on which RDMA Read works. */
-  uint32_t hardware_version;    /* Version of the device. */
-  uint32_t provider_version;    /* Version of the provider. */
-  uint64_t register_bytes_max;  /* Limits, as in VIP_NIC_ATTRIBUTES. */
-  uint64_t register_block_max;  /* Largest single region. */
-  uint32_t regions_max;         /* Number of regions, a power of two. */
-  uint32_t vis_max;             /* Number of VIs. */
-  uint32_t descriptors_max;     /* Descriptors per queue, a power of two. */
-  uint32_t segments_max;        /* Segments per descriptor. */
-  uint32_t cqs_max;             /* Number of CQs. */
-  uint32_t cq_entries_max;      /* Entries per CQ. */
-  uint32_t ptags_max;           /* Number of tags. */
-  uint32_t native_mtu;          /* Payload of one link frame. */
-  uint64_t transfer_max;        /* Largest message in bytes. */
-  uint32_t segment_bytes;       /* Bytes of the segment that each connection wants. */
+  /* `sizeof(vipl_nic_info)` as the host knows it: the plug-in writes no further. What it does
+   * not write keeps the host's default. */
+  size_t size;
+  char name[64];                               /* Name as VipQueryNic shows it, NUL-terminated. */
+  uint8_t address[VIPL_ADDRESS_MAX];           /* Host address. */
+  uint16_t address_len;                        /* Bytes of the host address. */
+  uint16_t discriminator_max;                  /* Longest discriminator, 64 at most. */
+  uint16_t reliability_support;                /* `VIP_SERVICE_*` levels offered. */
+  uint16_t rdma_read_support;                  /* Levels on which RDMA Read works. */
+  uint32_t hardware_version;                   /* Version of the device. */
+  uint32_t provider_version;                   /* Version of the provider. */
+  uint64_t register_bytes_max;                 /* Limits, as in VIP_NIC_ATTRIBUTES. */
+  uint64_t register_block_max;                 /* Largest single region. */
+  uint32_t regions_max;                        /* Number of regions, a power of two. */
+  uint32_t vis_max;                            /* Number of VIs. */
+  uint32_t descriptors_max;                    /* Descriptors per queue, a power of two. */
+  uint32_t segments_max;                       /* Segments per descriptor. */
+  uint32_t cqs_max;                            /* Number of CQs. */
+  uint32_t cq_entries_max;                     /* Entries per CQ. */
+  uint32_t ptags_max;                          /* Number of tags. */
+  uint32_t native_mtu;                         /* Payload of one link frame. */
+  uint64_t transfer_max;                       /* Largest message in bytes. */
+  /* Bytes of the segment that each connection wants. */
+  uint32_t segment_bytes;
   /* Descriptors that partners get at `attach`, or -1; the host duplicates them. */
   int shared_fds[2];
   /* Zeroed room for `regions_max` regions, or NULL: the host makes its own. */
@@ -254,6 +265,10 @@ struct vipl_nic_info {
   /* `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts
    * cannot be reached. An endpoint is for one NIC, and ends with it. */
   uint64_t link;
+  uint32_t data_address_len;                   /* Bytes of `data_address`. */
+  /* Where partners send data to, in the plug-in's own terms: partners get these bytes at
+   * `attach`, as they are. */
+  uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
 };
 
 /* What the library does for a plug-in. */
@@ -349,10 +364,6 @@ struct vipl_provider {
   void (*sleep)(const vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
   /* Ends every `sleep` on this NIC. Any thread. */
   void (*wake)(const vipl_nic *nic);
-  /* A region was taken out of the table: returns when no transfer uses it any more. Blocks for
-   * one second at most, and so VipDeregisterMem for one second per VI: only a library that does
-   * not know `quiesced` calls it, or for a plug-in without that. (optional) */
-  void (*quiesce)(vipl_vi *vi);
   /* A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The
    * host asks all connected VIs, then those again that said 0, for one second together. `*since`
    * is the plug-in's: 0 at first, later what it has left there, so that it knows a transfer of

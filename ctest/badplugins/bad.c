@@ -1,6 +1,7 @@
 /* A plug-in with one thing wrong, chosen by a macro. Without any it is in order, and its device `bad` cannot
  * be opened only because `nic_open` says so. The library must refuse each for the right reason, without
  * running any of its code before it was checked, and go on without it. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +15,24 @@
 #define vipl_plugin_v1 vipl_plugin_v9
 #endif
 
+/* Compiled with the header of another minor version: what it has less, or more, is at the end. */
+#if defined(BAD_OLDER) || defined(BAD_TABLE_SIZE)
+#define MINOR (VIPL_PLUGIN_ABI_MINOR - 1)
+#define DESCRIPTION_SIZE (offsetof(vipl_plugin, init) + sizeof(void (*)(void)))
+#define TABLE_SIZE (offsetof(vipl_provider, progress) + sizeof(void (*)(void)))
+#elif defined(BAD_NEWER)
+#define MINOR (VIPL_PLUGIN_ABI_MINOR + 1)
+#define DESCRIPTION_SIZE (sizeof(vipl_plugin) + 64)
+#define TABLE_SIZE (sizeof(vipl_provider) + 64)
+#else
+#define MINOR VIPL_PLUGIN_ABI_MINOR
+#define DESCRIPTION_SIZE sizeof(vipl_plugin)
+#define TABLE_SIZE sizeof(vipl_provider)
+#endif
+
 /* Code that runs too early shows by ending the process. */
 #if defined(BAD_MAGIC) || defined(BAD_MAJOR) || defined(BAD_FINGERPRINT) || defined(BAD_SIZE) || \
-    defined(BAD_REQUIRED) || defined(BAD_KIND) || defined(BAD_NAME)
+    defined(BAD_REQUIRED) || defined(BAD_KIND) || defined(BAD_NAME) || defined(BAD_MINOR)
 #define MUST_NOT_RUN() abort()
 #else
 #define MUST_NOT_RUN() (void)0
@@ -25,6 +41,8 @@
 static int nic_open(const char *argument, vipl_nic *nic, vipl_nic_info *info)
 {
     (void)argument, (void)nic, (void)info;
+    if (info->size < offsetof(vipl_nic_info, link))
+        abort(); /* a library from before there were sizes would have refused this file */
 #ifdef BAD_INFO
     /* a device that could be, but for one thing */
     info->address_len = 6;
@@ -68,7 +86,7 @@ static int init(const vipl_host *host, vipl_provider *out)
     *(volatile int *)argument_of_nobody = 1;
 #endif
     memset(&ops, 0, sizeof ops);
-    ops.size = sizeof ops;
+    ops.size = TABLE_SIZE;
     ops.claim = claim;
     ops.nic_open = nic_open;
     ops.nic_close = nic_close;
@@ -80,6 +98,10 @@ static int init(const vipl_host *host, vipl_provider *out)
     ops.progress = a_doorbell;
 #ifdef BAD_MISSING_OP
     ops.progress = NULL;
+#endif
+#ifdef BAD_OLDER
+    /* words that were not there yet: nobody may take them for operations */
+    memset((char *)&ops + TABLE_SIZE, 0x55, sizeof ops - TABLE_SIZE);
 #endif
     memcpy(out, &ops, sizeof ops);
 #ifdef BAD_TABLE_SIZE
@@ -102,17 +124,23 @@ const vipl_plugin vipl_plugin_v1 = {
 #else
     .magic = VIPL_PLUGIN_MAGIC,
 #endif
-#ifdef BAD_SIZE
-    .size = 24,
+#if defined(BAD_MINOR)
+    .size = sizeof(vipl_plugin) + 8,
+#elif defined(BAD_SIZE)
+    .size = 24, /* less than the first version had */
 #else
-    .size = sizeof(vipl_plugin),
+    .size = (uint32_t)DESCRIPTION_SIZE,
 #endif
 #ifdef BAD_MAJOR
     .abi_major = VIPL_PLUGIN_ABI_MAJOR + 1,
 #else
     .abi_major = VIPL_PLUGIN_ABI_MAJOR,
 #endif
-    .abi_minor = VIPL_PLUGIN_ABI_MINOR,
+#ifdef BAD_MINOR
+    .abi_minor = VIPL_PLUGIN_ABI_MINOR - 1,
+#else
+    .abi_minor = MINOR,
+#endif
 #ifdef BAD_FINGERPRINT
     .fingerprint = VIPL_PLUGIN_FINGERPRINT ^ 0xFF,
 #else

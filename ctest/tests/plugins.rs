@@ -116,6 +116,32 @@ fn of_another_major_version() {
     refused("MAJOR", &["abi_major", "0x1", "0x2"]);
 }
 
+/// Its size is not one that the minor version which it states can have.
+#[test]
+fn whose_size_and_minor_version_differ() {
+    refused("MINOR", &["vipl_plugin.size", "abi_minor 3"]);
+}
+
+/// Plug-ins that were compiled with the header of an older or a newer minor version are used: what they have
+/// less is absent, what they have more is ignored.
+#[test]
+fn of_another_minor_version() {
+    for version in ["OLDER", "NEWER"] {
+        let dir = folder(&format!("minor-{version}"));
+        Program::new(source("badplugins/bad.c"))
+            .shared()
+            .flag(format!("-DBAD_{version}"))
+            .flag("-DBAD_INFO=(void)0")
+            .build(&dir.join("libvipl_bad.so"));
+        let finished = opens(dir.to_str().expect("a plain name"), &["bad:"]);
+        assert!(
+            finished.stdout.contains("bad: opens as"),
+            "{}",
+            finished.report(version)
+        );
+    }
+}
+
 #[test]
 fn with_another_layout() {
     refused("FINGERPRINT", &["fingerprint", "expected", "found"]);
@@ -173,8 +199,12 @@ fn that_describes_an_impossible_device() {
             "transfer_max is 1000, allowed are 32768 to ",
         ),
         (
-            "info->address_len = 17",
-            "address_len is 17, allowed are 1 to 16",
+            "info->address_len = 33",
+            "address_len is 33, allowed are 1 to 32",
+        ),
+        (
+            "info->data_address_len = 257",
+            "data_address_len is 257, allowed are 0 to 256",
         ),
         (
             "info->discriminator_max = 65",

@@ -312,6 +312,7 @@ fn open_on(client: &mut Client) -> (u64, u16) {
         reserved: [0; 3],
         host: opened.host,
         link: opened.link,
+        data_address: DataAddress::NONE,
     };
     body.provider[..4].copy_from_slice(b"wire");
     let reply = client.ask(Op::NIC_OPEN, &body);

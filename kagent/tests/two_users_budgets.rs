@@ -37,6 +37,7 @@ fn one_user_leaves_descriptors_for_others() {
         reserved: [0; 3],
         host: [0; HOST_BYTES_MAX],
         link: 0,
+        data_address: DataAddress::NONE,
     };
     body.provider[0] = b'x';
     let mut taken = Vec::new();
@@ -123,6 +124,7 @@ fn on_the_link(agent: &Daemon, user: u32, group: libc::gid_t) -> (Client, u64) {
         reserved: [0; 3],
         host: link.host,
         link: link.link,
+        data_address: DataAddress::NONE,
     };
     body.provider[0] = b'x';
     let nic = client.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;

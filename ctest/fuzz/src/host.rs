@@ -136,6 +136,7 @@ impl Device {
         // SAFETY: plain data.
         let (mut nic, mut info): (Box<vipl_nic>, vipl_nic_info) =
             unsafe { (Box::new(std::mem::zeroed()), std::mem::zeroed()) };
+        info.size = size_of::<vipl_nic_info>();
         info.shared_fds = [-1; 2];
         let open = provider().nic_open.expect("nic_open");
         // SAFETY: as the interface asks.

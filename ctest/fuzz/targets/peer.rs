@@ -366,6 +366,7 @@ fuzz_target!(|bytes: &[u8]| {
     segment.put(PARTNER + 64, &1u32.to_le_bytes());
     // SAFETY: plain data.
     let mut connection: vipl_connection = unsafe { std::mem::zeroed() };
+    connection.size = size_of::<vipl_connection>();
     connection.key = 7;
     connection.partner_pid = world.partner_pid;
     connection.partner_nic = 77;

@@ -384,6 +384,7 @@ fuzz_target!(|bytes: &[u8]| {
     for (who, side) in sides.iter_mut().enumerate() {
         // SAFETY: plain data.
         let mut connection: vipl_connection = unsafe { std::mem::zeroed() };
+        connection.size = size_of::<vipl_connection>();
         connection.key = 5;
         connection.side = who as u32;
         connection.partner_pid = std::process::id();

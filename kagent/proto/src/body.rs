@@ -3,7 +3,9 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Longest host address in bytes.
-pub const HOST_BYTES_MAX: usize = 16;
+pub const HOST_BYTES_MAX: usize = 32;
+/// Longest data address in bytes.
+pub const DATA_ADDRESS_BYTES_MAX: usize = 256;
 /// Longest discriminator in bytes.
 pub const DISCRIMINATOR_BYTES_MAX: usize = 64;
 /// Most addresses in one [`NeighbourList`].
@@ -66,6 +68,45 @@ impl Point {
             .get_mut(..discriminator.len())?
             .copy_from_slice(discriminator);
         Some(point)
+    }
+}
+
+/// Where a NIC receives data, in the terms of its plug-in: opaque bytes that partners get as they are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct DataAddress {
+    /// Bytes used.
+    pub length: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The address; unused bytes are 0.
+    pub bytes: [u8; DATA_ADDRESS_BYTES_MAX],
+}
+
+impl DataAddress {
+    /// No bytes at all.
+    pub const NONE: DataAddress = DataAddress {
+        length: 0,
+        reserved: 0,
+        bytes: [0; DATA_ADDRESS_BYTES_MAX],
+    };
+
+    /// `None`: too long.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut made = Self::NONE;
+        made.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        made.length = bytes.len() as u32;
+        Some(made)
+    }
+
+    /// Whether the length is within the array.
+    pub fn is_valid(&self) -> bool {
+        self.length as usize <= DATA_ADDRESS_BYTES_MAX
+    }
+
+    /// The bytes used.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..(self.length as usize).min(DATA_ADDRESS_BYTES_MAX)]
     }
 }
 
@@ -137,12 +178,16 @@ pub struct NicOpen {
     /// From [`LinkOpened`], or 0: the NIC reaches processes of this host only. An endpoint serves one
     /// NIC and ends with it; the NIC's address is then that of the interface.
     pub link: u64,
+    /// Where the device receives data.
+    pub data_address: DataAddress,
 }
 
 impl NicOpen {
-    /// Whether the address length fits.
+    /// Whether the addresses fit.
     pub fn is_valid(&self) -> bool {
-        (1..=HOST_BYTES_MAX).contains(&usize::from(self.host_len)) && self.provider[0] != 0
+        (1..=HOST_BYTES_MAX).contains(&usize::from(self.host_len))
+            && self.provider[0] != 0
+            && self.data_address.is_valid()
     }
 }
 
@@ -375,6 +420,8 @@ pub struct Connected {
     pub reserved: u32,
     /// Remote partner: its host address.
     pub remote_host: [u8; HOST_BYTES_MAX],
+    /// Where the partner's NIC receives data.
+    pub data_address: DataAddress,
 }
 
 /// `Op::REJECT` and `Op::DISCONNECT`. Reply: `Op::DONE`, `OK` also when the partner has already gone.

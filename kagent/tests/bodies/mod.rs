@@ -24,6 +24,8 @@ pub fn nic_open(name: &str, host: &[u8]) -> NicOpen {
         reserved: [0; 3],
         host: [0; HOST_BYTES_MAX],
         link: 0,
+        // Data goes to where the calls go.
+        data_address: DataAddress::new(host).expect("a short address"),
     };
     body.provider[..name.len()].copy_from_slice(name.as_bytes());
     body.host[..host.len()].copy_from_slice(host);

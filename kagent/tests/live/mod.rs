@@ -249,6 +249,7 @@ impl Client {
             reserved: [0; 3],
             host: [0; HOST_BYTES_MAX],
             link: 0,
+            data_address: DataAddress::NONE,
         };
         body.provider[..4].copy_from_slice(b"test");
         body.host[..host.len()].copy_from_slice(host);

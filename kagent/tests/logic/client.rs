@@ -102,7 +102,7 @@ fn bad_values_are_invalid_and_harm_nobody() {
     let table = vec![
         packet(Op::NIC_OPEN, 7, &nic_open("", b"A")),
         packet(Op::NIC_OPEN, 7, &nic_open("loopback", b"")),
-        packet(Op::NIC_OPEN, 7, &NicOpen { host_len: 17, ..nic_open("loopback", b"A") }),
+        packet(Op::NIC_OPEN, 7, &NicOpen { host_len: 33, ..nic_open("loopback", b"A") }),
         packet(Op::WAIT, 7, &Wait { local: long, ..wait(nic, b"", 10) }),
         packet(Op::WAIT, 7, &wait(other, b"d", 10)),
         packet(Op::WAIT, 7, &wait(0, b"d", 10)),

@@ -51,6 +51,10 @@ fn request_and_accept_connect_both_at_once() {
     assert_eq!((s.key, s.segment_bytes), (c.key, 8192));
     assert_eq!((s.attributes, c.attributes), (attributes(), rdma));
     assert_ne!(s.connection, c.connection);
+    assert_eq!(
+        (s.data_address.bytes(), c.data_address.bytes()),
+        (&b"hostB"[..], &b"hostA"[..])
+    );
     assert_eq!(s_fds, [1_000_001, 21]);
     assert_eq!(c_fds, [1_000_001, 11, 12]);
     world.quiet();

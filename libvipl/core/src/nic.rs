@@ -70,7 +70,7 @@ pub struct Nic {
     pub(crate) ops: vipl_provider,
     pub(crate) info: vipl_nic_info,
     /// What LocalNicAddress points to.
-    address: Box<[u8; 16]>,
+    address: Box<[u8; VIPL_ADDRESS_MAX]>,
     /// The agent and its name for this NIC.
     pub(crate) registration: Arc<NicRegistration>,
     pub(crate) regions: Mutex<Regions>,

@@ -122,16 +122,10 @@ impl Guard<Vi> {
     /// a call with no time left is the last one.
     pub(crate) fn quiesced(&mut self, since: &mut u64, left: Duration) -> bool {
         let left_ns = left.as_nanos() as u64;
-        match (self.nic.ops.quiesced, self.nic.ops.quiesce) {
+        self.nic.ops.quiesced.is_none_or(|quiesced| {
             // SAFETY: attached and locked.
-            (Some(quiesced), _) => unsafe { quiesced(self.abi(), since, left_ns) != 0 },
-            (None, Some(quiesce)) => {
-                // SAFETY: the same.
-                unsafe { quiesce(self.abi()) };
-                true
-            }
-            (None, None) => true,
-        }
+            unsafe { quiesced(self.abi(), since, left_ns) != 0 }
+        })
     }
 }
 

@@ -2,8 +2,12 @@
 //!
 //! A plug-in exports one data symbol, [`vipl_plugin`] under the name `vipl_plugin_v1`. The host checks it
 //! before any code of the plug-in runs, then calls `init` once per process with its own table
-//! ([`vipl_host`]); the plug-in fills a [`vipl_provider`] table. Every table starts with its size in bytes and
-//! only grows at its end, so that an older plug-in works under a newer library and the other way round.
+//! ([`vipl_host`]); the plug-in fills a [`vipl_provider`] table.
+//!
+//! Every structure that one side makes and the other reads says its size, and grows at its end only: who
+//! reads it goes no further than the smaller of the two sizes. So a plug-in works under an older and a newer
+//! library. What both sides look at while data moves has no size and does not change within a major version:
+//! [`vipl_entry`], [`vipl_queue`], [`vipl_region`], [`vipl_nic`], [`vipl_vi`]. The fingerprint covers these.
 //!
 //! Who owns what: the host owns VIs, the queues of posted descriptors, completion queues, waiters,
 //! regions, tags and the connection manager. The plug-in owns the transport: it takes posted
@@ -38,21 +42,24 @@ pub use tables::*;
 pub const VIPL_PLUGIN_MAGIC: u64 = 0x4755_4C50_4C50_4956;
 /// A new major version is a new symbol and a new directory.
 pub const VIPL_PLUGIN_ABI_MAJOR: u16 = 1;
-/// Counts what was appended to the tables.
-pub const VIPL_PLUGIN_ABI_MINOR: u16 = 3;
-/// Covers the frozen structures (`vipl_queue`, `vipl_entry`, `vipl_region`, `vipl_vi`) and the pointer width.
+/// Counts additions to the sized structures. Two files of the same minor version have the same sizes; those
+/// of a lower one are not larger, those of a higher one not smaller.
+pub const VIPL_PLUGIN_ABI_MINOR: u16 = 4;
+/// Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`, `vipl_region`, and a
+/// pointer.
 pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u64) << 40)
-    | ((core::mem::size_of::<vipl_nic>() as u64) << 24)
+    | ((core::mem::size_of::<vipl_nic>() as u64) << 32)
+    | ((core::mem::size_of::<vipl_queue>() as u64) << 24)
     | ((core::mem::size_of::<vipl_entry>() as u64) << 16)
     | ((core::mem::size_of::<vipl_region>() as u64) << 8)
     | core::mem::size_of::<usize>() as u64;
-/// Feature bit of `vipl_plugin.required`: the plug-in reaches other hosts. The host has `link`, reads
-/// `vipl_nic_info.link`, and fills what `vipl_connection` says of a remote partner.
-pub const VIPL_FEATURE_LINK: u64 = 1;
-/// Feature bit of `vipl_plugin.required`: the plug-in's NIC is a process of its own. The host has `device`.
-pub const VIPL_FEATURE_DEVICE: u64 = 2;
 /// Kind of a plug-in that serves devices.
 pub const VIPL_KIND_PROVIDER: u32 = 1;
+
+/// Longest host address in bytes.
+pub const VIPL_ADDRESS_MAX: usize = 32;
+/// Longest data address in bytes.
+pub const VIPL_DATA_ADDRESS_MAX: usize = 256;
 
 /// Status of an operation: it worked.
 pub const VIPL_OK: c_int = 0;
@@ -125,11 +132,12 @@ pub struct vipl_plugin {
     pub name: *const c_char,
     /// Version, for people.
     pub version: *const c_char,
-    /// Feature bits the host must know; unknown ones refuse the plug-in.
+    /// Feature bits that the host must know; unknown ones refuse the plug-in. None are defined yet.
     pub required: u64,
-    /// Feature bits the host may ignore.
+    /// Feature bits that the host may ignore.
     pub optional: u64,
-    /// Called once per process. `out->size` is the host's; the plug-in sets its own, if smaller.
+    /// Called once per process. `out->size` is the host's: the plug-in writes no further than that, and sets
+    /// `out->size` to `sizeof(vipl_provider)` as it knows it.
     pub init:
         Option<unsafe extern "C" fn(host: *const vipl_host, out: *mut vipl_provider) -> c_int>,
 }

@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use vipl_abi::VIP_DESCRIPTOR;
 
+use crate::{VIPL_ADDRESS_MAX, VIPL_DATA_ADDRESS_MAX};
+
 /// One posted descriptor.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -104,6 +106,8 @@ pub struct vipl_vi {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_connection {
+    /// `sizeof(vipl_connection)` as the host knows it: there is nothing behind.
+    pub size: usize,
     /// Name of the connection on this host.
     pub id: u64,
     /// Unguessable, the same at both sides.
@@ -136,7 +140,11 @@ pub struct vipl_connection {
     /// Remote partner: bytes of `remote_address`.
     pub remote_address_len: u16,
     /// Remote partner: its host address.
-    pub remote_address: [u8; 16],
+    pub remote_address: [u8; VIPL_ADDRESS_MAX],
+    /// Bytes of `data_address`.
+    pub data_address_len: u32,
+    /// What the partner's `nic_open` gave as its data address, wherever the partner is.
+    pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
 }
 
 /// A data socket on a network interface, as `vipl_host.link` gives it.
@@ -160,7 +168,7 @@ pub struct vipl_link {
     /// Bytes of `address`.
     pub address_len: u16,
     /// Address of the interface.
-    pub address: [u8; 16],
+    pub address: [u8; VIPL_ADDRESS_MAX],
     /// Name of the interface, NUL-terminated.
     pub name: [c_char; 16],
     /// Name of its driver, NUL-terminated; empty when it does not tell.
@@ -173,10 +181,13 @@ pub struct vipl_link {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_nic_info {
+    /// `sizeof(vipl_nic_info)` as the host knows it: the plug-in writes no further. What it does not write
+    /// keeps the host's default.
+    pub size: usize,
     /// Name as VipQueryNic shows it, NUL-terminated.
     pub name: [c_char; 64],
     /// Host address.
-    pub address: [u8; 16],
+    pub address: [u8; VIPL_ADDRESS_MAX],
     /// Bytes of the host address.
     pub address_len: u16,
     /// Longest discriminator, 64 at most.
@@ -220,4 +231,9 @@ pub struct vipl_nic_info {
     /// `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts cannot be
     /// reached. An endpoint is for one NIC, and ends with it.
     pub link: u64,
+    /// Bytes of `data_address`.
+    pub data_address_len: u32,
+    /// Where partners send data to, in the plug-in's own terms: partners get these bytes at `attach`, as they
+    /// are.
+    pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
 }

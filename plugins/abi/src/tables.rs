@@ -116,10 +116,6 @@ pub struct vipl_provider {
     pub sleep: Option<unsafe extern "C" fn(nic: *const vipl_nic, epoch: u32, timeout_ns: u64)>,
     /// Ends every `sleep` on this NIC. Any thread.
     pub wake: Option<unsafe extern "C" fn(nic: *const vipl_nic)>,
-    /// A region was taken out of the table: returns when no transfer uses it any more. Blocks for one
-    /// second at most, and so VipDeregisterMem for one second per VI: only a library that does not know
-    /// `quiesced` calls it, or for a plug-in without that. (optional)
-    pub quiesce: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The host asks
     /// all connected VIs, then those again that said 0, for one second together. `*since` is the plug-in's:
     /// 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does

@@ -26,7 +26,7 @@ mod watch;
 
 use std::ffi::CStr;
 
-use vipl_plugin_sdk::abi::{VIPL_FEATURE_DEVICE, VIPL_FEATURE_LINK, vipl_nic, vipl_nic_info};
+use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info};
 use vipl_plugin_sdk::{Host, Provider, Status};
 
 /// Name of the plug-in, for settings and counters, and for the agent.
@@ -38,7 +38,6 @@ pub struct Clan;
 impl Provider for Clan {
     const NAME: &'static CStr = NAME;
     const VERSION: &'static CStr = c"0.1.0";
-    const REQUIRED: u64 = VIPL_FEATURE_DEVICE | VIPL_FEATURE_LINK;
     type Nic = nic::ClanNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {

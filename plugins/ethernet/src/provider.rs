@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use vipl_plugin_sdk::abi::{VIPL_FEATURE_LINK, vipl_nic, vipl_nic_info};
+use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info};
 use vipl_plugin_sdk::{Provider, Status};
 
 use crate::doorbell::Policy;
@@ -94,7 +94,6 @@ pub struct Ethernet<C>(PhantomData<C>);
 impl<C: Card> Provider for Ethernet<C> {
     const NAME: &'static CStr = C::NAME;
     const VERSION: &'static CStr = c"0.1.0";
-    const REQUIRED: u64 = VIPL_FEATURE_LINK;
     type Nic = EthernetNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {

@@ -118,9 +118,7 @@ impl Host {
         }
     }
 
-    /// Asks for a data socket on the interface of this name. A provider that calls this has
-    /// `VIPL_FEATURE_LINK` in [`Provider::REQUIRED`](crate::Provider::REQUIRED). Blocks until the agent
-    /// answers; from [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
+    /// Asks for a data socket on the interface of this name. Blocks until the agent answers; from [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
     ///
     /// # Errors
     /// `Invalid`: no such interface, or no Ethernet; `NotPermitted`, with a line in the log that says
@@ -135,7 +133,7 @@ impl Host {
             speed_mbit: 0,
             endpoint: 0,
             address_len: 0,
-            address: [0; 16],
+            address: [0; VIPL_ADDRESS_MAX],
             name: [0; 16],
             driver: [0; 32],
             id: 0,
@@ -168,8 +166,7 @@ impl Host {
     }
 
     /// Asks for a connection to the device process of this name, see `vipl_host.device`; gives the socket and
-    /// the device's process id. A provider that calls this has `VIPL_FEATURE_DEVICE` in
-    /// [`Provider::REQUIRED`](crate::Provider::REQUIRED). Blocks until the agent answers; from
+    /// the device's process id. Blocks until the agent answers; from
     /// [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
     ///
     /// # Errors

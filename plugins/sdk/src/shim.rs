@@ -2,14 +2,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vipl_plugin_abi::*;
 
 use crate::{Host, Port};
-
-/// How long a library that does not know `quiesced` waits for one VI.
-const QUIESCE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +45,6 @@ pub trait Provider: 'static {
     const NAME: &'static CStr;
     /// Version, for people.
     const VERSION: &'static CStr;
-    /// `VIPL_FEATURE_*` that the library must have, or it refuses the plug-in.
-    const REQUIRED: u64 = 0;
     /// One opening of a device.
     type Nic: Nic;
 
@@ -127,14 +122,18 @@ pub const fn table<P: Provider>() -> vipl_plugin {
         reserved: 0,
         name: P::NAME.as_ptr(),
         version: P::VERSION.as_ptr(),
-        required: P::REQUIRED,
+        required: 0,
         optional: 0,
         init: Some(init::<P>),
     }
 }
 
 unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_provider) -> c_int {
-    // SAFETY: the host's table lives as long as the process.
+    // SAFETY: the host's table lives as long as the process, and starts with its size.
+    if unsafe { (*host).size } < size_of::<vipl_host>() {
+        return VIPL_E_NOT_SUPPORTED;
+    }
+    // SAFETY: as above.
     let status = unsafe { Host::set(host) };
     if status != VIPL_OK {
         return status;
@@ -158,7 +157,6 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         arm: Some(arm::<P>),
         sleep: Some(sleep::<P>),
         wake: Some(wake::<P>),
-        quiesce: Some(quiesce::<P>),
         quiesced: Some(quiesced::<P>),
     };
     // SAFETY: the host gave room for as much as its own size says, which is the first word.
@@ -253,6 +251,20 @@ unsafe extern "C" fn device<P: Provider>(number: u32, name: *mut c_char) -> c_in
     })
 }
 
+/// A structure of the host's, as long as it is here: what an older host does not have is 0.
+///
+/// # Safety
+/// `given` points to `size` bytes, and zero is a valid value of each field behind them.
+unsafe fn whole<T: Copy>(given: *const T, size: usize) -> T {
+    let mut whole = std::mem::MaybeUninit::<T>::zeroed();
+    let known = size.min(size_of::<T>());
+    // SAFETY: within both, as asked of the caller.
+    unsafe {
+        std::ptr::copy_nonoverlapping(given.cast::<u8>(), whole.as_mut_ptr().cast(), known);
+        whole.assume_init()
+    }
+}
+
 unsafe extern "C" fn nic_open<P: Provider>(
     argument: *const c_char,
     nic: *mut vipl_nic,
@@ -260,7 +272,11 @@ unsafe extern "C" fn nic_open<P: Provider>(
 ) -> c_int {
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
-        match P::open(text(argument), nic, &mut *info) {
+        let mut whole = whole(info, (*info).size);
+        let opened = P::open(text(argument), nic, &mut whole);
+        let known = (*info).size.min(size_of::<vipl_nic_info>());
+        std::ptr::copy_nonoverlapping((&raw const whole).cast::<u8>(), info.cast(), known);
+        match opened {
             Ok(made) => {
                 (*nic).context = Box::into_raw(Box::new(made)).cast::<c_void>();
                 VIPL_OK
@@ -305,7 +321,7 @@ unsafe extern "C" fn attach<P: Provider>(
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
         let (own, nic, port) = parts::<P>(vi);
-        own.attach(nic, &port, &*connection)
+        own.attach(nic, &port, &whole(connection, (*connection).size))
             .map_or_else(Status::code, |()| VIPL_OK)
     })
 }
@@ -367,19 +383,6 @@ unsafe extern "C" fn sleep<P: Provider>(nic: *const vipl_nic, epoch: u32, timeou
 unsafe extern "C" fn wake<P: Provider>(nic: *const vipl_nic) {
     // SAFETY: see above.
     contained((), || unsafe { nic_of::<P>(nic) }.wake());
-}
-
-unsafe extern "C" fn quiesce<P: Provider>(vi: *mut vipl_vi) {
-    // SAFETY: see above.
-    let (own, _, port) = unsafe { parts::<P>(vi) };
-    contained((), || {
-        let (mut since, end) = (0, Instant::now() + QUIESCE_TIME_MAX);
-        let mut left = QUIESCE_TIME_MAX;
-        while !own.quiesced(&port, &mut since, left) && !left.is_zero() {
-            std::thread::yield_now();
-            left = end.saturating_duration_since(Instant::now());
-        }
-    });
 }
 
 unsafe extern "C" fn quiesced<P: Provider>(

@@ -49,6 +49,7 @@ impl<F: Clone> Agent<F> {
             client: caller.client,
             address,
             fds,
+            data_address: body.data_address,
             endpoint,
             calls: BTreeSet::new(),
             connections: BTreeSet::new(),

@@ -5,7 +5,7 @@
 
 use crate::logic::agent::Agent;
 
-use kagent_proto::{Attributes, Connected, HOST_BYTES_MAX, Op, Status};
+use kagent_proto::{Attributes, Connected, DataAddress, HOST_BYTES_MAX, Op, Status};
 use kagent_setup::Accepted;
 
 use crate::logic::tables::call::{Initiator, RemoteCall};
@@ -62,6 +62,7 @@ impl<F: Clone> Agent<F> {
             remote_host_len: exchange.host.len() as u16,
             reserved: 0,
             remote_host,
+            data_address: DataAddress::NONE,
         };
         self.reply(caller, Op::CONNECTED, &body);
     }

@@ -4,7 +4,7 @@
 
 use crate::logic::agent::Agent;
 
-use kagent_proto::{Attributes, Connected, HOST_BYTES_MAX, Op, Status};
+use kagent_proto::{Attributes, Connected, DataAddress, HOST_BYTES_MAX, Op, Status};
 
 use crate::logic::limits::PAGE_BYTES;
 use crate::logic::tables::connection::{Connection, ConnectionState};
@@ -63,6 +63,10 @@ impl<F: Clone> Agent<F> {
                 remote_host_len: 0,
                 reserved: 0,
                 remote_host: [0; HOST_BYTES_MAX],
+                data_address: self
+                    .nics
+                    .get(&partner.nic)
+                    .map_or(DataAddress::NONE, |nic| nic.data_address),
             };
             let bytes = message::emit(Op::CONNECTED, Status::OK, end.caller.id, &body);
             let fds = self

@@ -30,6 +30,11 @@ impl NicRegistration {
             reserved: [0; 3],
             host: info.address,
             link: info.link,
+            data_address: DataAddress {
+                length: info.data_address_len,
+                reserved: 0,
+                bytes: info.data_address,
+            },
         };
         let name = provider.as_bytes();
         let kept = name.len().min(PROVIDER_BYTES - 1);

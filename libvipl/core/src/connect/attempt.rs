@@ -271,6 +271,7 @@ fn attach(
             .map_or(-1, |fd| fd.as_raw_fd() as c_int)
     };
     let description = vipl_connection {
+        size: size_of::<vipl_connection>(),
         id: agent.unique(connected.connection),
         key: connected.key,
         side: connected.side,
@@ -287,6 +288,8 @@ fn attach(
         remote_endpoint: connected.remote_endpoint,
         remote_address_len: connected.remote_host_len,
         remote_address: connected.remote_host,
+        data_address_len: connected.data_address.length,
+        data_address: connected.data_address.bytes,
     };
     if vi.nic.has_failed() {
         agent.disconnect(connected.connection);

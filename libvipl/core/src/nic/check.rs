@@ -35,8 +35,14 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
     let levels =
         VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
     let address_max = info.address.len() as u64;
-    let numbers: [(&str, u64, RangeInclusive<u64>); 9] = [
+    let data_address_max = info.data_address.len() as u64;
+    let numbers: [(&str, u64, RangeInclusive<u64>); 10] = [
         ("address_len", info.address_len.into(), 1..=address_max),
+        (
+            "data_address_len",
+            info.data_address_len.into(),
+            0..=data_address_max,
+        ),
         ("discriminator_max", info.discriminator_max.into(), 1..=64),
         (
             "transfer_max",

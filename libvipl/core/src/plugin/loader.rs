@@ -5,6 +5,7 @@
 //! RTLD_NODELETE`, and never closed. Each refusal says the file, what was expected and what was found,
 //! once; the others go on.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char};
 use std::io;
@@ -21,7 +22,7 @@ use crate::error::is_shortage;
 use crate::settings::Settings;
 
 /// Feature bits of plug-ins that this library knows.
-const FEATURES_KNOWN: u64 = VIPL_FEATURE_LINK | VIPL_FEATURE_DEVICE;
+const FEATURES_KNOWN: u64 = 0;
 
 /// A plug-in that may be used.
 pub(crate) struct LoadedPlugin {
@@ -48,6 +49,15 @@ pub(crate) enum Refusal {
         field: &'static str,
         expected: u64,
         found: u64,
+    },
+    #[error(
+        "{field}: {found:#x} does not go with abi_minor {minor}; the size is {ours:#x} in this library, with abi_minor {VIPL_PLUGIN_ABI_MINOR}"
+    )]
+    Size {
+        field: &'static str,
+        minor: u16,
+        found: usize,
+        ours: usize,
     },
     #[error("name: expected {expected:?} from the file's name, found {found:?}")]
     Name { expected: String, found: String },
@@ -258,17 +268,20 @@ fn load(
     // SAFETY: every version of the structure begins with the magic and its size.
     let (magic, size) = unsafe { ((*plugin).magic, (*plugin).size) };
     expect("magic", VIPL_PLUGIN_MAGIC, magic)?;
-    if (size as usize) < size_of::<vipl_plugin>() {
-        expect("size", size_of::<vipl_plugin>() as u64, size.into())?;
-    }
-    // SAFETY: it is as large as we know it.
-    let plugin = unsafe { &*plugin };
+    // SAFETY: as large as its size says.
+    let plugin = &unsafe { description(plugin, size as usize) }?;
     expect(
         "abi_major",
         VIPL_PLUGIN_ABI_MAJOR.into(),
         plugin.abi_major.into(),
     )?;
     expect("fingerprint", VIPL_PLUGIN_FINGERPRINT, plugin.fingerprint)?;
+    expect_size(
+        "vipl_plugin.size",
+        plugin,
+        plugin.size as usize,
+        size_of::<vipl_plugin>(),
+    )?;
     expect("kind", VIPL_KIND_PROVIDER.into(), plugin.kind.into())?;
     if plugin.required & !FEATURES_KNOWN != 0 {
         return Err(Refusal::Features(plugin.required & !FEATURES_KNOWN));
@@ -325,6 +338,47 @@ fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), Refusal>
     }
 }
 
+/// What a plug-in says of itself, as long as this library knows it; what an older plug-in does not have is 0.
+///
+/// # Safety
+/// `plugin` points to `size` bytes.
+unsafe fn description(plugin: *const vipl_plugin, size: usize) -> Result<vipl_plugin, Refusal> {
+    // Every minor version has `init`, the last field of the first one.
+    let least = std::mem::offset_of!(vipl_plugin, init) + size_of::<usize>();
+    if size < least {
+        expect("size", least as u64, size as u64)?;
+    }
+    // SAFETY: zero is a valid value of every field.
+    let mut known: vipl_plugin = unsafe { std::mem::zeroed() };
+    let bytes = size.min(size_of::<vipl_plugin>());
+    // SAFETY: within both.
+    unsafe {
+        std::ptr::copy_nonoverlapping(plugin.cast::<u8>(), (&raw mut known).cast(), bytes);
+    }
+    Ok(known)
+}
+
+/// The size of a structure agrees with the minor version that the plug-in was compiled for: the same size for
+/// the same version, not more for an older one, not less for a newer one.
+fn expect_size(
+    field: &'static str,
+    plugin: &vipl_plugin,
+    found: usize,
+    ours: usize,
+) -> Result<(), Refusal> {
+    match plugin.abi_minor.cmp(&VIPL_PLUGIN_ABI_MINOR) {
+        Ordering::Less if found <= ours => Ok(()),
+        Ordering::Greater if found >= ours => Ok(()),
+        Ordering::Equal if found == ours => Ok(()),
+        _ => Err(Refusal::Size {
+            field,
+            minor: plugin.abi_minor,
+            found,
+            ours,
+        }),
+    }
+}
+
 /// Calls `init` and checks the table it fills.
 fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_provider, Refusal> {
     let init = plugin.init.ok_or(Refusal::MissingOp("init"))?;
@@ -336,6 +390,13 @@ fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_pro
     if status != VIPL_OK {
         return Err(Refusal::Init(status));
     }
+    let size = ops.size;
+    expect_size(
+        "vipl_provider.size",
+        plugin,
+        size,
+        size_of::<vipl_provider>(),
+    )?;
     forget_beyond(&mut ops);
     let needed = [
         ("nic_open", ops.nic_open.is_some()),
@@ -373,8 +434,9 @@ impl LoadedPlugin {
     /// What `nic_open` fills; everything unknown is zero.
     pub(crate) fn blank_info(&self) -> vipl_nic_info {
         vipl_nic_info {
+            size: size_of::<vipl_nic_info>(),
             name: [0; 64],
-            address: [0; 16],
+            address: [0; VIPL_ADDRESS_MAX],
             address_len: 0,
             discriminator_max: 64,
             reliability_support: 0,
@@ -396,6 +458,8 @@ impl LoadedPlugin {
             shared_fds: [-1; 2],
             regions: std::ptr::null_mut(),
             link: 0,
+            data_address_len: 0,
+            data_address: [0; VIPL_DATA_ADDRESS_MAX],
         }
     }
 

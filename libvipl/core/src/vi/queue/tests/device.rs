@@ -244,7 +244,6 @@ pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
             arm: None,
             sleep: None,
             wake: None,
-            quiesce: None,
             quiesced: Some(quiesced),
         },
     }))
