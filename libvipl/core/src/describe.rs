@@ -40,22 +40,32 @@ fn version(process: &Process) -> Value {
 }
 
 fn settings(process: &Process) -> Value {
+    // What plug-ins declare is known when they have been loaded.
+    process.plugins.lock().refresh(&process.settings, &HOST);
     let strict = process.settings.strict();
-    let list = DECLARED.iter().map(|setting| {
+    let own = DECLARED.iter().map(|setting| {
         let mut value = process.settings.text(setting.name).to_owned();
         if strict && process.settings.given(setting.name).is_none() {
             value = strict_value(setting.name).unwrap_or(&value).to_owned();
         }
+        let source = process.settings.source(setting.name);
+        (setting.name.to_owned(), setting.clone(), value, source)
+    });
+    let all = own.chain(process.settings.of_plugins());
+    let all = all.map(|(name, setting, value, source)| {
         json!({
-            "name": setting.name,
-            "type": setting.kind,
+            "name": name,
+            "type": setting.kind.name(),
             "value": value,
-            "default": setting.default,
-            "source": process.settings.source(setting.name).name(),
-            "help": setting.help,
+            "default": setting.default.unwrap_or_default(),
+            "source": source.name(),
+            "help": match setting.kind.range() {
+                Some(range) => format!("{}, {range}", setting.help),
+                None => setting.help.to_owned(),
+            },
         })
     });
-    list.collect()
+    all.collect()
 }
 
 /// What the strict mode makes of a setting that is not set alone.

@@ -2,72 +2,21 @@
 //!
 //! The name `connect_grace_ms` is `VIPL_CONNECT_GRACE_MS` in the environment. Settings of a plug-in are
 //! named `plugin.key`: a table `[plugin]` in the file, `VIPL_KEY` or `VIPL_PLUGIN_KEY` in the
-//! environment. With raised privileges (`AT_SECURE`) neither file path nor environment is heeded.
+//! environment. `VIPL_KEY` reaches every plug-in that declares `key`. What plug-ins declare is known when they
+//! have been loaded; names that nobody declares are told then. With raised privileges (`AT_SECURE`) neither file path nor environment is heeded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use vipl_plugin_abi::text;
 
-/// One declared setting.
-pub(crate) struct Declared {
-    pub(crate) name: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) default: &'static str,
-    pub(crate) help: &'static str,
-}
+use crate::sync::Mutex;
 
-macro_rules! declare {
-    ($($name:literal $kind:literal $default:literal $help:literal)*) => {
-        &[$(Declared { name: $name, kind: $kind, default: $default, help: $help }),*]
-    };
-}
+mod declared;
 
-/// Every setting of the library; those of plug-ins that come with it are listed too, so that a
-/// misspelt name can be told from a plug-in's own.
-pub(crate) const DECLARED: &[Declared] = declare! {
-    "strict" "boolean" "false" "follow the Developer's Guide to the letter; sets the defaults of the next eight"
-    "null_ptag" "boolean" "true" "accept a NULL protection tag; it matches everything of its NIC handle"
-    "null_mem_attributes" "boolean" "true" "accept NULL memory attributes: no tag, no RDMA"
-    "check_descriptor_memory" "boolean" "false" "check the memory handle of the descriptor itself at each post"
-    "lenient_destroy" "boolean" "true" "let VipDestroyVi drop descriptors that are still queued"
-    "connect_grace_ms" "milliseconds" "2000" "time for which VipConnectRequest retries before VIP_NO_MATCH"
-    "disconnect_notice_ms" "milliseconds" "1000" "time from an orderly remote disconnect to VIP_ERROR_CONN_LOST"
-    "carry_unflagged_immediate" "boolean" "true" "transfer ImmediateData even without VIP_CONTROL_IMMEDIATE"
-    "check_receive_whole" "boolean" "false" "check all memory of a receive's segments, not only as far as the message reaches"
-    "device_map" "name=plugin:argument;..." "" "maps device names to plug-ins; `*` matches every name"
-    "agent" "auto, off or PATH" "auto" "the Kernel Agent: find or start one, a private one, or the one at this socket"
-    "agent_program" "path" "" "the vipkad to start; default: beside the library"
-    "plugin_path" "directories" "" "folders searched for plug-ins first"
-    "plugins" "names" "" "only these plug-ins (a,b), or all but these (^a,b)"
-    "spin_us" "microseconds" "20" "time that a wait polls before it sleeps"
-    "yield_after" "polls" "1000" "empty polls after which a thread yields its processor, sooner if others use it; 0: never"
-    "max_transfer_size" "bytes" "65536" "largest message, 32768 to 1073741824"
-    "max_register_bytes" "bytes" "0" "memory that may be registered; 0: the plug-in's default, for loopback RLIMIT_MEMLOCK but at least 64 MiB"
-    "hosts" "path" "/etc/vip_hosts" "table of hosts for the name service"
-    "log" "levels" "warn" "error, warn, info, debug, trace; also subsystem=level, comma separated"
-    "log_file" "path" "" "file to which the log is appended instead of standard error"
-    "on_bug" "continue or abort" "continue" "what to do when the library catches a bug of its own"
-    "loopback.single_copy" "boolean" "true" "let large messages and RDMA go straight from process to process"
-    "loopback.eager_max" "bytes" "16384" "largest message that goes through the ring"
-    "clan.transfer_max" "bytes" "" "largest message, 32768 to 1073741824; default: max_transfer_size if that is given, else 65472 as on the card"
-    "clan.rdma_read" "boolean" "false" "let RDMA Read work, which the card did not have"
-    "clan.inline_max" "bytes" "80" "largest message that goes into the doorbell; 0: descriptors do not, either"
-    "clan.single_copy" "boolean" "true" "let a program that looks fetch a long message itself, in one copy"
-    "clan.interface" "name" "" "Ethernet interface behind /dev/clanvi0 and nic0, for partners on other hosts; empty: this host only"
-    "clan.poll_us" "microseconds" "100" "how long the device polls before it sleeps, 0 to 10000"
-    "tulip.receive_frames" "frames" "256" "receive ring of each NIC handle, 32 to 16384"
-    "gnic2.receive_frames" "frames" "256" "receive ring of each NIC handle, 32 to 16384"
-    "sim.seed" "number" "1" "where all chances come from; the same seed, the same fates"
-    "sim.loss" "probability" "0" "how many frames are lost, 0 to 0.9"
-    "sim.dup" "probability" "0" "how many frames arrive twice"
-    "sim.reorder" "probability" "0" "how many frames are overtaken"
-    "sim.corrupt" "probability" "0" "how many frames have a bit changed"
-    "sim.delay" "microseconds" "0" "how long each frame is on its way"
-    "sim.rate" "bytes per second" "0" "how fast a direction of a connection is; 0: no limit"
-    "sim.mtu" "bytes" "1500" "largest frame, 256 to 9000"
-    "sim.node" "number" "0" "which node of the simulated network this process is on, 0 to 255"
-};
+#[cfg(test)]
+use declared::Kind;
+pub(crate) use declared::{BadDeclaration, DECLARED, Declared, of_plugin};
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +40,12 @@ impl Source {
 #[derive(Default)]
 pub(crate) struct Settings {
     values: BTreeMap<String, (String, Source)>,
+    /// Variables that are no setting of the library, in lower case and without `VIPL_`: those of plug-ins.
+    variables: BTreeMap<String, String>,
+    /// What each plug-in declares.
+    plugins: Mutex<BTreeMap<String, Vec<Declared>>>,
+    /// Names that nobody declares, of which there was a line.
+    told: Mutex<BTreeSet<String>>,
     /// What `[device_map]` in the file says, as `name=target` lines; the environment's map comes first.
     pub(crate) file_device_map: Vec<(String, String)>,
     pub(crate) secure: bool,
@@ -200,7 +155,6 @@ impl Settings {
     }
 
     fn read_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
-        let mut exactly_given = Vec::new();
         for (key, value) in variables {
             let Some(name) = key.strip_prefix("VIPL_") else {
                 continue;
@@ -209,39 +163,124 @@ impl Settings {
             if matches!(name.as_str(), "config" | "library" | "device") {
                 continue;
             }
-            let mut known = named(&name).peekable();
-            match known.peek() {
-                Some(_) => {
-                    for setting in known {
-                        let value = (value.clone(), Source::Environment);
-                        // The longer name is the more exact one, whatever the order.
-                        let exact = setting.replace('.', "_") == name;
-                        if exact || !exactly_given.contains(&setting) {
-                            self.values.insert(setting.to_owned(), value);
-                        }
-                        if exact {
-                            exactly_given.push(setting);
-                        }
-                    }
-                }
-                // A plug-in that is not part of the project: VIPL_PLUGIN_KEY.
-                None => {
-                    if let Some((plugin, rest)) = name.split_once('_') {
-                        let full = format!("{plugin}.{rest}");
-                        self.values.insert(full, (value, Source::Environment));
-                    }
-                    self.problems
-                        .push(format!("{key} is not a setting of this library"));
-                }
+            if declared(&name).is_some() {
+                self.values.insert(name, (value, Source::Environment));
+            } else {
+                self.variables.insert(name, value);
             }
         }
+    }
+
+    /// A plug-in declares its settings.
+    pub(crate) fn declare(&self, plugin: &str, settings: Vec<Declared>) {
+        self.plugins.lock().insert(plugin.to_owned(), settings);
+    }
+
+    /// A setting of a plug-in as it was given, and where: the longer name of a variable is the more exact one.
+    fn of_plugin(&self, plugin: &str, key: &str) -> Option<(&str, Source)> {
+        let variable = self.variables.get(&format!("{plugin}_{key}"));
+        match variable.or_else(|| self.variables.get(key)) {
+            Some(value) => Some((value, Source::Environment)),
+            None => {
+                let (value, source) = self.values.get(&format!("{plugin}.{key}"))?;
+                Some((value, *source))
+            }
+        }
+    }
+
+    /// What a plug-in gets when it asks for a setting: one of its own, or one of the library that was given.
+    pub(crate) fn for_plugin(&self, plugin: &str, key: &str) -> Option<String> {
+        let own = self.plugins.lock().get(plugin).and_then(|list| {
+            let found = list.iter().find(|setting| setting.name == key);
+            found.cloned()
+        });
+        let mut given = self.of_plugin(plugin, key).map(|(text, _)| text);
+        let (kind, default) = match own {
+            Some(own) => (own.kind, own.default),
+            None => {
+                given = given.or_else(|| self.given(key));
+                (declared(key)?.kind, None)
+            }
+        };
+        if let Some(given) = given {
+            let value = kind.read(given);
+            if value.is_some() {
+                return value;
+            }
+            let expected = kind.expected();
+            log::warn!(target: "settings", "{plugin}: {key}: {given:?} is not {expected}; using the default");
+        }
+        default.and_then(|default| kind.read(default))
+    }
+
+    /// Every setting of a plug-in that is loaded: its full name, and its value as people write it.
+    pub(crate) fn of_plugins(&self) -> Vec<(String, Declared, String, Source)> {
+        let plugins = self.plugins.lock();
+        let all = plugins.iter().flat_map(|(plugin, list)| {
+            list.iter().map(move |setting| {
+                let default = (setting.default.unwrap_or_default(), Source::Default);
+                let (value, source) = self.of_plugin(plugin, setting.name).unwrap_or(default);
+                let name = format!("{plugin}.{}", setting.name);
+                (name, setting.clone(), value.to_owned(), source)
+            })
+        });
+        all.collect()
+    }
+
+    /// Tells of names that neither the library nor a plug-in declares, of each once. `unknown` are plug-ins
+    /// that were found and are not used: nobody knows what these declare.
+    pub(crate) fn report_undeclared(&self, unknown: &[String]) {
+        for problem in self.undeclared(unknown) {
+            log::warn!(target: "settings", "{problem}");
+        }
+    }
+
+    fn undeclared(&self, unknown: &[String]) -> Vec<String> {
+        let plugins = self.plugins.lock();
+        let has = |plugin: &str, key: &str| {
+            let own = plugins.get(plugin).into_iter().flatten();
+            declared(key).is_some() || own.into_iter().any(|setting| setting.name == key)
+        };
+        let mut problems = Vec::new();
+        let mut told = self.told.lock();
+        for name in self.variables.keys() {
+            let known = plugins.iter().any(|(plugin, list)| {
+                let exact = name.strip_prefix(plugin.as_str());
+                let exact = exact.and_then(|rest| rest.strip_prefix('_'));
+                exact.is_some_and(|key| has(plugin, key))
+                    || list.iter().any(|setting| setting.name == name)
+            });
+            let excused = unknown
+                .iter()
+                .any(|plugin| name.starts_with(plugin.as_str()));
+            if !known && !excused && told.insert(name.clone()) {
+                let key = name.to_ascii_uppercase();
+                problems.push(format!(
+                    "VIPL_{key} is not a setting of this library or of a plug-in"
+                ));
+            }
+        }
+        for name in self.values.keys() {
+            if let Some((plugin, key)) = name.split_once('.')
+                && plugins.contains_key(plugin)
+                && !has(plugin, key)
+                && told.insert(name.clone())
+            {
+                problems.push(format!(
+                    "the configuration file: there is no setting {name}"
+                ));
+            }
+        }
+        problems
     }
 
     /// The value as it was given, or the default.
     pub(crate) fn text(&self, name: &str) -> &str {
         match self.values.get(name) {
             Some((text, _)) => text,
-            None => declared(name).map_or("", |setting| setting.default),
+            None => declared(name)
+                .and_then(|setting| setting.default)
+                .unwrap_or_default(),
         }
     }
 
@@ -259,7 +298,7 @@ impl Settings {
 
     fn truth(&self, name: &str) -> bool {
         text::truth(self.text(name)).unwrap_or_else(|| {
-            let default = declared(name).map_or("", |setting| setting.default);
+            let default = declared(name).and_then(|setting| setting.default).unwrap_or_default();
             log::warn!(target: "settings", "{name}: {:?} is neither true nor false; using {default}", self.text(name));
             default == "true"
         })
@@ -269,7 +308,7 @@ impl Settings {
     pub(crate) fn number(&self, name: &str, range: std::ops::RangeInclusive<u64>) -> u64 {
         let text = self.text(name);
         let default = declared(name)
-            .and_then(|setting| setting.default.parse().ok())
+            .and_then(|setting| setting.default?.parse().ok())
             .unwrap_or(0);
         match text.parse::<u64>() {
             Ok(number) if range.contains(&number) => number,
@@ -339,25 +378,6 @@ impl Settings {
     pub(crate) fn on_bug_abort(&self) -> bool {
         self.text("on_bug") == "abort"
     }
-}
-
-/// The settings that a variable `VIPL_NAME` names: one by its whole name, else those of all plug-ins that
-/// have a setting of this name.
-fn named(name: &str) -> impl Iterator<Item = &'static str> {
-    let whole = |setting: &Declared| setting.name.replace('.', "_") == name;
-    let exact = DECLARED.iter().any(whole);
-    DECLARED
-        .iter()
-        .map(|setting| setting.name)
-        .filter(move |setting| {
-            if exact {
-                setting.replace('.', "_") == name
-            } else {
-                setting
-                    .split_once('.')
-                    .is_some_and(|(_, last)| last == name)
-            }
-        })
 }
 
 fn declared(name: &str) -> Option<&'static Declared> {
@@ -431,27 +451,84 @@ mod tests {
         assert_eq!(settings.source("strict"), Source::Environment);
     }
 
+    /// Two plug-ins, which both declare `frames`; `first` has a switch and a size as well.
+    fn with_plugins(settings: &Settings) {
+        let setting = |name, kind, default| Declared {
+            name,
+            kind,
+            default,
+            help: "",
+        };
+        let frames = setting("frames", Kind::Number("frames", 32, 1024), Some("256"));
+        let switch = setting("switch", Kind::Boolean, Some("true"));
+        let room = setting("room", Kind::Bytes(0, 1 << 20), None);
+        settings.declare("first", vec![frames.clone(), switch, room]);
+        settings.declare("second", vec![frames]);
+    }
+
     #[test]
     fn a_name_of_several_plugins_reaches_all_of_them() {
-        let given = |settings: &Settings, name: &str| settings.given(name).map(str::to_owned);
-        let settings = from_environment(&[("VIPL_RECEIVE_FRAMES", "512")]);
-        for name in ["tulip.receive_frames", "gnic2.receive_frames"] {
-            assert_eq!(given(&settings, name).as_deref(), Some("512"), "{name}");
+        let settings = from_environment(&[("VIPL_FRAMES", "512")]);
+        with_plugins(&settings);
+        for plugin in ["first", "second"] {
+            assert_eq!(
+                settings.for_plugin(plugin, "frames").as_deref(),
+                Some("512")
+            );
         }
-        for order in [[0, 1], [1, 0]] {
-            let variables = [("VIPL_SINGLE_COPY", "no"), ("VIPL_CLAN_SINGLE_COPY", "yes")];
-            let settings = from_environment(&order.map(|n: usize| variables[n]));
-            let two = ["loopback.single_copy", "clan.single_copy"].map(|n| given(&settings, n));
-            assert_eq!(two, [Some("no".to_owned()), Some("yes".to_owned())]);
-        }
+        let settings = from_environment(&[("VIPL_FRAMES", "512"), ("VIPL_SECOND_FRAMES", "64")]);
+        with_plugins(&settings);
+        let two = ["first", "second"].map(|plugin| settings.for_plugin(plugin, "frames"));
+        assert_eq!(two, [Some("512".to_owned()), Some("64".to_owned())]);
+        assert!(settings.undeclared(&[]).is_empty());
+    }
+
+    #[test]
+    fn plugins_get_values_of_the_kind_that_they_declare() {
+        let variables = [
+            ("VIPL_SWITCH", "OFF"),
+            ("VIPL_ROOM", "64k"),
+            ("VIPL_FRAMES", "7"),
+        ];
+        let settings = from_environment(&variables);
+        with_plugins(&settings);
+        let value = |key: &str| settings.for_plugin("first", key);
+        assert_eq!(value("switch").as_deref(), Some("0"));
+        assert_eq!(value("room").as_deref(), Some("65536"));
+        assert_eq!(value("frames").as_deref(), Some("256"), "7 is too small");
+        let settings = from_environment(&[]);
+        with_plugins(&settings);
+        assert_eq!(settings.for_plugin("first", "switch").as_deref(), Some("1"));
+        assert_eq!(settings.for_plugin("first", "room"), None);
+        assert_eq!(settings.for_plugin("second", "room"), None, "not declared");
+    }
+
+    #[test]
+    fn plugins_get_settings_of_the_library_that_were_given() {
+        let settings = from_environment(&[]);
+        assert_eq!(settings.for_plugin("first", "max_transfer_size"), None);
+        let mut settings = from_environment(&[("VIPL_MAX_TRANSFER_SIZE", "1M")]);
+        settings.read_file("t", "[second]\nmax_transfer_size = \"64k\"\n");
+        let two =
+            ["first", "second"].map(|plugin| settings.for_plugin(plugin, "max_transfer_size"));
+        assert_eq!(two, [Some("1048576".to_owned()), Some("65536".to_owned())]);
     }
 
     #[test]
     fn mistakes_are_told() {
-        let mut settings = from_environment(&[("VIPL_STRIKT", "1")]);
-        assert_eq!(settings.problems.len(), 1);
+        let mut settings = from_environment(&[("VIPL_STRIKT", "1"), ("VIPL_OTHER_FRAMES", "1")]);
         settings.read_file("t", "nonsense = 1\n");
         settings.read_file("t", "= 1\n");
-        assert_eq!(settings.problems.len(), 3);
+        assert_eq!(settings.problems.len(), 2);
+        settings.read_file("t", "[first]\nfrrames = 1\n[absent]\nkey = 1\n");
+        with_plugins(&settings);
+        // Of a plug-in that is there but not used nobody knows the settings.
+        let told = settings.undeclared(&["other".to_owned()]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("VIPL_STRIKT") && told[1].contains("first.frrames"));
+        assert!(
+            settings.undeclared(&["other".to_owned()]).is_empty(),
+            "once"
+        );
     }
 }

@@ -61,6 +61,18 @@ pub const VIPL_ADDRESS_MAX: usize = 32;
 /// Longest data address in bytes.
 pub const VIPL_DATA_ADDRESS_MAX: usize = 256;
 
+/// Kind of a setting: any text.
+pub const VIPL_SETTING_TEXT: u32 = 0;
+/// Kind of a setting: true or false; the plug-in gets `1` or `0`.
+pub const VIPL_SETTING_BOOLEAN: u32 = 1;
+/// Kind of a setting: a whole number from `minimum` to `maximum`.
+pub const VIPL_SETTING_NUMBER: u32 = 2;
+/// Kind of a setting: a number of bytes from `minimum` to `maximum`, given as `65536` or `64k`; the plug-in
+/// gets digits.
+pub const VIPL_SETTING_BYTES: u32 = 3;
+/// Kind of a setting: a number with a point, from `minimum` to `maximum` millionths.
+pub const VIPL_SETTING_FRACTION: u32 = 4;
+
 /// Status of an operation: it worked.
 pub const VIPL_OK: c_int = 0;
 /// Status of an operation: out of something.
@@ -140,6 +152,35 @@ pub struct vipl_plugin {
     /// `out->size` to `sizeof(vipl_provider)` as it knows it.
     pub init:
         Option<unsafe extern "C" fn(host: *const vipl_host, out: *mut vipl_provider) -> c_int>,
+    /// Settings of this plug-in, or NULL.
+    pub settings: *const vipl_setting,
+    /// How many.
+    pub setting_count: u32,
+    /// 0.
+    pub reserved_too: u32,
 }
 // SAFETY: constant data.
 unsafe impl Sync for vipl_plugin {}
+
+/// A setting that a plug-in declares, in a table of them. The user gives it as `VIPL_NAME` or
+/// `VIPL_PLUGIN_NAME` in the environment, or as `name` in the table `[plugin]` of the configuration file.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_setting {
+    /// `sizeof(vipl_setting)` as the plug-in knows it.
+    pub size: u32,
+    /// `VIPL_SETTING_*`.
+    pub kind: u32,
+    /// Lower-case letters, digits and `_`.
+    pub name: *const c_char,
+    /// What it counts or names, for people: "frames", "microseconds"; or NULL.
+    pub unit: *const c_char,
+    /// Its value when the user gives none, or NULL: `vipl_host.setting` then gives NULL.
+    pub default_value: *const c_char,
+    /// Smallest value, for the kinds that have one.
+    pub minimum: u64,
+    /// Largest value, for the kinds that have one.
+    pub maximum: u64,
+    /// One line that says what it does.
+    pub help: *const c_char,
+}

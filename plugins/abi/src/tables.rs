@@ -13,7 +13,10 @@ pub struct vipl_host {
     pub size: usize,
     /// Writes one line to the log. Any thread.
     pub log: unsafe extern "C" fn(level: c_int, text: *const c_char),
-    /// Value of the setting `plugin.key`, or NULL; valid for ever. Any thread.
+    /// Value of the setting `key` that the plug-in has declared, or else of the library's setting of that
+    /// name where the user has given one; NULL without a value; valid for ever. The value is one of its
+    /// kind, whatever the user has written: what is none is told in the log, and the default stands.
+    /// Any thread.
     pub setting: unsafe extern "C" fn(plugin: *const c_char, key: *const c_char) -> *const c_char,
     /// A named counter that `vipinfo` shows; valid for ever. Any thread.
     pub counter: unsafe extern "C" fn(plugin: *const c_char, name: *const c_char) -> *mut u64,

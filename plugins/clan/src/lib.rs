@@ -26,8 +26,9 @@ mod watch;
 
 use std::ffi::CStr;
 
-use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info};
-use vipl_plugin_sdk::{Host, Provider, Status};
+use vipl_clan_proto::vi::INLINE_MAX;
+use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};
+use vipl_plugin_sdk::{Host, Provider, Status, settings};
 
 /// Name of the plug-in, for settings and counters, and for the agent.
 pub(crate) const NAME: &CStr = c"clan";
@@ -38,6 +39,42 @@ pub struct Clan;
 impl Provider for Clan {
     const NAME: &'static CStr = NAME;
     const VERSION: &'static CStr = c"0.1.0";
+    const SETTINGS: &'static [vipl_setting] = &[
+        settings::bytes(
+            c"transfer_max",
+            None,
+            (32_768, 1 << 30),
+            c"largest message; default: max_transfer_size if that is given, else 65472 as on the card",
+        ),
+        settings::boolean(
+            c"rdma_read",
+            false,
+            c"let RDMA Read work, which the card did not have",
+        ),
+        settings::bytes(
+            c"inline_max",
+            Some(c"80"),
+            (0, INLINE_MAX as u64),
+            c"largest message that goes into the doorbell; 0: descriptors do not, either",
+        ),
+        settings::boolean(
+            c"single_copy",
+            true,
+            c"let a program that polls fetch a long message itself, in one copy",
+        ),
+        settings::text(
+            c"interface",
+            c"name",
+            c"Ethernet interface behind /dev/clanvi0 and nic0, for partners on other hosts; empty: this host only",
+        ),
+        settings::counted(
+            c"poll_us",
+            c"microseconds",
+            c"100",
+            (0, 10_000),
+            c"how long the device polls before it sleeps",
+        ),
+    ];
     type Nic = nic::ClanNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {

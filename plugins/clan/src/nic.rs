@@ -10,7 +10,7 @@ use vipl_clan_proto::nic::{FRAME_MAX, REGIONS_MAX, RING_FRAMES, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
 use vipl_packet::Receiver;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max, truth};
+use vipl_plugin_sdk::settings::{self, number, register_bytes_max, truth};
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, PartKind, TRAILER};
 
@@ -110,10 +110,10 @@ impl ClanNic {
                 (wire.address, Some(wire))
             }
         };
-        let poll_us = number(NAME, c"poll_us", 100, 0..=10_000) as u32;
+        let poll_us = number(NAME, c"poll_us").unwrap_or(100) as u32;
         let (card, interrupts) = Card::open(poll_us, wire.as_ref())?;
         let card = Arc::new(card);
-        let read_levels = if truth(NAME, c"rdma_read", false) {
+        let read_levels = if truth(NAME, c"rdma_read") {
             VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION
         } else {
             0
@@ -130,13 +130,8 @@ impl ClanNic {
         Ok(ClanNic {
             card,
             watch,
-            inline_max: bytes(
-                NAME,
-                c"inline_max",
-                INLINE_MAX as u64,
-                0..=INLINE_MAX as u64,
-            ) as u32,
-            single_copy: truth(NAME, c"single_copy", true),
+            inline_max: number(NAME, c"inline_max").unwrap_or(INLINE_MAX as u64) as u32,
+            single_copy: truth(NAME, c"single_copy"),
             read_levels,
             mtu,
         })
@@ -161,9 +156,8 @@ fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info
     info.regions_max = REGIONS_MAX;
     info.descriptors_max = RING as u32;
     info.segments_max = 252;
-    let range = 32_768..=1 << 30;
-    let given = bytes(NAME, c"max_transfer_size", TRANSFER_MAX, range.clone());
-    info.transfer_max = bytes(NAME, c"transfer_max", given, range);
+    info.transfer_max =
+        number(NAME, c"transfer_max").unwrap_or_else(|| settings::transfer_max(NAME, TRANSFER_MAX));
     info.native_mtu = match mtu {
         0 => LOCAL_MTU,
         _ => mtu - (HEADER + TRAILER + PartKind::Send.header()) as u32,

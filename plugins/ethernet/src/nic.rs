@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_packet::{Receiver, Tip};
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::settings::{bytes, number, register_bytes_max};
+use vipl_plugin_sdk::settings::{number, register_bytes_max, transfer_max};
 use vipl_plugin_sdk::shm::{self, Kept};
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_wire::{HEADER, MTU_MIN, PeerProcesses, TRAILER};
@@ -260,13 +260,8 @@ impl EthernetNic {
             Network::Interface(interface) => {
                 let link = host.link(&interface)?;
                 let mtu = (link.mtu as usize).min(C::FRAME_MAX);
-                let frames = number(
-                    C::NAME,
-                    c"receive_frames",
-                    C::RING_FRAMES as u64,
-                    32..=16384,
-                );
-                let frames = (frames as usize).next_power_of_two();
+                let frames = number(C::NAME, c"receive_frames").unwrap_or(256) as usize;
+                let frames = frames.next_power_of_two();
                 let socket = link.socket.as_raw_fd();
                 let receiver = Receiver::open(socket, mtu, frames).map_err(failed)?;
                 let counters = doorbell::Counters {
@@ -353,7 +348,7 @@ fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut 
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;
     info.regions_max = REGIONS_MAX;
-    info.transfer_max = bytes(plugin, c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.transfer_max = transfer_max(plugin, 65_536);
     info.native_mtu = (mtu - HEADER - TRAILER - PART) as u32;
     info.register_bytes_max = register_bytes_max(plugin);
     info.register_block_max = info.register_bytes_max;

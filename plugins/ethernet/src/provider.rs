@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info};
-use vipl_plugin_sdk::{Provider, Status};
+use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};
+use vipl_plugin_sdk::{Provider, Status, settings};
 
 use crate::doorbell::Policy;
 use crate::interface::{self, Interface};
@@ -21,8 +21,14 @@ pub trait Card: 'static {
     const DOORBELL: Policy;
     /// Largest payload of a frame in bytes; the interface may allow less.
     const FRAME_MAX: usize;
-    /// Frames of the receive ring, a power of two from 32.
-    const RING_FRAMES: usize;
+    /// Settings of the plug-in.
+    const SETTINGS: &'static [vipl_setting] = &[settings::counted(
+        c"receive_frames",
+        c"frames",
+        c"256",
+        (32, 16_384),
+        c"receive ring of each NIC handle",
+    )];
 
     /// Whether this card is the one for an interface, when the program leaves the choice open.
     fn serves(interface: &Interface) -> bool;
@@ -94,6 +100,7 @@ pub struct Ethernet<C>(PhantomData<C>);
 impl<C: Card> Provider for Ethernet<C> {
     const NAME: &'static CStr = C::NAME;
     const VERSION: &'static CStr = c"0.1.0";
+    const SETTINGS: &'static [vipl_setting] = C::SETTINGS;
     type Nic = EthernetNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {

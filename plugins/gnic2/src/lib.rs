@@ -17,7 +17,6 @@ impl Card for Gnic2 {
     const NAME: &'static CStr = c"gnic2";
     const DOORBELL: Policy = Policy::Batch;
     const FRAME_MAX: usize = 9000;
-    const RING_FRAMES: usize = 256;
 
     fn serves(interface: &Interface) -> bool {
         !interface.is_tulip_like()

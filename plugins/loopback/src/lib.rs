@@ -42,8 +42,8 @@ mod watch;
 
 use std::ffi::CStr;
 
-use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info};
-use vipl_plugin_sdk::{Provider, Status};
+use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};
+use vipl_plugin_sdk::{Provider, Status, settings};
 
 /// Name of the plug-in, for settings and counters.
 pub(crate) const NAME: &CStr = c"loopback";
@@ -54,6 +54,19 @@ pub struct Loopback;
 impl Provider for Loopback {
     const NAME: &'static CStr = NAME;
     const VERSION: &'static CStr = c"0.1.0";
+    const SETTINGS: &'static [vipl_setting] = &[
+        settings::boolean(
+            c"single_copy",
+            true,
+            c"let large messages and RDMA go straight from process to process",
+        ),
+        settings::bytes(
+            c"eager_max",
+            Some(c"16384"),
+            (40, 65_536),
+            c"largest message that goes through the ring",
+        ),
+    ];
     type Nic = nic::LoopbackNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {

@@ -11,7 +11,7 @@ use vipl_abi::{
 };
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::region::Table;
-use vipl_plugin_sdk::settings::{bytes, register_bytes_max, truth};
+use vipl_plugin_sdk::settings::{number, register_bytes_max, transfer_max, truth};
 use vipl_plugin_sdk::{Host, Nic, Status};
 use vipl_sys::fd::Kept;
 use vipl_sys::shm::{self, Mapping};
@@ -126,8 +126,8 @@ impl LoopbackNic {
             shared,
             _fds: [bell_fd, regions_fd].map(Kept::new),
             partners: Mutex::default(),
-            single_copy: truth(NAME, c"single_copy", true),
-            eager_max: bytes(NAME, c"eager_max", 16_384, 40..=65_536) as u32,
+            single_copy: truth(NAME, c"single_copy"),
+            eager_max: number(NAME, c"eager_max").unwrap_or(16_384) as u32,
             counters: Counters {
                 single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
                 ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
@@ -173,7 +173,7 @@ fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;
     info.regions_max = REGIONS_MAX;
-    info.transfer_max = bytes(NAME, c"max_transfer_size", 65_536, 32_768..=1 << 30);
+    info.transfer_max = transfer_max(NAME, 65_536);
     info.native_mtu = 16_384;
     info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;

@@ -1,63 +1,112 @@
-//! Settings of a plug-in as values. A text that is none is told once in the log, and the default stands.
+//! Settings: a plug-in declares them in [`Provider::SETTINGS`](crate::Provider::SETTINGS), and reads them here. The
+//! library has checked the values: what the user has written wrongly is told once, and the default stands.
 
 use std::ffi::CStr;
-use std::ops::RangeInclusive;
 
-use vipl_plugin_abi::{VIPL_LOG_WARN, text};
+use vipl_plugin_abi::*;
 
 use crate::Host;
 
 /// What every process may register, whatever its lock limit.
 const REGISTER_BYTES_MIN: u64 = 64 << 20;
 
-/// A number from a range.
-pub fn number(plugin: &CStr, key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
-    let read = |text: &str| text.parse().ok().filter(|value| range.contains(value));
-    let what = format!("a number from {} to {}", range.start(), range.end());
-    value(plugin, key, read, &what, &default.to_string()).unwrap_or(default)
-}
-
-/// A number of bytes from a range, as `64k` too.
-pub fn bytes(plugin: &CStr, key: &CStr, default: u64, range: RangeInclusive<u64>) -> u64 {
-    let read = |text: &str| text::bytes(text).filter(|value| range.contains(value));
-    let what = format!("a size from {} to {} (64k, 1M)", range.start(), range.end());
-    value(plugin, key, read, &what, &default.to_string()).unwrap_or(default)
-}
-
-/// Yes or no.
-pub fn truth(plugin: &CStr, key: &CStr, default: bool) -> bool {
-    value(
-        plugin,
-        key,
-        text::truth,
-        "true or false",
-        &default.to_string(),
-    )
-    .unwrap_or(default)
-}
-
-/// A value, if it was given and makes sense.
-fn value<T>(
-    plugin: &CStr,
-    key: &CStr,
-    read: impl FnOnce(&str) -> Option<T>,
-    what: &str,
-    default: &str,
-) -> Option<T> {
-    let given = Host::get().setting(plugin, key)?;
-    let value = read(&given);
-    if value.is_none() {
-        let (plugin, key) = (plugin.to_string_lossy(), key.to_string_lossy());
-        let text = format!("{plugin}: {key}: {given:?} is not {what}; using {default}");
-        Host::get().log(VIPL_LOG_WARN, &text);
+const fn declare(kind: u32, name: &'static CStr, help: &'static CStr) -> vipl_setting {
+    vipl_setting {
+        size: size_of::<vipl_setting>() as u32,
+        kind,
+        name: name.as_ptr(),
+        unit: std::ptr::null(),
+        default_value: std::ptr::null(),
+        minimum: 0,
+        maximum: 0,
+        help: help.as_ptr(),
     }
-    value
+}
+
+/// Declares a switch.
+pub const fn boolean(name: &'static CStr, default: bool, help: &'static CStr) -> vipl_setting {
+    let default = if default { c"true" } else { c"false" };
+    vipl_setting {
+        default_value: default.as_ptr(),
+        ..declare(VIPL_SETTING_BOOLEAN, name, help)
+    }
+}
+
+/// Declares a text; `unit` says what it names.
+pub const fn text(name: &'static CStr, unit: &'static CStr, help: &'static CStr) -> vipl_setting {
+    vipl_setting {
+        unit: unit.as_ptr(),
+        ..declare(VIPL_SETTING_TEXT, name, help)
+    }
+}
+
+/// Declares a number from one bound to the other; `unit` says of what.
+pub const fn counted(
+    name: &'static CStr,
+    unit: &'static CStr,
+    default: &'static CStr,
+    (minimum, maximum): (u64, u64),
+    help: &'static CStr,
+) -> vipl_setting {
+    vipl_setting {
+        unit: unit.as_ptr(),
+        default_value: default.as_ptr(),
+        minimum,
+        maximum,
+        ..declare(VIPL_SETTING_NUMBER, name, help)
+    }
+}
+
+/// Declares a number of bytes from one bound to the other. Without a default it has no value unless one is given.
+pub const fn bytes(
+    name: &'static CStr,
+    default: Option<&'static CStr>,
+    (minimum, maximum): (u64, u64),
+    help: &'static CStr,
+) -> vipl_setting {
+    vipl_setting {
+        default_value: match default {
+            Some(default) => default.as_ptr(),
+            None => std::ptr::null(),
+        },
+        minimum,
+        maximum,
+        ..declare(VIPL_SETTING_BYTES, name, help)
+    }
+}
+
+/// Declares a probability from 0 to a number of millionths; the default is 0.
+pub const fn probability(
+    name: &'static CStr,
+    millionths: u64,
+    help: &'static CStr,
+) -> vipl_setting {
+    vipl_setting {
+        default_value: c"0".as_ptr(),
+        maximum: millionths,
+        ..declare(VIPL_SETTING_FRACTION, name, help)
+    }
+}
+
+/// A number or a size, if it has a value: a setting of the plug-in, or one of the library that was given.
+pub fn number(plugin: &CStr, key: &CStr) -> Option<u64> {
+    Host::get().setting(plugin, key)?.parse().ok()
+}
+
+/// A switch of the plug-in.
+pub fn truth(plugin: &CStr, key: &CStr) -> bool {
+    number(plugin, key) == Some(1)
+}
+
+/// The largest message: the setting `max_transfer_size`, else what the plug-in says.
+pub fn transfer_max(plugin: &CStr, default: u64) -> u64 {
+    number(plugin, c"max_transfer_size").unwrap_or(default)
 }
 
 /// Bytes that may be registered: the setting `max_register_bytes`, else the lock limit of the process, or what
 /// it may well use here.
 pub fn register_bytes_max(plugin: &CStr) -> u64 {
-    let given = bytes(plugin, c"max_register_bytes", 0, 0..=u64::MAX >> 1);
+    let given = number(plugin, c"max_register_bytes").unwrap_or(0);
     if given > 0 {
         return given;
     }

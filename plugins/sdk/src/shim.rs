@@ -45,6 +45,8 @@ pub trait Provider: 'static {
     const NAME: &'static CStr;
     /// Version, for people.
     const VERSION: &'static CStr;
+    /// Settings of the plug-in, made with the functions of [`settings`](crate::settings).
+    const SETTINGS: &'static [vipl_setting] = &[];
     /// One opening of a device.
     type Nic: Nic;
 
@@ -125,6 +127,9 @@ pub const fn table<P: Provider>() -> vipl_plugin {
         required: 0,
         optional: 0,
         init: Some(init::<P>),
+        settings: P::SETTINGS.as_ptr(),
+        setting_count: P::SETTINGS.len() as u32,
+        reserved_too: 0,
     }
 }
 

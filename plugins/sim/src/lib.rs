@@ -20,9 +20,11 @@ use std::str::FromStr;
 use vipl_ethernet::interface::Interface;
 use vipl_ethernet::{Card, EmulatedLink, Ethernet, Network, Policy};
 use vipl_link_emulator::{Impairments, LinkEmulator};
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text};
-use vipl_plugin_sdk::{Host, Status};
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text, vipl_setting};
+use vipl_plugin_sdk::{Host, Status, settings};
 
+/// Largest probability of a fault, in millionths, so that something arrives.
+const FAULTS_MAX: u64 = 900_000;
 const WORDS: [&str; 9] = [
     "seed", "loss", "dup", "reorder", "corrupt", "delay", "rate", "mtu", "node",
 ];
@@ -34,7 +36,53 @@ impl Card for Sim {
     const NAME: &'static CStr = c"sim";
     const DOORBELL: Policy = Policy::Trap;
     const FRAME_MAX: usize = 9000;
-    const RING_FRAMES: usize = 32;
+    const SETTINGS: &'static [vipl_setting] = &[
+        settings::counted(
+            c"seed",
+            c"number",
+            c"1",
+            (0, u64::MAX),
+            c"seed of all random decisions",
+        ),
+        settings::probability(c"loss", FAULTS_MAX, c"share of frames that are lost"),
+        settings::probability(c"dup", FAULTS_MAX, c"share of frames that arrive twice"),
+        settings::probability(
+            c"reorder",
+            FAULTS_MAX,
+            c"share of frames that are overtaken",
+        ),
+        settings::probability(
+            c"corrupt",
+            FAULTS_MAX,
+            c"share of frames with a changed bit",
+        ),
+        settings::counted(
+            c"delay",
+            c"microseconds",
+            c"0",
+            (0, u32::MAX as u64),
+            c"delay of each frame",
+        ),
+        settings::bytes(
+            c"rate",
+            Some(c"0"),
+            (0, u64::MAX),
+            c"bytes per second of one direction of a connection; 0: no limit",
+        ),
+        settings::bytes(
+            c"mtu",
+            Some(c"1500"),
+            (256, Self::FRAME_MAX as u64),
+            c"largest frame",
+        ),
+        settings::counted(
+            c"node",
+            c"number",
+            c"0",
+            (0, 255),
+            c"number of this process's node in the simulated network",
+        ),
+    ];
 
     fn serves(_interface: &Interface) -> bool {
         false

@@ -17,7 +17,6 @@ impl Card for Tulip {
     const NAME: &'static CStr = c"tulip";
     const DOORBELL: Policy = Policy::Trap;
     const FRAME_MAX: usize = 1500;
-    const RING_FRAMES: usize = 256;
 
     fn serves(interface: &Interface) -> bool {
         interface.is_tulip_like()

@@ -56,19 +56,7 @@ unsafe extern "C" fn log(level: c_int, text: *const c_char) {
 unsafe extern "C" fn setting(plugin: *const c_char, key: *const c_char) -> *const c_char {
     // SAFETY: a plug-in's texts.
     let (plugin, key) = unsafe { (string(plugin), string(key)) };
-    let settings = &process::get().settings;
-    let own = format!("{plugin}.{key}");
-    let value = settings.given(&own).map(str::to_owned).or_else(|| {
-        let known = crate::settings::DECLARED
-            .iter()
-            .any(|s| s.name == own || s.name == key);
-        let text = settings.text(if settings.given(key).is_some() {
-            key
-        } else {
-            &own
-        });
-        (known && !text.is_empty()).then(|| text.to_owned())
-    });
+    let value = process::get().settings.for_plugin(plugin, key);
     let value = value.and_then(|value| CString::new(value).ok());
     value.map_or(std::ptr::null(), |value| process::get().keep(value))
 }

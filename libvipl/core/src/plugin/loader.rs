@@ -19,7 +19,7 @@ use vipl_plugin_abi::*;
 
 use crate::agent::library_path;
 use crate::error::is_shortage;
-use crate::settings::Settings;
+use crate::settings::{BadDeclaration, Settings};
 
 /// Feature bits of plug-ins that this library knows.
 const FEATURES_KNOWN: u64 = 0;
@@ -65,6 +65,8 @@ pub(crate) enum Refusal {
     Features(u64),
     #[error("has no operation {0}, which every plug-in needs")]
     MissingOp(&'static str),
+    #[error(transparent)]
+    Setting(#[from] BadDeclaration),
     #[error("init failed with status {0}")]
     Init(i32),
 }
@@ -109,10 +111,11 @@ impl Plugins {
                 if !wanted(settings.text("plugins"), &name) {
                     self.left_out.push(name);
                 } else if !self.order.iter().any(|plugin| plugin.name == name) {
-                    self.consider(&name, path, host);
+                    self.consider(&name, path, settings, host);
                 }
             }
         }
+        settings.report_undeclared(&self.unknown());
         &self.order
     }
 
@@ -133,7 +136,23 @@ impl Plugins {
         }
     }
 
-    fn consider(&mut self, name: &str, path: PathBuf, host: &'static vipl_host) {
+    /// Plug-ins that were found and are not used.
+    fn unknown(&self) -> Vec<String> {
+        let refused = self.seen.iter().filter(|(_, seen)| seen.outcome.is_err());
+        let refused = refused.filter_map(|(path, _)| name_of(path.file_name()?.to_str()?));
+        refused
+            .map(str::to_owned)
+            .chain(self.left_out.clone())
+            .collect()
+    }
+
+    fn consider(
+        &mut self,
+        name: &str,
+        path: PathBuf,
+        settings: &Settings,
+        host: &'static vipl_host,
+    ) {
         let modified = path.metadata().and_then(|data| data.modified()).ok();
         // A refused file is tried again when it has changed.
         if self
@@ -143,7 +162,7 @@ impl Plugins {
         {
             return;
         }
-        let outcome = load(name, &path, host);
+        let outcome = load(name, &path, settings, host);
         if let Err(Refusal::Load(text)) = &outcome
             && let Some(shortage) = shortage_of(&path, text)
         {
@@ -211,14 +230,18 @@ pub(crate) fn directories(settings: &Settings) -> Vec<PathBuf> {
     distinct
 }
 
+/// The name of the plug-in in a file of this name, if there can be one.
+fn name_of(file: &str) -> Option<&str> {
+    file.strip_prefix("libvipl_")?.strip_suffix(".so")
+}
+
 /// The plug-in files of a directory, sorted by name.
 fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(directory)?
         .flatten()
         .filter_map(|entry| {
             let file = entry.file_name().into_string().ok()?;
-            let name = file.strip_prefix("libvipl_")?.strip_suffix(".so")?;
-            Some((name.to_owned(), entry.path()))
+            Some((name_of(&file)?.to_owned(), entry.path()))
         })
         .collect();
     found.sort();
@@ -254,6 +277,7 @@ fn wanted(filter: &str, name: &str) -> bool {
 fn load(
     name: &str,
     path: &Path,
+    settings: &Settings,
     host: &'static vipl_host,
 ) -> Result<&'static LoadedPlugin, Refusal> {
     log::debug!(target: "plugin", "loading {}", path.display());
@@ -301,6 +325,8 @@ fn load(
             found,
         });
     }
+    // SAFETY: constant data of the plug-in, which is never closed.
+    settings.declare(name, unsafe { crate::settings::of_plugin(plugin) }?);
     log::debug!(target: "plugin", "calling init of {}", path.display());
     let ops = {
         let line = format!(
