@@ -34,7 +34,7 @@ struct Options {
     #[arg(long, value_name = "P", value_delimiter = ',')]
     provider: Vec<String>,
     /// How many programs run at the same time
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 6)]
     jobs: usize,
     /// Only runs whose name contains this; assertions are not judged then
     #[arg(long, value_name = "NAME")]

@@ -54,7 +54,7 @@ pub enum Malformed {
 #[derive(Debug)]
 pub(crate) enum Command {
     Hello,
-    NicOpen(NicOpen),
+    NicOpen(Box<NicOpen>),
     NicClose(NicClose),
     Wait(Wait),
     Request(Box<Request>),
@@ -95,7 +95,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
     let command = match Op(header.op) {
         // `Hello` has one field, the features, and none is defined yet.
         Op::HELLO => read::<Hello>(&header, body).map(|_| Command::Hello)?,
-        Op::NIC_OPEN => Command::NicOpen(read(&header, body)?),
+        Op::NIC_OPEN => Command::NicOpen(Box::new(read(&header, body)?)),
         Op::NIC_CLOSE => Command::NicClose(read(&header, body)?),
         Op::WAIT => Command::Wait(read(&header, body)?),
         Op::REQUEST => Command::Request(Box::new(read(&header, body)?)),
