@@ -40,6 +40,18 @@
 #define VIPL_ADDRESS_MAX      32  /* Longest host address in bytes. */
 #define VIPL_DATA_ADDRESS_MAX 256 /* Longest data address in bytes. */
 
+/* Kind of a setting: any text. */
+#define VIPL_SETTING_TEXT     0
+/* Kind of a setting: true or false; the plug-in gets `1` or `0`. */
+#define VIPL_SETTING_BOOLEAN  1
+/* Kind of a setting: a whole number from `minimum` to `maximum`. */
+#define VIPL_SETTING_NUMBER   2
+/* Kind of a setting: a number of bytes from `minimum` to `maximum`, given as `65536` or `64k`;
+ * the plug-in gets digits. */
+#define VIPL_SETTING_BYTES    3
+/* Kind of a setting: a number with a point, from `minimum` to `maximum` millionths. */
+#define VIPL_SETTING_FRACTION 4
+
 /* Status of an operation: it worked. */
 #define VIPL_OK              0
 /* Status of an operation: out of something. */
@@ -85,6 +97,7 @@
 #define VIPL_LOG_DEBUG 4 /* Log level of `log`. */
 
 typedef struct vipl_plugin vipl_plugin;
+typedef struct vipl_setting vipl_setting;
 typedef struct vipl_entry vipl_entry;
 typedef struct vipl_queue vipl_queue;
 typedef struct vipl_region vipl_region;
@@ -98,21 +111,40 @@ typedef struct vipl_provider vipl_provider;
 
 /* What a plug-in is; exported as `vipl_plugin_v1`. */
 struct vipl_plugin {
-  uint64_t magic;       /* `VIPL_PLUGIN_MAGIC`. */
-  uint32_t size;        /* `sizeof(vipl_plugin)` as the plug-in knows it. */
-  uint16_t abi_major;   /* `VIPL_PLUGIN_ABI_MAJOR`. */
-  uint16_t abi_minor;   /* `VIPL_PLUGIN_ABI_MINOR`. */
-  uint64_t fingerprint; /* `VIPL_PLUGIN_FINGERPRINT`. */
-  uint32_t kind;        /* `VIPL_KIND_PROVIDER`. */
-  uint32_t reserved;    /* 0. */
-  const char *name;     /* Name; the file is `libvipl_NAME.so`. */
-  const char *version;  /* Version, for people. */
+  uint64_t magic;               /* `VIPL_PLUGIN_MAGIC`. */
+  uint32_t size;                /* `sizeof(vipl_plugin)` as the plug-in knows it. */
+  uint16_t abi_major;           /* `VIPL_PLUGIN_ABI_MAJOR`. */
+  uint16_t abi_minor;           /* `VIPL_PLUGIN_ABI_MINOR`. */
+  uint64_t fingerprint;         /* `VIPL_PLUGIN_FINGERPRINT`. */
+  uint32_t kind;                /* `VIPL_KIND_PROVIDER`. */
+  uint32_t reserved;            /* 0. */
+  const char *name;             /* Name; the file is `libvipl_NAME.so`. */
+  const char *version;          /* Version, for people. */
   /* Feature bits that the host must know; unknown ones refuse the plug-in. None are defined yet. */
   uint64_t required;
-  uint64_t optional;    /* Feature bits that the host may ignore. */
+  uint64_t optional;            /* Feature bits that the host may ignore. */
   /* Called once per process. `out->size` is the host's: the plug-in writes no further than that,
    * and sets `out->size` to `sizeof(vipl_provider)` as it knows it. */
   int (*init)(const vipl_host *host, vipl_provider *out);
+  const vipl_setting *settings; /* Settings of this plug-in, or NULL. */
+  uint32_t setting_count;       /* How many. */
+  uint32_t reserved_too;        /* 0. */
+};
+
+/* A setting that a plug-in declares, in a table of them. The user gives it as `VIPL_NAME` or
+ * `VIPL_PLUGIN_NAME` in the environment, or as `name` in the table `[plugin]` of the
+ * configuration file. */
+struct vipl_setting {
+  uint32_t size;             /* `sizeof(vipl_setting)` as the plug-in knows it. */
+  uint32_t kind;             /* `VIPL_SETTING_*`. */
+  const char *name;          /* Lower-case letters, digits and `_`. */
+  /* What it counts or names, for people: "frames", "microseconds"; or NULL. */
+  const char *unit;
+  /* Its value when the user gives none, or NULL: `vipl_host.setting` then gives NULL. */
+  const char *default_value;
+  uint64_t minimum;          /* Smallest value, for the kinds that have one. */
+  uint64_t maximum;          /* Largest value, for the kinds that have one. */
+  const char *help;          /* One line that says what it does. */
 };
 
 /* One posted descriptor. */
@@ -277,7 +309,10 @@ struct vipl_host {
   size_t size;
   /* Writes one line to the log. Any thread. */
   void (*log)(int level, const char *text);
-  /* Value of the setting `plugin.key`, or NULL; valid for ever. Any thread. */
+  /* Value of the setting `key` that the plug-in has declared, or else of the library's setting
+   * of that name where the user has given one; NULL without a value; valid for ever. The value
+   * is one of its kind, whatever the user has written: what is none is told in the log, and the
+   * default stands. Any thread. */
   const char *(*setting)(const char *plugin, const char *key);
   /* A named counter that `vipinfo` shows; valid for ever. Any thread. */
   uint64_t *(*counter)(const char *plugin, const char *name);
