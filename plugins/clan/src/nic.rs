@@ -12,7 +12,7 @@ use vipl_packet::Receiver;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{self, number, register_bytes_max, truth};
 use vipl_plugin_sdk::{Host, Nic, Status};
-use vipl_wire::{HEADER, MTU_MIN, PartKind, TRAILER};
+use vipl_wire::{MTU_MIN, PartKind, body_max};
 
 use crate::NAME;
 use crate::card::Card;
@@ -160,7 +160,7 @@ fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info
         number(NAME, c"transfer_max").unwrap_or_else(|| settings::transfer_max(NAME, TRANSFER_MAX));
     info.native_mtu = match mtu {
         0 => LOCAL_MTU,
-        _ => mtu - (HEADER + TRAILER + PartKind::Send.header()) as u32,
+        _ => (body_max(mtu as usize) - PartKind::Send.header()) as u32,
     };
     info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;

@@ -31,14 +31,14 @@ pub(crate) const BELL_BYTES: usize = 4096;
 /// How long a leader sleeps whose eventfd the program has closed.
 const UNHEARD_NS: u64 = 10_000_000;
 
-/// What lies in the page; all zero at first.
+/// What lies in the page; all zero at first. Peers can write to all of it, so the padding is atomic, too.
 #[repr(C, align(64))]
 struct Page {
     ring: AtomicU32,
-    pad0: [u32; 15],
+    pad0: [AtomicU32; 15],
     want: AtomicU32,
     leading: AtomicU32,
-    pad1: [u32; 14],
+    pad1: [AtomicU32; 14],
     ready: [AtomicU64; WORDS],
 }
 

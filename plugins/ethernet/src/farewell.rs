@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use vipl_packet::ETHERNET;
 use vipl_plugin_sdk::Host;
 use vipl_wire::Closing;
 
@@ -72,14 +71,17 @@ impl Farewells {
 
     /// A frame that no connection wants. False: nobody knows it here either.
     pub(crate) fn take(&self, core: &Core, frame: &[u8]) -> bool {
-        let (Some(payload), Some(sender)) = (frame.get(ETHERNET..), frame.get(6..12)) else {
+        let Some((sender, payload)) = vipl_packet::split(frame) else {
             return false;
         };
         let now = Host::get().now_ns();
         let mut known = false;
-        if let Some((_, vi)) = vipl_wire::address(payload) {
+        if let Some(address) = vipl_wire::address(payload) {
             let mut list = self.lock();
-            for farewell in list.iter_mut().filter(|known| known.closing.vi() == vi) {
+            for farewell in list
+                .iter_mut()
+                .filter(|known| known.closing.vi() == address.vi)
+            {
                 known = true;
                 let mut line = farewell.carrier.line(core, farewell.mtu, now);
                 farewell.closing.received(payload, &mut line);
@@ -87,7 +89,6 @@ impl Farewells {
         }
         // The partner repeats its own farewell to one who has forgotten it.
         known || {
-            let sender = sender.try_into().unwrap_or_default();
             let mut carrier = Carrier::away(sender, core.address);
             Closing::answer_stray(payload, &mut carrier.line(core, core.mtu, now))
         }

@@ -13,14 +13,6 @@ const BYTES_MAX: usize = 5 << 19;
 /// Frames that wait for one VI.
 const FRAMES_MAX: usize = 512;
 
-/// The proof, in a frame of the protocol, that its sender knows the connection's key. The connection
-/// itself looks at it again, after the frame's CRC.
-#[inline(always)]
-pub(crate) fn check_of(payload: &[u8]) -> Option<u64> {
-    let bytes = payload.get(12..20)?;
-    Some(u64::from_be_bytes(bytes.try_into().ok()?))
-}
-
 #[derive(Default)]
 struct State {
     /// Key check of the connection whose frames are accepted.
@@ -56,11 +48,12 @@ impl Inbox {
         self.filled.store(false, Ordering::Release);
     }
 
-    /// Puts a frame in. False: nobody wants it, or there is no room.
-    pub(crate) fn put(&self, payload: &[u8]) -> bool {
+    /// Puts in a frame with this key check. False: it is not of the connection, or there is no room. The connection
+    /// examines the check again, after the frame's CRC.
+    pub(crate) fn put(&self, check: u64, payload: &[u8]) -> bool {
         let mut state = self.lock();
         let fits = state.frames.len() < FRAMES_MAX && state.bytes + payload.len() <= BYTES_MAX;
-        if !fits || state.check.is_none() || check_of(payload) != state.check {
+        if !fits || state.check != Some(check) {
             return false;
         }
         state.bytes += payload.len();
@@ -93,50 +86,25 @@ impl Inbox {
 mod tests {
     use super::*;
 
-    fn frame(check: u64, bytes: usize) -> Vec<u8> {
-        let mut frame = vec![0; bytes];
-        frame[12..20].copy_from_slice(&check.to_be_bytes());
-        frame
-    }
-
     #[test]
-    fn only_the_connection_gets_in_and_only_so_much() {
-        let inbox = Inbox::default();
-        assert!(!inbox.put(&frame(7, 100)), "nobody is connected");
+    fn only_frames_of_the_connection_are_accepted_up_to_a_limit() {
+        let (inbox, frame) = (Inbox::default(), [1; 100]);
+        assert!(!inbox.put(7, &frame), "nobody is connected");
         inbox.admit(7);
-        assert!(!inbox.put(&frame(8, 100)), "a stranger");
-        assert!(!inbox.put(&[0; 19]), "too short for a check");
+        assert!(!inbox.put(8, &frame), "another key");
         for _ in 0..FRAMES_MAX {
-            assert!(inbox.put(&frame(7, 100)));
+            assert!(inbox.put(7, &frame));
         }
-        assert!(!inbox.put(&frame(7, 100)), "as many frames as there may be");
-        assert_eq!(inbox.take().unwrap()[..], frame(7, 100));
-        assert!(inbox.put(&frame(7, 100)));
+        assert!(!inbox.put(7, &frame), "as many frames as there may be");
+        assert_eq!(inbox.take().unwrap()[..], frame);
+        assert!(inbox.put(7, &frame));
         inbox.dismiss();
-        assert!(inbox.take().is_none() && !inbox.put(&frame(7, 100)));
+        assert!(inbox.take().is_none() && !inbox.put(7, &frame));
         inbox.admit(9);
         let mut put = 0;
-        while inbox.put(&frame(9, 9000)) {
+        while inbox.put(9, &[0; 9000]) {
             put += 1;
         }
         assert_eq!(put, BYTES_MAX / 9000);
-    }
-
-    #[test]
-    fn the_check_is_where_the_protocol_has_it() {
-        let header = vipl_wire::Header {
-            kind: vipl_wire::Kind::Ack,
-            to_endpoint: 1,
-            from_endpoint: 2,
-            to_vi: 3,
-            check: 0x0102_0304_0506_0708,
-            sequence: 4,
-            acknowledged: 5,
-            window: 6,
-            flags: 0,
-        };
-        let mut frame = [0; 64];
-        header.emit(&mut frame, 0);
-        assert_eq!(check_of(&frame), Some(header.check));
     }
 }

@@ -12,7 +12,7 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{number, register_bytes_max, transfer_max};
 use vipl_plugin_sdk::shm::{self, Kept};
 use vipl_plugin_sdk::{Host, Nic, Status};
-use vipl_wire::{HEADER, MTU_MIN, PeerProcesses, TRAILER};
+use vipl_wire::{MTU_MIN, PartKind, PeerProcesses, body_max};
 
 use crate::bell::{self, BELL_BYTES, Bell};
 use crate::doorbell::{self, Doorbell};
@@ -29,8 +29,6 @@ use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
-/// Header of the part that a frame of one whole message has.
-pub(crate) const PART: usize = 12;
 /// Payload of a frame between two processes of one host, through memory, without an emulated link.
 const LOCAL_MTU: usize = 8 << 10;
 /// No VI.
@@ -349,7 +347,7 @@ fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut 
     info.vis_max = VIS_MAX;
     info.regions_max = REGIONS_MAX;
     info.transfer_max = transfer_max(plugin, 65_536);
-    info.native_mtu = (mtu - HEADER - TRAILER - PART) as u32;
+    info.native_mtu = (body_max(mtu) - PartKind::Send.header()) as u32;
     info.register_bytes_max = register_bytes_max(plugin);
     info.register_block_max = info.register_bytes_max;
     info.segment_bytes = SEGMENT as u32;

@@ -1,8 +1,8 @@
 //! Frames out of the receive ring, to the VIs that they are for.
 
 use vipl_packet::{ETHERNET, Receiver};
+use vipl_wire::Address;
 
-use crate::inbox;
 use crate::nic::{Core, NOBODY, Wire, count};
 use crate::turn::Taken;
 
@@ -62,13 +62,15 @@ impl Core {
     ) {
         let mut others = false;
         let received = receiver.receive(most, |frame| {
+            // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
+            let frame = unsafe { frame.in_place() };
             let payload = frame.get(ETHERNET..).unwrap_or_default();
             match vipl_wire::address(payload) {
-                Some((endpoint, vi)) if endpoint == self.endpoint => {
-                    if vi == own && inbox::check_of(payload) == Some(check) {
+                Some(address) if address.endpoint == self.endpoint => {
+                    if (address.vi, address.check) == (own, check) {
                         each(payload);
                     } else {
-                        others |= self.deliver(vi, frame);
+                        others |= self.deliver(address, frame);
                     }
                 }
                 _ => self.unreadable(frame),
@@ -95,12 +97,12 @@ impl Core {
 
     /// A frame for another VI than the one at work. True: its VI has something now.
     #[cold]
-    fn deliver(&self, vi: u32, frame: &[u8]) -> bool {
+    fn deliver(&self, address: Address, frame: &[u8]) -> bool {
         let payload = &frame[ETHERNET..];
-        if let Some(inbox) = self.inboxes.get(vi as usize)
-            && inbox.put(payload)
+        if let Some(inbox) = self.inboxes.get(address.vi as usize)
+            && inbox.put(address.check, payload)
         {
-            self.bell.mark(vi);
+            self.bell.mark(address.vi);
             return true;
         }
         self.stray(frame);

@@ -26,17 +26,18 @@ pub(crate) const SEGMENT: usize = HEADER + 2 * RING as usize;
 pub(crate) const FRAME_MAX: usize = 16 << 10;
 const SKIP: u32 = u32::MAX;
 
-/// Positions of one direction, each in a line of its own.
+/// Positions of one direction, each in a line of its own. The peer can write to all of it, so the padding is atomic,
+/// too.
 #[repr(C, align(64))]
 struct Ends {
     /// Writer: bytes written so far.
     head: AtomicU32,
     /// Writer: it waits for room.
     starved: AtomicU32,
-    pad0: [u32; 14],
+    pad0: [AtomicU32; 14],
     /// Reader: bytes read so far.
     tail: AtomicU32,
-    pad1: [u32; 15],
+    pad1: [AtomicU32; 15],
 }
 
 const _: () = assert!(2 * size_of::<Ends>() <= HEADER);

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use vipl_packet::ETHERNET;
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_wire::{Foreign, Link, VERSION};
@@ -43,10 +42,9 @@ struct Duty {
 impl Strangers {
     /// Looks at a frame that means nothing to this version. True: it is the matter of this module.
     pub(crate) fn take(&self, core: &Core, frame: &[u8]) -> bool {
-        let (Some(payload), Some(sender)) = (frame.get(ETHERNET..), frame.get(6..12)) else {
+        let Some((host, payload)) = vipl_packet::split(frame) else {
             return false;
         };
-        let host: [u8; 6] = sender.try_into().unwrap_or_default();
         let now = Host::get().now_ns();
         if let Some(refusal) = Foreign::parse(payload) {
             let (lowest, highest) = (refusal.lowest, refusal.highest);

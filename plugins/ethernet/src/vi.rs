@@ -7,14 +7,14 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi, descriptor};
 use vipl_wire::{
-    ACK_DELAY_NS, Config, Connection, HEADER, Level, PROBES, PeerProcess, Reason, Received,
-    Refused, TRAILER, key_check,
+    ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, PeerProcess, Reason, Received,
+    Refused, body_max, key_check,
 };
 
 use crate::carrier::Carrier;
 use crate::doorbell::Doorbell;
 use crate::env::{Bench, Line, time};
-use crate::nic::{Core, EthernetNic, PART, count};
+use crate::nic::{Core, EthernetNic, count};
 use crate::segment::{SEGMENT, Segment};
 use crate::watch;
 
@@ -146,9 +146,10 @@ impl Link {
         };
         let newest = port.entry(Queue::Send, port.posted(Queue::Send).wrapping_sub(1));
         let message = descriptor::length(&newest).map_or(self.mtu, |bytes| bytes as usize);
-        let together = bytes + PART + message;
+        let part = PartKind::Send.header() + message;
+        let together = bytes + part;
         // If there is no room for another one like it, the frame is as good as full.
-        let full = together + PART + message > self.mtu - HEADER - TRAILER;
+        let full = together + part > body_max(self.mtu);
         if full || !self.core.gathering.begin(self.index) {
             self.gathers_no_more();
             self.gathered = Some(0);

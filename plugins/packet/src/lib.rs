@@ -17,7 +17,7 @@ mod send;
 use std::os::fd::RawFd;
 
 pub use error::{drop_notices, take_socket_error};
-pub use ring::{Received, Receiver, Tip};
+pub use ring::{Arrived, Received, Receiver, Tip};
 pub use send::{Sender, Sent};
 
 /// Bytes of the Ethernet header.
@@ -32,6 +32,15 @@ pub fn header(to: [u8; 6], from: [u8; 6], ethertype: u16) -> Header {
     header[6..12].copy_from_slice(&from);
     header[12..].copy_from_slice(&ethertype.to_be_bytes());
     header
+}
+
+/// Splits a frame into the address of its sender and its payload. `None`: shorter than an Ethernet header.
+#[inline(always)]
+pub fn split(frame: &[u8]) -> Option<([u8; 6], &[u8])> {
+    let (header, payload) = frame.split_first_chunk::<ETHERNET>()?;
+    let mut from = [0; 6];
+    from.copy_from_slice(&header[6..12]);
+    Some((from, payload))
 }
 
 /// A whole frame at the beginning of a buffer.

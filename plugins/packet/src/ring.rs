@@ -4,6 +4,7 @@
 //! TPACKET_V3 would hand over whole blocks when a timer expires, which adds latency.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -82,6 +83,39 @@ pub struct Received {
     pub cut: u32,
     /// The kernel has dropped frames since it last reported this.
     pub losing: bool,
+}
+
+/// A frame in its slot of the ring, Ethernet header included. A process that has mapped the same ring can write to it
+/// at any time, so there is no reference to it here.
+pub struct Arrived<'a> {
+    at: *const u8,
+    length: usize,
+    ring: PhantomData<&'a Receiver>,
+}
+
+impl Arrived<'_> {
+    /// Replaces the content of `out` with a copy of the frame.
+    #[inline(always)]
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.reserve(self.length);
+        // SAFETY: the frame lies inside its slot, and `out` has room for it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.at, out.as_mut_ptr(), self.length);
+            out.set_len(self.length);
+        }
+    }
+
+    /// The frame in its place.
+    ///
+    /// # Safety
+    /// No other process writes to the ring.
+    #[inline(always)]
+    pub unsafe fn in_place(&self) -> &[u8] {
+        // SAFETY: inside its slot, which the kernel does not touch before it is given back; as the caller says,
+        // nobody else does.
+        unsafe { std::slice::from_raw_parts(self.at, self.length) }
+    }
 }
 
 fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
@@ -216,8 +250,8 @@ impl Receiver {
         self.ring.wrapping_add(number * self.frame_bytes)
     }
 
-    /// Passes up to `most` frames, Ethernet header included, to `each` in order of arrival.
-    pub fn receive(&mut self, most: u32, mut each: impl FnMut(&[u8])) -> Received {
+    /// Passes up to `most` frames to `each` in order of arrival.
+    pub fn receive(&mut self, most: u32, mut each: impl FnMut(Arrived<'_>)) -> Received {
         let mut received = Received::default();
         while received.frames + received.cut < most {
             let header = self.slot(self.next).cast::<libc::tpacket2_hdr>();
@@ -232,23 +266,25 @@ impl Receiver {
             let next = (self.next + 1) & (self.frames - 1);
             // The next status word is in another processor's cache: fetch it while this frame is processed.
             prefetch(self.slot(next));
-            // SAFETY: the kernel does not touch the slot until the status is given back, and the range is clamped
-            // to the slot.
-            let (whole, frame) = unsafe {
-                let (length, start) = ((*header).tp_snaplen, (*header).tp_mac);
-                // Another process that has mapped the ring can write anything into the header.
-                let start = usize::from(start).min(self.frame_bytes);
-                let at = header.cast::<u8>().add(start);
-                let room = self.frame_bytes - start;
-                let length = (length as usize).min(room);
+            // Another process that has mapped the ring can write anything into the header at any time: each field is
+            // read once, and the range is clamped to the slot.
+            // SAFETY: inside the ring.
+            let (length, start, sent) = unsafe {
                 (
-                    length as u32 == (*header).tp_len,
-                    std::slice::from_raw_parts(at, length),
+                    (&raw const (*header).tp_snaplen).read_volatile() as usize,
+                    (&raw const (*header).tp_mac).read_volatile(),
+                    (&raw const (*header).tp_len).read_volatile() as usize,
                 )
             };
-            if whole {
+            let start = usize::from(start).min(self.frame_bytes);
+            let length = length.min(self.frame_bytes - start);
+            if length == sent {
                 received.frames += 1;
-                each(frame);
+                each(Arrived {
+                    at: header.cast::<u8>().wrapping_add(start),
+                    length,
+                    ring: PhantomData,
+                });
             } else {
                 received.cut += 1;
             }

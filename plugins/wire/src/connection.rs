@@ -5,7 +5,7 @@ use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, Received, Stats};
 use crate::end::CLOSE_WAIT_NS;
 use crate::env::{Cause, Env, Level, Link};
-use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, key_check};
+use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::silence::{Silence, Verdict};
@@ -273,7 +273,7 @@ impl Connection {
     /// Bytes that the parts of one DATA frame may take.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
-        usize::from(self.config.mtu) - HEADER - TRAILER
+        body_max(usize::from(self.config.mtu))
     }
 
     fn send_ack<E: Env>(&mut self, env: &mut E) {

@@ -91,14 +91,35 @@ pub const fn key_check(key: u64, side: u32) -> u64 {
     if side & 1 == 0 { key } else { !key }
 }
 
-/// Endpoint and VI that a frame of this version is for, without a look at the rest: for finding the
-/// connection. `None`: too short, or another version.
+/// The connection that a frame claims to belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Endpoint that the frame is for.
+    pub endpoint: u16,
+    /// VI that the frame is for.
+    pub vi: u32,
+    /// Key check of its sender.
+    pub check: u64,
+}
+
+/// Reads the address of a frame of this version, without checking the rest of the frame. `None`: too short, or
+/// another version.
 #[inline(always)]
-pub fn address(frame: &[u8]) -> Option<(u16, u32)> {
+pub fn address(frame: &[u8]) -> Option<Address> {
     if frame.len() < HEADER || frame[0] != VERSION {
         return None;
     }
-    Some((u16_at(frame, 2), u32_at(frame, 8)))
+    Some(Address {
+        endpoint: u16_at(frame, 2),
+        vi: u32_at(frame, 8),
+        check: u64_at(frame, 12),
+    })
+}
+
+/// Bytes of the body of a frame on a link with this MTU.
+#[inline(always)]
+pub const fn body_max(mtu: usize) -> usize {
+    mtu - HEADER - TRAILER
 }
 
 impl Header {
@@ -212,7 +233,13 @@ mod tests {
         assert_eq!(length, HEADER + 3 + TRAILER);
         let parsed = Header::parse(&frame).unwrap();
         assert_eq!(parsed, (header(), &[1u8, 2, 3][..]), "with padding behind");
-        assert_eq!(address(&frame), Some((0x1234, 9)));
+        let known = Address {
+            endpoint: 0x1234,
+            vi: 9,
+            check: header().check,
+        };
+        assert_eq!(address(&frame), Some(known));
+        assert_eq!(address(&frame[..HEADER - 1]), None);
         assert_eq!(
             &frame[2..4],
             [0x12, 0x34],

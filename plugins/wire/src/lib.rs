@@ -54,8 +54,8 @@ pub use connection::Connection;
 pub use crc::crc32c;
 pub use env::{Cause, Env, Fault, Incoming, Level, Link, Operation, Outgoing, Remote};
 pub use foreign::Foreign;
+pub use frame::{Address, address, body_max, key_check};
 pub use frame::{CLOSE_BODY, FLAG_ASK, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION};
-pub use frame::{address, key_check};
 pub use part::{Part, PartKind, Parts};
 pub use peer::{PeerProcess, PeerProcesses};
 

@@ -264,11 +264,10 @@ impl Device {
         let client = side.client.and_then(|place| self.clients[place].as_ref());
         let (vis, tools) = (&mut self.vis, &mut self.tools);
         let received = receiver.receive(most as u32, |frame| {
-            copy.clear();
-            copy.extend_from_slice(frame);
+            frame.copy_to(copy);
             let payload = copy.get(ETHERNET..).unwrap_or_default();
             let vi = match vipl_wire::address(payload) {
-                Some((endpoint, vi)) if endpoint == side.endpoint => vi as usize,
+                Some(address) if address.endpoint == side.endpoint => address.vi as usize,
                 Some(_) => return,
                 None => return side.stray(copy, now),
             };

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_packet::{ETHERNET, Header, Receiver};
+use vipl_packet::{Header, Receiver};
 use vipl_wire::{
     Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcess, PeerProcesses,
 };
@@ -214,13 +214,13 @@ impl Side {
     /// A frame of no connection that lives.
     #[cold]
     pub(crate) fn stray(&mut self, frame: &[u8], now: u64) {
-        let (Some(payload), Some(sender)) = (frame.get(ETHERNET..), frame.get(6..12)) else {
+        let Some((sender, payload)) = vipl_packet::split(frame) else {
             return;
         };
         let mut known = false;
-        if let Some((_, vi)) = vipl_wire::address(payload) {
+        if let Some(address) = vipl_wire::address(payload) {
             for farewell in &mut self.farewells {
-                if farewell.closing.vi() == vi {
+                if farewell.closing.vi() == address.vi {
                     known = true;
                     let mut line = self.out.line(farewell.header, farewell.mtu, now);
                     farewell.closing.received(payload, &mut line);
@@ -231,7 +231,6 @@ impl Side {
         if known || self.client.is_none() || sender[0] & 1 == 1 {
             return;
         }
-        let sender = sender.try_into().unwrap_or_default();
         let (header, mtu) = (self.header(sender), self.mtu);
         // The partner repeats its own farewell to one who has forgotten it.
         if Closing::answer_stray(payload, &mut self.out.line(header, mtu, now)) {
