@@ -2,7 +2,7 @@
 
 use vipl_abi::*;
 use vipl_core::memory;
-use vipl_core::memory::tags;
+use vipl_core::memory::ptag;
 
 use crate::edge::{call, entry, put, required};
 
@@ -14,7 +14,7 @@ pub unsafe extern "C" fn VipCreatePtag(
 ) -> VIP_RETURN {
     entry(call!(VipCreatePtag, NicHandle; Ptag), move || {
         let out = required(Ptag)?;
-        let handle = tags::create(NicHandle)?;
+        let handle = ptag::create(NicHandle)?;
         // SAFETY: `out` was checked.
         unsafe { put(out, handle) };
         Ok(())
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn VipDestroyPtag(
     Ptag: VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
     entry(call!(VipDestroyPtag, NicHandle Ptag;), move || {
-        tags::destroy(NicHandle, Ptag)
+        ptag::destroy(NicHandle, Ptag)
     })
 }
 

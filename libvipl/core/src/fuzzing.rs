@@ -72,7 +72,7 @@ pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
 
 /// The table of the name service.
 pub struct Table {
-    names: names::Names,
+    names: names::table::Names,
     /// Lines that were reported.
     pub bad: Vec<usize>,
 }
@@ -81,7 +81,7 @@ impl Table {
     /// Reads one.
     pub fn read(text: &str) -> Table {
         let mut bad = Vec::new();
-        let names = names::Names::parse(text, |number, _| bad.push(number));
+        let names = names::table::Names::parse(text, |number, _| bad.push(number));
         Table { names, bad }
     }
 

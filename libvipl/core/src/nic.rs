@@ -12,9 +12,9 @@ use vipl_plugin_abi::*;
 use crate::agent::{Agents, NicRegistration};
 use crate::cq::Cq;
 use crate::error::Error;
-use crate::memory::Regions;
+use crate::memory::table::Regions;
 use crate::memory::tags::Ptags;
-use crate::names::Names;
+use crate::names::table::Names;
 use crate::nic::events::Events;
 use crate::object::handle::Kind;
 use crate::object::table::{Slot, Table};
@@ -354,7 +354,7 @@ fn open_device(
     }
     let mut own_regions: Option<Box<[vipl_region]>> = None;
     if info.regions.is_null() {
-        let made = (0..info.regions_max).map(|_| crate::memory::free_region());
+        let made = (0..info.regions_max).map(|_| crate::memory::table::free_region());
         info.regions = own_regions.insert(made.collect()).as_mut_ptr();
     }
     // SAFETY: nobody else has the NIC yet.

@@ -316,7 +316,7 @@ fn insert(
         nic.handle,
         levels(attributes.ReliabilityLevel),
         attributes.MaxTransferSize,
-        memory::tag_name(tag)
+        memory::table::tag_name(tag)
     );
     Ok(handle)
 }
@@ -414,11 +414,11 @@ pub fn user_data(handle: VIP_VI_HANDLE) -> Result<VIP_PVOID, Error> {
 
 /// Whether the memory of a descriptor is registered for this VI, segments included.
 pub(crate) fn descriptor_is_registered(vi: &Vi, descriptor: u64, memory: u32) -> bool {
-    let control = memory::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
+    let control = memory::table::covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
     // SAFETY: the control segment is registered; a fault is caught all the same.
     let image = control.then(|| unsafe { vipl_guard::load_descriptor(descriptor as *const u8) });
     image.and_then(Result::ok).is_some_and(|image| {
         let bytes = 32 + 16 * u64::from(image.seg_count);
-        memory::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
+        memory::table::covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
     })
 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use vipl_abi::{VIP_NIC_HANDLE, VIP_PROTECTION_HANDLE};
+use vipl_abi::VIP_PROTECTION_HANDLE;
 use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE};
 
 use crate::error::Error;
-use crate::nic::{self, Nic};
 use crate::object::handle::{self, Kind, Parts};
 
 /// The tags of one NIC handle, with the number of VIs and regions that use each.
@@ -33,7 +32,7 @@ impl Ptags {
         self.users.len()
     }
 
-    fn create(&mut self) -> Result<VIP_PROTECTION_HANDLE, Error> {
+    pub(super) fn create(&mut self) -> Result<VIP_PROTECTION_HANDLE, Error> {
         if self.users.len() >= self.max as usize {
             log::info!(target: "mem", "no more than {} protection tags on one NIC handle", self.max);
             return Err(Error::Resource);
@@ -90,7 +89,7 @@ impl Ptags {
         }
     }
 
-    fn destroy(&mut self, handle: VIP_PROTECTION_HANDLE) -> Result<(), Error> {
+    pub(super) fn destroy(&mut self, handle: VIP_PROTECTION_HANDLE) -> Result<(), Error> {
         let tag = self.number(handle)?;
         if self.users[&tag] > 0 {
             log::info!(
@@ -102,26 +101,6 @@ impl Ptags {
         self.users.remove(&tag);
         Ok(())
     }
-}
-
-/// VipCreatePtag.
-pub fn create(nic: VIP_NIC_HANDLE) -> Result<VIP_PROTECTION_HANDLE, Error> {
-    create_on(&*nic::resolve(nic)?)
-}
-
-/// The same, on a NIC that may have been closed since it was found.
-pub(crate) fn create_on(nic: &Nic) -> Result<VIP_PROTECTION_HANDLE, Error> {
-    let _inside = nic.enter()?;
-    let tag = nic.ptags.lock().create()?;
-    log::debug!(target: "mem", "protection tag {tag:?} created");
-    Ok(tag)
-}
-
-/// VipDestroyPtag.
-pub fn destroy(nic: VIP_NIC_HANDLE, ptag: VIP_PROTECTION_HANDLE) -> Result<(), Error> {
-    nic::resolve(nic)?.ptags.lock().destroy(ptag)?;
-    log::debug!(target: "mem", "protection tag {ptag:?} destroyed");
-    Ok(())
 }
 
 #[cfg(test)]

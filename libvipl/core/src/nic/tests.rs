@@ -8,7 +8,7 @@ use super::{close, open_without_agent, resolve};
 use crate::cq;
 use crate::error::Error;
 use crate::memory;
-use crate::memory::tags;
+use crate::memory::ptag;
 use crate::vi;
 use crate::vi::queue::tests::device;
 
@@ -31,7 +31,7 @@ fn who_comes_late_makes_nothing() {
     let nic = resolve(handle).unwrap();
     assert_eq!(close(handle), Ok(()));
     let (none, mut memory) = (std::ptr::null_mut(), [0u8; 64]);
-    assert_eq!(tags::create_on(&nic), Err(Error::InvalidParameter));
+    assert_eq!(ptag::create_on(&nic), Err(Error::InvalidParameter));
     assert_eq!(cq::create_on(&nic, 4), Err(Error::InvalidParameter));
     assert_eq!(
         vi::create_on(&nic, &attributes(), none, none),
@@ -55,10 +55,10 @@ fn what_is_being_made_is_seen() {
         let address = handle.expose_provenance();
         let closer = scope.spawn(move || close(std::ptr::with_exposed_provenance_mut(address)));
         // Its own way in would find the door open: nobody has been refused yet.
-        let tag = tags::create_on(&nic).unwrap();
+        let tag = ptag::create_on(&nic).unwrap();
         drop(inside);
         assert_eq!(closer.join().unwrap(), Err(Error::Resource));
-        assert_eq!(tags::destroy(handle, tag), Ok(()));
+        assert_eq!(ptag::destroy(handle, tag), Ok(()));
     });
     assert_eq!(close(handle), Ok(()));
 }
@@ -77,7 +77,7 @@ fn closed_or_not_and_nothing_between() {
             let makers = [
                 scope.spawn(move || {
                     start.wait();
-                    tags::create_on(nic).map(|tag| tag.addr())
+                    ptag::create_on(nic).map(|tag| tag.addr())
                 }),
                 scope.spawn(move || {
                     start.wait();
@@ -102,7 +102,7 @@ fn closed_or_not_and_nothing_between() {
             |address: usize| std::ptr::without_provenance_mut::<std::ffi::c_void>(address);
         assert_eq!(vi::destroy(pointer(vi)), Ok(()));
         assert_eq!(cq::destroy(pointer(queue)), Ok(()));
-        assert_eq!(tags::destroy(handle, pointer(tag)), Ok(()));
+        assert_eq!(ptag::destroy(handle, pointer(tag)), Ok(()));
         assert_eq!(close(handle), Ok(()));
     }
 }

@@ -139,7 +139,7 @@ fn segments(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, first: u16, count: u16) ->
         if segment.length == 0 {
             return None;
         }
-        let why = memory::objection(
+        let why = memory::table::objection(
             vi.abi.nic,
             segment.handle,
             segment.address,

@@ -571,7 +571,9 @@ fn flush_queue(vi: &mut Vi, which: Which) {
         let status =
             VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR | opcode(which, posted.descriptor);
         // A descriptor whose memory is registered no more is not written (spec §10.5).
-        if !check || memory::covers(nic, posted.memory, posted.descriptor.addr() as u64, 32, tag) {
+        if !check
+            || memory::table::covers(nic, posted.memory, posted.descriptor.addr() as u64, 32, tag)
+        {
             write_flushed(posted.descriptor, which, status);
         }
         // SAFETY: as above.

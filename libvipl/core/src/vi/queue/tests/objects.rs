@@ -11,7 +11,7 @@ use super::run::{CQS, PATIENCE, Run, THREADS};
 use crate::connect;
 use crate::cq;
 use crate::error::Error;
-use crate::memory::tags;
+use crate::memory::ptag;
 use crate::nic;
 use crate::process;
 use crate::vi::queue::{self, Which};
@@ -233,7 +233,7 @@ impl Run {
         }
         self.settle();
         assert_eq!(self.threads, 0, "threads that wait for nothing");
-        assert_eq!(tags::destroy(self.nic, self.ptag), Ok(()));
+        assert_eq!(ptag::destroy(self.nic, self.ptag), Ok(()));
         assert_eq!(nic::close(self.nic), Ok(()));
         self.free_all();
     }

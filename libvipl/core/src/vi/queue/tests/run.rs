@@ -10,7 +10,7 @@ use super::calls::{Context, entry, on_error, pointer, taken};
 use super::device::{self, Plan};
 use super::oracle::{Answer, Call, Oracle, State};
 use crate::cq;
-use crate::memory::tags;
+use crate::memory::ptag;
 use crate::nic;
 use crate::nic::events;
 use crate::plugin::host;
@@ -90,7 +90,7 @@ impl Run {
         let mut run = Run {
             random: Random(seed),
             nic,
-            ptag: tags::create(nic).unwrap(),
+            ptag: ptag::create(nic).unwrap(),
             oracle: Oracle::default(),
             places: Box::into_raw(places),
             free: Vec::new(),

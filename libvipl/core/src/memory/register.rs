@@ -1,0 +1,251 @@
+//! Memory registration (spec §3.17 to §3.19, §10).
+
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use super::table::{Access, Unknown, is_mapped, tag_name};
+use crate::error::Error;
+use crate::logger::log_leniency;
+use crate::nic::{self, Nic};
+
+#[cfg(test)]
+mod tests;
+
+/// How long VipDeregisterMem waits for partners that are using a region, all of them together.
+const QUIESCE_TIME: Duration = Duration::from_secs(1);
+
+/// What a plug-in may take for its first answer even when other VIs have used up the time.
+const FIRST_ANSWER: Duration = Duration::from_millis(1);
+
+fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Access, Error> {
+    let settings = &nic.process.settings;
+    let Some(attributes) = attributes else {
+        if !settings.null_mem_attributes() {
+            log::info!(target: "mem", "MemAttribs is NULL, which the strict mode does not accept (VIPL_NULL_MEM_ATTRIBUTES=1 does)");
+            return Err(Error::InvalidParameter);
+        }
+        log_leniency!("a region without attributes was registered");
+        return Ok(Access {
+            tag: VIPL_PTAG_NONE,
+            flags: 0,
+        });
+    };
+    let tag = if attributes.Ptag.is_null() && settings.null_ptag() {
+        log_leniency!("a region without a protection tag was registered");
+        VIPL_PTAG_NONE
+    } else {
+        nic.ptags.lock().number(attributes.Ptag)?
+    };
+    let mut flags = 0;
+    if attributes.EnableRdmaWrite != 0 {
+        flags |= VIPL_REGION_RDMA_WRITE;
+    }
+    if attributes.EnableRdmaRead != 0 {
+        if nic.info.rdma_read_support == 0 {
+            return Err(Error::RdmaRead);
+        }
+        flags |= VIPL_REGION_RDMA_READ;
+    }
+    Ok(Access { tag, flags })
+}
+
+/// VipRegisterMem.
+pub fn register(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    length: VIP_ULONG,
+    attributes: Option<&VIP_MEM_ATTRIBUTES>,
+) -> Result<VIP_MEM_HANDLE, Error> {
+    register_on(&*nic::resolve(nic)?, address, length, attributes)
+}
+
+/// The same, on a NIC that may have been closed since it was found.
+pub(crate) fn register_on(
+    nic: &Nic,
+    address: VIP_PVOID,
+    length: VIP_ULONG,
+    attributes: Option<&VIP_MEM_ATTRIBUTES>,
+) -> Result<VIP_MEM_HANDLE, Error> {
+    let _inside = nic.enter()?;
+    let (base, length) = (address.addr() as u64, length as u64);
+    if base == 0 || length == 0 || base.checked_add(length).is_none() {
+        log::warn!(
+            target: "mem",
+            "cannot register {length} bytes at {base:#x}: the range is empty, begins at 0 or wraps around"
+        );
+        return Err(Error::InvalidParameter);
+    }
+    let access = access_of(nic, attributes)?;
+    if length > nic.info.register_block_max {
+        log::info!(
+            target: "mem",
+            "cannot register {length} bytes: one region has at most {}; register it in pieces", nic.info.register_block_max
+        );
+        return Err(Error::Resource);
+    }
+    if !is_mapped(base, length) {
+        log::warn!(
+            target: "mem",
+            "cannot register {length} bytes at {base:#x}: not all of these pages are mapped; is the length right, was the memory freed? (/proc/{}/maps)",
+            std::process::id()
+        );
+        return Err(Error::InvalidParameter);
+    }
+    let mut regions = nic.regions.lock();
+    if regions.bytes() + length > nic.info.register_bytes_max {
+        log::warn!(
+            target: "mem",
+            "cannot register {length} bytes: {} of {} are registered (setting max_register_bytes)",
+            regions.bytes(), nic.info.register_bytes_max
+        );
+        return Err(Error::Resource);
+    }
+    // Held before the region exists: the tag may be destroyed at any moment until then.
+    nic.ptags.lock().hold(access.tag)?;
+    let handle = regions.insert(base, length, access).ok_or_else(|| {
+        nic.ptags.lock().release(access.tag);
+        log::info!(
+            target: "mem",
+            "cannot register {length} bytes: the NIC handle has {} regions, the maximum",
+            regions.count()
+        );
+        Error::Resource
+    })?;
+    log::debug!(
+        target: "mem",
+        "region {handle:#x} registered: {length} bytes at {base:#x}, {}{}{}",
+        tag_name(access.tag),
+        if access.flags & VIPL_REGION_RDMA_WRITE != 0 { ", RDMA Write" } else { "" },
+        if access.flags & VIPL_REGION_RDMA_READ != 0 { ", RDMA Read" } else { "" }
+    );
+    Ok(handle)
+}
+
+/// The memory handle of a call names no region, or the address is not the region's.
+#[cold]
+fn no_region(call: &str, address: VIP_PVOID, handle: u32, unknown: &Unknown) -> Error {
+    match unknown {
+        Unknown::Handle => log::warn!(
+            target: "mem",
+            "{call}: the memory handle {handle:#x} names no region of this NIC handle; was it deregistered, or registered on another one?"
+        ),
+        Unknown::Address(first, end) => log::warn!(
+            target: "mem",
+            "{call}: {address:?} does not belong to the region {handle:#x}, which is {first:#x} to {end:#x}"
+        ),
+    }
+    Error::InvalidParameter
+}
+
+/// VipDeregisterMem. On return nobody uses the region any more.
+pub fn deregister(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    handle: VIP_MEM_HANDLE,
+) -> Result<(), Error> {
+    let nic = nic::resolve(nic)?;
+    {
+        let mut regions = nic.regions.lock();
+        let tag = regions
+            .remove(handle, address.addr() as u64)
+            .map_err(|why| no_region("VipDeregisterMem", address, handle, &why))?;
+        nic.ptags.lock().release(tag);
+    }
+    quiesce(&nic);
+    log::debug!(target: "mem", "region {handle:#x} deregistered");
+    Ok(())
+}
+
+/// Waits until no transfer uses a region that was just taken out of the table. A transfer of this
+/// process holds its VI's lock; one of a partner is the plug-in's business. All partners together get
+/// `QUIESCE_TIME`, so that those who are stopped cost no more than one of them, and nothing of what the
+/// others need.
+fn quiesce(nic: &Nic) {
+    // The clock is read only if there is somebody to wait for.
+    let mut end = None;
+    // To take a VI's lock is to wait for the transfer that holds it; later ones see the region gone.
+    fence(Ordering::SeqCst);
+    let mut busy = Vec::new();
+    nic.each_vi(|slot| {
+        if let Some(mut vi) = slot.lock_any()
+            && let Some(side) = vi.connection
+        {
+            // None is given up before it was asked a second time.
+            let end = *end.get_or_insert_with(|| Instant::now() + QUIESCE_TIME);
+            let left = end.saturating_duration_since(Instant::now());
+            let mut since = 0;
+            if !vi.quiesced(&mut since, left.max(FIRST_ANSWER)) {
+                busy.push((slot, side, since));
+            }
+        }
+    });
+    let (Some(end), false) = (end, busy.is_empty()) else {
+        return;
+    };
+    let mut left = QUIESCE_TIME;
+    while !busy.is_empty() && !left.is_zero() {
+        std::thread::yield_now();
+        left = end.saturating_duration_since(Instant::now());
+        // A VI that has another connection, or none, has been through `detach`.
+        busy.retain_mut(|(slot, side, since)| {
+            let locked = slot.lock_any().filter(|vi| vi.connection == Some(*side));
+            locked.is_some_and(|mut vi| !vi.quiesced(since, left))
+        });
+    }
+    if !busy.is_empty() {
+        log::warn!(
+            target: "mem",
+            "VipDeregisterMem: the peers of {} VIs were still using memory of this program after one second: their connections are broken; is one of the programs stopped?",
+            busy.len()
+        );
+    }
+}
+
+/// VipQueryMem.
+pub fn query(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    handle: VIP_MEM_HANDLE,
+) -> Result<VIP_MEM_ATTRIBUTES, Error> {
+    let nic = nic::resolve(nic)?;
+    let access = nic
+        .regions
+        .lock()
+        .access(handle, address.addr() as u64)
+        .map_err(|why| no_region("VipQueryMem", address, handle, &why))?;
+    Ok(VIP_MEM_ATTRIBUTES {
+        Ptag: nic.ptags.lock().handle(access.tag),
+        EnableRdmaWrite: VIP_BOOLEAN::from(access.flags & VIPL_REGION_RDMA_WRITE != 0),
+        EnableRdmaRead: VIP_BOOLEAN::from(access.flags & VIPL_REGION_RDMA_READ != 0),
+    })
+}
+
+/// VipSetMemAttributes: all or nothing, in one store.
+pub fn set_attributes(
+    nic: VIP_NIC_HANDLE,
+    address: VIP_PVOID,
+    handle: VIP_MEM_HANDLE,
+    attributes: &VIP_MEM_ATTRIBUTES,
+) -> Result<(), Error> {
+    let nic = nic::resolve(nic)?;
+    let at = address.addr() as u64;
+    let unknown = |why| no_region("VipSetMemAttributes", address, handle, &why);
+    nic.regions.lock().access(handle, at).map_err(unknown)?;
+    let access = access_of(&nic, Some(attributes))?;
+    let regions = nic.regions.lock();
+    let mut ptags = nic.ptags.lock();
+    ptags.hold(access.tag)?;
+    match regions.set_access(handle, at, access) {
+        Ok(before) => {
+            ptags.release(before.tag);
+            Ok(())
+        }
+        Err(why) => {
+            ptags.release(access.tag);
+            Err(unknown(why))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The table of host names: one entry per line of a file, in file order (spec §12).
+
+use crate::connect::address::parse_host;
+
+/// Longest name in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// One line of the table.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    /// The plug-in whose address this is; none: every plug-in's.
+    plugin: Option<String>,
+    address: Vec<u8>,
+    names: Vec<String>,
+}
+
+impl Entry {
+    fn parse(line: &str) -> Option<Entry> {
+        let mut words = line.split_whitespace();
+        let (plugin, address) = split_plugin(words.next()?);
+        let names: Vec<String> = words.map(str::to_owned).collect();
+        let good = !names.is_empty() && names.iter().all(|name| name.len() <= NAME_BYTES_MAX);
+        Some(Entry {
+            plugin: plugin.map(str::to_owned),
+            address: parse_host(address).filter(|_| good)?,
+            names,
+        })
+    }
+
+    fn is_for(&self, plugin: &str) -> bool {
+        self.plugin.as_deref().is_none_or(|own| own == plugin)
+    }
+}
+
+/// `PLUGIN:ADDRESS`, or an address alone. No byte of an address has three digits.
+fn split_plugin(word: &str) -> (Option<&str>, &str) {
+    match word.split_once(':') {
+        Some((name, address))
+            if name.len() > 2
+                && name.starts_with(|c: char| c.is_ascii_alphabetic())
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') =>
+        {
+            (Some(name), address)
+        }
+        _ => (None, word),
+    }
+}
+
+/// The table: one entry per line, in file order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names(Vec<Entry>);
+
+impl Names {
+    /// Reads a table. Lines that make no sense are given to `bad` with their number.
+    pub(crate) fn parse(text: &str, mut bad: impl FnMut(usize, &str)) -> Names {
+        let mut names = Names::default();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("").trim();
+            match Entry::parse(line) {
+                Some(entry) => names.0.push(entry),
+                None if line.is_empty() => {}
+                None => bad(number + 1, line),
+            }
+        }
+        names
+    }
+
+    pub(crate) fn by_name(&self, plugin: &str, name: &str, index: usize) -> Option<&[u8]> {
+        let find = |name: &str| {
+            let known = |entry: &&Entry| entry.names.iter().any(|n| n.eq_ignore_ascii_case(name));
+            let entries = self.0.iter().filter(|entry| entry.is_for(plugin));
+            let found = entries.filter(known).nth(index);
+            found.map(|entry| entry.address.as_slice())
+        };
+        find(name).or_else(|| find(name.split_once('.')?.0))
+    }
+
+    pub(crate) fn by_address(&self, plugin: &str, address: &[u8]) -> Option<&str> {
+        let mut entries = self.0.iter().filter(|entry| entry.is_for(plugin));
+        let entry = entries.find(|entry| entry.address == address)?;
+        entry.names.first().map(String::as_str)
+    }
+
+    pub(crate) fn addresses(&self, plugin: &str) -> impl Iterator<Item = &[u8]> {
+        let entries = self.0.iter().filter(move |entry| entry.is_for(plugin));
+        entries.map(|entry| entry.address.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_may_be_for_one_plugin() {
+        let text = "loopback:02:56:49:4c:00:00 node1\ntulip:2-0-0-0-0-1 node1\n2:0:0:0:0:9 node1\n2x:2:0:0:0:0:1 n\n";
+        let mut bad = Vec::new();
+        let names = Names::parse(text, |number, _| bad.push(number));
+        assert_eq!(bad, [4]);
+        let all = |plugin: &str| -> Vec<u8> {
+            let found = (0..3).map_while(|index| names.by_name(plugin, "node1", index));
+            found.map(|address| address[5]).collect()
+        };
+        assert_eq!(all("loopback"), [0, 9]);
+        assert_eq!(all("tulip"), [1, 9]);
+        assert_eq!(all("sim"), [9]);
+        assert_eq!(
+            names.by_address("tulip", &[2, 0, 0, 0, 0, 1]),
+            Some("node1")
+        );
+        assert_eq!(names.by_address("sim", &[2, 0, 0, 0, 0, 1]), None);
+        assert_eq!(names.addresses("tulip").count(), 2);
+    }
+
+    #[test]
+    fn a_table_is_read_as_the_specification_says() {
+        let text = "# table\n\n0:1:2:A:b:0C  node1 alias1 # comment\n00-01-02-0a-0b-0d NODE1\nbad line\n1:2:3 short\n00:01:02:0a:0b:0c later\n";
+        let mut bad = Vec::new();
+        let names = Names::parse(text, |number, _| bad.push(number));
+        assert_eq!(bad, [5, 6]);
+        let first = [0, 1, 2, 10, 11, 12];
+        assert_eq!(names.by_name("sim", "node1", 0), Some(&first[..]));
+        assert_eq!(
+            names.by_name("sim", "Node1", 1),
+            Some(&[0, 1, 2, 10, 11, 13][..])
+        );
+        assert_eq!(names.by_name("sim", "node1", 2), None);
+        assert_eq!(
+            names.by_name("sim", "alias1.example.org", 0),
+            Some(&first[..])
+        );
+        assert_eq!(names.by_address("sim", &first), Some("node1"));
+        assert_eq!(names.by_name("sim", "nobody", 0), None);
+    }
+}
