@@ -1,6 +1,6 @@
 //! What this side owes the partner in acknowledgements.
 
-use crate::connection::NEVER;
+use crate::config::NEVER;
 
 /// Frames that one acknowledgement stands for at most.
 const EVERY: u16 = 8;

@@ -2,7 +2,7 @@
 //! confirms with a CLOSED, or for about two seconds. That goes on after the VI is gone, so it is a thing
 //! of its own that touches no descriptor: the device keeps it until [`Closing::is_done`].
 
-use crate::connection::NEVER;
+use crate::config::NEVER;
 use crate::env::Link;
 use crate::frame::{CLOSE_BODY, HEADER, Header, Kind, key_check, u16_at, u32_at};
 

@@ -9,6 +9,11 @@ pub const ACK_DELAY_NS: u64 = 20_000;
 /// ten that there are for noticing it (spec §6.4).
 pub const PROBES: u32 = 7;
 
+/// A deadline that never passes.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// DATA frames from the acknowledged one on that a receiver accepts.
+pub(crate) const WINDOW: u16 = 256;
+
 /// What the two sides have agreed on, and what this side is.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {

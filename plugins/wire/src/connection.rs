@@ -1,24 +1,44 @@
-//! One end of a connection between two VIs: its state, its inputs, its deadlines.
+//! One end of a connection between two VIs: its inputs, its deadlines, and the state that all of it shares.
+//!
+//! What an input changes is in the modules below this one, by subject:
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | `send` | what is sent next |
+//! | `build`, `resend` | frames of posted operations, and lost frames once more |
+//! | `complete` | acknowledgements, and the sends that they complete |
+//! | `receive`, `deliver` | frames into order, and their parts into receive descriptors and memory |
+//! | `unreliable` | both of these for Unreliable connections |
+//! | `read` | RDMA Read, both sides |
+//! | `end` | the end of the connection |
+
+mod build;
+mod complete;
+mod deliver;
+mod end;
+mod read;
+mod receive;
+mod resend;
+mod send;
+mod unreliable;
 
 use crate::ack::Acks;
+use crate::arrivals::Arrivals;
 use crate::closing::{Body, Closing, Reason, send_empty};
-use crate::config::{Config, Received, Stats};
-use crate::end::CLOSE_WAIT_NS;
+use crate::config::{Config, NEVER, Received, Stats, WINDOW};
 use crate::env::{Cause, Env, Level, Link};
 use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::silence::{Silence, Verdict};
-use crate::unreliable::Arrivals;
 
-/// A time that does not come.
-pub(crate) const NEVER: u64 = u64::MAX;
-/// Frames beyond the acknowledged one that a receiver takes.
-pub(crate) const WINDOW: u16 = 256;
+/// How long the agent's word of an orderly end waits for the CLOSE. The partner's side repeats it, and may have to wait
+/// for a processor before it sends it at all, while the agents already talk.
+const CLOSE_WAIT_NS: u64 = 500_000_000;
 
 /// How far the connection has got.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Phase {
+enum Phase {
     Open,
     /// The partner has left; frames that its CLOSE has overtaken may still come.
     Leaving {
@@ -32,22 +52,22 @@ pub(crate) enum Phase {
 
 /// One end of a connection.
 pub struct Connection {
-    pub(crate) config: Config,
-    pub(crate) phase: Phase,
-    pub(crate) now_ns: u64,
+    config: Config,
+    phase: Phase,
+    now_ns: u64,
     /// Key checks: what this side sends, what the partner sends.
     check: u64,
     partner_check: u64,
-    pub(crate) sender: Sender,
-    pub(crate) receiver: Receiver,
-    pub(crate) arrivals: Arrivals,
-    pub(crate) acks: Acks,
-    pub(crate) stats: Stats,
-    pub(crate) closing: Option<Closing>,
-    pub(crate) silence: Silence,
+    sender: Sender,
+    receiver: Receiver,
+    arrivals: Arrivals,
+    acks: Acks,
+    stats: Stats,
+    closing: Option<Closing>,
+    silence: Silence,
     /// The agent has said that the partner left in good order: how long its CLOSE is waited for.
     gone_at_ns: u64,
-    pub(crate) blocked: bool,
+    blocked: bool,
 }
 
 impl Connection {
@@ -113,7 +133,7 @@ impl Connection {
 
     /// Asks for the time, if the owner has not told it.
     #[inline(always)]
-    pub(crate) fn look_at_clock<L: Link>(&mut self, link: &mut L) {
+    fn look_at_clock<L: Link>(&mut self, link: &mut L) {
         if let Some(now_ns) = link.now() {
             self.now_ns = now_ns;
         }
@@ -248,7 +268,7 @@ impl Connection {
             // The agent's word may have overtaken the last acknowledgement, and the CLOSE.
             Phase::Open if orderly => self.gone_at_ns = now_ns + CLOSE_WAIT_NS,
             Phase::Leaving { .. } if orderly => {}
-            Phase::Open => self.end(Reason::Lost, LOST, 0, env),
+            Phase::Open => self.end(Reason::Lost, Cause::LOST, 0, env),
             Phase::Leaving { body, .. } => self.partner_left(body, env),
             Phase::Ended => {}
         }
@@ -256,7 +276,7 @@ impl Connection {
 
     /// A header of this side as things stand.
     #[inline(always)]
-    pub(crate) fn header(&self, kind: Kind, sequence: u32) -> Header {
+    fn header(&self, kind: Kind, sequence: u32) -> Header {
         Header {
             kind,
             to_endpoint: self.config.partner_endpoint,
@@ -272,7 +292,7 @@ impl Connection {
 
     /// Bytes that the parts of one DATA frame may take.
     #[inline(always)]
-    pub(crate) fn room(&self) -> usize {
+    fn room(&self) -> usize {
         body_max(usize::from(self.config.mtu))
     }
 
@@ -308,6 +328,3 @@ impl Connection {
         }
     }
 }
-
-/// The connection is lost and nothing else tells it.
-pub(crate) const LOST: Cause = Cause::Async(vipl_abi::VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);

@@ -2,7 +2,7 @@
 //! descriptor walker of the SDK), tests over a simulated memory. Descriptors go by their number in the
 //! queue, counted as the host counts them: wrapping, from `completed` up to `posted`.
 
-use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
+use vipl_abi::*;
 
 /// Where frames go.
 pub trait Link {
@@ -134,6 +134,18 @@ pub enum Operation {
     Read,
 }
 
+impl Operation {
+    /// The operation bits of a status.
+    #[inline(always)]
+    pub(crate) fn status(self) -> u32 {
+        match self {
+            Operation::Send => VIP_STATUS_OP_SEND,
+            Operation::Write => VIP_STATUS_OP_RDMA_WRITE,
+            Operation::Read => VIP_STATUS_OP_RDMA_READ,
+        }
+    }
+}
+
 /// The remote range of an RDMA operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
@@ -184,4 +196,9 @@ pub enum Cause {
     Disconnected,
     /// The asynchronous error with this `VIP_ERROR_CODE`.
     Async(u32),
+}
+
+impl Cause {
+    /// The connection is lost, and nothing else reports it.
+    pub(crate) const LOST: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);
 }

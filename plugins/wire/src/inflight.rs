@@ -7,9 +7,9 @@
 
 use std::collections::VecDeque;
 
-use crate::connection::NEVER;
+use crate::config::NEVER;
 use crate::env::Remote;
-use crate::retry::Retry;
+use crate::retry::{Retry, is_newer};
 use crate::rtt::Rtt;
 
 /// Transmissions by which a frame may be overtaken.
@@ -264,9 +264,9 @@ impl Inflight {
         }
     }
 
-    /// Everything has arrived.
+    /// Nothing is unacknowledged any more.
     #[inline(always)]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn all_arrived(&mut self) {
         self.retry = Retry::NONE;
         self.lost_at_ns = NEVER;
     }
@@ -342,12 +342,6 @@ impl Inflight {
         self.flights[place].state = State::Arrived;
         self.lost -= 1;
     }
-}
-
-/// Whether a transmission came after another one.
-#[inline(always)]
-pub(crate) fn is_newer(transmission: u32, other: u32) -> bool {
-    (transmission.wrapping_sub(other) as i32) > 0
 }
 
 /// How long a frame may be away that was overtaken.

@@ -24,29 +24,23 @@
 //! docs/WIRE.md shows the frames and tells the rules of sequence, acknowledgement and time.
 
 mod ack;
+mod arrivals;
 mod closing;
-mod complete;
 mod config;
 mod connection;
 mod crc;
-mod deliver;
-mod end;
 mod env;
 mod foreign;
 mod frame;
 mod inflight;
-mod outgoing;
 mod pace;
 mod part;
 mod peer;
-mod read;
 mod receiver;
-mod resend;
 mod retry;
 mod rtt;
 mod sender;
 mod silence;
-mod unreliable;
 
 pub use closing::{Closing, Reason};
 pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};

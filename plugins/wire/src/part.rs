@@ -12,6 +12,7 @@
 //! `number` counts messages that use a receive descriptor (SEND, PIECE), RDMA Writes (WRITE) or RDMA Reads
 //! (READ, DATA), each from 0.
 
+use crate::env::{Operation, Remote};
 use crate::frame::{u16_at, u32_at, u64_at};
 
 const IMMEDIATE: u8 = 1;
@@ -33,6 +34,17 @@ pub enum PartKind {
 }
 
 impl PartKind {
+    /// The kind of a part of an operation, which the part holds as a whole or not.
+    #[inline(always)]
+    pub(crate) fn of(operation: Operation, whole: bool) -> PartKind {
+        match operation {
+            Operation::Send if whole => PartKind::Send,
+            Operation::Send => PartKind::Piece,
+            Operation::Write => PartKind::Write,
+            Operation::Read => PartKind::Read,
+        }
+    }
+
     /// Bytes of the part's header.
     #[inline(always)]
     pub const fn header(self) -> usize {
@@ -78,6 +90,21 @@ impl Part {
     #[inline(always)]
     pub fn is_last(&self) -> bool {
         self.offset + u32::from(self.bytes) == self.total
+    }
+
+    /// Whether it touches the last eight bytes of the whole.
+    pub(crate) fn reaches_end(&self) -> bool {
+        u64::from(self.offset) + u64::from(self.bytes) + 8 > u64::from(self.total)
+    }
+
+    /// The remote range of an RDMA operation.
+    #[inline(always)]
+    pub(crate) fn range(&self) -> Remote {
+        Remote {
+            address: self.address,
+            handle: self.handle,
+            length: self.total,
+        }
     }
 
     /// Writes the header; `out` has room for it.

@@ -1,19 +1,8 @@
-//! Order: frames are processed in the order in which they were sent. One that comes before its turn is
-//! kept. If it is a piece that can go where it belongs, its bytes go there at once and only the header is
-//! kept; otherwise the frame is, in a store of bounded size.
-//!
-//! What may go to its place before its turn: a piece of a message, into the receive descriptor that it will
-//! use, whose contents mean nothing before it is complete; a piece of the RDMA Write that is under way,
-//! which is permitted, except its end, since the last eight bytes come last; a piece of the answer to an
-//! RDMA Read. An RDMA Write that has not begun waits: something before it may fail, and then it must not
-//! have taken effect.
+//! The state of the receive side: the next frame, and the frames that came before their turn.
 
 use std::collections::VecDeque;
 
-use crate::connection::{Connection, WINDOW};
-use crate::env::{Env, Remote};
-use crate::frame::{FLAG_ASK, Header};
-use crate::part::{Part, PartKind, Parts};
+use crate::part::Part;
 
 /// Bytes of frames that are kept.
 const KEPT_BYTES_MAX: usize = 256 << 10;
@@ -27,8 +16,20 @@ pub(crate) struct Arriving {
     pub(crate) offset: u32,
 }
 
+impl Arriving {
+    /// What is arriving, after this part.
+    #[inline(always)]
+    pub(crate) fn after(part: &Part) -> Arriving {
+        Arriving {
+            number: part.number,
+            total: part.total,
+            offset: part.offset + u32::from(part.bytes),
+        }
+    }
+}
+
 /// A frame that came before its turn.
-enum Kept {
+pub(crate) enum Kept {
     /// Its bytes are in place.
     Placed(Part),
     /// Its body.
@@ -77,6 +78,18 @@ impl Receiver {
         self.next
     }
 
+    /// The next frame has been processed.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// After [`Receiver::advance`]: the frame whose turn it is now, if it was kept.
+    pub(crate) fn next_kept(&mut self) -> Option<Kept> {
+        self.kept.pop_front();
+        self.kept.front_mut()?.take()
+    }
+
     /// Unreliable: everything before this number is past.
     pub(crate) fn skip_to(&mut self, next: u32) {
         self.next = next;
@@ -113,7 +126,7 @@ impl Receiver {
     }
 
     /// Keeps something that came `ahead` frames before its turn.
-    fn keep(&mut self, ahead: usize, kept: Kept) {
+    pub(crate) fn keep(&mut self, ahead: usize, kept: Kept) {
         if self.kept.len() <= ahead {
             self.kept.resize_with(ahead + 1, || None);
         }
@@ -121,12 +134,12 @@ impl Receiver {
     }
 
     /// Whether the frame this far ahead has come.
-    fn has(&self, ahead: usize) -> bool {
+    pub(crate) fn has(&self, ahead: usize) -> bool {
         self.kept.get(ahead).is_some_and(Option::is_some)
     }
 
     /// Copies a body to keep it. `None`: the store is full.
-    fn store(&mut self, body: &[u8]) -> Option<Kept> {
+    pub(crate) fn store(&mut self, body: &[u8]) -> Option<Kept> {
         if self.kept_bytes + body.len() > KEPT_BYTES_MAX {
             return None;
         }
@@ -137,147 +150,9 @@ impl Receiver {
     }
 
     /// The memory of a kept body is free again.
-    fn recycle(&mut self, mut body: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut body: Vec<u8>) {
         self.kept_bytes -= body.len();
         body.clear();
         self.spare.push(body);
-    }
-}
-
-impl Connection {
-    /// Takes a DATA frame.
-    #[inline(always)]
-    pub(crate) fn take_data<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
-        if self.config.level == crate::env::Level::Unreliable {
-            return self.take_unreliable(header, body, env);
-        }
-        let ahead = header.sequence.wrapping_sub(self.receiver.next);
-        if ahead != 0 {
-            return self.take_early(ahead, body, env);
-        }
-        self.process(body, env);
-        if !self.is_open() {
-            return;
-        }
-        self.receiver.next = self.receiver.next.wrapping_add(1);
-        self.acks.owe(self.now_ns);
-        if header.flags & FLAG_ASK != 0 {
-            self.acks.hurry(self.now_ns);
-        }
-        if self.receiver.has_holes() {
-            self.process_kept(env);
-        }
-        self.check_leaving(env);
-    }
-
-    /// Processes the parts of a frame whose turn it is.
-    #[inline(always)]
-    fn process<E: Env>(&mut self, body: &[u8], env: &mut E) {
-        if body.is_empty() {
-            return self.nonsense(env);
-        }
-        for part in Parts::new(body) {
-            match part {
-                Ok((part, payload)) => self.deliver(&part, Some(payload), env),
-                Err(()) => self.nonsense(env),
-            }
-            if !self.is_open() {
-                return;
-            }
-        }
-    }
-
-    /// A hole has been filled: goes on with what was kept behind it.
-    #[cold]
-    fn process_kept<E: Env>(&mut self, env: &mut E) {
-        self.receiver.kept.pop_front();
-        while let Some(kept) = self.receiver.kept.front_mut() {
-            match kept.take() {
-                None => break,
-                Some(Kept::Placed(part)) => self.deliver(&part, None, env),
-                Some(Kept::Body(body)) => {
-                    self.process(&body, env);
-                    self.receiver.recycle(body);
-                }
-            }
-            if !self.is_open() {
-                return;
-            }
-            self.receiver.kept.pop_front();
-            self.receiver.next = self.receiver.next.wrapping_add(1);
-            self.acks.hurry(self.now_ns);
-        }
-    }
-
-    /// A frame that has come before, or comes too early.
-    #[cold]
-    fn take_early<E: Env>(&mut self, ahead: u32, body: &[u8], env: &mut E) {
-        self.acks.hurry(self.now_ns);
-        if (ahead as i32) < 0 || self.receiver.has(ahead as usize) {
-            self.stats.duplicates += 1;
-            return;
-        }
-        if ahead >= u32::from(WINDOW) {
-            return;
-        }
-        let placed = Parts::single(body).filter(|(part, bytes)| self.place_early(part, bytes, env));
-        let kept = match placed {
-            Some((part, _)) => Some(Kept::Placed(part)),
-            None => self.receiver.store(body),
-        };
-        if let Some(kept) = kept {
-            self.stats.out_of_order += 1;
-            self.receiver.keep(ahead as usize, kept);
-        }
-    }
-
-    /// Puts the bytes of a part where they belong although its turn has not come. False: not possible now,
-    /// for whatever reason; when its turn has come the reason will show.
-    fn place_early<E: Env>(&mut self, part: &Part, payload: &[u8], env: &mut E) -> bool {
-        match part.kind {
-            PartKind::Send | PartKind::Piece => {
-                let ahead = part.number.wrapping_sub(self.receiver.messages);
-                let (posted, completed) = (env.receives_posted(), env.receives_completed());
-                if ahead >= posted.wrapping_sub(completed) || part.total > self.config.max_transfer
-                {
-                    return false;
-                }
-                env.incoming(completed.wrapping_add(ahead), Some(part.total))
-                    .is_ok_and(|incoming| {
-                        u64::from(part.total) <= incoming.capacity
-                            && env
-                                .scatter(&incoming.segments, part.offset, payload)
-                                .is_ok()
-                    })
-            }
-            PartKind::Write => {
-                let under_way = self
-                    .receiver
-                    .writing
-                    .is_some_and(|w| w.number == part.number && w.total == part.total);
-                under_way
-                    && !reaches_end(part)
-                    && env.place(&range(part), part.offset, payload, false).is_ok()
-            }
-            PartKind::Data => self
-                .read_of(part)
-                .is_some_and(|place| self.place_answer(place, part, payload, env).is_ok()),
-            PartKind::Read => false,
-        }
-    }
-}
-
-/// Whether a piece touches the last eight bytes of its range.
-fn reaches_end(part: &Part) -> bool {
-    u64::from(part.offset) + u64::from(part.bytes) + 8 > u64::from(part.total)
-}
-
-/// The range that an RDMA part is about.
-#[inline(always)]
-pub(crate) fn range(part: &Part) -> Remote {
-    Remote {
-        address: part.address,
-        handle: part.handle,
-        length: part.total,
     }
 }

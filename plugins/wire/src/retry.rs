@@ -3,8 +3,7 @@
 //! nothing may be lost: the others will arrive behind it. So this is not decided before they have had a round
 //! trip's time to do that.
 
-use crate::connection::NEVER;
-use crate::inflight::is_newer;
+use crate::config::NEVER;
 
 /// The last transmission of the oldest frame after a wait in vain, if there is still something to decide.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +59,15 @@ impl Retry {
     }
 }
 
+/// Whether a transmission came after another one.
+#[inline(always)]
+pub(crate) fn is_newer(transmission: u32, other: u32) -> bool {
+    (transmission.wrapping_sub(other) as i32) > 0
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::connection::NEVER;
+    use crate::config::NEVER;
     use crate::inflight::{Inflight, Load};
     use crate::rtt::Rtt;
 

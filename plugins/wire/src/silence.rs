@@ -8,7 +8,7 @@
 //! A process has many connections, and frames get lost where it has too little processor to take them. One whose
 //! process is heard on another connection lives; this connection alone may be silent for much longer.
 
-use crate::connection::NEVER;
+use crate::config::NEVER;
 
 /// Silence after which the partner is asked for a sign of life, and how often it is asked.
 const ASK_AFTER_NS: u64 = 2_000_000_000;

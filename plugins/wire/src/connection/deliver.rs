@@ -3,11 +3,11 @@
 
 use vipl_abi::*;
 
+use super::Connection;
 use crate::closing::Reason;
-use crate::connection::Connection;
 use crate::env::{Cause, Env, Level};
 use crate::part::{Part, PartKind};
-use crate::receiver::{Arriving, range};
+use crate::receiver::Arriving;
 
 const EMPTY: u32 = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
 const RDMAW_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
@@ -15,7 +15,7 @@ const RDMAW_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
 impl Connection {
     /// One part, in its turn; `payload` is absent if its bytes are in place already.
     #[inline(always)]
-    pub(crate) fn deliver<E: Env>(&mut self, part: &Part, payload: Option<&[u8]>, env: &mut E) {
+    pub(super) fn deliver<E: Env>(&mut self, part: &Part, payload: Option<&[u8]>, env: &mut E) {
         match part.kind {
             PartKind::Send | PartKind::Piece => self.deliver_message(part, payload, env),
             PartKind::Write => self.deliver_write(part, payload, env),
@@ -40,14 +40,14 @@ impl Connection {
             self.receiver.receiving = None;
             self.received_whole(part, VIP_STATUS_OP_RECEIVE, env);
         } else {
-            self.receiver.receiving = Some(behind(part));
+            self.receiver.receiving = Some(Arriving::after(part));
         }
     }
 
     /// Copies the bytes of a part into the oldest receive descriptor. False: that has failed, and has
     /// been told.
     #[inline(always)]
-    pub(crate) fn fill<E: Env>(&mut self, part: &Part, payload: &[u8], env: &mut E) -> bool {
+    pub(super) fn fill<E: Env>(&mut self, part: &Part, payload: &[u8], env: &mut E) -> bool {
         let number = env.receives_completed();
         if number == env.receives_posted() {
             self.nothing_posted(env);
@@ -67,7 +67,7 @@ impl Connection {
 
     /// Completes the oldest receive descriptor with success. False: the connection has ended.
     #[inline(always)]
-    pub(crate) fn received_whole<E: Env>(&mut self, part: &Part, opcode: u32, env: &mut E) -> bool {
+    pub(super) fn received_whole<E: Env>(&mut self, part: &Part, opcode: u32, env: &mut E) -> bool {
         let carried = part.flagged || self.config.carry_immediate;
         let immediate = if carried { part.immediate } else { 0 };
         let flag = if part.flagged {
@@ -93,13 +93,13 @@ impl Connection {
         }
         if let Some(payload) = payload.filter(|payload| !payload.is_empty())
             && env
-                .place(&range(part), part.offset, payload, false)
+                .place(&part.range(), part.offset, payload, false)
                 .is_err()
         {
             return self.refuse_write(part, env);
         }
         if !part.is_last() {
-            self.receiver.writing = Some(behind(part));
+            self.receiver.writing = Some(Arriving::after(part));
             return;
         }
         self.receiver.writing = None;
@@ -114,7 +114,7 @@ impl Connection {
     /// The immediate data of an RDMA Write uses one receive descriptor, whose segments do not matter
     /// (spec §5.5). False: that has failed, and has been told.
     #[cold]
-    pub(crate) fn announce_write<E: Env>(&mut self, part: &Part, env: &mut E) -> bool {
+    pub(super) fn announce_write<E: Env>(&mut self, part: &Part, env: &mut E) -> bool {
         let number = env.receives_completed();
         if number == env.receives_posted() {
             self.nothing_posted(env);
@@ -129,7 +129,7 @@ impl Connection {
 
     /// E6: no receive descriptor.
     #[cold]
-    pub(crate) fn nothing_posted<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn nothing_posted<E: Env>(&mut self, env: &mut E) {
         let opcode = VIP_STATUS_OP_RECEIVE;
         if self.config.level == Level::Unreliable {
             return env.raise(EMPTY, opcode);
@@ -139,7 +139,7 @@ impl Connection {
 
     /// E7, E8: the receive descriptor tells; on the reliable levels the connection ends.
     #[cold]
-    pub(crate) fn cannot_receive<E: Env>(&mut self, status: u32, length: u32, env: &mut E) {
+    pub(super) fn cannot_receive<E: Env>(&mut self, status: u32, length: u32, env: &mut E) {
         if !env.complete_receive(status | VIP_STATUS_OP_RECEIVE, length, 0) {
             return self.broken(env);
         }
@@ -150,7 +150,7 @@ impl Connection {
 
     /// E9, E10: the range of an RDMA Write is not permitted.
     #[cold]
-    pub(crate) fn refuse_write<E: Env>(&mut self, part: &Part, env: &mut E) {
+    pub(super) fn refuse_write<E: Env>(&mut self, part: &Part, env: &mut E) {
         let (opcode, reason) = (VIP_STATUS_OP_REMOTE_RDMA_WRITE, Reason::TargetRefused);
         let unreliable = self.config.level == Level::Unreliable;
         let number = env.receives_completed();
@@ -182,14 +182,4 @@ fn follows(arriving: Option<Arriving>, next: u32, part: &Part) -> bool {
             None => part.is_first(),
             Some(arriving) => part.offset == arriving.offset && part.total == arriving.total,
         }
-}
-
-/// What is arriving, after this part.
-#[inline(always)]
-pub(crate) fn behind(part: &Part) -> Arriving {
-    Arriving {
-        number: part.number,
-        total: part.total,
-        offset: part.offset + u32::from(part.bytes),
-    }
 }

@@ -1,17 +1,18 @@
-//! From operations to frames: as many as are queued and fit, or one piece of a large one.
+//! Frames of operations: as many whole operations as are queued and fit, or one piece of a large one.
 
-use vipl_abi::*;
+use vipl_abi::VIP_STATUS_PROTECTION_ERROR;
 
-use crate::connection::Connection;
+use super::Connection;
+use super::send::{Next, Step};
 use crate::env::{Env, Level, Operation};
 use crate::frame::{FLAG_ASK, HEADER, Header, Kind, TRAILER};
 use crate::inflight::Load;
-use crate::part::{Part, PartKind};
-use crate::sender::{Begun, Next, Stage, Step, opcode};
+use crate::part::PartKind;
+use crate::sender::{Begun, Stage};
 
 impl Connection {
     /// Builds and sends one frame of operations that have not been sent yet.
-    pub(crate) fn send_new<E: Env>(&mut self, env: &mut E) -> Step {
+    pub(super) fn send_new<E: Env>(&mut self, env: &mut E) -> Step {
         let mut next = self.next_operation(env);
         if matches!(next, Next::Nothing) {
             return Step::Idle;
@@ -27,7 +28,7 @@ impl Connection {
         loop {
             let outgoing = match next {
                 Next::Nothing => break,
-                Next::Fault(status) => {
+                Next::Invalid(status) => {
                     fault = Some(status);
                     break;
                 }
@@ -43,9 +44,9 @@ impl Connection {
             if !whole && count > 0 {
                 break;
             }
-            let kind = kind(begun.operation, whole);
+            let kind = PartKind::of(begun.operation, whole);
             let bytes = payload(begun, kind, room);
-            let part = part(begun, kind, begun.offset, bytes as u16);
+            let part = begun.part(kind, begun.offset, bytes as u16);
             let to = at + kind.header();
             if env
                 .gather(
@@ -55,7 +56,7 @@ impl Connection {
                 )
                 .is_err()
             {
-                fault = Some(VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation));
+                fault = Some(VIP_STATUS_PROTECTION_ERROR | begun.operation.status());
                 break;
             }
             part.emit(&mut buffer[at..]);
@@ -116,7 +117,7 @@ impl Connection {
 
     /// Sends a DATA frame whose body ends at `at`.
     #[inline(always)]
-    pub(crate) fn transmit<E: Env>(
+    pub(super) fn transmit<E: Env>(
         &mut self,
         mut frame: E::Frame,
         header: &Header,
@@ -133,16 +134,6 @@ impl Connection {
     }
 }
 
-#[inline(always)]
-pub(crate) fn kind(operation: Operation, whole: bool) -> PartKind {
-    match operation {
-        Operation::Send if whole => PartKind::Send,
-        Operation::Send => PartKind::Piece,
-        Operation::Write => PartKind::Write,
-        Operation::Read => PartKind::Read,
-    }
-}
-
 /// Whether an operation of so many bytes goes into the room that is left.
 #[inline(always)]
 fn fits(operation: Operation, bytes: usize, room: usize) -> bool {
@@ -151,7 +142,7 @@ fn fits(operation: Operation, bytes: usize, room: usize) -> bool {
     } else {
         bytes
     };
-    kind(operation, true).header() + bytes <= room
+    PartKind::of(operation, true).header() + bytes <= room
 }
 
 /// Bytes of the next part of an operation.
@@ -162,19 +153,4 @@ fn payload(begun: &Begun, kind: PartKind, room: usize) -> usize {
     }
     let left = (begun.length - begun.offset) as usize;
     left.min(room - kind.header())
-}
-
-#[inline(always)]
-pub(crate) fn part(begun: &Begun, kind: PartKind, offset: u32, bytes: u16) -> Part {
-    Part {
-        kind,
-        flagged: begun.flagged,
-        bytes,
-        number: begun.number,
-        immediate: begun.immediate,
-        total: begun.length,
-        offset,
-        address: begun.address,
-        handle: begun.handle,
-    }
 }

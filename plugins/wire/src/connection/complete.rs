@@ -1,12 +1,13 @@
-//! From acknowledgements, and from what the partner says when it leaves, to completed sends.
+//! Completion of sends: by an acknowledgement, by an error of this side, or by what the partner says when it leaves.
 
 use vipl_abi::*;
 
+use super::Connection;
 use crate::closing::{Body, Reason};
-use crate::connection::{Connection, LOST, NEVER};
+use crate::config::NEVER;
 use crate::env::{Cause, Env, Level, Operation};
 use crate::frame::{Header, Kind};
-use crate::sender::{Stage, opcode};
+use crate::sender::Stage;
 
 /// How long the oldest frame may be waited for in vain while the partner answers. It is as good as dead then: the
 /// network carries its small frames and not ours, as after the MTU of an interface has shrunk.
@@ -16,7 +17,7 @@ impl Connection {
     /// E1 to E3: the descriptor of the last operation tells. On the reliable levels the connection ends
     /// when its turn has come.
     #[cold]
-    pub(crate) fn local_error<E: Env>(&mut self, status: u32, env: &mut E) {
+    pub(super) fn local_error<E: Env>(&mut self, status: u32, env: &mut E) {
         if let Some(last) = self.sender.operations.back_mut() {
             last.stage = Stage::Failed(status);
         }
@@ -26,7 +27,7 @@ impl Connection {
 
     /// What an acknowledgement completes, and which frames it shows to be lost.
     #[inline(always)]
-    pub(crate) fn acknowledged<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
+    pub(super) fn acknowledged<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         let acknowledged = header.acknowledged;
         let Some(mut progress) = sender
@@ -52,7 +53,7 @@ impl Connection {
         sender.rtt.progress();
         progress.measure(&mut sender.rtt);
         if sender.inflight.is_empty() {
-            sender.inflight.settle();
+            sender.inflight.all_arrived();
             sender.retry_at_ns = NEVER;
         } else {
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
@@ -67,16 +68,16 @@ impl Connection {
 
     /// Completes operations in order.
     #[inline(always)]
-    pub(crate) fn reap<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn reap<E: Env>(&mut self, env: &mut E) {
         let unreliable = self.config.level == Level::Unreliable;
         while let Some(first) = self.sender.operations.front() {
             let acknowledged =
                 unreliable || (self.sender.inflight.first().wrapping_sub(first.end) as i32) >= 0;
             let status = match first.stage {
                 Stage::Sent if acknowledged && first.operation != Operation::Read => {
-                    opcode(first.operation)
+                    first.operation.status()
                 }
-                Stage::Answered => opcode(first.operation),
+                Stage::Answered => first.operation.status(),
                 Stage::Failed(status) => return self.complete_failed(status, env),
                 _ => return,
             };
@@ -100,7 +101,7 @@ impl Connection {
     }
 
     /// Waits that have been in vain.
-    pub(crate) fn sender_timeout<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn sender_timeout<E: Env>(&mut self, env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         if sender.inflight.lost_at_ns <= now_ns {
             let lost = sender.inflight.find_lost(now_ns, &sender.rtt);
@@ -126,12 +127,12 @@ impl Connection {
     /// The partner tells which operation ended the connection: those before it are complete, it has
     /// failed. Gives the cause that is left to tell.
     #[cold]
-    pub(crate) fn blame<E: Env>(&mut self, body: Body, env: &mut E) -> Cause {
+    pub(super) fn blame<E: Env>(&mut self, body: Body, env: &mut E) -> Cause {
         let error = match (body.reason, self.config.level) {
             (Reason::ReceiveFailed, Level::Reception) => VIP_STATUS_REMOTE_DESC_ERROR,
             (Reason::ReceiveFailed, _) => VIP_STATUS_TRANSPORT_ERROR,
             (Reason::TargetRefused, _) => VIP_STATUS_RDMA_PROT_ERROR,
-            _ => return LOST,
+            _ => return Cause::LOST,
         };
         let mut blamed = self.sender.base;
         while let Some(first) = self.sender.operations.front() {
@@ -139,12 +140,12 @@ impl Connection {
             if !done || (first.operation == Operation::Read && first.stage != Stage::Answered) {
                 break;
             }
-            let status = opcode(first.operation);
+            let status = first.operation.status();
             self.sender.operations.pop_front();
             blamed = blamed.wrapping_add(1);
             if !env.complete_send(status) {
                 self.broken(env);
-                return LOST;
+                return Cause::LOST;
             }
         }
         self.sender.base = blamed;
@@ -159,34 +160,34 @@ impl Connection {
 
     /// Completes the oldest operation that is under way with an error, if there is one. Gives the cause
     /// that is left to tell.
-    pub(crate) fn fail_first<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
+    pub(super) fn fail_first<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
         let Some(first) = self.sender.operations.pop_front() else {
-            return LOST;
+            return Cause::LOST;
         };
         let status = match first.stage {
             Stage::Failed(status) => status,
-            _ => error | opcode(first.operation),
+            _ => error | first.operation.status(),
         };
         if env.complete_send(status) {
             Cause::Told
         } else {
             self.broken(env);
-            LOST
+            Cause::LOST
         }
     }
 
     /// The same for a descriptor that is posted and was never begun.
     #[cold]
-    pub(crate) fn fail_unsent<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
+    pub(super) fn fail_unsent<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
         let status = match env.outgoing(env.sends_completed()) {
-            Ok(outgoing) => error | opcode(outgoing.operation),
+            Ok(outgoing) => error | outgoing.operation.status(),
             Err(status) => status,
         };
         if env.complete_send(status) {
             Cause::Told
         } else {
             self.broken(env);
-            LOST
+            Cause::LOST
         }
     }
 }

@@ -1,18 +1,19 @@
-//! Sending again: a lost frame is built once more from the program's memory, as it was.
+//! Retransmission: a lost frame is built again from the application's memory, with the parts that it had.
 
-use vipl_abi::*;
+use vipl_abi::VIP_STATUS_PROTECTION_ERROR;
 
-use crate::connection::Connection;
+use super::Connection;
+use super::send::{Next, Step};
 use crate::env::{Env, Operation};
 use crate::frame::{FLAG_ASK, HEADER, Kind};
 use crate::inflight::Load;
-use crate::outgoing::{kind, part};
-use crate::sender::{Next, Stage, Step, opcode};
+use crate::part::PartKind;
+use crate::sender::Stage;
 
 impl Connection {
     /// Builds and sends the oldest lost frame once more.
     #[cold]
-    pub(crate) fn send_again<E: Env>(&mut self, env: &mut E) -> Step {
+    pub(super) fn send_again<E: Env>(&mut self, env: &mut E) -> Step {
         let Some((sequence, load)) = self.sender.inflight.lost() else {
             return Step::Idle;
         };
@@ -85,9 +86,8 @@ impl Connection {
             Operation::Read => (0, 0),
             _ => (0, begun.length as u16),
         });
-        let part = part(
-            &begun,
-            kind(begun.operation, piece.is_none()),
+        let part = begun.part(
+            PartKind::of(begun.operation, piece.is_none()),
             offset,
             bytes,
         );
@@ -100,9 +100,9 @@ impl Connection {
                     let gathered = env.gather(&outgoing.segments, offset, out);
                     gathered
                         .err()
-                        .map(|_| VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation))
+                        .map(|_| VIP_STATUS_PROTECTION_ERROR | begun.operation.status())
                 }
-                Next::Fault(status) => Some(status),
+                Next::Invalid(status) => Some(status),
                 Next::Nothing => None,
             };
             if let Some(status) = status {

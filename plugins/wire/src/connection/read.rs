@@ -2,42 +2,28 @@
 
 use vipl_abi::*;
 
+use super::Connection;
+use super::send::Step;
 use crate::closing::Reason;
-use crate::connection::Connection;
-use crate::env::{Cause, Env, Operation, Remote};
+use crate::env::{Cause, Env};
 use crate::frame::{HEADER, Kind};
 use crate::inflight::Load;
 use crate::part::{Part, PartKind};
-use crate::sender::{READS_MAX, Stage, Step, opcode};
-
-/// An RDMA Read of the partner whose data this side sends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Serving {
-    /// Its number among the partner's reads.
-    number: u32,
-    /// Its number among the partner's operations, for the blame.
-    operation: u32,
-    range: Remote,
-    offset: u32,
-}
+use crate::sender::{Begun, READS_MAX, Serving, Stage};
 
 const REFUSED: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32);
 
 impl Connection {
     /// The partner asks, in its turn.
     #[cold]
-    pub(crate) fn read_asked<E: Env>(&mut self, part: &Part, env: &mut E) {
+    pub(super) fn read_asked<E: Env>(&mut self, part: &Part, env: &mut E) {
         let expected = self.receiver.reads;
         let serving = self.sender.serving.len() as u32;
         let sane = part.number == expected && part.total <= self.config.max_transfer;
         if !sane || serving == READS_MAX {
             return self.nonsense(env);
         }
-        let range = Remote {
-            address: part.address,
-            handle: part.handle,
-            length: part.total,
-        };
+        let range = part.range();
         if range.length > 0 && env.fetch(&range, 0, &mut []).is_err() {
             return self.end(Reason::TargetRefused, REFUSED, VIP_STATUS_OP_RDMA_READ, env);
         }
@@ -54,7 +40,7 @@ impl Connection {
 
     /// Sends one frame of the oldest answer.
     #[cold]
-    pub(crate) fn serve_read<E: Env>(&mut self, env: &mut E) -> Step {
+    pub(super) fn serve_read<E: Env>(&mut self, env: &mut E) -> Step {
         let Some(serving) = self.sender.serving.front().copied() else {
             return Step::Idle;
         };
@@ -86,7 +72,7 @@ impl Connection {
     /// Builds a piece of an answer, now or once more; gives the end of the body. `None`: the memory may
     /// not be read any more, and the connection has ended (E13).
     #[cold]
-    pub(crate) fn answer_again<E: Env>(
+    pub(super) fn answer_again<E: Env>(
         &mut self,
         load: &Load,
         buffer: &mut [u8],
@@ -126,14 +112,11 @@ impl Connection {
 
     /// Place of the oldest RDMA Read that is not answered, in the list of operations.
     fn oldest_read(&self) -> Option<usize> {
-        let open = |begun: &crate::sender::Begun| {
-            begun.operation == Operation::Read && begun.stage == Stage::Sent
-        };
-        self.sender.operations.iter().position(open)
+        self.sender.operations.iter().position(Begun::is_open_read)
     }
 
     /// Puts a piece of an answer where the descriptor wants it. The error is a status.
-    pub(crate) fn place_answer<E: Env>(
+    pub(super) fn place_answer<E: Env>(
         &mut self,
         place: usize,
         part: &Part,
@@ -145,26 +128,23 @@ impl Connection {
         let outgoing = env.outgoing(number)?;
         let same = outgoing.operation == begun.operation && outgoing.length == begun.length;
         if !same {
-            return Err(VIP_STATUS_LENGTH_ERROR | opcode(begun.operation));
+            return Err(VIP_STATUS_LENGTH_ERROR | begun.operation.status());
         }
         env.scatter(&outgoing.segments, part.offset, payload)
-            .map_err(|_| VIP_STATUS_PROTECTION_ERROR | opcode(begun.operation))
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR | begun.operation.status())
     }
 
     /// Place of the operation that an answer out of turn belongs to.
-    pub(crate) fn read_of(&self, part: &Part) -> Option<usize> {
-        let belongs = |begun: &crate::sender::Begun| {
-            begun.operation == Operation::Read
-                && begun.stage == Stage::Sent
-                && begun.number == part.number
-                && begun.length == part.total
+    pub(super) fn read_of(&self, part: &Part) -> Option<usize> {
+        let belongs = |begun: &Begun| {
+            begun.is_open_read() && (begun.number, begun.length) == (part.number, part.total)
         };
         self.sender.operations.iter().position(belongs)
     }
 
     /// A piece of an answer, in its turn; `payload` is absent if it is in place already.
     #[cold]
-    pub(crate) fn answer_arrived<E: Env>(
+    pub(super) fn answer_arrived<E: Env>(
         &mut self,
         part: &Part,
         payload: Option<&[u8]>,

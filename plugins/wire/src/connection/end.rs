@@ -2,21 +2,17 @@
 
 use vipl_abi::*;
 
+use super::{Connection, Phase};
 use crate::closing::{Body, Closing, Reason, send_empty};
-use crate::connection::{Connection, LOST, Phase};
 use crate::env::{Cause, Env, Link};
 use crate::frame::{Header, Kind};
 
 /// How long a CLOSE waits for frames that it has overtaken.
-pub(crate) const OVERTAKEN_NS: u64 = 20_000_000;
-/// How long the agent's word of an orderly end waits for the CLOSE. The partner's side repeats it, and may have to wait
-/// for a processor before it sends it at all, while the agents already talk.
-pub(crate) const CLOSE_WAIT_NS: u64 = 500_000_000;
-
+const OVERTAKEN_NS: u64 = 20_000_000;
 impl Connection {
     /// The partner has left. Frames that were sent before may still be on their way.
     #[cold]
-    pub(crate) fn take_close<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
+    pub(super) fn take_close<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let Some(body) = Body::parse(body) else {
             return self.nonsense(env);
         };
@@ -34,7 +30,7 @@ impl Connection {
 
     /// Something has arrived after the partner's CLOSE.
     #[cold]
-    pub(crate) fn check_leaving<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn check_leaving<E: Env>(&mut self, env: &mut E) {
         if let Phase::Leaving { body, last, .. } = self.phase
             && last == self.receiver.next()
         {
@@ -44,7 +40,7 @@ impl Connection {
 
     /// Acts on the partner's reason: everything that it sent before has been taken.
     #[cold]
-    pub(crate) fn partner_left<E: Env>(&mut self, body: Body, env: &mut E) {
+    pub(super) fn partner_left<E: Env>(&mut self, body: Body, env: &mut E) {
         if body.reason == Reason::Disconnected {
             return self.end(Reason::Lost, Cause::Disconnected, 0, env);
         }
@@ -57,19 +53,19 @@ impl Connection {
 
     /// A partner that breaks the rules loses the connection, and nothing else happens.
     #[cold]
-    pub(crate) fn nonsense<E: Env>(&mut self, env: &mut E) {
-        self.end(Reason::Lost, LOST, 0, env);
+    pub(super) fn nonsense<E: Env>(&mut self, env: &mut E) {
+        self.end(Reason::Lost, Cause::LOST, 0, env);
     }
 
     /// Ends the connection from this side, by an error.
     #[cold]
-    pub(crate) fn end<E: Env>(&mut self, reason: Reason, cause: Cause, opcode: u32, env: &mut E) {
+    pub(super) fn end<E: Env>(&mut self, reason: Reason, cause: Cause, opcode: u32, env: &mut E) {
         self.end_blaming(reason, self.receiver.operations(), cause, opcode, env);
     }
 
     /// The same; `operations` of the partner have been processed, and the next one is to blame.
     #[cold]
-    pub(crate) fn end_blaming<E: Env>(
+    pub(super) fn end_blaming<E: Env>(
         &mut self,
         reason: Reason,
         operations: u32,
@@ -83,12 +79,12 @@ impl Connection {
 
     /// A completion could not be written: the host has broken the connection.
     #[cold]
-    pub(crate) fn broken<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn broken<E: Env>(&mut self, env: &mut E) {
         self.say_close(Reason::Lost, self.receiver.operations(), env);
     }
 
     /// Tells the partner, unless it has left before.
-    pub(crate) fn say_close<L: Link>(&mut self, reason: Reason, operations: u32, link: &mut L) {
+    pub(super) fn say_close<L: Link>(&mut self, reason: Reason, operations: u32, link: &mut L) {
         if self.closing.is_some() {
             return;
         }
@@ -108,7 +104,7 @@ impl Connection {
 
     /// The partner is silent for too long (E5, E12, E14, E17): the oldest operation tells, or what was under way does.
     #[cold]
-    pub(crate) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
         let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);
         let transport = VIP_STATUS_TRANSPORT_ERROR;
         let idle = self.sender.operations.is_empty();
@@ -119,10 +115,10 @@ impl Connection {
         };
         let mut opcode = 0;
         let answering = !self.sender.serving.is_empty() || self.sender.inflight.has_answer();
-        if cause == LOST && answering {
+        if cause == Cause::LOST && answering {
             cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT);
             opcode = VIP_STATUS_OP_RDMA_READ;
-        } else if cause == LOST && self.receiver.writing.is_some() {
+        } else if cause == Cause::LOST && self.receiver.writing.is_some() {
             cause = async_error(VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT);
             opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
         }

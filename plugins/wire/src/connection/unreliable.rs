@@ -7,76 +7,20 @@
 
 use vipl_abi::*;
 
-use crate::connection::{Connection, NEVER};
-use crate::deliver::behind;
-use crate::env::{Env, Remote};
+use super::Connection;
+use crate::arrivals::Pieces;
+use crate::config::NEVER;
+use crate::env::Env;
 use crate::frame::Header;
 use crate::part::{Part, PartKind, Parts};
-use crate::receiver::{Arriving, range};
+use crate::receiver::Arriving;
 
 /// How long a message in pieces waits for its next piece.
 const PIECE_WAIT_NS: u64 = 100_000_000;
-/// Frames that may come late.
-const LATE_MAX: u32 = 64;
-
-/// A message or RDMA Write in pieces.
-#[derive(Clone, Copy, Debug)]
-struct Pieces {
-    kind: PartKind,
-    flagged: bool,
-    immediate: u32,
-    arriving: Arriving,
-    /// Of an RDMA Write: the pieces behind the first one name the same.
-    range: Remote,
-}
-
-/// What has arrived on an Unreliable connection.
-#[derive(Debug)]
-pub(crate) struct Arrivals {
-    /// Bit `i`: the frame `i + 1` before the next one has come.
-    seen: u64,
-    pieces: Option<Pieces>,
-    due_ns: u64,
-}
-
-impl Default for Arrivals {
-    fn default() -> Self {
-        Arrivals {
-            // What was before the first frame does not come.
-            seen: !0,
-            pieces: None,
-            due_ns: NEVER,
-        }
-    }
-}
-
-impl Arrivals {
-    /// When a message in pieces is given up.
-    #[inline(always)]
-    pub(crate) fn deadline(&self) -> u64 {
-        self.due_ns
-    }
-
-    /// Notes a frame `ahead` of the next one, or behind it. `None`: it has come before, or is too old;
-    /// else whether it comes in turn.
-    fn note(&mut self, ahead: i32) -> Option<bool> {
-        if ahead >= 0 {
-            let shift = ahead as u32 + 1;
-            self.seen = self.seen.checked_shl(shift).unwrap_or(0) | 1;
-            return Some(true);
-        }
-        let back = ahead.unsigned_abs() - 1;
-        if back >= LATE_MAX || self.seen >> back & 1 == 1 {
-            return None;
-        }
-        self.seen |= 1 << back;
-        Some(false)
-    }
-}
 
 impl Connection {
     /// Takes a DATA frame on an Unreliable connection.
-    pub(crate) fn take_unreliable<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
+    pub(super) fn take_unreliable<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let ahead = header.sequence.wrapping_sub(self.receiver.next()) as i32;
         let Some(in_turn) = self.arrivals.note(ahead) else {
             self.stats.duplicates += 1;
@@ -107,7 +51,7 @@ impl Connection {
             let arriving = pieces.arriving;
             if pieces.kind == part.kind && arriving.number == part.number {
                 // A piece that comes twice was dropped with its frame; this one is next or too early.
-                let same = part.kind != PartKind::Write || pieces.range == range(part);
+                let same = part.kind != PartKind::Write || pieces.range == part.range();
                 if same && arriving.total == part.total && arriving.offset == part.offset {
                     self.next_piece(part, payload, env);
                 } else {
@@ -135,7 +79,7 @@ impl Connection {
         self.arrivals.due_ns = NEVER;
         let write = part.kind == PartKind::Write;
         if write {
-            let (range, begun) = (range(part), !part.is_first());
+            let (range, begun) = (part.range(), !part.is_first());
             let place = |env: &mut E| env.place(&range, part.offset, payload, begun);
             if !payload.is_empty() && place(env).is_err() {
                 return self.refuse_write(part, env);
@@ -148,8 +92,8 @@ impl Connection {
                 kind: part.kind,
                 flagged: part.flagged,
                 immediate: part.immediate,
-                arriving: behind(part),
-                range: range(part),
+                arriving: Arriving::after(part),
+                range: part.range(),
             });
             self.arrivals.due_ns = self.now_ns + PIECE_WAIT_NS;
         } else if !write {
@@ -161,7 +105,7 @@ impl Connection {
 
     /// The rest of a message does not come.
     #[cold]
-    pub(crate) fn give_up_message<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn give_up_message<E: Env>(&mut self, env: &mut E) {
         self.arrivals.due_ns = NEVER;
         let Some(pieces) = self.arrivals.pieces.take() else {
             return;
@@ -179,26 +123,5 @@ impl Connection {
         if !env.complete_receive(status, pieces.arriving.offset, immediate) {
             self.broken(env);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_frame_once_and_late_ones_too() {
-        let mut arrivals = Arrivals::default();
-        assert_eq!(arrivals.note(-1), None, "before the first");
-        assert_eq!(arrivals.note(0), Some(true));
-        assert_eq!(arrivals.note(-1), None, "twice");
-        assert_eq!(arrivals.note(2), Some(true), "two are missing");
-        assert_eq!(arrivals.note(-2), Some(false));
-        assert_eq!(arrivals.note(-3), Some(false));
-        assert_eq!(arrivals.note(-3), None);
-        assert_eq!(arrivals.note(-4), None, "the very first");
-        assert_eq!(arrivals.note(1000), Some(true));
-        assert_eq!(arrivals.note(-65), None, "too old");
-        assert_eq!(arrivals.note(-64), Some(false));
     }
 }
