@@ -407,6 +407,15 @@ struct vipl_provider {
    * plug-in that cannot say 1 then calls `fail` or makes its device break the connection.
    * (optional) */
   int (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);
+  /* A region is being registered; `access` is as in `vipl_region`. Called again with the same
+   * handle when the program changes the access. The call of the program returns afterwards, with
+   * VIP_ERROR_RESOURCE if the status is not `VIPL_OK`: the region then does not exist, or keeps
+   * its access. May block. (optional) */
+  int (*region_add)(const vipl_nic *nic, uint32_t handle, uint64_t base, uint64_t bytes,
+                    uint64_t access);
+  /* A region that was added has left the table, and no transfer uses it any more; its place in
+   * the table is not used again before the return. May block. (optional) */
+  void (*region_remove)(const vipl_nic *nic, uint32_t handle);
 };
 
 #ifdef __cplusplus

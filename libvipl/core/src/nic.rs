@@ -74,6 +74,8 @@ pub struct Nic {
     /// The agent and its name for this NIC.
     pub(crate) registration: Arc<NicRegistration>,
     pub(crate) regions: Mutex<Regions>,
+    /// Held while the plug-in is told of changes to a region, so that it hears of them in their order.
+    pub(crate) region_changes: Mutex<()>,
     pub(crate) ptags: Mutex<Ptags>,
     /// VI numbers in use, and where each VI is.
     pub(crate) vis: Mutex<Numbers>,
@@ -409,6 +411,7 @@ fn insert(
             address: Box::new(info.address),
             registration,
             regions: Mutex::new(Regions::new(info.regions, info.regions_max, seed)),
+            region_changes: Mutex::default(),
             ptags: Mutex::new(Ptags::new(seed, info.ptags_max)),
             vis: Mutex::default(),
             vi_slots: (0..info.vis_max).map(|_| AtomicPtr::default()).collect(),

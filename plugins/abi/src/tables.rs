@@ -127,4 +127,19 @@ pub struct vipl_provider {
     /// or makes its device break the connection. (optional)
     pub quiesced:
         Option<unsafe extern "C" fn(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> c_int>,
+    /// A region is being registered; `access` is as in `vipl_region`. Called again with the same handle when
+    /// the program changes the access. The call of the program returns afterwards, with VIP_ERROR_RESOURCE if
+    /// the status is not `VIPL_OK`: the region then does not exist, or keeps its access. May block. (optional)
+    pub region_add: Option<
+        unsafe extern "C" fn(
+            nic: *const vipl_nic,
+            handle: u32,
+            base: u64,
+            bytes: u64,
+            access: u64,
+        ) -> c_int,
+    >,
+    /// A region that was added has left the table, and no transfer uses it any more; its place in the table is
+    /// not used again before the return. May block. (optional)
+    pub region_remove: Option<unsafe extern "C" fn(nic: *const vipl_nic, handle: u32)>,
 }

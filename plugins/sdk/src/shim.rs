@@ -77,6 +77,23 @@ pub trait Nic: Sync + Send + 'static {
     fn sleep(&self, epoch: u32, timeout_ns: u64);
     /// Ends every sleep.
     fn wake(&self);
+
+    /// `region_add` and `region_remove` are called.
+    const REGIONS: bool = false;
+
+    /// A region is registered, or its access changes; may block. `access` is as in [`vipl_region`].
+    ///
+    /// # Errors
+    /// The call of the program fails.
+    fn region_add(&self, handle: u32, base: u64, bytes: u64, access: u64) -> Result<(), Status> {
+        let _ = (handle, base, bytes, access);
+        Ok(())
+    }
+
+    /// A region is not used any more; may block.
+    fn region_remove(&self, handle: u32) {
+        let _ = handle;
+    }
 }
 
 /// The plug-in's part of a VI; the host holds the VI's lock.
@@ -163,6 +180,8 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         sleep: Some(sleep::<P>),
         wake: Some(wake::<P>),
         quiesced: Some(quiesced::<P>),
+        region_add: P::Nic::REGIONS.then_some(region_add::<P>),
+        region_remove: P::Nic::REGIONS.then_some(region_remove::<P>),
     };
     // SAFETY: the host gave room for as much as its own size says, which is the first word.
     unsafe {
@@ -399,4 +418,24 @@ unsafe extern "C" fn quiesced<P: Provider>(
     let ((own, _, port), since) = unsafe { (parts::<P>(vi), &mut *since) };
     let left = Duration::from_nanos(left_ns);
     c_int::from(contained(true, || own.quiesced(&port, since, left)))
+}
+
+unsafe extern "C" fn region_add<P: Provider>(
+    nic: *const vipl_nic,
+    handle: u32,
+    base: u64,
+    bytes: u64,
+    access: u64,
+) -> c_int {
+    // SAFETY: see above.
+    let nic = unsafe { nic_of::<P>(nic) };
+    contained(VIPL_E_RESOURCE, || {
+        nic.region_add(handle, base, bytes, access)
+            .map_or_else(Status::code, |()| VIPL_OK)
+    })
+}
+
+unsafe extern "C" fn region_remove<P: Provider>(nic: *const vipl_nic, handle: u32) {
+    // SAFETY: see above.
+    contained((), || unsafe { nic_of::<P>(nic) }.region_remove(handle));
 }

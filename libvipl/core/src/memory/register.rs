@@ -114,6 +114,17 @@ pub(crate) fn register_on(
         );
         Error::Resource
     })?;
+    drop(regions);
+    if let Err(error) = add_to_plugin(nic, "VipRegisterMem", handle, (base, length), access) {
+        let mut regions = nic.regions.lock();
+        if let Ok(tag) = regions.remove(handle, base) {
+            regions.free(handle);
+            nic.ptags.lock().release(tag);
+        }
+        drop(regions);
+        quiesce(nic);
+        return Err(error);
+    }
     log::debug!(
         target: "mem",
         "region {handle:#x} registered: {length} bytes at {base:#x}, {}{}{}",
@@ -122,6 +133,30 @@ pub(crate) fn register_on(
         if access.flags & VIPL_REGION_RDMA_READ != 0 { ", RDMA Read" } else { "" }
     );
     Ok(handle)
+}
+
+/// Tells the plug-in of a region, or of its new access.
+fn add_to_plugin(
+    nic: &Nic,
+    call: &str,
+    handle: u32,
+    (base, length): (u64, u64),
+    access: Access,
+) -> Result<(), Error> {
+    let Some(region_add) = nic.ops.region_add else {
+        return Ok(());
+    };
+    // SAFETY: the NIC is open; the plug-in keeps nothing that ends with the call.
+    let status = unsafe { region_add(nic.abi(), handle, base, length, access.word()) };
+    if status == VIPL_OK {
+        return Ok(());
+    }
+    log::warn!(
+        target: "mem",
+        "{call}: the plug-in {} cannot use the {length} bytes at {base:#x} (status {status}): its device may be out of room for regions, or the process may not lock so much memory (ulimit -l)",
+        nic.plugin.name
+    );
+    Err(Error::Resource)
 }
 
 /// The memory handle of a call names no region, or the address is not the region's.
@@ -153,8 +188,20 @@ pub fn deregister(
             .remove(handle, address.addr() as u64)
             .map_err(|why| no_region("VipDeregisterMem", address, handle, &why))?;
         nic.ptags.lock().release(tag);
+        if nic.ops.region_remove.is_none() {
+            regions.free(handle);
+        }
     }
     quiesce(&nic);
+    if let Some(region_remove) = nic.ops.region_remove {
+        {
+            // A change of its access that has begun ends first, and no other one begins.
+            let _in_order = nic.region_changes.lock();
+            // SAFETY: the NIC is open.
+            unsafe { region_remove(nic.abi(), handle) };
+        }
+        nic.regions.lock().free(handle);
+    }
     log::debug!(target: "mem", "region {handle:#x} deregistered");
     Ok(())
 }
@@ -233,19 +280,19 @@ pub fn set_attributes(
     let nic = nic::resolve(nic)?;
     let at = address.addr() as u64;
     let unknown = |why| no_region("VipSetMemAttributes", address, handle, &why);
-    nic.regions.lock().access(handle, at).map_err(unknown)?;
+    let in_order = nic.region_changes.lock();
+    let range = nic.regions.lock().range(handle, at).map_err(unknown)?;
     let access = access_of(&nic, Some(attributes))?;
-    let regions = nic.regions.lock();
-    let mut ptags = nic.ptags.lock();
-    ptags.hold(access.tag)?;
-    match regions.set_access(handle, at, access) {
-        Ok(before) => {
-            ptags.release(before.tag);
-            Ok(())
-        }
-        Err(why) => {
-            ptags.release(access.tag);
-            Err(unknown(why))
-        }
-    }
+    nic.ptags.lock().hold(access.tag)?;
+    let changed =
+        add_to_plugin(&nic, "VipSetMemAttributes", handle, range, access).and_then(|()| {
+            nic.regions
+                .lock()
+                .set_access(handle, at, access)
+                .map_err(unknown)
+        });
+    drop(in_order);
+    let unused = changed.as_ref().map_or(access, |before| *before);
+    nic.ptags.lock().release(unused.tag);
+    changed.map(drop)
 }

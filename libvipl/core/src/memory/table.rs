@@ -44,7 +44,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    fn word(self) -> u64 {
+    pub(super) fn word(self) -> u64 {
         u64::from(self.tag) << 32 | u64::from(self.flags)
     }
 
@@ -180,7 +180,8 @@ impl Regions {
         Some(handle)
     }
 
-    /// Takes out the region that begins at this address; gives its tag.
+    /// Takes out the region that begins at this address; gives its tag. Its entry is not used again before
+    /// [`Regions::free`].
     pub(super) fn remove(&mut self, handle: u32, address: u64) -> Result<u32, Unknown> {
         let entry = self.find(handle).ok_or(Unknown::Handle)?;
         let (base, end) = entry.range();
@@ -189,10 +190,20 @@ impl Regions {
         }
         let access = Access::of(entry.access().load(Ordering::Relaxed));
         entry.handle().store(0, Ordering::Release);
-        self.free.push(handle & (self.count - 1));
         self.regions -= 1;
         self.bytes -= end - base;
         Ok(access.tag)
+    }
+
+    /// The entry of a region that was taken out may be used again.
+    pub(super) fn free(&mut self, handle: u32) {
+        self.free.push(handle & (self.count - 1));
+    }
+
+    /// First byte and length of the region around an address.
+    pub(super) fn range(&self, handle: u32, address: u64) -> Result<(u64, u64), Unknown> {
+        let (base, end) = self.find_inside(handle, address)?.range();
+        Ok((base, end - base))
     }
 
     /// Tag and flags of the region around an address.
@@ -310,10 +321,7 @@ mod tests {
         ));
         assert_eq!((regions.count(), regions.bytes()), (0, 0));
         let again = regions.insert(0x1000, 0x100, ACCESS).unwrap();
-        assert_ne!(
-            again, handle,
-            "the entry is used again under another handle"
-        );
+        assert_ne!(again, handle, "no handle comes back soon");
     }
 
     #[test]
@@ -324,6 +332,8 @@ mod tests {
         assert_ne!(handles[0], handles[1]);
         assert_eq!(regions.insert(0x1000, 1, ACCESS), None);
         assert!(regions.remove(handles[0], 0x1000).is_ok());
+        assert_eq!(regions.insert(0x1000, 1, ACCESS), None, "not free yet");
+        regions.free(handles[0]);
         assert!(regions.insert(0x1000, 1, ACCESS).is_some());
     }
 

@@ -1,9 +1,13 @@
-//! VipDeregisterMem with partners that are using the region.
+//! Registration with partners that are using the region, and with a plug-in that wants to know.
 
 use vipl_abi::*;
 
-use super::{deregister, register};
+use vipl_plugin_abi::*;
+
+use super::{deregister, query, register, set_attributes};
 use crate::agent::Side;
+use crate::error::Error;
+use crate::memory::ptag;
 use crate::nic::{close, open_without_agent};
 use crate::vi;
 use crate::vi::queue::tests::device::{self, Busy};
@@ -55,5 +59,54 @@ fn all_partners_have_one_time() {
         vi::lock(handle).unwrap().connection = None;
         assert_eq!(vi::destroy(handle), Ok(()));
     }
+    assert_eq!(close(nic), Ok(()));
+}
+
+/// The plug-in hears of every region, may refuse it, and hears of its end when no transfer uses it any more.
+#[test]
+fn the_plugin_hears_of_regions() {
+    let nic = open_without_agent(device::plugin(false)).unwrap();
+    let mut memory = [0u8; 64];
+    let base = memory.as_mut_ptr().addr() as u64;
+    let address = memory.as_mut_ptr().cast();
+    let none = u64::from(VIPL_PTAG_NONE) << 32;
+    let known = || device::regions(|regions| regions.present.values().copied().collect::<Vec<_>>());
+
+    let region = register(nic, address, 64, None).unwrap();
+    assert_eq!(known(), [(base, 64, none)]);
+    let with_write = VIP_MEM_ATTRIBUTES {
+        Ptag: std::ptr::null_mut(),
+        EnableRdmaWrite: VIP_TRUE,
+        EnableRdmaRead: VIP_FALSE,
+    };
+    assert_eq!(set_attributes(nic, address, region, &with_write), Ok(()));
+    let write = none | u64::from(VIPL_REGION_RDMA_WRITE);
+    assert_eq!(known(), [(base, 64, write)]);
+
+    device::regions(|regions| regions.full = true);
+    let refused = register(nic, address, 64, None);
+    assert_eq!(refused.err(), Some(Error::Resource));
+    let without = VIP_MEM_ATTRIBUTES {
+        EnableRdmaWrite: VIP_FALSE,
+        ..with_write
+    };
+    let refused = set_attributes(nic, address, region, &without);
+    assert_eq!(refused, Err(Error::Resource));
+    let kept = query(nic, address, region).unwrap();
+    assert_eq!(kept.EnableRdmaWrite, VIP_TRUE, "all or nothing");
+    assert_eq!(known(), [(base, 64, write)]);
+
+    device::regions(|regions| regions.full = false);
+    // The region that was refused left no trace: the tag of the one that is there is free after it.
+    let tag = ptag::create(nic).unwrap();
+    let tagged = VIP_MEM_ATTRIBUTES {
+        Ptag: tag,
+        ..with_write
+    };
+    assert_eq!(set_attributes(nic, address, region, &tagged), Ok(()));
+    assert_eq!(ptag::destroy(nic, tag), Err(Error::Resource));
+    assert_eq!(deregister(nic, address, region), Ok(()));
+    assert_eq!(known(), []);
+    assert_eq!(ptag::destroy(nic, tag), Ok(()));
     assert_eq!(close(nic), Ok(()));
 }

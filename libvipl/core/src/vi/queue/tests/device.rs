@@ -56,6 +56,21 @@ struct Bench {
     plans: BTreeMap<u32, Plan>,
     record: Vec<Event>,
     busy: BTreeMap<u32, Busy>,
+    regions: Regions,
+}
+
+/// What the library says of regions.
+#[derive(Default)]
+pub(crate) struct Regions {
+    /// Handle, first byte, length and access of those that are there.
+    pub(crate) present: BTreeMap<u32, (u64, u64, u64)>,
+    /// The device has no room for more, nor for other access.
+    pub(crate) full: bool,
+}
+
+/// What the device knows of regions.
+pub(crate) fn regions<R>(body: impl FnOnce(&mut Regions) -> R) -> R {
+    bench(|bench| body(&mut bench.regions))
 }
 
 thread_local! {
@@ -217,6 +232,27 @@ unsafe extern "C" fn quiesced(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -
     bench(|bench| c_int::from(bench.busy.get_mut(&index).is_none_or(answer)))
 }
 
+unsafe extern "C" fn region_add(
+    _nic: *const vipl_nic,
+    handle: u32,
+    base: u64,
+    bytes: u64,
+    access: u64,
+) -> c_int {
+    regions(|regions| {
+        if regions.full {
+            return VIPL_E_RESOURCE;
+        }
+        regions.present.insert(handle, (base, bytes, access));
+        VIPL_OK
+    })
+}
+
+unsafe extern "C" fn region_remove(_nic: *const vipl_nic, handle: u32) {
+    let there = regions(|regions| regions.present.remove(&handle));
+    assert!(there.is_some(), "removed once, and only what was added");
+}
+
 /// The plug-in, with or without the operation `ready`.
 pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
     let ready: Option<unsafe extern "C" fn(*const vipl_nic, *mut u32, u32) -> u32> = Some(ready);
@@ -245,6 +281,8 @@ pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
             sleep: None,
             wake: None,
             quiesced: Some(quiesced),
+            region_add: Some(region_add),
+            region_remove: Some(region_remove),
         },
     }))
 }
