@@ -20,21 +20,41 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Makes a memfd of zeroes that nobody can resize.
+/// Makes a memfd of zeroes that nobody can resize or seal any further.
 ///
 /// # Errors
 /// Those of the kernel.
 pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
-    // SAFETY: system calls on a descriptor of our own.
-    unsafe {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let fd = made(libc::memfd_create(name.as_ptr(), flags))?;
-        fd::set_size(fd.as_fd(), bytes)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        if libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(fd)
+    let fd = create_for_readers(name, bytes)?;
+    seal(&fd, libc::F_SEAL_SEAL)?;
+    Ok(fd)
+}
+
+/// The same for a memfd whose owner maps it and then calls [`seal_for_readers`].
+///
+/// # Errors
+/// Those of the kernel.
+pub fn create_for_readers(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
+    let memfd = |flags| {
+        // SAFETY: a system call; the descriptor is new and nobody's.
+        unsafe { made(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags)) }
+    };
+    // Some systems permit memory files only without execute permission; kernels before 6.3 do not know the
+    // flag.
+    let fd = match memfd(libc::MFD_NOEXEC_SEAL | libc::MFD_ALLOW_SEALING) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd(libc::MFD_ALLOW_SEALING)?,
+        other => other?,
+    };
+    fd::set_size(fd.as_fd(), bytes)?;
+    seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(fd)
+}
+
+fn seal(fd: &OwnedFd, seals: c_int) -> io::Result<()> {
+    // SAFETY: a system call on a descriptor of our own.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -43,13 +63,7 @@ pub fn create(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
 /// # Errors
 /// Kernels before 5.1 cannot.
 pub fn seal_for_readers(fd: &OwnedFd) -> io::Result<()> {
-    const F_SEAL_FUTURE_WRITE: c_int = 0x10;
-    let seals = F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-    // SAFETY: a system call on a descriptor of our own.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    seal(fd, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
 }
 
 impl Mapping {
@@ -105,5 +119,53 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `open`, unmapped once.
         unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resize(fd: &OwnedFd, bytes: i64) -> Option<i32> {
+        // SAFETY: a system call.
+        let done = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) };
+        (done != 0).then(|| io::Error::last_os_error().raw_os_error())?
+    }
+
+    #[test]
+    fn a_memory_keeps_its_size_and_its_seals() {
+        let fd = create(c"vipl-test", 8192).unwrap();
+        assert_eq!(resize(&fd, 4096), Some(libc::EPERM));
+        assert_eq!(resize(&fd, 16384), Some(libc::EPERM));
+        assert!(seal(&fd, libc::F_SEAL_FUTURE_WRITE).is_err());
+        let own = Mapping::open(fd.as_raw_fd(), 8192, true).unwrap();
+        let other = Mapping::open(fd.as_raw_fd(), 4096, false).unwrap();
+        // SAFETY: inside both mappings, which nobody else knows.
+        unsafe {
+            own.base().write_volatile(7);
+            assert_eq!(other.base().read_volatile(), 7);
+        }
+        assert!(
+            Mapping::open(fd.as_raw_fd(), 8193, true).is_err(),
+            "too small"
+        );
+    }
+
+    #[test]
+    fn readers_cannot_map_it_for_writing() {
+        let fd = create_for_readers(c"vipl-test", 4096).unwrap();
+        let _own = Mapping::open(fd.as_raw_fd(), 4096, true).unwrap();
+        seal_for_readers(&fd).unwrap();
+        assert!(Mapping::open(fd.as_raw_fd(), 4096, true).is_err());
+        assert!(Mapping::open(fd.as_raw_fd(), 4096, false).is_ok());
+    }
+
+    #[test]
+    fn what_can_shrink_is_not_mapped() {
+        // SAFETY: the descriptor is new.
+        let fd = unsafe { made(libc::memfd_create(c"vipl-test".as_ptr(), libc::MFD_CLOEXEC)) };
+        let fd = fd.unwrap();
+        assert_eq!(resize(&fd, 4096), None);
+        assert!(Mapping::open(fd.as_raw_fd(), 4096, true).is_err());
     }
 }

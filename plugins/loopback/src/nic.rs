@@ -107,7 +107,7 @@ impl LoopbackNic {
             Status::Resource
         };
         let bell_fd = shm::create(MEMORY, BELL_BYTES).map_err(failed)?;
-        let regions_fd = shm::create(MEMORY, REGION_BYTES).map_err(failed)?;
+        let regions_fd = shm::create_for_readers(MEMORY, REGION_BYTES).map_err(failed)?;
         let shared = Arc::new(SharedNic {
             bell: Mapping::open(bell_fd.as_raw_fd(), BELL_BYTES, true).map_err(failed)?,
             regions: Mapping::open(regions_fd.as_raw_fd(), REGION_BYTES, true).map_err(failed)?,

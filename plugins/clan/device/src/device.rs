@@ -10,7 +10,7 @@ use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::DEVICE_BYTES;
 use vipl_sys::clock::now_ns;
 use vipl_sys::membarrier::{self, Scope};
-use vipl_sys::shm::{Mapping, create, seal_for_readers};
+use vipl_sys::shm::{Mapping, create_for_readers, seal_for_readers};
 use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};
@@ -78,7 +78,7 @@ impl Device {
     /// # Errors
     /// The kernel has no shared memory for it, or is older than 5.3.
     pub fn new(agent: OwnedFd) -> io::Result<Device> {
-        let page = create(c"vipl-clan", DEVICE_BYTES)?;
+        let page = create_for_readers(c"vipl-clan", DEVICE_BYTES)?;
         let mapping = Mapping::open(page.as_raw_fd(), DEVICE_BYTES, true)?;
         seal_for_readers(&page)?;
         let tools = Tools::new(mapping);
