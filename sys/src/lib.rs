@@ -6,6 +6,7 @@
 //!
 //! | module | is |
 //! | --- | --- |
+//! | [`bell`] | waking threads that wait for shared memory; marks of what has something |
 //! | [`clock`] | the monotonic clock |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
 //! | [`fork`] | memory that a fork wipes |
@@ -20,6 +21,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
 
+pub mod bell;
 pub mod clock;
 pub mod fd;
 pub mod fork;
@@ -30,3 +32,8 @@ pub mod random;
 pub mod seqpacket;
 pub mod shm;
 pub mod thread;
+
+/// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
+mod sync {
+    pub(crate) use std::sync::atomic::{self, compiler_fence};
+}

@@ -1,13 +1,13 @@
 //! The lock-free parts of the product under loom, which tries every order in which threads can run and
 //! every value that the memory model lets a load return.
 //!
-//! `bell.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier`, `abi` and `nic` here
-//! stand in for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
+//! `bell.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier` and `abi` here stand in
+//! for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
 //! memory, which loom cannot follow.
 
 mod abi;
 mod barrier;
-#[path = "../../../plugins/loopback/src/bell.rs"]
+#[path = "../../../sys/src/bell.rs"]
 mod bell;
 #[path = "../../../libvipl/core/src/object/lock.rs"]
 mod lock;
@@ -17,10 +17,7 @@ mod region;
 mod ring;
 mod sync;
 
-/// What `bell.rs` wants of `nic`.
-mod nic {
-    pub(crate) const VIS_MAX: u32 = 64;
-}
+use sync::{futex, membarrier};
 
 fn main() {
     let only = std::env::args().nth(1);

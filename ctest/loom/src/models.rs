@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::abi::vipl_region;
 use crate::barrier::{OWNERS, be, patiently};
-use crate::bell::Bell;
+use crate::bell::{Bell, Marks};
 use crate::lock::{Held, Lock};
 use crate::region::{Table, is_registered};
 use crate::ring::{Ring, SLOTS};
@@ -18,7 +18,9 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("ring", ring),
     ("ring-end", ring_end),
     ("bell", bell),
-    ("bell-marks", bell_marks),
+    ("bell-fences", bell_fences),
+    ("marks", marks),
+    ("marks-again", marks_again),
     ("region", region),
     ("lock-bias", lock_bias),
     ("lock-borrow", lock_borrow),
@@ -88,6 +90,15 @@ fn ring_end() {
 
 /// Whoever goes to sleep after having looked is woken by whoever publishes: no wake is lost.
 fn bell() {
+    wake(false);
+}
+
+/// The same where the publisher's process is not reached by barriers.
+fn bell_fences() {
+    wake(true);
+}
+
+fn wake(own_fences: bool) {
     let bell = Arc::new(Bell::default());
     let ring = Arc::new(Ring::default());
     bell.prepare();
@@ -95,7 +106,7 @@ fn bell() {
         let (bell, ring) = (bell.clone(), ring.clone());
         thread::spawn(move || {
             ring.publish(0, 7);
-            bell.ring_if_wanted(false);
+            bell.ring_if_wanted(own_fences);
         })
     };
     while ring.arrival(0).is_none() {
@@ -107,22 +118,22 @@ fn bell() {
 }
 
 /// Marks of two senders are all taken, and what was published before a mark is seen after it.
-fn bell_marks() {
-    let bell = Arc::new(Bell::default());
+fn marks() {
+    let marks = Arc::new(Marks::<1>::default());
     let rings = Arc::new([Ring::default(), Ring::default()]);
     let senders: Vec<_> = [0, 1]
         .map(|who: usize| {
-            let (bell, rings) = (bell.clone(), rings.clone());
+            let (marks, rings) = (marks.clone(), rings.clone());
             thread::spawn(move || {
                 rings[who].publish(0, 7);
-                bell.mark(who as u32 + 3);
+                marks.set(who as u32 + 3);
             })
         })
         .into();
     let mut seen = 0;
     while seen < 2 {
         let mut indices = [0; 64];
-        let found = bell.take_marks(&mut indices);
+        let found = marks.take(&mut indices);
         for index in &indices[..found] {
             assert_eq!(rings[*index as usize - 3].arrival(0), Some(7));
         }
@@ -134,6 +145,36 @@ fn bell_marks() {
     for sender in senders {
         sender.join().expect("no panic");
     }
+}
+
+/// An object that is marked twice while its mark is taken once: after the last mark has been taken, everything
+/// that was published is seen.
+fn marks_again() {
+    let marks = Arc::new(Marks::<1>::default());
+    let ring = Arc::new(Ring::default());
+    let sender = {
+        let (marks, ring) = (marks.clone(), ring.clone());
+        thread::spawn(move || {
+            for number in 0..2 {
+                ring.publish(number, 7);
+                marks.set(3);
+            }
+        })
+    };
+    let mut arrived = 0;
+    let mut look_if_marked = || {
+        let marked = marks.take(&mut [0; 64]) > 0;
+        while marked && arrived < 2 && ring.arrival(arrived).is_some() {
+            arrived += 1;
+        }
+        marked
+    };
+    while !look_if_marked() {
+        thread::yield_now();
+    }
+    sender.join().expect("no panic");
+    look_if_marked();
+    assert_eq!(arrived, 2, "a mark is lost");
 }
 
 /// The entry of a region that has gone is used for another one. A reader with the old handle gets the old

@@ -10,13 +10,13 @@ pub(crate) fn compiler_fence(order: Ordering) {
     atomic::fence(order);
 }
 
-pub(crate) enum Scope {
-    Global,
-}
-
 /// The system call is a full fence here, and works.
 pub(crate) mod membarrier {
-    use super::{Ordering, Scope, atomic};
+    use super::{Ordering, atomic};
+
+    pub(crate) enum Scope {
+        Global,
+    }
 
     pub(crate) fn register(_scope: Scope) -> bool {
         true
@@ -32,17 +32,22 @@ loom::lazy_static! {
     static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
-/// Compares and sleeps in one step, as the kernel does. Nobody's time runs out: a wake that is lost is a
-/// deadlock, which loom reports.
-pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, _timeout_ns: u64) {
-    let mut guard = SLEEPERS.0.lock().expect("no panic");
-    while word.load(Ordering::SeqCst) == expected {
-        guard = SLEEPERS.1.wait(guard).expect("no panic");
-    }
-}
+/// Sleeping on a word.
+pub(crate) mod futex {
+    use super::{AtomicU32, Ordering, SLEEPERS};
 
-/// Wakes all sleepers.
-pub(crate) fn futex_wake(_word: &AtomicU32) {
-    let _guard = SLEEPERS.0.lock().expect("no panic");
-    SLEEPERS.1.notify_all();
+    /// Compares and sleeps in one step, as the kernel does. Nobody's time runs out: a wake that is lost is a
+    /// deadlock, which loom reports.
+    pub(crate) fn wait(word: &AtomicU32, expected: u32, _timeout_ns: u64) {
+        let mut guard = SLEEPERS.0.lock().expect("no panic");
+        while word.load(Ordering::SeqCst) == expected {
+            guard = SLEEPERS.1.wait(guard).expect("no panic");
+        }
+    }
+
+    /// Wakes all sleepers.
+    pub(crate) fn wake(_word: &AtomicU32) {
+        let _guard = SLEEPERS.0.lock().expect("no panic");
+        SLEEPERS.1.notify_all();
+    }
 }

@@ -13,7 +13,6 @@ use vipl_clan_proto::vi::VI_BYTES;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
 use vipl_plugin_sdk::{Host, Status};
 use vipl_sys::fd::Kept;
-use vipl_sys::membarrier::{self, Scope};
 use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -40,6 +39,8 @@ pub(crate) struct Card {
     page: Mapping,
     /// The sleep of the device that this process has ended last.
     woken: AtomicU32,
+    /// This process must fence itself before it looks whether the device sleeps.
+    fences: bool,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -190,14 +191,17 @@ impl Card {
         let [nic, page, interrupts] = fds else {
             return Err(io::Error::other("three descriptors were expected"));
         };
-        let card = Card {
+        let mut card = Card {
             socket,
             calls: Mutex::new(2),
             nic: Mapping::open(nic.as_raw_fd(), NIC_BYTES, true)?,
             page: Mapping::open(page.as_raw_fd(), DEVICE_BYTES, false)?,
             woken: AtomicU32::new(0),
+            fences: false,
         };
-        membarrier::register(Scope::Global);
+        let bell = &card.nic().bell;
+        bell.prepare();
+        card.fences = bell.needs_fences();
         Ok((card, interrupts.try_clone()?))
     }
 
@@ -226,7 +230,7 @@ impl Card {
     /// The device has something on its doorbells. Costs a load while it is awake.
     #[inline(always)]
     pub(crate) fn kick(&self) {
-        self.page().after_publishing();
+        self.page().after_publishing(self.fences);
         let asleep = self.page().asleep.load(Ordering::Relaxed);
         if asleep & 1 != 0 {
             self.wake(asleep);

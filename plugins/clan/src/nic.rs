@@ -174,18 +174,18 @@ impl Nic for ClanNic {
     }
 
     fn ready(&self, indices: &mut [u32]) -> usize {
-        self.card.nic().take_marks(indices)
+        self.card.nic().ready.take(indices)
     }
 
     fn arm(&self) -> u32 {
-        self.card.nic().arm(self.card.page())
+        self.card.nic().bell.arm()
     }
 
     fn sleep(&self, epoch: u32, timeout_ns: u64) {
-        self.card.nic().sleep(epoch, timeout_ns);
+        self.card.nic().bell.sleep(epoch, timeout_ns);
     }
 
     fn wake(&self) {
-        self.card.nic().ring();
+        self.card.nic().bell.ring();
     }
 }

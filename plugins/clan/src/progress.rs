@@ -119,7 +119,7 @@ impl ClanVi {
     /// The completion queue asks for this VI once more.
     fn come_again(&self) {
         if self.pages.words().marks.load(Relaxed) != 0 {
-            self.card.nic().mark(self.number);
+            self.card.nic().ready.set(self.number);
         }
     }
 

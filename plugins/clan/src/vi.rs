@@ -261,7 +261,7 @@ impl Vi for ClanVi {
         marks.store(u32::from(on), Ordering::SeqCst);
         if on {
             // What completed before that has no mark.
-            self.card.nic().mark(self.number);
+            self.card.nic().ready.set(self.number);
         }
     }
 

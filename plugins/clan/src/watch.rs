@@ -155,12 +155,13 @@ impl Watcher {
 
     /// Lets the VIs that the device has named make progress.
     fn look(&mut self) {
-        let open = &mut self.open;
-        self.card.nic().take_heed(|index| {
-            if index < VIS_MAX && !open.contains(&index) {
-                open.push(index);
+        let mut named = [0; VIS_MAX as usize];
+        let count = self.card.nic().heed.take(&mut named);
+        for index in &named[..count] {
+            if !self.open.contains(index) {
+                self.open.push(*index);
             }
-        });
+        }
         let nic = self.nic.0;
         // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
         self.open

@@ -4,9 +4,8 @@
 //! that arrived before, and every acknowledgement, and then acts on the reason. No message is needed
 //! for it, so it works when the ring is full.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use vipl_abi::*;
@@ -14,10 +13,9 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Port, Queue, Status};
 use vipl_sys::shm::Mapping;
 
-use crate::mem::Reach;
+use crate::link::{Link, Reach, carries_immediate, ends_here};
 use crate::nic::LoopbackNic;
 use crate::ring::{Ends, Outbox, SEGMENT};
-use crate::vi::{Link, carries_immediate};
 
 /// How long the end of a connection waits for a partner that is copying (spec §3.12).
 const COPY_TIME_MAX: Duration = Duration::from_secs(1);
@@ -111,29 +109,6 @@ pub(crate) fn attach(
         link.kick_hard();
     }
     Ok(link)
-}
-
-/// How many ends of each connection are in this process.
-static ENDS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
-
-fn ends_here() -> MutexGuard<'static, BTreeMap<u64, u32>> {
-    crate::sync::lock(&ENDS)
-}
-
-/// Whether this process has both ends of a connection.
-pub(crate) fn both_ends_are_here(key: u64) -> bool {
-    ends_here().get(&key) == Some(&2)
-}
-
-/// One end has gone.
-pub(crate) fn leave(key: u64) {
-    let mut ends = ends_here();
-    if let Some(count) = ends.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            ends.remove(&key);
-        }
-    }
 }
 
 /// Fills in this side's line.

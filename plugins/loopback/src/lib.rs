@@ -13,8 +13,10 @@
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `nic` | one opening: attributes, the bell that wakes sleepers, the table of regions |
-//! | `vi` | one VI's part: the connection, and what is under way |
+//! | `vi` | what the host calls: the operations of a NIC and of a VI |
+//! | `nic` | one opening: attributes, and the NICs of its peers |
+//! | `shared` | what a NIC shares with its peers: bell, marks, regions |
+//! | `link` | one connection, and what is under way |
 //! | `ring` | the layout of the segment, and its two ends |
 //! | `queue` | the send doorbell: from descriptors to slots |
 //! | `progress` | the receive side: from slots to descriptors; acknowledgements |
@@ -27,8 +29,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("loopback needs memfd, futex and process_vm_*: Linux");
 
-mod bell;
 mod cm;
+mod link;
 mod mem;
 mod nic;
 mod pace;
@@ -36,6 +38,7 @@ mod progress;
 mod queue;
 mod rdma;
 mod ring;
+mod shared;
 mod sync;
 mod vi;
 mod watch;

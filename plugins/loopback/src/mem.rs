@@ -7,26 +7,13 @@ use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
 use vipl_sys::process_vm::{self, Way, piece};
 
+use crate::link::{Link, Reach, both_ends_are_here};
 use crate::nic::LoopbackNic;
-use crate::vi::Link;
 
 /// Bytes of one system call, so that the end of a connection waits for little.
 const CALL_BYTES_MAX: u64 = 512 << 10;
 /// Pieces of one system call.
 const PIECES_MAX: usize = 64;
-
-/// How this side touches the partner's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Not known yet: the partner is not there.
-    Unknown,
-    /// Both sides are in this process.
-    Same,
-    /// By `process_vm_readv` and `process_vm_writev`.
-    Process(i32),
-    /// Not at all.
-    None,
-}
 
 /// Why a copy ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +68,7 @@ impl Link {
         let known = pid as u32 == self.partner_pid;
         self.reach = if !nic.single_copy {
             Reach::None
-        } else if crate::cm::both_ends_are_here(self.key) {
+        } else if both_ends_are_here(self.key) {
             Reach::Same
         } else if known && pid as u32 != std::process::id() && probe(pid, at) == Some(value) {
             Reach::Process(pid)

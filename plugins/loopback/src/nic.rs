@@ -10,50 +10,20 @@ use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
 };
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::region::Table;
 use vipl_plugin_sdk::settings::{number, register_bytes_max, transfer_max, truth};
-use vipl_plugin_sdk::{Host, Nic, Status};
+use vipl_plugin_sdk::{Host, Status};
 use vipl_sys::fd::Kept;
-use vipl_sys::shm::{self, Mapping};
+use vipl_sys::shm;
 
 use crate::NAME;
-use crate::bell::Bell;
 use crate::ring::SEGMENT;
-use crate::vi::LoopbackVi;
+use crate::shared::{PAGE_BYTES, REGION_BYTES, REGIONS_MAX, SharedNic, VIS_MAX};
 use crate::watch::Watch;
 
-/// VIs of one NIC handle.
-pub(crate) const VIS_MAX: u32 = 1024;
-/// Regions of one NIC handle.
-const REGIONS_MAX: u32 = 4096;
 /// Name of the shared memory, for people who look at a list of mappings.
 const MEMORY: &CStr = c"vipl-loopback";
-const BELL_BYTES: usize = 4096;
-const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
 /// Levels on which RDMA Read works.
 pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
-
-/// What a NIC shares with its partners, as this process maps it.
-pub(crate) struct SharedNic {
-    bell: Mapping,
-    regions: Mapping,
-}
-
-impl SharedNic {
-    #[inline(always)]
-    pub(crate) fn bell(&self) -> &Bell {
-        // SAFETY: the mapping is a page of zeroes at first, which is a valid Bell, and all atomic.
-        unsafe { &*self.bell.base().cast::<Bell>() }
-    }
-
-    /// The regions of this NIC.
-    pub(crate) fn table(&self) -> Table {
-        Table {
-            regions: self.regions.base().cast(),
-            count: REGIONS_MAX,
-        }
-    }
-}
 
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {
@@ -106,25 +76,23 @@ impl LoopbackNic {
             );
             Status::Resource
         };
-        let bell_fd = shm::create(MEMORY, BELL_BYTES).map_err(failed)?;
-        let regions_fd = shm::create_for_readers(MEMORY, REGION_BYTES).map_err(failed)?;
-        let shared = Arc::new(SharedNic {
-            bell: Mapping::open(bell_fd.as_raw_fd(), BELL_BYTES, true).map_err(failed)?,
-            regions: Mapping::open(regions_fd.as_raw_fd(), REGION_BYTES, true).map_err(failed)?,
-        });
+        let page = shm::create(MEMORY, PAGE_BYTES).map_err(failed)?;
+        let regions = shm::create_for_readers(MEMORY, REGION_BYTES).map_err(failed)?;
+        let fds = [page.as_raw_fd(), regions.as_raw_fd()];
+        let shared = Arc::new(SharedNic::open(fds, true).map_err(failed)?);
         // Kernels before 5.1 cannot; then a process of the same user could write to the table, as it could by
         // `ptrace`.
-        let _ = shm::seal_for_readers(&regions_fd);
+        let _ = shm::seal_for_readers(&regions);
         shared.bell().prepare();
         describe(argument, address, info);
-        info.shared_fds = [bell_fd.as_raw_fd(), regions_fd.as_raw_fd()];
-        info.regions = shared.regions.base().cast();
+        info.shared_fds = fds;
+        info.regions = shared.regions();
         let host = Host::get();
         Ok(LoopbackNic {
             watch: Watch::new(nic, shared.clone()),
             fences: shared.bell().needs_fences(),
             shared,
-            _fds: [bell_fd, regions_fd].map(Kept::new),
+            _fds: [page, regions].map(Kept::new),
             partners: Mutex::default(),
             single_copy: truth(NAME, c"single_copy"),
             eager_max: number(NAME, c"eager_max").unwrap_or(16_384) as u32,
@@ -143,10 +111,7 @@ impl LoopbackNic {
             return Ok(known);
         }
         partners.retain(|_, known| known.strong_count() > 0);
-        let shared = Arc::new(SharedNic {
-            bell: Mapping::open(fds[0], BELL_BYTES, true)?,
-            regions: Mapping::open(fds[1], REGION_BYTES, false)?,
-        });
+        let shared = Arc::new(SharedNic::open(fds, false)?);
         partners.insert(name, Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -178,28 +143,4 @@ fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
     info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;
     info.segment_bytes = SEGMENT as u32;
-}
-
-impl Nic for LoopbackNic {
-    type Vi = LoopbackVi;
-
-    fn close(&mut self) {
-        self.watch.stop();
-    }
-
-    fn ready(&self, indices: &mut [u32]) -> usize {
-        self.shared.bell().take_marks(indices)
-    }
-
-    fn arm(&self) -> u32 {
-        self.shared.bell().arm()
-    }
-
-    fn sleep(&self, epoch: u32, timeout_ns: u64) {
-        self.shared.bell().sleep(epoch, timeout_ns);
-    }
-
-    fn wake(&self) {
-        self.shared.bell().ring();
-    }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::vi::Link;
+use crate::link::Link;
 
 /// Every so many large transfers the other way is tried.
 const TRY_PERIOD: u32 = 64;

@@ -11,11 +11,11 @@ use vipl_plugin_sdk::{Entry, Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
+use crate::link::{Assembly, Link};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::pace::{self, Road};
 use crate::ring::{Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
-use crate::vi::{Assembly, Link};
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
@@ -62,7 +62,7 @@ impl Link {
             }
             self.receive(nic, port, BATCH);
         }
-        nic.shared.bell().mark(self.own_index);
+        nic.shared.ready().set(self.own_index);
     }
 
     /// Whether anything but the ring wants attention.

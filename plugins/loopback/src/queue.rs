@@ -9,11 +9,11 @@ use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
 use vipl_plugin_sdk::{Entry, Port, Queue, region};
 
 use crate::cm::Closed;
-use crate::mem::{self, Reach};
+use crate::link::{Link, Outstanding, Pieces, Reach};
+use crate::mem;
 use crate::nic::{LoopbackNic, READ_LEVELS};
 use crate::pace::Road;
 use crate::ring::{Extra, INLINE, flag, op};
-use crate::vi::{Link, Outstanding, Pieces};
 
 /// Bytes of one piece of a message that goes through the payload area.
 pub(crate) const PIECE: u32 = 16 << 10;

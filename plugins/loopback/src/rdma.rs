@@ -11,12 +11,12 @@ use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
+use crate::link::{Link, Pieces, Serving};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::pace::{self, Road};
 use crate::queue::{PIECE, Step};
 use crate::ring::{Arrival, Extra, flag, op};
-use crate::vi::{Link, Pieces, Serving};
 
 /// Smallest RDMA Write that may go through the ring with the target's help.
 const HELPED_MIN: u32 = 128 << 10;

@@ -106,14 +106,15 @@ pub(crate) struct Extra {
     pub(crate) reserved: u32,
 }
 
-/// What one side tells the other; only that side writes it. A line of its own for each habit of writing.
+/// What one side tells the other; only that side writes it, if it is honest. A line of its own for each habit of
+/// writing. All of it is atomic, padding included: it stands behind shared references, and a peer may write it.
 #[repr(C, align(64))]
 pub(crate) struct Side {
     /// Receive descriptors posted so far. Written often, read when the other side knows of none.
     pub(crate) posted: AtomicU32,
     /// Slots consumed so far. Written often, read when the other side is short of slots.
     pub(crate) consumed: AtomicU32,
-    pad0: [u32; 14],
+    pad0: [AtomicU32; 14],
 
     /// 1 when the side has filled in the rest of this line.
     pub(crate) attached: AtomicU32,
@@ -142,11 +143,11 @@ pub(crate) struct Side {
     pub(crate) answered: AtomicU32,
     /// 1 once this side has sent anything: before that nobody touches the memory of its ring.
     pub(crate) sends: AtomicU32,
-    pad1: [u32; 14],
+    pad1: [AtomicU32; 14],
 
     /// Odd while this side copies to or from the other side's memory.
     pub(crate) copying: AtomicU32,
-    pad2: [u32; 15],
+    pad2: [AtomicU32; 15],
 }
 
 const _: () = assert!(size_of::<Side>() == 256 && 2 * size_of::<Side>() <= HEADER);

@@ -1,167 +1,40 @@
-//! One VI's part of the device.
+//! What the host calls: the operations of a NIC and of a VI.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use vipl_guard::Segment;
-use vipl_plugin_sdk::abi::{VIPL_OPTION_CARRY_IMMEDIATE, vipl_connection};
-use vipl_plugin_sdk::{Port, Queue, Status, Vi};
-use vipl_sys::shm::Mapping;
+use vipl_plugin_sdk::abi::vipl_connection;
+use vipl_plugin_sdk::{Nic, Port, Status, Vi};
 
-use crate::mem::Reach;
-use crate::nic::{LoopbackNic, SharedNic};
-use crate::ring::{Arrival, Ends, Outbox};
-use crate::watch::Watch;
+use crate::link::Link;
+use crate::nic::LoopbackNic;
 
 /// One VI; the connection comes and goes.
 pub struct LoopbackVi {
     pub(crate) link: Option<Box<Link>>,
 }
 
-/// A send-queue descriptor that has been processed and is not complete yet. They complete in order.
-pub(crate) struct Outstanding {
-    /// Slots the partner must have consumed.
-    pub(crate) need: u32,
-    /// Final status.
-    pub(crate) status: u32,
-    /// The connection ends with it, for this cause.
-    pub(crate) cause: Option<i32>,
-}
+impl Nic for LoopbackNic {
+    type Vi = LoopbackVi;
 
-/// A message or RDMA operation that travels in pieces: the head of the send queue.
-pub(crate) struct Pieces {
-    pub(crate) offset: u32,
-    /// Length of the whole, which the program must not change meanwhile.
-    pub(crate) total: u32,
-}
-
-/// A message that arrives in pieces, for the head of the receive queue.
-pub(crate) struct Assembly {
-    pub(crate) segments: Vec<Segment>,
-    /// Number of the receive descriptor.
-    pub(crate) number: u32,
-    /// Length of the whole message, which every piece repeats.
-    pub(crate) total: u32,
-    /// The receive descriptor is complete already, with an error; the rest is dropped.
-    pub(crate) dropped: bool,
-}
-
-/// An RDMA Read whose data this side sends.
-pub(crate) struct Serving {
-    pub(crate) address: u64,
-    pub(crate) handle: u32,
-    pub(crate) length: u32,
-    pub(crate) offset: u32,
-}
-
-/// A connection.
-pub(crate) struct Link {
-    pub(crate) ends: Ends,
-    /// Next incoming slot.
-    pub(crate) arrived: u32,
-    /// The partner has sent something.
-    pub(crate) listening: bool,
-    pub(crate) outbox: Outbox,
-    /// Receive descriptors that the partner is known to have posted.
-    pub(crate) partner_posted: u32,
-    /// Messages sent that used one of them.
-    pub(crate) messages: u32,
-    /// `posted` of the receive queue when nothing had been received.
-    pub(crate) posted_base: u32,
-    pub(crate) outstanding: VecDeque<Outstanding>,
-    /// Nothing is sent any more: an error is on its way.
-    pub(crate) halted: bool,
-    pub(crate) waiting: bool,
-    pub(crate) fences: bool,
-    pub(crate) carry_immediate: bool,
-    pub(crate) partner_index: u32,
-    pub(crate) partner_pid: u32,
-    /// The partner was killed: it copies no more, whatever it said last.
-    pub(crate) partner_dead: bool,
-    /// The partner's copy that did not come to an end in time and cost the connection.
-    pub(crate) given_up: Option<u32>,
-    pub(crate) key: u64,
-    pub(crate) own_index: u32,
-    pub(crate) reach: Reach,
-    pub(crate) partner_nic: Arc<SharedNic>,
-    pub(crate) sending: Option<Pieces>,
-    pub(crate) reading: bool,
-    pub(crate) receiving: Option<Assembly>,
-    pub(crate) writing: Option<bool>,
-    pub(crate) serving: Option<Serving>,
-    /// Large transfers so far.
-    pub(crate) large: u32,
-    /// Slot behind the last piece of an RDMA Write that went through the ring.
-    pub(crate) written: u32,
-    pub(crate) partner_rdma_write: bool,
-    pub(crate) partner_rdma_read: bool,
-    pub(crate) watch: Arc<Watch>,
-    /// The segment; last, so that it goes last.
-    pub(crate) _segment: Mapping,
-}
-
-impl Link {
-    /// The next slot, if it has arrived.
-    #[inline(always)]
-    pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
-        if !self.listening {
-            self.listening = self.ends.partner().sends.load(Ordering::Acquire) != 0;
-            if !self.listening {
-                return None;
-            }
-        }
-        self.ends.arrival(self.arrived)
+    fn close(&mut self) {
+        self.watch.stop();
     }
 
-    /// Receive descriptors posted so far, as the partner counts them.
-    #[inline(always)]
-    pub(crate) fn posted_count(&self, port: &Port) -> u32 {
-        port.posted(Queue::Recv).wrapping_sub(self.posted_base)
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        self.shared.ready().take(indices)
     }
 
-    /// Tells the partner that there is something new.
-    #[inline(always)]
-    pub(crate) fn kick(&self) {
-        let partner = self.ends.partner();
-        let bell = self.partner_nic.bell();
-        if partner.marks.load(Ordering::Relaxed) != 0 {
-            bell.mark(self.partner_index);
-        }
-        bell.ring_if_wanted(self.fences);
+    fn arm(&self) -> u32 {
+        self.shared.bell().arm()
     }
 
-    /// Tells the partner even if it does not look at marks.
-    #[cold]
-    pub(crate) fn kick_hard(&self) {
-        self.partner_nic.bell().mark(self.partner_index);
-        fence(Ordering::SeqCst);
-        self.partner_nic.bell().ring_if_wanted(true);
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        self.shared.bell().sleep(epoch, timeout_ns);
     }
 
-    /// Says whether sends wait for the partner, so that it tells when it has got on.
-    #[cold]
-    pub(crate) fn set_waiting(&mut self, waiting: bool) {
-        if waiting == self.waiting {
-            return;
-        }
-        self.waiting = waiting;
-        self.ends
-            .own()
-            .waiting
-            .store(u32::from(waiting), Ordering::Release);
-        // Pairs with the fence in `attach`; otherwise the watch thread looks from time to time.
-        fence(Ordering::SeqCst);
-        self.watch.set_pending(waiting);
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.set_waiting(false);
-        self.watch.remove(self.own_index);
-        crate::cm::leave(self.key);
+    fn wake(&self) {
+        self.shared.bell().ring();
     }
 }
 
@@ -233,9 +106,4 @@ impl Vi for LoopbackVi {
         let link = self.link.as_mut();
         link.is_none_or(|link| link.quiesced(port, since, left))
     }
-}
-
-/// Whether immediate data travels without the flag.
-pub(crate) fn carries_immediate(port: &Port) -> bool {
-    port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0
 }

@@ -15,7 +15,7 @@ use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
 use vipl_plugin_sdk::{Host, Poll};
 use vipl_sys::thread::spawn_with_signals_blocked;
 
-use crate::nic::{SharedNic, VIS_MAX};
+use crate::shared::{SharedNic, VIS_MAX};
 
 /// Shortest and longest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_micros(200);

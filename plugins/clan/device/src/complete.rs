@@ -173,19 +173,20 @@ impl Vi {
     pub(crate) fn announce(&mut self, tools: &Tools) {
         self.untold = 0;
         self.mark();
-        self.process.nic().ring_if_wanted(tools.page());
+        let bell = &self.process.nic().bell;
+        bell.ring_if_wanted(tools.page().needs_fences());
     }
 
     /// Completion queues find this VI.
     fn mark(&self) {
         if self.pages.words().marks.load(Relaxed) != 0 {
-            self.process.nic().mark(self.number);
+            self.process.nic().ready.set(self.number);
         }
     }
 
     /// The process looks at this VI, whatever its program does.
     pub(crate) fn heed(&self) {
-        if self.process.nic().call_heed(self.number) {
+        if self.process.nic().heed.set(self.number) {
             // A process with no room for it has an interrupt that it has not looked at.
             let _ = channel::send(self.process.interrupts.as_raw_fd(), &[0], &[]);
         }

@@ -144,7 +144,7 @@ impl Device {
         let page = self.tools.page();
         let round = page.round.load(Ordering::Relaxed).wrapping_add(1);
         page.round.store(round, Ordering::Release);
-        page.after_publishing();
+        page.after_publishing(false);
     }
 
     fn end_round(&self) {

@@ -230,12 +230,12 @@ pub mod news {
 pub struct Words {
     /// Program: not 0, completions are to be marked in the NIC's page.
     pub marks: AtomicU32,
-    pad0: [u32; 15],
+    pad0: [AtomicU32; 15],
     /// Device: why the connection has ended.
     pub end: AtomicU64,
     /// Device: counts what the program is told of a connection that lives on, by [`news`].
     pub news: [AtomicU32; news::KINDS],
-    pad1: [u32; 11],
+    pad1: [AtomicU32; 11],
 }
 
 const SENDS_AT: usize = 4096;

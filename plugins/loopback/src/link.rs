@@ -1,0 +1,199 @@
+//! A connection: what this side knows of it, and how it tells its peer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vipl_guard::Segment;
+use vipl_plugin_sdk::abi::VIPL_OPTION_CARRY_IMMEDIATE;
+use vipl_plugin_sdk::{Port, Queue};
+use vipl_sys::shm::Mapping;
+
+use crate::ring::{Arrival, Ends, Outbox};
+use crate::shared::SharedNic;
+use crate::watch::Watch;
+
+/// How this side touches the partner's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Not known yet: the partner is not there.
+    Unknown,
+    /// Both sides are in this process.
+    Same,
+    /// By `process_vm_readv` and `process_vm_writev`.
+    Process(i32),
+    /// Not at all.
+    None,
+}
+
+/// A send-queue descriptor that has been processed and is not complete yet. They complete in order.
+pub(crate) struct Outstanding {
+    /// Slots the partner must have consumed.
+    pub(crate) need: u32,
+    /// Final status.
+    pub(crate) status: u32,
+    /// The connection ends with it, for this cause.
+    pub(crate) cause: Option<i32>,
+}
+
+/// A message or RDMA operation that travels in pieces: the head of the send queue.
+pub(crate) struct Pieces {
+    pub(crate) offset: u32,
+    /// Length of the whole, which the program must not change meanwhile.
+    pub(crate) total: u32,
+}
+
+/// A message that arrives in pieces, for the head of the receive queue.
+pub(crate) struct Assembly {
+    pub(crate) segments: Vec<Segment>,
+    /// Number of the receive descriptor.
+    pub(crate) number: u32,
+    /// Length of the whole message, which every piece repeats.
+    pub(crate) total: u32,
+    /// The receive descriptor is complete already, with an error; the rest is dropped.
+    pub(crate) dropped: bool,
+}
+
+/// An RDMA Read whose data this side sends.
+pub(crate) struct Serving {
+    pub(crate) address: u64,
+    pub(crate) handle: u32,
+    pub(crate) length: u32,
+    pub(crate) offset: u32,
+}
+
+/// A connection.
+pub(crate) struct Link {
+    pub(crate) ends: Ends,
+    /// Next incoming slot.
+    pub(crate) arrived: u32,
+    /// The partner has sent something.
+    pub(crate) listening: bool,
+    pub(crate) outbox: Outbox,
+    /// Receive descriptors that the partner is known to have posted.
+    pub(crate) partner_posted: u32,
+    /// Messages sent that used one of them.
+    pub(crate) messages: u32,
+    /// `posted` of the receive queue when nothing had been received.
+    pub(crate) posted_base: u32,
+    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Nothing is sent any more: an error is on its way.
+    pub(crate) halted: bool,
+    pub(crate) waiting: bool,
+    pub(crate) fences: bool,
+    pub(crate) carry_immediate: bool,
+    pub(crate) partner_index: u32,
+    pub(crate) partner_pid: u32,
+    /// The partner was killed: it copies no more, whatever it said last.
+    pub(crate) partner_dead: bool,
+    /// The partner's copy that did not come to an end in time and cost the connection.
+    pub(crate) given_up: Option<u32>,
+    pub(crate) key: u64,
+    pub(crate) own_index: u32,
+    pub(crate) reach: Reach,
+    pub(crate) partner_nic: Arc<SharedNic>,
+    pub(crate) sending: Option<Pieces>,
+    pub(crate) reading: bool,
+    pub(crate) receiving: Option<Assembly>,
+    pub(crate) writing: Option<bool>,
+    pub(crate) serving: Option<Serving>,
+    /// Large transfers so far.
+    pub(crate) large: u32,
+    /// Slot behind the last piece of an RDMA Write that went through the ring.
+    pub(crate) written: u32,
+    pub(crate) partner_rdma_write: bool,
+    pub(crate) partner_rdma_read: bool,
+    pub(crate) watch: Arc<Watch>,
+    /// The segment; last, so that it goes last.
+    pub(crate) _segment: Mapping,
+}
+
+impl Link {
+    /// The next slot, if it has arrived.
+    #[inline(always)]
+    pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
+        if !self.listening {
+            self.listening = self.ends.partner().sends.load(Ordering::Acquire) != 0;
+            if !self.listening {
+                return None;
+            }
+        }
+        self.ends.arrival(self.arrived)
+    }
+
+    /// Receive descriptors posted so far, as the partner counts them.
+    #[inline(always)]
+    pub(crate) fn posted_count(&self, port: &Port) -> u32 {
+        port.posted(Queue::Recv).wrapping_sub(self.posted_base)
+    }
+
+    /// Tells the partner that there is something new.
+    #[inline(always)]
+    pub(crate) fn kick(&self) {
+        let partner = self.ends.partner();
+        if partner.marks.load(Ordering::Relaxed) != 0 {
+            self.partner_nic.ready().set(self.partner_index);
+        }
+        self.partner_nic.bell().ring_if_wanted(self.fences);
+    }
+
+    /// Tells the partner even if it does not look at marks.
+    #[cold]
+    pub(crate) fn kick_hard(&self) {
+        self.partner_nic.ready().set(self.partner_index);
+        fence(Ordering::SeqCst);
+        self.partner_nic.bell().ring_if_wanted(true);
+    }
+
+    /// Says whether sends wait for the partner, so that it tells when it has got on.
+    #[cold]
+    pub(crate) fn set_waiting(&mut self, waiting: bool) {
+        if waiting == self.waiting {
+            return;
+        }
+        self.waiting = waiting;
+        self.ends
+            .own()
+            .waiting
+            .store(u32::from(waiting), Ordering::Release);
+        // Pairs with the fence in `attach`; otherwise the watch thread looks from time to time.
+        fence(Ordering::SeqCst);
+        self.watch.set_pending(waiting);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.set_waiting(false);
+        self.watch.remove(self.own_index);
+        leave(self.key);
+    }
+}
+
+/// Whether immediate data travels without the flag.
+pub(crate) fn carries_immediate(port: &Port) -> bool {
+    port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0
+}
+
+/// How many ends of each connection are in this process.
+static ENDS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn ends_here() -> MutexGuard<'static, BTreeMap<u64, u32>> {
+    crate::sync::lock(&ENDS)
+}
+
+/// Whether this process has both ends of a connection.
+pub(crate) fn both_ends_are_here(key: u64) -> bool {
+    ends_here().get(&key) == Some(&2)
+}
+
+/// One end has gone.
+fn leave(key: u64) {
+    let mut ends = ends_here();
+    if let Some(count) = ends.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            ends.remove(&key);
+        }
+    }
+}

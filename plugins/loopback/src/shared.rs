@@ -1,0 +1,83 @@
+//! What a NIC shares with its peers: the page with its bell, and the table of its regions.
+//!
+//! ```text
+//!   page      bell     how peers wake its sleepers
+//!             ready    one bit per VI that has something
+//!   regions            32 bytes each; peers map them for reading only
+//! ```
+
+use std::io;
+use std::os::fd::RawFd;
+
+use vipl_plugin_sdk::abi::vipl_region;
+use vipl_plugin_sdk::region::Table;
+use vipl_sys::bell::{Bell, Marks};
+use vipl_sys::shm::Mapping;
+
+/// VIs of one NIC handle.
+pub(crate) const VIS_MAX: u32 = 1024;
+/// Regions of one NIC handle.
+pub(crate) const REGIONS_MAX: u32 = 4096;
+/// Bytes of the page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Bytes of the table of regions.
+pub(crate) const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
+
+/// One bit per VI.
+pub(crate) type ViMarks = Marks<{ VIS_MAX as usize / 64 }>;
+
+/// All zero at first, and all atomic.
+#[repr(C)]
+struct Page {
+    bell: Bell,
+    ready: ViMarks,
+}
+
+const _: () = assert!(size_of::<Page>() <= PAGE_BYTES);
+
+/// A NIC's shared memory, as this process maps it.
+pub(crate) struct SharedNic {
+    page: Mapping,
+    regions: Mapping,
+}
+
+impl SharedNic {
+    /// Maps the page and the regions; those of this process's own NIC are `writable`.
+    pub(crate) fn open([page, regions]: [RawFd; 2], writable: bool) -> io::Result<SharedNic> {
+        Ok(SharedNic {
+            page: Mapping::open(page, PAGE_BYTES, true)?,
+            regions: Mapping::open(regions, REGION_BYTES, writable)?,
+        })
+    }
+
+    #[inline(always)]
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is large enough; zeroes are a valid Page, and all of it is atomic.
+        unsafe { &*self.page.base().cast::<Page>() }
+    }
+
+    /// Wakes the NIC's sleepers.
+    #[inline(always)]
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.page().bell
+    }
+
+    /// VIs that have something.
+    #[inline(always)]
+    pub(crate) fn ready(&self) -> &ViMarks {
+        &self.page().ready
+    }
+
+    /// The first entry of the table of regions.
+    pub(crate) fn regions(&self) -> *mut vipl_region {
+        self.regions.base().cast()
+    }
+
+    /// The regions of this NIC.
+    pub(crate) fn table(&self) -> Table {
+        Table {
+            regions: self.regions(),
+            count: REGIONS_MAX,
+        }
+    }
+}
