@@ -1,7 +1,7 @@
 //! Asynchronous errors (spec §3.31).
 
 use vipl_abi::*;
-use vipl_core::nic::events;
+use vipl_core::handlers;
 
 use crate::edge::{call, entry};
 
@@ -14,6 +14,6 @@ pub unsafe extern "C" fn VipErrorCallback(
 ) -> VIP_RETURN {
     entry(
         call!(VipErrorCallback, NicHandle Context Handler;),
-        move || events::set_error_handler(NicHandle, Context, Handler),
+        move || handlers::set_error_handler(NicHandle, Context, Handler),
     )
 }

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use vipl_abi::*;
 use vipl_core::Error;
+use vipl_core::device;
 use vipl_core::nic;
 
 use crate::edge::{call, entry, put, put_fields, required};
@@ -19,7 +20,7 @@ pub unsafe extern "C" fn VipOpenNic(
         let out = required(NicHandle)?;
         // SAFETY: not NULL; the caller passes a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(DeviceName) };
-        let handle = nic::open(name)?;
+        let handle = device::open(name)?;
         // SAFETY: `out` was checked.
         unsafe { put(out, handle) };
         Ok(())
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn VipOpenNic(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     entry(call!(VipCloseNic, NicHandle;), move || {
-        nic::close(NicHandle)
+        device::close(NicHandle)
     })
 }
 
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn VipQueryNic(
     NicAttribs: *mut VIP_NIC_ATTRIBUTES,
 ) -> VIP_RETURN {
     entry(call!(VipQueryNic, NicHandle; NicAttribs), move || {
-        let attributes = nic::query(NicHandle)?;
+        let attributes = device::query(NicHandle)?;
         let out = required(NicAttribs)?;
         // SAFETY: `out` was checked.
         unsafe {

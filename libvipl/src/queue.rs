@@ -1,7 +1,7 @@
 //! Work queues: post, done, wait, notify (spec §3.20 to §3.23). Post and done are the data path.
 
 use vipl_abi::*;
-use vipl_core::vi::queue::{self, Taken, Which};
+use vipl_core::vi::{self, Taken, Which};
 
 use crate::edge::{call, code, fast, put};
 
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn VipPostSend(
 ) -> VIP_RETURN {
     fast!(
         call!(VipPostSend, ViHandle DescriptorPtr MemoryHandle;),
-        code(move || queue::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle)),
+        code(move || vi::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle)),
     )
 }
 
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn VipPostRecv(
 ) -> VIP_RETURN {
     fast!(
         call!(VipPostRecv, ViHandle DescriptorPtr MemoryHandle;),
-        code(move || queue::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle)),
+        code(move || vi::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle)),
     )
 }
 
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn VipSendDone(
     take!(
         call!(VipSendDone, ViHandle; DescriptorPtr),
         DescriptorPtr,
-        move || queue::done(ViHandle, Which::Send),
+        move || vi::done(ViHandle, Which::Send),
     )
 }
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn VipRecvDone(
     take!(
         call!(VipRecvDone, ViHandle; DescriptorPtr),
         DescriptorPtr,
-        move || queue::done(ViHandle, Which::Recv),
+        move || vi::done(ViHandle, Which::Recv),
     )
 }
 
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn VipSendWait(
     take!(
         call!(VipSendWait, ViHandle Timeout; DescriptorPtr),
         DescriptorPtr,
-        move || queue::wait(ViHandle, Which::Send, Timeout),
+        move || vi::wait(ViHandle, Which::Send, Timeout),
     )
 }
 
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn VipRecvWait(
     take!(
         call!(VipRecvWait, ViHandle Timeout; DescriptorPtr),
         DescriptorPtr,
-        move || queue::wait(ViHandle, Which::Recv, Timeout),
+        move || vi::wait(ViHandle, Which::Recv, Timeout),
     )
 }
 
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn VipSendNotify(
 ) -> VIP_RETURN {
     fast!(
         call!(VipSendNotify, ViHandle Context Handler;),
-        code(move || queue::notify(ViHandle, Which::Send, Context, Handler))
+        code(move || vi::notify(ViHandle, Which::Send, Context, Handler))
     )
 }
 
@@ -143,6 +143,6 @@ pub unsafe extern "C" fn VipRecvNotify(
 ) -> VIP_RETURN {
     fast!(
         call!(VipRecvNotify, ViHandle Context Handler;),
-        code(move || queue::notify(ViHandle, Which::Recv, Context, Handler))
+        code(move || vi::notify(ViHandle, Which::Recv, Context, Handler))
     )
 }

@@ -21,9 +21,11 @@ pub mod connect;
 mod counters;
 pub mod cq;
 pub mod describe;
+pub mod device;
 mod error;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod handlers;
 mod logger;
 pub mod memory;
 pub mod names;

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::object::table::{Guard, Slot};
 use crate::text::hexadecimal;
 use crate::vi::state::{CONNECTED, IDLE, PENDING};
-use crate::vi::{Vi, queue};
+use crate::vi::{Vi, Which, complete};
 
 /// How long the next agent looks for a server at least, in milliseconds: the server's process goes over
 /// to that agent at about the same time, and may be later.
@@ -169,7 +169,7 @@ impl Attempt {
                 log::debug!(target: "vi", "VI {:?}: Connected -> Idle (not confirmed by the peer)", vi.handle);
                 vi.abi.state = IDLE;
                 vi.epoch += 1;
-                queue::flush_sends(&mut vi);
+                complete::flush(&mut vi, Which::Send);
             }
             Err(to_error(status))
         };

@@ -11,7 +11,7 @@ use crate::agent::Side;
 use crate::error::Error;
 use crate::object::table::Guard;
 use crate::vi::state::{self, CONNECTED, ERROR, IDLE};
-use crate::vi::{self, Vi, queue};
+use crate::vi::{self, Vi, Which, complete};
 
 /// VipDisconnect.
 pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
@@ -27,7 +27,8 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     }
     vi.abi.state = IDLE;
     vi.epoch += 1;
-    queue::flush(&mut vi);
+    complete::flush(&mut vi, Which::Send);
+    complete::flush(&mut vi, Which::Recv);
     let nic = vi.nic.clone();
     drop(vi);
     nic.events.forget_breaks(handle);

@@ -10,11 +10,12 @@ use super::table::{Access, Unknown, is_mapped, tag_name};
 use crate::error::Error;
 use crate::logger::log_leniency;
 use crate::nic::{self, Nic};
+use crate::vi::of_nic;
 
 #[cfg(test)]
 mod tests;
 
-/// How long VipDeregisterMem waits for partners that are using a region, all of them together.
+/// How long VipDeregisterMem waits for peers that are using a region, in total.
 const QUIESCE_TIME: Duration = Duration::from_secs(1);
 
 /// What a plug-in may take for its first answer even when other VIs have used up the time.
@@ -175,7 +176,7 @@ fn no_region(call: &str, address: VIP_PVOID, handle: u32, unknown: &Unknown) -> 
     Error::InvalidParameter
 }
 
-/// VipDeregisterMem. On return nobody uses the region any more.
+/// VipDeregisterMem. On return no transfer uses the region any more.
 pub fn deregister(
     nic: VIP_NIC_HANDLE,
     address: VIP_PVOID,
@@ -206,26 +207,23 @@ pub fn deregister(
     Ok(())
 }
 
-/// Waits until no transfer uses a region that was just taken out of the table. A transfer of this
-/// process holds its VI's lock; one of a partner is the plug-in's business. All partners together get
-/// `QUIESCE_TIME`, so that those who are stopped cost no more than one of them, and nothing of what the
-/// others need.
+/// Waits until no transfer uses a region that has just been taken out of the table. A transfer of this process holds
+/// its VI's lock; the transfers of peers are known to the plug-in. All peers together get `QUIESCE_TIME`: several
+/// stopped ones take no longer than one of them, and the others are still asked.
 fn quiesce(nic: &Nic) {
-    // The clock is read only if there is somebody to wait for.
+    // The clock is read only if a VI is connected.
     let mut end = None;
     // To take a VI's lock is to wait for the transfer that holds it; later ones see the region gone.
     fence(Ordering::SeqCst);
     let mut busy = Vec::new();
-    nic.each_vi(|slot| {
-        if let Some(mut vi) = slot.lock_any()
-            && let Some(side) = vi.connection
-        {
-            // None is given up before it was asked a second time.
+    of_nic::each(nic, |mut vi| {
+        if let Some(side) = vi.connection {
+            // Every VI is asked a second time before the call gives up.
             let end = *end.get_or_insert_with(|| Instant::now() + QUIESCE_TIME);
             let left = end.saturating_duration_since(Instant::now());
             let mut since = 0;
             if !vi.quiesced(&mut since, left.max(FIRST_ANSWER)) {
-                busy.push((slot, side, since));
+                busy.push((vi.slot(), side, since));
             }
         }
     });

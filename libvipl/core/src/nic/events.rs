@@ -1,32 +1,35 @@
-//! The handler thread of a NIC handle: notify handlers and asynchronous errors (spec §8.2, §11).
+//! What the handler thread of a NIC has to do: calls of notify handlers, and asynchronous errors (spec §8.2, §11).
 //!
-//! One thread per NIC handle calls the program's handlers, one at a time, in order. It starts when it is
-//! first needed. While notify requests are open it also watches the NIC, since the program may well make
-//! no call at all; otherwise it sleeps on a condition variable and costs nothing.
+//! Handlers are called one at a time, in order, by one thread per NIC handle (`handlers.rs`), which starts when it
+//! is first needed and asks here for its next step. While notify requests are open it also watches the NIC, since
+//! the application may make no call at all; otherwise it sleeps on a condition variable.
+//!
+//! A function that returns true wants the NIC woken: the thread sleeps with the plug-in's help.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use crate::sync::{Condvar, Mutex, MutexGuard};
 use vipl_abi::*;
 
-use crate::cq::CqNotifyHandler;
 use crate::error::Error;
-use crate::nic::wait;
-use crate::nic::{self, Nic};
-use crate::vi;
-use crate::vi::Vi;
-use crate::vi::queue::NotifyHandler;
-use crate::vi::state::ERROR;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Undelivered errors that are kept (spec §11).
 const ERRORS_MAX: usize = 1024;
 /// Lines per second of the default error handler.
 const LOG_LINES_PER_SECOND: u32 = 10;
 
-type ErrorFunction = unsafe extern "C" fn(VIP_PVOID, *mut VIP_ERROR_DESCRIPTOR);
+/// Handler of VipSendNotify and VipRecvNotify.
+pub(crate) type NotifyHandler =
+    unsafe extern "C" fn(VIP_PVOID, VIP_NIC_HANDLE, VIP_VI_HANDLE, *mut VIP_DESCRIPTOR);
+
+/// Handler of VipCQNotify.
+pub(crate) type CqNotifyHandler =
+    unsafe extern "C" fn(VIP_PVOID, VIP_NIC_HANDLE, VIP_VI_HANDLE, VIP_BOOLEAN);
+
+/// Handler of VipErrorCallback.
+pub(crate) type ErrorHandler = unsafe extern "C" fn(VIP_PVOID, *mut VIP_ERROR_DESCRIPTOR);
 
 /// One call of a handler. Pointers are kept as addresses: they belong to the program.
 pub(crate) enum Job {
@@ -43,12 +46,17 @@ pub(crate) enum Job {
         vi: usize,
         recv: bool,
     },
+}
+
+/// One thing to do, in the order of arrival.
+enum Item {
+    Call(Job),
     Error(ErrorCopy),
 }
 
 /// An error descriptor on its way.
-pub(crate) struct ErrorCopy(VIP_ERROR_DESCRIPTOR);
-// SAFETY: the pointers in it are handles and the program's own.
+pub(crate) struct ErrorCopy(pub(crate) VIP_ERROR_DESCRIPTOR);
+// SAFETY: the pointers in it are handles and the application's own.
 unsafe impl Send for ErrorCopy {}
 
 /// What a running handler is about, for those who must wait for its end.
@@ -59,20 +67,46 @@ enum Subject {
     Error,
 }
 
-/// CONN_LOST after an orderly disconnect, for those who do not disconnect soon (spec §17).
-struct Notice {
-    due: Instant,
-    vi: usize,
-    epoch: u64,
+impl Job {
+    fn subject(&self) -> Subject {
+        match self {
+            Job::Descriptor { vi, .. } => Subject::Vi(*vi),
+            Job::Entry { cq, .. } => Subject::Cq(*cq),
+        }
+    }
+}
+
+/// CONN_LOST after an orderly disconnect, for VIs that are not disconnected soon (spec §17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) due: Instant,
+    /// Handle of the VI.
+    pub(crate) vi: usize,
+    /// The VI's count of connections.
+    pub(crate) epoch: u64,
+}
+
+/// What the handler thread does next.
+pub(crate) enum Step {
+    /// Calls the handler of a notify request.
+    Call(Job),
+    /// Calls the error handler with this context.
+    Error(ErrorHandler, usize, ErrorCopy),
+    /// Raises the errors of notices that are due.
+    Notices(Vec<Notice>),
+    /// Watches the NIC, until this time at most.
+    Watch(Option<Instant>),
+    /// Ends.
+    Stop,
 }
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    items: VecDeque<Item>,
     errors: usize,
     dropped: u64,
     notices: Vec<Notice>,
-    handler: Option<(ErrorFunction, usize)>,
+    handler: Option<(ErrorHandler, usize)>,
     started: bool,
     thread: Option<ThreadId>,
     running: Option<Subject>,
@@ -93,8 +127,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Makes sure that the thread runs.
-    pub(crate) fn start(&self, nic: &Arc<Nic>) -> Result<(), Error> {
+    /// Starts the handler thread, if it does not run yet.
+    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let mut state = self.state.lock();
         if state.started {
             return Ok(());
@@ -103,112 +137,152 @@ impl Events {
         if state.stop {
             return Err(Error::InvalidParameter);
         }
-        let nic = nic.clone();
-        vipl_sys::thread::spawn_with_signals_blocked("vipl-handler", move || run(&nic)).map_err(
-            |error| {
-                log::error!(target: "core", "cannot start the handler thread: {error}");
-                Error::Resource
-            },
-        )?;
+        vipl_sys::thread::spawn_with_signals_blocked("vipl-handler", run).map_err(|error| {
+            log::error!(target: "core", "cannot start the handler thread: {error}");
+            Error::Resource
+        })?;
         state.started = true;
         Ok(())
     }
 
-    /// Adds calls of handlers.
-    pub(crate) fn push(&self, jobs: Vec<Job>, nic: &Nic) {
+    /// The next step of the handler thread, whose last one has ended. Waits until there is something to do.
+    pub(crate) fn next(&self) -> Step {
         let mut state = self.state.lock();
-        state.jobs.extend(jobs);
-        self.wake(&state, nic);
+        state.thread = Some(std::thread::current().id());
+        state.on_bell = false;
+        if state.running.take().is_some() {
+            self.changed.notify_all();
+        }
+        loop {
+            if state.stop {
+                state.stopped = true;
+                self.changed.notify_all();
+                return Step::Stop;
+            }
+            let due = take_due_notices(&mut state);
+            if !due.is_empty() {
+                return Step::Notices(due);
+            }
+            if let Some(item) = state.items.pop_front() {
+                match begin(&mut state, item) {
+                    Some(step) => return step,
+                    None => continue,
+                }
+            }
+            let due = state.notices.iter().map(|notice| notice.due).min();
+            if state.watching > 0 {
+                state.on_bell = true;
+                return Step::Watch(due);
+            }
+            match due {
+                Some(due) => self.changed.wait_until(&mut state, due),
+                None => self.changed.wait(&mut state),
+            }
+        }
     }
 
-    fn wake(&self, state: &State, nic: &Nic) {
+    /// Whether the thread that watches the NIC should go on with something else.
+    pub(crate) fn ends_watch(&self) -> bool {
+        let state = self.state.lock();
+        state.stop || state.watching <= 0 || !state.items.is_empty()
+    }
+
+    fn wake(&self, state: &State) -> bool {
         self.changed.notify_all();
-        if state.on_bell {
-            nic.wake();
-        }
+        state.on_bell
+    }
+
+    /// Adds calls of handlers.
+    #[must_use]
+    pub(super) fn push(&self, jobs: Vec<Job>) -> bool {
+        let mut state = self.state.lock();
+        state.items.extend(jobs.into_iter().map(Item::Call));
+        self.wake(&state)
     }
 
     /// Counts open notify requests.
-    pub(crate) fn watch(&self, change: i32, nic: &Nic) {
+    #[must_use]
+    pub(super) fn watch(&self, change: i32) -> bool {
         if change == 0 {
-            return;
+            return false;
         }
         let mut state = self.state.lock();
         state.watching += change;
-        if change > 0 {
-            self.wake(&state, nic);
-        }
+        change > 0 && self.wake(&state)
     }
 
     pub(crate) fn on_handler_thread(&self) -> bool {
         self.state.lock().thread == Some(std::thread::current().id())
     }
 
-    /// Raises an asynchronous error.
-    pub(crate) fn raise(&self, error: VIP_ERROR_DESCRIPTOR, nic: &Nic) {
+    /// Adds an asynchronous error.
+    #[must_use]
+    pub(super) fn raise(&self, error: VIP_ERROR_DESCRIPTOR) -> bool {
         let mut state = self.state.lock();
         if state.handler.is_none() {
             log_error(&mut state, &error);
-            return;
+            return false;
         }
         if state.errors >= ERRORS_MAX {
             state.dropped += 1;
             if state.dropped == 1 {
                 log::warn!(target: "error", "more than {ERRORS_MAX} undelivered errors, dropping new ones");
             }
-            return;
+            return false;
         }
         state.errors += 1;
-        state.jobs.push_back(Job::Error(ErrorCopy(error)));
-        self.wake(&state, nic);
+        state.items.push_back(Item::Error(ErrorCopy(error)));
+        self.wake(&state)
     }
 
-    fn notice(&self, notice: Notice, nic: &Arc<Nic>) {
-        let _ = self.start(nic);
+    #[must_use]
+    pub(super) fn add_notice(&self, notice: Notice) -> bool {
         let mut state = self.state.lock();
         state.notices.push(notice);
-        self.wake(&state, nic);
+        self.wake(&state)
+    }
+
+    /// Sets the error handler. The one before does not run any more on return, unless it is the caller.
+    pub(crate) fn set_error_handler(&self, handler: Option<(ErrorHandler, usize)>) {
+        let mut state = self.state.lock();
+        state.handler = handler;
+        self.wait_out(&mut state, Subject::Error);
     }
 
     /// Errors about the connection that a VI had are raised no more (spec §9.6).
     pub(crate) fn forget_breaks(&self, vi: VIP_VI_HANDLE) {
         use VIP_ERROR_CODE::{VIP_ERROR_CATASTROPHIC, VIP_ERROR_POST_DESC, VIP_ERROR_VI_OVERRUN};
         let mut state = self.state.lock();
-        let before = state.jobs.len();
-        state.jobs.retain(|job| match job {
-            Job::Error(ErrorCopy(error)) if error.ViHandle == vi => matches!(
+        let before = state.items.len();
+        state.items.retain(|item| match item {
+            Item::Error(ErrorCopy(error)) if error.ViHandle == vi => matches!(
                 error.ErrorCode,
                 VIP_ERROR_POST_DESC | VIP_ERROR_VI_OVERRUN | VIP_ERROR_CATASTROPHIC
             ),
             _ => true,
         });
-        state.errors -= before - state.jobs.len();
+        state.errors -= before - state.items.len();
     }
 
     /// Cancels what was to be called for a VI, and waits for a call that is under way.
     pub(crate) fn forget_vi(&self, vi: VIP_VI_HANDLE) {
         let vi = vi.addr();
-        self.forget(
-            Subject::Vi(vi),
-            |job| matches!(job, Job::Descriptor { vi: of, .. } if *of == vi),
-        );
+        self.forget(Subject::Vi(vi));
     }
 
     /// The same for a CQ.
     pub(crate) fn forget_cq(&self, cq: VIP_CQ_HANDLE) {
         let cq = cq.addr();
-        self.forget(
-            Subject::Cq(cq),
-            |job| matches!(job, Job::Entry { cq: of, .. } if *of == cq),
-        );
+        self.forget(Subject::Cq(cq));
     }
 
-    fn forget(&self, subject: Subject, concerned: impl Fn(&Job) -> bool) {
+    fn forget(&self, subject: Subject) {
         let mut state = self.state.lock();
         if !state.started {
             return;
         }
-        state.jobs.retain(|job| !concerned(job));
+        let about = |item: &Item| matches!(item, Item::Call(job) if job.subject() == subject);
+        state.items.retain(|item| !about(item));
         self.wait_out(&mut state, subject);
     }
 
@@ -219,35 +293,48 @@ impl Events {
         }
     }
 
-    /// Ends the thread; no handler runs after the return.
-    pub(crate) fn stop(&self, nic: &Nic) {
+    /// Ends the thread; no handler runs after the return. `wake` wakes the NIC.
+    pub(crate) fn stop(&self, wake: impl Fn()) {
         let mut state = self.state.lock();
         state.stop = true;
-        self.wake(&state, nic);
-        while state.started && !state.stopped {
-            // The bell may have rung before the thread listened.
-            self.changed.wait_for(&mut state, Duration::from_millis(10));
+        loop {
+            self.changed.notify_all();
             if state.on_bell {
-                nic.wake();
+                wake();
             }
+            if !state.started || state.stopped {
+                return;
+            }
+            // The NIC may have been woken before the thread began to sleep.
+            self.changed.wait_for(&mut state, Duration::from_millis(10));
         }
     }
 }
 
-/// VipErrorCallback.
-pub fn set_error_handler(
-    nic: VIP_NIC_HANDLE,
-    context: VIP_PVOID,
-    handler: Option<ErrorFunction>,
-) -> Result<(), Error> {
-    let nic = nic::resolve(nic)?;
-    if handler.is_some() {
-        nic.events.start(&nic)?;
-    }
-    let mut state = nic.events.state.lock();
-    state.handler = handler.map(|handler| (handler, context.addr()));
-    nic.events.wait_out(&mut state, Subject::Error);
-    Ok(())
+/// Begins a call of a handler. `None`: it was an error, and there is no handler for it.
+fn begin(state: &mut State, item: Item) -> Option<Step> {
+    let (subject, step) = match item {
+        Item::Call(job) => (job.subject(), Step::Call(job)),
+        Item::Error(error) => {
+            state.errors -= 1;
+            let Some((handler, context)) = state.handler else {
+                log_error(state, &error.0);
+                return None;
+            };
+            (Subject::Error, Step::Error(handler, context, error))
+        }
+    };
+    state.running = Some(subject);
+    Some(step)
+}
+
+fn take_due_notices(state: &mut State) -> Vec<Notice> {
+    let now = Instant::now();
+    let (due, later) = std::mem::take(&mut state.notices)
+        .into_iter()
+        .partition(|notice| notice.due <= now);
+    state.notices = later;
+    due
 }
 
 /// The default handler: one line, not too many of them.
@@ -269,186 +356,111 @@ fn log_error(state: &mut State, error: &VIP_ERROR_DESCRIPTOR) {
     }
 }
 
-/// The handler thread.
-fn run(nic: &Arc<Nic>) {
-    let events = &nic.events;
-    let mut state = events.state.lock();
-    state.thread = Some(std::thread::current().id());
-    while !state.stop {
-        raise_due_notices(&mut state, nic);
-        if let Some(job) = state.jobs.pop_front() {
-            call(&mut state, events, nic, job);
-            continue;
-        }
-        let due = state.notices.iter().map(|notice| notice.due).min();
-        if state.watching > 0 {
-            state.on_bell = true;
-            MutexGuard::unlocked(&mut state, || watch_nic(nic, due));
-            state.on_bell = false;
-        } else if let Some(due) = due {
-            events.changed.wait_until(&mut state, due);
-        } else {
-            events.changed.wait(&mut state);
-        }
-    }
-    state.stopped = true;
-    events.changed.notify_all();
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Sleeps until something arrives on the NIC, and lets the VIs take it.
-fn watch_nic(nic: &Arc<Nic>, due: Option<Instant>) {
-    wait::step(nic, due, &mut || {
-        nic.progress();
-        let state = nic.events.state.lock();
-        (state.stop || state.watching <= 0 || !state.jobs.is_empty()).then_some(())
-    });
-}
+    unsafe extern "C" fn handler(_: VIP_PVOID, _: *mut VIP_ERROR_DESCRIPTOR) {}
 
-/// Calls one handler, unlocked.
-fn call(state: &mut MutexGuard<'_, State>, events: &Events, nic: &Arc<Nic>, job: Job) {
-    let pointer = |address: usize| -> VIP_PVOID { std::ptr::with_exposed_provenance_mut(address) };
-    match job {
-        Job::Descriptor {
-            handler,
-            context,
-            vi,
-            descriptor,
-        } => {
-            state.running = Some(Subject::Vi(vi));
-            let descriptor = pointer(descriptor).cast();
-            // SAFETY: the program's handler with what it asked for.
-            MutexGuard::unlocked(state, || unsafe {
-                handler(pointer(context), nic.handle, pointer(vi), descriptor);
-            });
-        }
-        Job::Entry {
-            handler,
-            context,
-            cq,
-            vi,
-            recv,
-        } => {
-            state.running = Some(Subject::Cq(cq));
-            // SAFETY: as above.
-            MutexGuard::unlocked(state, || unsafe {
-                handler(
-                    pointer(context),
-                    nic.handle,
-                    pointer(vi),
-                    VIP_BOOLEAN::from(recv),
-                );
-            });
-        }
-        Job::Error(ErrorCopy(mut error)) => {
-            state.errors -= 1;
-            let Some((handler, context)) = state.handler else {
-                log_error(state, &error);
-                return;
-            };
-            state.running = Some(Subject::Error);
-            // SAFETY: as above; the descriptor lives during the call.
-            MutexGuard::unlocked(state, || unsafe {
-                handler(pointer(context), &raw mut error);
-            });
-        }
-    }
-    state.running = None;
-    events.changed.notify_all();
-}
-
-/// Raises CONN_LOST for VIs that are still in Error.
-fn raise_due_notices(state: &mut MutexGuard<'_, State>, nic: &Arc<Nic>) {
-    let now = Instant::now();
-    let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.notices)
-        .into_iter()
-        .partition(|notice| notice.due <= now);
-    state.notices = later;
-    if due.is_empty() {
-        return;
-    }
-    MutexGuard::unlocked(state, || {
-        for notice in due {
-            let handle = std::ptr::with_exposed_provenance_mut(notice.vi);
-            let Ok(mut vi) = vi::lock(handle) else {
-                continue;
-            };
-            if vi.abi.state == ERROR && vi.epoch == notice.epoch && Arc::ptr_eq(&vi.nic, nic) {
-                vi.raise(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST, 0, std::ptr::null_mut());
-            }
-        }
-    });
-}
-
-impl Vi {
-    /// Raises an asynchronous error about this VI (table of spec §11).
-    pub(crate) fn raise(
-        &mut self,
-        code: VIP_ERROR_CODE,
-        opcode: u32,
-        descriptor: *mut VIP_DESCRIPTOR,
+    unsafe extern "C" fn notified(
+        _: VIP_PVOID,
+        _: VIP_NIC_HANDLE,
+        _: VIP_VI_HANDLE,
+        _: *mut VIP_DESCRIPTOR,
     ) {
-        let resource = match code {
-            VIP_ERROR_CODE::VIP_ERROR_POST_DESC | VIP_ERROR_CODE::VIP_ERROR_COMP_PROT => {
-                VIP_RESOURCE_CODE::VIP_RESOURCE_DESCRIPTOR
-            }
-            VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC => VIP_RESOURCE_CODE::VIP_RESOURCE_NIC,
-            _ => VIP_RESOURCE_CODE::VIP_RESOURCE_VI,
-        };
-        let error = VIP_ERROR_DESCRIPTOR {
-            NicHandle: self.nic.handle,
-            ViHandle: self.handle,
+    }
+
+    fn error(code: VIP_ERROR_CODE, vi: usize) -> VIP_ERROR_DESCRIPTOR {
+        VIP_ERROR_DESCRIPTOR {
+            NicHandle: std::ptr::null_mut(),
+            ViHandle: std::ptr::without_provenance_mut(vi),
             CQHandle: std::ptr::null_mut(),
-            DescriptorPtr: descriptor,
-            OpCode: opcode as VIP_ULONG,
-            ResourceCode: resource,
+            DescriptorPtr: std::ptr::null_mut(),
+            OpCode: 0,
+            ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_VI,
             ErrorCode: code,
+        }
+    }
+
+    fn call(vi: usize) -> Job {
+        Job::Descriptor {
+            handler: notified,
+            context: 0,
+            vi,
+            descriptor: 64,
+        }
+    }
+
+    #[test]
+    fn calls_come_in_order_and_a_vi_takes_its_own_away() {
+        let events = Events::default();
+        assert_eq!(events.start(|| ()), Ok(()));
+        assert!(!events.push(vec![call(1), call(2), call(3)]));
+        events.forget_vi(std::ptr::without_provenance_mut(2));
+        for expected in [1, 3] {
+            let Step::Call(Job::Descriptor { vi, .. }) = events.next() else {
+                panic!("another step");
+            };
+            assert_eq!(vi, expected);
+        }
+    }
+
+    #[test]
+    fn errors_need_a_handler_and_are_bounded() {
+        let events = Events::default();
+        let lost = || error(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST, 5);
+        assert!(!events.raise(lost()));
+        assert!(events.state.lock().items.is_empty(), "the log had it");
+        events.set_error_handler(Some((handler, 9)));
+        for _ in 0..ERRORS_MAX + 2 {
+            let _ = events.raise(lost());
+        }
+        assert_eq!(events.state.lock().dropped, 2);
+        assert!(matches!(events.next(), Step::Error(_, 9, _)));
+        let post = error(VIP_ERROR_CODE::VIP_ERROR_POST_DESC, 5);
+        let _ = events.raise(post);
+        events.forget_breaks(std::ptr::without_provenance_mut(5));
+        let Step::Error(_, _, ErrorCopy(left)) = events.next() else {
+            panic!("another step");
         };
-        self.nic.events.raise(error, &self.nic);
+        assert_eq!(left.ErrorCode, VIP_ERROR_CODE::VIP_ERROR_POST_DESC);
+        assert_eq!(events.state.lock().errors, 0);
     }
 
-    /// Tells the program why its connection broke.
-    pub(crate) fn report_break(
-        &mut self,
-        cause: i32,
-        opcode: u32,
-        descriptor: *mut VIP_DESCRIPTOR,
-    ) {
-        if cause == vipl_plugin_abi::VIPL_CAUSE_TOLD {
-            return;
-        }
-        if cause == vipl_plugin_abi::VIPL_CAUSE_DISCONNECTED {
-            let after = self.nic.process.settings.disconnect_notice_ms();
-            if after > 0 {
-                let due = Instant::now() + Duration::from_millis(after);
-                let notice = Notice {
-                    due,
-                    vi: self.handle.expose_provenance(),
-                    epoch: self.epoch,
-                };
-                self.nic.events.notice(notice, &self.nic);
-                return;
-            }
-        }
-        let code = error_code(cause).unwrap_or(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST);
-        self.raise(code, opcode, descriptor);
+    #[test]
+    fn an_open_request_makes_the_thread_watch_and_wakes_it_by_the_nic() {
+        let events = Events::default();
+        assert!(!events.watch(1), "no thread sleeps yet");
+        assert!(matches!(events.next(), Step::Watch(None)));
+        assert!(!events.ends_watch());
+        assert!(events.push(vec![call(1)]), "it sleeps on the NIC");
+        assert!(events.ends_watch());
+        assert!(matches!(events.next(), Step::Call(_)));
+        assert!(!events.push(Vec::new()), "it is awake");
     }
-}
 
-/// The error code with this number.
-pub(crate) fn error_code(number: i32) -> Option<VIP_ERROR_CODE> {
-    use VIP_ERROR_CODE::*;
-    const CODES: [VIP_ERROR_CODE; 11] = [
-        VIP_ERROR_POST_DESC,
-        VIP_ERROR_CONN_LOST,
-        VIP_ERROR_RECVQ_EMPTY,
-        VIP_ERROR_VI_OVERRUN,
-        VIP_ERROR_RDMAW_PROT,
-        VIP_ERROR_RDMAW_DATA,
-        VIP_ERROR_RDMAW_ABORT,
-        VIP_ERROR_RDMAR_PROT,
-        VIP_ERROR_COMP_PROT,
-        VIP_ERROR_RDMA_TRANSPORT,
-        VIP_ERROR_CATASTROPHIC,
-    ];
-    CODES.get(usize::try_from(number).ok()?).copied()
+    #[test]
+    fn a_notice_that_is_due_comes_before_calls() {
+        let events = Events::default();
+        let notice = Notice {
+            due: Instant::now(),
+            vi: 7,
+            epoch: 3,
+        };
+        let _ = events.push(vec![call(1)]);
+        let _ = events.add_notice(notice);
+        let Step::Notices(due) = events.next() else {
+            panic!("another step");
+        };
+        assert_eq!(due, [notice]);
+        assert!(matches!(events.next(), Step::Call(_)));
+    }
+
+    #[test]
+    fn after_the_stop_no_thread_starts() {
+        let events = Events::default();
+        events.stop(|| panic!("nobody sleeps"));
+        assert_eq!(events.start(|| ()), Err(Error::InvalidParameter));
+        assert!(matches!(events.next(), Step::Stop));
+    }
 }

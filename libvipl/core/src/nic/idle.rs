@@ -2,7 +2,7 @@
 //!
 //! A program that polls keeps its processor. With more runnable threads than processors the peer that it
 //! waits for, or the device process, may be waiting for just this processor, and the message comes when the
-//! time slice ends: some milliseconds instead of some microseconds. So a thread that has polled in vain
+//! time slice ends: some milliseconds instead of some microseconds. So a thread that has polled without success
 //! often enough yields. How often that is follows from what the yields before came to:
 //!
 //! | the yield took | which means | from now on |
@@ -25,7 +25,7 @@ use crate::nic::wait;
 use crate::settings::Settings;
 use crate::sync::OnceLock;
 
-/// Polls in vain that are counted at a time, and the fewest before a yield.
+/// Empty polls that are counted at a time, and the fewest before a yield.
 const OFTEN: u32 = 16;
 /// A yield shorter than this has not switched to another thread, in nanoseconds.
 const ALONE_NS: u64 = 1_500;
@@ -38,9 +38,9 @@ const NAP_NS: u64 = 200_000;
 const NAPPING_MIN_NS: u64 = 20_000_000;
 const NAPPING_MAX_NS: u64 = 640_000_000;
 
-/// What a thread does after polls in vain.
+/// What a thread does after empty polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum Action {
     Poll,
     Yield,
     Nap,
@@ -49,8 +49,8 @@ enum Turn {
 /// When a thread gives its processor away, and how.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// Polls in vain since the last yield or nap.
-    vain: u32,
+    /// Empty polls since the last yield or nap.
+    empty_polls: u32,
     /// Yield or nap after so many; 0 before the first.
     limit: u32,
     /// Naps until this time.
@@ -62,32 +62,32 @@ struct Pace {
 impl Pace {
     const fn new() -> Pace {
         Pace {
-            vain: 0,
+            empty_polls: 0,
             limit: 0,
             napping_until: 0,
             napping: NAPPING_MIN_NS,
         }
     }
 
-    /// Counts [`OFTEN`] polls in vain of a queue that begins to be empty, or goes on. True: enough of them.
+    /// Counts [`OFTEN`] empty polls of a queue that begins to be empty, or goes on. True: enough of them.
     fn count(&mut self, begins: bool, most: u32) -> bool {
         if self.limit == 0 {
             self.limit = most;
         }
         if begins {
-            self.vain = 0;
+            self.empty_polls = 0;
         }
-        self.vain = self.vain.saturating_add(OFTEN);
-        self.vain >= self.limit
+        self.empty_polls = self.empty_polls.saturating_add(OFTEN);
+        self.empty_polls >= self.limit
     }
 
-    /// After enough polls in vain.
-    fn turn(&mut self, now: u64) -> Turn {
-        self.vain = 0;
+    /// After enough empty polls.
+    fn action(&mut self, now: u64) -> Action {
+        self.empty_polls = 0;
         if now < self.napping_until {
-            Turn::Nap
+            Action::Nap
         } else {
-            Turn::Yield
+            Action::Yield
         }
     }
 
@@ -113,7 +113,7 @@ thread_local! {
     static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
 }
 
-/// Whether a queue that has been polled in vain this often in a row is due for [`give_way`].
+/// Whether a queue that has been polled without success this often in a row is due for [`yield_processor`].
 #[inline(always)]
 pub(crate) fn is_due(row: u32) -> bool {
     row.is_multiple_of(OFTEN)
@@ -125,9 +125,9 @@ pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
     wait::step(nic, Some(end), &mut || has_something().then_some(()));
 }
 
-/// Counts polls in vain of the calling thread, which holds no lock, and yields if it is time for that. True:
+/// Counts empty polls of the calling thread, which holds no lock, and yields if it is time for that. True:
 /// the thread should [`nap`].
-pub(crate) fn give_way(settings: &Settings, row: u32) -> bool {
+pub(crate) fn yield_processor(settings: &Settings, row: u32) -> bool {
     static YIELD_AFTER: OnceLock<u32> = OnceLock::new();
     let most =
         *YIELD_AFTER.get_or_init(|| settings.number("yield_after", 0..=1_000_000_000) as u32);
@@ -135,17 +135,17 @@ pub(crate) fn give_way(settings: &Settings, row: u32) -> bool {
         return false;
     }
     let mut pace = PACE.get();
-    let mut turn = Turn::Poll;
+    let mut action = Action::Poll;
     if pace.count(row == OFTEN, most) {
         let from = clock::now_ns();
-        turn = pace.turn(from);
-        if turn == Turn::Yield {
+        action = pace.action(from);
+        if action == Action::Yield {
             std::thread::yield_now();
             pace.yielded(from, clock::now_ns(), most);
         }
     }
     PACE.set(pace);
-    turn == Turn::Nap
+    action == Action::Nap
 }
 
 #[cfg(test)]
@@ -171,8 +171,8 @@ mod tests {
             }
         }
 
-        /// Polls in vain until it yields, which then takes this long, or naps.
-        fn polls_until_turn(&mut self, takes: u64) -> (u32, Turn) {
+        /// Empty polls until it yields, which then takes this long, or naps.
+        fn polls_until_action(&mut self, takes: u64) -> (u32, Action) {
             let mut polls = 0;
             loop {
                 polls += OFTEN;
@@ -181,14 +181,14 @@ mod tests {
                 if !self.pace.count(self.row == OFTEN, MOST) {
                     continue;
                 }
-                let turn = self.pace.turn(self.now);
-                if turn == Turn::Yield {
+                let action = self.pace.action(self.now);
+                if action == Action::Yield {
                     self.pace.yielded(self.now, self.now + takes, MOST);
                     self.now += takes;
                 } else {
                     self.now += NAP_NS;
                 }
-                return (polls, turn);
+                return (polls, action);
             }
         }
     }
@@ -197,8 +197,8 @@ mod tests {
     fn a_thread_that_is_alone_yields_seldom() {
         let mut poller = Poller::new();
         for _ in 0..10 {
-            let (polls, turn) = poller.polls_until_turn(400);
-            assert!(polls >= MOST && turn == Turn::Yield);
+            let (polls, action) = poller.polls_until_action(400);
+            assert!(polls >= MOST && action == Action::Yield);
         }
     }
 
@@ -206,32 +206,35 @@ mod tests {
     fn a_processor_that_others_want_is_given_up_soon_and_kept_again_later() {
         let mut poller = Poller::new();
         for _ in 0..5 {
-            poller.polls_until_turn(5_000);
+            poller.polls_until_action(5_000);
         }
-        assert_eq!(poller.polls_until_turn(400), (OFTEN, Turn::Yield));
+        assert_eq!(poller.polls_until_action(400), (OFTEN, Action::Yield));
         for _ in 0..8 {
-            poller.polls_until_turn(400);
+            poller.polls_until_action(400);
         }
-        assert!(poller.polls_until_turn(400).0 >= MOST);
+        assert!(poller.polls_until_action(400).0 >= MOST);
     }
 
     #[test]
     fn threads_that_compute_get_a_slice_seldom() {
         let mut poller = Poller::new();
-        let turns: Vec<Turn> = (0..10_000)
-            .map(|_| poller.polls_until_turn(SLICE).1)
+        let actions: Vec<Action> = (0..10_000)
+            .map(|_| poller.polls_until_action(SLICE).1)
             .collect();
-        let yields = turns.iter().filter(|turn| **turn == Turn::Yield).count();
+        let yields = actions
+            .iter()
+            .filter(|action| **action == Action::Yield)
+            .count();
         assert!((2..20).contains(&yields), "{yields}");
     }
 
     #[test]
     fn a_thread_yields_again_when_nobody_computes_any_more() {
         let mut poller = Poller::new();
-        assert_eq!(poller.polls_until_turn(SLICE).1, Turn::Yield);
+        assert_eq!(poller.polls_until_action(SLICE).1, Action::Yield);
         let start = poller.now;
-        while poller.polls_until_turn(5_000).1 == Turn::Nap {}
+        while poller.polls_until_action(5_000).1 == Action::Nap {}
         assert!(poller.now - start < 2 * NAPPING_MIN_NS);
-        assert_eq!(poller.polls_until_turn(5_000).1, Turn::Yield);
+        assert_eq!(poller.polls_until_action(5_000).1, Action::Yield);
     }
 }

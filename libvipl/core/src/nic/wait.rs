@@ -20,8 +20,8 @@ pub(crate) fn until<R>(
     let mut polled = false;
     loop {
         if let Some(result) = check() {
-            if polled && VAIN.load(Ordering::Relaxed) != 0 {
-                VAIN.store(0, Ordering::Relaxed);
+            if polled && EMPTY_WAITS.load(Ordering::Relaxed) != 0 {
+                EMPTY_WAITS.store(0, Ordering::Relaxed);
             }
             return Some(result);
         }
@@ -36,7 +36,7 @@ pub(crate) fn until<R>(
         std::hint::spin_loop();
     }
     if polled {
-        VAIN.fetch_add(1, Ordering::Relaxed);
+        EMPTY_WAITS.fetch_add(1, Ordering::Relaxed);
     }
     loop {
         if let Some(result) = step(nic, deadline, &mut check) {
@@ -75,13 +75,13 @@ pub(crate) fn step<R>(
     result
 }
 
-/// Waits in a row that polled in vain after which a thread confined to one processor stops polling.
-const VAIN_MAX: u32 = 8;
+/// Waits in a row that polled without success after which a thread confined to one processor stops polling.
+const EMPTY_MAX: u32 = 8;
 /// Every so many waits such a thread polls nevertheless: the peer may have moved.
 const RETRY_PERIOD: u32 = 64;
 
-/// Waits that have polled in vain, or not at all, since one last found something by polling.
-static VAIN: AtomicU32 = AtomicU32::new(0);
+/// Waits that have polled without success, or not at all, since one last found something by polling.
+static EMPTY_WAITS: AtomicU32 = AtomicU32::new(0);
 
 /// How long this wait polls before it sleeps: `spin_us`, unless polling keeps the peer from running. It does
 /// on a machine with one processor, and when both processes are confined to the same one. The latter cannot
@@ -95,10 +95,10 @@ fn spin_time(settings: &Settings) -> Duration {
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         Duration::from_micros(if online == 1 { 0 } else { spin_us })
     });
-    if VAIN.load(Ordering::Relaxed) < VAIN_MAX || !is_confined() {
+    if EMPTY_WAITS.load(Ordering::Relaxed) < EMPTY_MAX || !is_confined() {
         return time;
     }
-    match VAIN.fetch_add(1, Ordering::Relaxed) % RETRY_PERIOD {
+    match EMPTY_WAITS.fetch_add(1, Ordering::Relaxed) % RETRY_PERIOD {
         0 => time,
         _ => Duration::ZERO,
     }

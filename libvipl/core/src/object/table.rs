@@ -65,10 +65,10 @@ impl<T> Slot<T> {
         Some(Guard { slot: self, held })
     }
 
-    /// Locks the slot for a watcher, if an object is there (see `Lock::borrow`).
-    pub(crate) fn lock_watching(&'static self) -> Option<Guard<T>> {
+    /// Locks the slot for a watcher, if this very object is there (see `Lock::borrow`).
+    pub(crate) fn lock_watching(&'static self, generation: u32) -> Option<Guard<T>> {
         let held = self.lock.borrow();
-        if self.live.load(Ordering::Relaxed) == 0 {
+        if self.live.load(Ordering::Relaxed) != generation {
             self.lock.unlock(held);
             return None;
         }

@@ -7,9 +7,10 @@ use vipl_abi::VIP_DESCRIPTOR;
 use vipl_plugin_abi::*;
 
 use crate::clock;
+use crate::nic;
 use crate::process;
-use crate::vi::Vi;
-use crate::vi::queue::{self, Which};
+use crate::vi::of_nic::{self, Watched};
+use crate::vi::{Vi, Which, complete, failure};
 
 /// What every plug-in gets.
 pub(crate) static HOST: vipl_host = vipl_host {
@@ -69,6 +70,9 @@ unsafe extern "C" fn counter(plugin: *const c_char, name: *const c_char) -> *mut
 
 /// The host's side of a VI.
 ///
+/// Operations get pointers that come from the VI's slot, and no reference to the VI exists while one runs, so this one
+/// is the only one until the callback returns.
+///
 /// # Safety
 /// Called within an operation of the VI, so its lock is held.
 unsafe fn vi<'a>(vi: *mut vipl_vi) -> &'a mut Vi {
@@ -84,7 +88,7 @@ unsafe extern "C" fn completed(this: *mut vipl_vi, queue: *mut vipl_queue) {
         } else {
             Which::Recv
         };
-        queue::signal(vi(this), which);
+        complete::signal(vi(this), which);
     }
 }
 
@@ -94,7 +98,7 @@ unsafe extern "C" fn raise(
     opcode: u32,
     descriptor: *mut VIP_DESCRIPTOR,
 ) {
-    if let Some(code) = crate::nic::events::error_code(code) {
+    if let Some(code) = failure::error_code(code) {
         // SAFETY: within an operation of the VI.
         unsafe { vi(this) }.raise(code, opcode, descriptor);
     }
@@ -111,27 +115,11 @@ unsafe extern "C" fn fail(
 }
 
 unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
-    // SAFETY: a thread of the plug-in calls this while the NIC is open, so the host's NIC lives.
-    let nic = unsafe { &*(*nic).host.cast::<crate::nic::Nic>() };
-    let Some(slot) = nic.vi_slot(index) else {
-        return VIPL_POLL_NOTHING;
-    };
-    if slot.is_in_use() {
-        return VIPL_POLL_BUSY;
-    }
-    let Some(mut vi) = slot.lock_watching() else {
-        return VIPL_POLL_NOTHING;
-    };
-    if !std::ptr::eq(vi.abi.nic, nic.abi()) {
-        return VIPL_POLL_NOTHING;
-    }
-    let before = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
-    vi.progress();
-    let after = vi.abi.send.completed.wrapping_add(vi.abi.recv.completed);
-    if after == before {
-        VIPL_POLL_NOTHING
-    } else {
-        VIPL_POLL_PROGRESS
+    // SAFETY: a thread of the plug-in calls this while the NIC is open.
+    match of_nic::watch(unsafe { nic::of_plugin(nic) }, index) {
+        Watched::Nothing => VIPL_POLL_NOTHING,
+        Watched::Progress => VIPL_POLL_PROGRESS,
+        Watched::Busy => VIPL_POLL_BUSY,
     }
 }
 
@@ -154,7 +142,9 @@ unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_in
 
 unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {
     // SAFETY: the NIC is open, and the thread is inside no operation.
-    unsafe { crate::nic::device_failed(nic) };
+    if let Some(nic) = unsafe { nic::device_failed(nic) } {
+        failure::fail_all(nic);
+    }
 }
 
 unsafe extern "C" fn device(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int {

@@ -7,7 +7,7 @@ use vipl_abi::*;
 
 use super::Vi;
 use super::queue::Which;
-use crate::memory;
+use crate::memory::table::objection;
 use crate::text::status;
 use crate::trace::peek::{image, segment};
 
@@ -139,7 +139,7 @@ fn segments(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, first: u16, count: u16) ->
         if segment.length == 0 {
             return None;
         }
-        let why = memory::table::objection(
+        let why = objection(
             vi.abi.nic,
             segment.handle,
             segment.address,

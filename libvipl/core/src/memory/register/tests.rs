@@ -6,11 +6,11 @@ use vipl_plugin_abi::*;
 
 use super::{deregister, query, register, set_attributes};
 use crate::agent::Side;
+use crate::device::{close, open_without_agent};
 use crate::error::Error;
 use crate::memory::ptag;
-use crate::nic::{close, open_without_agent};
 use crate::vi;
-use crate::vi::queue::tests::device::{self, Busy};
+use crate::vi::tests::device::{self, Busy};
 
 const VIS: usize = 12;
 

@@ -7,7 +7,7 @@ use vipl_abi::*;
 
 use super::device::{DESCRIPTORS_MAX, Event};
 use crate::error::Error;
-use crate::vi::queue::Which;
+use crate::vi::Which;
 
 /// State of a VI.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,7 +12,7 @@ use vipl_plugin_abi::*;
 
 use crate::plugin::host::HOST;
 use crate::plugin::loader::LoadedPlugin;
-use crate::vi::queue::Which;
+use crate::vi::Which;
 
 /// Most descriptors on one queue: small, so that queues are often full.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;

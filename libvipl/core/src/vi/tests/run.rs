@@ -12,9 +12,8 @@ use super::oracle::{Answer, Call, Oracle, State};
 use crate::cq;
 use crate::memory::ptag;
 use crate::nic;
-use crate::nic::events;
 use crate::plugin::host;
-use crate::vi::queue::{self, Which};
+use crate::vi::{self, Which};
 
 /// For what is certain to happen, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,7 +84,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(seed: u64, with_ready: bool) -> Run {
-        let nic = nic::open_without_agent(device::plugin(with_ready)).unwrap();
+        let nic = crate::device::open_without_agent(device::plugin(with_ready)).unwrap();
         let places: Box<[Place]> = vec![Place([0; 16]); DESCRIPTORS].into();
         let mut run = Run {
             random: Random(seed),
@@ -102,7 +101,7 @@ impl Run {
         };
         run.free = (0..DESCRIPTORS).map(|n| run.place(n)).collect();
         let context = run.context();
-        events::set_error_handler(nic, context, Some(on_error)).unwrap();
+        crate::handlers::set_error_handler(nic, context, Some(on_error)).unwrap();
         run
     }
 
@@ -252,7 +251,7 @@ impl Run {
                 _ => (place, Some(opcode)),
             };
             let expected = self.oracle.post(vi, which, at, opcode);
-            let posted = queue::post(self.handle(vi), which, pointer(at).cast(), 0);
+            let posted = vi::post(self.handle(vi), which, pointer(at).cast(), 0);
             assert_eq!(posted, expected);
             if posted.is_err() {
                 self.free.push(place);
@@ -292,7 +291,7 @@ impl Run {
 
     pub(super) fn done(&mut self, vi: u32, which: Which) {
         for _ in 0..1 + self.random.below(6) {
-            let found = taken(&queue::done(self.handle(vi), which));
+            let found = taken(&vi::done(self.handle(vi), which));
             self.happened();
             assert_eq!(found, self.oracle.done(vi, which, VIP_RETURN::VIP_NOT_DONE));
         }
@@ -303,7 +302,7 @@ impl Run {
     }
 
     fn wait(&mut self, vi: u32, which: Which) {
-        let found = taken(&queue::wait(self.handle(vi), which, self.timeout()));
+        let found = taken(&vi::wait(self.handle(vi), which, self.timeout()));
         self.happened();
         let expected = if self.oracle.queue(vi, which).cq.is_some() {
             Answer::Nothing(VIP_RETURN::VIP_INVALID_PARAMETER)

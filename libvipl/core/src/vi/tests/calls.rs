@@ -7,7 +7,7 @@ use vipl_abi::*;
 use super::oracle::{Answer, Call};
 use crate::cq;
 use crate::error::Error;
-use crate::vi::queue::{Taken, Which};
+use crate::vi::{Taken, Which};
 
 /// What a handler gets as its context.
 pub(super) struct Context {

@@ -12,10 +12,9 @@ use crate::connect;
 use crate::cq;
 use crate::error::Error;
 use crate::memory::ptag;
-use crate::nic;
 use crate::process;
-use crate::vi::queue::{self, Which};
-use crate::vi::{self, CONNECTED};
+use crate::vi::state::CONNECTED;
+use crate::vi::{self, Which};
 
 impl Run {
     pub(super) fn create_vi(&mut self) {
@@ -156,7 +155,7 @@ impl Run {
 
     pub(super) fn notify(&mut self, vi: u32, which: Which) {
         let context = self.context();
-        let result = queue::notify(self.handle(vi), which, context, Some(on_descriptor));
+        let result = vi::notify(self.handle(vi), which, context, Some(on_descriptor));
         if self.oracle.queue(vi, which).cq.is_some() {
             assert_eq!(result, Err(Error::InvalidParameter));
             return;
@@ -182,7 +181,7 @@ impl Run {
             return;
         }
         let (handle, others) = (self.oracle.vi(vi).handle, queue.in_line());
-        let id = self.start(move || taken(&queue::wait(pointer(handle), which, VIP_INFINITE)));
+        let id = self.start(move || taken(&vi::wait(pointer(handle), which, VIP_INFINITE)));
         until_in_line(others, || {
             let mut vi = vi::lock(pointer(handle)).unwrap();
             vi.queue(which).1.waiters.len()
@@ -234,7 +233,7 @@ impl Run {
         self.settle();
         assert_eq!(self.threads, 0, "threads that wait for nothing");
         assert_eq!(ptag::destroy(self.nic, self.ptag), Ok(()));
-        assert_eq!(nic::close(self.nic), Ok(()));
+        assert_eq!(crate::device::close(self.nic), Ok(()));
         self.free_all();
     }
 }

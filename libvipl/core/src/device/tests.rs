@@ -4,13 +4,14 @@ use std::sync::Barrier;
 
 use vipl_abi::*;
 
-use super::{close, open_without_agent, resolve};
+use super::{close, open_without_agent};
 use crate::cq;
 use crate::error::Error;
 use crate::memory;
 use crate::memory::ptag;
+use crate::nic::resolve;
 use crate::vi;
-use crate::vi::queue::tests::device;
+use crate::vi::tests::device;
 
 /// A VI of the compatible mode, without a tag.
 fn attributes() -> VIP_VI_ATTRIBUTES {
@@ -41,7 +42,7 @@ fn who_comes_late_makes_nothing() {
         memory::register_on(&nic, memory.as_mut_ptr().cast(), 64, None),
         Err(Error::InvalidParameter)
     );
-    assert_eq!(nic.events.start(&nic), Err(Error::InvalidParameter));
+    assert_eq!(crate::handlers::start(&nic), Err(Error::InvalidParameter));
     nic.check_empty().unwrap();
 }
 

@@ -1,0 +1,287 @@
+//! The calls about completion queues (spec §3.24 to §3.29).
+//!
+//! To poll, a CQ asks the VIs that were active last, and from time to time the plug-in which others have something, so
+//! that the cost does not grow with their number.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+
+use super::queue::{Cq, Entry, HOT, Waiter};
+use crate::clock;
+use crate::error::Error;
+use crate::handlers;
+use crate::nic::events::CqNotifyHandler;
+use crate::nic::{self, Nic, idle, wait as nic_wait};
+use crate::object::handle::Kind;
+use crate::object::table::{Guard, Slot, Table};
+use crate::vi::queue::CqSlot;
+use crate::vi::{Vi, of_nic};
+
+static CQS: Table<Cq<&'static Slot<Vi>>> = Table::new(Kind::Cq);
+
+/// A locked CQ.
+type Locked = Guard<Cq<&'static Slot<Vi>>>;
+
+/// Every so many polls the plug-in is asked which VIs have something.
+const SCAN_PERIOD: u32 = 8;
+
+fn lock(handle: VIP_CQ_HANDLE) -> Result<Locked, Error> {
+    CQS.lock(handle).ok_or(Error::InvalidParameter)
+}
+
+/// The NIC handle of a live CQ.
+pub(crate) fn owner(handle: VIP_CQ_HANDLE) -> Option<VIP_NIC_HANDLE> {
+    Some(lock(handle).ok()?.nic.handle)
+}
+
+/// A queue of a new VI begins to use a CQ of the same NIC handle, or none.
+pub(crate) fn attach(nic: &Arc<Nic>, handle: VIP_CQ_HANDLE) -> Result<Option<CqSlot>, Error> {
+    if handle.is_null() {
+        return Ok(None);
+    }
+    let mut cq = lock(handle)?;
+    if !Arc::ptr_eq(nic, &cq.nic) {
+        return Err(Error::InvalidParameter);
+    }
+    cq.attached += 1;
+    Ok(Some(cq.slot()))
+}
+
+/// The VI did not come about.
+pub(crate) fn release(cq: Option<CqSlot>) {
+    if let Some(mut cq) = cq.and_then(Slot::lock_any) {
+        cq.attached -= 1;
+    }
+}
+
+/// A work queue uses the CQ no more; entries of its VI go.
+pub(crate) fn detach(cq: CqSlot, vi: VIP_VI_HANDLE) {
+    if let Some(mut cq) = cq.lock_any() {
+        cq.attached -= 1;
+        cq.entries.retain(|entry| entry.vi != vi);
+        cq.overflowed &= !cq.entries.is_empty();
+        cq.hot = [None; HOT];
+    }
+}
+
+/// VipCreateCQ.
+pub fn create(nic: VIP_NIC_HANDLE, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, Error> {
+    create_on(&nic::resolve(nic)?, entries)
+}
+
+/// The same, on a NIC that may have been closed since it was found.
+pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, Error> {
+    let _inside = nic.enter()?;
+    let capacity = check_size(nic, entries)?;
+    let before = nic.cq_count.fetch_add(1, Ordering::AcqRel);
+    if before >= nic.info.cqs_max {
+        nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+        log::info!(target: "cq", "no more than {} CQs on one NIC handle", nic.info.cqs_max);
+        return Err(Error::Resource);
+    }
+    let inserted = CQS.insert(&nic.process.cqs, |handle| Cq {
+        entries: VecDeque::with_capacity(capacity.min(64)),
+        hot: [None; HOT],
+        polls: 0,
+        empty_polls: 0,
+        capacity,
+        overflowed: false,
+        attached: 0,
+        waiters: VecDeque::new(),
+        given: Vec::new(),
+        last_ticket: 0,
+        handle,
+        nic: nic.clone(),
+    });
+    let handle = inserted.ok_or_else(|| {
+        nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+        Error::Resource
+    })?;
+    log::debug!(target: "cq", "CQ {handle:?} created with room for {capacity} entries");
+    Ok(handle)
+}
+
+fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
+    match entries as u64 {
+        count if (1..=u64::from(nic.info.cq_entries_max)).contains(&count) => Ok(count as usize),
+        count => {
+            log::info!(
+                target: "cq",
+                "a CQ has 1 to {} entries, not {count}", nic.info.cq_entries_max
+            );
+            Err(if count == 0 {
+                Error::InvalidParameter
+            } else {
+                Error::Resource
+            })
+        }
+    }
+}
+
+/// VipDestroyCQ. Threads that wait on it return VIP_INVALID_PARAMETER (COMPAT-09).
+pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
+    let guard = lock(handle)?;
+    if guard.attached > 0 {
+        log::info!(
+            target: "cq",
+            "VipDestroyCQ refused: {} queues of VIs use the CQ; call VipDestroyVi first", guard.attached
+        );
+        return Err(Error::Resource);
+    }
+    let process = guard.nic.process;
+    let cq = CQS.remove(&process.cqs, guard, handle);
+    cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
+    cq.nic.watch(-(cq.notifications() as i32));
+    cq.nic.wake();
+    cq.nic.events.forget_cq(handle);
+    log::debug!(target: "cq", "CQ {handle:?} destroyed");
+    Ok(())
+}
+
+/// VipResizeCQ.
+pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
+    let mut cq = lock(handle)?;
+    let capacity = check_size(&cq.nic, entries)?;
+    if capacity < cq.entries.len() {
+        log::info!(
+            target: "cq",
+            "VipResizeCQ refused: {} entries are waiting in the CQ, more than {capacity}", cq.entries.len()
+        );
+        return Err(Error::Resource);
+    }
+    cq.capacity = capacity;
+    Ok(())
+}
+
+/// VipCQDone.
+#[inline(always)]
+pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
+    let mut cq = lock(handle)?;
+    if let Some(entry) = cq.pop() {
+        return Ok(entry);
+    }
+    let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
+    if let Some(entry) = cq.pop() {
+        return Ok(entry);
+    }
+    leave_empty(cq);
+    Err(Error::NotDone)
+}
+
+/// The end of a poll that found nothing.
+#[inline(always)]
+fn leave_empty(mut cq: Locked) {
+    cq.empty_polls = cq.empty_polls.wrapping_add(1);
+    if idle::is_due(cq.empty_polls) {
+        yield_processor(cq);
+    }
+}
+
+/// Lets other threads have the processor after empty polls.
+#[cold]
+#[inline(never)]
+fn yield_processor(cq: Locked) {
+    let (slot, generation, row) = (cq.slot(), cq.generation(), cq.empty_polls);
+    let process = cq.nic.process;
+    drop(cq);
+    if !idle::yield_processor(&process.settings, row) {
+        return;
+    }
+    let Some(nic) = slot.lock(generation).map(|cq| cq.nic.clone()) else {
+        return;
+    };
+    idle::nap(&nic, || {
+        of_nic::progress(&nic);
+        slot.lock(generation)
+            .is_none_or(|cq| !cq.entries.is_empty())
+    });
+}
+
+/// Lets VIs that may have something take it; the CQ is unlocked meanwhile.
+#[inline(always)]
+fn poll(mut cq: Locked) -> Option<Locked> {
+    let (slot, generation, hot) = (cq.slot(), cq.generation(), cq.hot);
+    cq.polls = cq.polls.wrapping_add(1);
+    let scan = hot[0].is_none() || cq.polls.is_multiple_of(SCAN_PERIOD);
+    let nic = scan.then(|| cq.nic.clone());
+    drop(cq);
+    for vi in hot.into_iter().flatten() {
+        if let Some(mut vi) = vi.lock_any() {
+            vi.progress();
+        }
+    }
+    if let Some(nic) = nic {
+        of_nic::progress(&nic);
+    }
+    slot.lock(generation)
+}
+
+/// VipCQWait.
+pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
+    let deadline = clock::deadline(timeout);
+    let mut cq = lock(handle)?;
+    if cq.waiters.is_empty()
+        && let Some(entry) = cq.pop()
+    {
+        return Ok(entry);
+    }
+    cq.polls = SCAN_PERIOD - 1;
+    let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
+    if cq.waiters.is_empty()
+        && let Some(entry) = cq.pop()
+    {
+        return Ok(entry);
+    }
+    if timeout == 0 {
+        leave_empty(cq);
+        return Err(Error::Timeout);
+    }
+    cq.last_ticket += 1;
+    let ticket = cq.last_ticket;
+    cq.waiters.push_back(Waiter::Thread(ticket));
+    let (slot, generation, nic) = (cq.slot(), cq.generation(), cq.nic.clone());
+    drop(cq);
+    let outcome = nic_wait::until(&nic, deadline, || {
+        of_nic::progress(&nic);
+        match slot.lock(generation) {
+            Some(mut cq) => cq.claim(ticket).map(Ok),
+            None => Some(Err(Error::InvalidParameter)),
+        }
+    });
+    outcome.unwrap_or_else(|| {
+        let mut cq = slot.lock(generation).ok_or(Error::InvalidParameter)?;
+        if let Some(entry) = cq.claim(ticket) {
+            return Ok(entry);
+        }
+        cq.waiters
+            .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+        Err(Error::Timeout)
+    })
+}
+
+/// VipCQNotify.
+pub fn notify(
+    handle: VIP_CQ_HANDLE,
+    context: VIP_PVOID,
+    handler: Option<CqNotifyHandler>,
+) -> Result<(), Error> {
+    let mut cq = lock(handle)?;
+    let handler = handler.ok_or(Error::InvalidParameter)?;
+    handlers::start(&cq.nic)?;
+    cq.waiters.push_back(Waiter::Notify {
+        handler,
+        context: context.addr(),
+    });
+    cq.nic.watch(1);
+    cq.serve_waiters();
+    Ok(())
+}
+
+/// How many wait.
+#[cfg(test)]
+pub(crate) fn waiting(handle: VIP_CQ_HANDLE) -> Result<usize, Error> {
+    Ok(lock(handle)?.waiters.len())
+}

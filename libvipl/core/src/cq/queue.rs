@@ -1,0 +1,155 @@
+//! A completion queue: entries, and those who wait for them (spec §7).
+//!
+//! An entry names a VI and one of its queues. Entries come from completions, under the lock of the VI; the lock of
+//! the CQ is taken inside it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use vipl_abi::*;
+
+use crate::nic::Nic;
+use crate::nic::events::{CqNotifyHandler, Job};
+use crate::object::table::Slot;
+
+/// Number of VIs that a poll asks directly.
+pub(super) const HOT: usize = 2;
+/// One entry.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Whose completion.
+    pub vi: VIP_VI_HANDLE,
+    /// Of its receive queue.
+    pub recv: bool,
+}
+
+pub(super) enum Waiter {
+    Thread(u64),
+    Notify {
+        handler: CqNotifyHandler,
+        context: usize,
+    },
+}
+
+/// One completion queue. `V` names a VI; what a VI is does not matter here.
+pub(crate) struct Cq<V> {
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) hot: [Option<V>; HOT],
+    pub(super) polls: u32,
+    /// Empty polls since there was something.
+    pub(super) empty_polls: u32,
+    pub(super) capacity: usize,
+    pub(super) overflowed: bool,
+    pub(super) attached: u32,
+    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) given: Vec<(u64, Entry)>,
+    pub(super) last_ticket: u64,
+    pub(super) handle: VIP_CQ_HANDLE,
+    pub(crate) nic: Arc<Nic>,
+}
+
+// SAFETY: handles are plain values.
+unsafe impl<V: Send> Send for Cq<V> {}
+
+impl<V> Cq<V> {
+    #[inline(always)]
+    pub(super) fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.empty_polls = 0;
+        if self.entries.is_empty() {
+            self.overflowed = false;
+        }
+        Some(entry)
+    }
+
+    pub(super) fn claim(&mut self, ticket: u64) -> Option<Entry> {
+        let place = self.given.iter().position(|(owner, _)| *owner == ticket)?;
+        Some(self.given.swap_remove(place).1)
+    }
+
+    pub(super) fn notifications(&self) -> usize {
+        self.waiters
+            .iter()
+            .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
+            .count()
+    }
+
+    /// Gives entries to those who wait for them, in the order of arrival.
+    pub(super) fn serve_waiters(&mut self) {
+        let mut woken = false;
+        let mut notified = Vec::new();
+        while !self.waiters.is_empty() {
+            let Some(entry) = self.pop() else { break };
+            match self.waiters.pop_front() {
+                Some(Waiter::Thread(ticket)) => {
+                    self.given.push((ticket, entry));
+                    woken = true;
+                }
+                Some(Waiter::Notify { handler, context }) => notified.push(Job::Entry {
+                    handler,
+                    context,
+                    cq: self.handle.addr(),
+                    vi: entry.vi.addr(),
+                    recv: entry.recv,
+                }),
+                None => {}
+            }
+        }
+        if woken {
+            self.nic.wake();
+        }
+        if !notified.is_empty() {
+            self.nic.watch(-(notified.len() as i32));
+            self.nic.push(notified);
+        }
+    }
+}
+
+/// Records completions. The VI is locked.
+pub(crate) fn push<V>(
+    cq: &'static Slot<Cq<&'static V>>,
+    slot: Option<&'static V>,
+    vi: VIP_VI_HANDLE,
+    recv: bool,
+    count: u32,
+) {
+    let Some(mut cq) = cq.lock_any() else { return };
+    for _ in 0..count {
+        cq.entries.push_back(Entry { vi, recv });
+    }
+    if recv {
+        remember(&mut cq, slot);
+    }
+    if !cq.waiters.is_empty() {
+        cq.serve_waiters();
+    }
+    if cq.entries.len() > cq.capacity && !cq.overflowed {
+        overflow(&mut cq);
+    }
+}
+
+/// Puts a VI in front of those that are asked directly.
+#[inline(always)]
+fn remember<V>(cq: &mut Cq<&'static V>, slot: Option<&'static V>) {
+    let same = matches!((cq.hot[0], slot), (Some(hot), Some(new)) if std::ptr::eq(hot, new));
+    if !same {
+        cq.hot.rotate_right(1);
+        cq.hot[0] = slot;
+    }
+}
+
+/// Spec §7.3: nothing is lost, but the program is told once.
+#[cold]
+fn overflow<V>(cq: &mut Cq<V>) {
+    cq.overflowed = true;
+    let error = VIP_ERROR_DESCRIPTOR {
+        NicHandle: cq.nic.handle,
+        ViHandle: std::ptr::null_mut(),
+        CQHandle: cq.handle,
+        DescriptorPtr: std::ptr::null_mut(),
+        OpCode: 0,
+        ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_CQ,
+        ErrorCode: VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN,
+    };
+    cq.nic.raise(error);
+}

@@ -1,0 +1,106 @@
+//! The part of a NIC that plug-ins see, at a fixed address.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use vipl_plugin_abi::*;
+
+use crate::memory::table::free_region;
+use crate::sync::OnceLock;
+
+/// `vipl_nic` is its first field, so that the address of that is the address of the whole.
+#[repr(C)]
+pub(crate) struct Shared {
+    nic: UnsafeCell<vipl_nic>,
+    /// The plug-in says that the device has failed.
+    failed: AtomicBool,
+    /// The table of regions, where the plug-in has none of its own.
+    regions: OnceLock<Box<[vipl_region]>>,
+}
+// SAFETY: written during open only, the host's word atomically; afterwards read by everybody.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointers in it are the plug-in's and the host's own.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// For a device that is about to be opened.
+    pub(crate) fn new(options: u32) -> Arc<Shared> {
+        Arc::new(Shared {
+            nic: UnsafeCell::new(vipl_nic {
+                context: std::ptr::null_mut(),
+                host: std::ptr::null_mut(),
+                regions: std::ptr::null(),
+                region_count: 0,
+                options,
+                segments_max: 0,
+                reserved: 0,
+            }),
+            failed: AtomicBool::new(false),
+            regions: OnceLock::new(),
+        })
+    }
+
+    /// What plug-ins get. The pointer is good for all of `Shared`.
+    pub(crate) fn abi(this: &Arc<Shared>) -> *mut vipl_nic {
+        Arc::as_ptr(this).cast_mut().cast()
+    }
+
+    /// Takes over what the plug-in says of the device, and gives it a table of regions if it has none.
+    pub(crate) fn describe(this: &Arc<Shared>, info: &mut vipl_nic_info) {
+        if info.regions.is_null() {
+            let make = || (0..info.regions_max).map(|_| free_region()).collect();
+            info.regions = this.regions.get_or_init(make).as_ptr().cast_mut();
+        }
+        let nic = Shared::abi(this);
+        // SAFETY: the device is being opened: only the host's word is read by others meanwhile.
+        unsafe {
+            (&raw mut (*nic).regions).write(info.regions);
+            (&raw mut (*nic).region_count).write(info.regions_max);
+            (&raw mut (*nic).segments_max).write(info.segments_max);
+        }
+    }
+
+    /// The device has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// Makes the NIC known to those who only have the plug-in's part of it.
+    pub(super) fn set_host(&self, nic: *const c_void) {
+        // SAFETY: the cell is valid as long as `self`.
+        let host = unsafe { host_of(self.nic.get()) };
+        host.store(nic.cast_mut(), Ordering::SeqCst);
+    }
+
+    /// Closes the device, once.
+    pub(crate) fn close(self: &Arc<Shared>, ops: &vipl_provider) {
+        if let Some(nic_close) = ops.nic_close {
+            // SAFETY: opened by `nic_open`.
+            unsafe { nic_close(Shared::abi(self)) };
+        }
+    }
+}
+
+/// The host's own word in a NIC. A thread of the plug-in may read it while the NIC is being opened.
+///
+/// # Safety
+/// `nic` is within a [`Shared`] that lives as long as the result is used.
+unsafe fn host_of<'a>(nic: *const vipl_nic) -> &'a AtomicPtr<c_void> {
+    // SAFETY: as asked of the caller; aligned, and accessed atomically wherever it matters.
+    unsafe { AtomicPtr::from_ptr(&raw mut (*nic.cast_mut()).host) }
+}
+
+/// Notes that a device has failed; gives the host's word, which is NULL while the NIC is being opened.
+///
+/// # Safety
+/// `nic` was made by [`Shared::abi`] and is open or being opened.
+pub(super) unsafe fn fail(nic: *const vipl_nic) -> *const c_void {
+    // SAFETY: as asked of the caller.
+    let shared = unsafe { &*nic.cast::<Shared>() };
+    shared.failed.store(true, Ordering::SeqCst);
+    // Of this and the end of opening, the second one sees what the first one wrote.
+    // SAFETY: as above.
+    unsafe { host_of(nic) }.load(Ordering::SeqCst)
+}

@@ -1,0 +1,100 @@
+//! Connections that break, and devices that fail (spec §6.4, §9.6, §11).
+
+use std::time::{Duration, Instant};
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use super::queue::Which;
+use super::state::{CONNECTED, ERROR};
+use super::{Vi, complete, of_nic};
+use crate::handlers;
+use crate::nic::Nic;
+use crate::nic::events::Notice;
+
+/// Why a connection broke, in words.
+fn cause_name(cause: i32) -> String {
+    match cause {
+        VIPL_CAUSE_TOLD => "the status of a descriptor tells why".to_owned(),
+        VIPL_CAUSE_DISCONNECTED => "the partner disconnected".to_owned(),
+        code => {
+            error_code(code).map_or_else(|| format!("cause {code}"), |code| format!("{code:?}"))
+        }
+    }
+}
+
+impl Vi {
+    /// Breaks the connection: Error, flush, and what the program is told.
+    pub(crate) fn fail(&mut self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
+        if self.abi.state != CONNECTED {
+            return;
+        }
+        self.abi.state = ERROR;
+        log::debug!(target: "vi", "VI {:?}: Connected -> Error ({})", self.handle, cause_name(cause));
+        complete::flush(self, Which::Send);
+        complete::flush(self, Which::Recv);
+        self.report_break(cause, opcode, descriptor);
+    }
+
+    /// Tells the application why its connection broke.
+    fn report_break(&self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
+        if cause == VIPL_CAUSE_TOLD {
+            return;
+        }
+        let after = self.nic.process.settings.disconnect_notice_ms();
+        if cause == VIPL_CAUSE_DISCONNECTED && after > 0 {
+            // If the thread cannot start, the error stays unreported; the VI is in Error all the same.
+            let _ = handlers::start(&self.nic);
+            self.nic.report_later(Notice {
+                due: Instant::now() + Duration::from_millis(after),
+                vi: self.handle.expose_provenance(),
+                epoch: self.epoch,
+            });
+            return;
+        }
+        let code = error_code(cause).unwrap_or(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST);
+        self.raise(code, opcode, descriptor);
+    }
+}
+
+/// The error code with this number.
+pub(crate) fn error_code(number: i32) -> Option<VIP_ERROR_CODE> {
+    use VIP_ERROR_CODE::*;
+    const CODES: [VIP_ERROR_CODE; 11] = [
+        VIP_ERROR_POST_DESC,
+        VIP_ERROR_CONN_LOST,
+        VIP_ERROR_RECVQ_EMPTY,
+        VIP_ERROR_VI_OVERRUN,
+        VIP_ERROR_RDMAW_PROT,
+        VIP_ERROR_RDMAW_DATA,
+        VIP_ERROR_RDMAW_ABORT,
+        VIP_ERROR_RDMAR_PROT,
+        VIP_ERROR_COMP_PROT,
+        VIP_ERROR_RDMA_TRANSPORT,
+        VIP_ERROR_CATASTROPHIC,
+    ];
+    CODES.get(usize::try_from(number).ok()?).copied()
+}
+
+/// The device has failed (E18): every connected VI fails, and the application is told once. A VI that is being
+/// connected at this moment sees that the device has failed when it has the VI's lock.
+pub(crate) fn fail_all(nic: &Nic) {
+    if !nic.claim_failure_report() {
+        return;
+    }
+    log::error!(target: "nic", "the device of NIC {:?} has failed", nic.handle);
+    of_nic::each(nic, |mut vi| {
+        vi.fail(VIPL_CAUSE_TOLD, 0, std::ptr::null_mut())
+    });
+    nic.raise(VIP_ERROR_DESCRIPTOR {
+        NicHandle: nic.handle,
+        ViHandle: std::ptr::null_mut(),
+        CQHandle: std::ptr::null_mut(),
+        DescriptorPtr: std::ptr::null_mut(),
+        OpCode: 0,
+        ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_NIC,
+        ErrorCode: VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC,
+    });
+    // Threads that sleep on this NIC have something to see.
+    nic.wake();
+}

@@ -1,0 +1,141 @@
+//! VipPostSend and VipPostRecv (spec §3.20, §3.22, §4.4).
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use super::queue::{self, Full, Which, entry};
+use super::state::{CONNECTED, IDLE, PENDING};
+use super::{Vi, complete};
+use crate::error::Error;
+use crate::memory::table::covers;
+
+/// VipPostSend and VipPostRecv.
+#[inline(always)]
+pub fn post(
+    handle: VIP_VI_HANDLE,
+    which: Which,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: VIP_MEM_HANDLE,
+) -> Result<(), Error> {
+    let mut vi = super::lock(handle)?;
+    if !descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
+        || descriptor.is_null()
+        || vi.check_descriptor
+    {
+        check_descriptor(&mut vi, which, descriptor, memory)?;
+    }
+    let (queue, own) = vi.queue(which);
+    if queue.posted.wrapping_sub(queue.taken) >= own.room {
+        grow(&mut vi, which, descriptor)?;
+    }
+    // SAFETY: a program's descriptor; a fault is caught. Status is at offset 28 (spec §2.4).
+    if unsafe { vipl_guard::store32(descriptor.cast::<u8>().wrapping_add(28), 0) }.is_err() {
+        return Err(bad_descriptor(&mut vi, which, descriptor));
+    }
+    let (queue, _) = vi.queue(which);
+    // SAFETY: there is room for it.
+    unsafe {
+        entry(queue, queue.posted).write(vipl_entry {
+            descriptor,
+            memory,
+            status: 0,
+        })
+    };
+    queue.posted = queue.posted.wrapping_add(1);
+    if vi.abi.state == CONNECTED {
+        let doorbell = if which == Which::Send {
+            vi.post_send
+        } else {
+            vi.post_recv
+        };
+        // SAFETY: attached and locked.
+        unsafe { doorbell(vi.abi()) };
+    } else {
+        post_unconnected(&mut vi, which);
+    }
+    Ok(())
+}
+
+/// A VI that is not connected keeps receives for later and flushes everything else (spec §4.3).
+#[cold]
+fn post_unconnected(vi: &mut Vi, which: Which) {
+    let kept = which == Which::Recv && matches!(vi.abi.state, IDLE | PENDING);
+    if !kept {
+        complete::flush(vi, which);
+    }
+}
+
+#[cold]
+fn check_descriptor(
+    vi: &mut Vi,
+    which: Which,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: u32,
+) -> Result<(), Error> {
+    if descriptor.is_null() {
+        return Err(Error::InvalidParameter);
+    }
+    let aligned = descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT);
+    let registered = !vi.check_descriptor
+        || (aligned && descriptor_is_registered(vi, descriptor.addr() as u64, memory));
+    if aligned && registered {
+        return Ok(());
+    }
+    Err(bad_descriptor(vi, which, descriptor))
+}
+
+/// POST-02, POST-03: the caller is told twice, so that both kinds of program learn of it.
+#[cold]
+fn bad_descriptor(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Error {
+    let opcode = asked_for(which, descriptor);
+    vi.raise(VIP_ERROR_CODE::VIP_ERROR_POST_DESC, opcode, descriptor);
+    Error::InvalidParameter
+}
+
+/// The `VIP_STATUS_OP_*` that a descriptor asks for on this queue; that of a send, which is 0, where it cannot
+/// be read or asks for none.
+#[cold]
+fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
+    if which == Which::Recv {
+        return VIP_STATUS_OP_RECEIVE;
+    }
+    let mut control = [0; 2];
+    // SAFETY: a program's address; a fault is caught. Control is at offset 14 (spec §2.4).
+    let read = unsafe {
+        vipl_guard::copy(
+            control.as_mut_ptr(),
+            descriptor.cast::<u8>().wrapping_add(14),
+            2,
+        )
+    };
+    match u16::from_ne_bytes(control) & VIP_CONTROL_OP_MASK {
+        VIP_CONTROL_OP_RDMAWRITE if read.is_ok() => VIP_STATUS_OP_RDMA_WRITE,
+        VIP_CONTROL_OP_RDMAREAD if read.is_ok() => VIP_STATUS_OP_RDMA_READ,
+        _ => VIP_STATUS_OP_SEND,
+    }
+}
+
+/// Makes the ring larger, up to MaxDescriptorsPerQueue.
+#[cold]
+fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<(), Error> {
+    let max = vi.nic.info.descriptors_max;
+    let (queue, own) = vi.queue(which);
+    queue::grow(queue, own, max).map_err(|full| {
+        if let Full::Limit = full {
+            let opcode = asked_for(which, descriptor);
+            vi.raise(VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN, opcode, descriptor);
+        }
+        Error::Resource
+    })
+}
+
+/// Whether the memory of a descriptor is registered for this VI, segments included.
+fn descriptor_is_registered(vi: &Vi, descriptor: u64, memory: u32) -> bool {
+    let control = covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
+    // SAFETY: the control segment is registered; a fault is caught all the same.
+    let image = control.then(|| unsafe { vipl_guard::load_descriptor(descriptor as *const u8) });
+    image.and_then(Result::ok).is_some_and(|image| {
+        let bytes = 32 + 16 * u64::from(image.seg_count);
+        covers(vi.abi.nic, memory, descriptor, bytes, vi.abi.ptag)
+    })
+}

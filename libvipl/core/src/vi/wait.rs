@@ -1,0 +1,175 @@
+//! Taking completed descriptors off a queue: VipSendDone, VipSendWait, VipSendNotify and those of receives (spec §3.21,
+//! §3.23, §8).
+
+use vipl_abi::*;
+use vipl_plugin_abi::*;
+
+use super::queue::{Taken, Waiter, Which, WorkQueue, take};
+use super::{Vi, complete, diagnosis};
+use crate::clock;
+use crate::error::Error;
+use crate::handlers;
+use crate::nic::events::NotifyHandler;
+use crate::nic::{idle, wait as nic_wait};
+use crate::object::table::{Guard, Slot};
+
+/// What a caller gets of a descriptor that was taken off. At level `debug` a failed one is explained, unless it
+/// was only flushed: that is no fault of its own.
+#[inline(always)]
+fn taken(vi: &Vi, which: Which, entry: &vipl_entry) -> Taken {
+    if entry.status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
+        diagnosis::failed(vi, which, entry.descriptor, entry.status);
+    }
+    Taken::entry(entry)
+}
+
+/// VipSendDone and VipRecvDone.
+#[inline(always)]
+pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
+    let Ok(mut vi) = super::lock(handle) else {
+        return Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
+    };
+    let (queue, _) = vi.queue(which);
+    if queue.completed == queue.taken {
+        if queue.posted == queue.taken {
+            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+        }
+        vi.progress();
+    }
+    let (queue, own) = vi.queue(which);
+    if queue.completed == queue.taken {
+        if queue.posted == queue.taken {
+            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+        }
+        let row = own.count_empty_poll(queue.taken);
+        if idle::is_due(row) {
+            yield_processor(vi, which, row);
+        }
+        return Taken::nothing(VIP_RETURN::VIP_NOT_DONE);
+    }
+    let entry = take(queue);
+    taken(&vi, which, &entry)
+}
+
+/// Lets other threads have the processor after empty polls.
+#[cold]
+#[inline(never)]
+fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
+    let (slot, generation, process) = (vi.slot(), vi.generation(), vi.nic.process);
+    drop(vi);
+    if !idle::yield_processor(&process.settings, row) {
+        return;
+    }
+    let Some(nic) = slot.lock(generation).map(|vi| vi.nic.clone()) else {
+        return;
+    };
+    idle::nap(&nic, || {
+        slot.lock(generation).is_none_or(|mut vi| {
+            vi.progress();
+            let (queue, _) = vi.queue(which);
+            queue.completed != queue.taken
+        })
+    });
+}
+
+/// VipSendWait and VipRecvWait.
+pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
+    let deadline = clock::deadline(timeout);
+    let invalid = Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
+    let Ok(mut vi) = super::lock(handle) else {
+        return invalid;
+    };
+    if vi.queue(which).1.cq.is_some() {
+        return invalid;
+    }
+    for progressed in [false, true] {
+        if progressed {
+            vi.progress();
+        }
+        let (queue, own) = vi.queue(which);
+        if queue.posted == queue.taken {
+            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+        }
+        if queue.completed != queue.taken && own.waiters.is_empty() {
+            let entry = take(queue);
+            return taken(&vi, which, &entry);
+        }
+    }
+    if timeout == 0 {
+        let (queue, own) = vi.queue(which);
+        let row = own.count_empty_poll(queue.taken);
+        if idle::is_due(row) {
+            yield_processor(vi, which, row);
+        }
+        return Taken::nothing(VIP_RETURN::VIP_TIMEOUT);
+    }
+    let ticket = join_waiters(&mut vi, which);
+    let (slot, generation, nic) = (vi.slot(), vi.generation(), vi.nic.clone());
+    drop(vi);
+    let outcome = nic_wait::until(&nic, deadline, || {
+        let Some(mut vi) = slot.lock(generation) else {
+            return Some(Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER));
+        };
+        vi.progress();
+        claim(vi.queue(which).1, ticket)
+    });
+    outcome.unwrap_or_else(|| leave_waiters(slot, generation, which, ticket))
+}
+
+fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
+    let (queue, own) = vi.queue(which);
+    own.last_ticket += 1;
+    own.waiters.push_back(Waiter::Thread(own.last_ticket));
+    own.signalled = queue.completed;
+    queue.signal = 1;
+    own.last_ticket
+}
+
+/// The completion that was given to this thread.
+fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Taken> {
+    let place = own.given.iter().position(|(owner, _)| *owner == ticket)?;
+    Some(Taken::entry(&own.given.swap_remove(place).1))
+}
+
+/// The time is up; a completion that came at the last moment still counts.
+fn leave_waiters(slot: &'static Slot<Vi>, generation: u32, which: Which, ticket: u64) -> Taken {
+    let Some(mut vi) = slot.lock(generation) else {
+        return Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
+    };
+    let (queue, own) = vi.queue(which);
+    if let Some(taken) = claim(own, ticket) {
+        return taken;
+    }
+    own.waiters
+        .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+    queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
+    Taken::nothing(VIP_RETURN::VIP_TIMEOUT)
+}
+
+/// VipSendNotify and VipRecvNotify.
+pub fn notify(
+    handle: VIP_VI_HANDLE,
+    which: Which,
+    context: VIP_PVOID,
+    handler: Option<NotifyHandler>,
+) -> Result<(), Error> {
+    let mut vi = super::lock(handle)?;
+    let handler = handler.ok_or(Error::InvalidParameter)?;
+    if vi.queue(which).1.cq.is_some() {
+        return Err(Error::InvalidParameter);
+    }
+    handlers::start(&vi.nic)?;
+    let (queue, own) = vi.queue(which);
+    own.signalled = queue.completed;
+    own.waiters.push_back(Waiter::Notify {
+        handler,
+        context: context.addr(),
+    });
+    queue.signal = 1;
+    vi.nic.watch(1);
+    vi.set_watch();
+    // A completion that is already there is served at once.
+    complete::signal(&mut vi, which);
+    vi.progress();
+    Ok(())
+}
