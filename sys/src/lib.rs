@@ -12,6 +12,7 @@
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
 //! | [`membarrier`] | fences that one thread executes for all others |
+//! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
 //! | [`process_vm`] | copies between the memories of two processes |
 //! | [`random`] | pseudo-random numbers from a seed |
 //! | [`seqpacket`] | packets with descriptors |
@@ -27,6 +28,7 @@ pub mod fd;
 pub mod fork;
 pub mod futex;
 pub mod membarrier;
+pub mod mutex;
 pub mod process_vm;
 pub mod random;
 pub mod seqpacket;

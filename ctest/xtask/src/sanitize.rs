@@ -1,5 +1,5 @@
-//! `cargo xtask sanitize address|thread`: library, plug-in and C programs built for a sanitizer, and the
-//! programs run.
+//! `cargo xtask sanitize address|thread`: library, agent, plug-ins, clan's device and C programs built for a sanitizer,
+//! and the programs run.
 //!
 //! The sanitizer's runtime is the one that comes with the Rust toolchain; gcc only compiles for it. The
 //! standard library is not instrumented (its source would have to be there): what that costs is in
@@ -40,6 +40,8 @@ const ADDRESS: &[&str] = &[
     "never_close",
     "exit_in_handler",
     "simple",
+    "rdma -d sim:",
+    "rdma -d clan:",
 ];
 /// Programs and arguments for ThreadSanitizer.
 const THREAD: &[&str] = &[
@@ -58,6 +60,11 @@ const THREAD: &[&str] = &[
     "errors",
     "queue",
     "simple -1",
+    "tour -d sim:",
+    "rdma -d sim:",
+    "tour -d clan:",
+    "rdma -d clan:",
+    "threads -1 -d clan:",
 ];
 /// One program may take that long: a sanitizer costs up to twenty times, a busy machine as much again.
 const PROGRAM_SECONDS_MAX: u64 = 300;
@@ -209,7 +216,7 @@ fn usable(kind: Kind) -> Result<Option<PathBuf>> {
     Ok(Some(runtime))
 }
 
-/// Builds the library, the plug-in and the agent for the sanitizer, and puts them together as if installed.
+/// Builds the library, plug-ins, clan's device and the agent for the sanitizer, and puts them together as if installed.
 fn library(kind: Kind, folder: &Path) -> Result {
     let (triple, target) = (host_triple()?, Workspace::load()?.target);
     let mut flags = format!(
@@ -222,7 +229,8 @@ fn library(kind: Kind, folder: &Path) -> Result {
     }
     run(cargo()
         .args(["build", "--locked", "--quiet", "--target", &triple])
-        .args(["-p", "vipl", "-p", "vipl-loopback", "-p", "kagent"])
+        .args(["-p", "vipl", "-p", "vipl-loopback", "-p", "vipl-sim"])
+        .args(["-p", "vipl-clan", "-p", "vipl-clan-device", "-p", "kagent"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", flags)
         .env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
@@ -231,7 +239,10 @@ fn library(kind: Kind, folder: &Path) -> Result {
         ("libvipl.so", "libvipl.so.1"),
         ("libvipl.so", "libvipl.so"),
         ("libvipl_loopback.so", "libvipl_loopback.so"),
+        ("libvipl_sim.so", "libvipl_sim.so"),
+        ("libvipl_clan.so", "libvipl_clan.so"),
         ("vipkad", "vipkad"),
+        ("vipl-clan", "vipl-clan"),
     ] {
         let to = folder.join(to);
         // An agent of an earlier run may still be at work.

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use vipl_clan_proto::channel;
@@ -13,6 +12,7 @@ use vipl_clan_proto::vi::VI_BYTES;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
 use vipl_plugin_sdk::{Host, Status};
 use vipl_sys::fd::Kept;
+use vipl_sys::mutex::Mutex;
 use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -41,10 +41,6 @@ pub(crate) struct Card {
     woken: AtomicU32,
     /// This process must fence itself before it looks whether the device sleeps.
     fences: bool,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
 fn error(text: &str) {
@@ -263,7 +259,7 @@ impl Card {
     }
 
     fn call(&self, mut request: Request, time: Duration) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        let mut number = lock(&self.calls);
+        let mut number = self.calls.lock();
         *number = number.wrapping_add(1);
         request.number = *number;
         self.tell(&request)?;

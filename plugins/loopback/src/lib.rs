@@ -39,7 +39,6 @@ mod queue;
 mod rdma;
 mod ring;
 mod shared;
-mod sync;
 mod vi;
 mod watch;
 

@@ -1,12 +1,13 @@
 //! A connection: what this side knows of it, and how it tells its peer.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::VIPL_OPTION_CARRY_IMMEDIATE;
 use vipl_plugin_sdk::{Port, Queue};
+use vipl_sys::mutex::{Mutex, MutexGuard};
 use vipl_sys::shm::Mapping;
 
 use crate::ring::{Arrival, Ends, Outbox};
@@ -179,7 +180,7 @@ pub(crate) fn carries_immediate(port: &Port) -> bool {
 static ENDS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
 
 pub(crate) fn ends_here() -> MutexGuard<'static, BTreeMap<u64, u32>> {
-    crate::sync::lock(&ENDS)
+    ENDS.lock()
 }
 
 /// Whether this process has both ends of a connection.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
@@ -13,6 +13,7 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{number, register_bytes_max, transfer_max, truth};
 use vipl_plugin_sdk::{Host, Status};
 use vipl_sys::fd::Kept;
+use vipl_sys::mutex::Mutex;
 use vipl_sys::shm;
 
 use crate::NAME;
@@ -106,7 +107,7 @@ impl LoopbackNic {
 
     /// A partner's NIC, mapped once however many connections lead there.
     pub(crate) fn partner(&self, name: u64, fds: [i32; 2]) -> std::io::Result<Arc<SharedNic>> {
-        let mut partners = crate::sync::lock(&self.partners);
+        let mut partners = self.partners.lock();
         if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
             return Ok(known);
         }

@@ -6,13 +6,14 @@
 //! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
 use vipl_plugin_sdk::{Host, Poll};
+use vipl_sys::mutex::Mutex;
 use vipl_sys::thread::spawn_with_signals_blocked;
 
 use crate::shared::{SharedNic, VIS_MAX};
@@ -73,7 +74,7 @@ impl Watch {
     /// Begins to look after a VI; the first one starts the thread.
     pub(crate) fn add(self: &Arc<Self>, index: u32) {
         self.connected[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
-        let mut thread = crate::sync::lock(&self.thread);
+        let mut thread = self.thread.lock();
         if thread.is_none() {
             let watch = self.clone();
             *thread = spawn_with_signals_blocked("vipl-watch", move || watch.run())
@@ -94,7 +95,7 @@ impl Watch {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.shared.bell().ring();
-        let thread = crate::sync::lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.thread().unpark();
             let _ = thread.join();
