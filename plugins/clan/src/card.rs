@@ -17,7 +17,7 @@ use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::NAME;
-use crate::nic::Wire;
+use crate::interface::Interface;
 
 /// How long a device may take to answer. It asks nobody: one that takes its time has no processor. Of one that has
 /// ended the socket tells at once.
@@ -115,11 +115,14 @@ enum Failure {
 impl Card {
     /// Opens the device, which also gets the interface, if there is one: the connection, and the socket of its
     /// interrupts.
-    pub(crate) fn open(poll_us: u32, wire: Option<&Wire>) -> Result<(Card, OwnedFd), Status> {
-        let mut opened = Card::try_open(poll_us, wire);
+    pub(crate) fn open(
+        poll_us: u32,
+        interface: Option<&Interface>,
+    ) -> Result<(Card, OwnedFd), Status> {
+        let mut opened = Card::try_open(poll_us, interface);
         if matches!(&opened, Err(Failure::Broken(_))) {
             // The device has died since it was told of this process: there is another one now.
-            opened = Card::try_open(poll_us, wire);
+            opened = Card::try_open(poll_us, interface);
         }
         opened.map_err(|failure| match failure {
             Failure::Broken(why) => {
@@ -130,7 +133,7 @@ impl Card {
         })
     }
 
-    fn try_open(poll_us: u32, wire: Option<&Wire>) -> Result<(Card, OwnedFd), Failure> {
+    fn try_open(poll_us: u32, interface: Option<&Interface>) -> Result<(Card, OwnedFd), Failure> {
         let (socket, device) = Host::get().device(NAME).map_err(Failure::Told)?;
         let socket = Kept::new(socket);
         let mut request = Request {
@@ -142,12 +145,12 @@ impl Card {
             ptag: poll_us,
             ..Request::default()
         };
-        if let Some(wire) = wire {
-            request.mtu = wire.mtu;
-            request.address = wire.address;
-            request.endpoint = wire.endpoint;
+        if let Some(interface) = interface {
+            request.mtu = interface.mtu;
+            request.address = interface.address;
+            request.endpoint = interface.endpoint;
         }
-        let data: Vec<RawFd> = wire.iter().map(|wire| wire.socket.as_raw_fd()).collect();
+        let data: Vec<RawFd> = interface.iter().map(|one| one.socket.as_raw_fd()).collect();
         let mut ask = |number| {
             request.number = number;
             put(&socket, &request, &data)?;

@@ -9,8 +9,9 @@
 //! | file | is |
 //! | --- | --- |
 //! | `card` | the connection to the device: socket, pages, wake |
-//! | `nic` | one opening: limits, bell, the table of regions |
-//! | `vi` | one VI: attach, detach, and its operations |
+//! | `interface` | the network interface behind a NIC |
+//! | `nic` | one opening: limits, and what the host is told of it |
+//! | `vi` | what the host calls: the operations of a NIC and of a VI |
 //! | `queue` | from descriptors to doorbells |
 //! | `progress` | from completions to descriptors |
 //! | `fetch` | long messages, which this side copies itself |
@@ -18,6 +19,7 @@
 
 mod card;
 mod fetch;
+mod interface;
 mod nic;
 mod progress;
 mod queue;

@@ -1,22 +1,20 @@
 //! One opening of the device.
 
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vipl_abi::{
     VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
 };
-use vipl_clan_proto::nic::{FRAME_MAX, REGIONS_MAX, RING_FRAMES, VIS_MAX};
+use vipl_clan_proto::nic::{REGIONS_MAX, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
-use vipl_packet::Receiver;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{self, number, register_bytes_max, truth};
-use vipl_plugin_sdk::{Host, Nic, Status};
-use vipl_wire::{MTU_MIN, PartKind, body_max};
+use vipl_plugin_sdk::{Host, Status};
+use vipl_wire::{PartKind, body_max};
 
 use crate::NAME;
 use crate::card::Card;
-use crate::vi::ClanVi;
+use crate::interface::Interface;
 use crate::watch::Watch;
 
 /// Largest message of the card in bytes.
@@ -27,7 +25,7 @@ const LOCAL_MTU: u32 = 32_768;
 /// One opening of the device.
 pub struct ClanNic {
     pub(crate) card: Arc<Card>,
-    watch: Watch,
+    pub(crate) watch: Watch,
     /// Largest message in bytes whose data goes into the doorbell; 0: nor does the descriptor.
     pub(crate) inline_max: u32,
     /// Long messages are fetched by this side when it looks.
@@ -35,14 +33,6 @@ pub struct ClanNic {
     /// Levels on which RDMA Read works.
     pub(crate) read_levels: u16,
     /// Largest frame to other hosts in bytes; 0: there are none.
-    pub(crate) mtu: u32,
-}
-
-/// What the device needs to know of an interface.
-pub(crate) struct Wire {
-    pub(crate) socket: OwnedFd,
-    pub(crate) address: [u8; 6],
-    pub(crate) endpoint: u16,
     pub(crate) mtu: u32,
 }
 
@@ -67,35 +57,6 @@ impl Place {
     }
 }
 
-fn failed(why: &str) -> Status {
-    let text = format!("clan: cannot open the device: {why}");
-    Host::get().log(VIPL_LOG_ERROR, &text);
-    Status::Resource
-}
-
-impl Wire {
-    fn open(interface: &str, info: &mut vipl_nic_info) -> Result<Wire, Status> {
-        let link = Host::get().link(interface)?;
-        let address = link.address.as_slice().try_into();
-        let address =
-            address.map_err(|_| failed("the interface's address does not have 6 bytes"))?;
-        if (link.mtu as usize) < MTU_MIN {
-            let (mtu, least) = (link.mtu, MTU_MIN);
-            return Err(failed(&format!("an MTU of {mtu} is below {least}")));
-        }
-        let mtu = link.mtu.min(FRAME_MAX);
-        Receiver::prepare(link.socket.as_raw_fd(), mtu as usize, RING_FRAMES)
-            .map_err(|error| failed(&error.to_string()))?;
-        info.link = link.id;
-        Ok(Wire {
-            socket: link.socket,
-            address,
-            endpoint: link.endpoint,
-            mtu,
-        })
-    }
-}
-
 impl ClanNic {
     pub(crate) fn open(
         argument: &str,
@@ -106,7 +67,7 @@ impl ClanNic {
             // Locally administered, "CLA" and the node.
             Place::Node(node) => ([0x02, b'C', b'L', b'A', 0, node], None),
             Place::Interface(name) => {
-                let wire = Wire::open(&name, info)?;
+                let wire = Interface::open(&name, info)?;
                 (wire.address, Some(wire))
             }
         };
@@ -164,28 +125,4 @@ fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info
     };
     info.register_bytes_max = register_bytes_max(NAME);
     info.register_block_max = info.register_bytes_max;
-}
-
-impl Nic for ClanNic {
-    type Vi = ClanVi;
-
-    fn close(&mut self) {
-        self.watch.stop();
-    }
-
-    fn ready(&self, indices: &mut [u32]) -> usize {
-        self.card.nic().ready.take(indices)
-    }
-
-    fn arm(&self) -> u32 {
-        self.card.nic().bell.arm()
-    }
-
-    fn sleep(&self, epoch: u32, timeout_ns: u64) {
-        self.card.nic().bell.sleep(epoch, timeout_ns);
-    }
-
-    fn wake(&self) {
-        self.card.nic().bell.ring();
-    }
 }

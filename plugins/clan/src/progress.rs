@@ -17,7 +17,7 @@ const BATCH: u32 = 64;
 const NEWS: u32 = 64;
 
 /// What a completion's claim says.
-enum Turn {
+enum Claimed {
     /// It is not there yet, or the device is at it.
     Wait,
     /// The data is in the sender's memory.
@@ -39,14 +39,14 @@ enum Taken {
 
 /// Decides who does it.
 #[inline(always)]
-fn turn(word: &std::sync::atomic::AtomicU32, entry: &Entry) -> Turn {
+fn claim_for_program(word: &std::sync::atomic::AtomicU32, entry: &Entry) -> Claimed {
     let found = word.compare_exchange(claim::OPEN, claim::PROGRAM, AcqRel, Acquire);
     match found {
-        Ok(_) => Turn::Ours,
-        Err(claim::DEVICE) if !is_done(entry) => Turn::Wait,
-        Err(claim::OFFERED) => Turn::Offered,
-        Err(claim::REFUSED) => Turn::Wait,
-        Err(_) => Turn::Placed,
+        Ok(_) => Claimed::Ours,
+        Err(claim::DEVICE) if !is_done(entry) => Claimed::Wait,
+        Err(claim::OFFERED) => Claimed::Offered,
+        Err(claim::REFUSED) => Claimed::Wait,
+        Err(_) => Claimed::Placed,
     }
 }
 
@@ -136,15 +136,15 @@ impl ClanVi {
         }
         let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
         let mut taken = Taken::One;
-        match turn(&slot.claim, &entry) {
-            Turn::Wait => return Taken::Nothing,
-            Turn::Offered => {
+        match claim_for_program(&slot.claim, &entry) {
+            Claimed::Wait => return Taken::Nothing,
+            Claimed::Offered => {
                 if !self.fetch(port, &entry, slot) {
                     return Taken::Nothing;
                 }
                 taken = Taken::Long;
             }
-            Turn::Ours => {
+            Claimed::Ours => {
                 let small = slot.small.load(Relaxed) as usize;
                 if small > 0
                     && let Err(error) = place(port, &entry, slot, small.min(SMALL))
@@ -154,7 +154,7 @@ impl ClanVi {
                     return Taken::Nothing;
                 }
             }
-            Turn::Placed => {}
+            Claimed::Placed => {}
         }
         let (status, length) = (slot.status.load(Relaxed), slot.length.load(Relaxed));
         let immediate = slot.immediate.load(Relaxed);
@@ -177,7 +177,7 @@ impl ClanVi {
             return false;
         }
         let entry = port.entry(Queue::Send, port.completed(Queue::Send));
-        if let Turn::Wait | Turn::Offered = turn(&slot.claim, &entry) {
+        if let Claimed::Wait | Claimed::Offered = claim_for_program(&slot.claim, &entry) {
             return false;
         }
         let status = slot.status.load(Relaxed);

@@ -8,7 +8,7 @@ use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
 use vipl_clan_proto::vi::{ViPages, news};
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Host, Port, Queue, Status, Vi};
+use vipl_plugin_sdk::{Host, Nic, Port, Queue, Status, Vi};
 use vipl_sys::shm::Mapping;
 
 use crate::card::{Card, PATIENCE, SHORT};
@@ -125,6 +125,30 @@ impl ClanVi {
         {
             link.left = self.card.detach(self.number, time);
         }
+    }
+}
+
+impl Nic for ClanNic {
+    type Vi = ClanVi;
+
+    fn close(&mut self) {
+        self.watch.stop();
+    }
+
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        self.card.nic().ready.take(indices)
+    }
+
+    fn arm(&self) -> u32 {
+        self.card.nic().bell.arm()
+    }
+
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        self.card.nic().bell.sleep(epoch, timeout_ns);
+    }
+
+    fn wake(&self) {
+        self.card.nic().bell.ring();
     }
 }
 

@@ -109,7 +109,7 @@ impl Watcher {
             }
             self.look();
         }
-        self.mourn();
+        self.report_end();
     }
 
     /// Waits for something to happen on the descriptors: stop, interrupts, the end of the device.
@@ -178,8 +178,8 @@ impl Watcher {
         unsafe { Host::get().catastrophe(self.nic.0) };
     }
 
-    /// The device has gone.
-    fn mourn(&self) {
+    /// The device has ended: all VIs fail.
+    fn report_end(&self) {
         let text = "clan: the device has ended; its connections are lost, and the next VipOpenNic \
                     starts another";
         Host::get().log(VIPL_LOG_ERROR, text);

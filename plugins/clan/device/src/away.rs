@@ -16,9 +16,10 @@ use vipl_wire::{
 use vipl_sys::clock::now_ns;
 
 use crate::device::Device;
-use crate::env::{Bench, Posted};
+use crate::env::Bench;
 use crate::events::NEVER;
-use crate::link::{Away, Link, Side};
+use crate::link::{Link, Side};
+use crate::remote::{Away, Posted};
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
 
@@ -69,7 +70,7 @@ fn retire(side: &mut Side, away: Away, reason: Reason, now: u64) {
         ..
     } = away;
     let closing = connection.close(reason, now, &mut side.out.line(header, mtu, now));
-    side.bid_farewell(closing, header, mtu);
+    side.linger(closing, header, mtu);
 }
 
 fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
@@ -242,7 +243,7 @@ impl Device {
         if now >= side.soonest || retry {
             self.do_due(side, now);
         }
-        side.pump_farewells(now);
+        side.pump_lingering(now);
         side.out.send(now);
         if now >= side.check_at && !side.vis.is_empty() && !side.failed {
             side.check_at = now + CHECK_EVERY_NS;
@@ -336,8 +337,8 @@ impl Device {
         side.out.send(now);
     }
 
-    /// The device is about to sleep: says until when it may.
-    pub(crate) fn settle_links(&mut self) -> u64 {
+    /// The device is about to sleep: sends the acknowledgements that are owed, and gives until when it may.
+    pub(crate) fn flush_links(&mut self) -> u64 {
         let mut deadline = NEVER;
         for index in 0..self.links.len() {
             if let Some(mut link) = self.links[index].take() {

@@ -16,7 +16,7 @@ use crate::vi::{Tools, Unseen, Vi};
 use crate::vm::{piece, pieces};
 
 /// How long a completion waits for its program, in nanoseconds; twice as long at most.
-const SETTLE_NS: u64 = 30_000;
+const WRITE_BACK_NS: u64 = 30_000;
 /// Completed sends of a queue with more to send for which a sleeper is woken, or how long the first of them
 /// waits, in nanoseconds.
 const UNTOLD_MAX: u32 = 16;
@@ -165,7 +165,7 @@ impl Vi {
     /// A completion waits for its program from now on.
     fn opened(&mut self, tools: &Tools) {
         if self.due == 0 {
-            self.due = tools.now + SETTLE_NS;
+            self.due = tools.now + WRITE_BACK_NS;
         }
     }
 
@@ -206,7 +206,7 @@ impl Vi {
             return;
         }
         self.halted = true;
-        self.settle_all(tools);
+        self.write_back_all(tools);
         debug_assert!(reason != end::NONE);
         let word = u64::from(self.terms.epoch) << 32 | u64::from(reason);
         self.pages.words().end.store(word, Release);
@@ -215,9 +215,9 @@ impl Vi {
     }
 
     /// Puts completions into the program's memory that have waited long enough.
-    pub(crate) fn settle(&mut self, tools: &mut Tools) {
+    pub(crate) fn write_back(&mut self, tools: &mut Tools) {
         let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
-        let received = self.settle_up_to(tools, sent, received);
+        let received = self.write_back_up_to(tools, sent, received);
         if received || self.untold > 0 && !self.has_time_to_tell(tools) {
             self.announce(tools);
         }
@@ -226,16 +226,16 @@ impl Vi {
         let left =
             self.unseen_sent.first != self.sends || self.unseen_received.first != self.receives;
         let later = left || self.untold > 0;
-        self.due = if later { tools.now + SETTLE_NS } else { 0 };
+        self.due = if later { tools.now + WRITE_BACK_NS } else { 0 };
     }
 
     /// All of them, at once.
-    pub(crate) fn settle_all(&mut self, tools: &mut Tools) {
+    pub(crate) fn write_back_all(&mut self, tools: &mut Tools) {
         if self.due == 0 {
             return;
         }
         let (sent, received) = (self.sends, self.receives);
-        self.settle_up_to(tools, sent, received);
+        self.write_back_up_to(tools, sent, received);
         self.announce(tools);
         self.unseen_sent.aged = sent;
         self.unseen_received.aged = received;
@@ -253,14 +253,14 @@ impl Vi {
     }
 
     /// True: receives were put into the program's memory.
-    fn settle_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) -> bool {
+    fn write_back_up_to(&mut self, tools: &mut Tools, sent: u32, received: u32) -> bool {
         let mut placed = false;
         while self.unseen_received.first != received {
-            placed |= self.settle_received(tools, self.unseen_received.first);
+            placed |= self.write_back_received(tools, self.unseen_received.first);
             next(&mut self.unseen_received);
         }
         while self.unseen_sent.first != sent {
-            if self.settle_sent(tools, sent) {
+            if self.write_back_sent(tools, sent) {
                 // Who looked while the device was at it has gone to sleep without them.
                 self.note_untold(tools);
             }
@@ -269,7 +269,7 @@ impl Vi {
     }
 
     /// Writes the Status of up to [`BATCH`] sends. True: some were written.
-    fn settle_sent(&mut self, tools: &mut Tools, until: u32) -> bool {
+    fn write_back_sent(&mut self, tools: &mut Tools, until: u32) -> bool {
         tools.pieces.clear();
         let mut taken = [0u32; BATCH as usize];
         let mut count = 0;
@@ -313,7 +313,7 @@ impl Vi {
     }
 
     /// Puts a receive into the program's memory. True: it was written.
-    fn settle_received(&mut self, tools: &mut Tools, number: u32) -> bool {
+    fn write_back_received(&mut self, tools: &mut Tools, number: u32) -> bool {
         let slot = self.pages.received(number);
         if slot.claim.load(Acquire) != claim::OPEN {
             return false;

@@ -114,23 +114,23 @@ impl Device {
     }
 
     /// Tells VIs whose partner's process has ended, and of whom the agent has not said how.
-    pub(crate) fn tell_deserted(&mut self) {
-        if self.tools.now < self.tools.deserted {
+    pub(crate) fn report_orphans(&mut self) {
+        if self.tools.now < self.tools.orphaned {
             return;
         }
-        self.tools.deserted = NEVER;
+        self.tools.orphaned = NEVER;
         for id in 0..self.vis.places() {
             let Some(vi) = self.vis.get_mut(id) else {
                 continue;
             };
-            if !vi.attached || vi.deserted == 0 {
+            if !vi.attached || vi.orphaned == 0 {
                 continue;
             }
-            if vi.deserted <= self.tools.now {
+            if vi.orphaned <= self.tools.now {
                 vi.die(&mut self.tools, end::LOST);
-                vi.deserted = 0;
+                vi.orphaned = 0;
             } else {
-                self.tools.deserted = self.tools.deserted.min(vi.deserted);
+                self.tools.orphaned = self.tools.orphaned.min(vi.orphaned);
             }
         }
     }
@@ -144,7 +144,7 @@ impl Device {
         if !vi.attached {
             return None;
         }
-        vi.settle_all(&mut self.tools);
+        vi.write_back_all(&mut self.tools);
         vi.attached = false;
         vi.halted = true;
         let (key, partner) = (vi.terms.key, vi.partner.take());

@@ -14,9 +14,9 @@ use vipl_sys::shm::{Mapping, create_for_readers, seal_for_readers};
 use zerocopy::FromBytes;
 
 use crate::client::{Client, Verdict};
-use crate::engine::Pair;
 use crate::events::Events;
 use crate::link::Link;
+use crate::pair::Pair;
 use crate::processor::Processor;
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
@@ -163,7 +163,7 @@ impl Device {
         }
         if time.saturating_sub(self.last_ask) >= ASK_NS {
             self.last_ask = time;
-            self.tell_deserted();
+            self.report_orphans();
             self.processor.relieve(time);
             return self.ask(None);
         }
@@ -225,7 +225,7 @@ impl Device {
             return false;
         };
         if vi.due != 0 && self.tools.now >= vi.due {
-            vi.settle(&mut self.tools);
+            vi.write_back(&mut self.tools);
         }
         vi.quiet = vi.quiet.saturating_add(1);
         vi.hot = vi.due != 0 || vi.offered > 0 || (vi.attached && vi.quiet < COOL);
@@ -283,11 +283,11 @@ impl Device {
     fn sleep(&mut self) -> io::Result<Turn> {
         for id in 0..self.vis.places() {
             if let Some(vi) = self.vis.get_mut(id) {
-                vi.settle_all(&mut self.tools);
+                vi.write_back_all(&mut self.tools);
             }
         }
-        self.tell_deserted();
-        let deadline = self.settle_links().min(self.tools.deserted);
+        self.report_orphans();
+        let deadline = self.flush_links().min(self.tools.orphaned);
         let page = self.tools.page();
         page.asleep.fetch_add(1, Ordering::SeqCst);
         if !page.before_looking_again() {

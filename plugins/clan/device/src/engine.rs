@@ -2,22 +2,14 @@
 //! specification, §6.4.
 
 use vipl_abi::*;
-use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{SMALL, end, news};
 use vipl_plugin_sdk::descriptor::Operation;
 
 use crate::complete::{Outcome, Placed};
 use crate::descriptor::Outgoing;
 use crate::offer::PATIENCE_NS;
-use crate::vi::{CHUNK, Tools, Vi};
-use crate::vm::{Fault, pieces};
-
-/// A VI that sends, and its partner.
-pub(crate) struct Pair<'a> {
-    pub(crate) from: &'a mut Vi,
-    pub(crate) to: &'a mut Vi,
-    pub(crate) tools: &'a mut Tools,
-}
+use crate::pair::Pair;
+use crate::vm::pieces;
 
 impl Pair<'_> {
     /// Processes the send queue, a bounded part of it. True: there was something.
@@ -66,63 +58,16 @@ impl Pair<'_> {
 
     /// Whether a fault was no fault but the end of a process: then nobody's descriptor tells of it. The
     /// connection rests until the agent says what has become of the process.
-    pub(crate) fn is_deserted(&mut self) -> bool {
+    pub(crate) fn is_orphaned(&mut self) -> bool {
         let gone = self.from.process.is_gone() || self.to.process.is_gone();
         if gone {
             self.withdraw();
             self.from.partner = None;
             self.to.partner = None;
-            self.from.desert(self.tools);
-            self.to.desert(self.tools);
+            self.from.orphan(self.tools);
+            self.to.orphan(self.tools);
         }
         gone
-    }
-
-    /// Bytes of the next chunk, and whether it is the last one. The last one has eight bytes at least, if
-    /// there are so many.
-    pub(crate) fn chunk(&self, total: u32) -> (usize, bool) {
-        let left = (total - self.from.moved.0) as usize;
-        if left <= CHUNK {
-            (left, true)
-        } else if left - CHUNK < 8 {
-            (CHUNK - 8, false)
-        } else {
-            (CHUNK, false)
-        }
-    }
-
-    /// Copies the next chunk from the sender into [`Tools::bounce`].
-    pub(crate) fn gather(&mut self, bytes: usize) -> Result<(), Fault> {
-        let tools = &mut *self.tools;
-        tools.pieces.clear();
-        pieces(&mut tools.pieces, &tools.out, self.from.moved.0, bytes);
-        self.from
-            .process
-            .read(&tools.pieces, &mut tools.bounce[..bytes])
-    }
-
-    /// The immediate data that the receiver finds.
-    pub(crate) fn immediate(&self, outgoing: &Outgoing) -> u32 {
-        let carried = self.from.has(flag::CARRY_IMMEDIATE) && self.to.has(flag::CARRY_IMMEDIATE);
-        if outgoing.flagged || carried {
-            outgoing.immediate
-        } else {
-            0
-        }
-    }
-
-    /// What the receiver of a message finds.
-    pub(crate) fn outcome(&self, outgoing: &Outgoing) -> Outcome {
-        let flag = if outgoing.flagged {
-            VIP_STATUS_IMMEDIATE
-        } else {
-            0
-        };
-        Outcome {
-            status: VIP_STATUS_OP_RECEIVE | flag,
-            length: outgoing.length,
-            immediate: self.immediate(outgoing),
-        }
     }
 
     fn send(&mut self, outgoing: &Outgoing) -> usize {
@@ -177,7 +122,7 @@ impl Pair<'_> {
     /// E1, E2, E3: the descriptor tells; on the reliable levels the connection ends.
     #[cold]
     pub(crate) fn sender_error(&mut self, status: u32) {
-        if self.is_deserted() {
+        if self.is_orphaned() {
             return;
         }
         let begun = self.from.moved.0;
@@ -225,7 +170,7 @@ impl Pair<'_> {
     /// E7, E8: the receive descriptor tells.
     #[cold]
     pub(crate) fn cannot_receive(&mut self, error: u32, opcode: u32) {
-        if self.is_deserted() {
+        if self.is_orphaned() {
             return;
         }
         let outcome = Outcome {
@@ -240,7 +185,7 @@ impl Pair<'_> {
     /// A message that the partner could not receive, and what the partner is told; the sender's part.
     #[cold]
     fn refused(&mut self, opcode: u32, reason: u32) {
-        if self.is_deserted() {
+        if self.is_orphaned() {
             return;
         }
         if self.from.is_unreliable() {

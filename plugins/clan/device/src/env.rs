@@ -4,56 +4,21 @@
 //! last are all that is kept. The process may change everything between two walks; only its own memory is at
 //! stake, and each walk checks anew.
 
-use std::cell::Cell;
-
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{RING, end, news};
+use vipl_clan_proto::vi::{end, news};
 use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region::{is_registered, is_remote};
-use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote};
+use vipl_wire::{
+    Cause, Connection, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote,
+};
 
 use crate::complete::Outcome;
-use crate::outbox::{Line, Room};
+use crate::outbox::{Line, Outbox, Room};
+use crate::remote::{Away, Posted};
 use crate::vi::{Tools, Vi};
 use crate::vm::{piece, pieces};
-
-/// How far the doorbells of a VI have been seen to be rung.
-#[derive(Clone, Debug)]
-pub(crate) struct Posted {
-    sends: Cell<u32>,
-    receives: Cell<u32>,
-}
-
-impl Posted {
-    /// A connection that begins with these numbers.
-    pub(crate) fn new(sends: u32, receives: u32) -> Posted {
-        Posted {
-            sends: Cell::new(sends),
-            receives: Cell::new(receives),
-        }
-    }
-
-    /// The send doorbell that is rung next.
-    pub(crate) fn next_send(&self) -> u32 {
-        self.sends.get()
-    }
-}
-
-/// Goes on over doorbells that have been rung; not over more than there can be, whatever the process says.
-#[inline(always)]
-fn advance(cursor: &Cell<u32>, completed: u32, rung: impl Fn(u32) -> bool) -> u32 {
-    let mut number = cursor.get();
-    if (number.wrapping_sub(completed) as i32) < 0 {
-        number = completed;
-    }
-    while number.wrapping_sub(completed) < RING as u32 && rung(number) {
-        number = number.wrapping_add(1);
-    }
-    cursor.set(number);
-    number
-}
 
 /// Where the data of the descriptor that was walked last is.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +39,29 @@ pub(crate) struct Bench<'a> {
     pub(crate) posted: &'a Posted,
     /// The partner's process.
     pub(crate) peer: &'a PeerProcess,
+}
+
+impl Away {
+    /// Calls the engine.
+    #[inline(always)]
+    pub(crate) fn engage(
+        &mut self,
+        vi: &mut Vi,
+        tools: &mut Tools,
+        out: &mut Outbox,
+        now: u64,
+        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
+    ) {
+        let mut bench = Bench {
+            line: out.line(self.header, self.mtu, now),
+            posted: &self.posted,
+            peer: &self.peer,
+            vi,
+            tools,
+        };
+        bench.line.mute = bench.vi.process.is_gone();
+        call(&mut self.connection, &mut bench);
+    }
 }
 
 impl Link for Bench<'_> {
@@ -100,7 +88,7 @@ impl Env for Bench<'_> {
     fn sends_posted(&self) -> u32 {
         let pages = &self.vi.pages;
         let rung = |number| pages.is_send_rung(number);
-        advance(&self.posted.sends, self.vi.sends, rung)
+        self.posted.look_for_sends(self.vi.sends, rung)
     }
 
     #[inline(always)]
@@ -112,7 +100,7 @@ impl Env for Bench<'_> {
     fn receives_posted(&self) -> u32 {
         let pages = &self.vi.pages;
         let rung = |number| pages.is_receive_rung(number);
-        advance(&self.posted.receives, self.vi.receives, rung)
+        self.posted.look_for_receives(self.vi.receives, rung)
     }
 
     #[inline(always)]

@@ -16,14 +16,14 @@
 //! | file | is |
 //! | --- | --- |
 //! | `device` | the loop: polls doorbells, sleeps, is woken |
-//! | `client` | a process, its socket and what it asks for |
+//! | `client`, `requests` | a process and its socket; what it asks for |
 //! | `connect` | attach and detach: who is whose partner |
 //! | `vi`, `vis` | a VI and its state; all of them |
 //! | `descriptor` | from doorbells to checked descriptors |
-//! | `engine` | sends, between two VIs of this host |
+//! | `pair`, `engine` | two VIs of this host; sends between them |
 //! | `offer` | long messages that the receiving program fetches itself |
 //! | `rdma` | RDMA, between two VIs of this host |
-//! | `away` | connections to other hosts: attach, detach, and the link's part of the loop |
+//! | `remote`, `away` | connections to other hosts: attach, detach, and the link's part of the loop |
 //! | `link`, `outbox` | the interface of a NIC handle; frames into the kernel |
 //! | `env` | descriptors, memory and completions, as the protocol asks for them |
 //! | `events` | what the device sleeps on |
@@ -43,8 +43,11 @@ mod events;
 mod link;
 mod offer;
 mod outbox;
+mod pair;
 mod processor;
 mod rdma;
+mod remote;
+mod requests;
 mod vi;
 mod vis;
 mod vm;

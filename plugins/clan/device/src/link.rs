@@ -3,61 +3,21 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
 use vipl_packet::{Header, Receiver};
-use vipl_wire::{
-    Closing, Connection, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcess, PeerProcesses,
-};
+use vipl_wire::{Closing, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcesses};
 
-use crate::env::{Bench, Posted};
 use crate::events::NEVER;
 use crate::outbox::{Line, Outbox};
-use crate::vi::{Tools, Vi};
 
-/// Connections that may say farewell at the same time; more than that only a process at odds with itself has.
-const FAREWELLS_MAX: usize = 1024;
+/// Lingering connections of a link; only a process that does not keep to the protocol has more.
+const LINGERING_MAX: usize = 1024;
 /// Time between two answers to frames of another version, in nanoseconds.
 const FOREIGN_EVERY_NS: u64 = 1_000_000_000;
 
-/// A connection to a VI on another host.
-pub(crate) struct Away {
-    pub(crate) connection: Connection,
-    pub(crate) posted: Posted,
-    /// The link that its frames take.
-    pub(crate) link: usize,
-    pub(crate) header: Header,
-    pub(crate) mtu: usize,
-    /// The peer process.
-    pub(crate) peer: Arc<PeerProcess>,
-}
-
-impl Away {
-    /// Calls the engine.
-    #[inline(always)]
-    pub(crate) fn engage(
-        &mut self,
-        vi: &mut Vi,
-        tools: &mut Tools,
-        out: &mut Outbox,
-        now: u64,
-        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
-    ) {
-        let mut bench = Bench {
-            line: out.line(self.header, self.mtu, now),
-            posted: &self.posted,
-            peer: &self.peer,
-            vi,
-            tools,
-        };
-        bench.line.mute = bench.vi.process.is_gone();
-        call(&mut self.connection, &mut bench);
-    }
-}
-
-/// A connection that has ended here.
-struct Farewell {
+/// A connection that has ended here and not yet at the peer.
+struct Lingering {
     closing: Closing,
     header: Header,
     mtu: usize,
@@ -68,7 +28,7 @@ pub(crate) struct Side {
     /// Its place.
     pub(crate) index: usize,
     pub(crate) out: Outbox,
-    /// Place of its process; none: that has gone, and only farewells are left.
+    /// Place of its process; none: it has ended, and only lingering connections are left.
     pub(crate) client: Option<usize>,
     pub(crate) endpoint: u16,
     address: [u8; 6],
@@ -82,7 +42,7 @@ pub(crate) struct Side {
     /// When the interface is looked after again.
     pub(crate) check_at: u64,
     pub(crate) failed: bool,
-    farewells: Vec<Farewell>,
+    lingering: Vec<Lingering>,
     foreign_at: u64,
     /// Processes that the VIs have connections with.
     pub(crate) peers: PeerProcesses,
@@ -126,7 +86,7 @@ impl Link {
                 blocked: false,
                 check_at: 0,
                 failed: false,
-                farewells: Vec::new(),
+                lingering: Vec::new(),
                 foreign_at: 0,
                 peers: PeerProcesses::default(),
             },
@@ -153,12 +113,12 @@ impl Side {
 
     /// Nobody needs the link any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.client.is_none() && self.farewells.is_empty() && self.out.is_empty()
+        self.client.is_none() && self.lingering.is_empty() && self.out.is_empty()
     }
 
     /// When the link wants to be looked after, whatever comes, in nanoseconds.
     pub(crate) fn deadline(&self) -> u64 {
-        let closing = self.farewells.iter().map(|f| f.closing.deadline()).min();
+        let closing = self.lingering.iter().map(|f| f.closing.deadline()).min();
         let retry = if self.blocked || !self.out.is_empty() {
             self.out.retry_at()
         } else {
@@ -182,14 +142,14 @@ impl Side {
     }
 
     /// Takes over what is left of a connection.
-    pub(crate) fn bid_farewell(&mut self, closing: Closing, header: Header, mtu: usize) {
+    pub(crate) fn linger(&mut self, closing: Closing, header: Header, mtu: usize) {
         if closing.is_done() {
             return;
         }
-        if self.farewells.len() >= FAREWELLS_MAX {
-            self.farewells.remove(0);
+        if self.lingering.len() >= LINGERING_MAX {
+            self.lingering.remove(0);
         }
-        self.farewells.push(Farewell {
+        self.lingering.push(Lingering {
             closing,
             header,
             mtu,
@@ -197,18 +157,17 @@ impl Side {
     }
 
     /// Repeats what is due, and forgets what is done.
-    pub(crate) fn pump_farewells(&mut self, now: u64) {
-        if self.farewells.is_empty() {
+    pub(crate) fn pump_lingering(&mut self, now: u64) {
+        if self.lingering.is_empty() {
             return;
         }
-        for farewell in &mut self.farewells {
-            if farewell.closing.deadline() <= now {
-                let mut line = self.out.line(farewell.header, farewell.mtu, now);
-                farewell.closing.timeout(now, &mut line);
+        for one in &mut self.lingering {
+            if one.closing.deadline() <= now {
+                let mut line = self.out.line(one.header, one.mtu, now);
+                one.closing.timeout(now, &mut line);
             }
         }
-        self.farewells
-            .retain(|farewell| !farewell.closing.is_done());
+        self.lingering.retain(|one| !one.closing.is_done());
     }
 
     /// A frame of no connection that lives.
@@ -219,11 +178,11 @@ impl Side {
         };
         let mut known = false;
         if let Some(address) = vipl_wire::address(payload) {
-            for farewell in &mut self.farewells {
-                if farewell.closing.vi() == address.vi {
+            for one in &mut self.lingering {
+                if one.closing.vi() == address.vi {
                     known = true;
-                    let mut line = self.out.line(farewell.header, farewell.mtu, now);
-                    farewell.closing.received(payload, &mut line);
+                    let mut line = self.out.line(one.header, one.mtu, now);
+                    one.closing.received(payload, &mut line);
                 }
             }
         }
@@ -232,7 +191,7 @@ impl Side {
             return;
         }
         let (header, mtu) = (self.header(sender), self.mtu);
-        // The partner repeats its own farewell to one who has forgotten it.
+        // The peer repeats its last frames to a side that has forgotten the connection.
         if Closing::answer_stray(payload, &mut self.out.line(header, mtu, now)) {
             return;
         }

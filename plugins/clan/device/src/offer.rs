@@ -14,7 +14,7 @@ use vipl_clan_proto::vi::{OFFER_SEGMENTS, Offer, RECEIVE_SEGMENTS, claim};
 use vipl_plugin_sdk::descriptor::Operation;
 
 use crate::descriptor::Outgoing;
-use crate::engine::Pair;
+use crate::pair::Pair;
 use crate::vi::{CHUNK, Tools, Vi};
 
 /// Messages below this size the device moves sooner than a program can be told of them, in bytes.

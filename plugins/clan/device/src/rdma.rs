@@ -9,7 +9,7 @@ use vipl_plugin_sdk::region::is_remote;
 
 use crate::complete::Outcome;
 use crate::descriptor::Outgoing;
-use crate::engine::Pair;
+use crate::pair::Pair;
 use crate::vm::{piece, pieces};
 
 impl Pair<'_> {
@@ -90,7 +90,7 @@ impl Pair<'_> {
     /// E9 and E10.
     #[cold]
     fn write_refused(&mut self, outgoing: &Outgoing) {
-        if self.is_deserted() {
+        if self.is_orphaned() {
             return;
         }
         let opcode = VIP_STATUS_OP_RDMA_WRITE;
@@ -130,7 +130,7 @@ impl Pair<'_> {
         let permitted = self.target_permits(outgoing, flag::RDMA_READ, VIPL_REGION_RDMA_READ);
         let into = &mut self.tools.bounce[..bytes];
         if !permitted || self.to.process.read(&[piece(from, bytes)], into).is_err() {
-            if permitted && self.is_deserted() {
+            if permitted && self.is_orphaned() {
                 return 0;
             }
             let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;

@@ -10,7 +10,7 @@ use vipl_clan_proto::vi::{Segment, ViPages, claim, news};
 use vipl_sys::shm::Mapping;
 
 use crate::events::NEVER;
-use crate::link::Away;
+use crate::remote::Away;
 use crate::vm::Process;
 
 /// Bytes that are moved in one go; they pass through a buffer that stays in the processor's cache.
@@ -32,8 +32,8 @@ pub(crate) struct Tools {
     pub(crate) pieces: Vec<libc::iovec>,
     /// Nanoseconds.
     pub(crate) now: u64,
-    /// When the first deserted VI is told, in nanoseconds.
-    pub(crate) deserted: u64,
+    /// When the first orphaned VI is told, in nanoseconds.
+    pub(crate) orphaned: u64,
 }
 
 impl Tools {
@@ -46,7 +46,7 @@ impl Tools {
             into: Vec::new(),
             pieces: Vec::new(),
             now: 0,
-            deserted: NEVER,
+            orphaned: NEVER,
         }
     }
 
@@ -58,7 +58,7 @@ impl Tools {
 }
 
 /// How long the agent has to say how a process has ended, in nanoseconds.
-const DESERTED_NS: u64 = 2_000_000_000;
+const ORPHANED_NS: u64 = 2_000_000_000;
 
 /// What the VI is to its connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +94,7 @@ pub(crate) struct Vi {
     pub(crate) partner: Option<usize>,
     /// When it is told that the partner's process has ended, unless the agent has said so before, in
     /// nanoseconds; 0: it has not ended.
-    pub(crate) deserted: u64,
+    pub(crate) orphaned: u64,
     /// The connection, if the partner is on another host.
     pub(crate) away: Option<Box<Away>>,
     /// Number of the next completion of a send.
@@ -138,7 +138,7 @@ impl Vi {
             attached: false,
             halted: true,
             partner: None,
-            deserted: 0,
+            orphaned: 0,
             away: None,
             sends: 0,
             receives: 0,
@@ -160,15 +160,15 @@ impl Vi {
     }
 
     /// The partner's process has ended. The agent says how, as long as it does.
-    pub(crate) fn desert(&mut self, tools: &mut Tools) {
+    pub(crate) fn orphan(&mut self, tools: &mut Tools) {
         if self.attached && !self.halted {
-            self.deserted = tools.now + DESERTED_NS;
-            tools.deserted = tools.deserted.min(self.deserted);
+            self.orphaned = tools.now + ORPHANED_NS;
+            tools.orphaned = tools.orphaned.min(self.orphaned);
         }
     }
 
     pub(crate) fn attach(&mut self, request: &Request) {
-        self.deserted = 0;
+        self.orphaned = 0;
         self.terms = Terms {
             epoch: request.epoch,
             key: request.key,
