@@ -20,15 +20,15 @@ use crate::plugin::loader::LoadedPlugin;
 use crate::process::Process;
 use crate::sync::Mutex;
 
-mod door;
 pub(crate) mod events;
+mod gate;
 pub(crate) mod idle;
 mod numbers;
 pub(crate) mod shared;
 pub(crate) mod wait;
 
-use door::{Door, Inside};
 use events::{Events, Job, Notice};
+use gate::{Gate, Inside};
 use numbers::Numbers;
 use shared::Shared;
 
@@ -58,7 +58,7 @@ pub struct Nic {
     pub(crate) incoming: Mutex<Vec<usize>>,
     pub(crate) events: Events,
     pub(crate) names: Mutex<Option<Names>>,
-    door: Door,
+    gate: Gate,
     pub(crate) closing: AtomicBool,
     /// The failure of the device has been reported.
     failure_reported: AtomicBool,
@@ -92,7 +92,7 @@ impl Nic {
 
     /// To be held while something is made that VipCloseNic would have to see. An error: it is closed.
     pub(crate) fn enter(&self) -> Result<Inside<'_>, Error> {
-        self.door.enter()
+        self.gate.enter()
     }
 
     /// What is left on it, as VipCloseNic sees it.
@@ -226,7 +226,7 @@ pub(crate) fn insert(
             incoming: Mutex::default(),
             events: Events::default(),
             names: Mutex::new(None),
-            door: Door::default(),
+            gate: Gate::default(),
             closing: AtomicBool::new(false),
             failure_reported: AtomicBool::new(false),
             info,
@@ -258,7 +258,7 @@ pub(crate) unsafe fn of_plugin<'a>(nic: *const vipl_nic) -> &'a Nic {
 
 /// Takes a NIC out of the table; its handle is stale from now on. Refused while anything is left on it.
 pub(crate) fn remove(nic: &Nic) -> Result<(), Error> {
-    nic.door.shut(|| nic.check_empty())?;
+    nic.gate.close(|| nic.check_empty())?;
     let guard = NICS.lock(nic.handle).ok_or(Error::InvalidParameter)?;
     nic.closing.store(true, Ordering::Release);
     drop(NICS.remove(&nic.process.nics, guard, nic.handle));

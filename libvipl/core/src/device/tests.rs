@@ -55,7 +55,7 @@ fn what_is_being_made_is_seen() {
     std::thread::scope(|scope| {
         let address = handle.expose_provenance();
         let closer = scope.spawn(move || close(std::ptr::with_exposed_provenance_mut(address)));
-        // Its own way in would find the door open: nobody has been refused yet.
+        // The gate is still open: this thread is inside, and no VipCloseNic has succeeded.
         let tag = ptag::create_on(&nic).unwrap();
         drop(inside);
         assert_eq!(closer.join().unwrap(), Err(Error::Resource));
