@@ -5,13 +5,30 @@
 //! between, so that every plug-in has the same semantics: the VI state machine, the queues of posted
 //! descriptors, completion queues, waiting, notification, asynchronous errors, tags and regions.
 //!
+//! Modules import downwards only; `cargo xtask modules` checks it. A line names what several modules below need:
+//!
 //! ```text
-//!   handle ──▶ table ──▶ Vi (one lock) ──▶ plug-in operation ──▶ host ──▶ Cq · waiters · events
+//!   calls          device (VipOpenNic, VipCloseNic)    connect    trace, describe (vipl_describe)
+//!                    │                                    │
+//!   plug-ins       plugin::map ─▶ plugin::host            │
+//!                                      │                  │
+//!   objects                 vi, cq, memory, names  ◀──────┘
+//!                                      │
+//!   callbacks                       handlers ─▶ vi::of_nic
+//!                                      │
+//!   one opening    nic: regions and tags (memory::table, ::tags), host names (names::table), events, wait
+//!                                      │
+//!   one process    process: agent, plugin::loader, settings, logger, counters
+//!                                      │
+//!   basis          object (handles, tables, locks), sync, clock, text, error
 //! ```
 //!
+//! A call on the data path: handle ─▶ slot of a table, locked ─▶ operation of the plug-in ─▶ `plugin::host`, if the
+//! plug-in has completed something that is waited for ─▶ CQ, waiting threads, events of the NIC.
+//!
 //! Lock order, outermost first: VI slot → CQ slot → the mutexes inside a NIC → log. The agent's tables
-//! are locked alone. No lock but the VI's is held across a plug-in's operation, and none across a call
-//! of the program's handlers. Nothing here runs before the first call of the program: there are no
+//! are locked alone. No lock but the VI's is held across a plug-in's operation on a VI, and none across a call
+//! of the application's handlers. Nothing here runs before the first call of the application: there are no
 //! constructors.
 
 mod agent;

@@ -11,19 +11,62 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::settings::Settings;
 
-struct Logger {
+/// The levels up to which lines are logged.
+struct Levels {
     general: LevelFilter,
     by_subsystem: Vec<(String, LevelFilter)>,
+}
+
+impl Levels {
+    /// Reads the setting `log`; tells what it does not understand.
+    fn parse(text: &str, problems: &mut Vec<String>) -> Levels {
+        let mut levels = Levels {
+            general: LevelFilter::Warn,
+            by_subsystem: Vec::new(),
+        };
+        let parts = text.split(',').map(str::trim);
+        for part in parts.filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some((name, level)) => {
+                    let level = level.parse().unwrap_or_else(|_| {
+                        problems.push(format!(
+                            "log: {part:?}: {level:?} is not a level; using warn"
+                        ));
+                        LevelFilter::Warn
+                    });
+                    levels.by_subsystem.push((name.to_owned(), level));
+                }
+                None => match part.parse() {
+                    Ok(level) => levels.general = level,
+                    Err(_) => problems.push(format!(
+                        "log: {part:?} is not a level (error, warn, info, debug, trace)"
+                    )),
+                },
+            }
+        }
+        levels
+    }
+
+    fn of(&self, subsystem: &str) -> LevelFilter {
+        let mut own = self.by_subsystem.iter();
+        own.find(|(name, _)| name == subsystem)
+            .map_or(self.general, |(_, level)| *level)
+    }
+
+    fn highest(&self) -> LevelFilter {
+        let own = self.by_subsystem.iter().map(|(_, level)| *level);
+        own.fold(self.general, Ord::max)
+    }
+}
+
+struct Logger {
+    levels: Levels,
     file: Option<Mutex<File>>,
 }
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let own = self
-            .by_subsystem
-            .iter()
-            .find(|(name, _)| name == metadata.target());
-        metadata.level() <= own.map_or(self.general, |(_, level)| *level)
+        metadata.level() <= self.levels.of(metadata.target())
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -86,33 +129,8 @@ pub(crate) use log_leniency;
 /// Installs the log, at the first call of the process.
 pub(crate) fn install(settings: &Settings) {
     static LOGGER: OnceLock<Logger> = OnceLock::new();
-    let mut general = LevelFilter::Warn;
-    let mut by_subsystem = Vec::new();
     let mut problems = Vec::new();
-    for part in settings
-        .text("log")
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-    {
-        match part.split_once('=') {
-            Some((name, level)) => {
-                let level = level.parse().unwrap_or_else(|_| {
-                    problems.push(format!(
-                        "log: {part:?}: {level:?} is not a level; using warn"
-                    ));
-                    LevelFilter::Warn
-                });
-                by_subsystem.push((name.to_owned(), level));
-            }
-            None => match part.parse() {
-                Ok(level) => general = level,
-                Err(_) => problems.push(format!(
-                    "log: {part:?} is not a level (error, warn, info, debug, trace)"
-                )),
-            },
-        }
-    }
+    let levels = Levels::parse(settings.text("log"), &mut problems);
     let path = settings.text("log_file");
     let mut file = None;
     if !path.is_empty() {
@@ -124,16 +142,45 @@ pub(crate) fn install(settings: &Settings) {
             )),
         }
     }
-    let logger = LOGGER.get_or_init(|| Logger {
-        general,
-        by_subsystem,
-        file,
-    });
-    let most = logger.by_subsystem.iter().map(|(_, level)| *level).max();
+    let logger = LOGGER.get_or_init(|| Logger { levels, file });
     if log::set_logger(logger).is_ok() {
-        log::set_max_level(logger.general.max(most.unwrap_or(LevelFilter::Off)));
+        log::set_max_level(logger.levels.highest());
     }
     for problem in problems {
         log::warn!(target: "settings", "{problem}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subsystem_may_have_its_own_level() {
+        let mut problems = Vec::new();
+        let levels = Levels::parse("mem=off, info ,vi=trace,,cq=loud,quiet", &mut problems);
+        for (subsystem, level) in [
+            ("mem", LevelFilter::Off),
+            ("vi", LevelFilter::Trace),
+            ("cq", LevelFilter::Warn),
+            ("nic", LevelFilter::Info),
+        ] {
+            assert_eq!(levels.of(subsystem), level, "{subsystem}");
+        }
+        assert_eq!(levels.highest(), LevelFilter::Trace);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("cq=loud") && problems[1].contains("quiet"));
+    }
+
+    #[test]
+    fn a_worse_line_stands_for_a_lesser_one() {
+        forget_said();
+        assert!(!has_said(Level::Error));
+        said(Level::Warn);
+        said(Level::Debug);
+        assert!(has_said(Level::Warn) && has_said(Level::Info));
+        assert!(!has_said(Level::Error));
+        forget_said();
+        assert!(!has_said(Level::Trace));
     }
 }

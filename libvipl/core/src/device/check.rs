@@ -93,3 +93,41 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vi::tests::device;
+
+    fn good() -> vipl_nic_info {
+        let mut info = device::plugin(false).blank_info();
+        info.address_len = 6;
+        info.reliability_support = VIP_SERVICE_RELIABLE_DELIVERY;
+        info.transfer_max = TRANSFER_MAX_MIN;
+        info
+    }
+
+    #[test]
+    fn what_a_device_cannot_be_is_named() {
+        assert_eq!(check_info(&good()), Ok(()));
+        type Spoil = fn(&mut vipl_nic_info);
+        let wrong: [(&str, Spoil); 8] = [
+            ("address_len", |info| info.address_len = 0),
+            ("data_address_len", |info| info.data_address_len = u32::MAX),
+            ("discriminator_max", |info| info.discriminator_max = 65),
+            ("transfer_max", |info| info.transfer_max -= 1),
+            ("vis_max", |info| info.vis_max = VIS_MAX as u32 + 1),
+            ("regions_max", |info| info.regions_max = 3),
+            ("rdma_read_support", |info| {
+                info.rdma_read_support = VIP_SERVICE_UNRELIABLE
+            }),
+            ("name", |info| info.name = [1; 64]),
+        ];
+        for (field, spoil) in wrong {
+            let mut info = good();
+            spoil(&mut info);
+            let what = check_info(&info).unwrap_err();
+            assert!(what.starts_with(field), "{what}");
+        }
+    }
+}

@@ -104,3 +104,36 @@ pub(super) unsafe fn fail(nic: *const vipl_nic) -> *const c_void {
     // SAFETY: as above.
     unsafe { host_of(nic) }.load(Ordering::SeqCst)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vi::tests::device;
+
+    #[test]
+    fn a_device_without_a_table_of_regions_gets_one() {
+        let shared = Shared::new(VIPL_OPTION_CHECK_DESCRIPTOR);
+        let mut info = device::plugin(false).blank_info();
+        info.regions_max = 8;
+        info.segments_max = 5;
+        Shared::describe(&shared, &mut info);
+        // SAFETY: the NIC lives as long as `shared`.
+        let nic = unsafe { &*Shared::abi(&shared) };
+        assert!(!nic.regions.is_null() && std::ptr::eq(nic.regions, info.regions));
+        assert_eq!((nic.region_count, nic.segments_max), (8, 5));
+        assert_eq!(nic.options, VIPL_OPTION_CHECK_DESCRIPTOR);
+    }
+
+    #[test]
+    fn a_failure_before_the_nic_is_known_is_seen_afterwards() {
+        let shared = Shared::new(0);
+        let nic = Shared::abi(&shared);
+        // SAFETY: made by `Shared::abi`, and alive.
+        assert!(unsafe { fail(nic) }.is_null());
+        let host = (&raw const shared).cast();
+        shared.set_host(host);
+        assert!(shared.has_failed());
+        // SAFETY: as above.
+        assert_eq!(unsafe { fail(nic) }, host);
+    }
+}

@@ -98,3 +98,21 @@ pub(crate) fn fail_all(nic: &Nic) {
     // Threads that sleep on this NIC have something to see.
     nic.wake();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_the_error_code_with_that_value() {
+        for number in 0..=VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC as i32 {
+            assert_eq!(error_code(number).map(|code| code as i32), Some(number));
+        }
+        assert!(error_code(-1).is_none());
+        assert!(error_code(VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC as i32 + 1).is_none());
+        assert_eq!(
+            cause_name(VIPL_CAUSE_DISCONNECTED),
+            "the partner disconnected"
+        );
+    }
+}
