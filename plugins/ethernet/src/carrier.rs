@@ -1,102 +1,107 @@
-//! What carries the frames of one connection: the NIC's socket to another host, or the connection's
-//! shared segment to another process of this one, with or without an emulated link in between.
+//! What carries the frames of one connection: the socket of the NIC to another host, or the shared segment of the
+//! connection to another process of this host, with or without an emulated link in between.
 
 use std::sync::Arc;
 
 use vipl_packet::{ETHERNET, Frame, Header};
-use vipl_wire::ETHERTYPE;
+use vipl_plugin_sdk::Host;
+use vipl_wire::{ETHERTYPE, Link};
 
 use crate::bell::Bell;
+use crate::card::EmulatedLink;
 use crate::doorbell::Doorbell;
-use crate::provider::EmulatedLink;
-use crate::segment::{Lie, Segment};
+use crate::segment::{InvalidCursor, Segment};
 
-/// Room for one frame, behind the link's own header.
-pub(crate) struct Room {
-    /// As large as the largest frame, whatever was in it before: it would cost much to zero it.
+/// A buffer for one frame, behind the link's own header.
+pub(crate) struct FrameBuffer {
+    /// As large as the largest frame, with the content of an earlier one: clearing it would be expensive.
     buffer: Vec<u8>,
     head: usize,
 }
 
-impl AsMut<[u8]> for Room {
+impl AsMut<[u8]> for FrameBuffer {
     #[inline(always)]
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.head..]
     }
 }
 
-/// To a partner on another host.
-pub(crate) struct Away {
+/// To a peer on another host.
+pub(crate) struct RemoteCarrier {
     header: Header,
     /// A buffer for the next frame.
     spare: Option<Vec<u8>>,
 }
 
-/// To a partner on this host.
-pub(crate) struct Here {
+/// To a peer on this host.
+pub(crate) struct LocalCarrier {
     segment: Segment,
     bell: Arc<Bell>,
-    partner: u32,
+    peer: u32,
     emulated: Option<Box<dyn EmulatedLink>>,
-    /// Buffers for frames, used again.
+    /// Buffers of earlier frames.
     spare: Vec<Vec<u8>>,
 }
 
-/// The way to the partner.
+/// The way to the peer.
 pub(crate) enum Carrier {
-    Away(Away),
-    Here(Box<Here>),
+    Remote(RemoteCarrier),
+    Local(Box<LocalCarrier>),
 }
 
 impl Carrier {
-    /// To the interface with this address, by way of the NIC's doorbell.
-    pub(crate) fn away(to: [u8; 6], from: [u8; 6]) -> Carrier {
-        Carrier::Away(Away {
+    /// To the interface with this address, through the NIC's doorbell.
+    pub(crate) fn remote(to: [u8; 6], from: [u8; 6]) -> Carrier {
+        Carrier::Remote(RemoteCarrier {
             header: vipl_packet::header(to, from, ETHERTYPE),
             spare: None,
         })
     }
 
-    /// To the VI `partner` of the NIC that `bell` wakes.
-    pub(crate) fn here(
+    /// To the VI `peer` of the NIC that `bell` wakes.
+    pub(crate) fn local(
         segment: Segment,
         bell: Arc<Bell>,
-        partner: u32,
+        peer: u32,
         emulated: Option<Box<dyn EmulatedLink>>,
     ) -> Carrier {
-        Carrier::Here(Box::new(Here {
+        Carrier::Local(Box::new(LocalCarrier {
             segment,
             bell,
-            partner,
+            peer,
             emulated,
             spare: Vec::new(),
         }))
     }
 
-    /// To another host.
+    /// Whether the peer is on another host.
     #[inline(always)]
-    pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Carrier::Away(_))
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self, Carrier::Remote(_))
     }
 
-    /// Room for a frame of `mtu` bytes.
+    /// A buffer for a frame of `mtu` bytes. `None`: the device or the segment is full.
     #[inline(always)]
-    pub(crate) fn room(&mut self, doorbell: Option<&Doorbell>, mtu: usize) -> Option<Room> {
+    pub(crate) fn buffer(
+        &mut self,
+        doorbell: Option<&Doorbell>,
+        mtu: usize,
+    ) -> Option<FrameBuffer> {
         match self {
-            Carrier::Away(away) => {
+            Carrier::Remote(remote) => {
                 let doorbell = doorbell?;
-                let mut buffer = match away.spare.take_if(|_| !doorbell.waits()) {
+                let mut buffer = match remote.spare.take_if(|_| !doorbell.waits()) {
                     Some(spare) => spare,
                     None => doorbell.buffer()?,
                 };
                 buffer.resize(ETHERNET + mtu, 0);
-                buffer[..ETHERNET].copy_from_slice(&away.header);
-                Some(Room {
+                buffer[..ETHERNET].copy_from_slice(&remote.header);
+                Some(FrameBuffer {
                     buffer,
                     head: ETHERNET,
                 })
             }
-            Carrier::Here(here) => here.room(mtu),
+            Carrier::Local(local) => local.buffer(mtu),
         }
     }
 
@@ -106,54 +111,69 @@ impl Carrier {
         &mut self,
         doorbell: Option<&Doorbell>,
         now: impl FnOnce() -> u64,
-        room: Room,
+        frame: FrameBuffer,
         bytes: usize,
     ) {
-        let (buffer, bytes) = (room.buffer, room.head + bytes);
+        let (buffer, bytes) = (frame.buffer, frame.head + bytes);
         match (self, doorbell) {
-            (Carrier::Away(away), Some(doorbell)) => {
+            (Carrier::Remote(remote), Some(doorbell)) => {
                 if let Some(spare) = doorbell.push(Frame { buffer, bytes }) {
-                    away.spare = Some(spare);
+                    remote.spare = Some(spare);
                 }
             }
-            (Carrier::Away(_), None) => {}
-            (Carrier::Here(here), _) => here.transmit(now(), buffer, bytes),
+            (Carrier::Remote(_), None) => {}
+            (Carrier::Local(local), _) => local.transmit(now(), buffer, bytes),
         }
     }
 
-    /// The end of an operation: what was sent gets going.
+    /// The end of an operation: rings for what was sent.
     #[inline(always)]
     pub(crate) fn finish(&mut self, doorbell: Option<&Doorbell>, now: u64) {
         match self {
-            Carrier::Away(_) => {
+            Carrier::Remote(_) => {
                 if let Some(doorbell) = doorbell {
                     doorbell.operation_ends();
                 }
             }
-            Carrier::Here(here) => here.finish(now),
+            Carrier::Local(local) => local.finish(now),
         }
     }
 
-    /// Copies the next frame from a partner on this host into `frame`, if there is one.
+    /// Copies the next frame from a peer on this host into `frame`, if there is one.
     #[inline(always)]
-    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, Lie> {
+    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, InvalidCursor> {
         match self {
-            Carrier::Away(_) => Ok(false),
-            Carrier::Here(here) => here.segment.take(frame),
+            Carrier::Remote(_) => Ok(false),
+            Carrier::Local(local) => local.segment.take(frame),
         }
     }
 
-    /// When something happens without anybody's doing, in nanoseconds.
+    /// Sends through this carrier during one call of the engine.
+    pub(crate) fn transmitter<'a>(
+        &'a mut self,
+        doorbell: Option<&'a Doorbell>,
+        mtu: usize,
+        now: u64,
+    ) -> Transmitter<'a> {
+        Transmitter {
+            carrier: self,
+            doorbell,
+            mtu,
+            now: Some(now),
+        }
+    }
+
+    /// When an emulated link must be served, in nanoseconds.
     pub(crate) fn deadline(&self) -> Option<u64> {
         match self {
-            Carrier::Away(_) => None,
-            Carrier::Here(here) => here.emulated.as_ref()?.next_due(),
+            Carrier::Remote(_) => None,
+            Carrier::Local(local) => local.emulated.as_ref()?.next_due(),
         }
     }
 }
 
-impl Here {
-    fn room(&mut self, mtu: usize) -> Option<Room> {
+impl LocalCarrier {
+    fn buffer(&mut self, mtu: usize) -> Option<FrameBuffer> {
         let has_room = match &self.emulated {
             Some(link) => link.has_room(),
             None => self.segment.has_room(mtu),
@@ -163,14 +183,14 @@ impl Here {
         }
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(mtu, 0);
-        Some(Room { buffer, head: 0 })
+        Some(FrameBuffer { buffer, head: 0 })
     }
 
     fn transmit(&mut self, now: u64, buffer: Vec<u8>, bytes: usize) {
         let frame = &buffer[..bytes];
         match &mut self.emulated {
             Some(link) => link.send(now, frame),
-            // Between `room` and here another frame may have been sent.
+            // After `buffer` another frame may have been sent.
             None if self.segment.has_room(bytes) => self.segment.put(frame),
             None => {}
         }
@@ -188,9 +208,44 @@ impl Here {
                 }
             }
         }
-        if self.segment.has_news() || self.segment.partner_starves() {
-            self.bell.mark(self.partner);
+        if self.segment.has_news() || self.segment.peer_starves() {
+            self.bell.mark(self.peer);
             self.bell.ring_if_wanted();
         }
+    }
+}
+
+/// The way of frames during one call of the engine.
+pub(crate) struct Transmitter<'a> {
+    pub(crate) carrier: &'a mut Carrier,
+    pub(crate) doorbell: Option<&'a Doorbell>,
+    pub(crate) mtu: usize,
+    /// The time, once it is known.
+    pub(crate) now: Option<u64>,
+}
+
+/// The time of an operation, for which the clock is read once.
+#[inline(always)]
+pub(crate) fn time(known: &mut Option<u64>) -> u64 {
+    *known.get_or_insert_with(|| Host::get().now_ns())
+}
+
+impl Link for Transmitter<'_> {
+    type Frame = FrameBuffer;
+
+    #[inline(always)]
+    fn frame(&mut self) -> Option<FrameBuffer> {
+        self.carrier.buffer(self.doorbell, self.mtu)
+    }
+
+    #[inline(always)]
+    fn transmit(&mut self, frame: FrameBuffer, bytes: usize) {
+        let now = || time(&mut self.now);
+        self.carrier.transmit(self.doorbell, now, frame, bytes);
+    }
+
+    #[inline(always)]
+    fn now(&mut self) -> Option<u64> {
+        Some(time(&mut self.now))
     }
 }

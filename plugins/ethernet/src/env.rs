@@ -1,4 +1,5 @@
-//! What the engine asks of a device, over the host's VI and the connection's carrier.
+//! The environment of the protocol engine: the descriptors, memory and completions of the host's VI, and the
+//! connection's carrier.
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
@@ -7,89 +8,40 @@ use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
-use vipl_plugin_sdk::{Host, Port, Queue};
+use vipl_plugin_sdk::{Port, Queue};
 use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote};
 
 use crate::READ_LEVELS;
-use crate::carrier::{Carrier, Room};
-use crate::doorbell::Doorbell;
-use crate::nic::Core;
-
-/// Where the frames of a connection go, during one call.
-pub(crate) struct Line<'a> {
-    pub(crate) carrier: &'a mut Carrier,
-    pub(crate) doorbell: Option<&'a Doorbell>,
-    pub(crate) mtu: usize,
-    /// The time, once it is known.
-    pub(crate) now: Option<u64>,
-}
-
-/// The time of an operation: the clock is read once.
-#[inline(always)]
-pub(crate) fn time(known: &mut Option<u64>) -> u64 {
-    *known.get_or_insert_with(|| Host::get().now_ns())
-}
-
-impl Link for Line<'_> {
-    type Frame = Room;
-
-    #[inline(always)]
-    fn frame(&mut self) -> Option<Room> {
-        self.carrier.room(self.doorbell, self.mtu)
-    }
-
-    #[inline(always)]
-    fn transmit(&mut self, frame: Room, bytes: usize) {
-        let now = || time(&mut self.now);
-        self.carrier.transmit(self.doorbell, now, frame, bytes);
-    }
-
-    #[inline(always)]
-    fn now(&mut self) -> Option<u64> {
-        Some(time(&mut self.now))
-    }
-}
-
-impl Carrier {
-    /// The same, for a call of the engine.
-    pub(crate) fn line<'a>(&'a mut self, core: &'a Core, mtu: usize, now: u64) -> Line<'a> {
-        Line {
-            carrier: self,
-            doorbell: core.doorbell(),
-            mtu,
-            now: Some(now),
-        }
-    }
-}
+use crate::carrier::{FrameBuffer, Transmitter};
 
 /// A VI during one operation.
-pub(crate) struct Bench<'a> {
+pub(crate) struct ViEnv<'a> {
     pub(crate) port: &'a Port,
-    pub(crate) line: Line<'a>,
+    pub(crate) out: Transmitter<'a>,
     /// The peer process, on another host.
     pub(crate) peer: Option<&'a PeerProcess>,
 }
 
-impl Link for Bench<'_> {
-    type Frame = Room;
+impl Link for ViEnv<'_> {
+    type Frame = FrameBuffer;
 
     #[inline(always)]
-    fn frame(&mut self) -> Option<Room> {
-        self.line.frame()
+    fn frame(&mut self) -> Option<FrameBuffer> {
+        self.out.frame()
     }
 
     #[inline(always)]
-    fn transmit(&mut self, frame: Room, bytes: usize) {
-        self.line.transmit(frame, bytes);
+    fn transmit(&mut self, frame: FrameBuffer, bytes: usize) {
+        self.out.transmit(frame, bytes);
     }
 
     #[inline(always)]
     fn now(&mut self) -> Option<u64> {
-        self.line.now()
+        self.out.now()
     }
 }
 
-impl Env for Bench<'_> {
+impl Env for ViEnv<'_> {
     type Segments = Segments;
 
     #[inline(always)]
@@ -172,7 +124,7 @@ impl Env for Bench<'_> {
         let enabled = begun || self.port.vi().rdma_write != 0;
         let flag = (!begun).then_some(VIPL_REGION_RDMA_WRITE);
         let to = self.target(range, offset, bytes.len(), enabled, flag)?;
-        // Programs poll the last eight bytes of the range: they become visible last.
+        // Applications poll the last eight bytes of the range, so these become visible last.
         let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
         let last = if ends { bytes.len().min(8) } else { 0 };
         let first = bytes.len() - last;
@@ -215,7 +167,7 @@ impl Env for Bench<'_> {
 
     fn raise(&mut self, code: u32, opcode: u32) {
         use VIP_ERROR_CODE::*;
-        // All that happen on a connection that lives on; anything else would be a bug of the engine.
+        // All errors that leave a connection open; any other would be a bug of the engine.
         let known = [
             VIP_ERROR_RECVQ_EMPTY,
             VIP_ERROR_RDMAW_PROT,
@@ -241,8 +193,9 @@ impl Env for Bench<'_> {
     }
 }
 
-impl Bench<'_> {
-    /// Where a piece of an RDMA range lies, if the whole range may be used so. Without a flag: if it is registered.
+impl ViEnv<'_> {
+    /// The address of a piece of an RDMA range, if the whole range may be accessed in this way. Without a flag it need
+    /// only be registered.
     fn target(
         &self,
         range: &Remote,
@@ -274,8 +227,8 @@ impl Bench<'_> {
     }
 }
 
-/// Calls `copy` with each stretch of `bytes` bytes that begin `offset` bytes into the segments: its
-/// address, where it is in the whole, its length.
+/// Calls `copy` for each segment's share of the `bytes` bytes from `offset` on: its address, its position among these
+/// bytes, its length.
 #[inline(always)]
 fn walk(
     segments: &Segments,
@@ -288,7 +241,7 @@ fn walk(
         if done == bytes {
             break;
         }
-        // The program may have changed it since it was checked; only its own memory is at stake.
+        // The application may have changed it since it was checked; it can harm its own memory only.
         let segment = segments.get(number).map_err(|_| Fault)?;
         let length = segment.length as usize;
         if skip >= length {

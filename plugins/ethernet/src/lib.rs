@@ -1,52 +1,60 @@
 //! Device class: Ethernet NICs driven from user space.
 //!
-//! A plug-in names a [`Card`] and gets a whole provider, [`Ethernet`]. The protocol is `vipl-wire`, which
-//! knows nothing of sockets; this crate lends it the program's descriptors and memory (`env`) and carries
-//! its frames: through an AF_PACKET socket that the Kernel Agent opened, to other hosts, or through shared
-//! memory, between processes of one host. There are no privileges in the program, and no thread but one
-//! that looks after things while the program does not.
+//! A plug-in describes a [`Card`] and gets a whole provider, [`Ethernet`]. The protocol is `vipl-wire`, which knows no
+//! sockets. This crate gives it descriptors and memory, and carries its frames: to other hosts through an AF_PACKET
+//! socket that the Kernel Agent has opened, between processes of one host through shared memory. The application needs
+//! no privileges, and there is one thread per NIC handle, which makes progress while the application does not.
 //!
-//! | file | is |
+//! Each module uses those below it:
+//!
+//! | module | content |
 //! | --- | --- |
-//! | `nic` | one opening: attributes, limits, what its VIs share |
-//! | `vi` | one VI's part: the connection, and what each operation does |
-//! | `env` | descriptors, memory and completions, as the engine asks for them |
+//! | `provider` | from a card to the SDK's provider |
+//! | `nic` and `vi` | what the host asks of a NIC handle and of a VI |
+//! | `progress` | the progress thread |
+//! | `device` | what the VIs and the progress thread share; the receive path |
+//! | `connected` | the connection of one VI |
+//! | `env` | descriptors, memory and completions, as the protocol engine asks for them |
+//! | `lingering` | connections that have ended here and not yet at the peer |
+//! | `version` | version negotiation |
+//! | `uplink` | the data socket and the interface's address |
 //! | `carrier` | where the frames of one connection go |
-//! | `doorbell` | frames into the kernel |
-//! | `gathering` | small messages that share a frame |
-//! | `reading` | frames out of the receive ring, to the VIs that they are for |
-//! | `inbox` | frames for a VI that another VI's thread has read |
+//! | `schedule`, `coalescing`, `inbox`, `watch` | parts of the shared state |
+//! | `doorbell` | transmission of frames in bursts |
 //! | `segment` | frames between two processes of one host |
-//! | `bell` | sleeping, waking, and which VIs have something |
-//! | `watch` | the thread that makes progress while the program makes none |
-//! | `farewell` | connections that have ended here and not yet at the partner |
-//! | `strangers` | hosts that speak another version of the protocol |
-//! | `interface` | names, drivers and speeds of the host's interfaces |
+//! | `bell` | sleeping and waking, and which VIs have something to do |
+//! | `card`, `interface` | what a plug-in says about itself; the host's interfaces |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("AF_PACKET, eventfd and futex: Linux");
 
 mod bell;
+mod card;
 mod carrier;
+mod coalescing;
+mod connected;
+mod device;
 mod doorbell;
 mod env;
-mod farewell;
-mod gathering;
 mod inbox;
 pub mod interface;
+mod lingering;
 mod nic;
+mod progress;
 mod provider;
-mod reading;
+mod schedule;
 mod segment;
-mod strangers;
-mod turn;
+mod try_lock;
+mod uplink;
+mod version;
 mod vi;
 mod watch;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
 
+pub use card::{Card, EmulatedLink, LinkSource, Network};
 pub use doorbell::Policy;
-pub use provider::{Card, EmulatedLink, Ethernet, LinkSource, Network};
+pub use provider::Ethernet;
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;

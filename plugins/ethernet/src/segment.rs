@@ -1,6 +1,6 @@
 //! Frames between two processes of one host, through the shared segment of their connection.
 //!
-//! An interface does not give a frame back to the host that sent it, so partners on one host need another
+//! An interface does not give a frame back to the host that sent it, so peers on one host need another
 //! way. Each direction is a ring of bytes with one writer and one reader:
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Positions count bytes and wrap; each side keeps its own position to itself and only tells it. What the
-//! partner tells is checked against what it can be: a lie ends the connection. A frame is copied out
-//! before anybody looks into it, because the partner could change it meanwhile.
+//! peer tells is checked against what it can be: a lie ends the connection. A frame is copied out
+//! before anybody looks into it, because the peer could change it meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -42,15 +42,15 @@ struct Ends {
 
 const _: () = assert!(2 * size_of::<Ends>() <= HEADER);
 
-/// The partner's word cannot be true.
+/// A position or length that the peer has published is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lie;
+pub(crate) struct InvalidCursor;
 
 /// One side's view of the segment.
 pub(crate) struct Segment {
     mapping: Mapping,
     side: usize,
-    /// Bytes written, and bytes that the partner has read, as far as known.
+    /// Bytes written, and bytes that the peer has read, as far as known.
     head: u32,
     head_told: u32,
     freed: u32,
@@ -86,7 +86,7 @@ impl Segment {
         (4 + length as u32).next_multiple_of(8)
     }
 
-    /// Whether a frame of this length could be written now. If not, the partner is asked to ring when it
+    /// Whether a frame of this length could be written now. If not, the peer is asked to ring when it
     /// has made room.
     pub(crate) fn has_room(&mut self, length: usize) -> bool {
         // At the end of the ring the rest of it may have to be skipped.
@@ -145,7 +145,7 @@ impl Segment {
     }
 
     /// Copies the next frame out, if there is one. `frame` has room for `FRAME_MAX` bytes.
-    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, Lie> {
+    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, InvalidCursor> {
         let from = self.side ^ 1;
         let head = self.ends(from).head.load(Ordering::Acquire);
         let ready = head.wrapping_sub(self.tail);
@@ -153,7 +153,7 @@ impl Segment {
             return Ok(false);
         }
         if ready > RING || !ready.is_multiple_of(8) {
-            return Err(Lie);
+            return Err(InvalidCursor);
         }
         let base = self.bytes(from);
         let mut at = self.tail & (RING - 1);
@@ -163,18 +163,18 @@ impl Segment {
         if length == SKIP {
             used = RING - at;
             if used >= ready {
-                return Err(Lie);
+                return Err(InvalidCursor);
             }
             at = 0;
             // SAFETY: as above.
             length = unsafe { base.cast::<u32>().read_volatile() };
         }
         if length as usize > FRAME_MAX {
-            return Err(Lie);
+            return Err(InvalidCursor);
         }
         let record = Self::record(length as usize);
         if used + record > ready || at + record > RING {
-            return Err(Lie);
+            return Err(InvalidCursor);
         }
         frame.clear();
         frame.reserve(length as usize);
@@ -190,8 +190,8 @@ impl Segment {
         Ok(true)
     }
 
-    /// Whether the partner waits for the room that `take` has made; told once.
-    pub(crate) fn partner_starves(&self) -> bool {
+    /// Whether the peer waits for the room that `take` has made; told once.
+    pub(crate) fn peer_starves(&self) -> bool {
         fence(Ordering::SeqCst);
         let starved = &self.ends(self.side ^ 1).starved;
         starved.load(Ordering::Relaxed) != 0 && starved.swap(0, Ordering::SeqCst) != 0
@@ -252,14 +252,14 @@ mod tests {
         }
         let mut frame = Vec::new();
         assert!(right.take(&mut frame).unwrap());
-        assert!(right.partner_starves());
-        assert!(!right.partner_starves());
+        assert!(right.peer_starves());
+        assert!(!right.peer_starves());
         while right.take(&mut frame).unwrap() {}
         assert!(left.has_room(1000));
     }
 
     #[test]
-    fn positions_and_lengths_that_cannot_be_are_lies() {
+    fn impossible_positions_and_lengths_are_refused() {
         let mut frame = Vec::new();
         for head in [RING + 8, u32::MAX, 4, 8] {
             let (left, mut right) = pair();
@@ -267,13 +267,13 @@ mod tests {
             // SAFETY: the test's own memory.
             unsafe { left.bytes(0).cast::<u32>().write(length) };
             left.ends(0).head.store(head, Ordering::SeqCst);
-            assert_eq!(right.take(&mut frame), Err(Lie), "head {head}");
+            assert_eq!(right.take(&mut frame), Err(InvalidCursor), "head {head}");
         }
         let (left, mut right) = pair();
         // SAFETY: the test's own memory.
         unsafe { left.bytes(0).cast::<u32>().write(FRAME_MAX as u32 + 1) };
         left.ends(0).head.store(RING, Ordering::SeqCst);
-        assert_eq!(right.take(&mut frame), Err(Lie));
+        assert_eq!(right.take(&mut frame), Err(InvalidCursor));
         // A reader that tells more than was written gives no room.
         let (mut left, right) = pair();
         while left.has_room(1000) {

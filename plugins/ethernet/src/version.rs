@@ -1,8 +1,8 @@
-//! Hosts that speak another version of the protocol.
+//! Version negotiation: hosts that speak another version of the protocol.
 //!
-//! A frame of another version is answered with a FOREIGN, at most once a second for each host, and a FOREIGN
-//! that arrives ends nothing, since anybody can send one. Of each host the log gets one line for either. The
-//! first hosts are remembered; of others, of which there cannot be many but by malice, nothing is said.
+//! A frame of another version is answered with a FOREIGN, at most once a second per host. A FOREIGN that arrives ends
+//! no connection, since any host can send one. Either is logged once per host. Only the first [`KNOWN_MAX`] hosts are
+//! served: that bounds what a host with many addresses can make this side remember, log and send.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,25 +12,25 @@ use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_wire::{Foreign, Link, VERSION};
 
 use crate::carrier::Carrier;
-use crate::nic::Core;
+use crate::uplink::Uplink;
 
 /// Hosts that are remembered.
 const KNOWN_MAX: usize = 64;
 /// Time between two answers to one host, in nanoseconds.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 
-/// One of them.
+/// A host that speaks another version.
 #[derive(Default)]
-struct Stranger {
-    /// When the next answer may be given.
+struct Peer {
+    /// When the next answer may be sent.
     answer_at: u64,
     /// The log has been told that its frames, or that ours, are not understood.
     told: [bool; 2],
 }
 
-/// Those of one NIC, by the addresses of their interfaces.
+/// All of them, by the addresses of their interfaces.
 #[derive(Default)]
-pub(crate) struct Strangers(Mutex<HashMap<[u8; 6], Stranger>>);
+pub(crate) struct VersionPeers(Mutex<HashMap<[u8; 6], Peer>>);
 
 /// What is to be done about a frame.
 #[derive(Debug, Default, PartialEq)]
@@ -39,24 +39,21 @@ struct Duty {
     answer: bool,
 }
 
-impl Strangers {
-    /// Looks at a frame that means nothing to this version. True: it is the matter of this module.
-    pub(crate) fn take(&self, core: &Core, frame: &[u8]) -> bool {
+impl VersionPeers {
+    /// Examines a frame that means nothing in this version, which arrived at the NIC `name`. True: it is part of
+    /// version negotiation.
+    pub(crate) fn take(&self, uplink: &Uplink, name: &str, frame: &[u8], now: u64) -> bool {
         let Some((host, payload)) = vipl_packet::split(frame) else {
             return false;
         };
-        let now = Host::get().now_ns();
         if let Some(refusal) = Foreign::parse(payload) {
             let (lowest, highest) = (refusal.lowest, refusal.highest);
             let ours = refusal.refused == VERSION && !(lowest..=highest).contains(&VERSION);
             if ours && self.duty(host, true, now).tell {
-                tell(
-                    core,
-                    host,
-                    &format!(
-                        "does not understand frames of version {VERSION}: it speaks versions {lowest} to {highest}"
-                    ),
+                let what = format!(
+                    "does not understand frames of version {VERSION}: it speaks versions {lowest} to {highest}"
                 );
+                tell(name, host, &what);
             }
             return true;
         }
@@ -66,15 +63,13 @@ impl Strangers {
         let duty = self.duty(host, false, now);
         if duty.tell {
             let refused = answer.refused;
-            tell(
-                core,
-                host,
-                &format!("sends frames of version {refused}: this side speaks version {VERSION}"),
-            );
+            let what =
+                format!("sends frames of version {refused}: this side speaks version {VERSION}");
+            tell(name, host, &what);
         }
-        // A group has sent no frame.
+        // A group address is never that of a sender.
         if duty.answer && host[0] & 1 == 0 {
-            send(core, host, &answer, now);
+            send(uplink, host, &answer, now);
         }
         true
     }
@@ -84,12 +79,12 @@ impl Strangers {
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
             return Duty::default();
         }
-        let stranger = known.entry(host).or_default();
-        let answer = !refused && stranger.answer_at <= now;
+        let peer = known.entry(host).or_default();
+        let answer = !refused && peer.answer_at <= now;
         if answer {
-            stranger.answer_at = now + ANSWER_EVERY_NS;
+            peer.answer_at = now + ANSWER_EVERY_NS;
         }
-        let told = std::mem::replace(&mut stranger.told[usize::from(refused)], true);
+        let told = std::mem::replace(&mut peer.told[usize::from(refused)], true);
         Duty {
             tell: !told,
             answer,
@@ -97,23 +92,21 @@ impl Strangers {
     }
 }
 
-fn tell(core: &Core, host: [u8; 6], what: &str) {
+fn tell(name: &str, host: [u8; 6], what: &str) {
     let host = host.map(|byte| format!("{byte:02x}")).join(":");
-    Host::get().log(VIPL_LOG_WARN, &format!("{}: host {host} {what}", core.name));
+    Host::get().log(VIPL_LOG_WARN, &format!("{name}: host {host} {what}"));
 }
 
-fn send(core: &Core, to: [u8; 6], answer: &Foreign, now: u64) {
-    let mut carrier = Carrier::away(to, core.address);
-    let mut line = carrier.line(core, core.mtu, now);
-    // A full device loses it: the next frame of that host gets another.
-    let Some(mut frame) = line.frame() else {
+fn send(uplink: &Uplink, to: [u8; 6], answer: &Foreign, now: u64) {
+    let mut carrier = Carrier::remote(to, uplink.address);
+    let mut out = carrier.transmitter(Some(&uplink.doorbell), uplink.mtu, now);
+    // If the device is full the answer is lost; the next frame of that host gets another.
+    let Some(mut frame) = out.frame() else {
         return;
     };
     frame.as_mut()[..Foreign::BYTES].copy_from_slice(&answer.emit());
-    line.transmit(frame, Foreign::BYTES);
-    if let Some(doorbell) = core.doorbell() {
-        doorbell.ring();
-    }
+    out.transmit(frame, Foreign::BYTES);
+    uplink.doorbell.ring();
 }
 
 #[cfg(test)]
@@ -122,8 +115,8 @@ mod tests {
 
     #[test]
     fn each_host_is_told_of_once_and_answered_once_a_second() {
-        let strangers = Strangers::default();
-        let of = |host, refused, now| strangers.duty([2, 0, 0, 0, 0, host], refused, now);
+        let peers = VersionPeers::default();
+        let of = |host, refused, now| peers.duty([2, 0, 0, 0, 0, host], refused, now);
         let both = |tell, answer| Duty { tell, answer };
         assert_eq!(of(1, false, 5), both(true, true));
         assert_eq!(of(1, false, 6), both(false, false));

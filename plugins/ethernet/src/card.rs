@@ -1,0 +1,93 @@
+//! What a plug-in of this class says about itself, and the network that it opens.
+
+use std::ffi::CStr;
+
+use vipl_plugin_sdk::abi::vipl_setting;
+use vipl_plugin_sdk::{Status, settings};
+
+use crate::doorbell::Policy;
+use crate::interface::{self, Interface};
+
+/// Rank of a plug-in for an interface of its kind. An explicit `plugin:interface` needs none.
+const RANK: i32 = 50;
+
+/// What distinguishes the plug-ins of this class.
+pub trait Card: 'static {
+    /// Name of the plug-in, for its file, its settings and its counters.
+    const NAME: &'static CStr;
+    /// When posted frames are passed to the kernel.
+    const DOORBELL: Policy;
+    /// Largest payload of a frame in bytes; the interface may allow less.
+    const FRAME_MAX: usize;
+    /// Settings of the plug-in.
+    const SETTINGS: &'static [vipl_setting] = &[settings::counted(
+        c"receive_frames",
+        c"frames",
+        c"256",
+        (32, 16_384),
+        c"receive ring of each NIC handle",
+    )];
+
+    /// Whether this plug-in is the one for an interface, if the application leaves the choice open.
+    fn serves(interface: &Interface) -> bool;
+
+    /// The network that the argument of a device name (`plugin:argument`) selects.
+    ///
+    /// # Errors
+    /// `Invalid`: the argument is not valid.
+    fn network(argument: &str) -> Result<Network, Status>;
+
+    /// Rank and argument, if this plug-in serves the device `name`, which is `via_INTERFACE`.
+    fn claim(name: &str) -> Option<(i32, String)> {
+        let interface = interface::find(name.strip_prefix("via_")?)?;
+        Self::serves(&interface).then_some((RANK, interface.name))
+    }
+
+    /// Names of the devices that are present and up.
+    fn devices() -> Vec<String> {
+        interface::all()
+            .iter()
+            .filter(|interface| interface.up && Self::serves(interface))
+            .map(|interface| format!("via_{}", interface.name))
+            .collect()
+    }
+}
+
+/// Where the frames of a NIC go.
+pub enum Network {
+    /// The interface of this name.
+    Interface(String),
+    /// Other processes of this host only, through emulated links.
+    Emulated {
+        /// Creates the links.
+        links: LinkSource,
+        /// Largest payload of a frame in bytes.
+        mtu: usize,
+        /// Host address.
+        address: [u8; 6],
+        /// Name of the device as VipQueryNic shows it.
+        name: String,
+    },
+}
+
+/// Creates the link for one direction of one connection; the number is the same in every run.
+pub type LinkSource = Box<dyn Fn(u64) -> Box<dyn EmulatedLink> + Send + Sync>;
+
+/// A link between two processes of this host that holds frames back, loses or changes them. Times are in
+/// nanoseconds.
+pub trait EmulatedLink: Send {
+    /// Whether the link takes another frame.
+    fn has_room(&self) -> bool;
+
+    /// Sends a frame.
+    fn send(&mut self, now: u64, frame: &[u8]);
+
+    /// When the next frame is due.
+    fn next_due(&self) -> Option<u64>;
+
+    /// Length of the next frame, if it is due.
+    fn next_bytes(&self, now: u64) -> Option<usize>;
+
+    /// The next frame, if it is due.
+    fn receive(&mut self, now: u64) -> Option<Vec<u8>>;
+}

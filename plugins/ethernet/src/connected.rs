@@ -1,0 +1,353 @@
+//! The connection of one VI: what each operation on it does.
+
+use std::sync::Arc;
+
+use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::shm::Mapping;
+use vipl_plugin_sdk::{Host, Port, Queue, descriptor};
+use vipl_wire::{
+    ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, PeerProcess, Reason, Received,
+    Refused, body_max, key_check,
+};
+
+use crate::carrier::{Carrier, Transmitter, time};
+use crate::device::{Device, count};
+use crate::doorbell::Doorbell;
+use crate::env::ViEnv;
+use crate::segment::{SEGMENT, Segment};
+
+/// Unanswered PROBEs after which a peer on this host is dead. The agent reports the death of its process at once, so a
+/// silent peer lacks a processor; after a minute it is given up.
+const PROBES_HERE: u32 = 58;
+/// When to try again after the device was full, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000;
+/// Frames from a partner on this host that one operation takes.
+const LOOK_FRAMES: u32 = 64;
+/// Frames from a peer on this host that are taken before a deadline counts: more than can wait from a peer that
+/// respects the window.
+const WAITING_FRAMES: u32 = 512;
+
+/// The connection of a VI, with all that serves it.
+pub(crate) struct Connected {
+    device: Arc<Device>,
+    pub(crate) connection: Connection,
+    carrier: Carrier,
+    /// This side's VI number.
+    pub(crate) index: u32,
+    /// Key check in the partner's frames.
+    pub(crate) check: u64,
+    /// Largest frame.
+    mtu: usize,
+    /// The peer process, on another host.
+    peer: Option<Arc<PeerProcess>>,
+    /// The last frame from a peer on this host.
+    frame: Vec<u8>,
+    /// Frames sent again that have been added to the counter.
+    counted: u64,
+    /// Frames go to another host through a doorbell that waits for bursts.
+    may_coalesce: bool,
+    /// Bytes of the messages that wait in the send queue for a full frame. `None`: the next post makes a frame.
+    coalesced: Option<usize>,
+}
+
+impl Connected {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        port: &Port,
+        connection: &vipl_connection,
+    ) -> std::io::Result<Box<Connected>> {
+        let index = port.vi().index;
+        let (carrier, mtu, peer) = match &device.uplink {
+            _ if connection.remote == 0 => {
+                let carrier = local(device, index, connection)?;
+                (carrier, device.local_mtu(), None)
+            }
+            Some(uplink) => {
+                let mut to = [0; 6];
+                to.copy_from_slice(&connection.remote_address[..6]);
+                let peer = device.peers.of(to, connection.remote_endpoint);
+                let carrier = Carrier::remote(to, uplink.address);
+                (carrier, device.mtu, Some(peer))
+            }
+            None => return Err(std::io::Error::other("there is no interface")),
+        };
+        let collects = device.doorbell().is_some_and(Doorbell::collects);
+        let may_coalesce = carrier.is_remote() && collects;
+        let config = Config {
+            key: connection.key,
+            side: connection.side,
+            level: Level::of(port.vi().reliability),
+            mtu: mtu as u16,
+            max_transfer: port.vi().max_transfer_size.min(u64::from(u32::MAX)) as u32,
+            own_vi: index,
+            partner_vi: connection.partner_vi,
+            own_endpoint: device.uplink.as_ref().map_or(0, |uplink| uplink.endpoint),
+            partner_endpoint: connection.remote_endpoint,
+            carry_immediate: port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
+            ack_delay_ns: ACK_DELAY_NS,
+            probes_max: match connection.remote {
+                0 => PROBES_HERE,
+                _ => PROBES,
+            },
+            now_ns: Host::get().now_ns(),
+        };
+        Ok(Box::new(Connected {
+            device: device.clone(),
+            connection: Connection::new(&config),
+            carrier,
+            index,
+            check: key_check(connection.key, connection.side ^ 1),
+            mtu,
+            peer,
+            frame: Vec::new(),
+            counted: 0,
+            may_coalesce,
+            coalesced: None,
+        }))
+    }
+
+    /// The send doorbell.
+    #[inline(always)]
+    pub(crate) fn post_send(&mut self, port: &Port) {
+        self.device.watch.note_application();
+        if !self.coalesces(port) {
+            self.send(port);
+        }
+    }
+
+    /// Sends what was posted. The clock is read when the first frame has left.
+    #[inline(always)]
+    fn send(&mut self, port: &Port) {
+        let out = Transmitter {
+            carrier: &mut self.carrier,
+            doorbell: self.device.doorbell(),
+            mtu: self.mtu,
+            now: None,
+        };
+        let peer = self.peer.as_deref();
+        let mut env = ViEnv { port, out, peer };
+        self.connection.posted(0, &mut env);
+        let now = time(&mut env.out.now);
+        self.device.schedule.note_posted(self.index, now);
+        self.finish(now, self.connection.deadline());
+    }
+
+    /// Whether the message that was just posted stays in the send queue for now.
+    #[inline(always)]
+    fn coalesces(&mut self, port: &Port) -> bool {
+        if !self.may_coalesce {
+            return false;
+        }
+        let Some(bytes) = self.coalesced else {
+            self.coalesced = Some(0);
+            return false;
+        };
+        let newest = port.entry(Queue::Send, port.posted(Queue::Send).wrapping_sub(1));
+        let message = descriptor::length(&newest).map_or(self.mtu, |bytes| bytes as usize);
+        let part = PartKind::Send.header() + message;
+        let together = bytes + part;
+        // A frame without room for another message of this size counts as full.
+        let full = together + part > body_max(self.mtu);
+        if full || !self.device.coalescing.begin(self.index) {
+            self.stop_coalescing();
+            self.coalesced = Some(0);
+            return false;
+        }
+        if bytes == 0 {
+            let now = Host::get().now_ns();
+            let deadline = self.connection.deadline().min(now + RETRY_NS);
+            self.device.set_deadline(self.index, deadline, now);
+        }
+        self.coalesced = Some(together);
+        true
+    }
+
+    /// Stops coalescing. True: messages wait in the send queue and must be sent now.
+    #[inline(always)]
+    fn stop_coalescing(&mut self) -> bool {
+        let some = self.coalesced.take().is_some_and(|bytes| bytes > 0);
+        if some {
+            self.device.coalescing.end();
+        }
+        some
+    }
+
+    /// Takes the frames that have arrived, and does what is due.
+    #[inline(always)]
+    pub(crate) fn progress(&mut self, port: &Port) {
+        self.device.watch.note_application();
+        if let Some(uplink) = &self.device.uplink {
+            // Prefetches a waiting frame while the clock is read.
+            uplink.tip.has_frame();
+        }
+        let now = Host::get().now_ns();
+        let waiting = self.stop_coalescing();
+        let device = &*self.device;
+        device.schedule.note_served(self.index, now);
+        device.hand_over_coalescing(self.index);
+        let connection = &mut self.connection;
+        let mut env = ViEnv {
+            port,
+            out: Transmitter {
+                carrier: &mut self.carrier,
+                doorbell: device.doorbell(),
+                mtu: self.mtu,
+                now: Some(now),
+            },
+            peer: self.peer.as_deref(),
+        };
+        if waiting {
+            connection.posted(now, &mut env);
+        }
+        if let Some(doorbell) = device.doorbell() {
+            doorbell.ring();
+        }
+        let mut frames = 0u32;
+        device.receive(self.index, self.check, |frame| {
+            frames += 1;
+            take(device, connection, frame, now, &mut env);
+        });
+        let mut invalid = false;
+        for _ in 0..LOOK_FRAMES {
+            match env.out.carrier.take(&mut self.frame) {
+                Ok(true) => {
+                    frames += 1;
+                    take(device, connection, &self.frame, now, &mut env);
+                }
+                Ok(false) => break,
+                Err(_) => {
+                    invalid = true;
+                    break;
+                }
+            }
+        }
+        if invalid {
+            // The peer has damaged the shared segment: it loses this connection, and nothing else.
+            connection.partner_gone(false, now, &mut env);
+        }
+        if frames > 0 {
+            device.watch.note_arrival();
+        } else if connection.ack_owed() {
+            // No more frames, and the application has posted nothing that could carry the acknowledgement.
+            connection.flush_acks(now, &mut env);
+        }
+        if frames > 0 || connection.is_blocked() {
+            connection.flush(now, &mut env);
+        }
+        let mut deadline = connection.deadline();
+        if deadline <= now {
+            // All frames that have arrived count before the deadline does.
+            let all = match self.peer {
+                Some(_) => device.catch_up(self.index, self.check, |frame| {
+                    take(device, connection, frame, now, &mut env);
+                }),
+                None => {
+                    for _ in 0..WAITING_FRAMES {
+                        let Ok(true) = env.out.carrier.take(&mut self.frame) else {
+                            break;
+                        };
+                        take(device, connection, &self.frame, now, &mut env);
+                    }
+                    true
+                }
+            };
+            if all {
+                connection.timeout(now, &mut env);
+                deadline = connection.deadline();
+            } else {
+                deadline = now + RETRY_NS;
+            }
+        }
+        self.finish(now, deadline);
+        if let Some(doorbell) = self.device.doorbell() {
+            doorbell.ring();
+        }
+    }
+
+    /// The end of an operation; `deadline` is the connection's.
+    #[inline(always)]
+    fn finish(&mut self, now: u64, mut deadline: u64) {
+        self.carrier.finish(self.device.doorbell(), now);
+        if let Some(late) = self.carrier.deadline() {
+            deadline = deadline.min(late);
+        }
+        let waits = self.device.doorbell().is_some_and(|bell| bell.waits());
+        if waits || self.connection.is_blocked() {
+            deadline = deadline.min(now + RETRY_NS);
+        }
+        self.device.set_deadline(self.index, deadline, now);
+        self.count();
+    }
+
+    #[inline(always)]
+    fn count(&mut self) {
+        let sent_again = self.connection.stats().sent_again;
+        if sent_again != self.counted {
+            count(self.device.counters.sent_again, sent_again - self.counted);
+            self.counted = sent_again;
+        }
+    }
+
+    /// The agent reports that the peer has gone. Frames that have arrived still count; the engine waits a moment for
+    /// those on their way.
+    pub(crate) fn partner_gone(&mut self, port: &Port, orderly: bool) {
+        self.progress(port);
+        if port.is_connected() {
+            let now = Host::get().now_ns();
+            let doorbell = self.device.doorbell();
+            let out = self.carrier.transmitter(doorbell, self.mtu, now);
+            let peer = self.peer.as_deref();
+            self.connection
+                .partner_gone(orderly, now, &mut ViEnv { port, out, peer });
+            self.finish(now, self.connection.deadline());
+        }
+    }
+
+    /// Closes the connection on this side. The lingering close needs no VI.
+    pub(crate) fn retire(mut self: Box<Self>, reason: Reason) {
+        let now = Host::get().now_ns();
+        self.stop_coalescing();
+        self.device.inbox(self.index).dismiss();
+        self.device.schedule.set_connected(self.index, false);
+        let device = self.device;
+        let doorbell = device.doorbell();
+        let mut out = self.carrier.transmitter(doorbell, self.mtu, now);
+        let closing = self.connection.close(reason, now, &mut out);
+        self.carrier.finish(doorbell, now);
+        if let Some(doorbell) = doorbell {
+            doorbell.ring();
+        }
+        let deadline = device.lingering.add(closing, self.carrier, self.mtu);
+        device.watch.expect(&device.bell, deadline);
+    }
+}
+
+/// To a partner on this host.
+fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::Result<Carrier> {
+    if (connection.segment_bytes as usize) < SEGMENT {
+        return Err(std::io::Error::other("the segment is too small"));
+    }
+    let segment = Mapping::open(connection.segment_fd, SEGMENT, true)?;
+    let bell = device.partner(connection.partner_nic, connection.partner_fds)?;
+    // Distinguishes this direction from all others, and is the same in every run.
+    let direction = u64::from(connection.side) << 32
+        | u64::from(index) << 16
+        | u64::from(connection.partner_vi);
+    let emulated = device.emulated.as_ref().map(|links| links(direction));
+    Ok(Carrier::local(
+        Segment::new(segment, connection.side),
+        bell,
+        connection.partner_vi,
+        emulated,
+    ))
+}
+
+#[inline(always)]
+fn take(device: &Device, connection: &mut Connection, frame: &[u8], now: u64, env: &mut ViEnv) {
+    match connection.received(frame, now, env) {
+        Received::Taken => {}
+        Received::WrongKey => count(device.counters.stray, 1),
+        Received::Refused(Refused::Corrupt) => count(device.counters.corrupt, 1),
+        Received::Refused(_) => count(device.counters.bad, 1),
+    }
+}

@@ -1,0 +1,301 @@
+//! The state that the VIs of one NIC handle share with each other and with the progress thread, and the receive path:
+//! frames from the ring to the VIs that they are for.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use vipl_packet::{ETHERNET, Receiver};
+use vipl_plugin_sdk::abi::vipl_nic;
+use vipl_plugin_sdk::{Host, shm};
+use vipl_wire::{Address, PeerProcesses};
+
+use crate::VIS_MAX;
+use crate::bell::Bell;
+use crate::card::LinkSource;
+use crate::coalescing::Coalescing;
+use crate::doorbell::Doorbell;
+use crate::inbox::Inbox;
+use crate::lingering::Lingering;
+use crate::schedule::Schedule;
+use crate::try_lock::Guard;
+use crate::uplink::Uplink;
+use crate::version::VersionPeers;
+use crate::watch::Watch;
+
+/// Payload of a frame between two processes of one host, through memory, without an emulated link.
+const LOCAL_MTU: usize = 8 << 10;
+/// Frames that one call of [`Device::receive`] takes.
+const LOOK_FRAMES: u32 = 64;
+/// No VI.
+pub(crate) const NO_VI: u32 = u32::MAX;
+
+/// Counters that `vipinfo` shows.
+pub(crate) struct Counters {
+    pub(crate) received: &'static AtomicU64,
+    /// Wrong CRC.
+    pub(crate) corrupt: &'static AtomicU64,
+    /// Truncated, of another version, or invalid.
+    pub(crate) bad: &'static AtomicU64,
+    /// For no connection of this NIC, or dropped because an inbox was full.
+    pub(crate) stray: &'static AtomicU64,
+    /// Dropped by the kernel because the receive ring was full.
+    pub(crate) dropped: &'static AtomicU64,
+    /// DATA frames sent again.
+    pub(crate) sent_again: &'static AtomicU64,
+}
+
+impl Counters {
+    /// Those of this plug-in.
+    pub(crate) fn of(plugin: &CStr) -> Counters {
+        let counter = |name| Host::get().counter(plugin, name);
+        Counters {
+            received: counter(c"frames_received"),
+            corrupt: counter(c"frames_corrupt"),
+            bad: counter(c"frames_bad"),
+            stray: counter(c"frames_stray"),
+            dropped: counter(c"frames_dropped"),
+            sent_again: counter(c"frames_sent_again"),
+        }
+    }
+}
+
+/// What the VIs of a NIC handle and its threads share.
+pub(crate) struct Device {
+    nic: *const vipl_nic,
+    pub(crate) name: String,
+    pub(crate) bell: Arc<Bell>,
+    /// The interface, if there is one.
+    pub(crate) uplink: Option<Uplink>,
+    /// Creates the links to other processes of this host, if these are emulated.
+    pub(crate) emulated: Option<LinkSource>,
+    pub(crate) mtu: usize,
+    inboxes: Box<[Inbox]>,
+    pub(crate) schedule: Schedule,
+    pub(crate) lingering: Lingering,
+    versions: VersionPeers,
+    pub(crate) coalescing: Coalescing,
+    pub(crate) counters: Counters,
+    pub(crate) watch: Watch,
+    partners: Mutex<HashMap<u64, Weak<Bell>>>,
+    pub(crate) peers: PeerProcesses,
+}
+
+// SAFETY: `nic` is only passed to the host while the NIC is open; all else is Send and Sync.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Device {
+    pub(crate) fn new(
+        nic: *const vipl_nic,
+        name: String,
+        bell: Bell,
+        (uplink, emulated): (Option<Uplink>, Option<LinkSource>),
+        mtu: usize,
+        counters: Counters,
+    ) -> Device {
+        Device {
+            nic,
+            name,
+            bell: Arc::new(bell),
+            uplink,
+            emulated,
+            mtu,
+            inboxes: (0..VIS_MAX).map(|_| Inbox::default()).collect(),
+            schedule: Schedule::default(),
+            lingering: Lingering::default(),
+            versions: VersionPeers::default(),
+            coalescing: Coalescing::default(),
+            counters,
+            watch: Watch::default(),
+            partners: Mutex::default(),
+            peers: PeerProcesses::default(),
+        }
+    }
+
+    pub(crate) fn nic(&self) -> *const vipl_nic {
+        self.nic
+    }
+
+    pub(crate) fn doorbell(&self) -> Option<&Doorbell> {
+        self.uplink.as_ref().map(|uplink| &uplink.doorbell)
+    }
+
+    /// The data socket, if there is one that the application has not closed.
+    pub(crate) fn socket(&self) -> Option<RawFd> {
+        self.uplink.as_ref().and_then(Uplink::socket)
+    }
+
+    pub(crate) fn inbox(&self, index: u32) -> &Inbox {
+        &self.inboxes[index as usize]
+    }
+
+    /// Largest frame to a peer on this host.
+    pub(crate) fn local_mtu(&self) -> usize {
+        match &self.emulated {
+            Some(_) => self.mtu,
+            None => LOCAL_MTU,
+        }
+    }
+
+    /// The application uses the NIC without serving the VI that coalesces: leaves that VI to the progress thread.
+    #[inline(always)]
+    pub(crate) fn hand_over_coalescing(&self, own: u32) {
+        if self.coalescing.is_untold(own)
+            && let Some(index) = self.coalescing.tell(own)
+        {
+            self.bell.mark(index);
+            self.watch.look(&self.bell);
+        }
+    }
+
+    /// Sets the deadline of a connected VI.
+    #[inline(always)]
+    pub(crate) fn set_deadline(&self, index: u32, deadline: u64, now: u64) {
+        if self.schedule.set_deadline(index, deadline, now) {
+            self.watch.expect(&self.bell, deadline);
+        }
+    }
+
+    /// Marks the VIs whose deadlines have passed. Returns the next deadline.
+    pub(crate) fn mark_due(&self, now: u64) -> u64 {
+        self.schedule.due(now, |index| self.bell.mark(index))
+    }
+
+    /// The bell of a peer's NIC on this host, mapped once for all connections with it.
+    pub(crate) fn partner(&self, name: u64, fds: [RawFd; 2]) -> std::io::Result<Arc<Bell>> {
+        let mut partners = self
+            .partners
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner());
+        if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        partners.retain(|_, known| known.strong_count() > 0);
+        let bell = Arc::new(Bell::open(fds[0], shm::duplicate(fds[1])?)?);
+        partners.insert(name, Arc::downgrade(&bell));
+        Ok(bell)
+    }
+
+    /// Reads the socket. Frames of the connection of the VI `own` that has this key check go to `each`, without their
+    /// Ethernet header, in order of arrival; those of other VIs go to their inboxes. If another thread is reading, it
+    /// fills the inbox of `own`. If there is no frame the lock is not tried.
+    #[inline(always)]
+    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) {
+        let Some(uplink) = &self.uplink else { return };
+        let reading = match uplink.tip.has_frame() {
+            true => uplink.receiver.try_lock(),
+            false => None,
+        };
+        self.empty_inbox(own, &mut each);
+        if let Some(receiver) = reading {
+            self.read(uplink, receiver, LOOK_FRAMES, (own, check), each);
+        }
+    }
+
+    /// The same for everything that has arrived by now. False: another thread is reading, and may hold frames for this
+    /// VI.
+    #[cold]
+    pub(crate) fn catch_up(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) -> bool {
+        let Some(uplink) = &self.uplink else {
+            return true;
+        };
+        let Some(receiver) = uplink.receiver.try_lock() else {
+            return false;
+        };
+        self.empty_inbox(own, &mut each);
+        let most = receiver.frames();
+        self.read(uplink, receiver, most, (own, check), each);
+        true
+    }
+
+    /// Frames in the inbox came before those in the ring.
+    #[inline(always)]
+    fn empty_inbox(&self, own: u32, each: &mut impl FnMut(&[u8])) {
+        if let Some(inbox) = self.inboxes.get(own as usize) {
+            while let Some(frame) = inbox.take() {
+                each(&frame);
+            }
+        }
+    }
+
+    /// Takes frames out of the ring.
+    #[inline(always)]
+    fn read(
+        &self,
+        uplink: &Uplink,
+        mut receiver: Guard<'_, Receiver>,
+        most: u32,
+        (own, check): (u32, u64),
+        mut each: impl FnMut(&[u8]),
+    ) {
+        let mut others = false;
+        let received = receiver.receive(most, |frame| {
+            // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
+            let frame = unsafe { frame.in_place() };
+            let payload = frame.get(ETHERNET..).unwrap_or_default();
+            match vipl_wire::address(payload) {
+                Some(address) if address.endpoint == uplink.endpoint => {
+                    if (address.vi, address.check) == (own, check) {
+                        each(payload);
+                    } else {
+                        others |= self.deliver(uplink, address, frame);
+                    }
+                }
+                _ => self.unreadable(uplink, frame),
+            }
+        });
+        uplink.tip.follow(&receiver);
+        if received.losing {
+            count(self.counters.dropped, u64::from(receiver.take_drops()));
+        }
+        drop(receiver);
+        if received.cut > 0 {
+            count(self.counters.bad, u64::from(received.cut));
+        }
+        count(self.counters.received, u64::from(received.frames));
+        if others {
+            self.bell.ring_if_wanted();
+        }
+    }
+
+    /// Reads the socket into the inboxes of all VIs.
+    pub(crate) fn receive_all(&self) {
+        self.receive(NO_VI, 0, |_| {});
+    }
+
+    /// A frame for a VI other than the one in progress. True: that VI has something to do now.
+    #[cold]
+    fn deliver(&self, uplink: &Uplink, address: Address, frame: &[u8]) -> bool {
+        if let Some(inbox) = self.inboxes.get(address.vi as usize)
+            && inbox.put(address.check, &frame[ETHERNET..])
+        {
+            self.bell.mark(address.vi);
+            return true;
+        }
+        // No connection that is open.
+        let now = Host::get().now_ns();
+        if !self.lingering.take(uplink, frame, now)
+            && !self.versions.take(uplink, &self.name, frame, now)
+        {
+            count(self.counters.stray, 1);
+        }
+        false
+    }
+
+    /// A frame that means nothing in this version.
+    #[cold]
+    fn unreadable(&self, uplink: &Uplink, frame: &[u8]) {
+        count(self.counters.bad, 1);
+        let now = Host::get().now_ns();
+        self.versions.take(uplink, &self.name, frame, now);
+    }
+}

@@ -1,0 +1,135 @@
+//! Lingering close: connections that have ended on this side and not yet at the peer.
+//!
+//! The CLOSE of a connection may be lost like any other frame, so it is repeated until the peer has confirmed it, or
+//! for about two seconds. The VI does not wait for that: it may be connected anew, or destroyed, meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use vipl_wire::Closing;
+
+use crate::carrier::Carrier;
+use crate::doorbell::Doorbell;
+use crate::schedule::NEVER;
+use crate::uplink::Uplink;
+
+/// Frames from a peer on this host that one call of [`Lingering::pump`] takes.
+const LOOK_FRAMES: usize = 64;
+
+/// A connection that has ended here.
+struct Ended {
+    closing: Closing,
+    carrier: Carrier,
+    mtu: usize,
+}
+
+/// All of them of one NIC.
+pub(crate) struct Lingering {
+    list: Mutex<Vec<Ended>>,
+    /// The list is not empty; read without the lock.
+    any: AtomicBool,
+    deadline: AtomicU64,
+}
+
+impl Default for Lingering {
+    fn default() -> Lingering {
+        Lingering {
+            list: Mutex::default(),
+            any: AtomicBool::new(false),
+            deadline: AtomicU64::new(NEVER),
+        }
+    }
+}
+
+impl Lingering {
+    fn lock(&self) -> MutexGuard<'_, Vec<Ended>> {
+        self.list
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    /// Takes over what is left of a connection. Returns when [`Lingering::pump`] must be called for it.
+    pub(crate) fn add(&self, closing: Closing, carrier: Carrier, mtu: usize) -> u64 {
+        let deadline = closing.deadline();
+        if !closing.is_done() {
+            self.lock().push(Ended {
+                closing,
+                carrier,
+                mtu,
+            });
+            self.any.store(true, Ordering::SeqCst);
+            self.deadline.fetch_min(deadline, Ordering::SeqCst);
+        }
+        deadline
+    }
+
+    /// Handles a frame that belongs to no open connection. False: it belongs to none of these, either.
+    pub(crate) fn take(&self, uplink: &Uplink, frame: &[u8], now: u64) -> bool {
+        let Some((sender, payload)) = vipl_packet::split(frame) else {
+            return false;
+        };
+        let doorbell = Some(&uplink.doorbell);
+        let mut known = false;
+        if let Some(address) = vipl_wire::address(payload) {
+            let mut list = self.lock();
+            for ended in list.iter_mut().filter(|it| it.closing.vi() == address.vi) {
+                known = true;
+                let mut out = ended.carrier.transmitter(doorbell, ended.mtu, now);
+                ended.closing.received(payload, &mut out);
+            }
+        }
+        // A peer repeats its CLOSE to a side that has forgotten the connection.
+        known || {
+            let mut carrier = Carrier::remote(sender, uplink.address);
+            let mut out = carrier.transmitter(doorbell, uplink.mtu, now);
+            Closing::answer_stray(payload, &mut out)
+        }
+    }
+
+    /// Repeats what is due and drops what is done. Returns when to call it again.
+    pub(crate) fn pump(&self, doorbell: Option<&Doorbell>, now: u64) -> u64 {
+        if !self.any.load(Ordering::SeqCst) {
+            return NEVER;
+        }
+        let mut list = self.lock();
+        let mut frame = Vec::new();
+        for Ended {
+            closing,
+            carrier,
+            mtu,
+        } in list.iter_mut()
+        {
+            for _ in 0..LOOK_FRAMES {
+                match carrier.take(&mut frame) {
+                    Ok(true) => {
+                        closing.received(&frame, &mut carrier.transmitter(doorbell, *mtu, now));
+                    }
+                    _ => break,
+                }
+            }
+            if closing.deadline() <= now {
+                closing.timeout(now, &mut carrier.transmitter(doorbell, *mtu, now));
+            }
+            carrier.finish(doorbell, now);
+        }
+        list.retain(|ended| !ended.closing.is_done());
+        let next = |ended: &Ended| {
+            let due = ended.carrier.deadline().unwrap_or(NEVER);
+            ended.closing.deadline().min(due)
+        };
+        let deadline = list.iter().map(next).min().unwrap_or(NEVER);
+        self.deadline.store(deadline, Ordering::SeqCst);
+        self.any.store(!list.is_empty(), Ordering::SeqCst);
+        deadline
+    }
+
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::SeqCst)
+    }
+
+    /// When [`Lingering::pump`] must be called.
+    pub(crate) fn deadline(&self) -> u64 {
+        self.deadline.load(Ordering::SeqCst)
+    }
+}

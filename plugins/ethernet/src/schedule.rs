@@ -1,0 +1,165 @@
+//! Which VIs of a NIC are connected, when each must be served, and when the application last served it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::VIS_MAX;
+
+/// A deadline that never passes.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The VIs of one NIC. All times are in nanoseconds.
+pub(crate) struct Schedule {
+    connected: [AtomicU64; VIS_MAX as usize / 64],
+    /// When each VI must be served.
+    deadlines: Box<[AtomicU64]>,
+    /// None of them is earlier than this.
+    soonest: AtomicU64,
+    /// When the application last served each VI, and read the socket.
+    served: Box<[AtomicU64]>,
+    read: AtomicU64,
+}
+
+impl Default for Schedule {
+    fn default() -> Schedule {
+        let each = |time| (0..VIS_MAX).map(|_| AtomicU64::new(time)).collect();
+        Schedule {
+            connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
+            deadlines: each(NEVER),
+            soonest: AtomicU64::new(NEVER),
+            served: each(0),
+            read: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Schedule {
+    /// The application serves a VI, and reads the socket for it.
+    #[inline(always)]
+    pub(crate) fn note_served(&self, index: u32, now: u64) {
+        self.note_posted(index, now);
+        self.read.store(now, Ordering::Relaxed);
+    }
+
+    /// The application has posted on a VI, and will serve it.
+    #[inline(always)]
+    pub(crate) fn note_posted(&self, index: u32, now: u64) {
+        self.served[index as usize].store(now, Ordering::Relaxed);
+    }
+
+    /// It was not the application that has served a VI just now.
+    pub(crate) fn forget_served(&self, index: u32) {
+        self.note_served(index, 0);
+    }
+
+    /// Whether the application has served a VI since this time.
+    pub(crate) fn is_served(&self, index: u32, since: u64) -> bool {
+        self.served[index as usize].load(Ordering::Relaxed) > since
+    }
+
+    /// Whether the application has read the socket since this time.
+    pub(crate) fn is_read(&self, since: u64) -> bool {
+        self.read.load(Ordering::Relaxed) > since
+    }
+
+    /// Starts or stops watching the deadline of a VI.
+    pub(crate) fn set_connected(&self, index: u32, connected: bool) {
+        let (word, bit) = (&self.connected[index as usize / 64], 1 << (index % 64));
+        if connected {
+            word.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel);
+            self.deadlines[index as usize].store(NEVER, Ordering::SeqCst);
+        }
+    }
+
+    /// Sets the deadline of a connected VI. A pending earlier deadline stays: the deadline changes with each message,
+    /// and serving a VI early finds nothing due. False: such a one is pending.
+    #[inline(always)]
+    pub(crate) fn set_deadline(&self, index: u32, deadline: u64, now: u64) -> bool {
+        let place = &self.deadlines[index as usize];
+        let before = place.load(Ordering::Relaxed);
+        if now < before && before <= deadline {
+            return false;
+        }
+        place.store(deadline, Ordering::SeqCst);
+        // If it is lower already, whoever raises it comes after the store above and sees it.
+        if self.soonest.load(Ordering::SeqCst) > deadline {
+            self.soonest.fetch_min(deadline, Ordering::SeqCst);
+        }
+        true
+    }
+
+    /// Calls `each` with the VIs whose deadlines have passed. Returns the next deadline.
+    pub(crate) fn due(&self, now: u64, each: impl Fn(u32)) -> u64 {
+        if self.soonest.load(Ordering::SeqCst) > now {
+            return self.soonest.load(Ordering::SeqCst);
+        }
+        // Whoever sets a deadline from now on lowers it again.
+        self.soonest.store(NEVER, Ordering::SeqCst);
+        let mut soonest = NEVER;
+        for (place, word) in self.connected.iter().enumerate() {
+            let mut bits = word.load(Ordering::Acquire);
+            while bits != 0 {
+                let index = place as u32 * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let deadline = self.deadlines[index as usize].load(Ordering::SeqCst);
+                if deadline <= now {
+                    each(index);
+                }
+                soonest = soonest.min(deadline);
+            }
+        }
+        self.soonest.fetch_min(soonest, Ordering::SeqCst);
+        soonest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn due(schedule: &Schedule, now: u64) -> (Vec<u32>, u64) {
+        let found = RefCell::new(Vec::new());
+        let next = schedule.due(now, |index| found.borrow_mut().push(index));
+        (found.into_inner(), next)
+    }
+
+    #[test]
+    fn deadlines_of_connected_vis_pass_in_their_order() {
+        let schedule = Schedule::default();
+        for (index, deadline) in [(0, 30), (63, 10), (64, 20)] {
+            schedule.set_connected(index, true);
+            assert!(schedule.set_deadline(index, deadline, 5));
+        }
+        assert_eq!(due(&schedule, 5), (vec![], 10));
+        assert_eq!(due(&schedule, 20), (vec![63, 64], 10));
+        assert!(
+            !schedule.set_deadline(0, 40, 20),
+            "an earlier one is pending"
+        );
+        assert!(schedule.set_deadline(63, 50, 20));
+        schedule.set_connected(64, false);
+        assert_eq!(due(&schedule, 30), (vec![0], 30));
+        schedule.set_connected(0, false);
+        assert_eq!(due(&schedule, 30), (vec![], 50));
+    }
+
+    #[test]
+    fn what_the_progress_thread_serves_does_not_count() {
+        let schedule = Schedule::default();
+        schedule.note_posted(7, 100);
+        assert_eq!(
+            (schedule.is_served(7, 99), schedule.is_read(99)),
+            (true, false)
+        );
+        schedule.note_served(7, 200);
+        assert_eq!(
+            (schedule.is_served(7, 199), schedule.is_read(199)),
+            (true, true)
+        );
+        schedule.forget_served(7);
+        assert!(!schedule.is_served(7, 0) && !schedule.is_read(0));
+    }
+}
