@@ -3,7 +3,7 @@
 //! Each entry point is three steps: check the pointers, let `vipl-core` resolve the handles and do the
 //! work, turn the result into a `VIP_RETURN`. One file per group of functions, in the order of the
 //! specification (§3); each function's own text there is its contract. No function of this library
-//! calls another one through its exported name, so a program may define a symbol of the same name.
+//! calls another one through its exported name, so an application may define a symbol of the same name.
 //!
 //! Every function may be called from every thread; none is async-signal-safe (spec §3.0, R4 and R10).
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Nothing here knows VIs. Who asks an agent for a connection gives a function that runs with the reply; who has
-//! one gives the function that is called when the partner goes.
+//! one gives the function that is called when the peer goes.
 
 mod client;
 mod connections;

@@ -1,4 +1,4 @@
-//! Panics are our own bugs. One that reaches the edge of the library is logged; the program goes on.
+//! Panics are our own bugs. One that reaches the edge of the library is logged; the application goes on.
 
 use std::any::Any;
 

@@ -1,4 +1,4 @@
-//! Monotonic time, and the program's timeouts on it (rule R7).
+//! Monotonic time, and the application's timeouts on it (rule R7).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Everything that can go wrong in a call, and what the program is told.
+//! Everything that can go wrong in a call, and what the application is told.
 
 use vipl_abi::VIP_RETURN;
 
@@ -19,7 +19,7 @@ pub enum Error {
     /// The time ran out.
     #[error("timed out")]
     Timeout,
-    /// The partner refused.
+    /// The peer refused.
     #[error("rejected")]
     Reject,
     /// Reliability levels are unsupported or differ.
@@ -43,8 +43,8 @@ pub enum Error {
     /// The name service does not know.
     #[error("not in the name service")]
     NameService,
-    /// Nobody waits there.
-    #[error("nobody waits for this discriminator")]
+    /// No server is waiting there.
+    #[error("no server is waiting for this discriminator")]
     NoMatch,
     /// The network says there is no such node.
     #[error("not reachable")]

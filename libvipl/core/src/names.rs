@@ -59,7 +59,7 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
             Ok(())
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Only one that somebody has named was expected to be there.
+            // Only a file that was named explicitly is expected to exist.
             let level = if named {
                 log::Level::Warn
             } else {
@@ -121,7 +121,7 @@ pub fn name_by_host(nic: &Nic, address: &[u8]) -> Result<String, Error> {
     Err(Error::NameService)
 }
 
-/// Hands a name to the program; too small a buffer is told the size it needs (NS-06).
+/// Hands a name to the application; a buffer that is too small gets the length that is needed (NS-06).
 ///
 /// # Safety
 /// `length` is valid and tells the room behind `name`.

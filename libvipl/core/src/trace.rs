@@ -1,4 +1,4 @@
-//! Calls of the program as lines of the log: every call at level `trace`, failed ones at `warn` or `info`.
+//! Calls of the application as lines of the log: every call at level `trace`, failed ones at `warn` or `info`.
 //!
 //! The C edge describes a call once, as the names and values of its arguments ([`Call`]); what is logged of
 //! it is decided here. While `trace` is off, an entry point pays for one load and one branch ([`on`]).
@@ -23,7 +23,7 @@ const TARGET: &str = "call";
 /// Different polls that are folded at a time.
 const POLLS_MAX: usize = 16;
 
-/// One call of the program, as its entry point describes it.
+/// One call of the application, as its entry point describes it.
 pub struct Call {
     /// The function.
     pub name: &'static str,
@@ -54,7 +54,7 @@ impl Call {
         text
     }
 
-    /// Whether it may last as long as the program's partner likes.
+    /// Whether it may last as long as the application's peer likes.
     fn waits(&self) -> bool {
         self.name.ends_with("Wait") || self.name == "VipConnectRequest"
     }

@@ -126,7 +126,7 @@ static BLAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static BLAMED_THREAD: AtomicI32 = AtomicI32::new(0);
 
 /// While it lives, a fault of the thread that made it prints a line before the process ends, or before the
-/// program's own handler runs.
+/// application's own handler runs.
 pub struct Blame<'a>(PhantomData<&'a str>);
 
 /// Prepares the line that a fault of this thread prints. One at a time in a process.

@@ -1,13 +1,13 @@
 //! Copies that survive a bad address.
 //!
-//! Descriptors and buffers belong to the program, which may unmap or write-protect them while they are
-//! posted. That is the program's mistake, but it must end as a protection error and not as a crash (spec
+//! Descriptors and buffers belong to the application, which may unmap or write-protect them while they are
+//! posted. That is the application's mistake, but it must end as a protection error and not as a crash (spec
 //! §10.4), and it must not cost a system call per message. So every access of the data path to a
-//! program's memory goes through the few leaf routines of this crate. They are written in assembly,
+//! application's memory goes through the few leaf routines of this crate. They are written in assembly,
 //! touch no stack, and return 0; when one of them faults, a handler for SIGSEGV and SIGBUS sends it to a
 //! common exit that returns 1. Faults anywhere else go to whatever handler was there before.
 //!
-//! A program that replaces the handler later and does not chain loses this protection and nothing else.
+//! An application that replaces the handler later and does not chain loses this protection and nothing else.
 //! On machines other than x86-64 the routines are plain copies.
 
 mod handler;

@@ -1,4 +1,4 @@
-//! The routines for other machines: plain copies, which a bad address of the program does crash.
+//! The routines for other machines: plain copies, which a bad address of the application does crash.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -85,7 +85,7 @@ global_asm!(
     "xor eax, eax",
     "ret",
     // load_descriptor: descriptor in rdi; fields in registers. Each is loaded with its own width, so
-    // that the loads are forwarded from the stores with which the program has just written them.
+    // that the loads are forwarded from the stores with which the application has just written them.
     "vipl_guard_load:",
     "movzx ecx, word ptr [rdi + 12]",
     "movzx edx, word ptr [rdi + 14]",
@@ -122,7 +122,7 @@ unsafe extern "C" {
     fn vipl_guard_store32(address: *mut u8, value: u32) -> u32;
 }
 
-/// Status tells other threads of the program that the rest of a descriptor, and its buffers, are written.
+/// Status tells other threads of the application that the rest of a descriptor, and its buffers, are written.
 /// The routines are unknown to ThreadSanitizer; a check with it (`--cfg tsan`) is told of this order here.
 #[inline(always)]
 fn publish(_status: *mut u8) {
@@ -165,7 +165,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fau
 /// Reads the fields of a descriptor that is aligned to 64 bytes.
 ///
 /// # Safety
-/// `descriptor` is a program's descriptor; it need not be mapped.
+/// `descriptor` is an application's descriptor; it need not be mapped.
 #[inline(always)]
 pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     let fault: u32;
@@ -205,7 +205,7 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
 /// Writes ImmediateData, Length and, last, Status.
 ///
 /// # Safety
-/// `descriptor` is a program's descriptor, owned by the provider; it need not be mapped.
+/// `descriptor` is an application's descriptor, owned by the provider; it need not be mapped.
 #[inline(always)]
 pub unsafe fn complete(
     descriptor: *mut u8,

@@ -99,13 +99,13 @@ pub(crate) struct Side {
     pub(crate) side: u32,
 }
 
-/// Whose a connection is, and who is told when the partner goes.
+/// The VI of a connection, and the function that is called when the peer goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     pub(crate) side: Side,
     /// Handle of the VI.
     pub(crate) vi: usize,
-    /// Runs on the reading thread; the last argument tells whether the partner has disconnected.
+    /// Runs on the reading thread; the last argument tells whether the peer has disconnected.
     pub(crate) partner_gone: fn(vi: usize, side: Side, orderly: bool),
 }
 
@@ -248,7 +248,7 @@ impl Agent {
         name ^ self.epoch.rotate_right(16)
     }
 
-    /// Sends a call whose reply nobody waits for.
+    /// Sends a call without waiting for the reply.
     pub(crate) fn tell<B: IntoBytes + Immutable>(&self, op: Op, body: &B) {
         let _ = self.send(Self::next_id(), op, body.as_bytes(), &[]);
     }
@@ -332,7 +332,7 @@ impl Agent {
         }
     }
 
-    /// The program has closed the socket: calls end as if the agent had gone. The reading thread still holds the
+    /// The application has closed the socket: calls end as if the agent had gone. The reading thread still holds the
     /// file; it looks every second.
     #[cold]
     fn was_closed(&self) {

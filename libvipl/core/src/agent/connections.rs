@@ -20,7 +20,7 @@ pub(crate) struct Live {
     pub(crate) registration: Arc<NicRegistration>,
     /// The agent that knows it, and its name there.
     pub(crate) at: Option<(Arc<Agent>, u64)>,
-    /// No later agent has to know it: an agent has said that the partner has gone, or the partner is on
+    /// No later agent has to know it: an agent has said that the peer has gone, or the peer is on
     /// another host, where the plug-in's own lingering close and keep-alive tell of an end.
     pub(crate) lone: bool,
 }
@@ -62,7 +62,7 @@ impl Connections {
         self.live.lock().remove(&side);
     }
 
-    /// VipDisconnect. The partner is told by this agent or by the next one.
+    /// VipDisconnect. The peer is told by this agent or by the next one.
     pub(crate) fn disconnect(&self, side: Side) {
         let Some(live) = self.live.lock().remove(&side) else {
             return;
@@ -74,7 +74,7 @@ impl Connections {
         }
     }
 
-    /// The agent says that the partner has gone.
+    /// The agent says that the peer has gone.
     pub(crate) fn partner_gone(&self, side: Side) {
         if let Some(live) = self.live.lock().get_mut(&side) {
             live.lone = true;
@@ -96,7 +96,7 @@ impl Connections {
 
     /// Tells a new agent, at which the NICs are open, of all connections. False: it has gone as well.
     pub(super) fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
-        // Copies: the program goes on connecting and disconnecting meanwhile.
+        // Copies: the application goes on connecting and disconnecting meanwhile.
         let all: Vec<(Side, Live)> = self
             .live
             .lock()

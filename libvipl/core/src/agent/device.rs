@@ -1,6 +1,6 @@
 //! Connections to device processes, which plug-ins ask the Kernel Agent for.
 //!
-//! A device process is a NIC in software, outside the program. The agent starts it and introduces us; what is
+//! A device process is a NIC in software, outside the application. The agent starts it and introduces us; what is
 //! said on the socket is between the plug-in and its device.
 
 use std::ffi::c_int;

@@ -1,10 +1,10 @@
-//! Which agent this process has, and the change to the next one when it goes.
+//! Which agent this process has, and the change to the next one when it exits.
 //!
-//! An agent may be killed. Connections go on without it, but nobody notices the death of a partner and
-//! nobody can connect. So the thread that read the agent's messages, once they end, becomes the *keeper*:
-//! it finds or starts another agent, opens the NICs there, hands over the connections, and asks again
-//! what was being asked. It tries at once. After that it tries again while something is asked for, at
-//! most every 250 ms, and while there are connections, less and less often.
+//! An agent may be killed. Existing connections continue, but the death of a peer goes unnoticed and new connections
+//! are impossible. So the thread that read the agent's messages becomes the *keeper* when they end: it finds or
+//! starts another agent, opens the NICs there, hands over the connections, and repeats the calls that were not
+//! answered. The first attempt is immediate. Further ones follow at least 250 ms apart while a call is waiting, and at
+//! growing intervals while there are only connections.
 //!
 //! ```text
 //!   Absent ── first VipOpenNic ──▶ Here ── it hangs up ──▶ Lost ── handed over ──▶ Here
@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::settings::Settings;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// How often an agent that hangs up at once is greeted anew.
+/// How often an agent that closes the connection at once is tried again.
 const HELLO_TRIES: u32 = 6;
 /// How much longer each pause between these tries is than the one before.
 const HELLO_PAUSE: Duration = Duration::from_millis(2);
@@ -38,12 +38,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest pause while there are only connections to be handed over.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// How often something that is not a wait is asked of one agent after the other.
+/// Number of agents that a call which is not a wait is tried at, one after the other.
 const AGENTS_MAX: usize = 3;
 
 /// An attempt to connect that its agent has left unanswered.
 pub(crate) trait Unanswered: Send {
-    /// Whether nobody waits for it any more, or its time is up.
+    /// Whether no thread waits for it any more, or its time is up.
     fn is_over(&self) -> bool;
     /// Ends it as its timeout would have.
     fn give_up(self: Box<Self>);
@@ -223,7 +223,7 @@ impl Agents {
         let mut standing = self.standing.lock();
         match &standing.now {
             Now::Here(current) if Arc::ptr_eq(current, agent) => standing.now = Now::Lost,
-            // It never was this process's agent: whoever tried it knows.
+            // It never was this process's agent; the thread that tried it knows.
             _ => return,
         }
         self.changed.notify_all();
@@ -231,7 +231,7 @@ impl Agents {
         self.keep();
     }
 
-    /// The keeper's life: until there is an agent again, or nobody needs one.
+    /// The keeper's loop: until there is an agent again, or none is needed.
     fn keep(&'static self) {
         let mut fruitless = 0;
         loop {
@@ -247,7 +247,7 @@ impl Agents {
             let outcome = self.introduce(|agent| self.hand_over(agent));
             let mut standing = self.standing.lock();
             match outcome {
-                // Whoever dies from now on finds itself in `now` and becomes the keeper.
+                // If this agent exits from now on, its reading thread finds it in `now` and becomes the keeper.
                 Ok(agent) if !agent.is_dead() => {
                     standing.now = Now::Here(agent.clone());
                     let unanswered = std::mem::take(&mut *self.unanswered.lock());

@@ -27,7 +27,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// an agent that was just dying. One that comes too late leaves by itself.
 const START_AGAIN: Duration = Duration::from_millis(500);
 
-/// How often the thread that reads looks whether the program has closed the socket.
+/// How often the thread that reads looks whether the application has closed the socket.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The variables that a started agent gets.
@@ -132,7 +132,7 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     Err(LaunchError::Silent(program.display().to_string()))
 }
 
-/// Tries all places where an agent for this user may be. One of somebody else there is passed over.
+/// Tries all places where an agent for this user may be. Another user's agent there is passed over.
 fn look(user: u32) -> Result<Option<OwnedFd>, LaunchError> {
     let system = PathBuf::from(SYSTEM_SOCKET);
     for path in std::iter::once(system).chain(place::sockets(user)) {
@@ -151,7 +151,7 @@ fn look(user: u32) -> Result<Option<OwnedFd>, LaunchError> {
 }
 
 /// An agent of this process alone, on a socket in a folder that goes as soon as this process is connected.
-/// Nobody else can reach it, and nothing stays behind.
+/// No other process can connect to it, and nothing is left when it exits.
 fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
     let name = format!("vipl-{}-{}", std::process::id(), crate::clock::now_ns());
@@ -182,7 +182,7 @@ fn start_at(program: &Path, path: &Path, there: &UnixAddr) -> Result<OwnedFd, La
     Err(LaunchError::Silent(program.display().to_string()))
 }
 
-/// The outer error is final, the inner one means that nobody answers.
+/// The outer error is final, the inner one means that there is no answer.
 fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, LaunchError> {
     let made = socket(
         AddressFamily::Unix,
@@ -291,7 +291,7 @@ fn is_program(path: &Path) -> bool {
     path.is_file() && unsafe { libc::access(text.as_ptr(), libc::X_OK) } == 0
 }
 
-/// Starts the agent as nobody's child: the program's SIGCHLD and `wait` must not meet it.
+/// Starts the agent as a child of init, so that the application sees no SIGCHLD and no result of `wait` for it.
 fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     let failed = |error| LaunchError::Start(program.display().to_string(), error);
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|e| failed(e.into()));
@@ -316,7 +316,7 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     };
     let (argv, environment) = (pointers(&argv), pointers(&environment));
     // SAFETY: the child only makes system calls. Without an exit signal it is invisible to the
-    // program's `wait`, and the grandchild belongs to init.
+    // application's `wait`, and the grandchild belongs to init.
     unsafe {
         let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         match child {
@@ -366,7 +366,7 @@ unsafe fn detach_and_run(
 
 static GOODBYE_SOCKET: AtomicI32 = AtomicI32::new(-1);
 static GOODBYE_PROCESS: AtomicI32 = AtomicI32::new(0);
-/// What the socket was when it was given; never freed, since the program may end from anywhere.
+/// What the socket was when it was given; never freed, since the application may end from anywhere.
 static GOODBYE_IDENTITY: AtomicPtr<Identity> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Lets the agent tell an end in good order from a death (spec §17).
@@ -391,7 +391,7 @@ pub(super) fn no_goodbye(socket: RawFd) {
     let _ = GOODBYE_SOCKET.compare_exchange(socket, -1, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Takes no lock: the program may end from anywhere.
+/// Takes no lock: the application may end from anywhere.
 extern "C" fn goodbye() {
     let socket = GOODBYE_SOCKET.load(Ordering::Acquire);
     let header = Header {
@@ -404,7 +404,7 @@ extern "C" fn goodbye() {
     };
     // SAFETY: null, or leaked on purpose.
     let identity = unsafe { GOODBYE_IDENTITY.load(Ordering::Acquire).as_ref() };
-    // The program may have closed the socket, and the number may be that of another file.
+    // The application may have closed the socket, and the number may be that of another file.
     let ours = identity.is_some() && Identity::of(socket) == identity.copied();
     // SAFETY: sends a few bytes without blocking.
     unsafe {

@@ -1,7 +1,7 @@
 //! Data sockets on network interfaces, which plug-ins ask the Kernel Agent for.
 //!
 //! Only the agent may open such a socket. What comes back is bound, filtered and locked; the plug-in owns
-//! it. Errors are logged here, with what the user can do, since a program only learns that the device
+//! it. Errors are logged here, with what the user can do, since an application only learns that the device
 //! does not open.
 
 use std::ffi::{c_char, c_int};
@@ -96,7 +96,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
                 level,
                 "{name}: {what_to_do}; that agent is {agent}"
             );
-            // Nobody has to find words for a refusal whose reason was told with another interface.
+            // The reason was logged for another interface: the plug-in need not log one.
             crate::logger::said(Level::Error);
             VIPL_E_NOT_PERMITTED
         }

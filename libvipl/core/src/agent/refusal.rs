@@ -64,7 +64,7 @@ pub(crate) fn log_discriminator_taken(detail: &Detail, local: &Point) {
     }
 }
 
-/// A request that met nobody.
+/// A request for which no server was waiting.
 pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
     let why = match detail.reason {
         Reason::NOBODY_WAITS => {

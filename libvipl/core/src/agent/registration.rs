@@ -14,7 +14,7 @@ use crate::sync::Mutex;
 /// A NIC of this process.
 pub(crate) struct NicRegistration {
     body: NicOpen,
-    /// The plug-in's; open as long as the NIC is, if the program does not close them.
+    /// The plug-in's; open as long as the NIC is, if the application does not close them.
     fds: Vec<RawFd>,
     /// What they were at VipOpenNic.
     identities: Vec<Option<Identity>>,
@@ -106,7 +106,7 @@ impl NicRegistration {
         place.as_ref().filter(|(at, _)| !at.is_dead()).cloned()
     }
 
-    /// The NIC is closed: nobody opens it at another agent any more.
+    /// The NIC is closed and will not be opened at another agent.
     pub(super) fn end(&self) {
         self.closed.store(true, Ordering::Release);
     }

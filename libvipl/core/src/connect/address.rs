@@ -1,4 +1,4 @@
-//! Network addresses of the program: read and written bytewise, at any alignment (spec §2.2).
+//! Network addresses of the application: read and written bytewise, at any alignment (spec §2.2).
 
 use kagent_proto::{DISCRIMINATOR_BYTES_MAX, HOST_BYTES_MAX, Point};
 use vipl_abi::VIP_NET_ADDRESS;

@@ -47,7 +47,7 @@ pub(super) struct Attempt {
     pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
     /// What the next agent is asked if this one goes; nothing for VipConnectAccept, whose client asks.
     pub(super) again: Option<Box<Again>>,
-    /// The VI is attached to a partner on another host, who has not confirmed yet.
+    /// The VI is attached to a peer on another host, who has not confirmed yet.
     confirming: Option<Confirming>,
 }
 
@@ -117,8 +117,8 @@ impl Attempt {
             vi.abi.state = IDLE;
             log::debug!(target: "vi", "VI {:?}: Connect Pending -> Idle (no connection)", vi.handle);
         }
-        // Before anybody hears of it: a program that then closes all numbers and takes them for its own files would
-        // find these closed.
+        // Closed before the application learns of the result: it may then close all descriptors and use their numbers
+        // for its own files.
         drop(reply);
         drop(vi);
         match (result, connected) {
@@ -137,7 +137,7 @@ impl Attempt {
         }
     }
 
-    /// Tells the agent that the VI is ready for a partner on another host. Both sides do so before either
+    /// Tells the agent that the VI is ready for a peer on another host. Both sides do so before either
     /// program hears of the connection, so that no message finds a VI that is not attached.
     fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
         let call = Agent::next_id();
@@ -155,7 +155,7 @@ impl Attempt {
         attempt.send(agent, Op::CONFIRM, &ConnectionRef { connection });
     }
 
-    /// The partner has confirmed, or there is no connection after all. Receives stay posted then.
+    /// The peer has confirmed, or there is no connection after all. Receives stay posted then.
     fn finish_confirming(self, agent: &Agent, confirming: &Confirming, status: Status) {
         let result = if status == Status::OK {
             Ok(confirming.attributes)
@@ -181,15 +181,15 @@ impl Attempt {
         vi.is_some_and(|vi| vi.attempt == Some(self.call))
     }
 
-    /// Gives the result of an attempt that has not connected.
-    fn settle(self, result: Result<Attributes, Error>) {
+    /// Ends the attempt without a connection.
+    fn fail(self, error: Error) {
         if let Some(mut vi) = self.slot.lock(self.generation)
             && vi.attempt == Some(self.call)
         {
             vi.attempt = None;
             vi.abi.state = IDLE;
         }
-        self.result.complete(result);
+        self.result.complete(Err(error));
     }
 }
 
@@ -200,7 +200,7 @@ impl Unanswered for Attempt {
     }
 
     fn give_up(self: Box<Self>) {
-        self.settle(Err(Error::Timeout));
+        self.fail(Error::Timeout);
     }
 
     fn ask_again(mut self: Box<Self>, agent: &Arc<Agent>) {
@@ -211,7 +211,7 @@ impl Unanswered for Attempt {
             return self.give_up();
         };
         let Some(nic) = again.registration.name_at(agent) else {
-            return self.settle(Err(Error::Resource));
+            return self.fail(Error::Resource);
         };
         again.body.nic = nic;
         again.body.timeout_ms = remaining_ms(again.deadline).max(1);
@@ -333,7 +333,7 @@ fn attach(
         lone: connected.remote != 0,
     };
     vi.nic.agents().connections.insert(side, live);
-    // The partner may have sent already.
+    // The peer may have sent already.
     vi.progress();
     Ok(connected.attributes)
 }

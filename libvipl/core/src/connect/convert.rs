@@ -8,7 +8,7 @@ use crate::agent::GONE;
 use crate::error::Error;
 use crate::nic::Nic;
 
-/// The attributes as the program sees those of a partner; a partner's tag means nothing here.
+/// A peer's attributes as the application sees them; its protection tag has no meaning on this side.
 pub(super) fn to_program(attributes: &Attributes) -> VIP_VI_ATTRIBUTES {
     VIP_VI_ATTRIBUTES {
         ReliabilityLevel: attributes.reliability,

@@ -1,4 +1,4 @@
-//! The end of a connection: VipDisconnect, and the loss of a partner (spec §3.12, §9.6).
+//! The end of a connection: VipDisconnect, and the loss of a peer (spec §3.12, §9.6).
 //!
 //! An attempt belongs to a VI as long as `Vi::attempt` names its call: a VipDisconnect in between takes it away,
 //! and whatever the agent says afterwards is undone.
@@ -44,7 +44,7 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     Ok(())
 }
 
-/// The agent says that the partner of a VI has gone. Runs on the thread that reads its messages.
+/// The agent says that the peer of a VI has gone. Runs on the thread that reads its messages.
 pub(super) fn partner_gone(vi: usize, side: Side, orderly: bool) {
     let handle = std::ptr::without_provenance_mut(vi);
     if let Ok(mut vi) = vi::lock(handle) {
@@ -56,13 +56,13 @@ pub(super) fn partner_gone(vi: usize, side: Side, orderly: bool) {
 /// Takes the VI off its connection.
 pub(super) fn detach(vi: &mut Guard<Vi>) -> Option<Side> {
     let connection = vi.connection.take()?;
-    // What the partner has acknowledged is complete, not flushed (COMPAT-08).
+    // What the peer has acknowledged is complete, not flushed (COMPAT-08).
     vi.progress();
     vi.detach();
     Some(connection)
 }
 
-/// The partner of a VI has gone.
+/// The peer of a VI has gone.
 fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
     if vi.connection != Some(side) || vi.abi.state != CONNECTED {
         return;
@@ -72,7 +72,7 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
         "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
     vi.tell_partner_gone(orderly);
-    // What a partner on another host sent last may still be on its way: then the plug-in fails the VI later.
+    // What a peer on another host sent last may still be on its way: then the plug-in fails the VI later.
     if vi.abi.state != ERROR && !(orderly && vi.remote) {
         let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
         let cause = if orderly {

@@ -90,7 +90,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     })
 }
 
-/// Waits at one agent after the other: it is one call for the program, however many agents go meanwhile.
+/// Waits at one agent after the other: it is one call for the application, however many agents go meanwhile.
 fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
     let deadline = clock::deadline(timeout);
     let mut timeout_ms = clock::timeout_ms(timeout);

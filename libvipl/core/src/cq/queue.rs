@@ -138,7 +138,7 @@ fn remember<V>(cq: &mut Cq<&'static V>, slot: Option<&'static V>) {
     }
 }
 
-/// Spec §7.3: nothing is lost, but the program is told once.
+/// Spec §7.3: nothing is lost, but the application is told once.
 #[cold]
 fn overflow<V>(cq: &mut Cq<V>) {
     cq.overflowed = true;

@@ -31,7 +31,7 @@ pub(crate) type CqNotifyHandler =
 /// Handler of VipErrorCallback.
 pub(crate) type ErrorHandler = unsafe extern "C" fn(VIP_PVOID, *mut VIP_ERROR_DESCRIPTOR);
 
-/// One call of a handler. Pointers are kept as addresses: they belong to the program.
+/// One call of a handler. Pointers are kept as addresses: they belong to the application.
 pub(crate) enum Job {
     Descriptor {
         handler: NotifyHandler,

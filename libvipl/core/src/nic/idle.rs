@@ -1,9 +1,9 @@
 //! Giving up the processor when polls find nothing.
 //!
-//! A program that polls keeps its processor. With more runnable threads than processors the peer that it
-//! waits for, or the device process, may be waiting for just this processor, and the message comes when the
-//! time slice ends: some milliseconds instead of some microseconds. So a thread that has polled without success
-//! often enough yields. How often that is follows from what the yields before came to:
+//! A polling application keeps its processor. With more runnable threads than processors the peer or the device
+//! process may need this very processor, and the message arrives only when the time slice ends: after milliseconds
+//! instead of microseconds. So a thread yields after a number of empty polls, which follows from the duration of its
+//! previous yields:
 //!
 //! | the yield took | which means | from now on |
 //! | --- | --- | --- |

@@ -59,7 +59,7 @@ pub(crate) fn step<R>(
         std::thread::sleep(left.min(STEP));
         return check();
     };
-    // SAFETY: the NIC is open while somebody waits on an object of it.
+    // SAFETY: the NIC is open while a thread waits on an object of it.
     let epoch = unsafe { arm(nic.abi()) };
     let result = check();
     let left = match (&result, deadline) {

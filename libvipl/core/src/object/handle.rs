@@ -1,4 +1,4 @@
-//! Handles that the program sees. They look like pointers and are none: kind, generation and slot.
+//! Handles that the application sees. They have the size of a pointer but are not one: kind, generation and slot.
 //!
 //! ```text
 //!   64 bits:  kind 8 │ generation 32 │ slot 24        32 bits:  kind 3 │ generation 15 │ slot 14

@@ -1,4 +1,4 @@
-//! The lock of a slot, made for one thread that takes it again and again.
+//! Biased spin lock for a slot: cheap for one thread that acquires it repeatedly.
 //!
 //! An atomic operation waits until every earlier store of its processor is visible, and on the data path
 //! an earlier store is a message on its way to another processor. So a lock that one thread has taken
@@ -15,10 +15,10 @@
 //!                    no: sequence = even, take `spin`
 //! ```
 //!
-//! A thread may be stopped between its two looks at the owner, and go on when the lock has another owner.
-//! What it writes then must not be that owner's mark: each thread that ever owned the lock has a sequence
-//! of its own, whose number is part of the owner's word. There is room for a few of them; later threads
-//! find a plain spin lock.
+//! A thread may be descheduled between its two loads of the owner and resume when the lock has another owner.
+//! Its stores must not overwrite that owner's mark, so each thread that ever owned the lock has a sequence of its
+//! own, whose number is part of the owner's word. There is room for a few of them; later threads use the plain spin
+//! lock.
 //!
 //! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
 //! so that threads which share a lock end up with a plain spin lock.
@@ -47,7 +47,7 @@ pub(crate) struct Lock {
     penalty: AtomicU32,
     /// Times that `spin` was taken, watchers not counted; guarded by `spin`.
     uses: AtomicU32,
-    /// What the owner's sequence, or `uses`, was when a watcher looked last, and how often it left the owner alone since.
+    /// The owner's sequence, or `uses`, at a watcher's last look, and how often it has left the owner alone since.
     watched: AtomicU32,
     spared: AtomicU32,
 }

@@ -14,7 +14,7 @@ use crate::nic;
 use crate::object::handle::{self, Kind};
 use crate::vi::{self, state};
 
-/// Lines about bad arguments in one second of the whole process: a program may poll a stale handle.
+/// Lines about bad arguments in one second of the whole process: an application may poll a stale handle.
 const LINES_PER_SECOND: u32 = 10;
 
 /// Arguments that may be NULL.

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use vipl_abi::VIP_DESCRIPTOR;
 use vipl_guard::{Image, Segment};
 
-/// Reads a plain value of the program.
+/// Reads a plain value of the application.
 pub(crate) fn read<T: Copy>(from: *const T) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: room for a `T`; faults are caught. The types read here are integers, addresses and structures

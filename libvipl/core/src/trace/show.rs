@@ -1,4 +1,4 @@
-//! Arguments of a call as text. Memory of the program is read with guarded copies: a bad pointer is shown as
+//! Arguments of a call as text. Memory of the application is read with guarded copies: a bad pointer is shown as
 //! such, whatever the function itself makes of it.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -9,7 +9,7 @@ use vipl_abi::*;
 use super::peek::{image, read, segment};
 use crate::text::{control, discriminator, hexadecimal, levels, quoted, status};
 
-/// Longest text of the program that is shown.
+/// Longest text of the application that is shown.
 const TEXT_MAX: usize = 64;
 /// Segments of a descriptor that are shown.
 const SEGMENTS_MAX: u16 = 4;

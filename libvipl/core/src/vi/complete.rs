@@ -98,7 +98,7 @@ fn opcode(which: Which, descriptor: *mut VIP_DESCRIPTOR) -> u32 {
     if which == Which::Recv {
         return VIP_STATUS_OP_RECEIVE;
     }
-    // SAFETY: a program's descriptor; a fault is caught.
+    // SAFETY: an application's descriptor; a fault is caught.
     let control =
         unsafe { vipl_guard::load_descriptor(descriptor.cast()) }.map_or(0, |i| i.control);
     match control & VIP_CONTROL_OP_MASK {
@@ -108,10 +108,10 @@ fn opcode(which: Which, descriptor: *mut VIP_DESCRIPTOR) -> u32 {
     }
 }
 
-/// Writes Status; for receives Length becomes 0. A fault means that the program has unmapped it.
+/// Writes Status; for receives Length becomes 0. A fault means that the application has unmapped it.
 fn write_flushed(descriptor: *mut VIP_DESCRIPTOR, which: Which, status: u32) {
     let at = descriptor.cast::<u8>();
-    // SAFETY: a program's descriptor, owned by the provider until now; faults are caught.
+    // SAFETY: an application's descriptor, owned by the provider until now; faults are caught.
     let _ = unsafe {
         match which {
             Which::Recv => vipl_guard::complete(at, 0, 0, status),

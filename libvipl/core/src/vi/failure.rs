@@ -16,7 +16,7 @@ use crate::nic::events::Notice;
 fn cause_name(cause: i32) -> String {
     match cause {
         VIPL_CAUSE_TOLD => "the status of a descriptor tells why".to_owned(),
-        VIPL_CAUSE_DISCONNECTED => "the partner disconnected".to_owned(),
+        VIPL_CAUSE_DISCONNECTED => "the peer disconnected".to_owned(),
         code => {
             error_code(code).map_or_else(|| format!("cause {code}"), |code| format!("{code:?}"))
         }
@@ -24,7 +24,7 @@ fn cause_name(cause: i32) -> String {
 }
 
 impl Vi {
-    /// Breaks the connection: Error, flush, and what the program is told.
+    /// Breaks the connection: Error, flush, and what the application is told.
     pub(crate) fn fail(&mut self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
         if self.abi.state != CONNECTED {
             return;
@@ -110,9 +110,6 @@ mod tests {
         }
         assert!(error_code(-1).is_none());
         assert!(error_code(VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC as i32 + 1).is_none());
-        assert_eq!(
-            cause_name(VIPL_CAUSE_DISCONNECTED),
-            "the partner disconnected"
-        );
+        assert_eq!(cause_name(VIPL_CAUSE_DISCONNECTED), "the peer disconnected");
     }
 }

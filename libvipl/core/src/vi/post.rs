@@ -28,7 +28,7 @@ pub fn post(
     if queue.posted.wrapping_sub(queue.taken) >= own.room {
         grow(&mut vi, which, descriptor)?;
     }
-    // SAFETY: a program's descriptor; a fault is caught. Status is at offset 28 (spec §2.4).
+    // SAFETY: an application's descriptor; a fault is caught. Status is at offset 28 (spec §2.4).
     if unsafe { vipl_guard::store32(descriptor.cast::<u8>().wrapping_add(28), 0) }.is_err() {
         return Err(bad_descriptor(&mut vi, which, descriptor));
     }
@@ -100,7 +100,7 @@ fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
         return VIP_STATUS_OP_RECEIVE;
     }
     let mut control = [0; 2];
-    // SAFETY: a program's address; a fault is caught. Control is at offset 14 (spec §2.4).
+    // SAFETY: an application's address; a fault is caught. Control is at offset 14 (spec §2.4).
     let read = unsafe {
         vipl_guard::copy(
             control.as_mut_ptr(),

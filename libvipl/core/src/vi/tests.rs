@@ -1,4 +1,4 @@
-//! The work queues and completion queues against an oracle: random calls of the program, random
+//! The work queues and completion queues against an oracle: random calls of the application, random
 //! completions of the device, breaks, flushes, rings that grow, and counters that wrap. After each call
 //! the result, the descriptors in memory and, in their order, the calls of handlers must be what
 //! `oracle.rs` says. The seed is printed and decides everything: threads that wait, and handlers, run

@@ -1,4 +1,4 @@
-//! Registration with partners that are using the region, and with a plug-in that wants to know.
+//! Deregistration while peers are using the region; plug-ins that are told of regions.
 
 use vipl_abi::*;
 
@@ -14,7 +14,7 @@ use crate::vi::tests::device::{self, Busy};
 
 const VIS: usize = 12;
 
-/// All partners wait together: none that is stopped takes time from another one, and each is given up once.
+/// The wait is one for all peers: a stopped one takes no time from the others, and each times out once.
 #[test]
 fn all_partners_have_one_time() {
     let nic = open_without_agent(device::plugin(false)).unwrap();
@@ -35,7 +35,7 @@ fn all_partners_have_one_time() {
         let mut locked = vi::lock(handle).unwrap();
         let key = key as u64;
         locked.connection = Some(Side { key, side: 0 });
-        // The last partner is quick enough; the others are stopped.
+        // The last peer is quick enough; the others are stopped.
         let ends = (key == VIS as u64 - 1).then_some(3);
         let asked = Vec::new();
         device::set_busy(locked.abi.index, Busy { ends, asked });

@@ -42,10 +42,10 @@ pub(super) struct Plan {
     pub tell_each: bool,
 }
 
-/// What a VI whose partner uses a region answers the library that waits for it.
+/// What a VI whose peer uses a region answers the library that waits for it.
 #[derive(Default)]
 pub(crate) struct Busy {
-    /// The partner comes to an end with the question of this number.
+    /// The peer comes to an end with the question of this number.
     pub(crate) ends: Option<usize>,
     /// Time that was left, and what the library brought back, at each question.
     pub(crate) asked: Vec<(u64, u64)>,
@@ -103,7 +103,7 @@ pub(super) fn forget(vi: u32) {
     bench(|bench| bench.plans.remove(&vi));
 }
 
-/// The partner of a VI is using a region.
+/// The peer of a VI is using a region.
 pub(crate) fn set_busy(vi: u32, busy: Busy) {
     bench(|bench| bench.busy.insert(vi, busy));
 }

@@ -25,7 +25,7 @@ pub(super) enum Answer {
     Entry { vi: usize, which: Which },
 }
 
-/// A call of one of the program's handlers. `request` tells the registrations apart.
+/// A call of one of the application's handlers. `request` tells the registrations apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Call {
     Descriptor {
