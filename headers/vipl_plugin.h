@@ -103,6 +103,7 @@ typedef struct vipl_queue vipl_queue;
 typedef struct vipl_region vipl_region;
 typedef struct vipl_nic vipl_nic;
 typedef struct vipl_vi vipl_vi;
+typedef struct vipl_request vipl_request;
 typedef struct vipl_connection vipl_connection;
 typedef struct vipl_link vipl_link;
 typedef struct vipl_nic_info vipl_nic_info;
@@ -204,6 +205,21 @@ struct vipl_vi {
   uint8_t rdma_read;          /* 1: the partner may read by RDMA. */
 };
 
+/* A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid
+ * until the end of the operation, or until the descriptor is completed. */
+struct vipl_request {
+  /* `sizeof(vipl_request)` as the plug-in knows it, set by the plug-in before the call. */
+  size_t size;
+  uint32_t operation;      /* What it asks for, one `VIP_STATUS_OP_*`. */
+  uint32_t length;         /* Bytes of the message. */
+  uint32_t immediate;      /* Sends: the immediate data as it travels. */
+  uint32_t flagged;        /* Sends: 1 if the flag VIP_CONTROL_IMMEDIATE is set. */
+  uint32_t fenced;         /* Sends: 1 if the flag VIP_CONTROL_QFENCE is set. */
+  uint32_t remote_handle;  /* RDMA: memory handle of the peer. */
+  uint64_t remote_address; /* RDMA: address at the peer. */
+  uint64_t segments[6];    /* The host's own. */
+};
+
 /* A connection that has come about. */
 struct vipl_connection {
   /* `sizeof(vipl_connection)` as the host knows it: there is nothing behind. */
@@ -301,6 +317,9 @@ struct vipl_nic_info {
   /* Where partners send data to, in the plug-in's own terms: partners get these bytes at
    * `attach`, as they are. */
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
+  /* For plug-ins without a thread of their own: how often the host calls `progress` of every
+   * connected VI while the program may be calling nothing, in microseconds. 0: never. */
+  uint32_t poll_us;
 };
 
 /* What the library does for a plug-in. */
@@ -349,6 +368,39 @@ struct vipl_host {
    * blocks until the agent answers. `VIPL_E_INVALID`: there is no such program;
    * `VIPL_E_RESOURCE`. The log says why. */
   int (*device)(const char *name, int *fd, uint32_t *pid);
+  /* Reads and checks the oldest send descriptor that is not complete: 1 if there is one. A
+   * descriptor that breaks a rule is completed with its error, which on the reliable levels ends
+   * the connection (see `refuse`); the next one follows. 0: nothing is left to send, or
+   * `vi->state` is not VIP_STATE_CONNECTED any more. Within an operation of the VI, like the
+   * next five. */
+  int (*next_send)(vipl_vi *vi, vipl_request *out);
+  /* Reads and checks the receive descriptor for a message of this length: 1 if it has room.
+   * Otherwise the error is reported, which on the reliable levels ends the connection, and the
+   * message is to be dropped. */
+  int (*next_receive)(vipl_vi *vi, uint32_t length, vipl_request *out);
+  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory: 1. A bad
+   * address does no harm: 0, and the descriptor is completed with PROTECTION_ERROR like one that
+   * breaks a rule. */
+  int (*gather)(vipl_vi *vi, const vipl_request *request, uint32_t offset, void *to,
+                uint32_t bytes);
+  /* The same, into the program's memory. */
+  int (*scatter)(vipl_vi *vi, const vipl_request *request, uint32_t offset, const void *from,
+                 uint32_t bytes);
+  /* Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE.
+   * `length` and `immediate` are written to receive descriptors only. 0: its memory has gone,
+   * and the connection has ended. */
+  int (*complete)(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint32_t length,
+                  uint32_t immediate);
+  /* Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable
+   * levels this ends the connection. */
+  void (*refuse)(vipl_vi *vi, vipl_queue *queue, uint32_t status);
+  /* 1 if this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*`
+   * bit that the target of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the
+   * plug-in's to check. Any thread. */
+  int (*region_check)(const vipl_vi *vi, uint32_t handle, uint64_t base, uint64_t bytes,
+                      uint32_t flag);
+  /* Copies between memory of this process: 1, or 0 where an address is bad. Any thread. */
+  int (*copy)(void *to, const void *from, size_t bytes);
 };
 
 /* What a plug-in does. Operations marked (optional) may be NULL. */
@@ -357,7 +409,7 @@ struct vipl_provider {
   size_t size;
   /* Whether this plug-in serves the device `name` (without `/dev/`): 0 no, else a rank, the
    * highest wins. Writes the argument for `nic_open` into `argument` (64 bytes, NUL-terminated).
-   * (optional) */
+   * Without it the names that `device` gives have rank 10 and no argument. (optional) */
   int (*claim)(const char *name, char *argument);
   /* Name of the device with this number that is present, 64 bytes; `VIPL_E_INVALID` past the
    * last. (optional) */
@@ -365,7 +417,8 @@ struct vipl_provider {
   /* Opens a device: `argument` is what follows the colon in `plugin:argument`. Sets
    * `nic->context`. */
   int (*nic_open)(const char *argument, vipl_nic *nic, vipl_nic_info *info);
-  /* Closes it; there are no VIs any more. May block for the end of the plug-in's own threads. */
+  /* Closes it; there are no VIs any more. May block for the end of the plug-in's own threads.
+   * (optional) */
   void (*nic_close)(vipl_nic *nic);
   /* Makes the plug-in's part of a VI; sets `vi->context`. (optional) */
   int (*vi_create)(vipl_vi *vi);
@@ -378,11 +431,12 @@ struct vipl_provider {
   void (*detach)(vipl_vi *vi);
   /* The agent says that the partner has gone. Everything that arrived before is to be delivered,
    * then `fail` is called; for a partner on another host that has gone in good order perhaps
-   * later, since its last frames may still be on their way. */
+   * later, since its last frames may still be on their way. Without it the host calls `progress`
+   * and then fails the VI itself. (optional) */
   void (*partner_gone)(vipl_vi *vi, int orderly);
   /* The send doorbell: descriptors were posted. */
   void (*post_send)(vipl_vi *vi);
-  /* The receive doorbell. */
+  /* The receive doorbell. (optional) */
   void (*post_recv)(vipl_vi *vi);
   /* Takes what has arrived and goes on with what was waiting. */
   void (*progress)(vipl_vi *vi);

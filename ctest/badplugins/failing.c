@@ -1,10 +1,14 @@
 /* The plug-in `failing`: the example, with a device that fails for good when the test says so. It says so by
  * making the file `$FAILING_WHEN.PID`, for the process with that id. */
 #define vipl_plugin_v1 example_plugin
-#include "../../plugins/example-c/example.c"
+#include "../../examples/plugin.c"
 #undef vipl_plugin_v1
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 /* One for each process is enough for the test. */
 static struct {
@@ -47,31 +51,20 @@ static int failing_open(const char *argument, vipl_nic *nic, vipl_nic_info *info
     pthread_sigmask(SIG_SETMASK, &all, &before);
     status = pthread_create(&watched.thread, NULL, wait_for_the_end, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (status != 0) {
-        nic_close(nic);
-        return VIPL_E_RESOURCE;
-    }
-    return VIPL_OK;
+    return status == 0 ? VIPL_OK : VIPL_E_RESOURCE;
 }
 
 static void failing_close(vipl_nic *nic)
 {
+    (void)nic;
     __atomic_store_n(&watched.stop, 1, __ATOMIC_RELEASE);
     pthread_join(watched.thread, NULL);
-    nic_close(nic);
-}
-
-static int failing_claim(const char *name, char *argument)
-{
-    argument[0] = '\0';
-    return strcmp(name, "failing") == 0;
 }
 
 static int failing_init(const vipl_host *given, vipl_provider *out)
 {
     int status = init(given, out);
 
-    out->claim = failing_claim;
     out->device = NULL;
     out->nic_open = failing_open;
     out->nic_close = failing_close;

@@ -13,9 +13,9 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
-/// Builds the example plug-in into a folder, as its README says.
+/// Builds the example plug-in into a folder.
 fn example_in(dir: &Path) -> PathBuf {
-    Program::new(source("../plugins/example-c/example.c"))
+    Program::new(source("../examples/plugin.c"))
         .flag("-O2")
         .shared()
         .build(&dir.join("libvipl_example.so"))
@@ -529,23 +529,23 @@ fn a_device_that_fails() {
     }
 }
 
-/// What the README says compiles, word for word.
+/// The command in its first comment compiles the example, word for word.
 #[test]
-fn the_readme_compiles_the_example() {
-    let dir = source("../plugins/example-c");
-    let readme = std::fs::read_to_string(dir.join("README.md")).expect("the README");
-    let line = readme
+fn the_example_says_how_to_compile_it() {
+    let dir = source("../examples");
+    let text = std::fs::read_to_string(dir.join("plugin.c")).expect("the example");
+    let command = text
         .lines()
-        .find(|line| line.starts_with("cc "))
-        .expect("the line that compiles");
-    let output = folder("readme").join("libvipl_example.so");
-    let line = line
+        .find_map(|line| line.strip_prefix(" * Compile:  "))
+        .expect("the command");
+    let output = folder("command").join("libvipl_example.so");
+    let command = command
         .replace("-o libvipl_example.so", &format!("-o {}", output.display()))
-        .replace("../../headers", &headers().display().to_string());
+        .replace("../headers", &headers().display().to_string());
     let status = std::process::Command::new("sh")
-        .args(["-ec", &line])
+        .args(["-ec", &command])
         .current_dir(&dir)
         .status()
         .expect("sh");
-    assert!(status.success() && output.is_file(), "{line}");
+    assert!(status.success() && output.is_file(), "{command}");
 }

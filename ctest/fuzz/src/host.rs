@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
+use vipl_plugin_sdk::kit;
 
 /// Places in a work queue.
 pub const RING: u32 = 64;
@@ -26,6 +27,14 @@ static HOST: vipl_host = vipl_host {
     link,
     catastrophe,
     device,
+    next_send: kit::next_send,
+    next_receive: kit::next_receive,
+    gather: kit::gather,
+    scatter: kit::scatter,
+    complete: kit::complete,
+    refuse: kit::refuse,
+    region_check: kit::region_check,
+    copy: kit::copy,
 };
 
 thread_local! {
@@ -46,10 +55,11 @@ unsafe extern "C" fn log(level: c_int, text: *const c_char) {
 unsafe extern "C" fn setting(_plugin: *const c_char, key: *const c_char) -> *const c_char {
     // SAFETY: a plug-in's text.
     let key = unsafe { CStr::from_ptr(key) };
-    if key == c"single_copy" && !SINGLE_COPY.get() {
-        return c"false".as_ptr();
+    match (key == c"single_copy", SINGLE_COPY.get()) {
+        (true, true) => c"1".as_ptr(),
+        (true, false) => c"0".as_ptr(),
+        (false, _) => std::ptr::null(),
     }
-    std::ptr::null()
 }
 
 unsafe extern "C" fn counter(_plugin: *const c_char, _name: *const c_char) -> *mut u64 {

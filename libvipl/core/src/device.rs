@@ -14,6 +14,7 @@ use crate::nic::shared::Shared;
 use crate::object::barrier;
 use crate::plugin::loader::LoadedPlugin;
 use crate::plugin::map::{self, Nowhere, Route};
+use crate::poller;
 use crate::process::{self, Process};
 use crate::settings::Settings;
 use crate::text::{hexadecimal, levels};
@@ -137,6 +138,11 @@ fn insert(
     );
     if nic.has_failed() {
         failure::fail_all(&nic);
+    }
+    if let Err(error) = poller::start(&nic) {
+        log::error!(target: "nic", "cannot start the thread that polls {}: {error}", plugin.name);
+        close(nic.handle)?;
+        return Err(Error::Resource);
     }
     Ok(nic.handle)
 }

@@ -49,6 +49,7 @@ pub mod names;
 pub mod nic;
 mod object;
 mod plugin;
+mod poller;
 mod process;
 mod settings;
 mod sync;

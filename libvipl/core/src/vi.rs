@@ -118,11 +118,12 @@ impl Guard<Vi> {
         }
     }
 
-    /// Tells the plug-in that the peer has gone.
+    /// Tells the plug-in that the peer has gone, or takes what has arrived before.
     pub(crate) fn tell_partner_gone(&mut self, orderly: bool) {
-        if let Some(partner_gone) = self.nic.ops.partner_gone {
+        match self.nic.ops.partner_gone {
             // SAFETY: attached and locked.
-            unsafe { partner_gone(self.abi(), c_int::from(orderly)) };
+            Some(partner_gone) => unsafe { partner_gone(self.abi(), c_int::from(orderly)) },
+            None => self.progress(),
         }
     }
 

@@ -102,6 +102,31 @@ pub struct vipl_vi {
     pub rdma_read: u8,
 }
 
+/// A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid until the end of
+/// the operation, or until the descriptor is completed.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vipl_request {
+    /// `sizeof(vipl_request)` as the plug-in knows it, set by the plug-in before the call.
+    pub size: usize,
+    /// What it asks for, one `VIP_STATUS_OP_*`.
+    pub operation: u32,
+    /// Bytes of the message.
+    pub length: u32,
+    /// Sends: the immediate data as it travels.
+    pub immediate: u32,
+    /// Sends: 1 if the flag VIP_CONTROL_IMMEDIATE is set.
+    pub flagged: u32,
+    /// Sends: 1 if the flag VIP_CONTROL_QFENCE is set.
+    pub fenced: u32,
+    /// RDMA: memory handle of the peer.
+    pub remote_handle: u32,
+    /// RDMA: address at the peer.
+    pub remote_address: u64,
+    /// The host's own.
+    pub segments: [u64; 6],
+}
+
 /// A connection that has come about.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -236,4 +261,7 @@ pub struct vipl_nic_info {
     /// Where partners send data to, in the plug-in's own terms: partners get these bytes at `attach`, as they
     /// are.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
+    /// For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while
+    /// the program may be calling nothing, in microseconds. 0: never.
+    pub poll_us: u32,
 }

@@ -1,10 +1,12 @@
 //! The tables of functions: the library's for plug-ins, and a plug-in's for the library.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 
 use vipl_abi::VIP_DESCRIPTOR;
 
-use crate::{vipl_connection, vipl_link, vipl_nic, vipl_nic_info, vipl_queue, vipl_vi};
+use crate::{
+    vipl_connection, vipl_link, vipl_nic, vipl_nic_info, vipl_queue, vipl_request, vipl_vi,
+};
 
 /// What the library does for a plug-in.
 #[repr(C)]
@@ -61,6 +63,55 @@ pub struct vipl_host {
     /// device's process id. From `nic_open` or a thread of the plug-in; blocks until the agent answers.
     /// `VIPL_E_INVALID`: there is no such program; `VIPL_E_RESOURCE`. The log says why.
     pub device: unsafe extern "C" fn(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int,
+    /// Reads and checks the oldest send descriptor that is not complete: 1 if there is one. A descriptor that breaks
+    /// a rule is completed with its error, which on the reliable levels ends the connection (see `refuse`); the
+    /// next one follows. 0: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
+    /// an operation of the VI, like the next five.
+    pub next_send: unsafe extern "C" fn(vi: *mut vipl_vi, out: *mut vipl_request) -> c_int,
+    /// Reads and checks the receive descriptor for a message of this length: 1 if it has room. Otherwise the error
+    /// is reported, which on the reliable levels ends the connection, and the message is to be dropped.
+    pub next_receive:
+        unsafe extern "C" fn(vi: *mut vipl_vi, length: u32, out: *mut vipl_request) -> c_int,
+    /// Copies `bytes` bytes of the message, from `offset` on, out of the program's memory: 1. A bad address does no
+    /// harm: 0, and the descriptor is completed with PROTECTION_ERROR like one that breaks a rule.
+    pub gather: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        request: *const vipl_request,
+        offset: u32,
+        to: *mut c_void,
+        bytes: u32,
+    ) -> c_int,
+    /// The same, into the program's memory.
+    pub scatter: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        request: *const vipl_request,
+        offset: u32,
+        from: *const c_void,
+        bytes: u32,
+    ) -> c_int,
+    /// Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE. `length` and
+    /// `immediate` are written to receive descriptors only. 0: its memory has gone, and the connection has ended.
+    pub complete: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        queue: *mut vipl_queue,
+        status: u32,
+        length: u32,
+        immediate: u32,
+    ) -> c_int,
+    /// Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable levels this ends the
+    /// connection.
+    pub refuse: unsafe extern "C" fn(vi: *mut vipl_vi, queue: *mut vipl_queue, status: u32),
+    /// 1 if this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*` bit that the target
+    /// of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the plug-in's to check. Any thread.
+    pub region_check: unsafe extern "C" fn(
+        vi: *const vipl_vi,
+        handle: u32,
+        base: u64,
+        bytes: u64,
+        flag: u32,
+    ) -> c_int,
+    /// Copies between memory of this process: 1, or 0 where an address is bad. Any thread.
+    pub copy: unsafe extern "C" fn(to: *mut c_void, from: *const c_void, bytes: usize) -> c_int,
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.
@@ -70,7 +121,8 @@ pub struct vipl_provider {
     /// `sizeof(vipl_provider)` as the plug-in knows it.
     pub size: usize,
     /// Whether this plug-in serves the device `name` (without `/dev/`): 0 no, else a rank, the highest
-    /// wins. Writes the argument for `nic_open` into `argument` (64 bytes, NUL-terminated). (optional)
+    /// wins. Writes the argument for `nic_open` into `argument` (64 bytes, NUL-terminated). Without it the names
+    /// that `device` gives have rank 10 and no argument. (optional)
     pub claim: Option<unsafe extern "C" fn(name: *const c_char, argument: *mut c_char) -> c_int>,
     /// Name of the device with this number that is present, 64 bytes; `VIPL_E_INVALID` past the last.
     /// (optional)
@@ -83,7 +135,7 @@ pub struct vipl_provider {
             info: *mut vipl_nic_info,
         ) -> c_int,
     >,
-    /// Closes it; there are no VIs any more. May block for the end of the plug-in's own threads.
+    /// Closes it; there are no VIs any more. May block for the end of the plug-in's own threads. (optional)
     pub nic_close: Option<unsafe extern "C" fn(nic: *mut vipl_nic)>,
     /// Makes the plug-in's part of a VI; sets `vi->context`. (optional)
     pub vi_create: Option<unsafe extern "C" fn(vi: *mut vipl_vi) -> c_int>,
@@ -97,11 +149,12 @@ pub struct vipl_provider {
     pub detach: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// The agent says that the partner has gone. Everything that arrived before is to be delivered,
     /// then `fail` is called; for a partner on another host that has gone in good order perhaps later,
-    /// since its last frames may still be on their way.
+    /// since its last frames may still be on their way. Without it the host calls `progress` and then fails the
+    /// VI itself. (optional)
     pub partner_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: c_int)>,
     /// The send doorbell: descriptors were posted.
     pub post_send: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
-    /// The receive doorbell.
+    /// The receive doorbell. (optional)
     pub post_recv: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// Takes what has arrived and goes on with what was waiting.
     pub progress: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,

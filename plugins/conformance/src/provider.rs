@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use vipl_ctest::{Program, source, work_dir};
 use vipl_ethernet_tests::Namespaces;
@@ -200,7 +200,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
     Provider {
         name: "example-c",
         device: "example:",
-        source: Some("../plugins/example-c/example.c"),
+        source: Some("../examples/plugin.c"),
         abilities: RD.and(NO_READ),
         ways: ONE_WAY,
         on_interface: false,
@@ -238,11 +238,11 @@ impl Provider {
     fn build(&self) -> Option<PathBuf> {
         let file = self.source?;
         let dir = work_dir().join("conformance").join(self.name);
-        let stem = Path::new(file).file_stem()?.to_string_lossy().into_owned();
+        let plugin = self.device.trim_end_matches(':');
         Program::new(source(file))
             .flag("-O2")
             .shared()
-            .build(&dir.join(format!("libvipl_{stem}.so")));
+            .build(&dir.join(format!("libvipl_{plugin}.so")));
         Some(dir)
     }
 }

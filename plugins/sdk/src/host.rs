@@ -64,10 +64,19 @@ impl Host {
     /// # Safety
     /// `host` is the table given to `init`; it lives as long as the process.
     pub(crate) unsafe fn set(host: *const vipl_host) -> c_int {
-        HOST.store(host.cast_mut(), Ordering::Release);
+        // SAFETY: as asked of the caller.
+        unsafe { Host::adopt(host) };
         let range = vipl_guard::range();
         // SAFETY: as asked of the caller.
         unsafe { ((*host).guard)(range.start, range.end, range.fixup) }
+    }
+
+    /// Remembers the table of functions that [`Port`](crate::Port) calls, without more: for the host itself.
+    ///
+    /// # Safety
+    /// The table lives as long as the process.
+    pub unsafe fn adopt(host: *const vipl_host) {
+        HOST.store(host.cast_mut(), Ordering::Release);
     }
 
     /// The host of this process.

@@ -12,10 +12,12 @@
 
 pub mod descriptor;
 mod host;
+pub mod kit;
 mod port;
 pub mod region;
 pub mod settings;
 mod shim;
+mod transfer;
 
 pub use host::{Host, Link, Poll};
 pub use port::{Entry, Port, Queue};

@@ -5,6 +5,7 @@ use std::os::fd::IntoRawFd;
 
 use vipl_abi::VIP_DESCRIPTOR;
 use vipl_plugin_abi::*;
+use vipl_plugin_sdk::kit;
 
 use crate::clock;
 use crate::nic;
@@ -27,6 +28,14 @@ pub(crate) static HOST: vipl_host = vipl_host {
     link,
     catastrophe,
     device,
+    next_send: kit::next_send,
+    next_receive: kit::next_receive,
+    gather: kit::gather,
+    scatter: kit::scatter,
+    complete: kit::complete,
+    refuse: kit::refuse,
+    region_check: kit::region_check,
+    copy: kit::copy,
 };
 
 /// A plug-in's string.

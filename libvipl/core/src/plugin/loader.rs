@@ -24,6 +24,9 @@ use crate::settings::{BadDeclaration, Settings};
 /// Feature bits of plug-ins that this library knows.
 const FEATURES_KNOWN: u64 = 0;
 
+/// Rank of a plug-in for its own devices, if it claims none itself.
+const CLAIM_RANK: i32 = 10;
+
 /// A plug-in that may be used.
 pub(crate) struct LoadedPlugin {
     pub(crate) name: String,
@@ -408,6 +411,8 @@ fn expect_size(
 /// Calls `init` and checks the table it fills.
 fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_provider, Refusal> {
     let init = plugin.init.ok_or(Refusal::MissingOp("init"))?;
+    // SAFETY: constant.
+    unsafe { vipl_plugin_sdk::Host::adopt(host) };
     // SAFETY: absent operations are NULL, which is what zero is.
     let mut ops: vipl_provider = unsafe { std::mem::zeroed() };
     ops.size = size_of::<vipl_provider>();
@@ -426,12 +431,9 @@ fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_pro
     forget_beyond(&mut ops);
     let needed = [
         ("nic_open", ops.nic_open.is_some()),
-        ("nic_close", ops.nic_close.is_some()),
         ("attach", ops.attach.is_some()),
         ("detach", ops.detach.is_some()),
-        ("partner_gone", ops.partner_gone.is_some()),
         ("post_send", ops.post_send.is_some()),
-        ("post_recv", ops.post_recv.is_some()),
         ("progress", ops.progress.is_some()),
     ];
     if let Some((name, _)) = needed.iter().find(|(_, there)| !there) {
@@ -486,12 +488,16 @@ impl LoadedPlugin {
             link: 0,
             data_address_len: 0,
             data_address: [0; VIPL_DATA_ADDRESS_MAX],
+            poll_us: 0,
         }
     }
 
     /// Rank and argument, if the plug-in claims this device name.
     pub(crate) fn claim(&self, name: &str) -> Option<(i32, String)> {
-        let claim = self.ops.claim?;
+        let Some(claim) = self.ops.claim else {
+            let own = self.devices().iter().any(|device| device == name);
+            return own.then(|| (CLAIM_RANK, String::new()));
+        };
         let name = CString::new(name).ok()?;
         let mut argument = [0 as c_char; 64];
         // SAFETY: a string and 64 bytes of room.

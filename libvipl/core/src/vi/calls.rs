@@ -87,6 +87,9 @@ fn take_and_insert(
     created.inspect_err(|_| nic.ptags.lock().release(tag))
 }
 
+/// The receive doorbell of a plug-in that has none.
+unsafe extern "C" fn no_doorbell(_vi: *mut vipl_vi) {}
+
 fn insert(
     nic: &Arc<Nic>,
     index: u32,
@@ -96,11 +99,10 @@ fn insert(
     recv_cq: Option<CqSlot>,
 ) -> Result<VIP_VI_HANDLE, Error> {
     let ops = &nic.ops;
-    let (Some(post_send), Some(post_recv), Some(progress)) =
-        (ops.post_send, ops.post_recv, ops.progress)
-    else {
+    let (Some(post_send), Some(progress)) = (ops.post_send, ops.progress) else {
         return Err(Error::NotSupported);
     };
+    let post_recv = ops.post_recv.unwrap_or(no_doorbell);
     let queue = |which: u32, cq: &Option<CqSlot>| vipl_queue {
         entries: std::ptr::null_mut(),
         mask: 0,

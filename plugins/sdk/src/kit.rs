@@ -1,0 +1,218 @@
+//! The helpers of `vipl_host` for plug-ins in C: this crate's own code behind C functions, for the host to put into
+//! its table. They are called as the interface says.
+
+use std::ffi::{c_int, c_void};
+
+use vipl_abi::{
+    VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_STATUS_OP_RECEIVE,
+};
+use vipl_plugin_abi::*;
+
+use crate::descriptor::Segments;
+use crate::{Host, Port, Queue, region};
+
+// Where a request keeps the segments of its descriptor.
+const _: () = assert!(
+    size_of::<Segments>() <= size_of::<[u64; 6]>() && align_of::<Segments>() <= align_of::<u64>()
+);
+
+/// RDMA Read does not exist on Unreliable. A plug-in without it refuses it on the other levels.
+const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+
+/// Fills a request.
+///
+/// # Safety
+/// `out` is the plug-in's, as large as it says.
+unsafe fn give(out: *mut vipl_request, request: &mut vipl_request, segments: Segments) -> c_int {
+    // SAFETY: room and alignment are asserted above; the plug-in's structure as asked of the caller.
+    unsafe {
+        (&raw mut request.segments)
+            .cast::<Segments>()
+            .write(segments);
+        let room = (*out).size;
+        if room < size_of::<vipl_request>() {
+            let text = format!("a plug-in has set vipl_request.size to {room}, which is too small");
+            Host::get().log(VIPL_LOG_ERROR, &text);
+            return 0;
+        }
+        request.size = room;
+        out.write(*request);
+    }
+    1
+}
+
+/// # Safety
+/// A request that [`give`] has filled.
+unsafe fn segments<'a>(request: *const vipl_request) -> &'a Segments {
+    // SAFETY: as asked of the caller.
+    unsafe { &*(&raw const (*request).segments).cast::<Segments>() }
+}
+
+const EMPTY: vipl_request = vipl_request {
+    size: 0,
+    operation: 0,
+    length: 0,
+    immediate: 0,
+    flagged: 0,
+    fenced: 0,
+    remote_handle: 0,
+    remote_address: 0,
+    segments: [0; 6],
+};
+
+/// See `vipl_host.next_send`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn next_send(vi: *mut vipl_vi, out: *mut vipl_request) -> c_int {
+    // SAFETY: within an operation.
+    let port = unsafe { Port::new(vi) };
+    let Some(sent) = port.next_send(READ_LEVELS) else {
+        return 0;
+    };
+    let carried = sent.flagged || port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0;
+    let mut request = vipl_request {
+        operation: sent.operation.opcode(),
+        length: sent.length,
+        immediate: if carried { sent.immediate } else { 0 },
+        flagged: sent.flagged.into(),
+        fenced: sent.fenced.into(),
+        remote_handle: sent.remote.handle,
+        remote_address: sent.remote.address,
+        ..EMPTY
+    };
+    // SAFETY: the plug-in's structure.
+    unsafe { give(out, &mut request, sent.segments) }
+}
+
+/// See `vipl_host.next_receive`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn next_receive(
+    vi: *mut vipl_vi,
+    length: u32,
+    out: *mut vipl_request,
+) -> c_int {
+    // SAFETY: within an operation.
+    let port = unsafe { Port::new(vi) };
+    let mut request = vipl_request {
+        operation: VIP_STATUS_OP_RECEIVE,
+        length,
+        ..EMPTY
+    };
+    port.next_receive(length).map_or(0, |segments| {
+        // SAFETY: the plug-in's structure.
+        unsafe { give(out, &mut request, segments) }
+    })
+}
+
+/// See `vipl_host.gather`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn gather(
+    vi: *mut vipl_vi,
+    request: *const vipl_request,
+    offset: u32,
+    to: *mut c_void,
+    bytes: u32,
+) -> c_int {
+    // SAFETY: within an operation, with a request of `next_send` and room for `bytes`.
+    unsafe {
+        let (port, opcode) = (Port::new(vi), (*request).operation);
+        port.gather(opcode, segments(request), offset, to.cast(), bytes)
+            .into()
+    }
+}
+
+/// See `vipl_host.scatter`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn scatter(
+    vi: *mut vipl_vi,
+    request: *const vipl_request,
+    offset: u32,
+    from: *const c_void,
+    bytes: u32,
+) -> c_int {
+    // SAFETY: within an operation, with a request of `next_receive` and `bytes` bytes.
+    unsafe {
+        Port::new(vi)
+            .scatter(segments(request), offset, from.cast(), bytes)
+            .into()
+    }
+}
+
+/// # Safety
+/// One of a VI's two queues.
+unsafe fn which(queue: *const vipl_queue) -> Queue {
+    // SAFETY: as asked of the caller.
+    match unsafe { (*queue).which } {
+        0 => Queue::Send,
+        _ => Queue::Recv,
+    }
+}
+
+/// See `vipl_host.complete`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn complete(
+    vi: *mut vipl_vi,
+    queue: *mut vipl_queue,
+    status: u32,
+    length: u32,
+    immediate: u32,
+) -> c_int {
+    // SAFETY: within an operation, with one of the VI's queues.
+    let (port, queue) = unsafe { (Port::new(vi), which(queue)) };
+    let data = (queue == Queue::Recv).then_some((length, immediate));
+    port.complete(queue, status, data).into()
+}
+
+/// See `vipl_host.refuse`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn refuse(vi: *mut vipl_vi, queue: *mut vipl_queue, status: u32) {
+    // SAFETY: within an operation, with one of the VI's queues.
+    unsafe { Port::new(vi).refuse(which(queue), status) };
+}
+
+/// See `vipl_host.region_check`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn region_check(
+    vi: *const vipl_vi,
+    handle: u32,
+    base: u64,
+    bytes: u64,
+    flag: u32,
+) -> c_int {
+    // SAFETY: a VI that exists, whose NIC is open.
+    let (nic, tag) = unsafe { (&*(*vi).nic, (*vi).ptag) };
+    let allowed = if flag == 0 {
+        region::is_local(nic, handle, base, bytes, tag)
+    } else {
+        let table = region::Table {
+            regions: nic.regions,
+            count: nic.region_count,
+        };
+        region::is_remote(table, handle, base, bytes, tag, flag)
+    };
+    allowed.into()
+}
+
+/// See `vipl_host.copy`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn copy(to: *mut c_void, from: *const c_void, bytes: usize) -> c_int {
+    // SAFETY: faults are caught.
+    unsafe { vipl_guard::copy(to.cast(), from.cast(), bytes) }
+        .is_ok()
+        .into()
+}
