@@ -14,8 +14,8 @@ use vipl_abi::*;
 
 use crate::api::*;
 use crate::node::{Node, Region, address, must};
-use crate::party::stopping;
 use crate::report::fault;
+use crate::stop::stopping;
 
 /// Messages of each side that are under way at first; from then on each message is answered with one.
 pub(crate) const TOKENS: usize = 2;

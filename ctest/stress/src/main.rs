@@ -20,6 +20,7 @@ mod node;
 mod party;
 mod report;
 mod soak;
+mod stop;
 mod supervisor;
 mod talk;
 

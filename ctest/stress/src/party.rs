@@ -6,7 +6,7 @@
 
 use std::io::BufRead;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use clap::Args;
@@ -16,6 +16,7 @@ use crate::dice::Dice;
 use crate::link::{Link, Mode, Spec};
 use crate::node::Node;
 use crate::report::{COUNTS, count, fault, say, say_counts};
+use crate::stop;
 use crate::talk::{Ending, Spice, Talk};
 
 /// What a party is told on its command line.
@@ -36,13 +37,6 @@ pub(crate) struct Options {
     /// id:client|server:level:mode, and for a server on another host :ADDRESS
     #[arg(required = true)]
     ends: Vec<String>,
-}
-
-static STOP: AtomicBool = AtomicBool::new(false);
-
-/// Whether the supervisor wants an end.
-pub(crate) fn stopping() -> bool {
-    STOP.load(Ordering::Relaxed)
 }
 
 impl Mode {
@@ -172,5 +166,5 @@ fn obey(ids: &[usize], rounds: &[AtomicU64]) {
             Err(_) => break,
         }
     }
-    STOP.store(true, Ordering::Relaxed);
+    stop::request();
 }

@@ -18,8 +18,8 @@ use vipl_abi::*;
 
 use crate::dice::{Dice, fill, wrong};
 use crate::link::{BYTES, Done, Link, RECEIVES, SENDS, Step, TOKENS};
-use crate::party::stopping;
 use crate::report::{COUNTS, count, fault, say};
+use crate::stop::stopping;
 use vipl_sys::clock::now_ns;
 
 const HELLO: u32 = 0;

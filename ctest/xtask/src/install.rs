@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::Result;
+use crate::place::Place;
 use crate::uninstall;
 use crate::workspace::{Workspace, cargo, root, run as run_program};
 
@@ -28,20 +29,6 @@ const HEADERS: [&str; 3] = ["vipl.h", "vipl_ext.h", "vipl_plugin.h"];
 
 /// The agent, and the device processes that it looks for beside itself.
 const AGENT_PROGRAMS: [&str; 2] = ["vipkad", "vipl-clan"];
-
-/// Where things go; `install` and `uninstall` must be given the same.
-#[derive(Args)]
-pub(crate) struct Place {
-    /// Where the installed files will be used from, absolute
-    #[arg(long, value_name = "DIR")]
-    pub prefix: PathBuf,
-    /// Put before the prefix while installing, for packages
-    #[arg(long, value_name = "DIR")]
-    pub destdir: Option<PathBuf>,
-    /// Folder of the libraries below the prefix
-    #[arg(long, value_name = "NAME", default_value = "lib")]
-    pub libdir: String,
-}
 
 /// Arguments of `cargo xtask install`.
 #[derive(Args)]
@@ -54,45 +41,6 @@ pub(crate) struct Options {
     /// Folder of the built files [default: target/release]
     #[arg(long, value_name = "DIR")]
     pub built: Option<PathBuf>,
-}
-
-impl Place {
-    /// Refuses a relative prefix: it is written into vipl.pc.
-    pub(crate) fn check(&self) -> Result {
-        if self.prefix.is_absolute() {
-            return Ok(());
-        }
-        Err(format!(
-            "--prefix {}: must be an absolute path",
-            self.prefix.display()
-        )
-        .into())
-    }
-
-    /// Where a file with its final path is written now.
-    pub(crate) fn staged(&self, path: &Path) -> PathBuf {
-        match &self.destdir {
-            Some(destdir) => destdir.join(path.strip_prefix("/").unwrap_or(path)),
-            None => path.to_path_buf(),
-        }
-    }
-
-    fn libraries(&self) -> PathBuf {
-        self.prefix.join(&self.libdir)
-    }
-
-    /// The list of installed files.
-    pub(crate) fn manifest(&self) -> PathBuf {
-        self.libraries().join("vipl/manifest.txt")
-    }
-
-    fn configuration(&self) -> PathBuf {
-        if self.prefix == Path::new("/usr") {
-            "/etc".into()
-        } else {
-            self.prefix.join("etc")
-        }
-    }
 }
 
 /// What becomes an installed file.

@@ -19,6 +19,7 @@ mod install;
 mod layout;
 mod loom;
 mod modules;
+mod place;
 mod references;
 mod sanitize;
 mod smoke;

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::install::{self, Place};
+use crate::install;
+use crate::place::Place;
 use crate::uninstall;
 use crate::workspace::{have, output};
 use crate::{Result, static_libs};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::Result;
-use crate::install::Place;
+use crate::place::Place;
 
 /// Arguments of `cargo xtask uninstall`.
 #[derive(Args)]
