@@ -42,12 +42,8 @@ fn version(process: &Process) -> Value {
 fn settings(process: &Process) -> Value {
     // What plug-ins declare is known when they have been loaded.
     process.plugins.lock().refresh(&process.settings, &HOST);
-    let strict = process.settings.strict();
     let own = DECLARED.iter().map(|setting| {
-        let mut value = process.settings.text(setting.name).to_owned();
-        if strict && process.settings.given(setting.name).is_none() {
-            value = strict_value(setting.name).unwrap_or(&value).to_owned();
-        }
+        let value = process.settings.text(setting.name).to_owned();
         let source = process.settings.source(setting.name);
         (setting.name.to_owned(), setting.clone(), value, source)
     });
@@ -66,18 +62,6 @@ fn settings(process: &Process) -> Value {
         })
     });
     all.collect()
-}
-
-/// What the strict mode makes of a setting that is not set alone.
-fn strict_value(name: &str) -> Option<&'static str> {
-    match name {
-        "null_ptag" | "null_mem_attributes" | "lenient_destroy" | "carry_unflagged_immediate" => {
-            Some("false")
-        }
-        "check_descriptor_memory" | "check_receive_whole" => Some("true"),
-        "connect_grace_ms" | "disconnect_notice_ms" => Some("0"),
-        _ => None,
-    }
 }
 
 fn plugins(process: &Process) -> Value {

@@ -192,3 +192,15 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "log_file" (Kind::Text("path")) "" "file to which the log is appended instead of standard error"
     "on_bug" (Kind::Text("continue or abort")) "continue" "what to do when the library catches a bug of its own"
 };
+
+/// The default in the strict mode of a setting that has another one there (spec §17).
+pub(super) fn in_strict_mode(name: &str) -> Option<&'static str> {
+    match name {
+        "null_ptag" | "null_mem_attributes" | "lenient_destroy" | "carry_unflagged_immediate" => {
+            Some("false")
+        }
+        "check_descriptor_memory" | "check_receive_whole" => Some("true"),
+        "connect_grace_ms" | "disconnect_notice_ms" => Some("0"),
+        _ => None,
+    }
+}
