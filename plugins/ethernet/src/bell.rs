@@ -17,14 +17,14 @@
 //! watch thread's own time has run out.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::shm::{Kept, Mapping, made};
+use vipl_sys::bell::Marks;
 
 use crate::VIS_MAX;
 
-const WORDS: usize = VIS_MAX as usize / 64;
 /// Size of the shared page.
 pub(crate) const BELL_BYTES: usize = 4096;
 
@@ -39,7 +39,7 @@ struct Page {
     want: AtomicU32,
     leading: AtomicU32,
     pad1: [AtomicU32; 14],
-    ready: [AtomicU64; WORDS],
+    ready: Marks<{ VIS_MAX as usize / 64 }>,
 }
 
 const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
@@ -77,30 +77,12 @@ impl Bell {
 
     /// Marks a VI of the owner: its `progress` may find something.
     pub(crate) fn mark(&self, index: u32) {
-        if let Some(word) = self.page().ready.get(index as usize / 64) {
-            let bit = 1 << (index % 64);
-            if word.load(Ordering::Relaxed) & bit == 0 {
-                word.fetch_or(bit, Ordering::Release);
-            }
-        }
+        self.page().ready.set(index);
     }
 
     /// Takes marks off, as many as there is room for.
     pub(crate) fn take_marks(&self, indices: &mut [u32]) -> usize {
-        let mut found = 0;
-        for (place, word) in self.page().ready.iter().enumerate() {
-            if word.load(Ordering::Relaxed) == 0 || found + 64 > indices.len() {
-                continue;
-            }
-            // Acquire pairs with `mark`: what was published before it is seen.
-            let mut bits = word.swap(0, Ordering::AcqRel);
-            while bits != 0 {
-                indices[found] = place as u32 * 64 + bits.trailing_zeros();
-                found += 1;
-                bits &= bits - 1;
-            }
-        }
-        found
+        self.page().ready.take(indices)
     }
 
     /// Wakes the owner if somebody sleeps. Called after something was published.
@@ -222,18 +204,6 @@ mod tests {
     fn bell() -> Bell {
         let page = shm::create(c"vipl-test", BELL_BYTES).unwrap();
         Bell::open(page.as_raw_fd(), create_event().unwrap()).unwrap()
-    }
-
-    #[test]
-    fn marks_are_given_once_and_out_of_range_ones_never() {
-        let bell = bell();
-        for index in [0, 63, 64, 1023, 1024, u32::MAX] {
-            bell.mark(index);
-        }
-        let mut found = [0; 128];
-        assert_eq!(bell.take_marks(&mut found), 4);
-        assert_eq!(found[..4], [0, 63, 64, 1023]);
-        assert_eq!(bell.take_marks(&mut found), 0);
     }
 
     #[test]

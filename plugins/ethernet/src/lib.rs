@@ -10,7 +10,8 @@
 //! | module | content |
 //! | --- | --- |
 //! | `provider` | from a card to the SDK's provider |
-//! | `nic` and `vi` | what the host asks of a NIC handle and of a VI |
+//! | `operations` | what the host asks of a NIC handle and of a VI |
+//! | `nic` | one opening of a device |
 //! | `progress` | the progress thread |
 //! | `device` | what the VIs and the progress thread share; the receive path |
 //! | `connected` | the connection of one VI |
@@ -40,6 +41,7 @@ mod inbox;
 pub mod interface;
 mod lingering;
 mod nic;
+mod operations;
 mod progress;
 mod provider;
 mod schedule;
@@ -47,7 +49,6 @@ mod segment;
 mod try_lock;
 mod uplink;
 mod version;
-mod vi;
 mod watch;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};

@@ -1,4 +1,4 @@
-//! One opening of a device of this class: its attributes and limits, and what the host asks of it.
+//! One opening of a device of this class: its attributes, its limits and its end.
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
@@ -9,16 +9,15 @@ use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{register_bytes_max, transfer_max};
 use vipl_plugin_sdk::shm::{self, Kept};
-use vipl_plugin_sdk::{Host, Nic, Status};
+use vipl_plugin_sdk::{Host, Status};
 use vipl_wire::{MTU_MIN, PartKind, body_max};
 
 use crate::bell::{self, BELL_BYTES, Bell};
 use crate::card::{Card, Network};
-use crate::device::{Counters, Device, NO_VI};
+use crate::device::{Counters, Device};
 use crate::segment::SEGMENT;
 use crate::uplink::Uplink;
-use crate::vi::EthernetVi;
-use crate::{READ_LEVELS, VIS_MAX, progress};
+use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
@@ -79,14 +78,14 @@ impl EthernetNic {
         })
     }
 
-    fn ring_doorbell(&self) {
+    pub(crate) fn ring_doorbell(&self) {
         if let Some(doorbell) = self.device.doorbell() {
             doorbell.ring();
         }
     }
 
     /// Gives peers a moment to confirm the end of their connections.
-    fn linger(&self) {
+    pub(crate) fn linger(&self) {
         let end = Instant::now() + LINGER_TIME;
         loop {
             self.device.receive_all();
@@ -116,46 +115,4 @@ fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut 
     info.register_bytes_max = register_bytes_max(plugin);
     info.register_block_max = info.register_bytes_max;
     info.segment_bytes = SEGMENT as u32;
-}
-
-impl Nic for EthernetNic {
-    type Vi = EthernetVi;
-
-    fn close(&mut self) {
-        progress::stop(&self.device);
-        self.linger();
-    }
-
-    fn ready(&self, indices: &mut [u32]) -> usize {
-        let device = &self.device;
-        // The socket and the deadlines first: they mark VIs.
-        device.watch.note_application();
-        self.ring_doorbell();
-        device.receive_all();
-        device.mark_due(Host::get().now_ns());
-        if let Some(index) = device.coalescing.vi() {
-            device.bell.mark(index);
-        }
-        device.bell.take_marks(indices)
-    }
-
-    fn arm(&self) -> u32 {
-        self.device.watch.note_application();
-        self.ring_doorbell();
-        self.device.bell.arm()
-    }
-
-    fn sleep(&self, epoch: u32, timeout_ns: u64) {
-        let device = &self.device;
-        if timeout_ns > 0 {
-            device.hand_over_coalescing(NO_VI);
-            device.bell.sleep(epoch, timeout_ns, device.socket());
-        }
-        device.bell.disarm();
-        device.watch.note_wake();
-    }
-
-    fn wake(&self) {
-        self.device.bell.ring();
-    }
 }

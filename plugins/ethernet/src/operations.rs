@@ -1,14 +1,57 @@
-//! What the host asks of a VI.
+//! What the host asks of a NIC handle and of a VI.
 
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Host, Port, Status, Vi};
+use vipl_plugin_sdk::{Host, Nic, Port, Status, Vi};
 use vipl_wire::Reason;
 
 use crate::connected::Connected;
+use crate::device::NO_VI;
 use crate::nic::EthernetNic;
 use crate::progress;
+
+impl Nic for EthernetNic {
+    type Vi = EthernetVi;
+
+    fn close(&mut self) {
+        progress::stop(&self.device);
+        self.linger();
+    }
+
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        let device = &self.device;
+        // The socket and the deadlines first: they mark VIs.
+        device.watch.note_application();
+        self.ring_doorbell();
+        device.receive_all();
+        device.mark_due(Host::get().now_ns());
+        if let Some(index) = device.coalescing.vi() {
+            device.bell.mark(index);
+        }
+        device.bell.take_marks(indices)
+    }
+
+    fn arm(&self) -> u32 {
+        self.device.watch.note_application();
+        self.ring_doorbell();
+        self.device.bell.arm()
+    }
+
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        let device = &self.device;
+        if timeout_ns > 0 {
+            device.hand_over_coalescing(NO_VI);
+            device.bell.sleep(epoch, timeout_ns, device.socket());
+        }
+        device.bell.disarm();
+        device.watch.note_wake();
+    }
+
+    fn wake(&self) {
+        self.device.bell.ring();
+    }
+}
 
 /// One VI. It can be connected more than once.
 pub struct EthernetVi {
