@@ -6,7 +6,7 @@
 local vipl = Proto("vipl", "Virtual Interface Architecture")
 
 local kinds = {
-    [1] = "DATA", [2] = "ACK", [3] = "PROBE", [4] = "CLOSE", [5] = "CLOSED", [255] = "FOREIGN",
+    [1] = "DATA", [2] = "ACK", [3] = "PROBE", [4] = "CLOSE", [5] = "CLOSED", [255] = "VERSIONS",
 }
 local part_kinds = { [1] = "SEND", [2] = "PIECE", [3] = "WRITE", [4] = "READ", [5] = "DATA" }
 local part_headers = { [1] = 12, [2] = 20, [3] = 32, [4] = 32, [5] = 20 }
@@ -44,9 +44,9 @@ local f = {
     close_reason = ProtoField.uint16("vipl.close.reason", "Reason", base.DEC, reasons),
     close_vi = ProtoField.uint32("vipl.close.from_vi", "From VI"),
     close_operations = ProtoField.uint32("vipl.close.operations", "Operations processed"),
-    lowest = ProtoField.uint8("vipl.foreign.lowest", "Lowest version spoken"),
-    highest = ProtoField.uint8("vipl.foreign.highest", "Highest version spoken"),
-    refused = ProtoField.uint8("vipl.foreign.refused", "Version refused"),
+    lowest = ProtoField.uint8("vipl.versions.lowest", "Lowest version spoken"),
+    highest = ProtoField.uint8("vipl.versions.highest", "Highest version spoken"),
+    refused = ProtoField.uint8("vipl.versions.refused", "Version refused"),
 }
 vipl.fields = f
 
@@ -89,7 +89,7 @@ local function add_crc(tree, buffer, at)
     end
 end
 
-local function foreign(buffer, tree)
+local function versions(buffer, tree)
     tree:add(f.version, buffer(0, 1))
     tree:add(f.kind, buffer(1, 1))
     tree:add(f.to_endpoint, buffer(2, 2))
@@ -148,7 +148,7 @@ function vipl.dissector(buffer, info, root)
     local tree = root:add(vipl, buffer())
     tree:append_text(", " .. name)
     if kind == 255 then
-        foreign(buffer, tree)
+        versions(buffer, tree)
         info.cols.info = name .. ", version " .. buffer(8, 1):uint() .. " refused"
         return 16
     end

@@ -36,7 +36,7 @@ const GONE: u8 = 6;
 const WHO: u8 = 7;
 const HERE: u8 = 8;
 /// The same in every version, as is the layout of the header.
-const FOREIGN: u8 = 0xFF;
+const VERSIONS: u8 = 0xFF;
 
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,10 +146,10 @@ const REFUSALS: [Refusal; 7] = [
 pub enum Refused {
     /// Shorter than it must be, or longer or shorter than it says.
     Length,
-    /// Another version. It gets [`foreign`] as an answer.
+    /// Another version. It gets [`answer_version`] as an answer.
     Version(u8),
     /// The other host speaks these versions only, lowest and highest, and did not take our frame.
-    Foreign(u64, u8, u8),
+    OtherVersion(u64, u8, u8),
     /// The CRC is wrong.
     Corrupt,
     /// No such kind of frame.
@@ -197,27 +197,27 @@ impl Frame {
             return Err(Refused::Corrupt);
         }
         // After the CRC: a corrupted version field must not end a call that a retransmission would complete.
-        if version != VERSION && kind != FOREIGN {
+        if version != VERSION && kind != VERSIONS {
             return Err(Refused::Version(version));
         }
         let mut body = Reader::new(&checked[HEADER..]);
-        if kind == FOREIGN {
+        if kind == VERSIONS {
             let (lowest, highest) = (body.u8()?, body.u8()?);
-            return Err(Refused::Foreign(exchange, lowest, highest));
+            return Err(Refused::OtherVersion(exchange, lowest, highest));
         }
         let body = Body::parse(kind, &mut body)?;
         Ok(Frame { exchange, body })
     }
 }
 
-/// Version negotiation: the answer to a frame of another version. A FOREIGN is never answered.
-pub fn foreign(bytes: &[u8], room: &mut [u8; FRAME_MAX]) -> Option<usize> {
+/// Version negotiation: the answer to a frame of another version. A VERSIONS is never answered.
+pub fn answer_version(bytes: &[u8], room: &mut [u8; FRAME_MAX]) -> Option<usize> {
     let Err(Refused::Version(version)) = Frame::parse(bytes) else {
         return None;
     };
     let mut out = Writer::new(room);
     out.u8(VERSION);
-    out.u8(FOREIGN);
+    out.u8(VERSIONS);
     out.u16(0);
     out.copy(&bytes[4..HEADER]);
     out.copy(&[VERSION, VERSION, version, 0]);

@@ -155,22 +155,26 @@ fn another_version_is_answered_once_and_its_answer_never() {
     bytes[0] = 9;
     // Changed on the way rather than written so.
     assert_eq!(Frame::parse(&bytes), Err(Refused::Corrupt));
-    assert_eq!(foreign(&bytes, &mut [0; FRAME_MAX]), None);
+    assert_eq!(answer_version(&bytes, &mut [0; FRAME_MAX]), None);
     let end = bytes.len() - TRAILER;
     let crc = crc32c(&bytes[..end]);
     bytes[end..].copy_from_slice(&crc.to_be_bytes());
     assert_eq!(Frame::parse(&bytes), Err(Refused::Version(9)));
     let mut room = [0; FRAME_MAX];
-    let length = foreign(&bytes, &mut room).expect("an answer");
+    let length = answer_version(&bytes, &mut room).expect("an answer");
     assert!(length <= bytes.len());
     let answer = &mut room[..length];
-    let read = Err(Refused::Foreign(0x0102_0304_0506_0708, VERSION, VERSION));
+    let read = Err(Refused::OtherVersion(
+        0x0102_0304_0506_0708,
+        VERSION,
+        VERSION,
+    ));
     assert_eq!(Frame::parse(answer), read);
-    assert_eq!(foreign(answer, &mut [0; FRAME_MAX]), None);
+    assert_eq!(answer_version(answer, &mut [0; FRAME_MAX]), None);
     // The same from a version to come.
     answer[0] = 200;
     let crc = crc32c(&answer[..length - TRAILER]);
     answer[length - TRAILER..].copy_from_slice(&crc.to_be_bytes());
     assert_eq!(Frame::parse(answer), read);
-    assert_eq!(foreign(answer, &mut [0; FRAME_MAX]), None);
+    assert_eq!(answer_version(answer, &mut [0; FRAME_MAX]), None);
 }

@@ -553,14 +553,14 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
     let crc = vipl_wire::crc32c(&wrong[..end]);
     wrong[end..].copy_from_slice(&crc.to_be_bytes());
     let mut room = [0; kagent_setup::FRAME_MAX];
-    let length = kagent_setup::foreign(&wrong, &mut room).unwrap();
+    let length = kagent_setup::answer_version(&wrong, &mut room).unwrap();
     let host = &mut net.hosts[1];
     for (from, taken) in [(5, false), (0, true), (0, false)] {
         let read = host
             .agent
             .handle_frame(host.now, LINK, mac(from), false, &room[..length]);
-        let foreign = matches!(read, Err(kagent_setup::Refused::Foreign(..)));
-        assert_eq!(foreign, taken, "{read:?}");
+        let refused = matches!(read, Err(kagent_setup::Refused::OtherVersion(..)));
+        assert_eq!(refused, taken, "{read:?}");
     }
     host.pump();
     let why = host.expect_denied(1, 11, Status::NOT_REACHABLE);

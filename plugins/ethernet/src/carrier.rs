@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vipl_packet::{ETHERNET, Frame, Header};
 use vipl_plugin_sdk::Host;
-use vipl_wire::{ETHERTYPE, Link};
+use vipl_wire::{ETHERTYPE, Transmit};
 
 use crate::bell::Bell;
 use crate::card::EmulatedLink;
@@ -230,7 +230,7 @@ pub(crate) fn time(known: &mut Option<u64>) -> u64 {
     *known.get_or_insert_with(|| Host::get().now_ns())
 }
 
-impl Link for Transmitter<'_> {
+impl Transmit for Transmitter<'_> {
     type Frame = FrameBuffer;
 
     #[inline(always)]

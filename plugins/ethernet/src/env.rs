@@ -9,7 +9,9 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Port, Queue};
-use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote};
+use vipl_wire::{
+    Cause, Env, Incoming, MemoryFault, Operation, Outgoing, PeerProcess, Remote, Transmit,
+};
 
 use crate::READ_LEVELS;
 use crate::carrier::{FrameBuffer, Transmitter};
@@ -22,7 +24,7 @@ pub(crate) struct ViEnv<'a> {
     pub(crate) peer: Option<&'a PeerProcess>,
 }
 
-impl Link for ViEnv<'_> {
+impl Transmit for ViEnv<'_> {
     type Frame = FrameBuffer;
 
     #[inline(always)]
@@ -97,7 +99,7 @@ impl Env for ViEnv<'_> {
     }
 
     #[inline(always)]
-    fn gather(&mut self, from: &Segments, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn gather(&mut self, from: &Segments, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         let out = out.as_mut_ptr_range();
         let bytes = out.end as usize - out.start as usize;
         walk(from, offset, bytes, |address, at, length| {
@@ -107,7 +109,7 @@ impl Env for ViEnv<'_> {
     }
 
     #[inline(always)]
-    fn scatter(&mut self, to: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+    fn scatter(&mut self, to: &Segments, offset: u32, bytes: &[u8]) -> Result<(), MemoryFault> {
         walk(to, offset, bytes.len(), |address, at, length| {
             // SAFETY: `at + length` is inside `bytes`; faults are caught.
             unsafe { vipl_guard::copy(address, bytes.as_ptr().add(at), length) }
@@ -120,7 +122,7 @@ impl Env for ViEnv<'_> {
         offset: u32,
         bytes: &[u8],
         begun: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), MemoryFault> {
         let enabled = begun || self.port.vi().rdma_write != 0;
         let flag = (!begun).then_some(VIPL_REGION_RDMA_WRITE);
         let to = self.target(range, offset, bytes.len(), enabled, flag)?;
@@ -130,14 +132,14 @@ impl Env for ViEnv<'_> {
         let first = bytes.len() - last;
         // SAFETY: the range was checked; faults are caught.
         unsafe {
-            vipl_guard::copy(to, bytes.as_ptr(), first).map_err(|_| Fault)?;
+            vipl_guard::copy(to, bytes.as_ptr(), first).map_err(|_| MemoryFault)?;
             fence(Ordering::Release);
             vipl_guard::copy(to.wrapping_add(first), bytes.as_ptr().add(first), last)
-                .map_err(|_| Fault)
+                .map_err(|_| MemoryFault)
         }
     }
 
-    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         let enabled = self.port.vi().rdma_read != 0;
         let from = self.target(
             range,
@@ -147,7 +149,7 @@ impl Env for ViEnv<'_> {
             Some(VIPL_REGION_RDMA_READ),
         )?;
         // SAFETY: `out` has the room; faults are caught.
-        unsafe { vipl_guard::copy(out.as_mut_ptr(), from, out.len()).map_err(|_| Fault) }
+        unsafe { vipl_guard::copy(out.as_mut_ptr(), from, out.len()).map_err(|_| MemoryFault) }
     }
 
     #[inline(always)]
@@ -203,7 +205,7 @@ impl ViEnv<'_> {
         bytes: usize,
         enabled: bool,
         flag: Option<u32>,
-    ) -> Result<*mut u8, Fault> {
+    ) -> Result<*mut u8, MemoryFault> {
         let (nic, tag) = (self.port.nic(), self.port.vi().ptag);
         let table = Table {
             regions: nic.regions,
@@ -222,7 +224,7 @@ impl ViEnv<'_> {
             let at = range.address as usize + offset as usize;
             Ok(std::ptr::with_exposed_provenance_mut(at))
         } else {
-            Err(Fault)
+            Err(MemoryFault)
         }
     }
 }
@@ -235,14 +237,14 @@ fn walk(
     offset: u32,
     bytes: usize,
     mut copy: impl FnMut(*mut u8, usize, usize) -> Result<(), vipl_guard::Fault>,
-) -> Result<(), Fault> {
+) -> Result<(), MemoryFault> {
     let (mut skip, mut done) = (offset as usize, 0);
     for number in 0..segments.len() {
         if done == bytes {
             break;
         }
         // The application may have changed it since it was checked; it can harm its own memory only.
-        let segment = segments.get(number).map_err(|_| Fault)?;
+        let segment = segments.get(number).map_err(|_| MemoryFault)?;
         let length = segment.length as usize;
         if skip >= length {
             skip -= length;
@@ -250,9 +252,13 @@ fn walk(
         }
         let length = (length - skip).min(bytes - done);
         let at = segment.address as usize + skip;
-        copy(std::ptr::with_exposed_provenance_mut(at), done, length).map_err(|_| Fault)?;
+        copy(std::ptr::with_exposed_provenance_mut(at), done, length).map_err(|_| MemoryFault)?;
         done += length;
         skip = 0;
     }
-    if done == bytes { Ok(()) } else { Err(Fault) }
+    if done == bytes {
+        Ok(())
+    } else {
+        Err(MemoryFault)
+    }
 }

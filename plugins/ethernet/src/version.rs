@@ -1,6 +1,6 @@
 //! Version negotiation: hosts that speak another version of the protocol.
 //!
-//! A frame of another version is answered with a FOREIGN, at most once a second per host. A FOREIGN that arrives ends
+//! A frame of another version is answered with a VERSIONS, at most once a second per host. A VERSIONS that arrives ends
 //! no connection, since any host can send one. Either is logged once per host. Only the first [`KNOWN_MAX`] hosts are
 //! served: that bounds what a host with many addresses can make this side remember, log and send.
 
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
-use vipl_wire::{Foreign, Link, VERSION};
+use vipl_wire::{Transmit, VERSION, VersionNegotiation};
 
 use crate::carrier::Carrier;
 use crate::uplink::Uplink;
@@ -46,7 +46,7 @@ impl VersionPeers {
         let Some((host, payload)) = vipl_packet::split(frame) else {
             return false;
         };
-        if let Some(refusal) = Foreign::parse(payload) {
+        if let Some(refusal) = VersionNegotiation::parse(payload) {
             let (lowest, highest) = (refusal.lowest, refusal.highest);
             let ours = refusal.refused == VERSION && !(lowest..=highest).contains(&VERSION);
             if ours && self.duty(host, true, now).tell {
@@ -57,7 +57,7 @@ impl VersionPeers {
             }
             return true;
         }
-        let Some(answer) = Foreign::answer(payload) else {
+        let Some(answer) = VersionNegotiation::answer(payload) else {
             return false;
         };
         let duty = self.duty(host, false, now);
@@ -97,15 +97,15 @@ fn tell(name: &str, host: [u8; 6], what: &str) {
     Host::get().log(VIPL_LOG_WARN, &format!("{name}: host {host} {what}"));
 }
 
-fn send(uplink: &Uplink, to: [u8; 6], answer: &Foreign, now: u64) {
+fn send(uplink: &Uplink, to: [u8; 6], answer: &VersionNegotiation, now: u64) {
     let mut carrier = Carrier::remote(to, uplink.address);
     let mut out = carrier.transmitter(Some(&uplink.doorbell), uplink.mtu, now);
     // If the device is full the answer is lost; the next frame of that host gets another.
     let Some(mut frame) = out.frame() else {
         return;
     };
-    frame.as_mut()[..Foreign::BYTES].copy_from_slice(&answer.emit());
-    out.transmit(frame, Foreign::BYTES);
+    frame.as_mut()[..VersionNegotiation::BYTES].copy_from_slice(&answer.emit());
+    out.transmit(frame, VersionNegotiation::BYTES);
     uplink.doorbell.ring();
 }
 

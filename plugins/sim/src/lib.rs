@@ -133,7 +133,7 @@ impl Card for Sim {
         };
         Ok(Network::Emulated {
             links: Box::new(move |direction| {
-                Box::new(Link(LinkEmulator::new(&impairments, direction)))
+                Box::new(Direction(LinkEmulator::new(&impairments, direction)))
             }),
             mtu,
             // Locally administered, "SIM" and the node.
@@ -143,10 +143,10 @@ impl Card for Sim {
     }
 }
 
-/// An emulated link as the device class uses it.
-struct Link(LinkEmulator);
+/// One direction of a connection, as the device class uses it.
+struct Direction(LinkEmulator);
 
-impl EmulatedLink for Link {
+impl EmulatedLink for Direction {
     fn has_room(&self) -> bool {
         self.0.has_room()
     }

@@ -17,7 +17,7 @@ struct Host {
     out: Vec<(Vec<u8>, usize)>,
 }
 
-impl Link for Host {
+impl Transmit for Host {
     type Frame = Vec<u8>;
     #[inline(always)]
     fn frame(&mut self) -> Option<Vec<u8>> {
@@ -66,20 +66,20 @@ impl Env for Host {
         })
     }
     #[inline(always)]
-    fn gather(&mut self, from: &usize, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn gather(&mut self, from: &usize, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         out.copy_from_slice(&self.memory[from + offset as usize..][..out.len()]);
         Ok(())
     }
     #[inline(always)]
-    fn scatter(&mut self, to: &usize, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+    fn scatter(&mut self, to: &usize, offset: u32, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.memory[to + offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
-    fn place(&mut self, _: &Remote, _: u32, _: &[u8], _: bool) -> Result<(), Fault> {
-        Err(Fault)
+    fn place(&mut self, _: &Remote, _: u32, _: &[u8], _: bool) -> Result<(), MemoryFault> {
+        Err(MemoryFault)
     }
-    fn fetch(&mut self, _range: &Remote, _offset: u32, _out: &mut [u8]) -> Result<(), Fault> {
-        Err(Fault)
+    fn fetch(&mut self, _range: &Remote, _offset: u32, _out: &mut [u8]) -> Result<(), MemoryFault> {
+        Err(MemoryFault)
     }
     #[inline(always)]
     fn complete_send(&mut self, _status: u32) -> bool {

@@ -3,7 +3,7 @@
 //! of its own that touches no descriptor: the device keeps it until [`Closing::is_done`].
 
 use crate::config::NEVER;
-use crate::env::Link;
+use crate::env::Transmit;
 use crate::frame::{CLOSE_BODY, HEADER, Header, Kind, key_check, u16_at, u32_at};
 
 /// First wait for a CLOSED; it doubles.
@@ -103,21 +103,21 @@ impl Closing {
     }
 
     /// Takes a frame for the connection that has ended. Wrong ones are ignored.
-    pub fn received<L: Link>(&mut self, frame: &[u8], link: &mut L) {
+    pub fn received<T: Transmit>(&mut self, frame: &[u8], out: &mut T) {
         if let Ok((header, _)) = Header::parse(frame)
             && header.check == !self.header.check
             && header.to_vi == self.body.from_vi
         {
-            self.take(&header, link);
+            self.take(&header, out);
         }
     }
 
-    pub(crate) fn take<L: Link>(&mut self, header: &Header, link: &mut L) {
+    pub(crate) fn take<T: Transmit>(&mut self, header: &Header, out: &mut T) {
         match header.kind {
             Kind::Closed => self.confirmed = true,
             Kind::Close => {
                 self.confirmed = true;
-                self.confirm(link);
+                self.confirm(out);
             }
             // It has not heard yet; the next CLOSE need not wait.
             Kind::Data | Kind::Probe | Kind::Ack => {}
@@ -125,14 +125,14 @@ impl Closing {
     }
 
     /// Repeats the CLOSE if it is time.
-    pub fn timeout<L: Link>(&mut self, now_ns: u64, link: &mut L) {
+    pub fn timeout<T: Transmit>(&mut self, now_ns: u64, out: &mut T) {
         if self.is_done() || now_ns < self.next_ns {
             return;
         }
         let wait = (FIRST_NS << self.tries.min(16)).min(LONGEST_NS);
         self.tries += 1;
         self.next_ns = now_ns + wait;
-        if let Some(mut frame) = link.frame() {
+        if let Some(mut frame) = out.frame() {
             let buffer = frame.as_mut();
             self.body.emit(&mut buffer[HEADER..HEADER + CLOSE_BODY]);
             let kind = Kind::Close;
@@ -141,25 +141,25 @@ impl Closing {
                 ..self.header
             }
             .emit(buffer, CLOSE_BODY);
-            link.transmit(frame, bytes);
+            out.transmit(frame, bytes);
         }
     }
 
     /// Tells the partner that its CLOSE has arrived. Lost ones are asked for again.
-    pub(crate) fn confirm<L: Link>(&self, link: &mut L) {
+    pub(crate) fn confirm<T: Transmit>(&self, out: &mut T) {
         let kind = Kind::Closed;
         send_empty(
             &Header {
                 kind,
                 ..self.header
             },
-            link,
+            out,
         );
     }
 
     /// Answers a CLOSE for a connection that this side knows nothing of any more, so that the partner
     /// need not repeat it. The frame must have reached this endpoint. True if there was one to answer.
-    pub fn answer_stray<L: Link>(frame: &[u8], link: &mut L) -> bool {
+    pub fn answer_stray<T: Transmit>(frame: &[u8], out: &mut T) -> bool {
         let Ok((header, body)) = Header::parse(frame) else {
             return false;
         };
@@ -178,17 +178,17 @@ impl Closing {
             window: 0,
             flags: 0,
         };
-        send_empty(&answer, link);
+        send_empty(&answer, out);
         true
     }
 }
 
 /// Sends a frame without a body; a full device loses it.
-pub(crate) fn send_empty<L: Link>(header: &Header, link: &mut L) -> bool {
-    let Some(mut frame) = link.frame() else {
+pub(crate) fn send_empty<T: Transmit>(header: &Header, out: &mut T) -> bool {
+    let Some(mut frame) = out.frame() else {
         return false;
     };
     let bytes = header.emit(frame.as_mut(), 0);
-    link.transmit(frame, bytes);
+    out.transmit(frame, bytes);
     true
 }

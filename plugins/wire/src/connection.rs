@@ -26,7 +26,7 @@ use crate::ack::Acks;
 use crate::arrivals::Arrivals;
 use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, NEVER, Received, Stats, WINDOW};
-use crate::env::{Cause, Env, Level, Link};
+use crate::env::{Cause, Env, Level, Transmit};
 use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
@@ -124,7 +124,7 @@ impl Connection {
     }
 
     /// The send doorbell: descriptors were posted. Sends what the window and the device permit. `now_ns` may be 0
-    /// if [`Link::now`] tells the time.
+    /// if [`Transmit::now`] tells the time.
     #[inline(always)]
     pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = self.now_ns.max(now_ns);
@@ -133,8 +133,8 @@ impl Connection {
 
     /// Asks for the time, if the owner has not told it.
     #[inline(always)]
-    fn look_at_clock<L: Link>(&mut self, link: &mut L) {
-        if let Some(now_ns) = link.now() {
+    fn look_at_clock<T: Transmit>(&mut self, out: &mut T) {
+        if let Some(now_ns) = out.now() {
             self.now_ns = now_ns;
         }
     }
@@ -251,9 +251,9 @@ impl Connection {
     /// Ends the connection from this side, because of VipDisconnect or because the VI has ended by the
     /// host's own doing. No descriptor is touched any more. What this gives back tells the partner; it is
     /// kept and called until it is done.
-    pub fn close<L: Link>(mut self, reason: Reason, now_ns: u64, link: &mut L) -> Closing {
+    pub fn close<T: Transmit>(mut self, reason: Reason, now_ns: u64, out: &mut T) -> Closing {
         self.now_ns = now_ns;
-        self.say_close(reason, self.receiver.operations(), link);
+        self.say_close(reason, self.receiver.operations(), out);
         match self.closing {
             Some(closing) => closing,
             None => unreachable!("say_close makes one"),

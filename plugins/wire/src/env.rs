@@ -5,16 +5,16 @@
 use vipl_abi::*;
 
 /// Where frames go.
-pub trait Link {
+pub trait Transmit {
     /// Room for one frame, behind the link's own header; often a slot of the device's ring. Dropped without
-    /// [`Link::transmit`] it is as if it had not been asked for.
+    /// [`Transmit::transmit`] it is as if it had not been asked for.
     type Frame: AsMut<[u8]>;
 
     /// Room for one frame of at least `mtu` bytes, or `None`: the device is full. The engine then stops
     /// and goes on at the next call ([`Connection::is_blocked`](crate::Connection::is_blocked)).
     fn frame(&mut self) -> Option<Self::Frame>;
 
-    /// Sends the first `bytes` bytes of a frame that [`Link::frame`] gave. The device may collect frames
+    /// Sends the first `bytes` bytes of a frame that [`Transmit::frame`] gave. The device may collect frames
     /// and kick once, after the engine has returned.
     fn transmit(&mut self, frame: Self::Frame, bytes: usize);
 
@@ -27,7 +27,7 @@ pub trait Link {
 }
 
 /// One VI, during one call of the engine; the owner holds its lock.
-pub trait Env: Link {
+pub trait Env: Transmit {
     /// The data segments of a descriptor that has passed the checks of its own side.
     type Segments;
 
@@ -55,11 +55,21 @@ pub trait Env: Link {
     ) -> Result<Incoming<Self::Segments>, u32>;
 
     /// Copies from the program's segments, beginning `offset` bytes into their stream.
-    fn gather(&mut self, from: &Self::Segments, offset: u32, out: &mut [u8]) -> Result<(), Fault>;
+    fn gather(
+        &mut self,
+        from: &Self::Segments,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<(), MemoryFault>;
 
     /// Copies into the program's segments, beginning `offset` bytes into their stream; for receives, and
     /// for the local side of an RDMA Read.
-    fn scatter(&mut self, to: &Self::Segments, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
+    fn scatter(
+        &mut self,
+        to: &Self::Segments,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), MemoryFault>;
 
     /// RDMA Write at the target: checks that this VI admits it and that the *whole* range may be written
     /// (spec §10.2), then copies to `offset` within the range, the last eight bytes after all others. `begun`: a
@@ -71,10 +81,10 @@ pub trait Env: Link {
         offset: u32,
         bytes: &[u8],
         begun: bool,
-    ) -> Result<(), Fault>;
+    ) -> Result<(), MemoryFault>;
 
     /// RDMA Read at the target: the same for reading. An empty `out` asks for the check alone.
-    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault>;
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault>;
 
     /// Completes the oldest send-queue descriptor with `VIP_STATUS_*` bits; Length and ImmediateData
     /// stay as they are. False: its memory has gone, the host has broken the connection (E16).
@@ -99,7 +109,7 @@ pub trait Env: Link {
 
 /// Memory of the program cannot be accessed, or may not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault;
+pub struct MemoryFault;
 
 /// Reliability level, agreed by both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

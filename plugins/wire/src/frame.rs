@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The first eight bytes, and the CRC at the end, mean the same in every version of the protocol: filters in
-//! the kernel and [`Foreign`](crate::Foreign) rely on it.
+//! the kernel and [`VersionNegotiation`](crate::VersionNegotiation) rely on it.
 
 use crate::crc::crc32c;
 

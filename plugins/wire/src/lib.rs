@@ -19,7 +19,7 @@
 //! [`Connection::flush_acks`]); the deadline bounds how long.
 //!
 //! Frames of other versions are the device's to answer: what `received` refuses as
-//! [`Refused::Version`] gets a [`Foreign`], and a [`Foreign`] that arrives goes to the log.
+//! [`Refused::Version`] gets a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives goes to the log.
 //!
 //! docs/WIRE.md shows the frames and tells the rules of sequence, acknowledgement and time.
 
@@ -30,7 +30,6 @@ mod config;
 mod connection;
 mod crc;
 mod env;
-mod foreign;
 mod frame;
 mod inflight;
 mod pace;
@@ -41,17 +40,18 @@ mod retry;
 mod rtt;
 mod sender;
 mod silence;
+mod version;
 
 pub use closing::{Closing, Reason};
 pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
 pub use connection::Connection;
 pub use crc::crc32c;
-pub use env::{Cause, Env, Fault, Incoming, Level, Link, Operation, Outgoing, Remote};
-pub use foreign::Foreign;
+pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
 pub use frame::{Address, address, body_max, key_check};
 pub use frame::{CLOSE_BODY, FLAG_ASK, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION};
 pub use part::{Part, PartKind, Parts};
 pub use peer::{PeerProcess, PeerProcesses};
+pub use version::VersionNegotiation;
 
 /// Ethertype of frames that carry data between two VIs. One of the two that are set aside for local
 /// experiments.

@@ -34,7 +34,7 @@ const FIELDS: [&str; 24] = [
     "vipl.close.reason",
     "vipl.close.operations",
     "vipl.ack.map",
-    "vipl.foreign.highest",
+    "vipl.versions.highest",
 ];
 
 /// Frames of all kinds, from a world with losses.
@@ -105,9 +105,9 @@ fn expected(frame: &[u8]) -> Vec<String> {
     row[1] = frame[1].to_string();
     row[2] = number(2);
     row[3] = number(4);
-    if let Some(foreign) = Foreign::parse(frame) {
+    if let Some(negotiation) = VersionNegotiation::parse(frame) {
         row[11] = "1".into();
-        row[23] = foreign.highest.to_string();
+        row[23] = negotiation.highest.to_string();
         return row;
     }
     let (header, body) = Header::parse(frame).expect("frames of the engine are valid");
@@ -158,7 +158,7 @@ fn tshark_reads_what_the_parser_reads() {
         return;
     }
     let mut frames = frames();
-    let refusal = Foreign {
+    let refusal = VersionNegotiation {
         to_endpoint: 2,
         from_endpoint: 1,
         lowest: 1,

@@ -5,7 +5,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Reason, Status};
-use kagent_setup::{Body, FRAME_MAX, Frame, Refused, Side, foreign};
+use kagent_setup::{Body, FRAME_MAX, Frame, Refused, Side, answer_version};
 
 use crate::logic::tables::exchange::State;
 use crate::logic::values::denial::Denial;
@@ -40,7 +40,7 @@ impl<F: Clone> Agent<F> {
         let frame = match Frame::parse(bytes) {
             Err(Refused::Version(version)) => {
                 let mut room = [0; FRAME_MAX];
-                if let Some(length) = foreign(bytes, &mut room).filter(|_| !to_all) {
+                if let Some(length) = answer_version(bytes, &mut room).filter(|_| !to_all) {
                     let bytes = room[..length].to_vec();
                     let to = from;
                     self.outputs
@@ -48,10 +48,10 @@ impl<F: Clone> Agent<F> {
                 }
                 return Err(Refused::Version(version));
             }
-            Err(Refused::Foreign(number, lowest, highest)) => {
+            Err(Refused::OtherVersion(number, lowest, highest)) => {
                 // Any host can send this; it is meaningful only as an answer to a call.
                 let meant = self.not_understood(name(number, Side::Asker));
-                let cause = Refused::Foreign(number, lowest, highest);
+                let cause = Refused::OtherVersion(number, lowest, highest);
                 return Err(if meant { cause } else { Refused::Value });
             }
             other => other?,

@@ -74,7 +74,7 @@ impl Server<'_> {
     fn tell_refused(&self, from: Mac, cause: Refused) {
         let from = from.map(|byte| format!("{byte:02x}")).join(":");
         match cause {
-            Refused::Foreign(_, lowest, highest) => self.log.warn(
+            Refused::OtherVersion(_, lowest, highest) => self.log.warn(
                 "link",
                 format_args!("host {from} speaks versions {lowest} to {highest} only"),
             ),

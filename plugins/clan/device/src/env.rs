@@ -11,7 +11,8 @@ use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region::{is_registered, is_remote};
 use vipl_wire::{
-    Cause, Connection, Env, Fault, Incoming, Link, Operation, Outgoing, PeerProcess, Remote,
+    Cause, Connection, Env, Incoming, MemoryFault, Operation, Outgoing, PeerProcess, Remote,
+    Transmit,
 };
 
 use crate::complete::Outcome;
@@ -64,7 +65,7 @@ impl Away {
     }
 }
 
-impl Link for Bench<'_> {
+impl Transmit for Bench<'_> {
     type Frame = Room;
 
     #[inline(always)]
@@ -153,12 +154,12 @@ impl Env for Bench<'_> {
     }
 
     #[inline(always)]
-    fn gather(&mut self, from: &Data, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn gather(&mut self, from: &Data, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         let tools = &mut *self.tools;
         let segments = match from {
             Data::Inline => {
-                let data = tools.bounce.get(offset as usize..).ok_or(Fault)?;
-                out.copy_from_slice(data.get(..out.len()).ok_or(Fault)?);
+                let data = tools.bounce.get(offset as usize..).ok_or(MemoryFault)?;
+                out.copy_from_slice(data.get(..out.len()).ok_or(MemoryFault)?);
                 return Ok(());
             }
             Data::Out => &tools.out,
@@ -171,10 +172,10 @@ impl Env for Bench<'_> {
     }
 
     #[inline(always)]
-    fn scatter(&mut self, to: &Data, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+    fn scatter(&mut self, to: &Data, offset: u32, bytes: &[u8]) -> Result<(), MemoryFault> {
         let tools = &mut *self.tools;
         let segments = match to {
-            Data::Inline => return Err(Fault),
+            Data::Inline => return Err(MemoryFault),
             Data::Out => &tools.out,
             Data::Into => &tools.into,
         };
@@ -190,7 +191,7 @@ impl Env for Bench<'_> {
         offset: u32,
         bytes: &[u8],
         begun: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), MemoryFault> {
         let rights = (!begun).then_some((flag::RDMA_WRITE, VIPL_REGION_RDMA_WRITE));
         let at = self.target(range, offset, bytes.len(), rights)?;
         // Programs poll the last eight bytes of the range: they become visible last.
@@ -203,7 +204,7 @@ impl Env for Bench<'_> {
         self.check(written == bytes.len())
     }
 
-    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         let rights = Some((flag::RDMA_READ, VIPL_REGION_RDMA_READ));
         let at = self.target(range, offset, out.len(), rights)?;
         let read = self.vi.process.read(&[piece(at, out.len())], out);
@@ -277,7 +278,7 @@ impl Bench<'_> {
         offset: u32,
         bytes: usize,
         rights: Option<(u16, u32)>,
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, MemoryFault> {
         let (table, tag) = (self.vi.process.table(), self.vi.terms.ptag);
         let length = u64::from(range.length);
         let inside = u64::from(offset) + bytes as u64 <= length;
@@ -292,18 +293,18 @@ impl Bench<'_> {
         if inside && (permitted || length == 0) {
             Ok(range.address.wrapping_add(u64::from(offset)))
         } else {
-            Err(Fault)
+            Err(MemoryFault)
         }
     }
 
     /// After memory was touched.
     #[inline(always)]
-    fn check(&mut self, done: bool) -> Result<(), Fault> {
+    fn check(&mut self, done: bool) -> Result<(), MemoryFault> {
         if done {
             return Ok(());
         }
         self.look_for_life();
-        Err(Fault)
+        Err(MemoryFault)
     }
 
     /// Something went wrong: was it the end of the process?

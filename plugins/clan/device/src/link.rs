@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
 use vipl_packet::{Header, Receiver};
-use vipl_wire::{Closing, ETHERTYPE, Foreign, Link as _, MTU_MIN, PeerProcesses};
+use vipl_wire::{Closing, ETHERTYPE, MTU_MIN, PeerProcesses, Transmit as _, VersionNegotiation};
 
 use crate::events::NEVER;
 use crate::outbox::{Line, Outbox};
@@ -14,7 +14,7 @@ use crate::outbox::{Line, Outbox};
 /// Lingering connections of a link; only a process that does not keep to the protocol has more.
 const LINGERING_MAX: usize = 1024;
 /// Time between two answers to frames of another version, in nanoseconds.
-const FOREIGN_EVERY_NS: u64 = 1_000_000_000;
+const VERSIONS_EVERY_NS: u64 = 1_000_000_000;
 
 /// A connection that has ended here and not yet at the peer.
 struct Lingering {
@@ -43,7 +43,7 @@ pub(crate) struct Side {
     pub(crate) check_at: u64,
     pub(crate) failed: bool,
     lingering: Vec<Lingering>,
-    foreign_at: u64,
+    versions_at: u64,
     /// Processes that the VIs have connections with.
     pub(crate) peers: PeerProcesses,
 }
@@ -87,7 +87,7 @@ impl Link {
                 check_at: 0,
                 failed: false,
                 lingering: Vec::new(),
-                foreign_at: 0,
+                versions_at: 0,
                 peers: PeerProcesses::default(),
             },
             frame: Vec::new(),
@@ -195,17 +195,19 @@ impl Side {
         if Closing::answer_stray(payload, &mut self.out.line(header, mtu, now)) {
             return;
         }
-        if let Some(answer) = Foreign::answer(payload).filter(|_| now >= self.foreign_at) {
-            self.foreign_at = now + FOREIGN_EVERY_NS;
-            send_foreign(&answer, &mut self.out.line(header, mtu, now));
+        if let Some(answer) =
+            VersionNegotiation::answer(payload).filter(|_| now >= self.versions_at)
+        {
+            self.versions_at = now + VERSIONS_EVERY_NS;
+            send_versions(&answer, &mut self.out.line(header, mtu, now));
         }
     }
 }
 
 /// Tells a host of another version so. A full link loses it: the next frame of that host gets another.
-fn send_foreign(answer: &Foreign, line: &mut Line<'_>) {
+fn send_versions(answer: &VersionNegotiation, line: &mut Line<'_>) {
     if let Some(mut frame) = line.frame() {
-        frame.as_mut()[..Foreign::BYTES].copy_from_slice(&answer.emit());
-        line.transmit(frame, Foreign::BYTES);
+        frame.as_mut()[..VersionNegotiation::BYTES].copy_from_slice(&answer.emit());
+        line.transmit(frame, VersionNegotiation::BYTES);
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{OwnedFd, RawFd};
 
 use vipl_packet::{ETHERNET, Frame, Header, Sender, Sent};
-use vipl_wire::Link;
+use vipl_wire::Transmit;
 
 /// Frames of one burst.
 const BURST: usize = 32;
@@ -104,7 +104,7 @@ pub(crate) struct Line<'a> {
     pub(crate) mute: bool,
 }
 
-impl Link for Line<'_> {
+impl Transmit for Line<'_> {
     type Frame = Room;
 
     #[inline(always)]

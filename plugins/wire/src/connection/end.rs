@@ -4,7 +4,7 @@ use vipl_abi::*;
 
 use super::{Connection, Phase};
 use crate::closing::{Body, Closing, Reason, send_empty};
-use crate::env::{Cause, Env, Link};
+use crate::env::{Cause, Env, Transmit};
 use crate::frame::{Header, Kind};
 
 /// How long a CLOSE waits for frames that it has overtaken.
@@ -84,11 +84,11 @@ impl Connection {
     }
 
     /// Tells the partner, unless it has left before.
-    pub(super) fn say_close<L: Link>(&mut self, reason: Reason, operations: u32, link: &mut L) {
+    pub(super) fn say_close<T: Transmit>(&mut self, reason: Reason, operations: u32, out: &mut T) {
         if self.closing.is_some() {
             return;
         }
-        self.look_at_clock(link);
+        self.look_at_clock(out);
         let known = matches!(self.phase, Phase::Leaving { .. });
         self.phase = Phase::Ended;
         let header = self.header(Kind::Close, self.sender.inflight.next());
@@ -98,7 +98,7 @@ impl Connection {
             operations,
         };
         let mut closing = Closing::new(header, body, known);
-        closing.timeout(self.now_ns, link);
+        closing.timeout(self.now_ns, out);
         self.closing = Some(closing);
     }
 

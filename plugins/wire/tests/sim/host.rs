@@ -3,7 +3,7 @@
 //! after the end.
 
 use vipl_abi::*;
-use vipl_wire::{Cause, Env, Fault, Incoming, Link, Operation, Outgoing, Remote};
+use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
 /// What lies between areas, and must stay.
 const BETWEEN: u8 = 0xC5;
@@ -146,11 +146,11 @@ impl Host {
     }
 
     /// The target's check of a whole range.
-    fn target(&self, range: &Remote, write: bool, begun: bool) -> Result<usize, Fault> {
+    fn target(&self, range: &Remote, write: bool, begun: bool) -> Result<usize, MemoryFault> {
         let area = self
             .areas
             .get(range.handle.wrapping_sub(1) as usize)
-            .ok_or(Fault)?;
+            .ok_or(MemoryFault)?;
         let (first, end) = (area.at as u64, (area.at + area.bytes) as u64);
         let inside = range.address >= first
             && range.address <= end
@@ -163,7 +163,7 @@ impl Host {
         if inside && (admitted || begun) && !area.gone {
             Ok(range.address as usize)
         } else {
-            Err(Fault)
+            Err(MemoryFault)
         }
     }
 
@@ -213,7 +213,7 @@ fn walk(
     assert_eq!(left, 0, "more bytes than the segments have");
 }
 
-impl Link for Host {
+impl Transmit for Host {
     type Frame = Vec<u8>;
 
     fn frame(&mut self) -> Option<Vec<u8>> {
@@ -329,7 +329,12 @@ impl Env for Host {
         })
     }
 
-    fn gather(&mut self, from: &Vec<Segment>, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn gather(
+        &mut self,
+        from: &Vec<Segment>,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<(), MemoryFault> {
         let memory = &self.memory;
         walk(from, offset, out.len(), |at, done, bytes| {
             out[done..done + bytes].copy_from_slice(&memory[at..at + bytes]);
@@ -337,7 +342,7 @@ impl Env for Host {
         Ok(())
     }
 
-    fn scatter(&mut self, to: &Vec<Segment>, offset: u32, data: &[u8]) -> Result<(), Fault> {
+    fn scatter(&mut self, to: &Vec<Segment>, offset: u32, data: &[u8]) -> Result<(), MemoryFault> {
         self.alive();
         let memory = &mut self.memory;
         walk(to, offset, data.len(), |at, done, bytes| {
@@ -352,7 +357,7 @@ impl Env for Host {
         offset: u32,
         data: &[u8],
         begun: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), MemoryFault> {
         self.alive();
         let at = self.target(range, true, begun)? + offset as usize;
         assert!(u64::from(offset) + data.len() as u64 <= u64::from(range.length));
@@ -367,7 +372,7 @@ impl Env for Host {
         Ok(())
     }
 
-    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         let at = self.target(range, false, false)? + offset as usize;
         assert!(u64::from(offset) + out.len() as u64 <= u64::from(range.length));
         out.copy_from_slice(&self.memory[at..at + out.len()]);

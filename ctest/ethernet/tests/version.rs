@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use vipl_ethernet_tests::{Apart, Namespaces};
-use vipl_wire::{ETHERTYPE, Foreign, VERSION, crc32c};
+use vipl_wire::{ETHERTYPE, VERSION, VersionNegotiation, crc32c};
 
 const ETHERNET: usize = 14;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -71,8 +71,8 @@ fn another_version_is_answered_and_told_once() {
             send(&tap, &known, &other);
         }
         let answer = next(&tap, |payload| payload[1] == 255);
-        let answer = Foreign::parse(&answer[ETHERNET..]).expect("a FOREIGN");
-        let expected = Foreign {
+        let answer = VersionNegotiation::parse(&answer[ETHERNET..]).expect("a VERSIONS");
+        let expected = VersionNegotiation {
             to_endpoint: 0x1234,
             from_endpoint: u16::from_be_bytes([endpoint[0], endpoint[1]]),
             lowest: VERSION,
@@ -84,7 +84,7 @@ fn another_version_is_answered_and_told_once() {
         let last = other.len() - 1;
         other[last] ^= 1;
         send(&tap, &known, &other);
-        let refusal = Foreign {
+        let refusal = VersionNegotiation {
             to_endpoint: expected.from_endpoint,
             from_endpoint: 0x1234,
             lowest: OTHER,

@@ -18,7 +18,7 @@ const HEAD: usize = 8;
 
 /// Says which versions its sender speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct VersionNegotiation {
     /// Endpoint that sent the frame which is refused.
     pub to_endpoint: u16,
     /// Endpoint that refuses it.
@@ -31,13 +31,13 @@ pub struct Foreign {
     pub refused: u8,
 }
 
-impl Foreign {
+impl VersionNegotiation {
     /// Bytes of the frame, in every version.
     pub const BYTES: usize = 16;
 
-    /// The answer to a frame, if it is a whole one of another version. A FOREIGN is never answered. The caller
+    /// The answer to a frame, if it is a whole one of another version. A VERSIONS is never answered. The caller
     /// limits how often it answers.
-    pub fn answer(frame: &[u8]) -> Option<Foreign> {
+    pub fn answer(frame: &[u8]) -> Option<VersionNegotiation> {
         if frame.len() < HEAD || frame[0] == VERSION || frame[1] == KIND {
             return None;
         }
@@ -46,7 +46,7 @@ impl Foreign {
         let whole = end >= HEAD
             && frame.len() >= end + TRAILER
             && crc32c(&frame[..end]) == u32_at(frame, end);
-        whole.then(|| Foreign {
+        whole.then(|| VersionNegotiation {
             to_endpoint: u16_at(frame, 4),
             from_endpoint: u16_at(frame, 2),
             lowest: VERSION,
@@ -55,12 +55,12 @@ impl Foreign {
         })
     }
 
-    /// Reads a FOREIGN, whatever version sent it.
-    pub fn parse(frame: &[u8]) -> Option<Foreign> {
-        let valid = frame.len() >= Foreign::BYTES
+    /// Reads a VERSIONS, whatever version sent it.
+    pub fn parse(frame: &[u8]) -> Option<VersionNegotiation> {
+        let valid = frame.len() >= VersionNegotiation::BYTES
             && frame[1] == KIND
             && crc32c(&frame[..12]) == u32_at(frame, 12);
-        valid.then(|| Foreign {
+        valid.then(|| VersionNegotiation {
             to_endpoint: u16_at(frame, 2),
             from_endpoint: u16_at(frame, 4),
             lowest: frame[6],
@@ -70,8 +70,8 @@ impl Foreign {
     }
 
     /// The frame.
-    pub fn emit(&self) -> [u8; Foreign::BYTES] {
-        let mut frame = [0; Foreign::BYTES];
+    pub fn emit(&self) -> [u8; VersionNegotiation::BYTES] {
+        let mut frame = [0; VersionNegotiation::BYTES];
         frame[0] = VERSION;
         frame[1] = KIND;
         frame[2..4].copy_from_slice(&self.to_endpoint.to_be_bytes());
@@ -92,34 +92,34 @@ mod tests {
         let mut whole = vec![9, 1, 0, 7, 0, 8, 0, 15, 1, 2, 3];
         let crc = crc32c(&whole);
         whole.extend(crc.to_be_bytes());
-        let answer = Foreign::answer(&whole).unwrap();
+        let answer = VersionNegotiation::answer(&whole).unwrap();
         assert_eq!((answer.to_endpoint, answer.from_endpoint), (8, 7));
         assert_eq!((answer.refused, answer.highest), (9, VERSION));
         let mut frame = answer.emit();
-        assert_eq!(Foreign::parse(&frame), Some(answer));
-        assert_eq!(Foreign::answer(&frame), None);
+        assert_eq!(VersionNegotiation::parse(&frame), Some(answer));
+        assert_eq!(VersionNegotiation::answer(&frame), None);
         frame[0] = 9;
         assert_eq!(
-            Foreign::answer(&frame),
+            VersionNegotiation::answer(&frame),
             None,
             "also not one of another version"
         );
         for (place, what) in [(0, "own version"), (7, "length"), (9, "spoiled")] {
             let mut other = whole.clone();
             other[place] ^= 9 ^ VERSION;
-            assert_eq!(Foreign::answer(&other), None, "{what}");
+            assert_eq!(VersionNegotiation::answer(&other), None, "{what}");
         }
         for length in 0..whole.len() {
-            assert_eq!(Foreign::answer(&whole[..length]), None);
+            assert_eq!(VersionNegotiation::answer(&whole[..length]), None);
         }
         frame[0] = VERSION;
         frame[7] ^= 1;
-        assert_eq!(Foreign::parse(&frame), None, "broken");
+        assert_eq!(VersionNegotiation::parse(&frame), None, "broken");
     }
 
     #[test]
     fn the_layout_is_frozen() {
-        let answer = Foreign {
+        let answer = VersionNegotiation {
             to_endpoint: 0x0102,
             from_endpoint: 0x0304,
             lowest: 1,
