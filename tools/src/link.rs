@@ -2,10 +2,12 @@
 //! measured, which fills it with frames.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use nix::sys::socket::SockaddrStorage;
 
 use crate::{Error, Result, sys};
 
@@ -95,47 +97,18 @@ impl Link {
     /// Its IP addresses.
     #[must_use]
     pub fn ip_addresses(&self) -> Vec<IpAddr> {
-        let mut list = std::ptr::null_mut();
-        let mut found = Vec::new();
-        // SAFETY: room for the list, which is freed below.
-        if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-            return found;
-        }
-        let mut entry = list;
-        while !entry.is_null() {
-            // SAFETY: an entry of the list; a name ends with NUL; an address is as large as its family says.
-            unsafe {
-                if CStr::from_ptr((*entry).ifa_name).to_bytes() == self.name.as_bytes() {
-                    found.extend(ip_address((*entry).ifa_addr));
-                }
-                entry = (*entry).ifa_next;
-            }
-        }
-        // SAFETY: made by getifaddrs, freed once.
-        unsafe { libc::freeifaddrs(list) };
-        found
+        let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+        all.filter(|one| one.interface_name == self.name)
+            .filter_map(|one| ip_address(&one.address?))
+            .collect()
     }
 }
 
-/// # Safety
-/// NULL, or an address as large as its family says.
-unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match i32::from((*address).sa_family) {
-            libc::AF_INET => {
-                let address = address.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into())
-            }
-            libc::AF_INET6 => {
-                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(Ipv6Addr::from(address.sin6_addr.s6_addr).into())
-            }
-            _ => None,
-        }
+fn ip_address(address: &SockaddrStorage) -> Option<IpAddr> {
+    match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(four), _) => Some(four.ip().into()),
+        (_, Some(six)) => Some(six.ip().into()),
+        _ => None,
     }
 }
 

@@ -105,8 +105,3 @@ pub fn plain_name(name: &str) -> &str {
 pub fn device_map(text: &str) -> Vec<(String, String)> {
     map::parse_map(text)
 }
-
-/// How far two names are apart.
-pub fn name_distance(one: &str, other: &str) -> usize {
-    map::distance(one, other)
-}

@@ -76,29 +76,10 @@ fn look_up(table: &str, address: Ipv4Addr, interface: &str) -> Option<Vec<u8>> {
 
 /// IPv4 addresses of an interface of this host.
 fn own_addresses(interface: &str) -> Vec<Ipv4Addr> {
-    let mut found = Vec::new();
-    let mut list = std::ptr::null_mut::<libc::ifaddrs>();
-    // SAFETY: the list is valid until it is freed, once; addresses of this family are sockaddr_in.
-    unsafe {
-        if libc::getifaddrs(&raw mut list) != 0 {
-            return found;
-        }
-        let mut entry = list;
-        while !entry.is_null() {
-            let address = (*entry).ifa_addr;
-            let name = std::ffi::CStr::from_ptr((*entry).ifa_name);
-            if name.to_bytes() == interface.as_bytes()
-                && !address.is_null()
-                && i32::from((*address).sa_family) == libc::AF_INET
-            {
-                let address = address.cast::<libc::sockaddr_in>().read_unaligned();
-                found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)));
-            }
-            entry = (*entry).ifa_next;
-        }
-        libc::freeifaddrs(list);
-    }
-    found
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.filter(|one| one.interface_name == interface)
+        .filter_map(|one| Some(one.address?.as_sockaddr_in()?.ip()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Where a device name goes. The first answer wins: the environment's map, the file's map, the explicit
 //! form `plugin:argument`, what the plug-ins claim.
 
+use strsim::levenshtein;
+
 use super::host::HOST;
 use super::loader::{LoadedPlugin, Plugins};
 use crate::process::Process;
@@ -144,7 +146,12 @@ fn near_device(plugins: &Plugins, asked: &str) -> String {
     let near = || {
         let devices = plugins.flat_map(LoadedPlugin::devices);
         let mut near: Vec<(usize, String)> = devices
-            .map(|device| (distance(plain(&device), &small), plain(&device).to_owned()))
+            .map(|device| {
+                (
+                    levenshtein(plain(&device), &small),
+                    plain(&device).to_owned(),
+                )
+            })
             .filter(|(away, device)| *away <= 2 && 2 * away < device.len())
             .collect();
         near.sort();
@@ -168,30 +175,12 @@ fn no_plugin(process: &Process, plugins: &Plugins, target: &str, before: &str) -
     let near = plugins
         .names()
         .into_iter()
-        .find(|name| distance(name, &small) <= 2);
+        .find(|name| levenshtein(name, &small) <= 2);
     let hint = near.map_or(String::new(), |name| format!("; did you mean {name}?"));
     format!(
         "{before}there is no plug-in {asked:?}; plug-ins: {}{hint}",
         known(process, plugins)
     )
-}
-
-/// Edit distance, for names of a few letters.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let cost = (before + usize::from(x != *y))
-                .min(row[j] + 1)
-                .min(row[j + 1] + 1);
-            before = row[j + 1];
-            row[j + 1] = cost;
-        }
-    }
-    row[b.len()]
 }
 
 /// `name=plugin:argument` pairs with `;` between them.
@@ -226,11 +215,5 @@ mod tests {
         assert_eq!(map[0], ("a".to_owned(), "loopback:".to_owned()));
         assert_eq!(map[1], ("*".to_owned(), "sim:seed=7".to_owned()));
         assert_eq!(map.len(), 2);
-    }
-
-    #[test]
-    fn a_near_miss_is_near() {
-        assert_eq!(distance("loopback", "lopback"), 1);
-        assert!(distance("loopback", "tulip") > 2);
     }
 }
