@@ -20,7 +20,9 @@
 //! | `ring` | the layout of the segment, and its two ends |
 //! | `queue` | the send doorbell: from descriptors to slots |
 //! | `progress` | the receive side: from slots to descriptors; acknowledgements |
-//! | `rdma` | both sides of RDMA Write and Read |
+//! | `large` | messages that are fetched or travel in pieces, both sides |
+//! | `rdma`, `target` | RDMA Write and Read: the initiator; the target |
+//! | `segments` | copies out of a list of segments and into one |
 //! | `mem` | copies between processes |
 //! | `pace` | which way large data goes |
 //! | `cm` | attach, detach, and how a broken connection is told |
@@ -30,6 +32,7 @@
 compile_error!("loopback needs memfd, futex and process_vm_*: Linux");
 
 mod cm;
+mod large;
 mod link;
 mod mem;
 mod nic;
@@ -38,7 +41,9 @@ mod progress;
 mod queue;
 mod rdma;
 mod ring;
+mod segments;
 mod shared;
+mod target;
 mod vi;
 mod watch;
 

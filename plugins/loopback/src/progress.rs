@@ -3,28 +3,22 @@
 use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
-use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
-use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Entry, Port, Queue};
-use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
-use crate::link::{Assembly, Link};
-use crate::mem::{self, CopyError};
+use crate::link::Link;
 use crate::nic::LoopbackNic;
-use crate::pace::{self, Road};
 use crate::ring::{Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
-/// Segments of one message.
-const SEGMENTS_MAX: u32 = 4096;
-const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
+pub(crate) const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
 
 /// What became of an arrival.
-enum Taken {
+pub(crate) enum Taken {
     /// Consumed.
     Yes,
     /// Consumed, and the connection has ended; the partner must not count it as received.
@@ -115,7 +109,7 @@ impl Link {
 
     /// Tells the partner how far this side is.
     #[inline(always)]
-    fn acknowledge(&self) {
+    pub(crate) fn acknowledge(&self) {
         // Release: the payload of these slots has been read.
         self.ends
             .own()
@@ -229,7 +223,7 @@ impl Link {
 
     /// A partner that breaks the rules loses the connection, and nothing else happens.
     #[cold]
-    fn nonsense(&mut self, port: &Port) -> Taken {
+    pub(crate) fn nonsense(&mut self, port: &Port) -> Taken {
         self.die(port, Closed::LOST, CONN_LOST, 0);
         Taken::Failed
     }
@@ -270,7 +264,7 @@ impl Link {
 
     /// Completes the next receive descriptor with success.
     #[inline(always)]
-    fn received(&mut self, port: &Port, arrival: &Arrival, opcode: u32) -> Taken {
+    pub(crate) fn received(&mut self, port: &Port, arrival: &Arrival, opcode: u32) -> Taken {
         let flagged = arrival.flags & flag::IMMEDIATE != 0;
         let immediate = if flagged || self.carry_immediate {
             arrival.immediate
@@ -288,7 +282,7 @@ impl Link {
 
     /// The partner sent although nothing is posted: it has not looked, or has lied.
     #[cold]
-    fn nothing_posted(&mut self, port: &Port) -> Taken {
+    pub(crate) fn nothing_posted(&mut self, port: &Port) -> Taken {
         let code = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY;
         if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
             port.raise(code, VIP_STATUS_OP_RECEIVE);
@@ -305,7 +299,7 @@ impl Link {
 
     /// E7, E8: the receive descriptor tells; on the reliable levels the connection ends.
     #[cold]
-    fn cannot_receive(&mut self, port: &Port, status: u32, length: u32) -> Taken {
+    pub(crate) fn cannot_receive(&mut self, port: &Port, status: u32, length: u32) -> Taken {
         let opcode = VIP_STATUS_OP_RECEIVE;
         if !port.complete(Queue::Recv, status | opcode, Some((length, 0))) {
             self.broken(port);
@@ -366,175 +360,6 @@ impl Link {
         self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_TOLD, 0);
         false
     }
-
-    /// Fetches a large message from the sender's memory, straight into the posted buffers.
-    fn fetch(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
-        let number = port.completed(Queue::Recv);
-        if number == port.posted(Queue::Recv) {
-            return self.nothing_posted(port);
-        }
-        let count = arrival.extra().bytes;
-        let bytes = count.saturating_mul(size_of::<Segment>() as u32);
-        let from = self.ends.payload_in(arrival.payload, bytes);
-        let (Some(from), true) = (from, count <= SEGMENTS_MAX) else {
-            return self.nonsense(port);
-        };
-        let mut remote = vec![Segment::default(); count as usize];
-        // SAFETY: `bytes` bytes are there; every bit pattern is a segment; checked below.
-        unsafe { std::ptr::copy_nonoverlapping(from, remote.as_mut_ptr().cast(), bytes as usize) };
-        let total: u64 = remote.iter().map(|segment| u64::from(segment.length)).sum();
-        if total != u64::from(arrival.length) {
-            return self.nonsense(port);
-        }
-        let entry = port.entry(Queue::Recv, number);
-        let local = match descriptor::incoming(port, &entry, Some(arrival.length))
-            .map_err(|fault| fault.status)
-            .and_then(|segments| cut(&segments, arrival.length))
-        {
-            Ok(local) => local,
-            Err(status) => return self.cannot_receive(port, status, 0),
-        };
-        self.find_reach(nic);
-        let table = self.partner_nic.table();
-        let live = || remote.iter().all(|segment| is_live(table, segment));
-        let start = pace::ticks();
-        match self.copy(Way::Read, &local, &remote, live) {
-            Ok(bytes) => {
-                self.note(
-                    Road::Kernel,
-                    pace::ticks().wrapping_sub(start),
-                    arrival.length,
-                );
-                LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
-            }
-            // The partner's reason is dealt with next; this message never arrived.
-            Err(CopyError::Closed | CopyError::Gone) => {
-                let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
-                self.acknowledge();
-                self.partner_closed(port, closed);
-                return Taken::Failed;
-            }
-            Err(CopyError::Fault) if mem::is_accessible(&local, true) => {
-                return self.sender_fault(port);
-            }
-            Err(CopyError::Fault) => {
-                return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
-            }
-        }
-        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
-    }
-
-    /// The sender has taken its buffer away before it was read: its own mistake.
-    #[cold]
-    fn sender_fault(&mut self, port: &Port) -> Taken {
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
-            return Taken::Yes;
-        }
-        self.die(port, Closed::SENDER_FAULT, CONN_LOST, 0);
-        Taken::Failed
-    }
-
-    /// A piece of a large message.
-    fn piece(&mut self, port: &Port, arrival: &Arrival) -> Taken {
-        let extra = arrival.extra();
-        if arrival.flags & flag::FIRST != 0
-            && let Err(taken) = self.begin_assembly(port, arrival)
-        {
-            return taken;
-        }
-        let end = u64::from(extra.offset) + u64::from(extra.bytes);
-        let from = self.ends.payload_in(arrival.payload, extra.bytes);
-        let (Some(assembly), Some(from)) = (&self.receiving, from) else {
-            return self.nonsense(port);
-        };
-        // All pieces are of one message, whose length the program will be told.
-        if end > u64::from(arrival.length) || arrival.length != assembly.total {
-            return self.nonsense(port);
-        }
-        let last = arrival.flags & flag::LAST != 0;
-        if arrival.flags & flag::ABORTED != 0 && !assembly.dropped {
-            self.receiving = None;
-            return self.cannot_receive(port, VIP_STATUS_PARTIAL_ERROR, extra.offset);
-        }
-        if !assembly.dropped && assembly.number != port.completed(Queue::Recv) {
-            return self.nonsense(port);
-        }
-        if assembly.dropped {
-            if last {
-                self.receiving = None;
-            }
-            return Taken::Yes;
-        }
-        let start = pace::ticks();
-        // Regions may have gone since the first piece.
-        let placed = are_local(port, &assembly.segments)
-            && crate::rdma::scatter(&assembly.segments, extra.offset, from, extra.bytes);
-        self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);
-        if !placed {
-            self.receiving = Some(Assembly {
-                segments: Vec::new(),
-                number: 0,
-                total: arrival.length,
-                dropped: true,
-            });
-            return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
-        }
-        if !last {
-            return Taken::Yes;
-        }
-        self.receiving = None;
-        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
-    }
-
-    fn begin_assembly(&mut self, port: &Port, arrival: &Arrival) -> Result<(), Taken> {
-        let dropped = || {
-            Some(Assembly {
-                segments: Vec::new(),
-                number: 0,
-                total: arrival.length,
-                dropped: true,
-            })
-        };
-        let number = port.completed(Queue::Recv);
-        if number == port.posted(Queue::Recv) {
-            self.receiving = dropped();
-            return Err(self.nothing_posted(port));
-        }
-        let entry = port.entry(Queue::Recv, number);
-        let segments = descriptor::incoming(port, &entry, Some(arrival.length))
-            .map_err(|fault| fault.status)
-            .and_then(|segments| cut(&segments, arrival.length));
-        match segments {
-            Ok(segments) => {
-                self.receiving = Some(Assembly {
-                    segments,
-                    number,
-                    total: arrival.length,
-                    dropped: false,
-                });
-                Ok(())
-            }
-            Err(status) => {
-                self.receiving = dropped();
-                Err(self.cannot_receive(port, status, 0))
-            }
-        }
-    }
-}
-
-/// Whether this VI may still use all of these.
-fn are_local(port: &Port, segments: &[Segment]) -> bool {
-    let (nic, tag) = (port.nic(), port.vi().ptag);
-    segments.iter().all(|segment| {
-        let length = u64::from(segment.length);
-        length == 0 || region::is_local(nic, segment.handle, segment.address, length, tag)
-    })
-}
-
-/// Whether a segment of the sender still lies in a region of its own.
-fn is_live(table: Table, segment: &Segment) -> bool {
-    let length = u64::from(segment.length);
-    length == 0 || region::is_registered(table, segment.handle, segment.address, length)
 }
 
 /// The common case, straight through: one segment that takes the whole message. False: something else,
@@ -580,19 +405,4 @@ fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(),
         left -= piece;
     }
     Ok(())
-}
-
-/// The segments of a receive descriptor, cut to the length of a message. The error is a status bit.
-fn cut(segments: &Segments, length: u32) -> Result<Vec<Segment>, u32> {
-    let mut list = segments.to_vec().map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
-    let mut left = length;
-    for segment in &mut list {
-        segment.length = segment.length.min(left);
-        left -= segment.length;
-    }
-    if left > 0 {
-        Err(VIP_STATUS_LENGTH_ERROR)
-    } else {
-        Ok(list)
-    }
 }

@@ -3,20 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
-use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
 use vipl_plugin_sdk::{Entry, Port, Queue, region};
 
 use crate::cm::Closed;
-use crate::link::{Link, Outstanding, Pieces, Reach};
-use crate::mem;
+use crate::link::{Link, Outstanding};
 use crate::nic::{LoopbackNic, READ_LEVELS};
-use crate::pace::Road;
-use crate::ring::{Extra, INLINE, flag, op};
-
-/// Bytes of one piece of a message that goes through the payload area.
-pub(crate) const PIECE: u32 = 16 << 10;
+use crate::ring::{INLINE, flag, op};
 
 /// What became of a descriptor.
 pub(crate) enum Step {
@@ -335,27 +329,6 @@ impl Link {
         }
     }
 
-    /// Unreliable: what has left in pieces cannot be taken back; the partner learns that the rest will
-    /// not come (spec §6.2).
-    #[cold]
-    fn abort_pieces(&mut self, port: &Port, status: u32, begun: &Pieces) {
-        let op = match status & VIP_STATUS_OP_MASK {
-            VIP_STATUS_OP_RDMA_WRITE => op::WRITE,
-            _ => op::PIECE,
-        };
-        if op == op::PIECE {
-            self.messages = self.messages.wrapping_add(1);
-        }
-        if self.outbox.has_slot() || self.learn_consumed() {
-            let extra = Extra {
-                offset: begun.offset,
-                ..Extra::default()
-            };
-            self.ends.put_extra(self.outbox.sent, extra);
-            self.publish_slot(port, op, flag::LAST | flag::ABORTED, begun.total, 0, 0);
-        }
-    }
-
     /// A completion could not be written: `complete` has broken the connection.
     #[cold]
     pub(crate) fn broken(&mut self, _port: &Port) -> Step {
@@ -363,114 +336,6 @@ impl Link {
         self.close(Closed::LOST);
         self.set_waiting(false);
         Step::Stop
-    }
-
-    /// A message that stays where it is until the receiver fetches it.
-    #[cold]
-    fn send_large(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
-        self.find_reach(nic);
-        match self.ends.partner().reach.load(Ordering::Acquire) {
-            0 => {
-                self.kick_hard();
-                return Step::Wait;
-            }
-            1 if self.road_for_send() == Road::Kernel => {}
-            _ => {
-                self.sending = Some(Pieces {
-                    offset: 0,
-                    total: outgoing.length,
-                });
-                return self.send_pieces(nic, port, outgoing);
-            }
-        }
-        let Ok(segments) = outgoing.segments.to_vec() else {
-            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
-        };
-        if !mem::is_accessible(&segments, false) {
-            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
-        }
-        let bytes = size_of_val(segments.as_slice()) as u32;
-        let Some(place) = self.reserve(bytes) else {
-            return Step::Wait;
-        };
-        let extra = Extra {
-            bytes: segments.len() as u32,
-            ..Extra::default()
-        };
-        self.ends.put_extra(self.outbox.sent, extra);
-        // SAFETY: the place has room for the list.
-        unsafe {
-            let from = segments.as_ptr().cast::<u8>();
-            std::ptr::copy_nonoverlapping(from, self.ends.payload_out(place), bytes as usize);
-        }
-        self.publish(port, op::FETCH, outgoing, place);
-        self.messages = self.messages.wrapping_add(1);
-        self.when_consumed(VIP_STATUS_OP_SEND)
-    }
-
-    /// A message that goes through the payload area in pieces, as room comes free.
-    #[cold]
-    fn send_pieces(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
-        let Ok(segments) = outgoing.segments.to_vec() else {
-            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
-        };
-        let total = outgoing.length;
-        loop {
-            let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
-            let bytes = (total - offset).min(PIECE);
-            let piece = Extra {
-                offset,
-                bytes,
-                ..Extra::default()
-            };
-            let Some(flags) = self.put_piece(&segments, total, piece) else {
-                return Step::Wait;
-            };
-            let Ok((flags, place)) = flags else {
-                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
-            };
-            let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
-            self.publish_slot(port, op::PIECE, flags, total, outgoing.immediate, place);
-            LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
-            self.sending = Some(Pieces {
-                offset: offset + bytes,
-                total,
-            });
-            if offset + bytes == total {
-                break;
-            }
-        }
-        self.sending = None;
-        self.messages = self.messages.wrapping_add(1);
-        self.accepted(port, VIP_STATUS_OP_SEND)
-    }
-
-    /// Puts the piece that `extra` describes into the payload area, and `extra` into the next slot. `None`:
-    /// no room yet. Gives the slot's flags and the place.
-    #[allow(clippy::type_complexity)]
-    pub(crate) fn put_piece(
-        &mut self,
-        segments: &[Segment],
-        total: u32,
-        extra: Extra,
-    ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
-        let Extra { offset, bytes, .. } = extra;
-        if !self.outbox.has_slot() && !self.learn_consumed() {
-            return None;
-        }
-        let place = self.reserve(bytes)?;
-        let copied = copy_range(segments, offset, bytes, self.ends.payload_out(place));
-        if copied.is_err() {
-            self.outbox.give_back();
-        }
-        self.ends.put_extra(self.outbox.sent, extra);
-        let first = if offset == 0 { flag::FIRST } else { 0 };
-        let last = if offset + bytes == total {
-            flag::LAST
-        } else {
-            0
-        };
-        Some(copied.map(|()| (first | last, place)))
     }
 
     /// Looks how many receive descriptors the partner has posted; true when there are more than known.
@@ -492,41 +357,4 @@ impl Link {
         self.outbox.learn(consumed);
         self.outbox.has_slot()
     }
-
-    /// Whether the partner's memory can be touched; `None` when that is not known yet.
-    pub(crate) fn reaches(&mut self, nic: &LoopbackNic) -> Option<bool> {
-        self.find_reach(nic);
-        match self.reach {
-            Reach::Unknown => None,
-            Reach::None => Some(false),
-            Reach::Same | Reach::Process(_) => Some(true),
-        }
-    }
-}
-
-/// Copies `bytes` bytes, beginning at `offset` of the list, to one place.
-fn copy_range(
-    segments: &[Segment],
-    offset: u32,
-    bytes: u32,
-    to: *mut u8,
-) -> Result<(), vipl_guard::Fault> {
-    let (mut skip, mut left, mut at) = (offset, bytes, to);
-    for segment in segments {
-        if skip >= segment.length {
-            skip -= segment.length;
-            continue;
-        }
-        let piece = (segment.length - skip).min(left);
-        let from = std::ptr::with_exposed_provenance((segment.address + u64::from(skip)) as usize);
-        // SAFETY: `to` has room for `bytes`; faults are caught.
-        unsafe { vipl_guard::copy(at, from, piece as usize)? };
-        at = at.wrapping_add(piece as usize);
-        left -= piece;
-        skip = 0;
-        if left == 0 {
-            break;
-        }
-    }
-    Ok(())
 }

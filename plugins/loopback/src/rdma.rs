@@ -6,17 +6,20 @@ use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{Operation, Outgoing};
-use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
-use crate::link::{Link, Pieces, Serving};
+use crate::large::PIECE;
+use crate::link::{Link, Pieces};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::pace::{self, Road};
-use crate::queue::{PIECE, Step};
+use crate::progress::CONN_LOST;
+use crate::queue::Step;
 use crate::ring::{Arrival, Extra, flag, op};
+use crate::segments::scatter;
 
 /// Smallest RDMA Write that may go through the ring with the target's help.
 const HELPED_MIN: u32 = 128 << 10;
@@ -24,7 +27,6 @@ const HELPED_MIN: u32 = 128 << 10;
 const ROOM_TICKS: u64 = 40_000;
 /// How long one post may take with such waits (some milliseconds).
 const POST_TICKS: u64 = 10_000_000;
-const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
 
 impl Link {
     /// Processes an RDMA descriptor of the send queue.
@@ -343,188 +345,4 @@ impl Link {
             }
         }
     }
-
-    /// The target's side of an RDMA Read.
-    #[cold]
-    pub(crate) fn read_asked(&mut self, port: &Port, arrival: &Arrival) {
-        let extra = arrival.extra();
-        let permitted = self.serving.is_none()
-            && port.vi().rdma_read != 0
-            && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_READ);
-        if !permitted {
-            let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
-            return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
-        }
-        self.serving = Some(Serving {
-            address: extra.address,
-            handle: extra.handle,
-            length: arrival.length,
-            offset: 0,
-        });
-    }
-
-    /// Sends data that the partner asked for, as far as there is room.
-    #[cold]
-    pub(crate) fn serve_read(&mut self, port: &Port) {
-        while let Some(serving) = &self.serving {
-            let (offset, total) = (serving.offset, serving.length);
-            let whole = Segment {
-                address: serving.address,
-                handle: serving.handle,
-                length: total,
-            };
-            let extra = Extra {
-                address: serving.address,
-                handle: serving.handle,
-                ..Extra::default()
-            };
-            let bytes = (total - offset).min(PIECE);
-            // The region may have gone since the last piece.
-            let permitted = is_target(port, &extra, total, VIPL_REGION_RDMA_READ);
-            let piece = Extra {
-                offset,
-                bytes,
-                ..Extra::default()
-            };
-            let put = if permitted {
-                self.put_piece(&[whole], total, piece)
-            } else {
-                Some(Err(vipl_guard::Fault))
-            };
-            match put {
-                None => return,
-                Some(Err(_)) => {
-                    self.serving = None;
-                    let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
-                    return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
-                }
-                Some(Ok((flags, place))) => {
-                    self.publish_slot(port, op::DATA, flags, total, 0, place);
-                    self.kick();
-                }
-            }
-            if offset + bytes == total {
-                self.serving = None;
-            } else if let Some(serving) = &mut self.serving {
-                serving.offset += bytes;
-            }
-        }
-    }
-
-    /// A piece of an RDMA Write for this side. False: the connection has ended.
-    #[cold]
-    pub(crate) fn write_arrived(&mut self, port: &Port, arrival: &Arrival) -> bool {
-        let extra = arrival.extra();
-        if arrival.flags & flag::FIRST != 0 {
-            let permitted = arrival.length == 0
-                || (port.vi().rdma_write != 0
-                    && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE));
-            self.writing = Some(permitted);
-        }
-        if arrival.flags & flag::ABORTED != 0 {
-            self.writing = None;
-            let code = VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT;
-            port.raise(code, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
-            return true;
-        }
-        let end = u64::from(extra.offset) + u64::from(extra.bytes);
-        let from = self.ends.payload_in(arrival.payload, extra.bytes);
-        let (Some(from), Some(permitted), true) =
-            (from, self.writing, end <= u64::from(arrival.length))
-        else {
-            self.die(port, Closed::LOST, CONN_LOST, 0);
-            return false;
-        };
-        let target = Segment {
-            address: extra.address,
-            handle: extra.handle,
-            length: arrival.length,
-        };
-        let start = pace::ticks();
-        let placed = permitted
-            && (arrival.length == 0
-                || (port.vi().rdma_write != 0
-                    && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
-                    && scatter(&[target], extra.offset, from, extra.bytes)));
-        if extra.bytes == PIECE {
-            self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);
-        }
-        if !placed {
-            self.writing = Some(false);
-        }
-        if arrival.flags & flag::LAST == 0 {
-            return true;
-        }
-        self.writing = None;
-        if arrival.flags & flag::IMMEDIATE != 0 {
-            let refused = if placed { 0 } else { flag::REFUSED };
-            return self.placed(port, arrival, refused);
-        }
-        placed || self.refuse_write(port)
-    }
-
-    /// E9 at the target.
-    #[cold]
-    pub(crate) fn refuse_write(&mut self, port: &Port) -> bool {
-        let code = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT;
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
-            port.raise(code, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
-            return true;
-        }
-        let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
-        self.die(port, Closed::TARGET_REFUSED, code as i32, opcode);
-        false
-    }
-}
-
-/// Whether a range of this side may be the target of RDMA.
-fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> bool {
-    let nic = port.nic();
-    let table = Table {
-        regions: nic.regions,
-        count: nic.region_count,
-    };
-    region::is_remote(
-        table,
-        extra.handle,
-        extra.address,
-        length.into(),
-        port.vi().ptag,
-        flag,
-    )
-}
-
-/// Copies one piece into the list, beginning at `offset`, its last eight bytes after all others.
-pub(crate) fn scatter(segments: &[Segment], offset: u32, from: *const u8, bytes: u32) -> bool {
-    let (mut skip, mut left, mut at) = (offset, bytes, from);
-    for segment in segments {
-        if skip >= segment.length {
-            skip -= segment.length;
-            continue;
-        }
-        let piece = (segment.length - skip).min(left);
-        let to = std::ptr::with_exposed_provenance_mut::<u8>(
-            (segment.address + u64::from(skip)) as usize,
-        );
-        let (body, tail) = if piece > 8 {
-            (piece as usize - 8, 8)
-        } else {
-            (0, piece as usize)
-        };
-        // SAFETY: `from` has `bytes` bytes; faults are caught.
-        let copied = unsafe {
-            vipl_guard::copy(to, at, body).is_ok()
-                && vipl_guard::copy(to.wrapping_add(body), at.wrapping_add(body), tail).is_ok()
-        };
-        if !copied {
-            return false;
-        }
-        at = at.wrapping_add(piece as usize);
-        left -= piece;
-        skip = 0;
-        if left == 0 {
-            break;
-        }
-    }
-    left == 0
 }

@@ -1,0 +1,346 @@
+//! Messages that are larger than `eager_max`: fetched by the receiver from the sender's memory, or sent through
+//! the payload area in pieces.
+
+use std::sync::atomic::Ordering;
+
+use vipl_abi::*;
+use vipl_guard::Segment;
+use vipl_plugin_sdk::descriptor::{self, Outgoing};
+use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::{Port, Queue};
+use vipl_sys::process_vm::Way;
+
+use crate::cm::Closed;
+use crate::link::{Assembly, Link, Pieces, Reach};
+use crate::mem::{self, CopyError};
+use crate::nic::LoopbackNic;
+use crate::pace::{self, Road};
+use crate::progress::{CONN_LOST, Taken};
+use crate::queue::Step;
+use crate::ring::{Arrival, Extra, flag, op};
+use crate::segments::{cut, gather, scatter};
+
+/// Bytes of one piece of a message that goes through the payload area.
+pub(crate) const PIECE: u32 = 16 << 10;
+/// Segments of one message.
+const SEGMENTS_MAX: u32 = 4096;
+
+impl Link {
+    /// A message that stays where it is until the receiver fetches it.
+    #[cold]
+    pub(crate) fn send_large(
+        &mut self,
+        nic: &LoopbackNic,
+        port: &Port,
+        outgoing: &Outgoing,
+    ) -> Step {
+        self.find_reach(nic);
+        match self.ends.partner().reach.load(Ordering::Acquire) {
+            0 => {
+                self.kick_hard();
+                return Step::Wait;
+            }
+            1 if self.road_for_send() == Road::Kernel => {}
+            _ => {
+                self.sending = Some(Pieces {
+                    offset: 0,
+                    total: outgoing.length,
+                });
+                return self.send_pieces(nic, port, outgoing);
+            }
+        }
+        let Ok(segments) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+        };
+        if !mem::is_accessible(&segments, false) {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+        }
+        let bytes = size_of_val(segments.as_slice()) as u32;
+        let Some(place) = self.reserve(bytes) else {
+            return Step::Wait;
+        };
+        let extra = Extra {
+            bytes: segments.len() as u32,
+            ..Extra::default()
+        };
+        self.ends.put_extra(self.outbox.sent, extra);
+        // SAFETY: the place has room for the list.
+        unsafe {
+            let from = segments.as_ptr().cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, self.ends.payload_out(place), bytes as usize);
+        }
+        self.publish(port, op::FETCH, outgoing, place);
+        self.messages = self.messages.wrapping_add(1);
+        self.when_consumed(VIP_STATUS_OP_SEND)
+    }
+
+    /// A message that goes through the payload area in pieces, as room comes free.
+    #[cold]
+    pub(crate) fn send_pieces(
+        &mut self,
+        nic: &LoopbackNic,
+        port: &Port,
+        outgoing: &Outgoing,
+    ) -> Step {
+        let Ok(segments) = outgoing.segments.to_vec() else {
+            return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+        };
+        let total = outgoing.length;
+        loop {
+            let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
+            let bytes = (total - offset).min(PIECE);
+            let piece = Extra {
+                offset,
+                bytes,
+                ..Extra::default()
+            };
+            let Some(flags) = self.put_piece(&segments, total, piece) else {
+                return Step::Wait;
+            };
+            let Ok((flags, place)) = flags else {
+                return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+            };
+            let flags = flags | if outgoing.flagged { flag::IMMEDIATE } else { 0 };
+            self.publish_slot(port, op::PIECE, flags, total, outgoing.immediate, place);
+            LoopbackNic::count(nic.counters.ring_copy_bytes, u64::from(bytes));
+            self.sending = Some(Pieces {
+                offset: offset + bytes,
+                total,
+            });
+            if offset + bytes == total {
+                break;
+            }
+        }
+        self.sending = None;
+        self.messages = self.messages.wrapping_add(1);
+        self.accepted(port, VIP_STATUS_OP_SEND)
+    }
+
+    /// Puts the piece that `extra` describes into the payload area, and `extra` into the next slot. `None`:
+    /// no room yet. Gives the slot's flags and the place.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn put_piece(
+        &mut self,
+        segments: &[Segment],
+        total: u32,
+        extra: Extra,
+    ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
+        let Extra { offset, bytes, .. } = extra;
+        if !self.outbox.has_slot() && !self.learn_consumed() {
+            return None;
+        }
+        let place = self.reserve(bytes)?;
+        let copied = gather(segments, offset, bytes, self.ends.payload_out(place));
+        if copied.is_err() {
+            self.outbox.give_back();
+        }
+        self.ends.put_extra(self.outbox.sent, extra);
+        let first = if offset == 0 { flag::FIRST } else { 0 };
+        let last = if offset + bytes == total {
+            flag::LAST
+        } else {
+            0
+        };
+        Some(copied.map(|()| (first | last, place)))
+    }
+
+    /// Unreliable: what has left in pieces cannot be taken back; the partner learns that the rest will
+    /// not come (spec §6.2).
+    #[cold]
+    pub(crate) fn abort_pieces(&mut self, port: &Port, status: u32, begun: &Pieces) {
+        let op = match status & VIP_STATUS_OP_MASK {
+            VIP_STATUS_OP_RDMA_WRITE => op::WRITE,
+            _ => op::PIECE,
+        };
+        if op == op::PIECE {
+            self.messages = self.messages.wrapping_add(1);
+        }
+        if self.outbox.has_slot() || self.learn_consumed() {
+            let extra = Extra {
+                offset: begun.offset,
+                ..Extra::default()
+            };
+            self.ends.put_extra(self.outbox.sent, extra);
+            self.publish_slot(port, op, flag::LAST | flag::ABORTED, begun.total, 0, 0);
+        }
+    }
+
+    /// Whether the partner's memory can be touched; `None` when that is not known yet.
+    pub(crate) fn reaches(&mut self, nic: &LoopbackNic) -> Option<bool> {
+        self.find_reach(nic);
+        match self.reach {
+            Reach::Unknown => None,
+            Reach::None => Some(false),
+            Reach::Same | Reach::Process(_) => Some(true),
+        }
+    }
+
+    /// Fetches a large message from the sender's memory, straight into the posted buffers.
+    pub(crate) fn fetch(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            return self.nothing_posted(port);
+        }
+        let count = arrival.extra().bytes;
+        let bytes = count.saturating_mul(size_of::<Segment>() as u32);
+        let from = self.ends.payload_in(arrival.payload, bytes);
+        let (Some(from), true) = (from, count <= SEGMENTS_MAX) else {
+            return self.nonsense(port);
+        };
+        let mut remote = vec![Segment::default(); count as usize];
+        // SAFETY: `bytes` bytes are there; every bit pattern is a segment; checked below.
+        unsafe { std::ptr::copy_nonoverlapping(from, remote.as_mut_ptr().cast(), bytes as usize) };
+        let total: u64 = remote.iter().map(|segment| u64::from(segment.length)).sum();
+        if total != u64::from(arrival.length) {
+            return self.nonsense(port);
+        }
+        let entry = port.entry(Queue::Recv, number);
+        let local = match descriptor::incoming(port, &entry, Some(arrival.length))
+            .map_err(|fault| fault.status)
+            .and_then(|segments| cut(&segments, arrival.length))
+        {
+            Ok(local) => local,
+            Err(status) => return self.cannot_receive(port, status, 0),
+        };
+        self.find_reach(nic);
+        let table = self.partner_nic.table();
+        let live = || remote.iter().all(|segment| is_live(table, segment));
+        let start = pace::ticks();
+        match self.copy(Way::Read, &local, &remote, live) {
+            Ok(bytes) => {
+                self.note(
+                    Road::Kernel,
+                    pace::ticks().wrapping_sub(start),
+                    arrival.length,
+                );
+                LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
+            }
+            // The partner's reason is dealt with next; this message never arrived.
+            Err(CopyError::Closed | CopyError::Gone) => {
+                let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
+                self.acknowledge();
+                self.partner_closed(port, closed);
+                return Taken::Failed;
+            }
+            Err(CopyError::Fault) if mem::is_accessible(&local, true) => {
+                return self.sender_fault(port);
+            }
+            Err(CopyError::Fault) => {
+                return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
+            }
+        }
+        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+    }
+
+    /// The sender has taken its buffer away before it was read: its own mistake.
+    #[cold]
+    fn sender_fault(&mut self, port: &Port) -> Taken {
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            return Taken::Yes;
+        }
+        self.die(port, Closed::SENDER_FAULT, CONN_LOST, 0);
+        Taken::Failed
+    }
+
+    /// A piece of a large message.
+    pub(crate) fn piece(&mut self, port: &Port, arrival: &Arrival) -> Taken {
+        let extra = arrival.extra();
+        if arrival.flags & flag::FIRST != 0
+            && let Err(taken) = self.begin_assembly(port, arrival)
+        {
+            return taken;
+        }
+        let end = u64::from(extra.offset) + u64::from(extra.bytes);
+        let from = self.ends.payload_in(arrival.payload, extra.bytes);
+        let (Some(assembly), Some(from)) = (&self.receiving, from) else {
+            return self.nonsense(port);
+        };
+        // All pieces are of one message, whose length the program will be told.
+        if end > u64::from(arrival.length) || arrival.length != assembly.total {
+            return self.nonsense(port);
+        }
+        let last = arrival.flags & flag::LAST != 0;
+        if arrival.flags & flag::ABORTED != 0 && !assembly.dropped {
+            self.receiving = None;
+            return self.cannot_receive(port, VIP_STATUS_PARTIAL_ERROR, extra.offset);
+        }
+        if !assembly.dropped && assembly.number != port.completed(Queue::Recv) {
+            return self.nonsense(port);
+        }
+        if assembly.dropped {
+            if last {
+                self.receiving = None;
+            }
+            return Taken::Yes;
+        }
+        let start = pace::ticks();
+        // Regions may have gone since the first piece.
+        let placed = are_local(port, &assembly.segments)
+            && scatter(&assembly.segments, extra.offset, from, extra.bytes);
+        self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);
+        if !placed {
+            self.receiving = Some(Assembly {
+                segments: Vec::new(),
+                number: 0,
+                total: arrival.length,
+                dropped: true,
+            });
+            return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
+        }
+        if !last {
+            return Taken::Yes;
+        }
+        self.receiving = None;
+        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+    }
+
+    fn begin_assembly(&mut self, port: &Port, arrival: &Arrival) -> Result<(), Taken> {
+        let dropped = || {
+            Some(Assembly {
+                segments: Vec::new(),
+                number: 0,
+                total: arrival.length,
+                dropped: true,
+            })
+        };
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            self.receiving = dropped();
+            return Err(self.nothing_posted(port));
+        }
+        let entry = port.entry(Queue::Recv, number);
+        let segments = descriptor::incoming(port, &entry, Some(arrival.length))
+            .map_err(|fault| fault.status)
+            .and_then(|segments| cut(&segments, arrival.length));
+        match segments {
+            Ok(segments) => {
+                self.receiving = Some(Assembly {
+                    segments,
+                    number,
+                    total: arrival.length,
+                    dropped: false,
+                });
+                Ok(())
+            }
+            Err(status) => {
+                self.receiving = dropped();
+                Err(self.cannot_receive(port, status, 0))
+            }
+        }
+    }
+}
+
+/// Whether this VI may still use all of these.
+fn are_local(port: &Port, segments: &[Segment]) -> bool {
+    let (nic, tag) = (port.nic(), port.vi().ptag);
+    segments.iter().all(|segment| {
+        let length = u64::from(segment.length);
+        length == 0 || region::is_local(nic, segment.handle, segment.address, length, tag)
+    })
+}
+
+/// Whether a segment of the sender still lies in a region of its own.
+fn is_live(table: Table, segment: &Segment) -> bool {
+    let length = u64::from(segment.length);
+    length == 0 || region::is_registered(table, segment.handle, segment.address, length)
+}
