@@ -44,6 +44,8 @@ mod ring;
 mod segments;
 mod shared;
 mod target;
+#[cfg(test)]
+mod testing;
 mod vi;
 mod watch;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::descriptor::{self, Segments};
+use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
@@ -12,6 +12,7 @@ use crate::cm::Closed;
 use crate::link::Link;
 use crate::nic::LoopbackNic;
 use crate::ring::{Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
+use crate::segments::scatter_into;
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
@@ -327,39 +328,6 @@ impl Link {
         }
         Taken::Yes
     }
-
-    /// The immediate data of an RDMA Write uses one receive descriptor (spec §5.5). False: it ended.
-    #[cold]
-    pub(crate) fn placed(&mut self, port: &Port, arrival: &Arrival, refused: u8) -> bool {
-        if u64::from(arrival.length) > port.vi().max_transfer_size {
-            return matches!(self.nonsense(port), Taken::Yes);
-        }
-        let number = port.completed(Queue::Recv);
-        if number == port.posted(Queue::Recv) {
-            if refused != 0 {
-                return self.refuse_write(port);
-            }
-            return matches!(self.nothing_posted(port), Taken::Yes);
-        }
-        let entry = port.entry(Queue::Recv, number);
-        if let Err(fault) = descriptor::incoming(port, &entry, None) {
-            return matches!(self.cannot_receive(port, fault.status, 0), Taken::Yes);
-        }
-        let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
-        if refused == 0 {
-            return matches!(self.received(port, arrival, opcode), Taken::Yes);
-        }
-        let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
-        if !port.complete(Queue::Recv, status, Some((0, arrival.immediate))) {
-            self.broken(port);
-            return false;
-        }
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
-            return true;
-        }
-        self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_TOLD, 0);
-        false
-    }
 }
 
 /// The common case, straight through: one segment that takes the whole message. False: something else,
@@ -383,26 +351,114 @@ fn place_plain(port: &Port, entry: &Entry, from: *const u8, length: u32) -> bool
     unsafe { vipl_guard::copy(to, from, length as usize) }.is_ok()
 }
 
-/// Copies a message into the segments of a receive descriptor. The error is a status bit.
-fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(), u32> {
-    if u64::from(length) > segments.total() {
-        return Err(VIP_STATUS_LENGTH_ERROR);
-    }
-    let (mut left, mut at) = (length, from);
-    for number in 0..segments.len() {
-        if left == 0 {
-            break;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{DONE, RD, RR, Told, U, code, pair, told};
+
+    #[test]
+    fn messages_of_all_ways_arrive_whole() {
+        for single_copy in [true, false] {
+            for length in [0, 1, 40, 41, 16_384, 16_385, 65_536] {
+                let mut pair = pair(RD, single_copy);
+                let data = pair.left.fill(0, length, length);
+                let receive = pair.right.receive(64, length as u32 + 3);
+                let send = pair.left.send(0, length as u32);
+                // Both sides may have to learn first how the other one's memory is reached.
+                for _ in 0..4 {
+                    pair.right.progress();
+                    pair.left.progress();
+                }
+                assert_eq!(pair.left.status(send), DONE, "{length} bytes");
+                let received = DONE | VIP_STATUS_OP_RECEIVE;
+                assert_eq!(pair.right.status(receive), received, "{length} bytes");
+                assert_eq!(pair.right.result(receive), (length as u32, 0));
+                assert_eq!(pair.right.bytes(64, length), data);
+                assert_eq!(
+                    pair.right.bytes(64 + length, 3),
+                    [0; 3],
+                    "behind the message"
+                );
+            }
         }
-        let segment = segments
-            .get(number)
-            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
-        let piece = segment.length.min(left);
-        let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
-        // SAFETY: `from` has `length` bytes; faults are caught.
-        unsafe { vipl_guard::copy(to, at, piece as usize) }
-            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
-        at = at.wrapping_add(piece as usize);
-        left -= piece;
     }
-    Ok(())
+
+    #[test]
+    fn immediate_data_travels_with_its_flag() {
+        let mut pair = pair(RD, true);
+        let receive = pair.right.receive(0, 8);
+        pair.left.post(VIP_CONTROL_IMMEDIATE, 0, &[]);
+        pair.right.progress();
+        let status = DONE | VIP_STATUS_OP_RECEIVE | VIP_STATUS_IMMEDIATE;
+        assert_eq!(pair.right.status(receive), status);
+        assert_eq!(pair.right.result(receive), (0, 0x1234_5678));
+    }
+
+    /// E7.
+    #[test]
+    fn a_message_that_is_too_long_tells_both_sides() {
+        let expected = [
+            (U, 0),
+            (RD, VIP_STATUS_TRANSPORT_ERROR),
+            (RR, VIP_STATUS_REMOTE_DESC_ERROR),
+        ];
+        for (level, status) in expected {
+            let mut pair = pair(level, true);
+            let receive = pair.right.receive(0, 8);
+            let send = pair.left.send(0, 9);
+            pair.right.progress();
+            let error = DONE | VIP_STATUS_LENGTH_ERROR | VIP_STATUS_OP_RECEIVE;
+            assert_eq!(pair.right.status(receive), error);
+            assert_eq!(pair.right.bytes(0, 9), [0; 9]);
+            assert_eq!(pair.right.is_connected(), level == U, "level {level}");
+            pair.left.progress();
+            assert_eq!(pair.left.is_connected(), level == U, "level {level}");
+            // On Reliable Delivery the send was complete when its data had left.
+            let status = if level == RD { 0 } else { status };
+            assert_eq!(pair.left.status(send), DONE | status, "level {level}");
+        }
+    }
+
+    #[test]
+    fn a_look_ends_and_asks_for_another_one() {
+        let mut pair = pair(RD, true);
+        let receives: Vec<_> = (0..2 * BATCH + 1)
+            .map(|_| pair.right.receive(0, 8))
+            .collect();
+        for _ in 0..2 * BATCH + 1 {
+            pair.left.send(0, 8);
+        }
+        pair.right.nic.shared.ready().take(&mut [0; 64]);
+        pair.right.progress();
+        assert_ne!(pair.right.status(receives[2 * BATCH as usize - 1]), 0);
+        assert_eq!(pair.right.status(receives[2 * BATCH as usize]), 0);
+        let mut marked = [0; 64];
+        assert_eq!(pair.right.nic.shared.ready().take(&mut marked), 1);
+        assert_eq!(marked[0], 1, "the VI's own index");
+    }
+
+    /// A slot that no honest peer writes costs the connection and nothing else.
+    #[test]
+    fn a_peer_that_breaks_the_rules_loses_the_connection() {
+        let lost = code(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST);
+        let slots = [
+            (99, 8, 0),
+            (op::INLINE, INLINE as u32 + 1, 0),
+            (op::EAGER, PAYLOAD, 64),
+            (op::PIECE, 8, 0),
+            (op::NEWS, 0, 0),
+            (op::DATA, 8, 0),
+        ];
+        for (op, length, payload) in slots {
+            let mut pair = pair(RD, true);
+            let receive = pair.right.receive(0, 8);
+            let link = pair.left.link();
+            link.ends.own().sends.store(1, Ordering::Release);
+            link.ends.publish(0, op, 0, length, 0, payload, 0, 0);
+            pair.right.progress();
+            assert_eq!(told(), [Told::Failed(1, lost)], "operation {op}");
+            assert_eq!(pair.right.status(receive), 0, "operation {op}");
+            assert_eq!(pair.right.bytes(0, 8), [0; 8], "operation {op}");
+        }
+    }
 }

@@ -358,3 +358,96 @@ impl Link {
         self.outbox.has_slot()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::SLOTS;
+    use crate::testing::{DONE, HANDLE, RD, RR, Told, U, code, pair, told};
+
+    #[test]
+    fn a_send_completes_when_its_level_says_so() {
+        for (level, at_once) in [(U, true), (RD, true), (RR, false)] {
+            let mut pair = pair(level, true);
+            pair.right.receive(0, 64);
+            pair.left.fill(0, 64, 1);
+            let send = pair.left.send(0, 64);
+            assert_eq!(pair.left.status(send) == DONE, at_once, "level {level}");
+            pair.right.progress();
+            pair.left.progress();
+            assert_eq!(pair.left.status(send), DONE, "level {level}");
+        }
+    }
+
+    #[test]
+    fn a_full_ring_sends_the_rest_when_there_is_room() {
+        let mut pair = pair(RD, true);
+        for _ in 0..SLOTS + 10 {
+            pair.right.receive(0, 8);
+        }
+        let sends: Vec<_> = (0..SLOTS + 10).map(|_| pair.left.send(0, 8)).collect();
+        let done = |pair: &crate::testing::Pair| {
+            let is_done = |send: &&crate::testing::Posted| pair.left.status(**send) == DONE;
+            sends.iter().filter(is_done).count()
+        };
+        assert_eq!(done(&pair), SLOTS as usize);
+        assert!(
+            pair.left.link().waiting,
+            "the peer must tell when it has made room"
+        );
+        pair.left.progress();
+        assert_eq!(done(&pair), SLOTS as usize, "no room yet");
+        while pair.left.link().waiting {
+            pair.right.progress();
+            pair.left.progress();
+        }
+        assert_eq!(done(&pair), sends.len());
+    }
+
+    /// E1 to E3.
+    #[test]
+    fn an_error_of_the_sender_ends_reliable_connections_only() {
+        for level in [U, RD, RR] {
+            let wrong: [(u16, u32, u32, u32); 3] = [
+                (VIP_CONTROL_OP_RESERVED, 8, HANDLE, VIP_STATUS_FORMAT_ERROR),
+                (0, 8, HANDLE + 1, VIP_STATUS_PROTECTION_ERROR),
+                (0, 9, HANDLE, VIP_STATUS_LENGTH_ERROR),
+            ];
+            for (control, length, handle, status) in wrong {
+                let mut pair = pair(level, true);
+                pair.right.receive(0, 64);
+                let segment = (pair.left.address(0), handle, 8);
+                let send = pair.left.post(control, length, &[segment]);
+                assert_eq!(pair.left.status(send), DONE | status);
+                assert_eq!(pair.left.is_connected(), level == U, "level {level}");
+                let ended = [Told::Failed(0, VIPL_CAUSE_TOLD)];
+                assert_eq!(told(), if level == U { &[][..] } else { &ended });
+            }
+        }
+    }
+
+    /// E6.
+    #[test]
+    fn a_send_without_a_receive_descriptor() {
+        let empty = code(VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY);
+        let expected = [
+            (U, 0),
+            (RD, VIP_STATUS_TRANSPORT_ERROR),
+            (RR, VIP_STATUS_REMOTE_DESC_ERROR),
+        ];
+        for (level, status) in expected {
+            let mut pair = pair(level, true);
+            let send = pair.left.send(0, 8);
+            assert_eq!(pair.left.status(send), DONE | status, "level {level}");
+            assert_eq!(pair.left.is_connected(), level == U);
+            pair.right.progress();
+            let heard = told();
+            let here = if level == U {
+                Told::Raised(1, empty)
+            } else {
+                Told::Failed(1, empty)
+            };
+            assert_eq!(heard.last(), Some(&here), "level {level}");
+        }
+    }
+}

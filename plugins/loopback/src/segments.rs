@@ -80,3 +80,74 @@ pub(crate) fn cut(segments: &Segments, length: u32) -> Result<Vec<Segment>, u32>
         Ok(list)
     }
 }
+
+/// Copies a message into the segments of a receive descriptor. The error is a status bit.
+pub(crate) fn scatter_into(segments: &Segments, from: *const u8, length: u32) -> Result<(), u32> {
+    if u64::from(length) > segments.total() {
+        return Err(VIP_STATUS_LENGTH_ERROR);
+    }
+    let (mut left, mut at) = (length, from);
+    for number in 0..segments.len() {
+        if left == 0 {
+            break;
+        }
+        let segment = segments
+            .get(number)
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        let piece = segment.length.min(left);
+        let to = std::ptr::with_exposed_provenance_mut(segment.address as usize);
+        // SAFETY: `from` has `length` bytes; faults are caught.
+        unsafe { vipl_guard::copy(to, at, piece as usize) }
+            .map_err(|_| VIP_STATUS_PROTECTION_ERROR)?;
+        at = at.wrapping_add(piece as usize);
+        left -= piece;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(memory: &mut [u8], cuts: &[usize]) -> Vec<Segment> {
+        let mut rest = memory;
+        cuts.iter()
+            .map(|&length| {
+                let (part, behind) = std::mem::take(&mut rest).split_at_mut(length);
+                rest = behind;
+                Segment {
+                    address: part.as_mut_ptr().expose_provenance() as u64,
+                    handle: 0,
+                    length: length as u32,
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn any_part_of_a_list_is_gathered_and_scattered() {
+        let pattern: Vec<u8> = (1..101).collect();
+        for (offset, bytes) in [(0, 100), (0, 1), (9, 2), (10, 0), (25, 60), (99, 1)] {
+            let (from, to) = (offset as usize, offset as usize + bytes as usize);
+            let mut memory = pattern.clone();
+            let segments = list(&mut memory, &[10, 0, 15, 75]);
+            let mut out = vec![0; bytes as usize];
+            gather(&segments, offset, bytes, out.as_mut_ptr()).expect("memory");
+            assert_eq!(std::hint::black_box(out), pattern[from..to]);
+            let mut memory = vec![0; 100];
+            let segments = list(&mut memory, &[10, 0, 15, 75]);
+            assert!(scatter(&segments, offset, pattern[from..].as_ptr(), bytes));
+            let memory = std::hint::black_box(memory);
+            assert_eq!(memory[from..to], pattern[from..to]);
+            let outside = memory[..from].iter().chain(&memory[to..]);
+            assert_eq!(outside.copied().max().unwrap_or(0), 0);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_scattered_whole() {
+        let mut memory = vec![0; 10];
+        let segments = list(&mut memory, &[10]);
+        assert!(!scatter(&segments, 4, [1; 8].as_ptr(), 8));
+    }
+}

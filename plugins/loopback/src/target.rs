@@ -2,15 +2,16 @@
 
 use vipl_abi::*;
 use vipl_guard::Segment;
-use vipl_plugin_sdk::Port;
 use vipl_plugin_sdk::abi::*;
+use vipl_plugin_sdk::descriptor;
 use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::{Port, Queue};
 
 use crate::cm::Closed;
 use crate::large::PIECE;
 use crate::link::{Link, Serving};
 use crate::pace::{self, Road};
-use crate::progress::CONN_LOST;
+use crate::progress::{CONN_LOST, Taken};
 use crate::ring::{Arrival, Extra, flag, op};
 use crate::segments::scatter;
 
@@ -132,6 +133,39 @@ impl Link {
             return self.placed(port, arrival, refused);
         }
         placed || self.refuse_write(port)
+    }
+
+    /// The immediate data of an RDMA Write uses one receive descriptor (spec §5.5). False: it ended.
+    #[cold]
+    pub(crate) fn placed(&mut self, port: &Port, arrival: &Arrival, refused: u8) -> bool {
+        if u64::from(arrival.length) > port.vi().max_transfer_size {
+            return matches!(self.nonsense(port), Taken::Yes);
+        }
+        let number = port.completed(Queue::Recv);
+        if number == port.posted(Queue::Recv) {
+            if refused != 0 {
+                return self.refuse_write(port);
+            }
+            return matches!(self.nothing_posted(port), Taken::Yes);
+        }
+        let entry = port.entry(Queue::Recv, number);
+        if let Err(fault) = descriptor::incoming(port, &entry, None) {
+            return matches!(self.cannot_receive(port, fault.status, 0), Taken::Yes);
+        }
+        let opcode = VIP_STATUS_OP_REMOTE_RDMA_WRITE;
+        if refused == 0 {
+            return matches!(self.received(port, arrival, opcode), Taken::Yes);
+        }
+        let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
+        if !port.complete(Queue::Recv, status, Some((0, arrival.immediate))) {
+            self.broken(port);
+            return false;
+        }
+        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+            return true;
+        }
+        self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_TOLD, 0);
+        false
     }
 
     /// E9 at the target.
