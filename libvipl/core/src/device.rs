@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::nic;
 use crate::nic::shared::Shared;
 use crate::object::barrier;
-use crate::plugin::loader::LoadedPlugin;
+use crate::plugin::loaded::LoadedPlugin;
 use crate::plugin::map::{self, Nowhere, Route};
 use crate::poller;
 use crate::process::{self, Process};

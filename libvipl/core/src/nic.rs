@@ -16,7 +16,7 @@ use crate::memory::tags::Ptags;
 use crate::names::table::Names;
 use crate::object::handle::Kind;
 use crate::object::table::Table;
-use crate::plugin::loader::LoadedPlugin;
+use crate::plugin::loaded::LoadedPlugin;
 use crate::process::Process;
 use crate::sync::Mutex;
 

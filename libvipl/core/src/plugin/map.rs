@@ -4,7 +4,8 @@
 use strsim::levenshtein;
 
 use super::host::HOST;
-use super::loader::{LoadedPlugin, Plugins};
+use super::loaded::LoadedPlugin;
+use super::loader::Plugins;
 use crate::process::Process;
 
 /// Where a name goes, and why.

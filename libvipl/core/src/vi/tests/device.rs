@@ -11,7 +11,7 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 use crate::plugin::host::HOST;
-use crate::plugin::loader::LoadedPlugin;
+use crate::plugin::loaded::LoadedPlugin;
 use crate::vi::Which;
 
 /// Most descriptors on one queue: small, so that queues are often full.

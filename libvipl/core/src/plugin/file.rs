@@ -1,0 +1,280 @@
+//! One plug-in file: checked as data before any of its code runs, opened `RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE`,
+//! initialised, and never closed.
+
+use std::cmp::Ordering;
+use std::ffi::{CStr, c_char};
+use std::mem::ManuallyDrop;
+use std::path::Path;
+
+use libloading::os::unix::Library;
+use vipl_plugin_abi::*;
+
+use super::loaded::LoadedPlugin;
+use crate::settings::{BadDeclaration, Settings};
+
+/// Feature bits of plug-ins that this library knows.
+const FEATURES_KNOWN: u64 = 0;
+
+/// Why a file is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("cannot be loaded: {0}")]
+    Load(String),
+    #[error("has no symbol vipl_plugin_v{VIPL_PLUGIN_ABI_MAJOR}")]
+    NoSymbol,
+    #[error("{field}: expected {expected:#x}, found {found:#x}")]
+    Mismatch {
+        field: &'static str,
+        expected: u64,
+        found: u64,
+    },
+    #[error(
+        "{field}: {found:#x} does not go with abi_minor {minor}; the size is {ours:#x} in this library, with abi_minor {VIPL_PLUGIN_ABI_MINOR}"
+    )]
+    Size {
+        field: &'static str,
+        minor: u16,
+        found: usize,
+        ours: usize,
+    },
+    #[error("name: expected {expected:?} from the file's name, found {found:?}")]
+    Name { expected: String, found: String },
+    #[error("asks for features {0:#x} that this library does not have")]
+    Features(u64),
+    #[error("has no operation {0}, which every plug-in needs")]
+    MissingOp(&'static str),
+    #[error(transparent)]
+    Setting(#[from] BadDeclaration),
+    #[error("init failed with status {0}")]
+    Init(i32),
+}
+
+/// Makes a plug-in of the file, or says why not.
+pub(super) fn load(
+    name: &str,
+    path: &Path,
+    settings: &Settings,
+    host: &'static vipl_host,
+) -> Result<&'static LoadedPlugin, Refusal> {
+    log::debug!(target: "plugin", "loading {}", path.display());
+    let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+    // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
+    let library = unsafe { Library::open(Some(path), flags) };
+    vipl_guard::install();
+    let library = ManuallyDrop::new(library.map_err(|error| Refusal::Load(whole_story(&error)))?);
+    // SAFETY: the symbol is data; it is only read after its magic was checked.
+    let symbol = unsafe { library.get::<*const vipl_plugin>(b"vipl_plugin_v1\0") };
+    let plugin = *symbol.map_err(|_| Refusal::NoSymbol)?;
+    // SAFETY: every version of the structure begins with the magic and its size.
+    let (magic, size) = unsafe { ((*plugin).magic, (*plugin).size) };
+    expect("magic", VIPL_PLUGIN_MAGIC, magic)?;
+    // SAFETY: as large as its size says.
+    let plugin = &unsafe { description(plugin, size as usize) }?;
+    expect(
+        "abi_major",
+        VIPL_PLUGIN_ABI_MAJOR.into(),
+        plugin.abi_major.into(),
+    )?;
+    expect("fingerprint", VIPL_PLUGIN_FINGERPRINT, plugin.fingerprint)?;
+    expect_size(
+        "vipl_plugin.size",
+        plugin,
+        plugin.size as usize,
+        size_of::<vipl_plugin>(),
+    )?;
+    expect("kind", VIPL_KIND_PROVIDER.into(), plugin.kind.into())?;
+    if plugin.required & !FEATURES_KNOWN != 0 {
+        return Err(Refusal::Features(plugin.required & !FEATURES_KNOWN));
+    }
+    let text = |text: *const c_char| {
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the plug-in's constant string.
+        let text = unsafe { CStr::from_ptr(text) };
+        Some(text.to_string_lossy().into_owned())
+    };
+    let found = text(plugin.name).unwrap_or_default();
+    if found != name {
+        return Err(Refusal::Name {
+            expected: name.to_owned(),
+            found,
+        });
+    }
+    // SAFETY: constant data of the plug-in, which is never closed.
+    settings.declare(name, unsafe { crate::settings::of_plugin(plugin) }?);
+    log::debug!(target: "plugin", "calling init of {}", path.display());
+    let ops = {
+        let line = format!(
+            "vipl: a fault while the plug-in {} was in its init\n",
+            path.display()
+        );
+        let _blame = vipl_guard::blame(&line);
+        initialise(plugin, host)?
+    };
+    Ok(Box::leak(Box::new(LoadedPlugin {
+        name: found,
+        version: text(plugin.version).unwrap_or_default(),
+        path: path.to_owned(),
+        ops,
+    })))
+}
+
+/// An error with its cause: only the cause says what the loader did not like.
+fn whole_story(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn expect(field: &'static str, expected: u64, found: u64) -> Result<(), Refusal> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Refusal::Mismatch {
+            field,
+            expected,
+            found,
+        })
+    }
+}
+
+/// What a plug-in says of itself, as long as this library knows it; what an older plug-in does not have is 0.
+///
+/// # Safety
+/// `plugin` points to `size` bytes.
+unsafe fn description(plugin: *const vipl_plugin, size: usize) -> Result<vipl_plugin, Refusal> {
+    // Every minor version has `init`, the last field of the first one.
+    let least = std::mem::offset_of!(vipl_plugin, init) + size_of::<usize>();
+    if size < least {
+        expect("size", least as u64, size as u64)?;
+    }
+    // SAFETY: zero is a valid value of every field.
+    let mut known: vipl_plugin = unsafe { std::mem::zeroed() };
+    let bytes = size.min(size_of::<vipl_plugin>());
+    // SAFETY: within both.
+    unsafe {
+        std::ptr::copy_nonoverlapping(plugin.cast::<u8>(), (&raw mut known).cast(), bytes);
+    }
+    Ok(known)
+}
+
+/// The size of a structure agrees with the minor version that the plug-in was compiled for: the same size for
+/// the same version, not more for an older one, not less for a newer one.
+fn expect_size(
+    field: &'static str,
+    plugin: &vipl_plugin,
+    found: usize,
+    ours: usize,
+) -> Result<(), Refusal> {
+    match plugin.abi_minor.cmp(&VIPL_PLUGIN_ABI_MINOR) {
+        Ordering::Less if found <= ours => Ok(()),
+        Ordering::Greater if found >= ours => Ok(()),
+        Ordering::Equal if found == ours => Ok(()),
+        _ => Err(Refusal::Size {
+            field,
+            minor: plugin.abi_minor,
+            found,
+            ours,
+        }),
+    }
+}
+
+/// Calls `init` and checks the table it fills.
+fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_provider, Refusal> {
+    let init = plugin.init.ok_or(Refusal::MissingOp("init"))?;
+    // SAFETY: constant.
+    unsafe { vipl_plugin_sdk::Host::adopt(host) };
+    // SAFETY: absent operations are NULL, which is what zero is.
+    let mut ops: vipl_provider = unsafe { std::mem::zeroed() };
+    ops.size = size_of::<vipl_provider>();
+    // SAFETY: both tables are valid; the plug-in writes no further than the size we gave.
+    let status = unsafe { init(host, &raw mut ops) };
+    if status != VIPL_OK {
+        return Err(Refusal::Init(status));
+    }
+    let size = ops.size;
+    expect_size(
+        "vipl_provider.size",
+        plugin,
+        size,
+        size_of::<vipl_provider>(),
+    )?;
+    forget_beyond(&mut ops);
+    let needed = [
+        ("nic_open", ops.nic_open.is_some()),
+        ("attach", ops.attach.is_some()),
+        ("detach", ops.detach.is_some()),
+        ("post_send", ops.post_send.is_some()),
+        ("progress", ops.progress.is_some()),
+    ];
+    if let Some((name, _)) = needed.iter().find(|(_, there)| !there) {
+        return Err(Refusal::MissingOp(name));
+    }
+    // Sleeping needs all three.
+    if ops.arm.is_none() || ops.sleep.is_none() || ops.wake.is_none() {
+        (ops.arm, ops.sleep, ops.wake) = (None, None, None);
+    }
+    Ok(ops)
+}
+
+/// What lies behind the end of an older plug-in's table is absent, whatever is there.
+fn forget_beyond(ops: &mut vipl_provider) {
+    let size = ops.size.min(size_of::<vipl_provider>());
+    // SAFETY: inside the table; absent operations are NULL, which is what zero is.
+    unsafe {
+        let table = std::ptr::from_mut(ops).cast::<u8>();
+        table
+            .add(size)
+            .write_bytes(0, size_of::<vipl_provider>() - size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_version(minor: u16) -> vipl_plugin {
+        // SAFETY: zero is a valid value of every field.
+        let mut plugin: vipl_plugin = unsafe { std::mem::zeroed() };
+        plugin.abi_minor = minor;
+        plugin
+    }
+
+    #[test]
+    fn a_size_goes_with_its_minor_version() {
+        let goes = |minor, size| expect_size("size", &of_version(minor), size, 64).is_ok();
+        let ours = VIPL_PLUGIN_ABI_MINOR;
+        assert_eq!(
+            [63, 64, 65].map(|size| goes(ours, size)),
+            [false, true, false]
+        );
+        let newer = [63, 64, 65].map(|size| goes(ours + 1, size));
+        assert_eq!(newer, [false, true, true]);
+    }
+
+    #[test]
+    fn a_short_description_ends_in_zeros() {
+        let mut plugin = of_version(3);
+        plugin.setting_count = 7;
+        let least = std::mem::offset_of!(vipl_plugin, init) + size_of::<usize>();
+        // SAFETY: the size is not above that of the structure.
+        let known = unsafe { description(&raw const plugin, least) }.unwrap();
+        assert_eq!((known.abi_minor, known.setting_count), (3, 0));
+        // SAFETY: as above.
+        assert!(unsafe { description(&raw const plugin, least - 1) }.is_err());
+    }
+
+    #[test]
+    fn operations_behind_the_end_of_a_table_are_absent() {
+        unsafe extern "C" fn operation(_vi: *mut vipl_vi) {}
+        // SAFETY: absent operations are NULL, which is what zero is.
+        let mut ops: vipl_provider = unsafe { std::mem::zeroed() };
+        ops.post_send = Some(operation);
+        ops.progress = Some(operation);
+        ops.size = std::mem::offset_of!(vipl_provider, progress);
+        forget_beyond(&mut ops);
+        assert!(ops.post_send.is_some() && ops.progress.is_none());
+    }
+}

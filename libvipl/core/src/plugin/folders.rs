@@ -1,0 +1,101 @@
+//! Where plug-ins may be: the folders, and the files in them that are named `libvipl_NAME.so`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use vipl_plugin_abi::VIPL_PLUGIN_ABI_MAJOR;
+
+use crate::agent::library_path;
+use crate::error::is_shortage;
+use crate::settings::Settings;
+
+/// Where plug-ins are looked for, best place first.
+pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
+    let mut list: Vec<PathBuf> = Vec::new();
+    if !settings.secure {
+        let given = settings.text("plugin_path");
+        for directory in given.split(':').filter(|directory| !directory.is_empty()) {
+            if directory.starts_with('/') {
+                list.push(directory.into());
+            } else {
+                static ONCE: Once = Once::new();
+                ONCE.call_once(|| {
+                    log::warn!(target: "plugin", "plugin_path: {directory} is not absolute, ignored");
+                });
+            }
+        }
+    }
+    let major = format!("abi{VIPL_PLUGIN_ABI_MAJOR}");
+    if let Some(own) = library_path().as_deref().and_then(Path::parent) {
+        list.push(own.to_owned());
+        list.push(own.join("vipl").join(&major));
+    }
+    list.push(Path::new("/usr/lib/vipl").join(&major));
+    list.push(Path::new("/usr/local/lib/vipl").join(&major));
+    let mut distinct = Vec::new();
+    for directory in list {
+        if !distinct.contains(&directory) {
+            distinct.push(directory);
+        }
+    }
+    distinct
+}
+
+/// The name of the plug-in in a file of this name, if there can be one.
+pub(super) fn name_of(file: &str) -> Option<&str> {
+    file.strip_prefix("libvipl_")?.strip_suffix(".so")
+}
+
+/// The plug-in files of a directory, sorted by name.
+pub(super) fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(directory)?
+        .flatten()
+        .filter_map(|entry| {
+            let file = entry.file_name().into_string().ok()?;
+            Some((name_of(&file)?.to_owned(), entry.path()))
+        })
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Why a file could not be loaded, if that was because the system was out of something. `dlopen` gives a text only,
+/// in English unless the application has set another locale; so the file is opened as well.
+pub(super) fn shortage_of(path: &Path, text: &str) -> Option<String> {
+    let error = match std::fs::File::open(path) {
+        Ok(_) if text.contains("Cannot allocate memory") || text.contains("failed to map") => {
+            io::Error::from_raw_os_error(libc::ENOMEM)
+        }
+        Ok(_) if text.contains("Too many open files") => io::Error::from_raw_os_error(libc::EMFILE),
+        Ok(_) => return None,
+        Err(error) => error,
+    };
+    is_shortage(&error).then(|| format!("{}: {error}", path.display()))
+}
+
+/// Whether the filter `a,b` or `^a,b` lets a name through.
+pub(super) fn wanted(filter: &str, name: &str) -> bool {
+    let (exclude, list) = match filter.strip_prefix('^') {
+        Some(list) => (true, list),
+        None => (false, filter),
+    };
+    if list.is_empty() {
+        return true;
+    }
+    list.split(',').any(|entry| entry.trim() == name) != exclude
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_admits_or_excludes() {
+        assert!(wanted("", "loopback"));
+        assert!(wanted("loopback, tulip", "tulip"));
+        assert!(!wanted("loopback", "tulip"));
+        assert!(!wanted("^tulip", "tulip"));
+        assert!(wanted("^tulip", "loopback"));
+    }
+}
