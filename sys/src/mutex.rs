@@ -8,7 +8,7 @@
 //! for it. `order` tells it what they do.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// A mutex.
@@ -33,6 +33,20 @@ impl<T> Mutex<T> {
         let inner = Some(self.0.lock().unwrap_or_else(PoisonError::into_inner));
         order::taken(self);
         MutexGuard { mutex: self, inner }
+    }
+
+    /// Locks it if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let inner = match self.0.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        order::taken(self);
+        Some(MutexGuard {
+            mutex: self,
+            inner: Some(inner),
+        })
     }
 }
 

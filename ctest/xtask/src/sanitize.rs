@@ -62,6 +62,7 @@ const THREAD: &[&str] = &[
     "simple -1",
     "tour -d sim:",
     "rdma -d sim:",
+    "threads -1 -d sim:",
     "tour -d clan:",
     "rdma -d clan:",
     "threads -1 -d clan:",

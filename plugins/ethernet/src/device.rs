@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use vipl_packet::{ETHERNET, Receiver};
 use vipl_plugin_sdk::abi::vipl_nic;
 use vipl_plugin_sdk::{Host, shm};
+use vipl_sys::mutex::Mutex;
 use vipl_wire::{Address, PeerProcesses};
 
 use crate::VIS_MAX;
@@ -172,10 +173,7 @@ impl Device {
 
     /// The bell of a peer's NIC on this host, mapped once for all connections with it.
     pub(crate) fn partner(&self, name: u64, fds: [RawFd; 2]) -> std::io::Result<Arc<Bell>> {
-        let mut partners = self
-            .partners
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner());
+        let mut partners = self.partners.lock();
         if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
             return Ok(known);
         }

@@ -10,11 +10,11 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use vipl_packet::{Frame, Sender, Sent};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
+use vipl_sys::mutex::Mutex;
 
 /// Frames of one burst.
 const BURST: usize = 32;
@@ -80,16 +80,10 @@ impl Doorbell {
         self.socket.socket()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Frames> {
-        self.frames
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
-    }
-
     /// A buffer for a frame, as it was left by another; `None`: the device has not sent what it was given before.
     #[inline(always)]
     pub(crate) fn buffer(&self) -> Option<Vec<u8>> {
-        let mut frames = self.lock();
+        let mut frames = self.frames.lock();
         let waiting = frames.waiting.len() - frames.first;
         (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
     }
@@ -106,7 +100,7 @@ impl Doorbell {
                 return Some(frame.buffer);
             }
         }
-        let mut frames = self.lock();
+        let mut frames = self.frames.lock();
         frames.waiting.push(frame);
         if frames.waiting.len() - frames.first >= BURST {
             self.send(&mut frames);
@@ -149,10 +143,8 @@ impl Doorbell {
     }
 
     fn ring_for_waiting(&self) {
-        let mut frames = match self.frames.try_lock() {
-            Ok(frames) => frames,
-            Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut frames) = self.frames.try_lock() else {
+            return;
         };
         self.send(&mut frames);
         self.note(&frames);

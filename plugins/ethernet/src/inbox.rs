@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+
+use vipl_sys::mutex::Mutex;
 
 /// Bytes of frames that wait for one VI: a whole window of the protocol, and something to spare.
 const BYTES_MAX: usize = 5 << 19;
@@ -30,20 +31,14 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
-    }
-
     /// Accepts frames with this key check from now on.
     pub(crate) fn admit(&self, check: u64) {
-        self.lock().check = Some(check);
+        self.state.lock().check = Some(check);
     }
 
     /// Accepts none any more, and drops what is there.
     pub(crate) fn dismiss(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         *state = State::default();
         self.filled.store(false, Ordering::Release);
     }
@@ -51,7 +46,7 @@ impl Inbox {
     /// Puts in a frame with this key check. False: it is not of the connection, or there is no room. The connection
     /// examines the check again, after the frame's CRC.
     pub(crate) fn put(&self, check: u64, payload: &[u8]) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let fits = state.frames.len() < FRAMES_MAX && state.bytes + payload.len() <= BYTES_MAX;
         if !fits || state.check != Some(check) {
             return false;
@@ -73,7 +68,7 @@ impl Inbox {
     }
 
     fn take_locked(&self) -> Option<Box<[u8]>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let frame = state.frames.pop_front();
         state.bytes -= frame.as_ref().map_or(0, |frame| frame.len());
         self.filled

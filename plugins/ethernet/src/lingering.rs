@@ -4,8 +4,8 @@
 //! for about two seconds. The VI does not wait for that: it may be connected anew, or destroyed, meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
+use vipl_sys::mutex::Mutex;
 use vipl_wire::Closing;
 
 use crate::carrier::Carrier;
@@ -42,17 +42,11 @@ impl Default for Lingering {
 }
 
 impl Lingering {
-    fn lock(&self) -> MutexGuard<'_, Vec<Ended>> {
-        self.list
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
-    }
-
     /// Takes over what is left of a connection. Returns when [`Lingering::pump`] must be called for it.
     pub(crate) fn add(&self, closing: Closing, carrier: Carrier, mtu: usize) -> u64 {
         let deadline = closing.deadline();
         if !closing.is_done() {
-            self.lock().push(Ended {
+            self.list.lock().push(Ended {
                 closing,
                 carrier,
                 mtu,
@@ -71,7 +65,7 @@ impl Lingering {
         let doorbell = Some(&uplink.doorbell);
         let mut known = false;
         if let Some(address) = vipl_wire::address(payload) {
-            let mut list = self.lock();
+            let mut list = self.list.lock();
             for ended in list.iter_mut().filter(|it| it.closing.vi() == address.vi) {
                 known = true;
                 let mut out = ended.carrier.transmitter(doorbell, ended.mtu, now);
@@ -91,7 +85,7 @@ impl Lingering {
         if !self.any.load(Ordering::SeqCst) {
             return NEVER;
         }
-        let mut list = self.lock();
+        let mut list = self.list.lock();
         let mut frame = Vec::new();
         for Ended {
             closing,

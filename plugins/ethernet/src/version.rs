@@ -5,10 +5,10 @@
 //! served: that bounds what a host with many addresses can make this side remember, log and send.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
+use vipl_sys::mutex::Mutex;
 use vipl_wire::{Transmit, VERSION, VersionNegotiation};
 
 use crate::carrier::Carrier;
@@ -75,7 +75,7 @@ impl VersionPeers {
     }
 
     fn duty(&self, host: [u8; 6], refused: bool, now: u64) -> Duty {
-        let mut known = self.0.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
             return Duty::default();
         }

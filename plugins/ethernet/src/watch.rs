@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use vipl_plugin_sdk::futex;
+use vipl_sys::mutex::{Mutex, MutexGuard};
 
 use crate::bell::Bell;
 
@@ -100,8 +100,6 @@ impl Watch {
     }
 
     pub(crate) fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.thread
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
+        self.thread.lock()
     }
 }
