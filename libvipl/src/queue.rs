@@ -1,14 +1,14 @@
 //! Work queues: post, done, wait, notify (spec §3.20 to §3.23). Post and done are the data path.
 
 use vipl_abi::*;
-use vipl_core::vi::{self, Taken, Which};
+use vipl_core::vi::{self, Dequeued, Which};
 
 use crate::edge::{call, code, fast, put};
 
 /// Hands a descriptor that was taken off to the caller, as Done and Wait do (spec §3.21): NULL comes
 /// with every result that takes nothing.
 #[inline(always)]
-fn hand_out(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Taken) -> VIP_RETURN {
+fn hand_out(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Dequeued) -> VIP_RETURN {
     if out.is_null() {
         return VIP_RETURN::VIP_INVALID_PARAMETER;
     }

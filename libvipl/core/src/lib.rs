@@ -14,11 +14,11 @@
 //!                                      │                  │
 //!   objects                 vi, cq, memory, names  ◀──────┘
 //!                                      │
-//!   callbacks                       handlers ─▶ vi::of_nic
+//!   own threads                handlers, poller ─▶ vi::of_nic
 //!                                      │
 //!   one opening    nic: regions and tags (memory::table, ::tags), host names (names::table), events, wait
 //!                                      │
-//!   one process    process: agent, plugin::loader, settings, logger, counters
+//!   one process    process: agent, plugin::{loader, file, loaded}, settings, logger, counters
 //!                                      │
 //!   basis          object (handles, tables, locks), sync, clock, text, error
 //! ```

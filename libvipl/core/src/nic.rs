@@ -144,8 +144,8 @@ impl Nic {
     }
 
     /// Counts open notify requests.
-    pub(crate) fn watch(&self, change: i32) {
-        if self.events.watch(change) {
+    pub(crate) fn count_requests(&self, change: i32) {
+        if self.events.count_requests(change) {
             self.wake();
         }
     }

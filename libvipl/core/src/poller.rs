@@ -23,7 +23,7 @@ pub(crate) fn start(nic: &Arc<Nic>) -> io::Result<()> {
                 return;
             };
             for index in 0..nic.vi_bound() {
-                of_nic::watch(&nic, index);
+                of_nic::poll(&nic, index);
             }
         }
     };

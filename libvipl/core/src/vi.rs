@@ -40,7 +40,7 @@ mod wait;
 pub(crate) use calls::create_on;
 pub use calls::{Query, create, destroy, query, set_attributes, set_user_data, user_data};
 pub use post::post;
-pub use queue::{Taken, Which};
+pub use queue::{Dequeued, Which};
 pub use wait::{done, notify, wait};
 
 use queue::WorkQueue;

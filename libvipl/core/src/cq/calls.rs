@@ -134,7 +134,7 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     let process = guard.nic.process;
     let cq = CQS.remove(&process.cqs, guard, handle);
     cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
-    cq.nic.watch(-(cq.notifications() as i32));
+    cq.nic.count_requests(-(cq.notifications() as i32));
     cq.nic.wake();
     cq.nic.events.forget_cq(handle);
     log::debug!(target: "cq", "CQ {handle:?} destroyed");
@@ -275,7 +275,7 @@ pub fn notify(
         handler,
         context: context.addr(),
     });
-    cq.nic.watch(1);
+    cq.nic.count_requests(1);
     cq.serve_waiters();
     Ok(())
 }

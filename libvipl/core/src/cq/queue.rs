@@ -99,7 +99,7 @@ impl<V> Cq<V> {
             self.nic.wake();
         }
         if !notified.is_empty() {
-            self.nic.watch(-(notified.len() as i32));
+            self.nic.count_requests(-(notified.len() as i32));
             self.nic.push(notified);
         }
     }

@@ -110,7 +110,7 @@ struct State {
     started: bool,
     thread: Option<ThreadId>,
     running: Option<Subject>,
-    watching: i32,
+    open_requests: i32,
     /// The thread sleeps with the plug-in's help and must be woken by it.
     on_bell: bool,
     stop: bool,
@@ -170,7 +170,7 @@ impl Events {
                 }
             }
             let due = state.notices.iter().map(|notice| notice.due).min();
-            if state.watching > 0 {
+            if state.open_requests > 0 {
                 state.on_bell = true;
                 return Step::Watch(due);
             }
@@ -184,7 +184,7 @@ impl Events {
     /// Whether the thread that watches the NIC should go on with something else.
     pub(crate) fn ends_watch(&self) -> bool {
         let state = self.state.lock();
-        state.stop || state.watching <= 0 || !state.items.is_empty()
+        state.stop || state.open_requests <= 0 || !state.items.is_empty()
     }
 
     fn wake(&self, state: &State) -> bool {
@@ -202,12 +202,12 @@ impl Events {
 
     /// Counts open notify requests.
     #[must_use]
-    pub(super) fn watch(&self, change: i32) -> bool {
+    pub(super) fn count_requests(&self, change: i32) -> bool {
         if change == 0 {
             return false;
         }
         let mut state = self.state.lock();
-        state.watching += change;
+        state.open_requests += change;
         change > 0 && self.wake(&state)
     }
 
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn an_open_request_makes_the_thread_watch_and_wakes_it_by_the_nic() {
         let events = Events::default();
-        assert!(!events.watch(1), "no thread sleeps yet");
+        assert!(!events.count_requests(1), "no thread sleeps yet");
         assert!(matches!(events.next(), Step::Watch(None)));
         assert!(!events.ends_watch());
         assert!(events.push(vec![call(1)]), "it sleeps on the NIC");

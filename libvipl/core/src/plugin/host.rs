@@ -10,7 +10,7 @@ use vipl_plugin_sdk::kit;
 use crate::clock;
 use crate::nic;
 use crate::process;
-use crate::vi::of_nic::{self, Watched};
+use crate::vi::of_nic::{self, Polled};
 use crate::vi::{Vi, Which, complete, failure};
 
 /// What every plug-in gets.
@@ -125,10 +125,10 @@ unsafe extern "C" fn fail(
 
 unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
     // SAFETY: a thread of the plug-in calls this while the NIC is open.
-    match of_nic::watch(unsafe { nic::of_plugin(nic) }, index) {
-        Watched::Nothing => VIPL_POLL_NOTHING,
-        Watched::Progress => VIPL_POLL_PROGRESS,
-        Watched::Busy => VIPL_POLL_BUSY,
+    match of_nic::poll(unsafe { nic::of_plugin(nic) }, index) {
+        Polled::Nothing => VIPL_POLL_NOTHING,
+        Polled::Progress => VIPL_POLL_PROGRESS,
+        Polled::Busy => VIPL_POLL_BUSY,
     }
 }
 

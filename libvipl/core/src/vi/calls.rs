@@ -207,7 +207,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     vi.nic.vis.lock().give(index);
     vi.nic.ptags.lock().release(vi.abi.ptag);
     let open = vi.send.notifications() + vi.recv.notifications();
-    vi.nic.watch(-(open as i32));
+    vi.nic.count_requests(-(open as i32));
     // Threads that wait on it find the handle stale; a handler that runs for it is waited for.
     vi.nic.wake();
     vi.nic.events.forget_vi(handle);

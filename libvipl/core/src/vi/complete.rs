@@ -61,7 +61,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         vi.nic.wake();
     }
     if !notified.is_empty() {
-        vi.nic.watch(-(notified.len() as i32));
+        vi.nic.count_requests(-(notified.len() as i32));
         vi.nic.push(notified);
     }
 }

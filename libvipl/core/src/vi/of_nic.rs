@@ -37,7 +37,7 @@ pub(crate) fn progress(nic: &Nic) {
 }
 
 /// What a background thread of the plug-in found at a VI.
-pub(crate) enum Watched {
+pub(crate) enum Polled {
     /// Nothing has been completed, or the VI does not exist.
     Nothing,
     /// Something has been completed.
@@ -47,22 +47,22 @@ pub(crate) enum Watched {
 }
 
 /// Lets a VI take what has arrived, for a background thread of the plug-in.
-pub(crate) fn watch(nic: &Nic, index: u32) -> Watched {
+pub(crate) fn poll(nic: &Nic, index: u32) -> Polled {
     let Some((slot, generation)) = VIS.slot(nic.vi_handle(index)) else {
-        return Watched::Nothing;
+        return Polled::Nothing;
     };
     if slot.is_in_use() {
-        return Watched::Busy;
+        return Polled::Busy;
     }
     let Some(mut vi) = slot.lock_watching(generation) else {
-        return Watched::Nothing;
+        return Polled::Nothing;
     };
     let before = completed(&vi);
     vi.progress();
     if completed(&vi) == before {
-        Watched::Nothing
+        Polled::Nothing
     } else {
-        Watched::Progress
+        Polled::Progress
     }
 }
 

@@ -45,31 +45,31 @@ pub(super) enum Full {
 }
 
 /// What Done and Wait return.
-pub struct Taken {
+pub struct Dequeued {
     /// The return code.
     pub result: VIP_RETURN,
     /// The descriptor that was taken off, or NULL.
     pub descriptor: *mut VIP_DESCRIPTOR,
 }
 
-impl Taken {
+impl Dequeued {
     #[inline(always)]
-    pub(super) fn nothing(result: VIP_RETURN) -> Taken {
-        Taken {
+    pub(super) fn none(result: VIP_RETURN) -> Dequeued {
+        Dequeued {
             result,
             descriptor: std::ptr::null_mut(),
         }
     }
 
     #[inline(always)]
-    pub(super) fn entry(entry: &vipl_entry) -> Taken {
+    pub(super) fn of(entry: &vipl_entry) -> Dequeued {
         let failed = entry.status & VIP_STATUS_ERROR_MASK != 0;
         let result = if failed {
             VIP_RETURN::VIP_DESCRIPTOR_ERROR
         } else {
             VIP_RETURN::VIP_SUCCESS
         };
-        Taken {
+        Dequeued {
             result,
             descriptor: entry.descriptor,
         }
@@ -282,8 +282,8 @@ mod tests {
                 memory: 0,
                 status,
             };
-            let taken = Taken::entry(&entry);
-            assert_eq!((taken.result, taken.descriptor), (result, descriptor));
+            let dequeued = Dequeued::of(&entry);
+            assert_eq!((dequeued.result, dequeued.descriptor), (result, descriptor));
         }
     }
 }

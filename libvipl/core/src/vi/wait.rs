@@ -4,7 +4,7 @@
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use super::queue::{Taken, Waiter, Which, WorkQueue, take};
+use super::queue::{Dequeued, Waiter, Which, WorkQueue, take};
 use super::{Vi, complete, diagnosis};
 use crate::clock;
 use crate::error::Error;
@@ -16,39 +16,39 @@ use crate::object::table::{Guard, Slot};
 /// What a caller gets of a descriptor that was taken off. At level `debug` a failed one is explained, unless it
 /// was only flushed: that is no fault of its own.
 #[inline(always)]
-fn taken(vi: &Vi, which: Which, entry: &vipl_entry) -> Taken {
+fn dequeue(vi: &Vi, which: Which, entry: &vipl_entry) -> Dequeued {
     if entry.status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
         diagnosis::failed(vi, which, entry.descriptor, entry.status);
     }
-    Taken::entry(entry)
+    Dequeued::of(entry)
 }
 
 /// VipSendDone and VipRecvDone.
 #[inline(always)]
-pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Taken {
+pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
     let Ok(mut vi) = super::lock(handle) else {
-        return Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
+        return Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
     };
     let (queue, _) = vi.queue(which);
     if queue.completed == queue.taken {
         if queue.posted == queue.taken {
-            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+            return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         vi.progress();
     }
     let (queue, own) = vi.queue(which);
     if queue.completed == queue.taken {
         if queue.posted == queue.taken {
-            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+            return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         let row = own.count_empty_poll(queue.taken);
         if idle::is_due(row) {
             yield_processor(vi, which, row);
         }
-        return Taken::nothing(VIP_RETURN::VIP_NOT_DONE);
+        return Dequeued::none(VIP_RETURN::VIP_NOT_DONE);
     }
     let entry = take(queue);
-    taken(&vi, which, &entry)
+    dequeue(&vi, which, &entry)
 }
 
 /// Lets other threads have the processor after empty polls.
@@ -73,9 +73,9 @@ fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
 }
 
 /// VipSendWait and VipRecvWait.
-pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
+pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued {
     let deadline = clock::deadline(timeout);
-    let invalid = Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
+    let invalid = Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
     let Ok(mut vi) = super::lock(handle) else {
         return invalid;
     };
@@ -88,11 +88,11 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
         }
         let (queue, own) = vi.queue(which);
         if queue.posted == queue.taken {
-            return Taken::nothing(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+            return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         if queue.completed != queue.taken && own.waiters.is_empty() {
             let entry = take(queue);
-            return taken(&vi, which, &entry);
+            return dequeue(&vi, which, &entry);
         }
     }
     if timeout == 0 {
@@ -101,14 +101,14 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Taken {
         if idle::is_due(row) {
             yield_processor(vi, which, row);
         }
-        return Taken::nothing(VIP_RETURN::VIP_TIMEOUT);
+        return Dequeued::none(VIP_RETURN::VIP_TIMEOUT);
     }
     let ticket = join_waiters(&mut vi, which);
     let (slot, generation, nic) = (vi.slot(), vi.generation(), vi.nic.clone());
     drop(vi);
     let outcome = nic_wait::until(&nic, deadline, || {
         let Some(mut vi) = slot.lock(generation) else {
-            return Some(Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER));
+            return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
         };
         vi.progress();
         claim(vi.queue(which).1, ticket)
@@ -126,24 +126,24 @@ fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
 }
 
 /// The completion that was given to this thread.
-fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Taken> {
+fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Dequeued> {
     let place = own.given.iter().position(|(owner, _)| *owner == ticket)?;
-    Some(Taken::entry(&own.given.swap_remove(place).1))
+    Some(Dequeued::of(&own.given.swap_remove(place).1))
 }
 
 /// The time is up; a completion that came at the last moment still counts.
-fn leave_waiters(slot: &'static Slot<Vi>, generation: u32, which: Which, ticket: u64) -> Taken {
+fn leave_waiters(slot: &'static Slot<Vi>, generation: u32, which: Which, ticket: u64) -> Dequeued {
     let Some(mut vi) = slot.lock(generation) else {
-        return Taken::nothing(VIP_RETURN::VIP_INVALID_PARAMETER);
+        return Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
     };
     let (queue, own) = vi.queue(which);
-    if let Some(taken) = claim(own, ticket) {
-        return taken;
+    if let Some(dequeued) = claim(own, ticket) {
+        return dequeued;
     }
     own.waiters
         .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
     queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
-    Taken::nothing(VIP_RETURN::VIP_TIMEOUT)
+    Dequeued::none(VIP_RETURN::VIP_TIMEOUT)
 }
 
 /// VipSendNotify and VipRecvNotify.
@@ -166,7 +166,7 @@ pub fn notify(
         context: context.addr(),
     });
     queue.signal = 1;
-    vi.nic.watch(1);
+    vi.nic.count_requests(1);
     vi.set_watch();
     // A completion that is already there is served at once.
     complete::signal(&mut vi, which);

@@ -7,7 +7,7 @@ use vipl_abi::*;
 use super::oracle::{Answer, Call};
 use crate::cq;
 use crate::error::Error;
-use crate::vi::{Taken, Which};
+use crate::vi::{Dequeued, Which};
 
 /// What a handler gets as its context.
 pub(super) struct Context {
@@ -58,7 +58,7 @@ pub(super) fn pointer(address: usize) -> VIP_PVOID {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-pub(super) fn taken(taken: &Taken) -> Answer {
+pub(super) fn taken(taken: &Dequeued) -> Answer {
     if taken.descriptor.is_null() {
         return Answer::Nothing(taken.result);
     }
