@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The plug-ins that come with the library.
-const PLUGINS: [&str; 5] = ["loopback", "clan", "tulip", "gnic2", "sim"];
+/// The plug-ins that come with the library, and the example in Rust.
+const PLUGINS: [&str; 6] = ["loopback", "clan", "tulip", "gnic2", "sim", "example_rs"];
 
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {

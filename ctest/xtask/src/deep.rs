@@ -51,7 +51,7 @@ const DEVICES: &[&str] = &[
     "--no-build",
     "--check",
     "--provider",
-    "tulip,gnic2,clan,clan-net",
+    "tulip,gnic2,clan,clan-net,example-rs",
 ];
 
 /// Runs the command; true if all is well.

@@ -105,11 +105,7 @@ fn describe(argument: &str, address: [u8; 6], mtu: u32, info: &mut vipl_nic_info
     } else {
         format!("clan:{argument}")
     };
-    for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
-        *to = from as std::ffi::c_char;
-    }
-    info.address[..6].copy_from_slice(&address);
-    info.address_len = 6;
+    vipl_plugin_sdk::describe(info, &name, &address);
     // The card's programs use Reliable Delivery; within one host the others cost nothing.
     info.reliability_support =
         VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_RECEPTION;

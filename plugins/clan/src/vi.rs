@@ -130,6 +130,8 @@ impl ClanVi {
 
 impl Nic for ClanNic {
     type Vi = ClanVi;
+    const READY: bool = true;
+    const SLEEP: bool = true;
 
     fn close(&mut self) {
         self.watch.stop();

@@ -205,6 +205,14 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         ways: ONE_WAY,
         on_interface: false,
     },
+    Provider {
+        name: "example-rs",
+        device: "example_rs:",
+        source: None,
+        abilities: RD.and(NO_READ),
+        ways: ONE_WAY,
+        on_interface: false,
+    },
 ];
 
 /// The folders for `VIPL_PLUGIN_PATH`, of all plug-ins that do not come with the library.

@@ -101,11 +101,7 @@ impl EthernetNic {
 }
 
 fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut vipl_nic_info) {
-    for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
-        *to = from as std::ffi::c_char;
-    }
-    info.address[..6].copy_from_slice(&address);
-    info.address_len = 6;
+    vipl_plugin_sdk::describe(info, name, &address);
     info.reliability_support = VIP_SERVICE_UNRELIABLE | READ_LEVELS;
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;

@@ -13,6 +13,8 @@ use crate::progress;
 
 impl Nic for EthernetNic {
     type Vi = EthernetVi;
+    const READY: bool = true;
+    const SLEEP: bool = true;
 
     fn close(&mut self) {
         progress::stop(&self.device);

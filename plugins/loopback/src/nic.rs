@@ -129,11 +129,7 @@ fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {
     } else {
         format!("loopback:{argument}")
     };
-    for (to, from) in info.name.iter_mut().zip(name.bytes().take(63)) {
-        *to = from as std::ffi::c_char;
-    }
-    info.address[..6].copy_from_slice(&address);
-    info.address_len = 6;
+    vipl_plugin_sdk::describe(info, &name, &address);
     info.reliability_support =
         VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
     info.rdma_read_support = READ_LEVELS;

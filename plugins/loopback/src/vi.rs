@@ -16,6 +16,8 @@ pub struct LoopbackVi {
 
 impl Nic for LoopbackNic {
     type Vi = LoopbackVi;
+    const READY: bool = true;
+    const SLEEP: bool = true;
 
     fn close(&mut self) {
         self.watch.stop();

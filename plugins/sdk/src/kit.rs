@@ -70,11 +70,10 @@ pub unsafe extern "C" fn next_send(vi: *mut vipl_vi, out: *mut vipl_request) -> 
     let Some(sent) = port.next_send(READ_LEVELS) else {
         return 0;
     };
-    let carried = sent.flagged || port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0;
     let mut request = vipl_request {
         operation: sent.operation.opcode(),
         length: sent.length,
-        immediate: if carried { sent.immediate } else { 0 },
+        immediate: port.carried(&sent).0,
         flagged: sent.flagged.into(),
         fenced: sent.fenced.into(),
         remote_handle: sent.remote.handle,

@@ -21,7 +21,7 @@ mod transfer;
 
 pub use host::{Host, Link, Poll};
 pub use port::{Entry, Port, Queue};
-pub use shim::{Nic, Provider, Status, Vi, table};
+pub use shim::{Nic, Provider, Status, Vi, describe, table};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
 pub use vipl_sys::{futex, shm, thread};

@@ -50,8 +50,11 @@ pub trait Provider: 'static {
     /// One opening of a device.
     type Nic: Nic;
 
-    /// Rank and argument, if this plug-in serves the device `name`.
-    fn claim(name: &str) -> Option<(i32, String)>;
+    /// Rank and argument, if this plug-in serves the device `name`; by default those that are present.
+    fn claim(name: &str) -> Option<(i32, String)> {
+        let own = Self::devices().iter().any(|device| device == name);
+        own.then(|| (10, String::new()))
+    }
     /// Devices that are present.
     fn devices() -> Vec<String>;
     /// Opens the device; fills what differs from the defaults in `info`.
@@ -62,24 +65,39 @@ pub trait Provider: 'static {
     ) -> Result<Self::Nic, Status>;
 }
 
-/// One opening of a device. Its methods may run on several threads at once.
+/// One opening of a device. Its methods may run on several threads at once. Those that belong to one of the constants
+/// are called only where it is true.
 pub trait Nic: Sync + Send + 'static {
     /// The plug-in's part of a VI.
     type Vi: Vi<Nic = Self>;
+    /// There is a `ready`, and each [`Vi`] has a `watch`. Otherwise the host asks every connected VI.
+    const READY: bool = false;
+    /// There are `arm`, `sleep` and `wake`. Otherwise the host sleeps in short steps.
+    const SLEEP: bool = false;
+    /// There are `region_add` and `region_remove`.
+    const REGIONS: bool = false;
 
     /// Before the NIC is dropped: no VI is left.
-    fn close(&mut self);
-    /// Numbers of VIs that may have something; returns how many were written.
-    fn ready(&self, indices: &mut [u32]) -> usize;
-    /// Announces a sleeper.
-    fn arm(&self) -> u32;
-    /// Sleeps until something happened since `arm` gave `epoch`; 0 only takes the announcement back.
-    fn sleep(&self, epoch: u32, timeout_ns: u64);
-    /// Ends every sleep.
-    fn wake(&self);
+    fn close(&mut self) {}
 
-    /// `region_add` and `region_remove` are called.
-    const REGIONS: bool = false;
+    /// Numbers of VIs that may have something; returns how many were written.
+    fn ready(&self, indices: &mut [u32]) -> usize {
+        let _ = indices;
+        0
+    }
+
+    /// Announces a sleeper.
+    fn arm(&self) -> u32 {
+        0
+    }
+
+    /// Sleeps until something happened since `arm` gave `epoch`; 0 only takes the announcement back.
+    fn sleep(&self, epoch: u32, timeout_ns: u64) {
+        let _ = (epoch, timeout_ns);
+    }
+
+    /// Ends every sleep.
+    fn wake(&self) {}
 
     /// A region is registered, or its access changes; may block. `access` is as in [`vipl_region`].
     ///
@@ -114,19 +132,40 @@ pub trait Vi: Send + 'static {
     ) -> Result<(), Status>;
     /// The VI is connected no more.
     fn detach(&mut self, nic: &Self::Nic, port: &Port);
-    /// The agent says that the partner has gone.
-    fn partner_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool);
+    /// The agent says that the partner has gone; what arrived before is to be delivered. If the VI is still connected
+    /// afterwards, the host fails it, except with a partner on another host that has gone in good order.
+    fn partner_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool) {
+        let _ = orderly;
+        self.progress(nic, port);
+    }
     /// The send doorbell.
     fn post_send(&mut self, nic: &Self::Nic, port: &Port);
     /// The receive doorbell.
-    fn post_recv(&mut self, nic: &Self::Nic, port: &Port);
+    fn post_recv(&mut self, nic: &Self::Nic, port: &Port) {
+        let _ = (nic, port);
+    }
     /// Takes what has arrived.
     fn progress(&mut self, nic: &Self::Nic, port: &Port);
     /// Whether `ready` shall report this VI.
-    fn watch(&mut self, on: bool);
+    fn watch(&mut self, on: bool) {
+        let _ = on;
+    }
     /// Whether no transfer uses a region that has gone. `since` is 0 in the first call, later what this has left
-    /// there. With no time `left` it is not asked again: a transfer that still is under way costs the connection.
-    fn quiesced(&mut self, port: &Port, since: &mut u64, left: Duration) -> bool;
+    /// there. With no time `left` it is not asked again: a transfer that still is under way costs the connection. The
+    /// default is for plug-ins whose transfers all happen within operations of this VI.
+    fn quiesced(&mut self, port: &Port, since: &mut u64, left: Duration) -> bool {
+        let _ = (port, since, left);
+        true
+    }
+}
+
+/// Writes name and host address of a device, and the bytes of them that fit.
+pub fn describe(info: &mut vipl_nic_info, name: &str, address: &[u8]) {
+    // SAFETY: the array has 64 bytes.
+    unsafe { give(name, info.name.as_mut_ptr()) };
+    let bytes = address.len().min(VIPL_ADDRESS_MAX);
+    info.address[..bytes].copy_from_slice(&address[..bytes]);
+    info.address_len = bytes as u16;
 }
 
 /// The data symbol of a provider.
@@ -174,11 +213,11 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         post_send: Some(post_send::<P>),
         post_recv: Some(post_recv::<P>),
         progress: Some(progress::<P>),
-        ready: Some(ready::<P>),
-        watch: Some(watch::<P>),
-        arm: Some(arm::<P>),
-        sleep: Some(sleep::<P>),
-        wake: Some(wake::<P>),
+        ready: P::Nic::READY.then_some(ready::<P>),
+        watch: P::Nic::READY.then_some(watch::<P>),
+        arm: P::Nic::SLEEP.then_some(arm::<P>),
+        sleep: P::Nic::SLEEP.then_some(sleep::<P>),
+        wake: P::Nic::SLEEP.then_some(wake::<P>),
         quiesced: Some(quiesced::<P>),
         region_add: P::Nic::REGIONS.then_some(region_add::<P>),
         region_remove: P::Nic::REGIONS.then_some(region_remove::<P>),

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use vipl_abi::*;
 use vipl_guard::Fault;
-use vipl_plugin_abi::VIPL_CAUSE_TOLD;
+use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_TOLD, VIPL_OPTION_CARRY_IMMEDIATE};
 
 use crate::descriptor::{self, Outgoing, Segments};
 use crate::{Port, Queue};
@@ -46,6 +46,30 @@ impl Port {
         };
         self.refuse(Queue::Recv, status | VIP_STATUS_OP_RECEIVE);
         None
+    }
+
+    /// The immediate data of a send as it travels, and the bit that the status of the receive gets.
+    #[inline(always)]
+    pub fn carried(&self, outgoing: &Outgoing) -> (u32, u32) {
+        if outgoing.flagged {
+            (outgoing.immediate, VIP_STATUS_IMMEDIATE)
+        } else if self.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0 {
+            (outgoing.immediate, 0)
+        } else {
+            (0, 0)
+        }
+    }
+
+    /// Breaks the connection because the partner has gone, in good order or not.
+    #[cold]
+    pub fn lose(&self, orderly: bool) {
+        let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as c_int;
+        let cause = if orderly {
+            VIPL_CAUSE_DISCONNECTED
+        } else {
+            lost
+        };
+        self.fail(cause, 0, std::ptr::null_mut());
     }
 
     /// E6.
