@@ -493,6 +493,15 @@ fn the_example_in_c() {
         .pass();
 }
 
+/// The example in Rust carries the same; the conformance suite runs all programs over it.
+#[test]
+fn the_example_in_rust() {
+    for name in ["simple", "queue", "cq", "kill"] {
+        let run = Run::strict(program(name)).arg("-d").arg("example_rs:");
+        run.pass();
+    }
+}
+
 /// Rules 25 and 39: a descriptor that cannot be written any more ends the connection and not the process, also
 /// when a thread of the plug-in meets it.
 #[test]
@@ -548,4 +557,24 @@ fn the_example_says_how_to_compile_it() {
         .status()
         .expect("sh");
     assert!(status.success() && output.is_file(), "{command}");
+}
+
+/// What the guide quotes are lines of the examples, so they compile.
+#[test]
+fn the_guide_quotes_the_examples() {
+    let read = |path: &str| std::fs::read_to_string(source(path)).expect("a text");
+    let guide = read("../plugins/PLUGINS.md");
+    let quotes = |language: &str, example: &str| {
+        let text = read(example);
+        let begin = format!("```{language}\n");
+        let blocks = guide.split(&begin).skip(1);
+        let blocks: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
+        for block in &blocks {
+            assert!(text.contains(block), "{example} has no {block}");
+        }
+        blocks.len()
+    };
+    assert!(quotes("c", "../examples/plugin.c") >= 4);
+    assert!(quotes("rust", "../examples/plugin-rs/plugin.rs") >= 1);
+    assert!(quotes("toml", "../examples/plugin-rs/Cargo.toml") >= 1);
 }
