@@ -1,7 +1,7 @@
 //! The lock-free parts of the product under loom, which tries every order in which threads can run and
 //! every value that the memory model lets a load return.
 //!
-//! `bell.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier` and `abi` here stand in
+//! `bell.rs`, `claim.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier` and `abi` here stand in
 //! for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
 //! memory, which loom cannot follow.
 
@@ -9,6 +9,8 @@ mod abi;
 mod barrier;
 #[path = "../../../sys/src/bell.rs"]
 mod bell;
+#[path = "../../../plugins/clan/proto/src/claim.rs"]
+mod claim;
 #[path = "../../../libvipl/core/src/object/lock.rs"]
 mod lock;
 mod models;

@@ -9,6 +9,7 @@ use loom::thread;
 use crate::abi::vipl_region;
 use crate::barrier::{OWNERS, be, patiently};
 use crate::bell::{Bell, Marks};
+use crate::claim::{self, Claim};
 use crate::lock::{Held, Lock};
 use crate::region::{Table, is_registered};
 use crate::ring::{Ring, SLOTS};
@@ -21,6 +22,9 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("bell-fences", bell_fences),
     ("marks", marks),
     ("marks-again", marks_again),
+    ("claim", claim),
+    ("claim-offer", claim_offer),
+    ("claim-end", claim_end),
     ("region", region),
     ("lock-bias", lock_bias),
     ("lock-borrow", lock_borrow),
@@ -292,4 +296,89 @@ fn lock_borrow() {
         last.is_none_or(|held| held.0 != 0),
         "it was the owner's all the time"
     );
+}
+
+/// A completion of clan: its claim, and a word of it that one side at a time may touch.
+#[derive(Default)]
+struct Completion {
+    claim: Claim,
+    data: UnsafeCell<u32>,
+}
+
+// SAFETY: that `data` is used by one side at a time is what the models show.
+unsafe impl Sync for Completion {}
+
+impl Completion {
+    fn change(&self) {
+        self.data.with_mut(|data| {
+            // SAFETY: as above; loom watches.
+            unsafe { *data += 1 };
+        });
+    }
+}
+
+/// The program's side and the device both want to put a completion into memory: one of them does.
+fn claim() {
+    let slot = Arc::new(Completion::default());
+    let device = {
+        let slot = slot.clone();
+        thread::spawn(move || {
+            let taken = slot.claim.take_for_device();
+            if taken {
+                slot.change();
+                slot.claim.publish(claim::PLACED);
+            }
+            taken
+        })
+    };
+    let ours = match slot.claim.take_for_program() {
+        Ok(()) => true,
+        Err(claim::PLACED) => {
+            slot.data.with(|data| {
+                // SAFETY: the device is done with it.
+                assert_eq!(unsafe { *data }, 1);
+            });
+            false
+        }
+        Err(_) => false,
+    };
+    if ours {
+        slot.change();
+    }
+    assert_ne!(device.join().expect("no panic"), ours);
+}
+
+/// The program's side fetches an offer that the device wants back: either has it, and what the program's side
+/// has fetched the device sees.
+fn claim_offer() {
+    let slot = Arc::new(Completion::default());
+    slot.claim.publish(claim::OFFERED);
+    let program = {
+        let slot = slot.clone();
+        thread::spawn(move || {
+            let begun = slot.claim.begin_fetch();
+            if begun {
+                slot.change();
+                assert!(slot.claim.end_fetch(true), "nobody withdraws here");
+            }
+            begun
+        })
+    };
+    let ours = slot.claim.take_back();
+    if ours || slot.claim.state() == claim::FETCHED {
+        slot.change();
+    }
+    assert_ne!(program.join().expect("no panic"), ours);
+}
+
+/// An offer is withdrawn while it is fetched: both sides agree whether it was in time.
+fn claim_end() {
+    let slot = Arc::new(Completion::default());
+    slot.claim.publish(claim::OFFERED);
+    let program = {
+        let slot = slot.clone();
+        thread::spawn(move || slot.claim.begin_fetch() && slot.claim.end_fetch(true))
+    };
+    let fetched = slot.claim.withdraw();
+    assert_eq!(program.join().expect("no panic"), fetched);
 }

@@ -2,9 +2,9 @@
 //! the sender's memory the data lies, and the kernel copies it once. What cannot be fetched the device
 //! moves, or finds what is wrong with it.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
-use vipl_clan_proto::vi::{Offer, RECEIVE_SEGMENTS, Received, Segment, claim};
+use vipl_clan_proto::vi::{Offer, RECEIVE_SEGMENTS, Received, Segment};
 use vipl_plugin_sdk::{Entry, Port, descriptor};
 use vipl_sys::process_vm::{self, Way};
 
@@ -13,25 +13,14 @@ use crate::vi::ClanVi;
 impl ClanVi {
     /// Fetches the message into the posted buffers. False: it is the device's.
     pub(crate) fn fetch(&self, port: &Port, entry: &Entry, slot: &Received) -> bool {
-        let begun = slot
-            .claim
-            .compare_exchange(claim::OFFERED, claim::FETCHING, AcqRel, Acquire);
-        if begun.is_err() {
+        if !slot.claim.begin_fetch() {
             return false;
         }
         let length = slot.length.load(Relaxed) as usize;
         let copied = copy(port, entry, &slot.offer(), length);
-        let claim = if copied.is_some() {
-            claim::FETCHED
-        } else {
-            claim::REFUSED
-        };
-        // Taken back meanwhile, the data may be anything.
-        let told = slot
-            .claim
-            .compare_exchange(claim::FETCHING, claim, Release, Acquire);
+        let in_time = slot.claim.end_fetch(copied.is_some());
         self.card.kick();
-        copied.is_some() && told.is_ok()
+        copied.is_some() && in_time
     }
 }
 

@@ -2,10 +2,11 @@
 //! for a program that does not look.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vipl_abi::*;
-use vipl_clan_proto::vi::{Received, SMALL, claim, end, news};
+use vipl_clan_proto::claim::{self, Claim};
+use vipl_clan_proto::vi::{Received, SMALL, end, news};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Entry, Port, Queue, descriptor};
 
@@ -39,10 +40,9 @@ enum Taken {
 
 /// Decides who does it.
 #[inline(always)]
-fn claim_for_program(word: &std::sync::atomic::AtomicU32, entry: &Entry) -> Claimed {
-    let found = word.compare_exchange(claim::OPEN, claim::PROGRAM, AcqRel, Acquire);
-    match found {
-        Ok(_) => Claimed::Ours,
+fn claim_for_program(word: &Claim, entry: &Entry) -> Claimed {
+    match word.take_for_program() {
+        Ok(()) => Claimed::Ours,
         Err(claim::DEVICE) if !is_done(entry) => Claimed::Wait,
         Err(claim::OFFERED) => Claimed::Offered,
         Err(claim::REFUSED) => Claimed::Wait,

@@ -5,11 +5,12 @@
 //! computes, polls its descriptors, or sleeps elsewhere) the device does it after a while.
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vipl_abi::*;
 use vipl_clan_proto::channel;
-use vipl_clan_proto::vi::{SMALL, claim, end};
+use vipl_clan_proto::claim;
+use vipl_clan_proto::vi::{SMALL, end};
 
 use crate::descriptor::Incoming;
 use crate::vi::{Tools, Unseen, Vi};
@@ -50,7 +51,7 @@ impl Vi {
     pub(crate) fn complete_send(&mut self, tools: &Tools, status: u32) {
         let slot = self.pages.sent(self.sends);
         slot.status.store(status, Relaxed);
-        slot.claim.store(claim::OPEN, Relaxed);
+        slot.claim.publish(claim::OPEN);
         slot.lap.store(self.sends.wrapping_add(1), Release);
         self.sends = self.sends.wrapping_add(1);
         self.moved = (0, 0);
@@ -104,7 +105,7 @@ impl Vi {
         slot.length.store(outcome.length, Relaxed);
         slot.immediate.store(outcome.immediate, Relaxed);
         slot.small.store(small, Relaxed);
-        slot.claim.store(claim, Release);
+        slot.claim.publish(claim);
         slot.lap.store(number.wrapping_add(1), Release);
     }
 
@@ -137,7 +138,7 @@ impl Vi {
             slot.immediate.store(0, Relaxed);
         }
         let claim = if written { claim::PLACED } else { claim::OPEN };
-        slot.claim.store(claim, Release);
+        slot.claim.publish(claim);
         self.receives = self.receives.wrapping_add(1);
         self.opened(tools);
         if !written && !fault {
@@ -280,7 +281,7 @@ impl Vi {
             let line = self.pages.send_doorbell(number);
             if !self.may_write(line.descriptor, line.memory) {
                 self.heed();
-            } else if take(&slot.claim) {
+            } else if slot.claim.take_for_device() {
                 let status = slot.status.load(Relaxed) | VIP_STATUS_DONE;
                 tools.bounce[count * 4..count * 4 + 4].copy_from_slice(&status.to_ne_bytes());
                 tools
@@ -303,7 +304,7 @@ impl Vi {
             } else {
                 claim::OPEN
             };
-            self.pages.sent(*number).claim.store(claim, Release);
+            self.pages.sent(*number).claim.publish(claim);
         }
         if written < count {
             // The program's side sees for itself what has become of its descriptors.
@@ -315,7 +316,7 @@ impl Vi {
     /// Puts a receive into the program's memory. True: it was written.
     fn write_back_received(&mut self, tools: &mut Tools, number: u32) -> bool {
         let slot = self.pages.received(number);
-        if slot.claim.load(Acquire) != claim::OPEN {
+        if slot.claim.state() != claim::OPEN {
             return false;
         }
         let Some(line) = self.pages.receive_doorbell(number) else {
@@ -330,7 +331,7 @@ impl Vi {
             self.heed();
             return false;
         }
-        if !take(&slot.claim) {
+        if !slot.claim.take_for_device() {
             return false;
         }
         let outcome = Outcome {
@@ -346,7 +347,7 @@ impl Vi {
         let total = small + self.append_result(tools, line.descriptor, small, outcome);
         let written = self.process.write(&tools.bounce[..total], &tools.pieces) == total;
         let claim = if written { claim::PLACED } else { claim::OPEN };
-        self.pages.received(number).claim.store(claim, Release);
+        self.pages.received(number).claim.publish(claim);
         if !written {
             self.heed();
         }
@@ -356,10 +357,4 @@ impl Vi {
 
 fn next(unseen: &mut Unseen) {
     unseen.first = unseen.first.wrapping_add(1);
-}
-
-/// Takes a completion that is still open.
-fn take(word: &std::sync::atomic::AtomicU32) -> bool {
-    word.compare_exchange(claim::OPEN, claim::DEVICE, AcqRel, Relaxed)
-        .is_ok()
 }

@@ -6,11 +6,10 @@
 //! the receiver reads it straight into the posted buffers; then the send completes. A message that nobody
 //! begins to fetch in time is taken back and moved by the device, and so are the next ones of that VI.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
 use vipl_abi::VIP_STATUS_OP_SEND;
+use vipl_clan_proto::claim;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{OFFER_SEGMENTS, Offer, RECEIVE_SEGMENTS, claim};
+use vipl_clan_proto::vi::{OFFER_SEGMENTS, Offer, RECEIVE_SEGMENTS};
 use vipl_plugin_sdk::descriptor::Operation;
 
 use crate::descriptor::Outgoing;
@@ -80,16 +79,13 @@ impl Pair<'_> {
         let mut heard = false;
         while self.from.offered > 0 {
             let slot = self.to.pages.received(self.to.receives);
-            match slot.claim.load(Acquire) {
+            match slot.claim.state() {
                 claim::FETCHED => fetched(self.from, self.to, self.tools),
                 // It says so when it is done: the device may sleep meanwhile.
                 claim::FETCHING => return heard,
                 claim::OFFERED if self.tools.now < self.from.offered_at + patience => return true,
                 claim::OFFERED => {
-                    let word = &slot.claim;
-                    let taken =
-                        word.compare_exchange(claim::OFFERED, claim::DEVICE, AcqRel, Relaxed);
-                    if taken.is_ok() {
+                    if slot.claim.take_back() {
                         give_up(self.from, self.to);
                         self.to.unattended = UNATTENDED;
                     }
@@ -125,7 +121,7 @@ fn fetched(from: &mut Vi, to: &mut Vi, tools: &Tools) {
 fn give_up(from: &mut Vi, to: &Vi) {
     for number in 0..from.offered {
         let slot = to.pages.received(to.receives.wrapping_add(number));
-        slot.claim.store(claim::DEVICE, Release);
+        slot.claim.publish(claim::DEVICE);
     }
     from.offered = 0;
     from.held = false;
@@ -135,10 +131,9 @@ fn withdraw(from: &mut Vi, to: &mut Vi, tools: &Tools) {
     while from.offered > 0 {
         let slot = to.pages.received(to.receives);
         // A program's side that is at it finds that it was too late.
-        if slot.claim.swap(claim::DEVICE, AcqRel) != claim::FETCHED {
+        if !slot.claim.withdraw() {
             break;
         }
-        slot.claim.store(claim::FETCHED, Release);
         fetched(from, to, tools);
     }
     give_up(from, to);

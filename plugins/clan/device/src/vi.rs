@@ -1,12 +1,12 @@
 //! A VI and its state in the device.
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Acquire;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
+use vipl_clan_proto::claim;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::nic::DevicePage;
-use vipl_clan_proto::vi::{Segment, ViPages, claim, news};
+use vipl_clan_proto::vi::{Segment, ViPages, news};
 use vipl_sys::shm::Mapping;
 
 use crate::events::NEVER;
@@ -225,7 +225,7 @@ impl Vi {
 
     /// Whether the program's side is just fetching the message that comes next.
     pub(crate) fn is_fetching(&self) -> bool {
-        self.pages.received(self.receives).claim.load(Acquire) == claim::FETCHING
+        self.pages.received(self.receives).claim.state() == claim::FETCHING
     }
 
     /// Number of the next send doorbell.

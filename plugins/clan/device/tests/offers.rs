@@ -2,12 +2,13 @@
 
 mod harness;
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::Acquire;
 
 use harness::*;
 use vipl_abi::*;
+use vipl_clan_proto::claim;
 use vipl_clan_proto::message::{Request, flag, op, status};
-use vipl_clan_proto::vi::{Offer, Segment, claim, end};
+use vipl_clan_proto::vi::{Offer, Segment, end};
 
 const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
 const BYTES: u32 = 4096;
@@ -58,24 +59,25 @@ impl Post {
                 if slot.lap.load(Acquire) != number.wrapping_add(1) {
                     return None;
                 }
-                let taken =
-                    slot.claim
-                        .compare_exchange(claim::OFFERED, claim::FETCHING, AcqRel, Acquire);
-                match taken {
-                    Ok(_) => Some(Some(number)),
-                    Err(claim::PLACED) => Some(None),
-                    Err(_) => None,
+                if slot.claim.begin_fetch() {
+                    return Some(Some(number));
                 }
+                (slot.claim.state() == claim::PLACED).then_some(None)
             })
         })
     }
 
-    /// Ends the fetching with this word. False: it was too late.
-    fn end(&self, number: u32, word: u32) -> bool {
-        let claim = &self.couple.to.pages.received(number).claim;
-        let told = claim.compare_exchange(claim::FETCHING, word, AcqRel, Acquire);
+    /// Ends the fetching, with the data or without. False: it was too late.
+    fn end(&self, number: u32, copied: bool) -> bool {
+        let in_time = self
+            .couple
+            .to
+            .pages
+            .received(number)
+            .claim
+            .end_fetch(copied);
         self.couple.far.kick();
-        told.is_ok()
+        in_time
     }
 
     fn offer(&self, number: u32) -> Offer {
@@ -120,7 +122,7 @@ fn a_send_completes_when_its_message_has_been_fetched() {
             (couple.near.page().asleep.load(Acquire) & 1 != 0).then_some(())
         });
         assert!(!post.is_sent(number));
-        assert!(post.end(number, claim::FETCHED));
+        assert!(post.end(number, true));
         assert_eq!(post.couple.from.sent(number), VIP_STATUS_OP_SEND);
         assert_eq!(post.couple.to.received(number + 1).length, 8);
         assert_eq!(post.couple.from.sent(number + 1), VIP_STATUS_OP_SEND);
@@ -149,7 +151,7 @@ fn what_cannot_be_fetched_the_device_moves() {
     let agent = Agent::start();
     let mut post = Post::new(&agent, RD);
     let number = post.catch();
-    assert!(post.end(number, claim::REFUSED));
+    assert!(post.end(number, false));
     assert_eq!(post.couple.from.sent(number), VIP_STATUS_OP_SEND);
     let arrived = post.couple.to.received(number);
     assert_eq!((arrived.length, arrived.small.len()), (BYTES, 0));
@@ -160,7 +162,7 @@ fn what_cannot_be_fetched_the_device_moves() {
         couple.to.receive(&post.receive, true);
         couple.from.send(&couple.near, &post.send, true);
         assert_eq!(couple.from.sent(number), VIP_STATUS_OP_SEND);
-        let claim = couple.to.pages.received(number).claim.load(Acquire);
+        let claim = couple.to.pages.received(number).claim.state();
         assert_eq!(claim, claim::PLACED);
     }
 }
@@ -186,7 +188,7 @@ fn what_is_recalled_nobody_fetches() {
     }
     post.couple.near.deregister(post.out);
     assert!(!recall(&post));
-    assert!(post.end(number, claim::FETCHED));
+    assert!(post.end(number, true));
     assert!(recall(&post));
     assert_eq!(post.couple.from.sent(number), VIP_STATUS_OP_SEND);
     let refused = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_SEND;
@@ -202,7 +204,7 @@ fn a_sender_that_leaves_takes_its_message_with_it() {
     let mut post = Post::new(&agent, RD);
     let number = post.catch();
     post.couple.near.detach(&post.couple.from);
-    assert!(!post.end(number, claim::FETCHED), "it was too late");
+    assert!(!post.end(number, true), "it was too late");
     assert!(!post.is_sent(number));
     assert_eq!(post.couple.to.ended(), end::DISCONNECTED);
 }
@@ -213,7 +215,7 @@ fn a_sender_that_leaves_has_its_offers_moved() {
     let agent = Agent::start();
     let mut post = Post::new(&agent, RD);
     let number = post.catch();
-    assert!(post.end(number, claim::FETCHED));
+    assert!(post.end(number, true));
     for _ in 0..3 {
         post.couple.to.receive(&post.receive, true);
         post.couple.from.send(&post.couple.near, &post.send, true);
@@ -237,7 +239,7 @@ fn an_error_the_other_way_withdraws_the_offer() {
     couple.to.send(&couple.far, &bad, true);
     assert_eq!(couple.from.ended(), end::LOST);
     assert_eq!(couple.to.ended(), end::TOLD);
-    assert!(!post.end(number, claim::FETCHED), "it was too late");
+    assert!(!post.end(number, true), "it was too late");
     assert!(!post.is_sent(number));
 }
 
@@ -254,6 +256,6 @@ fn a_receiver_that_breaks_off_gets_nothing_more() {
         ..Request::default()
     });
     assert_eq!(post.couple.from.ended(), end::LOST);
-    assert!(!post.end(number, claim::FETCHED), "it was too late");
+    assert!(!post.end(number, true), "it was too late");
     assert!(!post.is_sent(number));
 }

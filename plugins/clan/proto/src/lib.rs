@@ -15,6 +15,7 @@
 //!
 //! | module | is |
 //! | --- | --- |
+//! | `claim` | who puts a completion into the program's memory |
 //! | `message` | the packets of the sockets |
 //! | `nic` | the pages of a NIC handle and of the device: bell, table of regions, asleep |
 //! | `vi` | the pages of a VI: doorbells and completions |
@@ -24,6 +25,12 @@
 compile_error!("clan needs memfd, futex and process_vm_*: Linux");
 
 pub mod channel;
+pub mod claim;
 pub mod message;
 pub mod nic;
 pub mod vi;
+
+/// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}

@@ -13,8 +13,8 @@
 //! whether it is the one that he waits for. A doorbell carries what the device needs to go on at once, so
 //! that it fetches from the program's memory only what does not fit.
 //!
-//! A completion is put into the program's memory by whoever is first to change its `claim` word from
-//! [`claim::OPEN`]: the program's side when it looks, or the device when nobody has looked for a while.
+//! A completion is put into the program's memory by whoever is first to take its [`Claim`]: the program's
+//! side when it looks, or the device when nobody has looked for a while.
 //!
 //! A long message is *offered* first: its completion says where in the sender's memory the data lies. A
 //! program's side that looks fetches it from there, and the send completes when it has; what nobody
@@ -23,6 +23,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use vipl_guard::Segment;
+
+use crate::claim::Claim;
 
 /// Slots of each ring: descriptors of one queue.
 pub const RING: usize = 1024;
@@ -97,34 +99,14 @@ pub struct ReceiveLine {
     pub segments: [Segment; RECEIVE_SEGMENTS],
 }
 
-/// Who puts a completion into the program's memory.
-pub mod claim {
-    /// Nobody yet.
-    pub const OPEN: u32 = 0;
-    /// The program's side.
-    pub const PROGRAM: u32 = 1;
-    /// The device, which is at it.
-    pub const DEVICE: u32 = 2;
-    /// The device, which has done it.
-    pub const PLACED: u32 = 3;
-    /// Nobody yet; the data is still in the sender's memory.
-    pub const OFFERED: u32 = 4;
-    /// The program's side, which is fetching the data.
-    pub const FETCHING: u32 = 5;
-    /// The program's side, which has the data.
-    pub const FETCHED: u32 = 6;
-    /// The device: the program's side could not fetch the data.
-    pub const REFUSED: u32 = 7;
-}
-
 /// Completion of a send.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct Sent {
     /// Number and 1, stored last.
     pub lap: AtomicU32,
-    /// One of [`claim`].
-    pub claim: AtomicU32,
+    /// Who puts it into the program's memory.
+    pub claim: Claim,
     /// `VIP_STATUS_*` without DONE.
     pub status: AtomicU32,
     reserved: AtomicU32,
@@ -136,8 +118,8 @@ pub struct Sent {
 pub struct Received {
     /// Number and 1, stored last.
     pub lap: AtomicU32,
-    /// One of [`claim`].
-    pub claim: AtomicU32,
+    /// Who puts it into the program's memory.
+    pub claim: Claim,
     /// `VIP_STATUS_*` without DONE.
     pub status: AtomicU32,
     /// Bytes received.

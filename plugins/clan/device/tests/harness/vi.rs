@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vipl_abi::*;
+use vipl_clan_proto::claim;
 use vipl_clan_proto::message::{Request, op};
-use vipl_clan_proto::vi::{HEAD, ReceiveLine, Segment, SendLine, ViPages, claim, end, form};
+use vipl_clan_proto::vi::{HEAD, ReceiveLine, Segment, SendLine, ViPages, end, form};
 use vipl_sys::shm::Mapping;
 
 use super::{Descriptor, MTU, Nic, TAG, until};
@@ -166,13 +167,11 @@ impl Vi {
             if slot.lap.load(Acquire) != number.wrapping_add(1) {
                 return None;
             }
-            let taken = slot
-                .claim
-                .compare_exchange(claim::OPEN, claim::PROGRAM, AcqRel, Acquire);
+            let taken = slot.claim.take_for_program();
             if taken == Err(claim::DEVICE) {
                 return None;
             }
-            let small = taken.map_or(0, |_| slot.small.load(Relaxed) as usize);
+            let small = taken.map_or(0, |()| slot.small.load(Relaxed) as usize);
             let words = slot.data.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes());
             Some(Arrived {
                 status: slot.status.load(Relaxed),
