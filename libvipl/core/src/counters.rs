@@ -1,4 +1,4 @@
-//! Named counters, shown by `vipinfo`. A counter lives for ever, so that its address may be kept.
+//! Named counters, shown by `vipinfo`. A counter is never freed, so its address may be kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 pub(crate) struct Counters(Mutex<Vec<(String, &'static AtomicU64)>>);
 
 impl Counters {
-    /// The counter of this name, made if need be.
+    /// The counter of this name, made if necessary.
     pub(crate) fn get(&self, name: &str) -> &'static AtomicU64 {
         let mut counters = self.0.lock();
         if let Some((_, counter)) = counters.iter().find(|(known, _)| known == name) {

@@ -1,7 +1,7 @@
 //! What the library knows once per process: settings, plug-ins, the agent, free slots, counters.
 //!
-//! The pointer to it lies in a page that a fork wipes. So a child finds nothing and starts anew, with no
-//! lock, thread or socket of its parent in its way (spec §10.4).
+//! The pointer to it is in a page that a fork wipes. So a child finds nothing and starts anew, without the locks,
+//! threads and sockets of its parent (spec §10.4).
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
@@ -61,7 +61,7 @@ fn root() -> &'static Root {
     })
 }
 
-/// The same pointer where leak checkers look: they do not know of the page.
+/// The same pointer for leak checkers, which do not scan the page.
 static REACHABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process's state, made at the first call.

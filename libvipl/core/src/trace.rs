@@ -54,7 +54,7 @@ impl Call {
         text
     }
 
-    /// Whether it may last as long as the application's peer likes.
+    /// Whether its duration depends on the peer.
     fn waits(&self) -> bool {
         self.name.ends_with("Wait") || self.name == "VipConnectRequest"
     }
@@ -66,7 +66,7 @@ pub fn on() -> bool {
     log::max_level() == LevelFilter::Trace
 }
 
-/// Calls that do not say yes and are repeated until they do.
+/// Calls that are repeated until they succeed.
 fn is_poll(result: VIP_RETURN) -> bool {
     matches!(result, VIP_RETURN::VIP_NOT_DONE | VIP_RETURN::VIP_TIMEOUT)
 }
@@ -121,7 +121,7 @@ pub fn begin() {
 pub struct Traced(Option<(Call, String)>);
 
 impl Traced {
-    /// Takes down the arguments before the function does anything with them.
+    /// Records the arguments before the function uses them.
     pub fn new(describe: impl Fn() -> Call) -> Traced {
         if !log::log_enabled!(target: TARGET, Level::Trace) {
             return Traced(None);

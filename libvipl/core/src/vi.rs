@@ -138,7 +138,7 @@ impl Guard<Vi> {
         }
     }
 
-    /// Whether the peer no longer uses regions that have been deregistered. `since` is 0 in the first call, then the plug-in's;
+    /// Whether the peer no longer uses deregistered regions. `since` is 0 in the first call, then set by the plug-in;
     /// a call with no time left is the last one.
     pub(crate) fn quiesced(&mut self, since: &mut u64, left: Duration) -> bool {
         let left_ns = left.as_nanos() as u64;

@@ -1,8 +1,8 @@
-//! One agent: calls, replies, and what it says by itself.
+//! The connection to one agent: calls, replies and events.
 //!
-//! One socket per process and one thread that reads it. A caller waits for its reply on a ticket. A call may also
-//! go on in the reading thread: a connection is attached there, so that nothing the agent says later about it is
-//! read before the VI is ready.
+//! Each process has one socket and one thread that reads it. A caller waits for its reply on a ticket, or the reading
+//! thread runs the rest of the call: a VI is attached to its connection there, before any later message about that
+//! connection is read.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -26,12 +26,12 @@ use crate::sync::{Mutex, OnceLock};
 
 /// Synthetic status: the agent closed the connection before it replied. Never sent.
 pub(crate) const GONE: Status = Status(u32::MAX);
-/// Synthetic status: the agent has taken the call and not replied in time. Never sent.
+/// Synthetic status: the agent received the call and did not reply in time. Never sent.
 const SILENT: Status = Status(u32::MAX - 1);
-/// How long an agent may take for what it answers at once, on a machine that is busy with other things.
+/// Time limit for replies that do not depend on other processes; generous, for loaded machines.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What the agent said to a call.
+/// The reply to a call.
 pub(crate) struct Reply {
     pub(crate) op: Op,
     pub(crate) status: Status,
@@ -55,7 +55,7 @@ impl Reply {
     }
 }
 
-/// How people find an agent: its process id, and its program where that can be known.
+/// An agent in log lines: its process id, and its executable if that can be read.
 fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
     let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
     let pid = peer.map_or(0, |peer| peer.pid());
@@ -73,7 +73,7 @@ fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
     }
 }
 
-/// What to do about an agent of another version: others may be using it.
+/// Advice about an agent of another version, which other processes may be using.
 fn another_protocol(socket: &Kept) -> String {
     let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
     let pid = peer.map_or(0, |peer| peer.pid());
@@ -90,7 +90,7 @@ fn another_protocol(socket: &Kept) -> String {
 /// What runs on the reading thread when a call is answered.
 type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
 
-/// One side of one connection, under whatever agent.
+/// One side of one connection; stays the same when the agent changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Side {
     /// The connection's key.
@@ -113,19 +113,19 @@ pub(crate) struct Owner {
 pub(crate) struct Agent {
     socket: Kept,
     calls: Mutex<HashMap<u64, Continuation>>,
-    /// Which agent of this process it is; tells the names of one agent from those of another.
+    /// Counts the agents of this process, to distinguish names that different agents gave.
     epoch: u64,
     connections: Mutex<HashMap<u64, Owner>>,
     /// Its network namespace; 0: unknown.
     network: AtomicU32,
-    /// For messages to people.
+    /// For log lines.
     description: OnceLock<String>,
     dead: AtomicBool,
 }
 
 /// Why there is no agent.
 pub(super) enum Introduction {
-    /// It went away before it answered.
+    /// It exited before it replied.
     Dropped,
     /// For the reason in the text.
     Refused(String),
@@ -189,7 +189,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Sends a call and waits for its reply, whose status is [`GONE`] if the agent goes first.
+    /// Sends a call and waits for its reply, whose status is [`GONE`] if the agent exits first.
     pub(crate) fn call<B>(self: &Arc<Self>, op: Op, body: &B, fds: &[RawFd]) -> Reply
     where
         B: IntoBytes + Immutable,
@@ -212,13 +212,13 @@ impl Agent {
         }
     }
 
-    /// How people find it.
+    /// Its description in log lines.
     pub(crate) fn description(&self) -> String {
         let known = self.description.get().cloned();
         known.unwrap_or_else(|| describe(&self.socket, None))
     }
 
-    /// What to do about an agent that is silent.
+    /// Advice about an agent that does not reply.
     fn silence(&self) -> String {
         format!(
             "{} has not replied for {} s; it is stopped (`kill -CONT` resumes it) or hangs (kill it, and another one takes over)",
@@ -243,7 +243,7 @@ impl Agent {
         self.network.load(Ordering::Relaxed)
     }
 
-    /// A name that the agent has given, made unlike all names of other agents.
+    /// A name that this agent gave, made unique among all agents of this process.
     pub(crate) fn unique(&self, name: u64) -> u64 {
         name ^ self.epoch.rotate_right(16)
     }
@@ -253,7 +253,7 @@ impl Agent {
         let _ = self.send(Self::next_id(), op, body.as_bytes(), &[]);
     }
 
-    /// Sends a call; `then` runs when it is answered, on the reading thread, or when it cannot be.
+    /// Sends a call. `then` runs on the reading thread with the reply, or on this one if the call cannot be sent.
     pub(crate) fn start<B>(
         self: &Arc<Self>,
         id: u64,
@@ -271,7 +271,7 @@ impl Agent {
         }
     }
 
-    /// Runs what waits for the reply to a call, if anything still does.
+    /// Completes a call, unless that has been done.
     fn finish(self: &Arc<Self>, id: u64, reply: Reply) {
         let then = self.calls.lock().remove(&id);
         if let Some(then) = then {
@@ -302,12 +302,12 @@ impl Agent {
         }
     }
 
-    /// Remembers whose a connection is.
+    /// Notes the owner of a connection.
     pub(crate) fn connected(&self, connection: u64, owner: Owner) {
         self.connections.lock().insert(connection, owner);
     }
 
-    /// The agent knows nothing of this connection any more.
+    /// The agent has forgotten this connection.
     pub(crate) fn forget(&self, connection: u64) {
         self.connections.lock().remove(&connection);
     }
@@ -370,7 +370,7 @@ impl Agent {
                     if message.flags.contains(MsgFlags::MSG_CTRUNC) {
                         taken = Err(io::Error::from_raw_os_error(libc::EMFILE));
                     }
-                    // A connection with some of them would be none.
+                    // A connection needs all of them.
                     let fds = taken.unwrap_or_else(|error| {
                         log::error!(
                             target: "agent",

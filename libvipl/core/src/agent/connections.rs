@@ -1,4 +1,4 @@
-//! The connections of this process, as they are handed from one agent to the next.
+//! The connections of this process, for handing them over to the next agent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::registration::NicRegistration;
 use super::ticket::Ticket;
 use crate::sync::Mutex;
 
-/// What another agent has to be told of it.
+/// A connection, as the next agent is told of it.
 #[derive(Clone)]
 pub(crate) struct Live {
     pub(crate) owner: Owner,
@@ -20,8 +20,8 @@ pub(crate) struct Live {
     pub(crate) registration: Arc<NicRegistration>,
     /// The agent that knows it, and its name there.
     pub(crate) at: Option<(Arc<Agent>, u64)>,
-    /// No later agent has to know it: an agent has said that the peer has gone, or the peer is on
-    /// another host, where the plug-in's own lingering close and keep-alive tell of an end.
+    /// No later agent needs to know it: the peer is gone, or it is on another host, where the plug-in's lingering close
+    /// and keep-alive detect the end.
     pub(crate) lone: bool,
 }
 
@@ -47,17 +47,17 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// A connection has come about.
+    /// Adds a connection.
     pub(crate) fn insert(&self, side: Side, live: Live) {
         self.live.lock().insert(side, live);
     }
 
-    /// Whether there is any that an agent should know.
+    /// Whether there is nothing to hand over.
     pub(super) fn is_empty(&self) -> bool {
         self.live.lock().is_empty() && self.parted.lock().is_empty()
     }
 
-    /// A connection has come to nothing, and its agent knows.
+    /// Removes a connection that was not completed; its agent knows.
     pub(crate) fn forget(&self, side: Side) {
         self.live.lock().remove(&side);
     }
@@ -74,15 +74,15 @@ impl Connections {
         }
     }
 
-    /// The agent says that the peer has gone.
+    /// The agent has reported that the peer is gone.
     pub(crate) fn partner_gone(&self, side: Side) {
         if let Some(live) = self.live.lock().get_mut(&side) {
             live.lone = true;
         }
     }
 
-    /// The new agent's name for a connection. Runs on the thread that reads its messages, before
-    /// anything that it says about the connection is read.
+    /// Sets the new agent's name for a connection. Runs on the reading thread, before any message about the connection
+    /// is read.
     fn adopted(&self, agent: &Arc<Agent>, side: Side, name: u64) {
         let mut all = self.live.lock();
         if let Some(live) = all.get_mut(&side) {
@@ -94,9 +94,9 @@ impl Connections {
         }
     }
 
-    /// Tells a new agent, at which the NICs are open, of all connections. False: it has gone as well.
+    /// Hands all connections over to a new agent, at which the NICs are open. False: it has exited, too.
     pub(super) fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
-        // Copies: the application goes on connecting and disconnecting meanwhile.
+        // Copies, since the application may connect and disconnect meanwhile.
         let all: Vec<(Side, Live)> = self
             .live
             .lock()

@@ -1,7 +1,7 @@
 //! Connections to device processes, which plug-ins ask the Kernel Agent for.
 //!
-//! A device process is a NIC in software, outside the application. The agent starts it and introduces us; what is
-//! said on the socket is between the plug-in and its device.
+//! A device process is a NIC in software, outside the application. The agent starts it and connects it with
+//! the application; plug-in and device define the messages on the socket.
 
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;

@@ -7,7 +7,7 @@
 //! growing intervals while there are only connections.
 //!
 //! ```text
-//!   Absent ── first VipOpenNic ──▶ Here ── it hangs up ──▶ Lost ── handed over ──▶ Here
+//!   Absent ── first VipOpenNic ──▶ Here ── it exits ─────▶ Lost ── handed over ──▶ Here
 //!      ▲                                                     │
 //!      └──────────────────── no NIC is open ─────────────────┘
 //! ```
@@ -31,23 +31,23 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// How often an agent that closes the connection at once is tried again.
 const HELLO_TRIES: u32 = 6;
-/// How much longer each pause between these tries is than the one before.
+/// Increment of the pause between these tries.
 const HELLO_PAUSE: Duration = Duration::from_millis(2);
-/// How long the keeper waits between two tries while something is asked for.
+/// Pause of the keeper between two tries while a call is waiting.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// The longest pause while there are only connections to be handed over.
+/// Longest pause while there are only connections to hand over.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 /// Number of agents that a call which is not a wait is tried at, one after the other.
 const AGENTS_MAX: usize = 3;
 
-/// An attempt to connect that its agent has left unanswered.
+/// An attempt to connect whose agent exited before replying.
 pub(crate) trait Unanswered: Send {
     /// Whether no thread waits for it any more, or its time is up.
     fn is_over(&self) -> bool;
-    /// Ends it as its timeout would have.
+    /// Ends it with a timeout.
     fn give_up(self: Box<Self>);
-    /// Asks the next agent, at which the NIC is open.
+    /// Repeats it at the next agent, at which the NIC is open.
     fn ask_again(self: Box<Self>, agent: &Arc<Agent>);
 }
 
@@ -58,7 +58,7 @@ enum Now {
     #[default]
     Absent,
     Here(Arc<Agent>),
-    /// It has gone, and a keeper looks for the next one.
+    /// It has exited, and a keeper looks for the next one.
     Lost,
 }
 
@@ -110,7 +110,7 @@ impl Agents {
                     return Ok(agent);
                 }
                 Now::Lost if standing.failures != failures => return Err(Error::Resource),
-                // Its thread is about to say that it is lost.
+                // Its reading thread is about to note that it is lost.
                 Now::Here(_) | Now::Lost => {
                     standing.wanted += 1;
                     self.changed.notify_all();
@@ -128,7 +128,7 @@ impl Agents {
         info: &vipl_nic_info,
     ) -> Result<Arc<NicRegistration>, Error> {
         let registration = Arc::new(NicRegistration::new(provider, info));
-        // First in the list: if the agent goes at this moment, the keeper opens it at the next one.
+        // Listed first: if the agent exits now, the keeper opens it at the next one.
         self.nics.lock().push(registration.clone());
         match self.place(&registration) {
             Ok(_) => Ok(registration),
@@ -139,8 +139,7 @@ impl Agents {
         }
     }
 
-    /// The agent and its name for a NIC; waits for the next agent, if the last one has gone. An error: there is
-    /// none.
+    /// The agent and its name for a NIC. Waits for the next agent if the last one has exited; fails if there is none.
     pub(crate) fn place(&'static self, nic: &NicRegistration) -> Result<(Arc<Agent>, u64), Error> {
         for _ in 0..AGENTS_MAX {
             if let Some(place) = nic.here() {
@@ -161,7 +160,7 @@ impl Agents {
         Err(Error::Resource)
     }
 
-    /// A call about a NIC, asked of the next agent if this one goes.
+    /// A call about a NIC, repeated at the next agent if this one exits.
     pub(crate) fn call<B>(
         &'static self,
         nic: &NicRegistration,
@@ -198,13 +197,13 @@ impl Agents {
         self.changed.notify_all();
     }
 
-    /// The agent went before it answered an attempt to connect.
+    /// The agent exited before it replied to an attempt to connect.
     pub(crate) fn ask_later(&self, attempt: Box<dyn Unanswered>) {
         let standing = self.standing.lock();
         if let Now::Here(agent) = &standing.now
             && !agent.is_dead()
         {
-            // The keeper has done its work already.
+            // The keeper has finished already.
             let agent = agent.clone();
             drop(standing);
             return attempt.ask_again(&agent);
@@ -213,7 +212,7 @@ impl Agents {
         self.changed.notify_all();
     }
 
-    /// Lets the keeper look whether an attempt is still wanted.
+    /// Lets the keeper check whether attempts are still wanted.
     pub(crate) fn wake_keeper(&self) {
         self.changed.notify_all();
     }
@@ -296,7 +295,7 @@ impl Agents {
         }
     }
 
-    /// Makes a new agent know what the last one knew. False: it has gone as well.
+    /// Tells a new agent what the last one knew. False: it has exited, too.
     fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
         let nics: Vec<Arc<NicRegistration>> = self.nics.lock().clone();
         for nic in nics {
@@ -313,7 +312,7 @@ impl Agents {
 
     /// Ends the attempts whose time is over or whose VI has been disconnected.
     fn end_overdue(&self) {
-        // Not under the lock: to look at an attempt takes the lock of its VI.
+        // Without the lock, since examining an attempt takes its VI's lock.
         let all = std::mem::take(&mut *self.unanswered.lock());
         let (over, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|attempt| attempt.is_over());
         self.unanswered.lock().extend(left);
@@ -322,8 +321,8 @@ impl Agents {
         }
     }
 
-    /// Connects to an agent and does something with it. Tries again if the agent hangs up: one that is about to
-    /// exit may still accept the connection, and then another one is there soon.
+    /// Connects to an agent and calls it. Tries again if it closes the connection: an agent that is about to exit may
+    /// still accept one, and another agent follows soon.
     fn introduce(&'static self, begin: impl Fn(&Arc<Agent>) -> bool) -> Result<Arc<Agent>, String> {
         for attempt in 0..HELLO_TRIES {
             match Agent::introduce(&self.settings, |agent| self.lost(agent)) {

@@ -1,4 +1,4 @@
-//! Finding the Kernel Agent, and starting one where none answers.
+//! Finding the Kernel Agent, and starting one if none is running.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::DirBuilder;
@@ -21,13 +21,13 @@ use zerocopy::IntoBytes;
 
 use crate::settings::Settings;
 
-/// How long a started agent may take to answer, on a machine that is busy with other things.
+/// Time limit for the first reply of a new agent; generous, for loaded machines.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// After so long without an answer another one is started: the first may have found the address taken by
-/// an agent that was just dying. One that comes too late leaves by itself.
+/// Time without a reply after which another one is started: the first may have found the address in use by an agent
+/// that was exiting. A surplus agent exits by itself.
 const START_AGAIN: Duration = Duration::from_millis(500);
 
-/// How often the thread that reads looks whether the application has closed the socket.
+/// How often the reading thread checks whether the application has closed the socket.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The variables that a started agent gets.
@@ -76,7 +76,7 @@ pub(super) enum LaunchError {
     Socket(io::Error),
 }
 
-/// Connects to the agent that the settings name; with `auto`, starts one if need be.
+/// Connects to the agent that the settings name; with `auto`, starts one if necessary.
 pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     match settings.text("agent") {
         // An agent that it started would serve its real user with the rights of its effective one.
@@ -150,7 +150,7 @@ fn look(user: u32) -> Result<Option<OwnedFd>, LaunchError> {
     Ok(None)
 }
 
-/// An agent of this process alone, on a socket in a folder that goes as soon as this process is connected.
+/// A private agent, on a socket in a folder that is removed as soon as this process is connected.
 /// No other process can connect to it, and nothing is left when it exits.
 fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
@@ -192,7 +192,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
     )
     .map_err(|error| LaunchError::Socket(error.into()))?;
     let made = high(made).map_err(LaunchError::Socket)?;
-    // Also for each message sent: an agent that is stopped takes none.
+    // Applies to sending, too: a stopped agent receives nothing.
     let patience = TimeVal::new(START_TIME_MAX.as_secs() as libc::time_t, 0);
     let _ = setsockopt(&made, sockopt::SendTimeout, &patience);
     if let Err(error) = connect_socket(made.as_raw_fd(), there) {
@@ -220,7 +220,7 @@ fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
     vipl_sys::fd::duplicate_from(fd.as_raw_fd(), 200).or_else(|_| vipl_sys::fd::above_standard(fd))
 }
 
-/// Where this library is.
+/// The file of this library.
 pub(crate) fn library_path() -> Option<PathBuf> {
     // SAFETY: `dladdr` fills the structure; the name lives as long as the library is loaded.
     unsafe {
@@ -276,7 +276,7 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     Err(LaunchError::NoProgram(tried.join(", ")))
 }
 
-/// It is there, but of no use.
+/// It exists but cannot be used.
 fn not_executable(path: &Path) -> LaunchError {
     let why = io::Error::from_raw_os_error(libc::EACCES);
     LaunchError::NotExecutable(path.display().to_string(), why)
@@ -302,7 +302,7 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     let mut environment = Vec::new();
     for (key, value) in std::env::vars_os() {
         let name = key.as_bytes();
-        // It serves other programs, too, so it gets nothing of this one but what helps to find a fault.
+        // It serves other applications, too, so it inherits only variables for debugging.
         if !KEPT_VARIABLES.contains(&name) {
             continue;
         }
@@ -369,7 +369,7 @@ static GOODBYE_PROCESS: AtomicI32 = AtomicI32::new(0);
 /// What the socket was when it was given; never freed, since the application may end from anywhere.
 static GOODBYE_IDENTITY: AtomicPtr<Identity> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Lets the agent tell an end in good order from a death (spec §17).
+/// Lets the agent distinguish an orderly exit from a crash (spec §17).
 pub(super) fn say_goodbye_at_exit(socket: RawFd) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     let Some(identity) = Identity::of(socket) else {
@@ -386,7 +386,7 @@ pub(super) fn say_goodbye_at_exit(socket: RawFd) {
     });
 }
 
-/// The agent behind this socket has gone; the descriptor may soon be another file's.
+/// The agent behind this socket has exited; the descriptor's number may soon name another file.
 pub(super) fn no_goodbye(socket: RawFd) {
     let _ = GOODBYE_SOCKET.compare_exchange(socket, -1, Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
 //! Data sockets on network interfaces, which plug-ins ask the Kernel Agent for.
 //!
 //! Only the agent may open such a socket. What comes back is bound, filtered and locked; the plug-in owns
-//! it. Errors are logged here, with what the user can do, since an application only learns that the device
+//! it. Errors are logged here, with what the user can do, since the application only learns that the device
 //! does not open.
 
 use std::ffi::{c_char, c_int};
@@ -16,7 +16,7 @@ use vipl_plugin_abi::*;
 use super::keeper::Agents;
 use crate::error::Error;
 
-/// Asks the agent. What is returned holds a descriptor that is now the caller's.
+/// Asks the agent. The caller owns the descriptor in the result.
 fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     let mut body = LinkOpen {
         interface: [0; INTERFACE_BYTES],
@@ -65,10 +65,10 @@ fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
     Err(VIPL_E_RESOURCE)
 }
 
-/// This process was told what Ethernet needs.
+/// What Ethernet needs has been logged.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Says why there is no socket.
+/// Logs why there is no socket.
 fn refusal(name: &str, status: Status, agent: &str) -> c_int {
     let what_to_do = match status {
         Status::NOT_PERMITTED => {
@@ -88,7 +88,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
             VIPL_E_INVALID
         }
         Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
-            // The same for every interface: one line that says what to do is enough at the default level.
+            // The same for every interface, so one line at the default level is enough.
             let first = !TOLD.swap(true, Ordering::Relaxed);
             let level = if first { Level::Error } else { Level::Info };
             log::log!(

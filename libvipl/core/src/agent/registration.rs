@@ -1,4 +1,4 @@
-//! A NIC as the agents know it: under one name after the other, if agents come and go.
+//! A NIC as agents know it: each agent gives it another name.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct NicRegistration {
     body: NicOpen,
     /// The plug-in's; open as long as the NIC is, if the application does not close them.
     fds: Vec<RawFd>,
-    /// What they were at VipOpenNic.
+    /// Their values at VipOpenNic.
     identities: Vec<Option<Identity>>,
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
@@ -49,7 +49,7 @@ impl NicRegistration {
         }
     }
 
-    /// Opens it at this agent, unless it is open there. False: the agent has gone.
+    /// Opens it at this agent, unless it is open there. False: the agent has exited.
     pub(super) fn open_at(&self, agent: &Arc<Agent>) -> Result<(), Status> {
         let mut place = self.place.lock();
         if self.closed.load(Ordering::Acquire)

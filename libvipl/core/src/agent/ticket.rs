@@ -34,7 +34,7 @@ impl<T> Ticket<T> {
         self.ready.notify_all();
     }
 
-    /// The result, if it is there. Fails if another thread has taken it.
+    /// The result, if there is one. Fails if another thread has taken it.
     pub(crate) fn try_take(&self) -> Result<Option<T>, Error> {
         let mut outcome = self.result.lock();
         if matches!(*outcome, Outcome::Open) {
@@ -62,7 +62,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Waits for the result until a deadline. `None`: it is not there yet.
+    /// Waits for the result until a deadline. `None`: there is none yet.
     pub(super) fn wait_until(&self, end: Instant) -> Result<Option<T>, Error> {
         loop {
             let result = self.try_take()?;

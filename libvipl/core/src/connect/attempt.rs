@@ -1,8 +1,8 @@
 //! One attempt to connect one VI, from the call to the agent's decision, and how the VI is attached to its
 //! connection.
 //!
-//! An attempt of a client or a peer outlives the agent that it was sent to: the next one is asked for what is left
-//! of its time, so that the application sees one call, however many agents there are meanwhile.
+//! An attempt of a client or a peer outlives the agent that it was sent to: it is repeated at the next one for the
+//! rest of its timeout, so that the application sees one call.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -26,11 +26,11 @@ use crate::text::hexadecimal;
 use crate::vi::state::{CONNECTED, IDLE, PENDING};
 use crate::vi::{Vi, Which, complete};
 
-/// How long the next agent looks for a server at least, in milliseconds: the server's process goes over
-/// to that agent at about the same time, and may be later.
+/// Minimum time for which the next agent looks for a server, in milliseconds: the server's process changes to that
+/// agent at about the same time, perhaps later.
 const GRACE_MS: u64 = 10_000;
 
-/// What the next agent is asked.
+/// The request that is repeated at the next agent.
 pub(super) struct Again {
     pub(super) op: Op,
     pub(super) body: Request,
@@ -45,13 +45,13 @@ pub(super) struct Attempt {
     agents: &'static Agents,
     call: u64,
     pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
-    /// What the next agent is asked if this one goes; nothing for VipConnectAccept, whose client asks.
+    /// Repeated at the next agent if this one exits; none for VipConnectAccept, whose client repeats.
     pub(super) again: Option<Box<Again>>,
-    /// The VI is attached to a peer on another host, who has not confirmed yet.
+    /// The VI is attached to a peer on another host that has not confirmed yet.
     confirming: Option<Confirming>,
 }
 
-/// A connection that may still come to nothing.
+/// A connection that may still fail.
 struct Confirming {
     /// The agent's name for it.
     connection: u64,
@@ -129,7 +129,7 @@ impl Attempt {
         }
     }
 
-    /// What the agent says of a refusal beyond its status.
+    /// Logs the agent's reason for a refusal.
     fn tell_why(&self, reply: &Reply) {
         if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
             log_discriminator_taken(&detail, &again.body.local);
@@ -137,8 +137,8 @@ impl Attempt {
         }
     }
 
-    /// Tells the agent that the VI is ready for a peer on another host. Both sides do so before either
-    /// program hears of the connection, so that no message finds a VI that is not attached.
+    /// Tells the agent that the VI is attached, for a peer on another host. Both sides do so before either application
+    /// learns of the connection, so that no message arrives at a VI that is not attached.
     fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
         let call = Agent::next_id();
         let connection = connected.connection;
@@ -155,7 +155,7 @@ impl Attempt {
         attempt.send(agent, Op::CONFIRM, &ConnectionRef { connection });
     }
 
-    /// The peer has confirmed, or there is no connection after all. Receives stay posted then.
+    /// The peer has confirmed, or the connection has failed, in which case receives stay posted.
     fn finish_confirming(self, agent: &Agent, confirming: &Confirming, status: Status) {
         let result = if status == Status::OK {
             Ok(confirming.attributes)
@@ -242,7 +242,7 @@ fn side_of(connected: &Connected) -> Side {
     }
 }
 
-/// Whom a VI is connected with, for people.
+/// The peer of a VI in log lines.
 fn partner(connected: &Connected) -> String {
     if connected.remote == 0 {
         return format!(
@@ -257,7 +257,7 @@ fn partner(connected: &Connected) -> String {
     )
 }
 
-/// Puts the VI on its connection.
+/// Attaches the VI to its connection.
 fn attach(
     vi: &mut Guard<Vi>,
     agent: &Arc<Agent>,
@@ -296,14 +296,14 @@ fn attach(
         return Err(Error::Resource);
     }
     if connected.remote == 0 && reply.fds.is_empty() {
-        // The reading thread has told why.
+        // The reading thread has logged why.
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
     // The descriptors stay open during the call.
     let status = vi.attach(&description);
     if status != VIPL_OK {
-        // The plug-in knows why, and tells.
+        // The plug-in logs the reason.
         log::info!(target: "cm", "the plug-in cannot use the connection (status {status})");
         agent.disconnect(connected.connection);
         return Err(Error::Resource);

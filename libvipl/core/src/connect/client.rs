@@ -1,4 +1,4 @@
-//! The side that asks: VipConnectRequest, and both sides of the peer-to-peer model (spec §3.11, §3.13 to
+//! The requesting side: VipConnectRequest, and both sides of the peer-to-peer model (spec §3.11, §3.13 to
 //! §3.15).
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn start(
             );
             return Err(Error::InvalidParameter);
         }
-        // Asked for before the VI is locked: to look may mean to wait for a thread that locks VIs.
+        // Before the VI is locked, since this may wait for a thread that locks VIs.
         let here = nic.registration.here();
         let vi = vi::lock(handle)?;
         if vi.abi.state != IDLE {
@@ -121,8 +121,8 @@ pub fn request(
     Ok(to_program(&attributes))
 }
 
-/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`). Most programs ask until
-/// there is one, so this is no warning.
+/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`). Most applications retry,
+/// so this is not a warning.
 #[cold]
 fn tell_failure(error: Error, remote: &Address) {
     let why = match error {

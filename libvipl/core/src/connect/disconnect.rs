@@ -1,7 +1,7 @@
 //! The end of a connection: VipDisconnect, and the loss of a peer (spec §3.12, §9.6).
 //!
-//! An attempt belongs to a VI as long as `Vi::attempt` names its call: a VipDisconnect in between takes it away,
-//! and whatever the agent says afterwards is undone.
+//! An attempt belongs to a VI as long as `Vi::attempt` names its call. VipDisconnect clears it, and a connection that
+//! the agent reports afterwards is undone.
 
 use kagent_proto::{Cancel, Op};
 use vipl_abi::*;
@@ -44,7 +44,7 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     Ok(())
 }
 
-/// The agent says that the peer of a VI has gone. Runs on the thread that reads its messages.
+/// The agent reports that the peer of a VI is gone. Runs on the reading thread.
 pub(super) fn partner_gone(vi: usize, side: Side, orderly: bool) {
     let handle = std::ptr::without_provenance_mut(vi);
     if let Ok(mut vi) = vi::lock(handle) {
@@ -53,7 +53,7 @@ pub(super) fn partner_gone(vi: usize, side: Side, orderly: bool) {
     }
 }
 
-/// Takes the VI off its connection.
+/// Detaches the VI from its connection.
 pub(super) fn detach(vi: &mut Guard<Vi>) -> Option<Side> {
     let connection = vi.connection.take()?;
     // What the peer has acknowledged is complete, not flushed (COMPAT-08).
@@ -62,7 +62,7 @@ pub(super) fn detach(vi: &mut Guard<Vi>) -> Option<Side> {
     Some(connection)
 }
 
-/// The peer of a VI has gone.
+/// The peer of a VI is gone.
 fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
     if vi.connection != Some(side) || vi.abi.state != CONNECTED {
         return;
@@ -72,7 +72,7 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
         "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
     vi.tell_partner_gone(orderly);
-    // What a peer on another host sent last may still be on its way: then the plug-in fails the VI later.
+    // The last messages of a peer on another host may still be in transit: then the plug-in fails the VI later.
     if vi.abi.state != ERROR && !(orderly && vi.remote) {
         let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
         let cause = if orderly {

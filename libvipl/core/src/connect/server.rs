@@ -33,7 +33,7 @@ struct Unanswered {
     busy: bool,
 }
 
-/// What VipConnectWait gives.
+/// The result of VipConnectWait.
 pub struct Arrived {
     /// The requester's address.
     pub remote: Address,
@@ -90,7 +90,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     })
 }
 
-/// Waits at one agent after the other: it is one call for the application, however many agents go meanwhile.
+/// Waits at one agent after the other: one call of the application may outlive several agents.
 fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
     let deadline = clock::deadline(timeout);
     let mut timeout_ms = clock::timeout_ms(timeout);
@@ -182,7 +182,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     let attempt = begin(&mut vi, call);
     let result = attempt.result.clone();
     drop(vi);
-    // If the agent that knows the request has gone, its client asks the next one: VIP_TIMEOUT.
+    // If the agent that knows the request has exited, the client repeats it at the next one: VIP_TIMEOUT.
     attempt.send(&agent, Op::ACCEPT, &body);
     let outcome = result.wait().and_then(|result| result.map(drop));
     match outcome {

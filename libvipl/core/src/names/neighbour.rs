@@ -1,5 +1,5 @@
-//! Host names that no table knows, on a network of Ethernet: the system's resolver gives the IPv4 address,
-//! the kernel's neighbour table the Ethernet address.
+//! Host names that are not in the table, on Ethernet: the system's resolver gives the IPv4 address, the kernel's
+//! neighbour table the Ethernet address.
 //!
 //! The table is only read. The kernel fills it when two hosts talk IP with each other; nothing is sent
 //! from here to make it do so.

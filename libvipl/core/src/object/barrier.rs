@@ -1,5 +1,5 @@
-//! What the biased lock needs of the machine: a fence that one side of a race pays for both, a number for
-//! each thread, and a way to wait for a holder. `ctest/loom` puts its own in place of these.
+//! What the biased lock needs of the machine: an asymmetric fence, a number for each thread, and a way to wait for a
+//! holder. `ctest/loom` replaces this file.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn membarrier() -> bool {
 }
 
 /// Registers the process for `heavy`, at each VipOpenNic: a forked child is not registered. Where threads run
-/// already, the kernel waits for all processors, some milliseconds, so no lock is held and nobody's data waits.
+/// already, the kernel waits for all processors, some milliseconds, so this runs with no lock held and off the data path.
 pub(crate) fn prepare() {
     let works = cfg!(all(target_arch = "x86_64", target_os = "linux"))
         && register(Scope::Process)
@@ -33,7 +33,7 @@ pub(crate) fn works() -> bool {
     WORKS.load(Ordering::Relaxed)
 }
 
-/// A full fence, together with a `heavy` of another thread; costs nothing by itself.
+/// A full fence, together with a `heavy` of another thread; a compiler fence by itself.
 #[inline(always)]
 pub(crate) fn light() {
     compiler_fence(Ordering::SeqCst);

@@ -1,9 +1,9 @@
 //! Tables of objects that live behind handles.
 //!
-//! A slot is never given back to the system: an object that is destroyed leaves its slot for the next
-//! one, with another generation. So a stale handle may be followed at any time; it finds a slot, takes
-//! its lock, sees another generation and fails. That is what makes it safe for one thread to destroy an
-//! object while another one is about to use it (rule R4), without a reference count on the data path.
+//! A slot is never returned to the system: a destroyed object leaves it to the next one, under another generation. So
+//! a stale handle may be followed at any time: the lookup locks the slot, finds another generation and fails. One
+//! thread may therefore destroy an object that another is about to use (rule R4), without a reference count on the
+//! data path.
 //!
 //! Chunks of slots are mapped `MADV_WIPEONFORK`: in a forked child every slot is free, whatever the
 //! parent held (spec §10.4).

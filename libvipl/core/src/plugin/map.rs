@@ -19,7 +19,7 @@ pub(crate) struct Route {
 pub(crate) enum Nowhere {
     /// What was tried.
     Unknown(String),
-    /// Not all plug-ins could be looked at, for want of something.
+    /// Not all plug-ins could be examined, because the system was out of something.
     Shortage(String),
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
     })
 }
 
-/// Gives the answer of the plug-ins there are, or tells what was tried.
+/// The route, or what was tried.
 fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, String> {
     let short = plain(name);
     if short.is_empty() {
@@ -98,7 +98,7 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
     }
 }
 
-/// The name without the folder that M-VIA's devices were in; one program says `/etc/via_lo`.
+/// The name without the folder of M-VIA's device files; some applications use `/etc/via_lo`.
 pub(crate) fn plain(name: &str) -> &str {
     name.strip_prefix("/dev/")
         .or_else(|| name.strip_prefix("/etc/"))

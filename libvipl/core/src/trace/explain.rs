@@ -1,4 +1,4 @@
-//! Why a call failed, where no deeper function has said so: mostly an argument that is no good.
+//! Why a call failed, if no deeper function has logged it: mostly an invalid argument.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         if !may_log() {
             return;
         }
-        // Who waits on an object learns of its end in this way.
+        // A thread that waits on an object learns in this way that it was destroyed.
         let level = if call.waits() {
             log::Level::Info
         } else {
@@ -128,7 +128,7 @@ fn judge(kind: Kind, handle: *mut c_void) -> Result<VIP_NIC_HANDLE, String> {
     }
 }
 
-/// The first argument that cannot be right.
+/// The first argument that is invalid.
 fn bad_argument(call: &Call) -> Option<String> {
     let mut first: Option<(&str, VIP_NIC_HANDLE)> = None;
     for (name, argument) in &call.inputs {
