@@ -1,9 +1,9 @@
-//! How a NIC's sleepers are woken, and which of its VIs have something.
+//! Sleeping and waking of the threads that wait on a NIC, and which of its VIs have something to do.
 //!
-//! A thread may be woken by a frame (the socket), by a partner on this host, or by another thread of this
-//! process. One sleeper *leads*: it waits in `ppoll` for the socket and for an eventfd. The others sleep
-//! on the futex word of the bell page and are woken by whoever rings, the leader included when it leaves.
-//! Partners on this host have the page and the eventfd, so they ring as threads of this process do.
+//! A thread can be woken by a frame (the socket), by a peer on this host, or by another thread of this process. One
+//! sleeper *leads*: it waits in `ppoll` for the socket and for an eventfd. The others sleep on the futex word of the
+//! shared page and are woken by whoever rings; the leader wakes them, too, when it leaves. Peers on this host have the
+//! page and the eventfd, and ring like threads of this process.
 //!
 //! ```text
 //!   line 0   ring     counts everything that may have to be looked at; a futex
@@ -11,10 +11,9 @@
 //!   line 2…  ready    one bit per VI
 //! ```
 //!
-//! A sleeper announces itself in `want` and looks once more; whoever publishes something looks at `want`
-//! afterwards. Both have a full fence between, so one of the two sees the other. What partners write here
-//! is hostile input: the worst it does is to wake a thread for nothing, or to leave one asleep until the
-//! watch thread's own time has run out.
+//! A sleeper announces itself in `want` and looks once more; a publisher stores its data and then reads `want`. Both
+//! have a full fence in between, so one of the two sees the other. What peers write here is hostile input: at worst it
+//! wakes a thread for nothing, or leaves one asleep until the progress thread looks.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -28,10 +27,10 @@ use crate::VIS_MAX;
 /// Size of the shared page.
 pub(crate) const BELL_BYTES: usize = 4096;
 
-/// How long a leader sleeps whose eventfd the program has closed.
+/// How long a leader sleeps if the application has closed its eventfd.
 const UNHEARD_NS: u64 = 10_000_000;
 
-/// What lies in the page; all zero at first. Peers can write to all of it, so the padding is atomic, too.
+/// The content of the page; zeroes are a valid one. Peers can write to all of it, so the padding is atomic, too.
 #[repr(C, align(64))]
 struct Page {
     ring: AtomicU32,
@@ -44,15 +43,15 @@ struct Page {
 
 const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
 
-/// A bell: this process's own, or that of a partner's NIC on this host.
+/// The bell of this process's NIC, or of a peer's NIC on this host.
 pub(crate) struct Bell {
     page: Mapping,
     event: Kept,
-    /// This process's own word for `Page::leading`, which partners could change.
+    /// Whether a thread leads. The word in the page is for peers, which could change it.
     led: AtomicBool,
 }
 
-/// Makes an eventfd that nobody blocks on.
+/// Creates a non-blocking eventfd.
 pub(crate) fn create_event() -> std::io::Result<OwnedFd> {
     // SAFETY: a system call; the descriptor is new.
     unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
@@ -60,7 +59,7 @@ pub(crate) fn create_event() -> std::io::Result<OwnedFd> {
 
 impl Bell {
     pub(crate) fn open(page: RawFd, event: OwnedFd) -> std::io::Result<Bell> {
-        // A partner could have passed a descriptor that blocks its writers.
+        // A peer could have passed a descriptor that blocks its writers.
         // SAFETY: a system call on a descriptor of our own.
         unsafe { libc::fcntl(event.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         Ok(Bell {
@@ -85,7 +84,7 @@ impl Bell {
         self.page().ready.take(indices)
     }
 
-    /// Wakes the owner if somebody sleeps. Called after something was published.
+    /// Wakes the sleepers of the owner, if there are any. Called after data was published.
     pub(crate) fn ring_if_wanted(&self) {
         fence(Ordering::SeqCst);
         if self.page().want.load(Ordering::Relaxed) != 0 {
@@ -93,7 +92,7 @@ impl Bell {
         }
     }
 
-    /// Wakes everybody who sleeps on this bell.
+    /// Wakes all sleepers.
     #[cold]
     pub(crate) fn ring(&self) {
         self.page().ring.fetch_add(1, Ordering::SeqCst);
@@ -107,12 +106,12 @@ impl Bell {
     pub(crate) fn kick_leader(&self) {
         let one = 1u64;
         if let Ok(event) = self.event.fd() {
-            // SAFETY: eight bytes; a full counter is as good as a new one.
+            // SAFETY: eight bytes; a full counter wakes as well.
             unsafe { libc::write(event, (&raw const one).cast(), 8) };
         }
     }
 
-    /// Announces a sleeper of the owner; gives what `sleep` needs.
+    /// Announces a sleeper of the owner. Returns the argument for [`Bell::sleep`].
     pub(crate) fn arm(&self) -> u32 {
         let epoch = self.page().ring.load(Ordering::SeqCst);
         self.page().want.fetch_add(1, Ordering::SeqCst);
@@ -120,26 +119,26 @@ impl Bell {
         epoch
     }
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement.
     pub(crate) fn disarm(&self) {
         self.page().want.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Sleeps until the bell has rung since `arm`, or a frame is there. The caller leads if nobody does.
-    /// Gives whether it led.
+    /// Sleeps until the bell has been rung since `arm`, or a frame has arrived. The caller leads if no other thread
+    /// does. Returns whether it led.
     pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, socket: Option<RawFd>) -> bool {
         if self.led.swap(true, Ordering::SeqCst) {
             futex::wait(&self.page().ring, epoch, timeout_ns);
             return false;
         }
         self.page().leading.store(1, Ordering::SeqCst);
-        // Whoever rings raises `ring` before it looks at `leading`.
+        // A ringer increments `ring` before it reads `leading`.
         if self.page().ring.load(Ordering::SeqCst) == epoch {
             self.poll(timeout_ns, socket);
         }
         self.page().leading.store(0, Ordering::SeqCst);
         self.led.store(false, Ordering::SeqCst);
-        // The others look for themselves what there is, and one of them leads.
+        // The others look for themselves, and one of them leads.
         if self.page().want.load(Ordering::SeqCst) > 1 {
             self.page().ring.fetch_add(1, Ordering::SeqCst);
             futex::wake(&self.page().ring);
@@ -147,7 +146,7 @@ impl Bell {
         true
     }
 
-    /// Whether somebody leads.
+    /// Whether a thread leads.
     pub(crate) fn is_led(&self) -> bool {
         self.led.load(Ordering::SeqCst)
     }
@@ -158,10 +157,10 @@ impl Bell {
             events: libc::POLLIN,
             revents: 0,
         };
-        // A negative descriptor is left out.
+        // `ppoll` ignores negative descriptors.
         let event = self.event.fd().unwrap_or(-1);
         let mut fds = [wants(event), wants(socket.unwrap_or(-1))];
-        // Nobody can end the sleep of a leader without it.
+        // Without it no thread can end the sleep of a leader.
         let time = timespec(if event < 0 {
             timeout_ns.min(UNHEARD_NS)
         } else {
@@ -181,7 +180,7 @@ impl Bell {
             unsafe { libc::read(event, (&raw mut count).cast(), 8) };
         }
         if fds[1].revents & libc::POLLERR != 0 {
-            // An interface that went down says so here until it has been heard.
+            // An interface that has gone down reports this until it has been read.
             let _ = vipl_packet::take_socket_error(fds[1].fd);
         }
     }
@@ -217,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Every sleeper is woken by one ring, whether it leads or follows, thousands of times.
+    /// Every sleeper is woken by one ring, whether it leads or not, thousands of times.
     #[test]
     fn a_ring_wakes_leader_and_followers() {
         const ROUNDS: u32 = 2000;
@@ -253,7 +252,7 @@ mod tests {
         }
     }
 
-    /// The counters of the bell wrap; nothing depends on their sign.
+    /// The counter wraps; nothing depends on its sign.
     #[test]
     fn sleeping_works_across_the_end_of_the_counter() {
         let bell = bell();

@@ -21,7 +21,7 @@ use crate::segment::{SEGMENT, Segment};
 const PROBES_HERE: u32 = 58;
 /// When to try again after the device was full, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000;
-/// Frames from a partner on this host that one operation takes.
+/// Frames from a peer on this host that one operation takes.
 const LOOK_FRAMES: u32 = 64;
 /// Frames from a peer on this host that are taken before a deadline counts: more than can wait from a peer that
 /// respects the window.
@@ -34,7 +34,7 @@ pub(crate) struct Connected {
     carrier: Carrier,
     /// This side's VI number.
     pub(crate) index: u32,
-    /// Key check in the partner's frames.
+    /// Key check in the peer's frames.
     pub(crate) check: u64,
     /// Largest frame.
     mtu: usize,
@@ -322,7 +322,7 @@ impl Connected {
     }
 }
 
-/// To a partner on this host.
+/// To a peer on this host.
 fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::Result<Carrier> {
     if (connection.segment_bytes as usize) < SEGMENT {
         return Err(std::io::Error::other("the segment is too small"));

@@ -1,12 +1,12 @@
-//! The doorbell: how frames that are ready get into the kernel.
+//! The doorbell: passing posted frames to the kernel.
 //!
-//! The cards of this class have no doorbell that a program could ring, so a system call plays it. With
-//! [`Policy::Trap`] every operation that made frames ends with one. With [`Policy::Batch`] the frames of
-//! several posts collect, and one call takes them all: when a burst is full, when the program looks for
-//! completions or goes to sleep, and else when the watch thread comes by, a millisecond later at most.
-//! So do small messages in one frame (`gathering`).
+//! The cards of this class have no doorbell that an application could ring, so a system call takes its place. With
+//! [`Policy::Trap`] each operation that has made frames ends with one. With [`Policy::Batch`] frames of several posts
+//! are collected and passed in one call: when a burst is full, when the application looks for completions or goes to
+//! sleep, or else when the progress thread looks, a millisecond later at most. Small messages share a frame in the same
+//! way (`coalescing`).
 //!
-//! Frames for which the device has no room stay here, and nothing more is taken until it has.
+//! Frames for which the device has no room stay here, and no more are accepted until it has.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use vipl_sys::mutex::Mutex;
 
 /// Frames of one burst.
 const BURST: usize = 32;
-/// Frames that wait for the device at most.
+/// Limit of frames that wait for the device.
 const WAITING_MAX: usize = 256;
 
 /// When the system call is made.
@@ -52,12 +52,12 @@ pub(crate) struct Doorbell {
     policy: Policy,
     socket: Sender,
     frames: Mutex<Frames>,
-    /// Frames wait; read without the lock.
+    /// Whether frames wait; read without the lock.
     waiting: AtomicBool,
-    /// A frame of the operation under way has been sent. Operations of several VIs may share it; what they
-    /// have not sent goes at the end of one.
+    /// A frame of the current operation was sent. Operations of several VIs may share this; frames that it holds back
+    /// are sent at the end of one of them.
     trapped: AtomicBool,
-    /// The last `errno` that was told in the log.
+    /// The last `errno` in the log.
     told: AtomicI32,
     counters: Counters,
 }
@@ -75,12 +75,12 @@ impl Doorbell {
         }
     }
 
-    /// The data socket. `None`: the program has closed it.
+    /// The data socket. `None`: the application has closed it.
     pub(crate) fn socket(&self) -> Option<RawFd> {
         self.socket.socket()
     }
 
-    /// A buffer for a frame, as it was left by another; `None`: the device has not sent what it was given before.
+    /// A buffer with the content of an earlier frame. `None`: the device has not sent what it was given before.
     #[inline(always)]
     pub(crate) fn buffer(&self) -> Option<Vec<u8>> {
         let mut frames = self.frames.lock();
@@ -88,13 +88,14 @@ impl Doorbell {
         (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
     }
 
-    /// Takes a whole frame. A full burst goes at once; so does the first frame of an operation that traps, if
-    /// none waits: the rest of the operation happens while the frame travels. Gives the buffer back then.
+    /// Accepts a whole frame. A full burst is sent at once; so is the first frame of an operation with [`Policy::Trap`]
+    /// if none waits, so that the rest of the operation overlaps with its transmission. In that case the buffer is
+    /// returned.
     #[inline(always)]
     pub(crate) fn push(&self, frame: Frame) -> Option<Vec<u8>> {
         if self.policy == Policy::Trap && !self.waits() && !self.trapped.load(Ordering::Relaxed) {
             self.trapped.store(true, Ordering::Relaxed);
-            // No lock: the kernel takes frames from several threads.
+            // No lock: the kernel accepts frames from several threads.
             let sent = self.socket.send(std::slice::from_ref(&frame));
             if self.count(sent) > 0 {
                 return Some(frame.buffer);
@@ -114,12 +115,12 @@ impl Doorbell {
         self.waiting.store(waits, Ordering::Release);
     }
 
-    /// Whether frames wait for company.
+    /// Whether frames are collected.
     pub(crate) fn collects(&self) -> bool {
         self.policy == Policy::Batch
     }
 
-    /// The end of an operation that may have pushed frames: rings if the policy says so.
+    /// Call after an operation that may have pushed frames: rings if the policy demands it.
     #[inline(always)]
     pub(crate) fn operation_ends(&self) {
         if self.policy == Policy::Trap {
@@ -128,13 +129,13 @@ impl Doorbell {
         }
     }
 
-    /// Whether frames wait for somebody to ring.
+    /// Whether frames wait for the doorbell.
     #[inline(always)]
     pub(crate) fn waits(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Sends what waits. When another thread is at it, that one does.
+    /// Sends the waiting frames. If another thread is sending, it does this.
     #[inline(always)]
     pub(crate) fn ring(&self) {
         if self.waits() {
@@ -167,7 +168,7 @@ impl Doorbell {
         *first = 0;
     }
 
-    /// How many frames are done with, sent or lost.
+    /// The number of frames that are finished, sent or lost.
     #[inline(always)]
     fn count(&self, sent: Sent) -> usize {
         let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
@@ -190,7 +191,7 @@ impl Doorbell {
         }
     }
 
-    /// One line for each new kind of failure, not one for each frame.
+    /// One log line for each new kind of failure, not one for each frame.
     #[cold]
     fn tell(&self, error: i32) {
         if self.told.swap(error, Ordering::Relaxed) != error {

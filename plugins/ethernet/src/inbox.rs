@@ -1,17 +1,17 @@
-//! Frames for one VI that some other thread has read from the socket.
+//! Frames for one VI that another thread has read from the socket.
 //!
-//! Whoever reads the socket gets the frames of all VIs of the NIC. Those of other VIs it puts here, since
-//! it must not take another VI's lock. Only frames of the VI's connections are accepted, and only so many:
-//! a stranger on the network cannot fill memory, and what does not fit is lost as on any network.
+//! A thread that reads the socket gets the frames of all VIs of the NIC. It puts those of other VIs here, since it must
+//! not lock another VI. Only frames of the connection are accepted, and only a limited amount: other hosts cannot fill
+//! memory, and frames that do not fit are lost as on any network.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vipl_sys::mutex::Mutex;
 
-/// Bytes of frames that wait for one VI: a whole window of the protocol, and something to spare.
+/// Limit of the bytes that wait for one VI: more than a whole window of the protocol.
 const BYTES_MAX: usize = 5 << 19;
-/// Frames that wait for one VI.
+/// Limit of the frames that wait for one VI.
 const FRAMES_MAX: usize = 512;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
-    /// Something is in it; read without the lock.
+    /// Whether frames wait; read without the lock.
     filled: AtomicBool,
 }
 
@@ -36,15 +36,15 @@ impl Inbox {
         self.state.lock().check = Some(check);
     }
 
-    /// Accepts none any more, and drops what is there.
+    /// Accepts no more frames, and drops those that wait.
     pub(crate) fn dismiss(&self) {
         let mut state = self.state.lock();
         *state = State::default();
         self.filled.store(false, Ordering::Release);
     }
 
-    /// Puts in a frame with this key check. False: it is not of the connection, or there is no room. The connection
-    /// examines the check again, after the frame's CRC.
+    /// Adds a frame with this key check. False: it does not belong to the connection, or the limit is reached. The
+    /// connection examines the check again, after the CRC of the frame.
     pub(crate) fn put(&self, check: u64, payload: &[u8]) -> bool {
         let mut state = self.state.lock();
         let fits = state.frames.len() < FRAMES_MAX && state.bytes + payload.len() <= BYTES_MAX;
@@ -57,7 +57,7 @@ impl Inbox {
         true
     }
 
-    /// Takes the oldest frame out.
+    /// Removes the oldest frame.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<Box<[u8]>> {
         if self.filled.load(Ordering::Acquire) {

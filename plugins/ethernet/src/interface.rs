@@ -1,7 +1,7 @@
-//! Network interfaces of this host, asked for each time anew: they come and go.
+//! Network interfaces of this host. They come and go, so nothing is cached.
 //!
-//! Everything is asked through a socket of this process, so that the answer is that of its own network
-//! namespace; `/sys` shows the one in which it was mounted.
+//! All queries go through a socket of this process, so that they refer to its own network namespace; `/sys` shows the
+//! one in which it was mounted.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,16 +21,16 @@ const SPEED_UNKNOWN: u32 = u32::MAX;
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Name of its driver; empty when it does not tell.
+    /// Name of its driver; empty if unknown.
     pub driver: String,
-    /// Speed in Mbit/s, when it tells.
+    /// Speed in Mbit/s, if known.
     pub speed_mbit: Option<u32>,
-    /// It is switched on.
+    /// It is up.
     pub up: bool,
 }
 
 impl Interface {
-    /// Whether this is hardware of the Tulip's kind: its driver, or 10/100 Mbit/s.
+    /// Whether this is hardware like the Tulip: its driver, or 10 or 100 Mbit/s.
     pub fn is_tulip_like(&self) -> bool {
         self.driver == "tulip" || self.speed_mbit.is_some_and(|speed| speed <= 100)
     }
@@ -113,7 +113,7 @@ fn speed(control: &OwnedFd, name: &str) -> Option<u32> {
         rest: [0; 32],
         masks: [0; 381],
     };
-    // The first call tells how many words the masks have, as a negative number.
+    // The first call returns the number of words of the masks, as a negative number.
     // SAFETY: room for masks of every size that fits an i8.
     if !unsafe { ethtool(control, name, &mut settings) } || settings.mask_words >= 0 {
         return None;
@@ -125,7 +125,7 @@ fn speed(control: &OwnedFd, name: &str) -> Option<u32> {
     (told && settings.speed != 0 && settings.speed != SPEED_UNKNOWN).then_some(settings.speed)
 }
 
-/// The interface of this name, if it is there and a wired Ethernet.
+/// The wired Ethernet interface of this name.
 pub fn find(name: &str) -> Option<Interface> {
     let control = control()?;
     let mut flags = request(name)?;

@@ -47,16 +47,17 @@ pub(crate) fn start(device: &Arc<Device>) {
     let mut thread = device.watch.thread();
     if thread.is_none() {
         let device = device.clone();
-        *thread = spawn_with_signals_blocked("vipl-watch", move || Round::new(&device).run())
-            .inspect_err(|error| {
-                let text = format!("cannot start a thread: {error}");
-                Host::get().log(VIPL_LOG_ERROR, &text);
-            })
-            .ok();
+        *thread =
+            spawn_with_signals_blocked("vipl-watch", move || ProgressThread::new(&device).run())
+                .inspect_err(|error| {
+                    let text = format!("cannot start a thread: {error}");
+                    Host::get().log(VIPL_LOG_ERROR, &text);
+                })
+                .ok();
     }
 }
 
-/// Ends it.
+/// Ends the thread.
 pub(crate) fn stop(device: &Device) {
     device.watch.stop.store(true, Ordering::SeqCst);
     device.watch.kick(None);
@@ -67,21 +68,21 @@ pub(crate) fn stop(device: &Device) {
     }
 }
 
-/// What the thread remembers.
-struct Round<'a> {
+/// State of the thread.
+struct ProgressThread<'a> {
     device: &'a Device,
     nap: u64,
-    /// Frames were waiting at the doorbell when it last looked.
+    /// Frames were waiting at the doorbell at the last look.
     posted: bool,
     checked: u64,
     failed: bool,
-    /// Looks for nothing that the thread may make before it naps.
+    /// Wake-ups without work that are left before the thread naps.
     credit: u32,
 }
 
-impl Round<'_> {
-    fn new(device: &Device) -> Round<'_> {
-        Round {
+impl ProgressThread<'_> {
+    fn new(device: &Device) -> ProgressThread<'_> {
+        ProgressThread {
             device,
             nap: NAP_MIN,
             posted: false,
@@ -119,7 +120,7 @@ impl Round<'_> {
                 self.nap = (self.nap * 2).min(NAP_MAX);
             } else if self.device.bell.is_led() {
                 watch.trusting.store(true, Ordering::SeqCst);
-                // The program may have woken before it could see that.
+                // The application may have woken before it could see that.
                 if self.device.bell.is_led() {
                     self.nap(kicks, SLEEP_MAX);
                 }
@@ -132,11 +133,12 @@ impl Round<'_> {
         }
     }
 
-    /// Lets every VI that may have something make progress.
+    /// Serves all VIs that may have something to do.
     fn look(&mut self) -> Poll {
         let device = self.device;
         let now = Host::get().now_ns();
-        // To lock a VI that the program is at, or to take frames away from it, would cost it more than help.
+        // Locking a VI that the application uses, or taking frames from it, would cost the application more than it
+        // helps.
         let lately = now.saturating_sub(AWAY);
         self.ring();
         let mut found = Poll::Nothing;
@@ -167,7 +169,7 @@ impl Round<'_> {
                 Poll::Nothing => {}
                 Poll::Progress => found = Poll::Progress,
                 Poll::Busy => {
-                    // The program may stop working on it without having looked.
+                    // The application may stop without having looked.
                     device.bell.mark(*index);
                     found = if found == Poll::Progress {
                         found
@@ -184,7 +186,7 @@ impl Round<'_> {
         }
     }
 
-    /// Sends what has been waiting since the last look; what was posted just now may get company.
+    /// Sends what was waiting at the last look; more recent frames may still be joined by others.
     fn ring(&mut self) {
         let Some(doorbell) = self.device.doorbell() else {
             return;
@@ -214,21 +216,21 @@ impl Round<'_> {
         }
     }
 
-    /// When somebody wants to be looked after, but not sooner than in a nap.
+    /// The next deadline, but not before the end of a nap.
     fn soonest(&self, now: u64) -> u64 {
         let device = self.device;
         let soonest = device.mark_due(now).min(device.lingering.deadline());
         soonest.max(now + NAP_MIN)
     }
 
-    /// Says until when this thread sleeps at the latest, and gives for how long.
+    /// Announces until when this thread sleeps at the latest. Returns for how long.
     fn announce(&self, time: u64) -> u64 {
         let watch = &self.device.watch;
         let now = Host::get().now_ns();
         let mut until = now + time;
         loop {
             watch.until.store(until, Ordering::SeqCst);
-            // Whoever sets a deadline from here on compares it with `until`.
+            // A thread that sets a deadline from here on compares it with `until`.
             let soonest = self.soonest(now);
             if soonest >= until {
                 return until - now;
@@ -244,12 +246,12 @@ impl Round<'_> {
         watch.until.store(0, Ordering::SeqCst);
     }
 
-    /// Sleeps on the bell: a frame, a partner on this host or a kick ends it.
+    /// Sleeps on the bell: a frame, a peer on this host or a kick ends it.
     fn sleep(&mut self, kicks: u32) {
         let (device, watch) = (self.device, &self.device.watch);
         watch.on_bell.store(true, Ordering::SeqCst);
         let epoch = device.bell.arm();
-        // Something may have come just before that.
+        // Something may have arrived just before that.
         let found = self.look();
         if found == Poll::Progress {
             self.credit = CREDIT;

@@ -1,7 +1,7 @@
 //! Frames between two processes of one host, through the shared segment of their connection.
 //!
-//! An interface does not give a frame back to the host that sent it, so peers on one host need another
-//! way. Each direction is a ring of bytes with one writer and one reader:
+//! An interface does not deliver a frame to the host that has sent it, so peers on one host need another path. Each
+//! direction is a ring of bytes with one writer and one reader:
 //!
 //! ```text
 //!   page 0      Ends of direction 0 │ Ends of direction 1
@@ -9,9 +9,9 @@
 //!   a record    length 32 │ frame │ padding to 8;   length SKIP: go on at the start
 //! ```
 //!
-//! Positions count bytes and wrap; each side keeps its own position to itself and only tells it. What the
-//! peer tells is checked against what it can be: a lie ends the connection. A frame is copied out
-//! before anybody looks into it, because the peer could change it meanwhile.
+//! Positions count bytes and wrap. Each side keeps its own position privately and publishes a copy. A position from the
+//! peer is checked against what is possible: an invalid one ends the connection. A frame is copied before it is read,
+//! because the peer could change it meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -26,13 +26,12 @@ pub(crate) const SEGMENT: usize = HEADER + 2 * RING as usize;
 pub(crate) const FRAME_MAX: usize = 16 << 10;
 const SKIP: u32 = u32::MAX;
 
-/// Positions of one direction, each in a line of its own. The peer can write to all of it, so the padding is atomic,
-/// too.
+/// Positions of one direction, on separate cache lines. The peer can write to all of it, so the padding is atomic, too.
 #[repr(C, align(64))]
 struct Ends {
     /// Writer: bytes written so far.
     head: AtomicU32,
-    /// Writer: it waits for room.
+    /// Writer: it waits for space.
     starved: AtomicU32,
     pad0: [AtomicU32; 14],
     /// Reader: bytes read so far.
@@ -50,7 +49,7 @@ pub(crate) struct InvalidCursor;
 pub(crate) struct Segment {
     mapping: Mapping,
     side: usize,
-    /// Bytes written, and bytes that the peer has read, as far as known.
+    /// Bytes written, and bytes that the peer has read as far as known.
     head: u32,
     head_told: u32,
     freed: u32,
@@ -86,8 +85,7 @@ impl Segment {
         (4 + length as u32).next_multiple_of(8)
     }
 
-    /// Whether a frame of this length could be written now. If not, the peer is asked to ring when it
-    /// has made room.
+    /// Whether a frame of this length can be written now. If not, the peer is asked to ring when there is space.
     pub(crate) fn has_room(&mut self, length: usize) -> bool {
         // At the end of the ring the rest of it may have to be skipped.
         let need = 2 * Self::record(length);
@@ -104,7 +102,7 @@ impl Segment {
         RING - self.head.wrapping_sub(self.freed) >= need
     }
 
-    /// A position that cannot be is ignored: then there is no room, and the connection times out.
+    /// An impossible position is ignored: then there is no space, and the connection times out.
     fn learn_freed(&mut self) {
         let tail = self.ends(self.side).tail.load(Ordering::Acquire);
         let used = self.head.wrapping_sub(tail);
@@ -113,7 +111,7 @@ impl Segment {
         }
     }
 
-    /// Writes a frame for which `has_room` said yes.
+    /// Writes a frame, after `has_room` has returned true.
     pub(crate) fn put(&mut self, frame: &[u8]) {
         let record = Self::record(frame.len());
         let base = self.bytes(self.side);
@@ -137,14 +135,14 @@ impl Segment {
             .store(self.head, Ordering::Release);
     }
 
-    /// Whether something was written since this was last asked.
+    /// Whether a frame was written since the last call.
     pub(crate) fn has_news(&mut self) -> bool {
         let news = self.head != self.head_told;
         self.head_told = self.head;
         news
     }
 
-    /// Copies the next frame out, if there is one. `frame` has room for `FRAME_MAX` bytes.
+    /// Copies the next frame into `frame`, if there is one.
     pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, InvalidCursor> {
         let from = self.side ^ 1;
         let head = self.ends(from).head.load(Ordering::Acquire);
@@ -190,7 +188,7 @@ impl Segment {
         Ok(true)
     }
 
-    /// Whether the peer waits for the room that `take` has made; told once.
+    /// Whether the peer waits for the space that `take` has made; true once.
     pub(crate) fn peer_starves(&self) -> bool {
         fence(Ordering::SeqCst);
         let starved = &self.ends(self.side ^ 1).starved;
@@ -274,7 +272,7 @@ mod tests {
         unsafe { left.bytes(0).cast::<u32>().write(FRAME_MAX as u32 + 1) };
         left.ends(0).head.store(RING, Ordering::SeqCst);
         assert_eq!(right.take(&mut frame), Err(InvalidCursor));
-        // A reader that tells more than was written gives no room.
+        // A reader that claims to have read more than was written makes no space.
         let (mut left, right) = pair();
         while left.has_room(1000) {
             left.put(&[7; 1000]);

@@ -21,27 +21,27 @@ pub(crate) fn enter() {
     ON_WATCH.set(true);
 }
 
-/// The thread, and how it is woken.
+/// The state.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// Counts kicks; the futex of naps.
+    /// Counts kicks; naps sleep on it.
     pub(crate) kicks: AtomicU32,
     /// When the thread looks next at the latest, in nanoseconds; 0 while it looks.
     pub(crate) until: AtomicU64,
-    /// It sleeps on the bell and not on `kicks`.
+    /// It sleeps on the bell instead of `kicks`.
     pub(crate) on_bell: AtomicBool,
-    /// It sleeps because the program does: to be kicked when the program wakes.
+    /// It sleeps because a thread of the application leads; to be kicked when that one wakes.
     pub(crate) trusting: AtomicBool,
-    /// The program was at work since this was last asked.
+    /// The application has called into the NIC since this was last reset.
     pub(crate) active: AtomicBool,
-    /// This thread has taken frames, whether or not they completed anything.
+    /// The progress thread has taken frames, whether or not they have completed anything.
     pub(crate) arrived: AtomicBool,
     pub(crate) stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Watch {
-    /// A thread of the program is at work on this NIC.
+    /// The application calls into this NIC.
     #[inline(always)]
     pub(crate) fn note_application(&self) {
         if !self.active.load(Ordering::Relaxed) && !ON_WATCH.get() {
@@ -49,15 +49,15 @@ impl Watch {
         }
     }
 
-    /// A thread of the program has slept and goes on.
+    /// A thread of the application has woken up.
     pub(crate) fn note_wake(&self) {
         if self.trusting.load(Ordering::Relaxed) && self.trusting.swap(false, Ordering::SeqCst) {
             self.kick(None);
         }
     }
 
-    /// Frames have been taken. Those that the program takes are none of this thread's business: on their
-    /// account it would look again at once, for as long as the program is busy, and be in its way.
+    /// Frames have been taken. Those that the application takes do not count: because of them the progress thread would
+    /// look again at once, for as long as the application is busy, and disturb it.
     #[inline(always)]
     pub(crate) fn note_arrival(&self) {
         if ON_WATCH.get() {
@@ -65,7 +65,7 @@ impl Watch {
         }
     }
 
-    /// Somebody wants to be looked after at this time.
+    /// A VI or a lingering close must be served at this time.
     #[inline(always)]
     pub(crate) fn expect(&self, bell: &Bell, deadline: u64) {
         let until = self.until.load(Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// The thread shall look now.
+    /// Makes the thread look now.
     #[cold]
     pub(crate) fn look(&self, bell: &Bell) {
         self.kick(Some(bell));

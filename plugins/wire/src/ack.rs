@@ -1,11 +1,11 @@
-//! What this side owes the partner in acknowledgements.
+//! Delayed acknowledgements.
 
 use crate::config::NEVER;
 
-/// Frames that one acknowledgement stands for at most.
+/// Received frames after which an acknowledgement is not delayed any longer.
 const EVERY: u16 = 8;
 
-/// Acknowledgements that are owed.
+/// The acknowledgement that this side owes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acks {
     owed: u16,
@@ -24,10 +24,10 @@ impl Acks {
         }
     }
 
-    /// A frame has been taken.
+    /// A frame has been processed.
     #[inline(always)]
     pub(crate) fn owe(&mut self, now_ns: u64) {
-        // A partner that ignores the window may send more than this can count.
+        // A peer that ignores the window may send more frames than this can count.
         self.owed = self.owed.saturating_add(1);
         if self.owed == 1 {
             self.due_ns = now_ns + self.delay_ns;
@@ -35,13 +35,13 @@ impl Acks {
         self.urgent |= self.owed >= EVERY;
     }
 
-    /// The partner waits: it asked, or it sends things again, or frames are missing.
+    /// Acknowledge at once: the peer has asked for it or sends frames again, or frames are missing.
     pub(crate) fn hurry(&mut self, now_ns: u64) {
         self.urgent = true;
         self.due_ns = now_ns;
     }
 
-    /// A frame that carries the acknowledgement has left; `whole` if it told about missing frames too.
+    /// A frame with an acknowledgement has been sent; `whole`: it included the map of missing frames.
     #[inline(always)]
     pub(crate) fn sent(&mut self, whole: bool) {
         if whole || !self.urgent {

@@ -1,28 +1,29 @@
-//! The state of the receive side of an Unreliable connection: which frames have come, and the message in pieces.
+//! State of the receive side of an Unreliable connection: which frames have arrived, and the message of which only some
+//! pieces have.
 
 use crate::config::NEVER;
 use crate::env::Remote;
 use crate::part::PartKind;
 use crate::receiver::Arriving;
 
-/// Frames that may come late.
+/// How far behind the latest frame a late one may be.
 const LATE_MAX: u32 = 64;
 
-/// A message or RDMA Write in pieces.
+/// A message or RDMA Write that arrives in pieces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pieces {
     pub(crate) kind: PartKind,
     pub(crate) flagged: bool,
     pub(crate) immediate: u32,
     pub(crate) arriving: Arriving,
-    /// Of an RDMA Write: the pieces behind the first one name the same.
+    /// The remote range of an RDMA Write, which all its pieces name.
     pub(crate) range: Remote,
 }
 
 /// What has arrived on an Unreliable connection.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    /// Bit `i`: the frame `i + 1` before the next one has come.
+    /// Bit `i`: the frame `i + 1` before the next one has arrived.
     seen: u64,
     pub(crate) pieces: Option<Pieces>,
     pub(crate) due_ns: u64,
@@ -31,7 +32,7 @@ pub(crate) struct Arrivals {
 impl Default for Arrivals {
     fn default() -> Self {
         Arrivals {
-            // What was before the first frame does not come.
+            // Frames before the first one do not exist.
             seen: !0,
             pieces: None,
             due_ns: NEVER,
@@ -46,8 +47,8 @@ impl Arrivals {
         self.due_ns
     }
 
-    /// Notes a frame `ahead` of the next one, or behind it. `None`: it has come before, or is too old;
-    /// else whether it comes in turn.
+    /// Records a frame `ahead` of the next one, or behind it if negative. `None`: it is a duplicate or too old;
+    /// otherwise, whether it is in order.
     pub(crate) fn note(&mut self, ahead: i32) -> Option<bool> {
         if ahead >= 0 {
             let shift = ahead as u32 + 1;

@@ -1,29 +1,30 @@
-//! The end of a connection. A side that leaves says why in a CLOSE and repeats it until the partner
-//! confirms with a CLOSED, or for about two seconds. That goes on after the VI is gone, so it is a thing
-//! of its own that touches no descriptor: the device keeps it until [`Closing::is_done`].
+//! The close of a connection. A side that closes sends a CLOSE with its reason, and repeats it until the peer confirms
+//! with a CLOSED, or for about two seconds. This outlives the VI, so it is an object of its own, which accesses no
+//! descriptor and which the device keeps until [`Closing::is_done`].
 
 use crate::config::NEVER;
 use crate::env::Transmit;
 use crate::frame::{CLOSE_BODY, HEADER, Header, Kind, key_check, u16_at, u32_at};
 
-/// First wait for a CLOSED; it doubles.
+/// First interval between two CLOSEs; it doubles.
 const FIRST_NS: u64 = 5_000_000;
-/// Longest wait.
+/// Longest interval.
 const LONGEST_NS: u64 = 320_000_000;
-/// How often a CLOSE is sent.
+/// Number of CLOSEs.
 const TRIES: u32 = 12;
 
-/// Why a side has left; travels in a CLOSE.
+/// The reason in a CLOSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
-    /// VipDisconnect, or the process has ended in good order.
+    /// VipDisconnect, or an orderly end of the process.
     Disconnected = 1,
-    /// An error of its own, or a rule broken by the partner.
+    /// An error of the sender, or a protocol violation by the receiver of the CLOSE.
     Lost = 2,
-    /// The operation named could not be received: no receive descriptor, too small, or bad (E6 to E8).
+    /// The operation that the CLOSE names could not be received: no receive descriptor, too short, or invalid (E6 to
+    /// E8).
     ReceiveFailed = 3,
-    /// The operation named wanted memory that is not permitted (E9, E10, E13).
+    /// The operation that the CLOSE names accessed memory without permission (E9, E10, E13).
     TargetRefused = 7,
 }
 
@@ -31,9 +32,9 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
     pub(crate) reason: Reason,
-    /// VI that has left, for the answer of a side that does not know the connection any more.
+    /// VI of the sender, so that a side that has forgotten the connection can answer.
     pub(crate) from_vi: u32,
-    /// Operations of the partner that have been processed; the next one is to blame.
+    /// Operations of the peer that have been processed; the next one has failed.
     pub(crate) operations: u32,
 }
 
@@ -46,7 +47,7 @@ impl Body {
             1 => Reason::Disconnected,
             3 => Reason::ReceiveFailed,
             7 => Reason::TargetRefused,
-            // Whatever a later minor change may mean, the connection is lost.
+            // An unknown reason counts as a lost connection.
             _ => Reason::Lost,
         };
         Some(Body {
@@ -67,7 +68,7 @@ impl Body {
 /// A connection that has ended on this side.
 #[derive(Clone, Debug)]
 pub struct Closing {
-    /// As all frames of this side, with the last sequence and acknowledgement.
+    /// The header of all frames of this side, with the last sequence and acknowledgement.
     pub(crate) header: Header,
     pub(crate) body: Body,
     confirmed: bool,
@@ -76,7 +77,7 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// `known`: the partner has left before, so nothing needs to be told.
+    /// `known`: the peer has closed before, so it need not be informed.
     pub(crate) fn new(header: Header, body: Body, known: bool) -> Closing {
         Closing {
             header,
@@ -87,22 +88,22 @@ impl Closing {
         }
     }
 
-    /// Nothing is left to do: the partner knows, or cannot be reached.
+    /// The peer knows, or cannot be reached.
     pub fn is_done(&self) -> bool {
         self.confirmed || self.tries >= TRIES
     }
 
-    /// When [`Closing::timeout`] wants to be called, in nanoseconds; `u64::MAX`: never.
+    /// When to call [`Closing::timeout`], in nanoseconds; `u64::MAX`: never.
     pub fn deadline(&self) -> u64 {
         if self.is_done() { NEVER } else { self.next_ns }
     }
 
-    /// VI of this side that the connection belonged to, by which its frames are found.
+    /// VI number of this side, by which its frames are found.
     pub fn vi(&self) -> u32 {
         self.body.from_vi
     }
 
-    /// Takes a frame for the connection that has ended. Wrong ones are ignored.
+    /// Handles a frame for the connection. Frames of other connections are ignored.
     pub fn received<T: Transmit>(&mut self, frame: &[u8], out: &mut T) {
         if let Ok((header, _)) = Header::parse(frame)
             && header.check == !self.header.check
@@ -119,7 +120,7 @@ impl Closing {
                 self.confirmed = true;
                 self.confirm(out);
             }
-            // It has not heard yet; the next CLOSE need not wait.
+            // The peer does not know yet. The repetition of the CLOSE informs it.
             Kind::Data | Kind::Probe | Kind::Ack => {}
         }
     }
@@ -145,7 +146,7 @@ impl Closing {
         }
     }
 
-    /// Tells the partner that its CLOSE has arrived. Lost ones are asked for again.
+    /// Confirms the CLOSE of the peer. If the confirmation is lost, the peer repeats its CLOSE.
     pub(crate) fn confirm<T: Transmit>(&self, out: &mut T) {
         let kind = Kind::Closed;
         send_empty(
@@ -157,8 +158,8 @@ impl Closing {
         );
     }
 
-    /// Answers a CLOSE for a connection that this side knows nothing of any more, so that the partner
-    /// need not repeat it. The frame must have reached this endpoint. True if there was one to answer.
+    /// Answers a CLOSE for a connection that this side has forgotten, so that the peer stops repeating it. The frame
+    /// must be for this endpoint. True: it was such a CLOSE.
     pub fn answer_stray<T: Transmit>(frame: &[u8], out: &mut T) -> bool {
         let Ok((header, body)) = Header::parse(frame) else {
             return false;
@@ -171,7 +172,7 @@ impl Closing {
             to_endpoint: header.from_endpoint,
             from_endpoint: header.to_endpoint,
             to_vi: body.from_vi,
-            // The other side of the same key, whatever the key is.
+            // The check of the other side, whatever the key is.
             check: key_check(header.check, 1),
             sequence: header.acknowledged,
             acknowledged: header.sequence,
@@ -183,7 +184,7 @@ impl Closing {
     }
 }
 
-/// Sends a frame without a body; a full device loses it.
+/// Sends a frame without a body, unless the device is full.
 pub(crate) fn send_empty<T: Transmit>(header: &Header, out: &mut T) -> bool {
     let Some(mut frame) = out.frame() else {
         return false;

@@ -28,25 +28,25 @@ use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, NEVER, Received, Stats, WINDOW};
 use crate::env::{Cause, Env, Level, Transmit};
 use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
+use crate::keepalive::{Keepalive, Verdict};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
-use crate::silence::{Silence, Verdict};
 
-/// How long the agent's word of an orderly end waits for the CLOSE. The partner's side repeats it, and may have to wait
-/// for a processor before it sends it at all, while the agents already talk.
+/// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may have
+/// to wait for a processor before it sends the first one, while the agents have exchanged theirs already.
 const CLOSE_WAIT_NS: u64 = 500_000_000;
 
-/// How far the connection has got.
+/// State of the connection.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Open,
-    /// The partner has left; frames that its CLOSE has overtaken may still come.
+    /// The peer has left; frames that its CLOSE has overtaken may still come.
     Leaving {
         body: Body,
         last: u32,
         until_ns: u64,
     },
-    /// The VI is in Error. Only the partner may still have to learn it.
+    /// The VI is in Error. The lingering close may still be in progress.
     Ended,
 }
 
@@ -55,7 +55,7 @@ pub struct Connection {
     config: Config,
     phase: Phase,
     now_ns: u64,
-    /// Key checks: what this side sends, what the partner sends.
+    /// Key checks: what this side sends, what the peer sends.
     check: u64,
     partner_check: u64,
     sender: Sender,
@@ -64,21 +64,21 @@ pub struct Connection {
     acks: Acks,
     stats: Stats,
     closing: Option<Closing>,
-    silence: Silence,
-    /// The agent has said that the partner left in good order: how long its CLOSE is waited for.
+    keepalive: Keepalive,
+    /// Until when the CLOSE is awaited after the agent has reported an orderly end.
     gone_at_ns: u64,
     blocked: bool,
 }
 
 impl Connection {
-    /// A fresh connection; the partner makes one from the mirrored configuration.
+    /// A new connection. The peer creates its end from the mirrored configuration.
     ///
     /// # Panics
     /// If `mtu` is below [`MTU_MIN`]: the device has made sure of it.
     pub fn new(config: &Config) -> Connection {
         assert!(usize::from(config.mtu) >= MTU_MIN, "mtu {}", config.mtu);
         let side = config.side & 1;
-        // Each direction counts from another number, which both sides know.
+        // Each direction starts at a number of its own that both sides know.
         let first = |side: u32| (config.key >> (32 * side)) as u32;
         Connection {
             config: *config,
@@ -92,46 +92,45 @@ impl Connection {
             acks: Acks::new(config.ack_delay_ns),
             stats: Stats::default(),
             closing: None,
-            silence: Silence::new(config.now_ns, config.probes_max),
+            keepalive: Keepalive::new(config.now_ns, config.probes_max),
             gone_at_ns: NEVER,
             blocked: false,
         }
     }
 
-    /// Whether the connection still carries data. Once it does not, the VI is in Error.
+    /// Whether the connection still carries data. If not, the VI is in Error.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Ended)
     }
 
-    /// Whether the device was full when the engine last wanted to send: call [`Connection::flush`] when
-    /// it has room again.
+    /// Whether the device was full at the last attempt to send. Call [`Connection::flush`] when it has room.
     #[inline(always)]
     pub fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// What has been counted.
+    /// The counters.
     #[inline(always)]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Whether the partner waits for something: an acknowledgement is owed and has not left.
+    /// Whether an acknowledgement is owed that has not been sent.
     #[inline(always)]
     pub fn ack_owed(&self) -> bool {
         self.acks.is_owed()
     }
 
-    /// The send doorbell: descriptors were posted. Sends what the window and the device permit. `now_ns` may be 0
-    /// if [`Transmit::now`] tells the time.
+    /// The send doorbell: descriptors were posted. Sends what window and device permit. `now_ns` may be 0 if
+    /// [`Transmit::now`] returns the time.
     #[inline(always)]
     pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = self.now_ns.max(now_ns);
         self.pump(env);
     }
 
-    /// Asks for the time, if the owner has not told it.
+    /// Asks the owner for the time, if it can tell.
     #[inline(always)]
     fn look_at_clock<T: Transmit>(&mut self, out: &mut T) {
         if let Some(now_ns) = out.now() {
@@ -139,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Takes a frame: everything behind the link's own header, padding included.
+    /// Handles a frame: everything after the link's own header, padding included.
     #[inline(always)]
     pub fn received<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> Received {
         self.now_ns = now_ns;
@@ -156,7 +155,7 @@ impl Connection {
             closing.take(&header, env);
             return Received::Taken;
         }
-        self.silence.heard(now_ns);
+        self.keepalive.heard(now_ns);
         if self.config.level != Level::Unreliable {
             self.acknowledged(&header, body, env);
         }
@@ -177,8 +176,8 @@ impl Connection {
         Received::Refused(refused)
     }
 
-    /// The end of a batch of frames, or the device has room again: goes on sending, and sends
-    /// acknowledgements that cannot wait.
+    /// Call after a batch of frames, or when the device has room again. Continues sending, and sends acknowledgements
+    /// that are due.
     #[inline(always)]
     pub fn flush<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
@@ -188,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Sends the acknowledgement that is owed, if there is one, without waiting for company.
+    /// Sends an acknowledgement that is owed without further delay.
     pub fn flush_acks<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         if self.acks.is_owed() {
@@ -196,14 +195,14 @@ impl Connection {
         }
     }
 
-    /// When [`Connection::timeout`] wants to be called, in nanoseconds.
+    /// When to call [`Connection::timeout`], in nanoseconds.
     #[inline(always)]
     pub fn deadline(&self) -> u64 {
         match self.phase {
             Phase::Open => {
                 let sender = self.sender.deadline();
                 let receiver = self.acks.due_ns().min(self.arrivals.deadline());
-                let partner = self.silence.deadline().min(self.gone_at_ns);
+                let partner = self.keepalive.deadline().min(self.gone_at_ns);
                 sender.min(receiver).min(partner)
             }
             Phase::Leaving { until_ns, .. } => until_ns,
@@ -211,9 +210,9 @@ impl Connection {
         }
     }
 
-    /// Does what is due. Calling it early does nothing. All frames that have arrived are to be given to
-    /// [`Connection::received`] first: a deadline means that the partner has not answered, and not that
-    /// nobody has looked.
+    /// Runs expired timers; an early call does nothing. All frames that have arrived must have been passed to
+    /// [`Connection::received`] before: an expired timer means that the peer has not answered, not that its answer has
+    /// not been read.
     pub fn timeout<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         match self.phase {
@@ -237,8 +236,8 @@ impl Connection {
         if self.arrivals.deadline() <= now_ns {
             self.give_up_message(env);
         }
-        if self.silence.deadline() <= now_ns {
-            self.look_for_life(env);
+        if self.keepalive.deadline() <= now_ns {
+            self.check_keepalive(env);
         }
         if self.is_open() {
             self.sender_timeout(env);
@@ -248,9 +247,9 @@ impl Connection {
         }
     }
 
-    /// Ends the connection from this side, because of VipDisconnect or because the VI has ended by the
-    /// host's own doing. No descriptor is touched any more. What this gives back tells the partner; it is
-    /// kept and called until it is done.
+    /// Closes the connection from this side, because of VipDisconnect or because the host has put the VI into Error. No
+    /// descriptor is accessed afterwards. The caller keeps the result, and runs it until it is done: it informs the
+    /// peer.
     pub fn close<T: Transmit>(mut self, reason: Reason, now_ns: u64, out: &mut T) -> Closing {
         self.now_ns = now_ns;
         self.say_close(reason, self.receiver.operations(), out);
@@ -260,12 +259,12 @@ impl Connection {
         }
     }
 
-    /// The Kernel Agent says that the partner has gone, after all frames that have arrived were given to
-    /// [`Connection::received`].
+    /// The agent has reported that the peer has gone. All frames that have arrived must have been passed to
+    /// [`Connection::received`] before.
     pub fn partner_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         match self.phase {
-            // The agent's word may have overtaken the last acknowledgement, and the CLOSE.
+            // The report may have overtaken the last acknowledgement and the CLOSE.
             Phase::Open if orderly => self.gone_at_ns = now_ns + CLOSE_WAIT_NS,
             Phase::Leaving { .. } if orderly => {}
             Phase::Open => self.end(Reason::Lost, Cause::LOST, 0, env),
@@ -274,7 +273,7 @@ impl Connection {
         }
     }
 
-    /// A header of this side as things stand.
+    /// The header of a frame that is sent now.
     #[inline(always)]
     fn header(&self, kind: Kind, sequence: u32) -> Header {
         Header {
@@ -290,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that the parts of one DATA frame may take.
+    /// Bytes for the parts of one DATA frame.
     #[inline(always)]
     fn room(&self) -> usize {
         body_max(usize::from(self.config.mtu))
@@ -310,19 +309,19 @@ impl Connection {
         self.acks.sent(true);
     }
 
-    /// Whether the partner is silent, and for too long.
+    /// Checks whether the peer has been silent for too long.
     #[cold]
-    fn look_for_life<E: Env>(&mut self, env: &mut E) {
-        let life_ns = env.partner_heard(self.silence.heard_ns());
-        match self.silence.look(self.now_ns, life_ns) {
+    fn check_keepalive<E: Env>(&mut self, env: &mut E) {
+        let life_ns = env.partner_heard(self.keepalive.heard_ns());
+        match self.keepalive.check(self.now_ns, life_ns) {
             Verdict::Wait => {}
             Verdict::Dead => self.partner_is_dead(env),
-            Verdict::Ask => {
+            Verdict::Probe => {
                 let header = self.header(Kind::Probe, self.sender.inflight.next());
-                // One that a full device does not take leaves with the next look.
+                // If the device is full, the next check sends it.
                 if send_empty(&header, env) {
                     self.stats.frames_sent += 1;
-                    self.silence.asked(self.now_ns);
+                    self.keepalive.probed(self.now_ns);
                 }
             }
         }

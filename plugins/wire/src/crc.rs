@@ -1,5 +1,5 @@
-//! CRC32C (Castagnoli), the check of every frame: by the processor's own instruction where it has one, and
-//! for long frames by what is faster still.
+//! CRC32C (Castagnoli), the checksum of every frame: by the processor's CRC instruction if there is one, and for long
+//! frames by carry-less multiplication.
 
 #[cfg(target_arch = "x86_64")]
 mod folding;
@@ -19,8 +19,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     portable(bytes)
 }
 
-/// The state of the CRC after `bytes`. Eight bytes at a time; blocks of three equal runs go side by side, since the instruction takes three
-/// cycles and a new one may start in each.
+/// The CRC state after `bytes`, eight bytes at a time. Three runs are computed side by side: the instruction has a
+/// latency of three cycles and a throughput of one per cycle.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 fn hardware(state: u32, bytes: &[u8]) -> u32 {
@@ -61,7 +61,7 @@ const RUN: usize = 128;
 /// The polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// What a CRC becomes when `RUN` zero bytes follow; the operation is linear, so four look-ups do it.
+/// The CRC after `RUN` more zero bytes. The operation is linear, so four table look-ups suffice.
 #[inline(always)]
 fn behind_run(crc: u32) -> u32 {
     let [a, b, c, d] = crc.to_le_bytes();
@@ -92,7 +92,7 @@ const fn table() -> [u32; 256] {
 
 const fn shift() -> [[u32; 256]; 4] {
     let one = table();
-    // What each single bit becomes; everything else is a sum of these.
+    // The result for each single bit; all others are sums of these.
     let mut bits = [0u32; 32];
     let mut bit = 0;
     while bit < 32 {

@@ -1,60 +1,59 @@
-//! What the engine asks of its owner. A device implements [`Env`] over the host's VI (`Port` and the
-//! descriptor walker of the SDK), tests over a simulated memory. Descriptors go by their number in the
-//! queue, counted as the host counts them: wrapping, from `completed` up to `posted`.
+//! What the engine asks of its owner. A device implements [`Env`] over the host's VI (`Port` and the descriptor walker
+//! of the SDK), tests implement it over simulated memory. Descriptors are identified by their number in the queue, as
+//! the host counts them: wrapping, from `completed` to `posted`.
 
 use vipl_abi::*;
 
-/// Where frames go.
+/// Transmission of frames.
 pub trait Transmit {
-    /// Room for one frame, behind the link's own header; often a slot of the device's ring. Dropped without
-    /// [`Transmit::transmit`] it is as if it had not been asked for.
+    /// A buffer for one frame, without the link's own header; often a slot of the device's ring. Dropping it without
+    /// [`Transmit::transmit`] sends nothing.
     type Frame: AsMut<[u8]>;
 
-    /// Room for one frame of at least `mtu` bytes, or `None`: the device is full. The engine then stops
-    /// and goes on at the next call ([`Connection::is_blocked`](crate::Connection::is_blocked)).
+    /// A buffer for a frame of at least `mtu` bytes. `None`: the device is full. The engine then stops and continues at
+    /// the next call ([`Connection::is_blocked`](crate::Connection::is_blocked)).
     fn frame(&mut self) -> Option<Self::Frame>;
 
-    /// Sends the first `bytes` bytes of a frame that [`Transmit::frame`] gave. The device may collect frames
-    /// and kick once, after the engine has returned.
+    /// Sends the first `bytes` bytes of a frame from [`Transmit::frame`]. The device may collect frames and ring its
+    /// doorbell once, after the engine has returned.
     fn transmit(&mut self, frame: Self::Frame, bytes: usize);
 
-    /// The time in nanoseconds, for an owner that posts without it: a message need not wait for the clock. The
-    /// engine asks behind each frame. `None`: the time that the call came with is good enough.
+    /// The time in nanoseconds, for an owner that calls the engine without it, so that a message need not wait for the
+    /// clock. The engine asks after each frame. `None`: the time of the call is accurate enough.
     #[inline(always)]
     fn now(&mut self) -> Option<u64> {
         None
     }
 }
 
-/// One VI, during one call of the engine; the owner holds its lock.
+/// A VI during one call of the engine. The owner holds its lock.
 pub trait Env: Transmit {
-    /// The data segments of a descriptor that has passed the checks of its own side.
+    /// The data segments of a descriptor that has passed all checks.
     type Segments;
 
-    /// Number behind the last posted send-queue descriptor.
+    /// Number after that of the last posted send-queue descriptor.
     fn sends_posted(&self) -> u32;
     /// Number of the oldest send-queue descriptor that is not complete.
     fn sends_completed(&self) -> u32;
-    /// Number behind the last posted receive descriptor.
+    /// Number after that of the last posted receive descriptor.
     fn receives_posted(&self) -> u32;
     /// Number of the oldest receive descriptor that is not complete.
     fn receives_completed(&self) -> u32;
 
-    /// Reads and checks a posted send-queue descriptor (spec §5.7). The error is a status: one error bit
-    /// and the operation bits. Called again for each frame of a long message and when something is sent
-    /// again, so that memory which the program has taken away is not touched.
+    /// Reads and checks a posted send-queue descriptor (spec §5.7). The error is a status: one error bit and the
+    /// operation bits. It is called again for each frame of a long message and for retransmissions, so that memory that
+    /// has been deregistered since is not accessed.
     fn outgoing(&mut self, number: u32) -> Result<Outgoing<Self::Segments>, u32>;
 
-    /// Reads and checks a posted receive descriptor: format, then protection, for a message of this length,
-    /// which may be above its capacity. `None` where its data segments do not matter. The error is one error
-    /// bit without operation bits.
+    /// Reads and checks a posted receive descriptor, format before protection, for a message of this length, which may
+    /// exceed its capacity. `None`: its data segments are not used. The error is one error bit without operation bits.
     fn incoming(
         &mut self,
         number: u32,
         message: Option<u32>,
     ) -> Result<Incoming<Self::Segments>, u32>;
 
-    /// Copies from the program's segments, beginning `offset` bytes into their stream.
+    /// Copies from the application's segments, beginning `offset` bytes into their stream.
     fn gather(
         &mut self,
         from: &Self::Segments,
@@ -62,7 +61,7 @@ pub trait Env: Transmit {
         out: &mut [u8],
     ) -> Result<(), MemoryFault>;
 
-    /// Copies into the program's segments, beginning `offset` bytes into their stream; for receives, and
+    /// Copies into the application's segments, beginning `offset` bytes into their stream; for receives, and
     /// for the local side of an RDMA Read.
     fn scatter(
         &mut self,
@@ -71,10 +70,10 @@ pub trait Env: Transmit {
         bytes: &[u8],
     ) -> Result<(), MemoryFault>;
 
-    /// RDMA Write at the target: checks that this VI admits it and that the *whole* range may be written
-    /// (spec §10.2), then copies to `offset` within the range, the last eight bytes after all others. `begun`: a
-    /// piece of this write has been placed by the rights that there were then (spec §3.19), and all that matters
-    /// now is that the range is still registered.
+    /// RDMA Write at the target: checks that this VI permits it and that the *whole* range may be written (spec §10.2),
+    /// then copies to `offset` within the range, the last eight bytes after all others. `begun`: an earlier piece of
+    /// this write has been placed with the rights of that time (spec §3.19), so the range need only be registered
+    /// still.
     fn place(
         &mut self,
         range: &Remote,
@@ -83,38 +82,38 @@ pub trait Env: Transmit {
         begun: bool,
     ) -> Result<(), MemoryFault>;
 
-    /// RDMA Read at the target: the same for reading. An empty `out` asks for the check alone.
+    /// RDMA Read at the target: the same for reading. If `out` is empty the range is only checked.
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Completes the oldest send-queue descriptor with `VIP_STATUS_*` bits; Length and ImmediateData
-    /// stay as they are. False: its memory has gone, the host has broken the connection (E16).
+    /// Completes the oldest send-queue descriptor with `VIP_STATUS_*` bits; Length and ImmediateData keep their values.
+    /// False: its memory has gone, and the host has broken the connection (E16).
     fn complete_send(&mut self, status: u32) -> bool;
 
     /// Completes the oldest receive descriptor. False as for [`Env::complete_send`].
     fn complete_receive(&mut self, status: u32, length: u32, immediate: u32) -> bool;
 
-    /// When the partner's process was last heard, on any connection with it; it was on this one at `heard_ns`.
-    /// Called every few seconds, and it need not be newer than that.
+    /// When the peer's process was last heard from on any connection, if it was on this one at `heard_ns`. Called every
+    /// few seconds; an older time is permitted.
     fn partner_heard(&mut self, heard_ns: u64) -> u64 {
         heard_ns
     }
 
-    /// Raises an asynchronous error, a `VIP_ERROR_CODE`; the VI stays as it is.
+    /// Raises an asynchronous error, a `VIP_ERROR_CODE`. The VI does not change its state.
     fn raise(&mut self, code: u32, opcode: u32);
 
-    /// Breaks the connection: the VI goes to Error, its queues are flushed. Called once at most, and no
-    /// descriptor is touched afterwards.
+    /// Breaks the connection: the VI goes to Error and its queues are flushed. Called at most once; no descriptor is
+    /// accessed afterwards.
     fn fail(&mut self, cause: Cause, opcode: u32);
 }
 
-/// Memory of the program cannot be accessed, or may not be.
+/// Memory of the application is not accessible, or access is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFault;
 
 /// Reliability level, agreed by both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Unreliable: nothing is sent again.
+    /// Unreliable: no retransmission.
     Unreliable,
     /// Reliable Delivery.
     Delivery,
@@ -123,7 +122,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// That of a `VIP_SERVICE_*` bit.
+    /// The level of a `VIP_SERVICE_*` bit.
     pub fn of(reliability: u16) -> Level {
         match reliability {
             VIP_SERVICE_UNRELIABLE => Level::Unreliable,
@@ -133,7 +132,7 @@ impl Level {
     }
 }
 
-/// What a send-queue descriptor asks for.
+/// The operation of a send-queue descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Send.
@@ -167,28 +166,28 @@ pub struct Remote {
     pub length: u32,
 }
 
-/// A send-queue descriptor without fault.
+/// A valid send-queue descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<S> {
-    /// What it asks for.
+    /// Its operation.
     pub operation: Operation,
-    /// Bytes; not above the VI's MaxTransferSize.
+    /// Length in bytes, at most the VI's MaxTransferSize.
     pub length: u32,
-    /// Immediate data as the program wrote it.
+    /// Immediate data as the application wrote it.
     pub immediate: u32,
     /// `VIP_CONTROL_IMMEDIATE` is set.
     pub flagged: bool,
     /// `VIP_CONTROL_QFENCE` is set.
     pub fenced: bool,
-    /// Address and handle of RDMA.
+    /// Remote address of RDMA.
     pub address: u64,
-    /// Memory handle of the target of RDMA.
+    /// Remote memory handle of RDMA.
     pub handle: u32,
     /// The data segments.
     pub segments: S,
 }
 
-/// A receive descriptor without fault.
+/// A valid receive descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<S> {
     /// Sum of its segments in bytes.
@@ -197,12 +196,12 @@ pub struct Incoming<S> {
     pub segments: S,
 }
 
-/// Why a connection broke.
+/// Why a connection is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A descriptor of this VI tells; no asynchronous error (`VIPL_CAUSE_TOLD`).
+    /// A descriptor of this VI reports it; no asynchronous error (`VIPL_CAUSE_TOLD`).
     Told,
-    /// The partner disconnected in good order (`VIPL_CAUSE_DISCONNECTED`).
+    /// The peer disconnected in good order (`VIPL_CAUSE_DISCONNECTED`).
     Disconnected,
     /// The asynchronous error with this `VIP_ERROR_CODE`.
     Async(u32),

@@ -1,4 +1,4 @@
-//! The header and the trailer of every frame, and the bodies of the control frames. Numbers are big endian.
+//! Header and trailer of every frame. Numbers are big-endian.
 //!
 //! ```text
 //!    0        1        2                 4                 6               8
@@ -15,8 +15,8 @@
 //!    └─────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The first eight bytes, and the CRC at the end, mean the same in every version of the protocol: filters in
-//! the kernel and [`VersionNegotiation`](crate::VersionNegotiation) rely on it.
+//! The first eight bytes and the CRC at the end have the same meaning in every version of the protocol: filters in the
+//! kernel and [`VersionNegotiation`](crate::VersionNegotiation) depend on it.
 
 use crate::crc::crc32c;
 
@@ -26,14 +26,14 @@ pub const VERSION: u8 = 1;
 pub const HEADER: usize = 32;
 /// Bytes of the trailer, the CRC.
 pub const TRAILER: usize = 4;
-/// Smallest link that the protocol works on: bytes of one frame's payload.
+/// Smallest MTU that the protocol supports.
 pub const MTU_MIN: usize = 256;
-/// Flag of a frame: the receiver is asked to acknowledge at once.
+/// Flag: the receiver shall acknowledge at once.
 pub const FLAG_ASK: u8 = 1;
 /// Bytes of the body of a CLOSE.
 pub const CLOSE_BODY: usize = 12;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -49,16 +49,16 @@ pub enum Kind {
     Closed = 5,
 }
 
-/// Why a frame is not taken.
+/// Why a frame is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Shorter than a header, or than it says.
+    /// Shorter than a header, or than its length field says.
     Short,
-    /// Another version of the protocol, which the sender speaks.
+    /// Another version of the protocol: that of the sender.
     Version(u8),
     /// The CRC is wrong.
     Corrupt,
-    /// The kind means nothing in this version.
+    /// The kind is unknown in this version.
     Unknown,
 }
 
@@ -69,7 +69,7 @@ pub struct Header {
     pub kind: Kind,
     /// Endpoint (an opening of a NIC on its link) that the frame is for.
     pub to_endpoint: u16,
-    /// Endpoint that sent it.
+    /// Endpoint of its sender.
     pub from_endpoint: u16,
     /// VI that the frame is for.
     pub to_vi: u32,
@@ -85,8 +85,8 @@ pub struct Header {
     pub flags: u8,
 }
 
-/// What a side sends as key check. The two sides send different ones, so that a frame which the network
-/// reflects is not taken for the partner's.
+/// The key check that a side sends. The two sides send different ones, so that a reflected frame is not taken for a
+/// frame of the peer.
 pub const fn key_check(key: u64, side: u32) -> u64 {
     if side & 1 == 0 { key } else { !key }
 }
@@ -123,8 +123,8 @@ pub const fn body_max(mtu: usize) -> usize {
 }
 
 impl Header {
-    /// Parses and checks a frame: version, length, CRC, kind. Gives the header and the body. Bytes behind
-    /// the frame's own length, padding of the link, are ignored.
+    /// Parses and checks a frame: version, length, CRC, kind. Returns the header and the body. Bytes after the frame's
+    /// own length are padding of the link and ignored.
     #[inline(always)]
     pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Refused> {
         if frame.len() < HEADER + TRAILER {
@@ -163,8 +163,8 @@ impl Header {
         Ok((header, &frame[HEADER..end]))
     }
 
-    /// Writes the header before, and the CRC behind, a body of `body` bytes that is in place already.
-    /// Gives the length of the frame.
+    /// Writes the header before, and the CRC after, a body of `body` bytes that is in its place already. Returns the
+    /// length of the frame.
     #[inline(always)]
     pub fn emit(&self, frame: &mut [u8], body: usize) -> usize {
         let end = HEADER + body;

@@ -1,26 +1,24 @@
-//! Frames that are under way: what each carried, so that it can be built again, and which of them the
-//! partner has.
+//! Frames in flight: what each carried, so that it can be rebuilt, and which of them the peer has.
 //!
-//! A frame is held to be lost when the partner has got something that was sent later, by three frames or
-//! by more than a round trip. "Later" goes by a count of transmissions, not by sequence number: what was
-//! sent again counts as late.
+//! A frame counts as lost when the peer has a frame that was transmitted later, by three frames or by more than a round
+//! trip. "Later" refers to the count of transmissions, not to sequence numbers: a retransmission is a new transmission.
 
 use std::collections::VecDeque;
 
 use crate::config::NEVER;
 use crate::env::Remote;
-use crate::retry::{Retry, is_newer};
 use crate::rtt::Rtt;
+use crate::spurious::{TimeoutCheck, is_newer};
 
-/// Transmissions by which a frame may be overtaken.
+/// A frame that so many later transmissions have overtaken is lost.
 const REORDER: u32 = 3;
-/// Shortest time by which a frame may be overtaken.
+/// A frame that has been overtaken is not lost before this time has passed.
 const REORDER_MIN_NS: u64 = 200_000;
 
-/// What a frame carried.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Whole operations, by number.
+    /// Whole operations, by their numbers.
     Whole { first: u32, count: u16 },
     /// A piece of one operation.
     Piece {
@@ -28,7 +26,7 @@ pub(crate) enum Load {
         offset: u32,
         bytes: u16,
     },
-    /// A piece of the answer to an RDMA Read of the partner.
+    /// A piece of the answer to an RDMA Read of the peer.
     Answer {
         read: u32,
         operation: u32,
@@ -54,16 +52,16 @@ struct Flight {
     state: State,
 }
 
-/// What an acknowledgement told.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Frames that are known to have arrived now and were not before.
+    /// Frames newly known to have arrived.
     pub(crate) arrived: u32,
-    /// The oldest frame under way has arrived.
+    /// The oldest frame in flight has arrived.
     pub(crate) advanced: bool,
-    /// The last wait was in vain though nothing was lost.
-    pub(crate) was_late: bool,
-    /// Shortest and longest time that a frame was away which was sent once; the other way round if there is none.
+    /// The last retransmission timeout was spurious: nothing had been lost.
+    pub(crate) spurious: bool,
+    /// Shortest and longest round trip of the frames that were sent once; shortest above longest if there is none.
     shortest_ns: u64,
     longest_ns: u64,
 }
@@ -72,12 +70,12 @@ impl Progress {
     pub(crate) const NONE: Progress = Progress {
         arrived: 0,
         advanced: false,
-        was_late: false,
+        spurious: false,
         shortest_ns: u64::MAX,
         longest_ns: 0,
     };
 
-    /// The round trips of this acknowledgement are measured.
+    /// Adds the round trips to the measurement.
     #[inline(always)]
     pub(crate) fn measure(&self, rtt: &mut Rtt) {
         if self.shortest_ns <= self.longest_ns {
@@ -86,17 +84,17 @@ impl Progress {
     }
 }
 
-/// The frames from the oldest that is not acknowledged to the next one.
+/// Frames from the oldest unacknowledged one to the next one.
 pub(crate) struct Inflight {
     flights: VecDeque<Flight>,
     first: u32,
     transmissions: u32,
     under_way: u32,
     lost: u32,
-    /// Latest transmission that is known to have arrived.
+    /// Latest transmission that has arrived.
     latest: Option<u32>,
-    retry: Retry,
-    /// When the next frame is held to be lost if nothing is heard of it.
+    timeout: TimeoutCheck,
+    /// When the next frame counts as lost if it is not acknowledged before.
     pub(crate) lost_at_ns: u64,
 }
 
@@ -109,12 +107,12 @@ impl Inflight {
             under_way: 0,
             lost: 0,
             latest: None,
-            retry: Retry::NONE,
+            timeout: TimeoutCheck::NONE,
             lost_at_ns: NEVER,
         }
     }
 
-    /// Oldest frame that is not acknowledged.
+    /// Oldest unacknowledged frame.
     #[inline(always)]
     pub(crate) fn first(&self) -> u32 {
         self.first
@@ -137,7 +135,7 @@ impl Inflight {
         self.flights.len() as u32
     }
 
-    /// Frames that are in the network, as far as one knows.
+    /// Frames that are in the network, as far as is known.
     #[inline(always)]
     pub(crate) fn under_way(&self) -> u32 {
         self.under_way
@@ -148,14 +146,14 @@ impl Inflight {
         self.lost > 0
     }
 
-    /// Whether a part of an answer to an RDMA Read has not arrived yet.
+    /// Whether a piece of an answer to an RDMA Read has not arrived yet.
     pub(crate) fn has_answer(&self) -> bool {
         let answer =
             |f: &Flight| f.state != State::Arrived && matches!(f.load, Load::Answer { .. });
         self.flights.iter().any(answer)
     }
 
-    /// A new frame is to be sent.
+    /// Adds a new frame.
     #[inline(always)]
     pub(crate) fn push(&mut self, load: Load) {
         self.flights.push_back(Flight {
@@ -169,20 +167,20 @@ impl Inflight {
         self.under_way += 1;
     }
 
-    /// The frame has left at this time.
+    /// The frame was sent at this time.
     #[inline(always)]
     pub(crate) fn left(&mut self, sequence: u32, now_ns: u64) {
         let place = sequence.wrapping_sub(self.first) as usize;
         self.flights[place].sent_ns = now_ns;
     }
 
-    /// A frame that nobody will acknowledge has been sent.
+    /// A frame without acknowledgement has been sent.
     #[inline(always)]
     pub(crate) fn skip(&mut self) {
         self.first = self.first.wrapping_add(1);
     }
 
-    /// The oldest lost frame: its sequence number and what it carried.
+    /// The oldest lost frame: its sequence number and its content.
     pub(crate) fn lost(&self) -> Option<(u32, Load)> {
         let place = self.flights.iter().position(|f| f.state == State::Lost)?;
         Some((
@@ -191,10 +189,10 @@ impl Inflight {
         ))
     }
 
-    /// A lost frame is to be sent again, after a wait in vain or for another reason.
+    /// Prepares the retransmission of a lost frame; `overdue`: after a timeout.
     pub(crate) fn sent_again(&mut self, sequence: u32, overdue: bool) {
         if overdue {
-            self.retry = Retry::of(self.transmissions);
+            self.timeout = TimeoutCheck::of(self.transmissions);
         }
         let place = sequence.wrapping_sub(self.first) as usize;
         let flight = &mut self.flights[place];
@@ -206,7 +204,7 @@ impl Inflight {
         self.under_way += 1;
     }
 
-    /// The partner has everything before `sequence`. `None`: that cannot be, or is old.
+    /// The peer has all frames before `sequence`. `None`: that is impossible, or old.
     #[inline(always)]
     pub(crate) fn acknowledged(
         &mut self,
@@ -241,12 +239,12 @@ impl Inflight {
         if !flight.again {
             progress.shortest_ns = progress.shortest_ns.min(took);
             progress.longest_ns = progress.longest_ns.max(took);
-            progress.was_late |= self.retry.was_late(flight.transmission);
+            progress.spurious |= self.timeout.was_spurious(flight.transmission);
         } else if took < rtt.shortest_ns() {
-            // It was the first transmission that arrived; the time of this one tells nothing.
+            // The first transmission has arrived; the time of this one means nothing.
             return;
         } else if self
-            .retry
+            .timeout
             .is_acknowledged(flight.transmission, now_ns + patience_ns(rtt))
         {
             return;
@@ -264,14 +262,14 @@ impl Inflight {
         }
     }
 
-    /// Nothing is unacknowledged any more.
+    /// All frames have been acknowledged.
     #[inline(always)]
     pub(crate) fn all_arrived(&mut self) {
-        self.retry = Retry::NONE;
+        self.timeout = TimeoutCheck::NONE;
         self.lost_at_ns = NEVER;
     }
 
-    /// The partner has these frames too: bit `i` of the map, lowest bit first, is frame `first + 1 + i`.
+    /// The peer has these frames too: bit `i` of the map, lowest bit first, is frame `first + 1 + i`.
     pub(crate) fn selected(&mut self, map: &[u8], now_ns: u64, rtt: &Rtt, progress: &mut Progress) {
         for (at, byte) in map.iter().enumerate() {
             let mut bits = *byte;
@@ -287,19 +285,19 @@ impl Inflight {
         }
     }
 
-    /// Finds lost frames by what has overtaken them; gives how many are new.
+    /// Finds lost frames by what has overtaken them. Returns the number of new ones.
     pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> u32 {
-        if let Some(transmission) = self.retry.decide(now_ns) {
+        if let Some(transmission) = self.timeout.decide(now_ns) {
             self.arrived(transmission);
         }
-        self.lost_at_ns = self.retry.until_ns;
+        self.lost_at_ns = self.timeout.until_ns;
         let Some(latest) = self.latest else { return 0 };
         if self
             .flights
             .front()
             .is_some_and(|first| !first.again && is_newer(first.transmission, latest))
         {
-            // All others were sent after it.
+            // All others were sent later.
             return 0;
         }
         let patience = patience_ns(rtt);
@@ -325,7 +323,7 @@ impl Inflight {
         found
     }
 
-    /// Nothing was heard for too long: the oldest frame counts as lost.
+    /// The retransmission timeout: the oldest frame counts as lost.
     pub(crate) fn lose_first(&mut self) {
         if let Some(flight) = self.flights.front_mut()
             && flight.state == State::UnderWay
@@ -336,7 +334,7 @@ impl Inflight {
         }
     }
 
-    /// A lost frame that is not to be sent again, since what it carried is given up.
+    /// A lost frame that is not retransmitted, since its operation has failed.
     pub(crate) fn give_up(&mut self, sequence: u32) {
         let place = sequence.wrapping_sub(self.first) as usize;
         self.flights[place].state = State::Arrived;
@@ -344,7 +342,7 @@ impl Inflight {
     }
 }
 
-/// How long a frame may be away that was overtaken.
+/// How long a frame may be in flight after another one has overtaken it.
 fn patience_ns(rtt: &Rtt) -> u64 {
     (rtt.smoothed_ns() * 9 / 8).max(REORDER_MIN_NS)
 }

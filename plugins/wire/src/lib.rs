@@ -1,8 +1,8 @@
-//! VIA over frames: the protocol that hosts speak with each other. It knows no socket, clock, thread or
-//! random source; time and frames come in as arguments, frames and deadlines go out.
+//! The protocol between hosts: VIA over frames. It knows no sockets, clocks, threads or random numbers: time and frames
+//! are arguments, frames and deadlines are results.
 //!
-//! A [`Connection`] is one VI's end. Its owner, a device, holds the VI's lock around every call and lends
-//! it an [`Env`]: the posted descriptors, the program's memory, the completions, and room for frames.
+//! A [`Connection`] is one VI's end. Its owner, a device, holds the VI's lock during every call and passes an [`Env`]:
+//! the posted descriptors, the application's memory, the completions, and buffers for frames.
 //!
 //! ```text
 //!   doorbell ──────▶ posted ──┐                          ┌──▶ Env::frame, transmit
@@ -12,16 +12,16 @@
 //!   VipDisconnect ─▶ close ───┘       deadline()         └──▶ Env::complete_*, raise, fail
 //! ```
 //!
-//! The order that a device keeps: give every frame of a batch to `received`, then call `flush` once; call
-//! `timeout` when [`Connection::deadline`] has passed and no frame is left that came before. `received` itself sends nothing but what cannot wait,
-//! so that acknowledgements of a batch travel together, or with data. A device that polls may take its
-//! time with an acknowledgement that is owed, until it has nothing else to do ([`Connection::ack_owed`],
-//! [`Connection::flush_acks`]); the deadline bounds how long.
+//! A device passes every frame of a batch to `received`, then calls `flush` once. It calls `timeout` when
+//! [`Connection::deadline`] has passed and all frames that arrived before have been passed on. `received` sends only
+//! what is urgent, so that the acknowledgements of a batch travel together, or with data. A device that polls may delay
+//! an acknowledgement until it is idle ([`Connection::ack_owed`], [`Connection::flush_acks`]); the deadline limits the
+//! delay.
 //!
-//! Frames of other versions are the device's to answer: what `received` refuses as
-//! [`Refused::Version`] gets a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives goes to the log.
+//! The device answers frames of other versions: a frame that `received` refuses as [`Refused::Version`] is answered
+//! with a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives is logged.
 //!
-//! docs/WIRE.md shows the frames and tells the rules of sequence, acknowledgement and time.
+//! docs/WIRE.md describes the frames and the rules of sequence, acknowledgement and time.
 
 mod ack;
 mod arrivals;
@@ -32,14 +32,14 @@ mod crc;
 mod env;
 mod frame;
 mod inflight;
+mod keepalive;
 mod pace;
 mod part;
 mod peer;
 mod receiver;
-mod retry;
 mod rtt;
 mod sender;
-mod silence;
+mod spurious;
 mod version;
 
 pub use closing::{Closing, Reason};
@@ -53,8 +53,7 @@ pub use part::{Part, PartKind, Parts};
 pub use peer::{PeerProcess, PeerProcesses};
 pub use version::VersionNegotiation;
 
-/// Ethertype of frames that carry data between two VIs. One of the two that are set aside for local
-/// experiments.
+/// Ethertype of frames that carry data between two VIs, one of the two reserved for local experiments.
 pub const ETHERTYPE: u16 = 0x88B5;
-/// Where the endpoint stands in a frame that carries data, Ethernet header included: 16 bits, big-endian.
+/// Offset of the endpoint in a frame that carries data, from the start of the Ethernet header: 16 bits, big-endian.
 pub const ENDPOINT_OFFSET: u32 = 16;

@@ -1,48 +1,46 @@
-//! How much may be under way, and how fast it may leave.
+//! Congestion window and pacing: how many frames may be in flight, and how fast they may leave.
 //!
-//! A lost frame by itself says little: links lose frames by chance. Only where more than one frame in
-//! sixteen is lost does the window shrink, by three tenths, at most once in [`ROUND_MIN`] frames or one
-//! window. From then on, until the window is as large as it can be, frames are spaced out over the
-//! round-trip time instead of leaving in bursts. Who sleeps looks late at a frame whose time has come; it
-//! then sends what would have left meanwhile.
+//! A single loss means little: links lose frames at random. Only if more than one frame in sixteen is lost does the
+//! window shrink, by three tenths, at most once in [`ROUND_MIN`] frames or one window. From then on, until the window
+//! is at its maximum, frames are paced over the round-trip time instead of leaving in bursts. A sender that sleeps
+//! looks late; it then sends what would have left meanwhile.
 //!
-//! Where nothing is heard for long, the window shrinks by half each time. If it turns out that nothing was
-//! lost, that is taken back. Else it grows up to half of what it was as fast as in the beginning, and
-//! slowly from there.
+//! At repeated retransmission timeouts the window is halved each time. If a timeout turns out to be spurious, that is
+//! undone. Otherwise the window grows fast up to half of its former size, and slowly from there.
 
-/// Frames under way in the beginning.
+/// Initial window.
 const FIRST: u32 = 64;
-/// Fewest frames under way.
+/// Smallest window.
 const LEAST: u32 = 4;
-/// Most frames under way.
+/// Largest window.
 pub(crate) const MOST: u32 = 256;
-/// Frames that leave together although they are spaced out.
+/// Paced frames that may leave together.
 const BURST: u64 = 8;
-/// Longest time between two frames that are spaced out.
+/// Longest interval between two paced frames.
 const GAP_MAX_NS: u64 = 2_000_000;
-/// The most that is made up for when somebody looks late: twice the nap of a watch thread.
+/// Limit of what is sent late, if a sender looks late: twice the nap of a progress thread.
 const LATE_MAX_NS: u64 = 2_000_000;
-/// Frames over which losses are counted, at least.
+/// Smallest number of frames over which losses are counted.
 const ROUND_MIN: u32 = 64;
-/// One in so many may be lost.
+/// Share of losses that is tolerated.
 const TOLERATED: u32 = 16;
 
 /// The state of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     window: u32,
-    /// Acknowledged frames that count towards the next step of the window.
+    /// Acknowledged frames that count toward the next step of the window.
     credit: u32,
     delivered: u32,
     lost: u32,
-    /// The window has shrunk once: it grows slowly, and frames are spaced out.
+    /// The window has shrunk: it grows slowly, and frames are paced.
     careful: bool,
-    /// Up to here it grows fast nevertheless.
+    /// The window grows fast up to here.
     target: u32,
-    /// Window, `careful` and `target` when a wait was last in vain after something had been heard.
+    /// Window, `careful` and `target` at the last timeout that followed an acknowledgement.
     before: Option<(u32, bool, u32)>,
     next_ns: u64,
-    /// When somebody looked, later than a frame that was held back might have left, and how much later.
+    /// When the sender looked late at a paced frame, and how late.
     looked_ns: u64,
     late_ns: u64,
 }
@@ -63,13 +61,13 @@ impl Pace {
         }
     }
 
-    /// Frames that may be under way.
+    /// The window, in frames.
     #[inline(always)]
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
-    /// So many frames have arrived.
+    /// Frames have arrived.
     #[inline(always)]
     pub(crate) fn delivered(&mut self, frames: u32) {
         self.delivered += frames;
@@ -82,7 +80,7 @@ impl Pace {
                 let top = if self.careful { self.target } else { MOST };
                 self.window = (self.window + frames).min(top);
             }
-            // What was in the way is not any more.
+            // The congestion is over.
             self.careful &= self.window < MOST;
         }
         if self.delivered + self.lost >= self.window.max(ROUND_MIN) {
@@ -90,7 +88,7 @@ impl Pace {
         }
     }
 
-    /// So many frames are held to be lost.
+    /// Frames have been lost.
     pub(crate) fn lost(&mut self, frames: u32) {
         self.lost += frames;
     }
@@ -104,8 +102,8 @@ impl Pace {
         (self.delivered, self.lost) = (0, 0);
     }
 
-    /// Nothing was heard for as long as one waits. Once may be the end of a burst that was lost, or a
-    /// partner that has no processor just now; the window shrinks when it happens `again`.
+    /// A retransmission timeout. A single one may be the end of a lost burst, or a peer without a processor; the window
+    /// shrinks if it happens `again`.
     pub(crate) fn timed_out(&mut self, again: bool) {
         if again {
             self.shrink(5);
@@ -115,8 +113,8 @@ impl Pace {
         }
     }
 
-    /// What was waited for in vain has come after all.
-    pub(crate) fn was_late(&mut self) {
+    /// The timeout was spurious.
+    pub(crate) fn undo_timeout(&mut self) {
         if let Some((window, careful, target)) = self.before.take() {
             self.window = self.window.max(window);
             (self.careful, self.target, self.credit) = (careful, target, 0);
@@ -129,14 +127,14 @@ impl Pace {
         self.careful = true;
     }
 
-    /// Somebody looks after a frame that was held back until `held_ns` by the pace and nothing else.
+    /// The sender looks at a frame that only the pace has delayed, until `held_ns`.
     #[cold]
     pub(crate) fn look(&mut self, now_ns: u64, held_ns: u64) {
         self.looked_ns = now_ns;
         self.late_ns = (now_ns - held_ns).min(LATE_MAX_NS);
     }
 
-    /// When the next frame may leave; a time that has passed means now.
+    /// When the next frame may leave; a time in the past means now.
     #[inline(always)]
     pub(crate) fn next_ns(&self, rtt_ns: u64) -> u64 {
         if !self.careful {
@@ -145,19 +143,19 @@ impl Pace {
         self.next_ns.saturating_sub(BURST * self.gap_ns(rtt_ns))
     }
 
-    /// A frame has left.
+    /// A frame was sent.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now_ns: u64, rtt_ns: u64) {
         if self.careful {
             let gap = self.gap_ns(rtt_ns);
             let looks_late = now_ns == self.looked_ns;
             let earliest = now_ns - if looks_late { self.late_ns } else { 0 };
-            // Frames that leave whatever the pace says must not put off the others for ever.
+            // Frames that are sent regardless of the pace must not delay the others without limit.
             self.next_ns = self.next_ns.clamp(earliest, now_ns + BURST * gap) + gap;
         }
     }
 
-    /// A quarter faster than the window asks for, so that the window stays the limit.
+    /// A quarter faster than the window demands, so that the window remains the limit.
     fn gap_ns(&self, rtt_ns: u64) -> u64 {
         (rtt_ns * 4 / 5 / u64::from(self.window)).min(GAP_MAX_NS)
     }
@@ -273,7 +271,7 @@ mod tests {
         late.timed_out(true);
         assert_eq!((late.window(), late.careful), (MOST / 4, true));
         let mut lost = late;
-        late.was_late();
+        late.undo_timeout();
         assert_eq!((late.window(), late.careful), (MOST, false));
         // Up to half of what it was it grows fast, and slowly from there.
         lost.delivered(MOST / 4);
@@ -284,7 +282,7 @@ mod tests {
         lost.lost(100);
         lost.delivered(100);
         let shrunk = lost.window();
-        lost.was_late();
+        lost.undo_timeout();
         assert!(shrunk < MOST / 2);
         assert_eq!((lost.window(), lost.careful), (shrunk, true));
     }

@@ -1,4 +1,4 @@
-//! The body of a DATA frame: one part after the other, each a small header and the bytes it announces.
+//! The body of a DATA frame: parts, each a small header and the bytes that it announces.
 //!
 //! ```text
 //!    kind     header
@@ -17,7 +17,7 @@ use crate::frame::{u16_at, u32_at, u64_at};
 
 const IMMEDIATE: u8 = 1;
 
-/// What a part is.
+/// Kind of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PartKind {
@@ -27,14 +27,14 @@ pub enum PartKind {
     Piece = 2,
     /// An RDMA Write, or a piece of one.
     Write = 3,
-    /// An RDMA Read's question.
+    /// A request of an RDMA Read.
     Read = 4,
-    /// A piece of an RDMA Read's answer.
+    /// A piece of the answer to an RDMA Read.
     Data = 5,
 }
 
 impl PartKind {
-    /// The kind of a part of an operation, which the part holds as a whole or not.
+    /// The kind of a part that holds an operation as a whole, or a piece of it.
     #[inline(always)]
     pub(crate) fn of(operation: Operation, whole: bool) -> PartKind {
         match operation {
@@ -59,7 +59,7 @@ impl PartKind {
 /// The header of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it is.
+    /// Its kind.
     pub kind: PartKind,
     /// The immediate flag of the descriptor.
     pub flagged: bool,
@@ -69,9 +69,9 @@ pub struct Part {
     pub number: u32,
     /// Immediate data.
     pub immediate: u32,
-    /// Bytes of the whole.
+    /// Length of the whole.
     pub total: u32,
-    /// Where these bytes begin in the whole.
+    /// Offset of these bytes in the whole.
     pub offset: u32,
     /// Remote address (WRITE, READ).
     pub address: u64,
@@ -80,13 +80,13 @@ pub struct Part {
 }
 
 impl Part {
-    /// Whether the whole begins here.
+    /// Whether it is the first part of the whole.
     #[inline(always)]
     pub fn is_first(&self) -> bool {
         self.offset == 0
     }
 
-    /// Whether the whole ends here.
+    /// Whether it is the last part of the whole.
     #[inline(always)]
     pub fn is_last(&self) -> bool {
         self.offset + u32::from(self.bytes) == self.total
@@ -126,7 +126,7 @@ impl Part {
         }
     }
 
-    /// Reads one part. Nothing of it points outside: `offset + bytes <= total`, and the bytes are there.
+    /// Reads one part. The result is in bounds: `offset + bytes <= total`, and the bytes are present.
     #[inline(always)]
     fn parse(body: &[u8]) -> Option<(Part, &[u8], &[u8])> {
         let kind = match body.first()? {
@@ -167,15 +167,14 @@ impl Part {
             part.handle = u32_at(body, 28);
         }
         let end = u64::from(part.offset) + u64::from(bytes);
-        // A piece without bytes would let a message stand still for ever.
+        // Pieces without bytes would let a message make no progress.
         let moves = bytes > 0 || kind == PartKind::Read || part.total == 0;
         let asks = kind != PartKind::Read || (bytes == 0 && part.offset == 0);
         (end <= u64::from(part.total) && moves && asks).then_some((part, payload, rest))
     }
 }
 
-/// The parts of a body, in order. Each item is a part with its bytes, or `Err` once, where the body makes
-/// no sense.
+/// The parts of a body, in order. Each item is a part with its bytes, or once `Err`, where the body is invalid.
 pub struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {

@@ -1,8 +1,8 @@
-//! Processes on other hosts: when each was last heard, on any of the connections that lead to it.
+//! Processes on other hosts: when each was last heard from, on any connection with it.
 //!
-//! A process that is short of processor time loses frames, so that some of its connections fall silent while
-//! others do not. Whether it is alive is decided for the process, not for one connection. Connections report here
-//! every few seconds, off the data path.
+//! A process without enough processor time loses frames, so that some of its connections fall silent while others do
+//! not. Whether it is alive is decided for the process, not for one connection. Connections report here every few
+//! seconds, outside the data path.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// The address of a process's interface, and its endpoint there.
 type Address = ([u8; 6], u16);
 
-/// One process; several connections share it.
+/// One process, which several connections share.
 #[derive(Debug, Default)]
 pub struct PeerProcess(AtomicU64);
 
@@ -20,7 +20,7 @@ pub struct PeerProcess(AtomicU64);
 pub struct PeerProcesses(Mutex<HashMap<Address, Weak<PeerProcess>>>);
 
 impl PeerProcess {
-    /// Reports that a connection has heard the process at this time. Returns the latest time on any connection.
+    /// Reports that a connection has heard from the process at this time. Returns the latest time on any connection.
     pub fn heard(&self, heard_ns: u64) -> u64 {
         let before = self.0.fetch_max(heard_ns, Ordering::Relaxed);
         before.max(heard_ns)

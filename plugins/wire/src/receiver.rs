@@ -1,13 +1,13 @@
-//! The state of the receive side: the next frame, and the frames that came before their turn.
+//! State of the receive side: the next frame, and frames that have arrived early.
 
 use std::collections::VecDeque;
 
 use crate::part::Part;
 
-/// Bytes of frames that are kept.
+/// Limit of the bytes of kept frames.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// A message or RDMA Write whose pieces arrive.
+/// A message or RDMA Write that arrives in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arriving {
     pub(crate) number: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Arriving {
 }
 
 impl Arriving {
-    /// What is arriving, after this part.
+    /// The state after this part.
     #[inline(always)]
     pub(crate) fn after(part: &Part) -> Arriving {
         Arriving {
@@ -28,9 +28,9 @@ impl Arriving {
     }
 }
 
-/// A frame that came before its turn.
+/// A frame that has arrived early.
 pub(crate) enum Kept {
-    /// Its bytes are in place.
+    /// Its bytes have been placed.
     Placed(Part),
     /// Its body.
     Body(Vec<u8>),
@@ -39,19 +39,19 @@ pub(crate) enum Kept {
 /// The receive side of a connection.
 pub(crate) struct Receiver {
     next: u32,
-    /// Frames from `next` on; the first place is empty, since `next` has not come.
+    /// Frames from `next` on; the first entry is empty, since `next` has not arrived.
     kept: VecDeque<Option<Kept>>,
     kept_bytes: usize,
-    /// Memory of bodies that were kept once.
+    /// Buffers of earlier bodies.
     spare: Vec<Vec<u8>>,
     operations: u32,
-    /// Messages that have used a receive descriptor.
+    /// Messages that have consumed a receive descriptor.
     pub(crate) messages: u32,
     pub(crate) writes: u32,
     pub(crate) reads: u32,
     pub(crate) receiving: Option<Arriving>,
     pub(crate) writing: Option<Arriving>,
-    /// Bytes of the oldest RDMA Read of this side that have been answered.
+    /// Bytes of the oldest RDMA Read of this side that have arrived.
     pub(crate) answered: u32,
 }
 
@@ -72,7 +72,7 @@ impl Receiver {
         }
     }
 
-    /// Everything before this number has been processed.
+    /// All frames before this number have been processed.
     #[inline(always)]
     pub(crate) fn next(&self) -> u32 {
         self.next
@@ -84,18 +84,18 @@ impl Receiver {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// After [`Receiver::advance`]: the frame whose turn it is now, if it was kept.
+    /// After [`Receiver::advance`]: the frame that is in order now, if it was kept.
     pub(crate) fn next_kept(&mut self) -> Option<Kept> {
         self.kept.pop_front();
         self.kept.front_mut()?.take()
     }
 
-    /// Unreliable: everything before this number is past.
+    /// Unreliable: frames before this number are not expected any more.
     pub(crate) fn skip_to(&mut self, next: u32) {
         self.next = next;
     }
 
-    /// Operations of the partner that have been processed.
+    /// Operations of the peer that have been processed.
     #[inline(always)]
     pub(crate) fn operations(&self) -> u32 {
         self.operations
@@ -106,14 +106,13 @@ impl Receiver {
         self.operations = self.operations.wrapping_add(1);
     }
 
-    /// Whether frames are missing before others that have come.
+    /// Whether frames before one that was kept are missing.
     #[inline(always)]
     pub(crate) fn has_holes(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Writes the map of frames that have come before their turn: bit `i`, lowest first, is frame
-    /// `next + 1 + i`. Gives its bytes.
+    /// Writes the map of early frames: bit `i`, lowest first, is frame `next + 1 + i`. Returns its length in bytes.
     pub(crate) fn map(&self, out: &mut [u8]) -> usize {
         let bytes = self.kept.len().saturating_sub(1).div_ceil(8).min(out.len());
         out[..bytes].fill(0);
@@ -125,7 +124,7 @@ impl Receiver {
         bytes
     }
 
-    /// Keeps something that came `ahead` frames before its turn.
+    /// Keeps a frame that is early by `ahead`.
     pub(crate) fn keep(&mut self, ahead: usize, kept: Kept) {
         if self.kept.len() <= ahead {
             self.kept.resize_with(ahead + 1, || None);
@@ -133,12 +132,12 @@ impl Receiver {
         self.kept[ahead] = Some(kept);
     }
 
-    /// Whether the frame this far ahead has come.
+    /// Whether the frame `ahead` of the next one was kept.
     pub(crate) fn has(&self, ahead: usize) -> bool {
         self.kept.get(ahead).is_some_and(Option::is_some)
     }
 
-    /// Copies a body to keep it. `None`: the store is full.
+    /// Copies a body. `None`: the limit is reached.
     pub(crate) fn store(&mut self, body: &[u8]) -> Option<Kept> {
         if self.kept_bytes + body.len() > KEPT_BYTES_MAX {
             return None;
@@ -149,7 +148,7 @@ impl Receiver {
         Some(Kept::Body(copy))
     }
 
-    /// The memory of a kept body is free again.
+    /// Releases the buffer of a body.
     pub(crate) fn recycle(&mut self, mut body: Vec<u8>) {
         self.kept_bytes -= body.len();
         body.clear();

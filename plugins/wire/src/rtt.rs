@@ -1,31 +1,30 @@
-//! Round-trip time, and from it how long to wait before something is sent again (RFC 6298).
+//! Round-trip time, and the retransmission timeout that follows from it (RFC 6298).
 
-/// What is waited for beyond the round-trip time, at least: a partner may delay its acknowledgement, or have
-/// no processor just now.
+/// Smallest allowance beyond the round-trip time: a peer may delay its acknowledgement, or have no processor.
 const SLACK_MIN_NS: u64 = 2_000_000;
-/// Longest wait.
+/// Longest timeout.
 const RTO_MAX_NS: u64 = 500_000_000;
-/// Wait before anything has been measured.
+/// Timeout before the first measurement.
 const RTO_FIRST_NS: u64 = 20_000_000;
-/// Doublings.
+/// Largest number of doublings.
 const BACKOFF_MAX: u32 = 8;
 
-/// What has been measured.
+/// The measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,
     shortest_ns: u64,
-    /// Doublings. They last until a frame that was sent once is acknowledged: if the network has become
-    /// slower, no other tells by how much.
+    /// Doublings. They last until a frame that was sent once is acknowledged: if the network has become slower, no
+    /// other frame measures it.
     backoff: u32,
-    /// The last wait was in vain, and nothing was heard since.
+    /// The timeout has expired, and nothing has been acknowledged since.
     silent: bool,
 }
 
 impl Rtt {
-    /// Frames that were sent once have been acknowledged after these times (Karn: others tell nothing). One
-    /// sample for each acknowledgement: many like it at once would make it look as if nothing ever varied.
+    /// Adds the round trips of frames that were sent once (Karn: others cannot be measured). One sample per
+    /// acknowledgement: many equal samples at once would make the variation vanish.
     #[inline(always)]
     pub(crate) fn sample(&mut self, shortest_ns: u64, longest_ns: u64) {
         let ns = longest_ns.max(1);
@@ -51,7 +50,7 @@ impl Rtt {
         self.shortest_ns
     }
 
-    /// How long to wait for an acknowledgement.
+    /// The retransmission timeout.
     pub(crate) fn timeout_ns(&self) -> u64 {
         let base = if self.smoothed_ns == 0 {
             RTO_FIRST_NS
@@ -62,7 +61,7 @@ impl Rtt {
         (base << self.backoff).min(RTO_MAX_NS)
     }
 
-    /// The wait was in vain. True if the one before was in vain too.
+    /// The timeout has expired. True if this is not the first time since an acknowledgement.
     pub(crate) fn back_off(&mut self) -> bool {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
         std::mem::replace(&mut self.silent, true)

@@ -1,7 +1,7 @@
-//! The state of the send side: operations that are begun and not complete, and the frames under way.
+//! State of the send side: operations in progress, and the frames in flight.
 //!
-//! An operation stays in `operations` until it is complete. Its data stays in the application's memory and is
-//! gathered once more if a frame is lost.
+//! An operation stays in `operations` until it is complete. Its data stays in the application's memory, from which lost
+//! frames are rebuilt.
 
 use std::collections::VecDeque;
 
@@ -12,25 +12,25 @@ use crate::pace::{MOST, Pace};
 use crate::part::{Part, PartKind};
 use crate::rtt::Rtt;
 
-/// Operations that are begun and not complete.
+/// Limit of operations in progress.
 pub(crate) const OPERATIONS_MAX: usize = 1024;
-/// RDMA Reads under way.
+/// Limit of open RDMA Reads.
 pub(crate) const READS_MAX: u32 = 16;
 
-/// How far an operation is.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Not all of it has been sent.
+    /// Some of it has not been sent.
     Sending,
-    /// Everything has been sent; complete when that is acknowledged, a read when it is answered.
+    /// All of it has been sent. It is complete when that is acknowledged, an RDMA Read when it is answered.
     Sent,
-    /// An RDMA Read has its data.
+    /// The data of an RDMA Read has arrived.
     Answered,
-    /// It ends with this status when its turn comes, and the connection with it.
+    /// It completes with this status when it is the oldest, and the connection ends.
     Failed(u32),
 }
 
-/// An operation that is begun and not complete.
+/// An operation in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) operation: Operation,
@@ -40,9 +40,9 @@ pub(crate) struct Begun {
     pub(crate) length: u32,
     /// Bytes sent so far.
     pub(crate) offset: u32,
-    /// Number among its kind, as the parts say it.
+    /// Number among its kind, as in the parts.
     pub(crate) number: u32,
-    /// Sequence number behind its last frame.
+    /// Sequence number after that of its last frame.
     pub(crate) end: u32,
     pub(crate) address: u64,
     pub(crate) handle: u32,
@@ -71,12 +71,12 @@ impl Begun {
     }
 }
 
-/// An RDMA Read of the partner whose data this side sends.
+/// An RDMA Read of the peer whose data this side sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Serving {
-    /// Its number among the partner's reads.
+    /// Its number among the peer's reads.
     pub(crate) number: u32,
-    /// Its number among the partner's operations, to blame it.
+    /// Its number among the operations of the peer, for a CLOSE.
     pub(crate) operation: u32,
     pub(crate) range: Remote,
     pub(crate) offset: u32,
@@ -84,7 +84,7 @@ pub(crate) struct Serving {
 
 /// The send side of a connection.
 pub(crate) struct Sender {
-    /// Begun operations, the oldest first; it is the head of the send queue.
+    /// Operations in progress, the oldest first. They are the head of the send queue.
     pub(crate) operations: VecDeque<Begun>,
     /// Number of the oldest one since the connection began.
     pub(crate) base: u32,
@@ -96,19 +96,19 @@ pub(crate) struct Sender {
     pub(crate) inflight: Inflight,
     pub(crate) rtt: Rtt,
     pub(crate) pace: Pace,
-    /// Frames beyond the acknowledged one that the partner takes.
+    /// Window of the peer.
     pub(crate) window: u32,
-    /// Nothing new is sent: an error waits for its turn.
+    /// No new operations: one has failed.
     pub(crate) halted: bool,
     pub(crate) retry_at_ns: u64,
-    /// How long the oldest frame has been waited for in vain.
+    /// Sum of the timeouts of the oldest frame.
     pub(crate) stuck_ns: u64,
-    /// A wait has been in vain, and nothing was sent again since.
+    /// The timeout has expired, and nothing has been retransmitted since.
     pub(crate) overdue: bool,
     pub(crate) pace_at_ns: u64,
-    /// RDMA Reads of the partner that this side answers.
+    /// RDMA Reads of the peer that this side answers.
     pub(crate) serving: VecDeque<Serving>,
-    /// Answers and own operations take turns.
+    /// Answers and own operations alternate.
     pub(crate) answered_last: bool,
 }
 
@@ -148,7 +148,7 @@ impl Sender {
         let count = match operation {
             Operation::Send => &mut self.messages,
             Operation::Write => {
-                // Its immediate data uses a receive descriptor too.
+                // Its immediate data consumes a receive descriptor, too.
                 self.messages = self.messages.wrapping_add(u32::from(flagged));
                 &mut self.writes
             }
@@ -173,7 +173,7 @@ impl Sender {
         });
     }
 
-    /// A frame with this sequence number has left.
+    /// A frame with this sequence number was sent.
     #[inline(always)]
     pub(crate) fn note_sent(&mut self, sequence: u32, now_ns: u64) {
         self.inflight.left(sequence, now_ns);
@@ -183,7 +183,7 @@ impl Sender {
         }
     }
 
-    /// Number of the operation that was begun last.
+    /// Number of the last operation.
     #[inline(always)]
     pub(crate) fn last_number(&self) -> u32 {
         self.base
@@ -191,7 +191,7 @@ impl Sender {
             .wrapping_sub(1)
     }
 
-    /// Whether the operation that was begun last has not been sent to its end.
+    /// Whether a part of the last operation has not been sent.
     #[inline(always)]
     pub(crate) fn is_in_the_midst(&self) -> bool {
         let last = self.operations.back();

@@ -1,6 +1,6 @@
-//! The answer to a frame of another version. Its layout is frozen for all versions to come, so that any
-//! two versions can at least tell each other that they cannot talk. It carries no key and proves nothing:
-//! whoever gets one may log it, and must not end a connection for it.
+//! Version negotiation: the answer to a frame of another version. Its layout is frozen, so that hosts of any two
+//! versions can detect that they cannot communicate. It carries no key and proves nothing: it may be logged, and must
+//! not end a connection.
 //!
 //! ```text
 //!    0        1        2                 4                 6        7        8        9..12   12..16
@@ -13,35 +13,35 @@ use crate::crc::crc32c;
 use crate::frame::{TRAILER, VERSION, u16_at, u32_at};
 
 const KIND: u8 = 0xFF;
-/// What a frame of any version begins with: version, kind, endpoints, length.
+/// Start of a frame in any version: version, kind, endpoints, length.
 const HEAD: usize = 8;
 
-/// Says which versions its sender speaks.
+/// A VERSIONS frame: which versions its sender speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionNegotiation {
-    /// Endpoint that sent the frame which is refused.
+    /// Endpoint that has sent the refused frame.
     pub to_endpoint: u16,
-    /// Endpoint that refuses it.
+    /// Endpoint that has refused it.
     pub from_endpoint: u16,
-    /// Lowest version that is understood there.
+    /// Lowest version that its sender speaks.
     pub lowest: u8,
-    /// Highest version that is understood there.
+    /// Highest version that its sender speaks.
     pub highest: u8,
     /// Version of the refused frame.
     pub refused: u8,
 }
 
 impl VersionNegotiation {
-    /// Bytes of the frame, in every version.
+    /// Length of the frame, in every version.
     pub const BYTES: usize = 16;
 
-    /// The answer to a frame, if it is a whole one of another version. A VERSIONS is never answered. The caller
-    /// limits how often it answers.
+    /// The answer to an intact frame of another version. A VERSIONS is never answered. The caller limits the rate of
+    /// answers.
     pub fn answer(frame: &[u8]) -> Option<VersionNegotiation> {
         if frame.len() < HEAD || frame[0] == VERSION || frame[1] == KIND {
             return None;
         }
-        // A bit that was spoiled on the way makes no other version.
+        // A damaged version field must not count as another version.
         let end = usize::from(u16_at(frame, 6)).checked_sub(TRAILER)?;
         let whole = end >= HEAD
             && frame.len() >= end + TRAILER
@@ -55,7 +55,7 @@ impl VersionNegotiation {
         })
     }
 
-    /// Reads a VERSIONS, whatever version sent it.
+    /// Reads a VERSIONS of any version.
     pub fn parse(frame: &[u8]) -> Option<VersionNegotiation> {
         let valid = frame.len() >= VersionNegotiation::BYTES
             && frame[1] == KIND

@@ -1,4 +1,4 @@
-//! How a connection ends when the link or the partner does, and that it does not when a process was only
+//! How a connection ends when the link or the peer does, and that it does not when a process was only
 //! stopped.
 
 mod sim;
@@ -47,7 +47,7 @@ fn a_dead_link() {
     }
 }
 
-/// A process that was stopped does not take its partner for dead when it goes on.
+/// A process that was stopped does not take its peer for dead when it goes on.
 #[test]
 fn a_stopped_process_goes_on() {
     let mut world = sending(Level::Delivery, Faults::NONE, &[100]);
@@ -81,7 +81,7 @@ fn an_orderly_end_comes_after_everything() {
     }
 }
 
-/// The agent's word that the partner has disconnected may come before the partner's last frames: what it has
+/// The agent's word that the peer has disconnected may come before the peer's last frames: what it has
 /// received is a success all the same (COMPAT-08). If they never come, the connection ends a moment later.
 #[test]
 fn the_agent_is_faster_than_the_last_frames() {
@@ -113,7 +113,7 @@ fn the_agent_is_faster_than_the_last_frames() {
     }
 }
 
-/// The partner's device may be without a processor, or a cable lose frames, for longer than the agents need: its CLOSE is
+/// The peer's device may be without a processor, or a cable lose frames, for longer than the agents need: its CLOSE is
 /// repeated, and waited for (COMPAT-08).
 #[test]
 fn the_last_frames_come_long_after_the_agents_word() {

@@ -10,7 +10,7 @@ use vipl_wire::{Level, Operation};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Virtual time of a stream of messages with a window between programs that poll, in nanoseconds.
+/// Virtual time of a stream of messages with a window between applications that poll, in nanoseconds.
 fn stream(faults: Faults, mtu: u16, bytes: usize, count: usize, window: usize) -> u64 {
     let mut world = World::new(77, Level::Delivery, mtu, faults);
     world.poll_ns = 1_000;

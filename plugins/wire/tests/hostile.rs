@@ -1,4 +1,4 @@
-//! A partner that lies, a network that anybody may write to. Whatever arrives: no panic, no byte outside
+//! A peer that lies, a network that anybody may write to. Whatever arrives: no panic, no byte outside
 //! what is permitted, and the loss of this connection at most. The simulated host checks every access.
 
 mod sim;

@@ -292,7 +292,7 @@ fn immediate_data_without_the_flag() {
     }
 }
 
-/// Memory that the program takes away while a message waits to be sent again: the send tells, and what was
+/// Memory that the application takes away while a message waits to be sent again: the send tells, and what was
 /// sent before it is complete.
 #[test]
 fn memory_that_goes_before_it_is_sent_again() {

@@ -1,4 +1,4 @@
-//! Many small worlds, each from a seed: two programs exchange messages over a network that loses, doubles,
+//! Many small worlds, each from a seed: two applications exchange messages over a network that loses, doubles,
 //! reorders, breaks, delays and cuts. `VIPL_SEED=N` runs one of them again,
 //! `VIPL_SEEDS=N` runs more of them.
 

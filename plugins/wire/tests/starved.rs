@@ -31,7 +31,7 @@ fn starve(world: &mut World, side: usize, turn: u64, period: u64) {
     world.run(period - turn);
 }
 
-/// The partner goes on sending; its frames lie at the device when this side runs again.
+/// The peer goes on sending; its frames lie at the device when this side runs again.
 #[test]
 fn frames_of_a_partner_that_goes_on_count_before_the_clock() {
     for level in LEVELS {
@@ -43,7 +43,7 @@ fn frames_of_a_partner_that_goes_on_count_before_the_clock() {
             }
             world.sides[1].host.sends.push(send);
             world.posted(1);
-            // The partner hears this process on other connections.
+            // The peer hears this process on other connections.
             world.sides[1].host.partner_heard = Some(world.now);
             world.run(SECOND);
         }
@@ -118,7 +118,7 @@ fn two_that_never_run_at_the_same_time() {
     }
 }
 
-/// A partner without a processor for five seconds: it answers what it is asked, but what was sent has not all
+/// A peer without a processor for five seconds: it answers what it is asked, but what was sent has not all
 /// found room at its device.
 #[test]
 fn silence_does_not_count_as_being_stuck() {
@@ -141,7 +141,7 @@ fn silence_does_not_count_as_being_stuck() {
     }
 }
 
-/// A network that carries small frames only: the partner answers and nothing moves.
+/// A network that carries small frames only: the peer answers and nothing moves.
 #[test]
 fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
     for level in RELIABLE {
@@ -162,7 +162,7 @@ fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
     }
 }
 
-/// One connection whose frames all get lost while the partner's process is heard on others; when that ends, nine
+/// One connection whose frames all get lost while the peer's process is heard on others; when that ends, nine
 /// seconds are left; and it does not last for ever.
 #[test]
 fn a_process_that_is_heard_elsewhere_lives() {

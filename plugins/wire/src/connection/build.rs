@@ -75,7 +75,7 @@ impl Connection {
                 });
                 break;
             }
-            // The smallest part there is must fit.
+            // Even the smallest part must fit.
             let room = end - at >= PartKind::Send.header() && count < u16::MAX;
             if !room || !self.has_unsent(env) {
                 break;
@@ -109,7 +109,7 @@ impl Connection {
         self.sender.inflight.push(load);
         let sender = &self.sender;
         if sender.inflight.under_way() >= sender.pace.window() || !sender.has_window() {
-            // Nothing follows before this is acknowledged.
+            // No frame can follow before this one is acknowledged.
             header.flags |= FLAG_ASK;
         }
         self.transmit(frame, &header, at, env);
@@ -134,7 +134,7 @@ impl Connection {
     }
 }
 
-/// Whether an operation of so many bytes goes into the room that is left.
+/// Whether a whole operation fits into the rest of the frame.
 #[inline(always)]
 fn fits(operation: Operation, bytes: usize, room: usize) -> bool {
     let bytes = if operation == Operation::Read {

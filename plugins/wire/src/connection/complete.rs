@@ -1,4 +1,4 @@
-//! Completion of sends: by an acknowledgement, by an error of this side, or by what the partner says when it leaves.
+//! Completion of sends: by an acknowledgement, by an error on this side, or by the reason in the CLOSE of the peer.
 
 use vipl_abi::*;
 
@@ -9,13 +9,12 @@ use crate::env::{Cause, Env, Level, Operation};
 use crate::frame::{Header, Kind};
 use crate::sender::Stage;
 
-/// How long the oldest frame may be waited for in vain while the partner answers. It is as good as dead then: the
-/// network carries its small frames and not ours, as after the MTU of an interface has shrunk.
+/// How long the oldest frame may be retransmitted in vain while the peer answers PROBEs. Then the path is broken: it
+/// carries small frames and not ours, for instance since the MTU of an interface has shrunk.
 const STUCK_NS: u64 = 7_000_000_000;
 
 impl Connection {
-    /// E1 to E3: the descriptor of the last operation tells. On the reliable levels the connection ends
-    /// when its turn has come.
+    /// E1 to E3: the last operation fails. On the reliable levels the connection ends when it is the oldest.
     #[cold]
     pub(super) fn local_error<E: Env>(&mut self, status: u32, env: &mut E) {
         if let Some(last) = self.sender.operations.back_mut() {
@@ -25,7 +24,7 @@ impl Connection {
         self.reap(env);
     }
 
-    /// What an acknowledgement completes, and which frames it shows to be lost.
+    /// Handles an acknowledgement: completes operations and detects lost frames.
     #[inline(always)]
     pub(super) fn acknowledged<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
@@ -36,7 +35,7 @@ impl Connection {
         else {
             return;
         };
-        // A partner that takes nothing would wait for ever.
+        // A window of 0 would stop the connection forever.
         sender.window = u32::from(header.window).max(1);
         let map = if header.kind == Kind::Ack { body } else { &[] };
         if !map.is_empty() {
@@ -46,8 +45,8 @@ impl Connection {
         if progress.arrived == 0 && !progress.advanced {
             return;
         }
-        if progress.was_late {
-            sender.pace.was_late();
+        if progress.spurious {
+            sender.pace.undo_timeout();
         }
         sender.pace.delivered(progress.arrived);
         sender.rtt.progress();
@@ -100,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Waits that have been in vain.
+    /// Retransmission timeouts.
     pub(super) fn sender_timeout<E: Env>(&mut self, env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         if sender.inflight.lost_at_ns <= now_ns {
@@ -108,9 +107,9 @@ impl Connection {
             sender.pace.lost(lost);
         }
         if sender.retry_at_ns <= now_ns {
-            // A wait counts as long as it was meant to be, however late somebody looks. With a partner that is
-            // silent it says nothing; that one is waited for elsewhere.
-            if !self.silence.is_asking() {
+            // A timeout counts with its nominal duration, however late this function is called. While the peer is
+            // silent it does not count: the keepalive handles that.
+            if !self.keepalive.is_probing() {
                 sender.stuck_ns += sender.rtt.timeout_ns();
             }
             sender.inflight.lose_first();
@@ -124,8 +123,8 @@ impl Connection {
         }
     }
 
-    /// The partner tells which operation ended the connection: those before it are complete, it has
-    /// failed. Gives the cause that is left to tell.
+    /// The CLOSE of the peer names the operation that ended the connection: those before it are complete, and it has
+    /// failed. Returns the cause that is left to report.
     #[cold]
     pub(super) fn blame<E: Env>(&mut self, body: Body, env: &mut E) -> Cause {
         let error = match (body.reason, self.config.level) {
@@ -152,14 +151,14 @@ impl Connection {
         let error = if body.operations == blamed {
             error
         } else {
-            // A read that will not be answered any more.
+            // An RDMA Read that will not be answered.
             VIP_STATUS_TRANSPORT_ERROR
         };
         self.fail_first(error, env)
     }
 
-    /// Completes the oldest operation that is under way with an error, if there is one. Gives the cause
-    /// that is left to tell.
+    /// Completes the oldest operation in progress with an error, if there is one. Returns the cause that is left to
+    /// report.
     pub(super) fn fail_first<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
         let Some(first) = self.sender.operations.pop_front() else {
             return Cause::LOST;
@@ -176,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// The same for a descriptor that is posted and was never begun.
+    /// The same for a posted descriptor that has not been begun.
     #[cold]
     pub(super) fn fail_unsent<E: Env>(&mut self, error: u32, env: &mut E) -> Cause {
         let status = match env.outgoing(env.sends_completed()) {

@@ -1,5 +1,5 @@
-//! From parts in order to receive descriptors and to the program's memory, on the reliable levels; and
-//! what both kinds of level have in common.
+//! Delivery: parts of frames that are in order, into receive descriptors and into the application's memory. Some of it
+//! is shared with Unreliable connections.
 
 use vipl_abi::*;
 
@@ -13,7 +13,7 @@ const EMPTY: u32 = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32;
 const RDMAW_PROT: u32 = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
 
 impl Connection {
-    /// One part, in its turn; `payload` is absent if its bytes are in place already.
+    /// Delivers a part that is in order. `payload` is absent if its bytes have been placed already.
     #[inline(always)]
     pub(super) fn deliver<E: Env>(&mut self, part: &Part, payload: Option<&[u8]>, env: &mut E) {
         match part.kind {
@@ -44,8 +44,8 @@ impl Connection {
         }
     }
 
-    /// Copies the bytes of a part into the oldest receive descriptor. False: that has failed, and has
-    /// been told.
+    /// Copies the bytes of a part into the oldest receive descriptor. False: that has failed, and the failure has been
+    /// reported.
     #[inline(always)]
     pub(super) fn fill<E: Env>(&mut self, part: &Part, payload: &[u8], env: &mut E) -> bool {
         let number = env.receives_completed();
@@ -111,8 +111,8 @@ impl Connection {
         }
     }
 
-    /// The immediate data of an RDMA Write uses one receive descriptor, whose segments do not matter
-    /// (spec §5.5). False: that has failed, and has been told.
+    /// The immediate data of an RDMA Write consumes a receive descriptor, whose segments are not used (spec §5.5).
+    /// False: that has failed, and the failure has been reported.
     #[cold]
     pub(super) fn announce_write<E: Env>(&mut self, part: &Part, env: &mut E) -> bool {
         let number = env.receives_completed();
@@ -137,7 +137,7 @@ impl Connection {
         self.end(Reason::ReceiveFailed, Cause::Async(EMPTY), opcode, env);
     }
 
-    /// E7, E8: the receive descriptor tells; on the reliable levels the connection ends.
+    /// E7, E8: completes the receive descriptor with an error; on the reliable levels the connection ends.
     #[cold]
     pub(super) fn cannot_receive<E: Env>(&mut self, status: u32, length: u32, env: &mut E) {
         if !env.complete_receive(status | VIP_STATUS_OP_RECEIVE, length, 0) {
@@ -174,7 +174,7 @@ impl Connection {
     }
 }
 
-/// Whether a part is the next one of what is arriving, or begins the next one if nothing is.
+/// Whether a part continues what is arriving, or begins the next message or RDMA Write if nothing is.
 #[inline(always)]
 fn follows(arriving: Option<Arriving>, next: u32, part: &Part) -> bool {
     part.number == next

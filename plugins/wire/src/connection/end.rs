@@ -1,4 +1,4 @@
-//! How a connection ends: by the partner's CLOSE, by an error of this side, or by a partner that is dead.
+//! The end of a connection: by the peer's CLOSE, by an error on this side, or by a dead peer.
 
 use vipl_abi::*;
 
@@ -7,10 +7,10 @@ use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::env::{Cause, Env, Transmit};
 use crate::frame::{Header, Kind};
 
-/// How long a CLOSE waits for frames that it has overtaken.
+/// How long to wait for frames that a CLOSE has overtaken.
 const OVERTAKEN_NS: u64 = 20_000_000;
 impl Connection {
-    /// The partner has left. Frames that were sent before may still be on their way.
+    /// Handles the CLOSE of the peer. Frames that were sent before it may still arrive.
     #[cold]
     pub(super) fn take_close<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let Some(body) = Body::parse(body) else {
@@ -28,7 +28,7 @@ impl Connection {
         self.check_leaving(env);
     }
 
-    /// Something has arrived after the partner's CLOSE.
+    /// Checks whether all frames that were sent before the CLOSE have arrived.
     #[cold]
     pub(super) fn check_leaving<E: Env>(&mut self, env: &mut E) {
         if let Phase::Leaving { body, last, .. } = self.phase
@@ -38,32 +38,32 @@ impl Connection {
         }
     }
 
-    /// Acts on the partner's reason: everything that it sent before has been taken.
+    /// Acts on the peer's reason, after all frames that were sent before the CLOSE.
     #[cold]
     pub(super) fn partner_left<E: Env>(&mut self, body: Body, env: &mut E) {
         if body.reason == Reason::Disconnected {
             return self.end(Reason::Lost, Cause::Disconnected, 0, env);
         }
         let cause = self.blame(body, env);
-        // A completion that failed has ended it already.
+        // A failed completion has ended it already.
         if self.is_open() {
             self.end(Reason::Lost, cause, 0, env);
         }
     }
 
-    /// A partner that breaks the rules loses the connection, and nothing else happens.
+    /// A protocol violation ends the connection, and has no other effect.
     #[cold]
     pub(super) fn nonsense<E: Env>(&mut self, env: &mut E) {
         self.end(Reason::Lost, Cause::LOST, 0, env);
     }
 
-    /// Ends the connection from this side, by an error.
+    /// Ends the connection from this side because of an error.
     #[cold]
     pub(super) fn end<E: Env>(&mut self, reason: Reason, cause: Cause, opcode: u32, env: &mut E) {
         self.end_blaming(reason, self.receiver.operations(), cause, opcode, env);
     }
 
-    /// The same; `operations` of the partner have been processed, and the next one is to blame.
+    /// The same; `operations` of the peer have been processed, and the next one has failed.
     #[cold]
     pub(super) fn end_blaming<E: Env>(
         &mut self,
@@ -83,7 +83,7 @@ impl Connection {
         self.say_close(Reason::Lost, self.receiver.operations(), env);
     }
 
-    /// Tells the partner, unless it has left before.
+    /// Sends a CLOSE, unless the peer has sent one before.
     pub(super) fn say_close<T: Transmit>(&mut self, reason: Reason, operations: u32, out: &mut T) {
         if self.closing.is_some() {
             return;
@@ -102,7 +102,7 @@ impl Connection {
         self.closing = Some(closing);
     }
 
-    /// The partner is silent for too long (E5, E12, E14, E17): the oldest operation tells, or what was under way does.
+    /// The peer is dead (E5, E12, E14, E17): the oldest operation fails, or what was in progress is reported.
     #[cold]
     pub(super) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
         let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);

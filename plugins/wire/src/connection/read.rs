@@ -1,4 +1,4 @@
-//! RDMA Read: the target's side, which answers, and the initiator's, which places the answer.
+//! RDMA Read: the target, which sends the data, and the initiator, which places it.
 
 use vipl_abi::*;
 
@@ -14,7 +14,7 @@ use crate::sender::{Begun, READS_MAX, Serving, Stage};
 const REFUSED: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32);
 
 impl Connection {
-    /// The partner asks, in its turn.
+    /// Handles a request of the peer, in order.
     #[cold]
     pub(super) fn read_asked<E: Env>(&mut self, part: &Part, env: &mut E) {
         let expected = self.receiver.reads;
@@ -69,7 +69,7 @@ impl Connection {
         Step::Moved
     }
 
-    /// Builds a piece of an answer, now or once more; gives the end of the body. `None`: the memory may
+    /// Builds a piece of an answer, for the first time or again. Returns the end of the body. `None`: the memory may
     /// not be read any more, and the connection has ended (E13).
     #[cold]
     pub(super) fn answer_again<E: Env>(
@@ -110,12 +110,12 @@ impl Connection {
         Some(end)
     }
 
-    /// Place of the oldest RDMA Read that is not answered, in the list of operations.
+    /// Index of the oldest unanswered RDMA Read in the list of operations.
     fn oldest_read(&self) -> Option<usize> {
         self.sender.operations.iter().position(Begun::is_open_read)
     }
 
-    /// Puts a piece of an answer where the descriptor wants it. The error is a status.
+    /// Copies a piece of an answer into the segments of the descriptor. The error is a status.
     pub(super) fn place_answer<E: Env>(
         &mut self,
         place: usize,
@@ -134,7 +134,7 @@ impl Connection {
             .map_err(|_| VIP_STATUS_PROTECTION_ERROR | begun.operation.status())
     }
 
-    /// Place of the operation that an answer out of turn belongs to.
+    /// Index of the operation to which an out-of-order piece of an answer belongs.
     pub(super) fn read_of(&self, part: &Part) -> Option<usize> {
         let belongs = |begun: &Begun| {
             begun.is_open_read() && (begun.number, begun.length) == (part.number, part.total)
@@ -142,7 +142,7 @@ impl Connection {
         self.sender.operations.iter().position(belongs)
     }
 
-    /// A piece of an answer, in its turn; `payload` is absent if it is in place already.
+    /// Handles a piece of an answer that is in order. `payload` is absent if it has been placed already.
     #[cold]
     pub(super) fn answer_arrived<E: Env>(
         &mut self,

@@ -1,12 +1,10 @@
-//! Order: frames are processed in the order in which they were sent. One that comes before its turn is
-//! kept. If it is a piece that can go where it belongs, its bytes go there at once and only the header is
-//! kept; otherwise the frame is, in a store of bounded size.
+//! Frames into order. A frame that arrives early is kept. If it is a piece whose destination is known, its bytes are
+//! placed at once and only the header is kept; otherwise the whole frame is kept, in a store of limited size.
 //!
-//! What may go to its place before its turn: a piece of a message, into the receive descriptor that it will
-//! use, whose contents mean nothing before it is complete; a piece of the RDMA Write that is under way,
-//! which is permitted, except its end, since the last eight bytes come last; a piece of the answer to an
-//! RDMA Read. An RDMA Write that has not begun waits: something before it may fail, and then it must not
-//! have taken effect.
+//! The destination is known for: a piece of a message, in the receive descriptor that it will use, whose content is
+//! undefined before completion; a piece of the RDMA Write in progress, which has been permitted, except the last eight
+//! bytes, which must be written last; a piece of the answer to an RDMA Read. An RDMA Write that has not begun must
+//! wait: an earlier operation may fail, and then it must not have had an effect.
 
 use super::Connection;
 use crate::config::WINDOW;
@@ -16,7 +14,7 @@ use crate::part::{Part, PartKind, Parts};
 use crate::receiver::Kept;
 
 impl Connection {
-    /// Takes a DATA frame.
+    /// Handles a DATA frame.
     #[inline(always)]
     pub(super) fn take_data<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         if self.config.level == Level::Unreliable {
@@ -41,7 +39,7 @@ impl Connection {
         self.check_leaving(env);
     }
 
-    /// Processes the parts of a frame whose turn it is.
+    /// Processes the parts of a frame that is in order.
     #[inline(always)]
     fn process<E: Env>(&mut self, body: &[u8], env: &mut E) {
         if body.is_empty() {
@@ -58,7 +56,7 @@ impl Connection {
         }
     }
 
-    /// A hole has been filled: goes on with what was kept behind it.
+    /// A missing frame has arrived: continues with the frames that were kept.
     #[cold]
     fn process_kept<E: Env>(&mut self, env: &mut E) {
         while let Some(kept) = self.receiver.next_kept() {
@@ -77,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// A frame that has come before, or comes too early.
+    /// A duplicate, or a frame that is early.
     #[cold]
     fn take_early<E: Env>(&mut self, ahead: u32, body: &[u8], env: &mut E) {
         self.acks.hurry(self.now_ns);
@@ -99,8 +97,8 @@ impl Connection {
         }
     }
 
-    /// Puts the bytes of a part where they belong although its turn has not come. False: not possible now,
-    /// for whatever reason; when its turn has come the reason will show.
+    /// Places the bytes of an early part. False: that is not possible now; if there is an error, it is found again when
+    /// the part is in order.
     fn place_early<E: Env>(&mut self, part: &Part, payload: &[u8], env: &mut E) -> bool {
         match part.kind {
             PartKind::Send | PartKind::Piece => {

@@ -11,7 +11,7 @@ use crate::part::PartKind;
 use crate::sender::Stage;
 
 impl Connection {
-    /// Builds and sends the oldest lost frame once more.
+    /// Rebuilds and sends the oldest lost frame.
     #[cold]
     pub(super) fn send_again<E: Env>(&mut self, env: &mut E) -> Step {
         let Some((sequence, load)) = self.sender.inflight.lost() else {
@@ -64,8 +64,7 @@ impl Connection {
         Step::Moved
     }
 
-    /// Builds one part as it was. The error is the operation to blame and its status, or nothing if the
-    /// operation has been given up already.
+    /// Rebuilds one part. The error is the operation that has failed and its status, or `None` if it had failed before.
     #[allow(clippy::type_complexity)]
     fn build_again<E: Env>(
         &mut self,

@@ -8,10 +8,10 @@ use crate::config::NEVER;
 use crate::env::{Env, Level, Operation, Outgoing};
 use crate::sender::{Begun, OPERATIONS_MAX, READS_MAX};
 
-/// What became of an attempt to send.
+/// Result of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A frame has left, or something else has moved.
+    /// A frame was sent, or the state has changed.
     Moved,
     /// Nothing to do.
     Idle,
@@ -19,18 +19,18 @@ pub(super) enum Step {
     Full,
 }
 
-/// The next thing to send.
+/// The next operation to send.
 pub(super) enum Next<S> {
-    /// This descriptor, whose operation is the last of the list.
+    /// This descriptor; its operation is the last of the list.
     Go(Outgoing<S>),
-    /// Its descriptor is faulty.
+    /// Its descriptor is invalid.
     Invalid(u32),
-    /// Nothing, or it waits for an RDMA Read.
+    /// None, or it has to wait for an RDMA Read.
     Nothing,
 }
 
 impl Connection {
-    /// Sends what may be sent.
+    /// Sends what window, pace and device permit.
     #[inline(always)]
     pub(super) fn pump<E: Env>(&mut self, env: &mut E) {
         self.blocked = false;
@@ -62,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// Whether there is anything to send, if it may be sent.
+    /// Whether there is anything to send.
     #[inline(always)]
     fn has_work<E: Env>(&self, env: &E) -> bool {
         let sender = &self.sender;
@@ -72,12 +72,12 @@ impl Connection {
             || !sender.serving.is_empty()
     }
 
-    /// One frame on a reliable connection, if the network may take one more.
+    /// Sends one frame of a reliable connection, if window and pace permit.
     #[inline(always)]
     fn send_one<E: Env>(&mut self, env: &mut E) -> Step {
         let sender = &mut self.sender;
         if sender.overdue && sender.inflight.has_lost() {
-            // Whatever the window says: what is under way may all be lost.
+            // Regardless of the window: all frames in flight may be lost.
             return self.send_again(env);
         }
         if sender.inflight.under_way() >= sender.pace.window() {
@@ -89,7 +89,7 @@ impl Connection {
             self.look_at_clock(env);
         }
         if next_ns > self.now_ns {
-            // What the next acknowledgement does not set going, time does.
+            // Continues with the next acknowledgement, or else at this time.
             self.sender.pace_at_ns = next_ns;
             return Step::Idle;
         }
@@ -117,7 +117,7 @@ impl Connection {
         env.sends_completed().wrapping_add(begun) != env.sends_posted()
     }
 
-    /// The next operation that has something to send.
+    /// The next operation with data to send.
     #[inline(always)]
     pub(super) fn next_operation<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
         if self.sender.is_in_the_midst() {
@@ -129,13 +129,13 @@ impl Connection {
         }
     }
 
-    /// The same for one that shares a frame with those before it.
+    /// The same for an operation that shares a frame with those before it.
     #[inline(never)]
     pub(super) fn next_in_frame<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
         self.begin_next(env)
     }
 
-    /// The operation that was begun last, of which not everything has been sent.
+    /// The last operation, of which a part has been sent.
     #[inline(never)]
     fn go_on<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
         let operations = &self.sender.operations;
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Begins the operation of the next descriptor, which is there.
+    /// Begins the operation of the next descriptor.
     #[inline(always)]
     fn begin_next<E: Env>(&mut self, env: &mut E) -> Next<E::Segments> {
         let begun = self.sender.operations.len();
@@ -176,7 +176,7 @@ impl Connection {
         };
         let operation = outgoing.operation;
         if self.sender.reads_open > 0 {
-            // Under Reliable Reception nothing takes effect behind a read that may fail.
+            // With Reliable Reception no operation takes effect after a read that may fail.
             let held = outgoing.fenced
                 || (self.config.level == Level::Reception && operation != Operation::Read)
                 || self.sender.reads_open == READS_MAX;
@@ -190,7 +190,7 @@ impl Connection {
         Next::Go(outgoing)
     }
 
-    /// Walks a descriptor once more, which the program must not have changed meanwhile.
+    /// Reads a descriptor again, which the application must not have changed since.
     pub(super) fn read_again<E: Env>(
         &self,
         number: u32,

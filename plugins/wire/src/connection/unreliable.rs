@@ -1,9 +1,9 @@
-//! The receive side of Unreliable connections: what comes is delivered, what does not come is missed.
+//! The receive side of Unreliable connections.
 //!
-//! Frames are numbered there too, so that none is taken twice and missing ones are noticed. A frame that
-//! comes late is still good for whole messages. Of a message in pieces each piece must follow the one
-//! before; otherwise it is given up, and the receive descriptor tells PARTIAL_ERROR (spec §6.2), or for an
-//! RDMA Write without immediate data an asynchronous error does (E12).
+//! Frames have numbers here, too, so that duplicates and losses are noticed. A late frame may still deliver whole
+//! messages. Each piece of a message must follow the one before; otherwise the message is dropped, and the receive
+//! descriptor reports PARTIAL_ERROR (spec §6.2), or an asynchronous error reports an RDMA Write without immediate data
+//! (E12).
 
 use vipl_abi::*;
 
@@ -15,11 +15,11 @@ use crate::frame::Header;
 use crate::part::{Part, PartKind, Parts};
 use crate::receiver::Arriving;
 
-/// How long a message in pieces waits for its next piece.
+/// How long to wait for the next piece of a message.
 const PIECE_WAIT_NS: u64 = 100_000_000;
 
 impl Connection {
-    /// Takes a DATA frame on an Unreliable connection.
+    /// Handles a DATA frame of an Unreliable connection.
     pub(super) fn take_unreliable<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let ahead = header.sequence.wrapping_sub(self.receiver.next()) as i32;
         let Some(in_turn) = self.arrivals.note(ahead) else {
@@ -50,7 +50,7 @@ impl Connection {
         if let Some(pieces) = self.arrivals.pieces {
             let arriving = pieces.arriving;
             if pieces.kind == part.kind && arriving.number == part.number {
-                // A piece that comes twice was dropped with its frame; this one is next or too early.
+                // Duplicates have been dropped with their frame: this piece is the next one, or early.
                 let same = part.kind != PartKind::Write || pieces.range == part.range();
                 if same && arriving.total == part.total && arriving.offset == part.offset {
                     self.next_piece(part, payload, env);
@@ -62,7 +62,7 @@ impl Connection {
             if !in_turn {
                 return;
             }
-            // Something newer: the rest does not come any more.
+            // A newer message: the rest of the current one is lost.
             self.give_up_message(env);
             if !self.is_open() {
                 return;
@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// A whole message, or its next piece.
+    /// Delivers a whole message, or its next piece.
     fn next_piece<E: Env>(&mut self, part: &Part, payload: &[u8], env: &mut E) {
         self.arrivals.pieces = None;
         self.arrivals.due_ns = NEVER;
@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// The rest of a message does not come.
+    /// The rest of a message is lost.
     #[cold]
     pub(super) fn give_up_message<E: Env>(&mut self, env: &mut E) {
         self.arrivals.due_ns = NEVER;

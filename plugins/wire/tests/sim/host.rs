@@ -65,7 +65,7 @@ pub struct Host {
     pub failed: Option<(Cause, u32)>,
     pub rdma_write: bool,
     pub rdma_read: bool,
-    /// The partner keeps the rules, so those of them that only an honest one can keep are checked.
+    /// The peer keeps the rules, so those of them that only an honest one can keep are checked.
     pub honest: bool,
     /// Frames that have left.
     pub out: Vec<Vec<u8>>,
@@ -73,7 +73,7 @@ pub struct Host {
     pub room: usize,
     /// What the engine is told when it asks for the time.
     pub clock: Option<u64>,
-    /// When the partner's process was last heard on another connection.
+    /// When the peer's process was last heard on another connection.
     pub partner_heard: Option<u64>,
     pub mtu: usize,
     /// RDMA Writes under way: where, and which bytes have been written.

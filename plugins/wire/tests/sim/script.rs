@@ -1,4 +1,4 @@
-//! What the two programs do: random operations in both directions, and what must come of each.
+//! What the two applications do: random operations in both directions, and what must come of each.
 
 use vipl_abi::*;
 use vipl_wire::{Level, Operation};

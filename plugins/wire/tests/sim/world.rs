@@ -20,7 +20,7 @@ pub struct Side {
     pub stopped_until: u64,
     inbox: Vec<Vec<u8>>,
     polling: bool,
-    /// When the program, and the thread that looks after its deadlines, last looked.
+    /// When the application, and the thread that looks after its deadlines, last looked.
     attended_ns: u64,
     looked_ns: u64,
     /// Frames sent again, by connections that have ended.
@@ -44,8 +44,8 @@ pub struct World {
     count: u64,
     /// How long a host takes to look after its device.
     pub poll_ns: u64,
-    /// The programs sleep until a frame comes. A thread that sees to their deadlines looks once in so many
-    /// nanoseconds, and not at what the program has looked at meanwhile. 0: deadlines are kept to the
+    /// The applications sleep until a frame comes. A thread that sees to their deadlines looks once in so many
+    /// nanoseconds, and not at what the application has looked at meanwhile. 0: deadlines are kept to the
     /// microsecond.
     pub nap_ns: u64,
     /// Of a thousand looks so many have to wait for a processor, for so many nanoseconds.
@@ -206,7 +206,7 @@ impl World {
             }
             connection.flush(now, host);
             if naps {
-                // Before it sleeps the program looks once more, and finds nothing.
+                // Before it sleeps the application looks once more, and finds nothing.
                 connection.flush_acks(now, host);
             }
         });

@@ -1,35 +1,34 @@
-//! After a wait in vain one frame is sent again, and nobody can tell which of the two transmissions an
-//! acknowledgement is for. If it was the second, all that was sent between them is lost. If it was the first,
-//! nothing may be lost: the others will arrive behind it. So this is not decided before they have had a round
-//! trip's time to do that.
+//! Spurious retransmission timeouts. After a timeout one frame is sent again, and an acknowledgement does not tell
+//! which of the two transmissions has arrived. If it was the second, all frames sent between them are lost. If it was
+//! the first, nothing may be lost: the others arrive after it. So the decision waits for one more round trip.
 
 use crate::config::NEVER;
 
-/// The last transmission of the oldest frame after a wait in vain, if there is still something to decide.
+/// The last transmission of the oldest frame after a timeout, while the decision is open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retry {
+pub(crate) struct TimeoutCheck {
     transmission: Option<u32>,
-    /// When it is decided. The frame was acknowledged then, by whichever transmission.
+    /// Time of the decision, once the frame has been acknowledged.
     pub(crate) until_ns: u64,
 }
 
-impl Retry {
-    /// There is nothing to decide.
-    pub(crate) const NONE: Retry = Retry {
+impl TimeoutCheck {
+    /// No decision is open.
+    pub(crate) const NONE: TimeoutCheck = TimeoutCheck {
         transmission: None,
         until_ns: NEVER,
     };
 
-    /// This transmission has left.
-    pub(crate) fn of(transmission: u32) -> Retry {
-        Retry {
+    /// This transmission was sent after a timeout.
+    pub(crate) fn of(transmission: u32) -> TimeoutCheck {
+        TimeoutCheck {
             transmission: Some(transmission),
             until_ns: NEVER,
         }
     }
 
-    /// A frame that was sent again is acknowledged. Gives whether it is this one: then it tells nothing about
-    /// others until that time.
+    /// A retransmitted frame is acknowledged. Returns whether it is this one: then it says nothing about others until
+    /// that time.
     pub(crate) fn is_acknowledged(&mut self, transmission: u32, until_ns: u64) -> bool {
         let same = self.transmission == Some(transmission);
         if same {
@@ -38,14 +37,14 @@ impl Retry {
         same
     }
 
-    /// A frame that was sent once has arrived. Gives whether that shows that the wait was in vain for nothing.
+    /// A frame that was sent once has arrived. Returns whether that proves the timeout spurious.
     #[inline(always)]
-    pub(crate) fn was_late(&mut self, transmission: u32) -> bool {
+    pub(crate) fn was_spurious(&mut self, transmission: u32) -> bool {
         let late = self
             .transmission
             .is_some_and(|retry| is_newer(retry, transmission));
         if late {
-            *self = Retry::NONE;
+            *self = TimeoutCheck::NONE;
         }
         late
     }
@@ -55,7 +54,7 @@ impl Retry {
         if self.until_ns > now_ns {
             return None;
         }
-        std::mem::replace(self, Retry::NONE).transmission
+        std::mem::replace(self, TimeoutCheck::NONE).transmission
     }
 }
 
@@ -83,7 +82,7 @@ mod tests {
         inflight.sent_again(0, true);
         inflight.left(0, 4_000_000);
         let progress = inflight.acknowledged(1, 5_000_000, rtt).unwrap();
-        assert!(!progress.was_late);
+        assert!(!progress.spurious);
         assert_eq!(inflight.find_lost(5_000_000, rtt), 0, "not decided");
         inflight
     }
@@ -93,7 +92,7 @@ mod tests {
         let mut rtt = Rtt::default();
         let mut inflight = retried(&mut rtt);
         let progress = inflight.acknowledged(3, 5_500_000, &rtt).unwrap();
-        assert!(progress.was_late);
+        assert!(progress.spurious);
         assert_eq!(inflight.find_lost(9_000_000, &rtt), 0);
         assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 3));
     }
