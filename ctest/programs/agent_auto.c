@@ -16,7 +16,7 @@ struct peer {
 };
 
 /* Connects to the user's agent if it has its socket in this folder; else -1. */
-static int knock(const char *form)
+static int connect_below(const char *form)
 {
     struct sockaddr_un there;
     struct stat net;
@@ -45,7 +45,7 @@ static pid_t agent(void)
     double start = now_ms();
     int end;
 
-    while ((end = knock("/run/user/%d/vipl")) < 0 && (end = knock("/tmp/vipl-%d")) < 0) {
+    while ((end = connect_below("/run/user/%d/vipl")) < 0 && (end = connect_below("/tmp/vipl-%d")) < 0) {
         CHECK(now_ms() - start < (double)PATIENCE, "agent_auto: an agent");
         sleep_ms(1);
     }

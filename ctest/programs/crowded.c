@@ -2,7 +2,7 @@
  *
  * apart: each side on a processor of its own. Waits poll as the settings say, although neither process may use
  * another processor.
- * together: both sides on one processor, and they never sleep or yield. Polls in vain let the other side run:
+ * together: both sides on one processor, and they never sleep or yield. Empty polls let the other side run:
  * a round trip takes far less of the processor than it does between processes that only spin, which lasts two
  * time slices. */
 #include "common.h"
@@ -225,7 +225,7 @@ static void together(struct side *side)
     }
     if (!judged)
         printf("a round trip takes %.3f ms of the processor, and %.3f ms by spinning\n", polling, spinning);
-    CHECK(judged, "a poll in vain lets others run");
+    CHECK(judged, "an empty poll lets others run");
     end(&w);
     if (side->number == 0)
         ok("a polled round trip on one processor takes %.3f ms of it, spinning %.3f", polling, spinning);

@@ -3,7 +3,7 @@
 
 use vipl_ctest::{Run, program};
 
-/// Processes that are confined to a processor: waits poll, and polls in vain yield.
+/// Processes that are confined to a processor: waits poll, and empty polls yield.
 #[test]
 fn on_a_crowded_processor() {
     for form in [None, Some("-1")] {

@@ -213,8 +213,8 @@ fn who_does_not_read_his_replies_is_not_read() {
     let daemon = Daemon::start(&[]);
     let mut good = daemon.client();
     let nic = good.open(b"host", &[]);
-    let mut deaf = daemon.client();
-    let own = deaf.open(b"deaf", &[]);
+    let mut unread = daemon.client();
+    let own = unread.open(b"unread", &[]);
     let header = Header {
         magic: MAGIC,
         version: VERSION,
@@ -228,7 +228,7 @@ fn who_does_not_read_his_replies_is_not_read() {
     let (mut sent, mut full) = (0, 0);
     // The agent may just be slow: so it is asked again after it has done something for somebody else.
     while full < 3 {
-        match send(deaf.fd.as_raw_fd(), &bytes, flags) {
+        match send(unread.fd.as_raw_fd(), &bytes, flags) {
             Ok(_) => (sent, full) = (sent + 1, 0),
             Err(Errno::EAGAIN) => {
                 full += 1;
@@ -240,10 +240,10 @@ fn who_does_not_read_his_replies_is_not_read() {
     }
     // Nothing is lost, and once it reads it is served again.
     for _ in 0..sent {
-        let reply = deaf.next().expect("it was dropped");
+        let reply = unread.next().expect("it was dropped");
         assert_eq!((reply.op, reply.id), (Op::NEIGHBOUR_LIST, 9));
     }
-    assert_eq!(deaf.neighbours(own), 2);
+    assert_eq!(unread.neighbours(own), 2);
 }
 
 #[test]

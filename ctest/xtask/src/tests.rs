@@ -26,7 +26,7 @@ use crate::workspace::{build as build_workspace, cargo, root, run as run_program
 /// Programs that take longest, in this order: they begin first.
 const FIRST: &[&str] = &[
     "exchange",
-    "weather",
+    "impairments",
     "variants",
     "ethernet",
     "abi",

@@ -156,7 +156,7 @@ impl Watcher {
     /// Lets the VIs that the device has named make progress.
     fn look(&mut self) {
         let mut named = [0; VIS_MAX as usize];
-        let count = self.card.nic().heed.take(&mut named);
+        let count = self.card.nic().notices.take(&mut named);
         for index in &named[..count] {
             if !self.open.contains(index) {
                 self.open.push(*index);

@@ -142,7 +142,7 @@ impl Vi {
         self.receives = self.receives.wrapping_add(1);
         self.opened(tools);
         if !written && !fault {
-            self.heed();
+            self.notify();
         }
         self.announce(tools);
         if fault { Placed::Fault } else { Placed::Yes }
@@ -186,8 +186,8 @@ impl Vi {
     }
 
     /// The process looks at this VI, whatever its program does.
-    pub(crate) fn heed(&self) {
-        if self.process.nic().heed.set(self.number) {
+    pub(crate) fn notify(&self) {
+        if self.process.nic().notices.set(self.number) {
             // A process with no room for it has an interrupt that it has not looked at.
             let _ = channel::send(self.process.interrupts.as_raw_fd(), &[0], &[]);
         }
@@ -197,7 +197,7 @@ impl Vi {
     pub(crate) fn raise(&mut self, tools: &Tools, news: usize) {
         self.news[news] = self.news[news].wrapping_add(1);
         self.pages.words().news[news].store(self.news[news], Release);
-        self.heed();
+        self.notify();
         self.announce(tools);
     }
 
@@ -211,7 +211,7 @@ impl Vi {
         debug_assert!(reason != end::NONE);
         let word = u64::from(self.terms.epoch) << 32 | u64::from(reason);
         self.pages.words().end.store(word, Release);
-        self.heed();
+        self.notify();
         self.announce(tools);
     }
 
@@ -280,7 +280,7 @@ impl Vi {
             let slot = self.pages.sent(number);
             let line = self.pages.send_doorbell(number);
             if !self.may_write(line.descriptor, line.memory) {
-                self.heed();
+                self.notify();
             } else if slot.claim.take_for_device() {
                 let status = slot.status.load(Relaxed) | VIP_STATUS_DONE;
                 tools.bounce[count * 4..count * 4 + 4].copy_from_slice(&status.to_ne_bytes());
@@ -308,7 +308,7 @@ impl Vi {
         }
         if written < count {
             // The program's side sees for itself what has become of its descriptors.
-            self.heed();
+            self.notify();
         }
         true
     }
@@ -328,7 +328,7 @@ impl Vi {
         let fits = incoming.is_ok_and(|found| found.capacity >= small as u64);
         let whole = small == 0 || fits;
         if !whole || !self.may_write(line.descriptor, line.memory) {
-            self.heed();
+            self.notify();
             return false;
         }
         if !slot.claim.take_for_device() {
@@ -349,7 +349,7 @@ impl Vi {
         let claim = if written { claim::PLACED } else { claim::OPEN };
         self.pages.received(number).claim.publish(claim);
         if !written {
-            self.heed();
+            self.notify();
         }
         true
     }

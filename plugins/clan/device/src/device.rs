@@ -171,7 +171,7 @@ impl Device {
         Ok(Turn::On)
     }
 
-    /// How long the device polls in vain, in nanoseconds. Where it would keep a program from its processor
+    /// How long the device polls without finding work, in nanoseconds. Where it would keep a program from its processor
     /// it does not: being woken costs less.
     fn patience(&self) -> u64 {
         if self.crowded {

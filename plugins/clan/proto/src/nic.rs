@@ -7,7 +7,7 @@
 //!                mail     counts packets that the process has sent
 //!                failed   not 0: the interface has been removed
 //!                ready    one bit per VI, for completion queues
-//!                heed     one bit per VI that has something which completes no descriptor
+//!                notices  one bit per VI that has something which completes no descriptor
 //!   regions      the NIC's table of regions, 32 bytes each
 //! ```
 //!
@@ -89,7 +89,7 @@ pub struct NicPage {
     /// VIs that have something for a completion queue.
     pub ready: Marks<WORDS>,
     /// VIs that the process shall look at, whatever its program does.
-    pub heed: Marks<WORDS>,
+    pub notices: Marks<WORDS>,
 }
 
 const _: () = assert!(size_of::<NicPage>() <= REGIONS_AT);

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_there() {
-        assert!(begun.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(begun.elapsed() < PATIENCE, "waited too long: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

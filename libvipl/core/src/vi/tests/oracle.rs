@@ -46,7 +46,7 @@ pub(super) enum Call {
     },
 }
 
-/// Who stands in line.
+/// Who waits for a completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Waiter {
     Thread(u64),

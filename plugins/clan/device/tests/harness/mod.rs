@@ -45,7 +45,7 @@ pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < limit, "in vain: {what}");
+        assert!(Instant::now() < limit, "waited too long: {what}");
         std::thread::yield_now();
     }
 }

@@ -1,6 +1,6 @@
-//! C programs, untouched, over the Ethernet device class: on a simulated network without faults, and in
-//! bad weather, where the reliable levels must not let the program notice anything. What the weather does
-//! to which frame comes from the seed in the device's name, which a failure shows.
+//! C programs, untouched, over the Ethernet device class: on a simulated network without faults, and on one
+//! that loses, duplicates, reorders and corrupts frames, where the reliable levels must not let the program
+//! notice anything. The seed in the device's name, which a failure shows, decides about each frame.
 
 use vipl_ctest::{Run, program};
 
