@@ -14,7 +14,7 @@ mod claim;
 #[path = "../../../libvipl/core/src/object/lock.rs"]
 mod lock;
 mod models;
-#[path = "../../../plugins/sdk/src/region.rs"]
+#[path = "../../../plugins/rules/src/region.rs"]
 mod region;
 mod ring;
 mod sync;

@@ -210,7 +210,8 @@ impl Link {
         match reason {
             Closed::DISCONNECTED => self.die(port, Closed::LOST, VIPL_CAUSE_DISCONNECTED, 0),
             Closed::RECEIVE_FAILED => {
-                let cause = self.blame_first(port, receive_failure(port));
+                let cause =
+                    self.blame_first(port, vipl_rules::receive_failed(port.vi().reliability));
                 self.die(port, Closed::LOST, cause, 0);
             }
             Closed::TARGET_REFUSED => {
@@ -280,14 +281,6 @@ impl Link {
             };
             self.die(port, Closed::LOST, cause, 0);
         }
-    }
-}
-
-/// What a send says whose message could not be received (E6 to E8).
-fn receive_failure(port: &Port) -> u32 {
-    match port.vi().reliability {
-        VIP_SERVICE_RELIABLE_RECEPTION => VIP_STATUS_REMOTE_DESC_ERROR,
-        _ => VIP_STATUS_TRANSPORT_ERROR,
     }
 }
 

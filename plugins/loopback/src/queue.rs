@@ -314,10 +314,7 @@ impl Link {
             return Some(Step::Wait);
         }
         self.close(Closed::EMPTY);
-        let error = match level {
-            VIP_SERVICE_RELIABLE_RECEPTION => VIP_STATUS_REMOTE_DESC_ERROR,
-            _ => VIP_STATUS_TRANSPORT_ERROR,
-        };
+        let error = vipl_rules::receive_failed(level);
         Some(self.in_turn(port, error | opcode, Some(VIPL_CAUSE_TOLD)))
     }
 

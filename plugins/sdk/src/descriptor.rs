@@ -1,35 +1,14 @@
 //! Walking a program's descriptor: every field is read once, then checked, then used.
 
 use vipl_abi::*;
-use vipl_guard::Segment;
-
+use vipl_guard::{Image, Segment};
 use vipl_plugin_abi::VIPL_OPTION_CHECK_RECEIVE_WHOLE;
+pub use vipl_rules::descriptor::Operation;
+use vipl_rules::descriptor::{self as rules, Limits, Regions};
+use vipl_rules::region::Table;
 
+use crate::Port;
 use crate::port::Entry;
-use crate::{Port, region};
-
-/// What an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Send.
-    Send,
-    /// RDMA Write.
-    Write,
-    /// RDMA Read.
-    Read,
-}
-
-impl Operation {
-    /// Its `VIP_STATUS_OP_*`.
-    #[inline(always)]
-    pub fn opcode(self) -> u32 {
-        match self {
-            Operation::Send => VIP_STATUS_OP_SEND,
-            Operation::Write => VIP_STATUS_OP_RDMA_WRITE,
-            Operation::Read => VIP_STATUS_OP_RDMA_READ,
-        }
-    }
-}
 
 /// A send-queue descriptor that has passed all checks of its own side.
 pub struct Outgoing {
@@ -107,27 +86,38 @@ impl Segments {
         self.total
     }
 
-    /// Adds the lengths up. Gives whether the segments, as far as their first `bytes` bytes go, lie in
-    /// regions that this VI may use.
     #[inline(always)]
-    fn survey(&mut self, port: &Port, bytes: u64) -> Result<bool, vipl_guard::Fault> {
-        let (nic, tag) = (port.nic(), port.vi().ptag);
-        let mut permitted = true;
-        for number in 0..self.count {
-            let segment = self.get(number)?;
-            let length = u64::from(segment.length);
-            let used = length.min(bytes.saturating_sub(self.total));
-            self.total += length;
-            permitted &=
-                used == 0 || region::is_local(nic, segment.handle, segment.address, used, tag);
-        }
-        Ok(permitted)
+    fn iter(&self) -> impl Iterator<Item = Result<Segment, vipl_guard::Fault>> {
+        (0..self.count).map(|number| self.get(number))
     }
 }
 
-fn protection(opcode: u32) -> Fault {
-    Fault {
-        status: VIP_STATUS_PROTECTION_ERROR | opcode,
+impl From<u32> for Fault {
+    #[inline(always)]
+    fn from(status: u32) -> Fault {
+        Fault { status }
+    }
+}
+
+/// Reads what a posted descriptor says of itself.
+#[inline(always)]
+fn load(entry: &Entry) -> Result<Image, Fault> {
+    // SAFETY: a posted descriptor; faults are caught.
+    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast_const().cast()) };
+    image.map_err(|_| Fault {
+        status: VIP_STATUS_PROTECTION_ERROR,
+    })
+}
+
+#[inline(always)]
+fn regions(port: &Port) -> Regions {
+    let nic = port.nic();
+    Regions {
+        table: Table {
+            regions: nic.regions,
+            count: nic.region_count,
+        },
+        tag: port.vi().ptag,
     }
 }
 
@@ -135,66 +125,36 @@ fn protection(opcode: u32) -> Fault {
 /// memory has gone.
 #[inline(always)]
 pub fn length(entry: &Entry) -> Option<u32> {
-    let descriptor = entry.descriptor.cast_const().cast::<u8>();
-    // SAFETY: a posted descriptor; faults are caught.
-    let image = unsafe { vipl_guard::load_descriptor(descriptor) };
-    image.ok().map(|image| image.length)
+    load(entry).ok().map(|image| image.length)
 }
 
 /// Reads and checks a descriptor of the send queue, in the order of spec §5.7. `read_levels` are the
 /// reliability levels on which RDMA Read works.
 #[inline(always)]
 pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing, Fault> {
-    let descriptor = entry.descriptor.cast_const().cast::<u8>();
-    // SAFETY: a posted descriptor; faults are caught.
-    let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;
+    let image = load(entry)?;
     let vi = port.vi();
-    let operation = match image.control & VIP_CONTROL_OP_MASK {
-        VIP_CONTROL_OP_SENDRECV => Operation::Send,
-        VIP_CONTROL_OP_RDMAWRITE => Operation::Write,
-        VIP_CONTROL_OP_RDMAREAD => Operation::Read,
-        _ => {
-            return Err(Fault {
-                status: VIP_STATUS_FORMAT_ERROR,
-            });
-        }
+    let limits = Limits {
+        segments_max: port.nic().segments_max,
+        transfer_max: vi.max_transfer_size,
+        reliability: vi.reliability,
+        read_levels,
     };
-    let opcode = operation.opcode();
-    let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
-    let rdma = operation != Operation::Send;
-    let malformed = image.control & VIP_CONTROL_RESERVED != 0
-        || u32::from(image.seg_count) > port.nic().segments_max
-        || (rdma && image.seg_count == 0)
-        || (operation == Operation::Read && (flagged || vi.reliability & read_levels == 0));
-    if malformed {
-        return Err(Fault {
-            status: VIP_STATUS_FORMAT_ERROR | opcode,
-        });
-    }
-    let first = u16::from(rdma);
+    let operation = rules::operation(&image, &limits)?;
+    let first = u16::from(operation != Operation::Send);
     let mut segments = Segments {
-        descriptor,
+        descriptor: entry.descriptor.cast_const().cast(),
         in_first_place: image.first,
         total: 0,
         first,
         count: image.seg_count - first,
     };
-    let permitted = segments
-        .survey(port, u64::MAX)
-        .map_err(|_| protection(opcode))?;
-    if segments.total != u64::from(image.length) || segments.total > vi.max_transfer_size {
-        return Err(Fault {
-            status: VIP_STATUS_LENGTH_ERROR | opcode,
-        });
-    }
-    if !permitted {
-        return Err(protection(opcode));
-    }
+    segments.total = rules::outgoing(operation, &image, &limits, regions(port), segments.iter())?;
     Ok(Outgoing {
         operation,
         length: image.length,
         immediate: image.immediate,
-        flagged,
+        flagged: image.control & VIP_CONTROL_IMMEDIATE != 0,
         fenced: image.control & VIP_CONTROL_QFENCE != 0,
         remote: image.first,
         segments,
@@ -210,18 +170,10 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
 /// beyond its region; with `VIPL_OPTION_CHECK_RECEIVE_WHOLE` they are checked whole (spec §17).
 #[inline(always)]
 pub fn incoming(port: &Port, entry: &Entry, message: Option<u32>) -> Result<Segments, Fault> {
-    let descriptor = entry.descriptor.cast_const().cast::<u8>();
-    // SAFETY: a posted descriptor; faults are caught.
-    let image = unsafe { vipl_guard::load_descriptor(descriptor) }.map_err(|_| protection(0))?;
-    let malformed = image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
-        || u32::from(image.seg_count) > port.nic().segments_max;
-    if malformed {
-        return Err(Fault {
-            status: VIP_STATUS_FORMAT_ERROR,
-        });
-    }
+    let image = load(entry)?;
+    rules::receive(&image, port.nic().segments_max)?;
     let mut segments = Segments {
-        descriptor,
+        descriptor: entry.descriptor.cast_const().cast(),
         in_first_place: image.first,
         total: 0,
         first: 0,
@@ -229,9 +181,7 @@ pub fn incoming(port: &Port, entry: &Entry, message: Option<u32>) -> Result<Segm
     };
     if let Some(length) = message {
         let bytes = checked_of(port, length).unwrap_or(u64::MAX);
-        if !segments.survey(port, bytes).map_err(|_| protection(0))? {
-            return Err(protection(0));
-        }
+        segments.total = rules::incoming(regions(port), bytes, segments.iter())?;
     }
     Ok(segments)
 }

@@ -14,7 +14,6 @@ pub mod descriptor;
 mod host;
 pub mod kit;
 mod port;
-pub mod region;
 pub mod settings;
 mod shim;
 mod transfer;
@@ -24,12 +23,8 @@ pub use port::{Entry, Port, Queue};
 pub use shim::{Nic, Provider, Status, Vi, describe, table};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
+pub use vipl_rules::region;
 pub use vipl_sys::{futex, shm, thread};
-
-/// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
-mod sync {
-    pub(crate) use std::sync::atomic;
-}
 
 /// Makes the symbol `vipl_plugin_v1` for a [`Provider`].
 #[macro_export]

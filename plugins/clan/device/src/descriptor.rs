@@ -7,8 +7,9 @@ use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{
     INLINE_MAX, RECEIVE_SEGMENTS, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, form,
 };
-use vipl_plugin_sdk::descriptor::Operation;
-use vipl_plugin_sdk::region::is_local_in;
+use vipl_rules::Image;
+use vipl_rules::descriptor::{self as rules, Limits, Operation, Regions};
+use vipl_rules::region::is_local_in;
 
 use crate::vi::{Tools, Vi};
 use crate::vm::{Fault, piece};
@@ -37,15 +38,6 @@ pub(crate) struct Incoming {
     pub(crate) capacity: u64,
 }
 
-/// The fields of a control segment.
-#[derive(Clone, Copy)]
-struct Control {
-    seg_count: u16,
-    control: u16,
-    immediate: u32,
-    length: u32,
-}
-
 /// Bytes of a descriptor that lie in one line, whatever its length.
 const LINE: usize = 64;
 const CONTROL: usize = 32;
@@ -72,16 +64,17 @@ fn segment(bytes: &[u8]) -> Segment {
 }
 
 /// Reads a descriptor and its segments, as many as `most` at most, from the program's memory.
-fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Result<Control, Fault> {
+fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Result<Image, Fault> {
     let mut line = [0; LINE];
     vi.process.read(&[piece(address, LINE)], &mut line)?;
-    let control = Control {
+    let image = Image {
         seg_count: half(&line, 12),
         control: half(&line, 14),
         immediate: word(&line, 20),
         length: word(&line, 24),
+        first: Segment::default(),
     };
-    let count = usize::from(control.seg_count.min(most));
+    let count = usize::from(image.seg_count.min(most));
     let near = count.min((LINE - CONTROL) / SEGMENT);
     segments.extend(
         line[CONTROL..CONTROL + near * SEGMENT]
@@ -94,18 +87,15 @@ fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Resul
         vi.process.read(&[piece(at, rest.len())], &mut rest)?;
         segments.extend(rest.chunks(SEGMENT).map(segment));
     }
-    Ok(control)
+    Ok(image)
 }
 
 impl Vi {
-    /// Whether the segments, as far as their first `bytes` bytes go, lie in regions that this VI may use.
-    fn are_permitted(&self, segments: &[Segment], mut bytes: u64) -> bool {
-        let (table, tag) = (self.process.table(), self.terms.ptag);
-        segments.iter().all(|segment| {
-            let used = u64::from(segment.length).min(bytes);
-            bytes -= used;
-            used == 0 || is_local_in(table, segment.handle, segment.address, used, tag)
-        })
+    fn regions(&self) -> Regions {
+        Regions {
+            table: self.process.table(),
+            tag: self.terms.ptag,
+        }
     }
 
     /// Whether a descriptor may be written, as far as its own region matters.
@@ -122,13 +112,14 @@ impl Vi {
         tools.out.clear();
         let whole = matches!(line.form, form::WHOLE | form::INLINE)
             && usize::from(line.seg_count) <= SEND_SEGMENTS;
-        let control = if whole {
+        let image = if whole {
             self.take_whole(number, &line, &mut tools.out);
-            Control {
+            Image {
                 seg_count: line.seg_count,
                 control: line.control,
                 immediate: line.immediate,
                 length: line.length,
+                first: line.first,
             }
         } else {
             fetch(
@@ -139,36 +130,21 @@ impl Vi {
             )
             .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?
         };
-        let operation = match control.control & VIP_CONTROL_OP_MASK {
-            VIP_CONTROL_OP_SENDRECV => Operation::Send,
-            VIP_CONTROL_OP_RDMAWRITE => Operation::Write,
-            VIP_CONTROL_OP_RDMAREAD => Operation::Read,
-            _ => return Err(VIP_STATUS_FORMAT_ERROR),
+        let limits = Limits {
+            segments_max: self.terms.segments_max.into(),
+            transfer_max: self.terms.max_transfer,
+            reliability: self.terms.reliability,
+            read_levels: self.terms.read_levels,
         };
-        let opcode = operation.opcode();
-        let flagged = control.control & VIP_CONTROL_IMMEDIATE != 0;
-        let fenced = control.control & VIP_CONTROL_QFENCE != 0;
+        let operation = rules::operation(&image, &limits)?;
         let rdma = operation != Operation::Send;
-        let malformed = control.control & VIP_CONTROL_RESERVED != 0
-            || control.seg_count > self.terms.segments_max
-            || (rdma && tools.out.is_empty())
-            || (operation == Operation::Read
-                && (flagged || self.terms.reliability & self.terms.read_levels == 0));
-        if malformed {
-            return Err(VIP_STATUS_FORMAT_ERROR | opcode);
-        }
         let remote = if rdma {
             tools.out.remove(0)
         } else {
             Segment::default()
         };
-        let total: u64 = tools.out.iter().map(|s| u64::from(s.length)).sum();
-        if total != u64::from(control.length) || total > self.terms.max_transfer {
-            return Err(VIP_STATUS_LENGTH_ERROR | opcode);
-        }
-        if !self.are_permitted(&tools.out, u64::MAX) {
-            return Err(VIP_STATUS_PROTECTION_ERROR | opcode);
-        }
+        let segments = tools.out.iter().copied().map(Ok);
+        let total = rules::outgoing(operation, &image, &limits, self.regions(), segments)?;
         let inline = line.form == form::INLINE
             && whole
             && !rdma
@@ -179,10 +155,10 @@ impl Vi {
         }
         Ok(Outgoing {
             operation,
-            length: control.length,
-            immediate: control.immediate,
-            flagged,
-            fenced,
+            length: image.length,
+            immediate: image.immediate,
+            flagged: image.control & VIP_CONTROL_IMMEDIATE != 0,
+            fenced: image.control & VIP_CONTROL_QFENCE != 0,
             remote,
             inline,
         })
@@ -220,33 +196,30 @@ impl Vi {
     ) -> Result<Incoming, u32> {
         tools.into.clear();
         let whole = line.form == form::WHOLE && usize::from(line.seg_count) <= RECEIVE_SEGMENTS;
-        let (seg_count, control) = if whole {
-            tools
-                .into
-                .extend(&line.segments[..usize::from(line.seg_count)]);
-            (line.seg_count, line.control)
+        let most = self.terms.segments_max;
+        let image = if whole {
+            let count = usize::from(line.seg_count);
+            tools.into.extend(&line.segments[..count]);
+            Image {
+                seg_count: line.seg_count,
+                control: line.control,
+                ..Image::default()
+            }
         } else {
-            let most = self.terms.segments_max;
-            let found = fetch(self, line.descriptor, most, &mut tools.into)
-                .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?;
-            (found.seg_count, found.control)
+            fetch(self, line.descriptor, most, &mut tools.into)
+                .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?
         };
-        if control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
-            || seg_count > self.terms.segments_max
-        {
-            return Err(VIP_STATUS_FORMAT_ERROR);
-        }
+        rules::receive(&image, most.into())?;
         let checked = message.map_or(0, |length| match self.has(flag::CHECK_RECEIVE_WHOLE) {
             true => u64::MAX,
             false => u64::from(length),
         });
-        if !self.are_permitted(&tools.into, checked) {
-            return Err(VIP_STATUS_PROTECTION_ERROR);
-        }
+        let segments = tools.into.iter().copied().map(Ok);
+        let capacity = rules::incoming(self.regions(), checked, segments)?;
         Ok(Incoming {
             descriptor: line.descriptor,
             memory: line.memory,
-            capacity: tools.into.iter().map(|s| u64::from(s.length)).sum(),
+            capacity,
         })
     }
 }

@@ -3,7 +3,7 @@
 
 use vipl_abi::*;
 use vipl_clan_proto::vi::{SMALL, end, news};
-use vipl_plugin_sdk::descriptor::Operation;
+use vipl_rules::descriptor::Operation;
 
 use crate::complete::{Outcome, Placed};
 use crate::descriptor::Outgoing;
@@ -188,16 +188,10 @@ impl Pair<'_> {
         if self.is_orphaned() {
             return;
         }
-        if self.from.is_unreliable() {
-            self.from.complete_send(self.tools, opcode);
-            return;
-        }
-        let error = if self.from.waits_for_reception() {
-            VIP_STATUS_REMOTE_DESC_ERROR
-        } else {
-            VIP_STATUS_TRANSPORT_ERROR
-        };
+        let error = vipl_rules::receive_failed(self.from.terms.reliability);
         self.from.complete_send(self.tools, error | opcode);
-        self.end(end::TOLD, reason);
+        if !self.from.is_unreliable() {
+            self.end(end::TOLD, reason);
+        }
     }
 }

@@ -10,7 +10,7 @@ use vipl_abi::VIP_STATUS_OP_SEND;
 use vipl_clan_proto::claim;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{OFFER_SEGMENTS, Offer, RECEIVE_SEGMENTS};
-use vipl_plugin_sdk::descriptor::Operation;
+use vipl_rules::descriptor::Operation;
 
 use crate::descriptor::Outgoing;
 use crate::pair::Pair;

@@ -4,8 +4,8 @@
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::end;
-use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
-use vipl_plugin_sdk::region::is_remote;
+use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
+use vipl_rules::region::is_remote;
 
 use crate::complete::Outcome;
 use crate::descriptor::Outgoing;

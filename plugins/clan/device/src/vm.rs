@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
-use vipl_plugin_sdk::region::Table;
+use vipl_rules::region::Table;
 use vipl_sys::process_vm::{Way, copy};
 use vipl_sys::shm::Mapping;
 

@@ -27,7 +27,7 @@ use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Reply, Request, VERSION, flag, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::{VI_BYTES, ViPages};
-use vipl_plugin_sdk::abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE, vipl_region};
+use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE, vipl_region};
 use vipl_sys::membarrier::{self, Scope};
 use vipl_sys::shm::Mapping;
 use zerocopy::{FromBytes, IntoBytes};

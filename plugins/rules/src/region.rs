@@ -1,11 +1,11 @@
 //! Checks of memory against a table of regions (spec §10.2), without a lock.
 
-use crate::abi::*;
+use crate::abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE, vipl_nic, vipl_region};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Tables that partners share may be written by a hostile process: only their entries are trusted, and
 /// only to refuse.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Table {
     /// First entry.
     pub regions: *const vipl_region,
@@ -74,6 +74,7 @@ pub fn is_registered(table: Table, handle: u32, base: u64, length: u64) -> bool 
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, AtomicU64};
+    use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 
     fn region(base: u64, end: u64, tag: u32, flags: u32, handle: u32) -> vipl_region {
         vipl_region {

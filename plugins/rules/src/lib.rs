@@ -1,0 +1,31 @@
+//! What the specification decides for every transport, without input and output: whether a descriptor is valid
+//! (§5.7), whether memory may be used (§10.2), and what a send says that the peer could not receive (§6.4).
+//!
+//! A plug-in applies it to descriptors in its own process, the clan device to those of others.
+
+pub mod descriptor;
+pub mod region;
+
+pub use vipl_guard::{Fault, Image, Segment};
+
+use vipl_abi::*;
+
+/// Status of a send that the peer could not receive, without the operation (E6 to E8).
+#[inline]
+pub fn receive_failed(reliability: u16) -> u32 {
+    match reliability {
+        VIP_SERVICE_UNRELIABLE => 0,
+        VIP_SERVICE_RELIABLE_RECEPTION => VIP_STATUS_REMOTE_DESC_ERROR,
+        _ => VIP_STATUS_TRANSPORT_ERROR,
+    }
+}
+
+/// Names that `ctest/loom` replaces.
+mod abi {
+    pub(crate) use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE, vipl_nic, vipl_region};
+}
+
+/// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
