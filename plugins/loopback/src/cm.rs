@@ -95,7 +95,6 @@ pub(crate) fn attach(
         receiving: None,
         writing: None,
         serving: None,
-        large: 0,
         written: 0,
         partner_rdma_write: connection.partner_rdma_write != 0,
         partner_rdma_read: connection.partner_rdma_read != 0,

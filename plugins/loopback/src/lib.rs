@@ -2,11 +2,9 @@
 //!
 //! Each connection has one segment with a ring of slots per direction (`ring`). A small message travels
 //! in the slot that announces it, a larger one in the ring's payload area; the receiver copies it out.
-//! What is larger still goes one of two ways, whichever proves faster at the time: announced only, so that
-//! the receiver fetches it from the sender's memory in one copy; or through the payload area in pieces,
-//! two copies that overlap. RDMA is one copy, made by the initiator without any help from the target,
-//! unless the target's program is seen to poll. Where the kernel does not let one process touch another's
-//! memory, everything goes through the payload area.
+//! What is larger still is only announced, and the receiver fetches it from the sender's memory in one copy. RDMA is
+//! one copy, made by the initiator without any help from the target. Where the kernel does not let one process touch
+//! another's memory, all of it goes through the payload area in pieces.
 //!
 //! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that
 //! the partner writes is hostile input: it is read once, checked, and can only hurt this connection.
@@ -24,7 +22,6 @@
 //! | `rdma`, `target` | RDMA Write and Read: the initiator; the target |
 //! | `segments` | copies out of a list of segments and into one |
 //! | `mem` | copies between processes |
-//! | `pace` | which way large data goes |
 //! | `cm` | attach, detach, and how a broken connection is told |
 //! | `watch` | the thread that makes progress while the program does not |
 
@@ -36,7 +33,6 @@ mod large;
 mod link;
 mod mem;
 mod nic;
-mod pace;
 mod progress;
 mod queue;
 mod rdma;

@@ -98,8 +98,6 @@ pub(crate) struct Link {
     pub(crate) receiving: Option<Assembly>,
     pub(crate) writing: Option<bool>,
     pub(crate) serving: Option<Serving>,
-    /// Large transfers so far.
-    pub(crate) large: u32,
     /// Slot behind the last piece of an RDMA Write that went through the ring.
     pub(crate) written: u32,
     pub(crate) partner_rdma_write: bool,

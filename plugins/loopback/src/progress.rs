@@ -38,7 +38,6 @@ impl Link {
             }
             self.acknowledge();
         }
-        self.answer();
         if self.needs_more(port) {
             self.progress_more(nic, port);
         }

@@ -15,14 +15,11 @@ use crate::large::PIECE;
 use crate::link::{Link, Pieces};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
-use crate::pace::{self, Road};
 use crate::progress::CONN_LOST;
 use crate::queue::Step;
 use crate::ring::{Arrival, Extra, flag, op};
 use crate::segments::scatter;
 
-/// Smallest RDMA Write that may go through the ring with the target's help.
-const HELPED_MIN: u32 = 128 << 10;
 /// How long the initiator waits for room in the ring before it goes back to its program.
 const ROOM_TICKS: u64 = 40_000;
 /// How long one post may take with such waits (some milliseconds).
@@ -36,7 +33,7 @@ impl Link {
         }
         match (outgoing.operation, self.reaches(nic)) {
             (_, None) => Step::Wait,
-            (Operation::Write, Some(true)) if !self.must_use_ring(outgoing) => {
+            (Operation::Write, Some(true)) if !self.is_in_pieces() => {
                 self.write_direct(nic, port, outgoing)
             }
             (Operation::Write, _) => self.write_pieces(nic, port, outgoing),
@@ -60,23 +57,10 @@ impl Link {
         under_way(self)
     }
 
-    /// Whether an RDMA Write goes through the ring although the kernel would do it: because it has begun
-    /// so, because it must not overtake one that did, or because it is faster and the target helps.
-    fn must_use_ring(&mut self, outgoing: &Outgoing) -> bool {
-        self.sending.is_some()
-            || self.writes_under_way()
-            || (outgoing.length >= HELPED_MIN
-                && self.target_permits(outgoing)
-                && self.road_for_write() == Road::Ring)
-    }
-
-    fn target_permits(&self, outgoing: &Outgoing) -> bool {
-        let remote = outgoing.remote;
-        let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
-        let (table, length) = (self.partner_nic.table(), u64::from(outgoing.length));
-        let flag = VIPL_REGION_RDMA_WRITE;
-        self.partner_rdma_write
-            && region::is_remote(table, remote.handle, remote.address, length, tag, flag)
+    /// Whether an RDMA Write goes through the ring although the kernel could copy it: it has begun so, before the
+    /// kernel's permission was known or after it was lost, or it must not overtake one that did.
+    fn is_in_pieces(&mut self) -> bool {
+        self.sending.is_some() || self.writes_under_way()
     }
 
     fn write_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
@@ -89,18 +73,8 @@ impl Link {
         let Ok(local) = outgoing.segments.to_vec() else {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE);
         };
-        let start = pace::ticks();
         match self.copy_remote(Way::Write, outgoing, &local) {
-            Ok(bytes) => {
-                if outgoing.length >= HELPED_MIN {
-                    self.note(
-                        Road::Kernel,
-                        pace::ticks().wrapping_sub(start),
-                        outgoing.length,
-                    );
-                }
-                LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
-            }
+            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
             // The partner's reason is dealt with by `progress`.
             Err(CopyError::Closed) => return Step::Wait,
             Err(CopyError::Gone) => {
@@ -227,7 +201,7 @@ impl Link {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
         };
         let total = outgoing.length;
-        let start = pace::ticks();
+        let start = ticks();
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
             let bytes = (total - offset).min(PIECE);
@@ -281,10 +255,10 @@ impl Link {
         extra: Extra,
         begun: u64,
     ) -> Option<Result<(u8, u32), vipl_guard::Fault>> {
-        let start = pace::ticks();
+        let start = ticks();
         loop {
             let put = self.put_piece(segments, total, extra);
-            let now = pace::ticks();
+            let now = ticks();
             let patient =
                 now.wrapping_sub(start) < ROOM_TICKS && now.wrapping_sub(begun) < POST_TICKS;
             if put.is_some() || !patient {
@@ -345,6 +319,16 @@ impl Link {
             }
         }
     }
+}
+
+/// A cheap clock; its unit does not matter.
+#[inline(always)]
+fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads the time stamp counter.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    return vipl_plugin_sdk::Host::get().now_ns();
 }
 
 #[cfg(test)]

@@ -134,13 +134,7 @@ pub(crate) struct Side {
     pub(crate) probe: AtomicU64,
     /// Whether this side can touch the other side's memory: 0 not known yet, 1 yes, 2 no.
     pub(crate) reach: AtomicU32,
-    /// What this side measured: ticks for 64 KiB taken out of the ring, and copied by the kernel. 0: not
-    /// known yet.
-    pub(crate) ring_cost: AtomicU32,
-    pub(crate) kernel_cost: AtomicU32,
-    /// Asks the other side's program for a sign of life, and answers such a question.
-    pub(crate) asked: AtomicU32,
-    pub(crate) answered: AtomicU32,
+    reserved: [AtomicU32; 4],
     /// 1 once this side has sent anything: before that nobody touches the memory of its ring.
     pub(crate) sends: AtomicU32,
     pad1: [AtomicU32; 14],

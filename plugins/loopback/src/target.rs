@@ -10,7 +10,6 @@ use vipl_plugin_sdk::{Port, Queue};
 use crate::cm::Closed;
 use crate::large::PIECE;
 use crate::link::{Link, Serving};
-use crate::pace::{self, Road};
 use crate::progress::{CONN_LOST, Taken};
 use crate::ring::{Arrival, Extra, flag, op};
 use crate::segments::scatter;
@@ -112,15 +111,11 @@ impl Link {
             handle: extra.handle,
             length: arrival.length,
         };
-        let start = pace::ticks();
         let placed = permitted
             && (arrival.length == 0
                 || (port.vi().rdma_write != 0
                     && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
                     && scatter(&[target], extra.offset, from, extra.bytes)));
-        if extra.bytes == PIECE {
-            self.note(Road::Ring, pace::ticks().wrapping_sub(start), extra.bytes);
-        }
         if !placed {
             self.writing = Some(false);
         }

@@ -5,7 +5,6 @@
 //! make progress, and for a while goes on doing so now and then, at first often and then less, before it
 //! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -25,17 +24,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const QUIET_LOOKS: u32 = 12;
 /// Longest sleep: a partner that misbehaves may keep the bell from being rung.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-
-thread_local! {
-    static ON_WATCH: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether the caller is a thread of this module: the program itself may well be busy elsewhere.
-#[cold]
-#[inline(never)]
-pub(crate) fn is_this_thread() -> bool {
-    ON_WATCH.get()
-}
 
 /// The host's NIC, for `Host::poll`.
 struct NicPointer(*const vipl_nic);
@@ -103,7 +91,6 @@ impl Watch {
     }
 
     fn run(&self) {
-        ON_WATCH.set(true);
         let bell = self.shared.bell();
         while !self.stop.load(Ordering::Acquire) {
             let epoch = bell.arm();
