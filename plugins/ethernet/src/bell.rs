@@ -13,7 +13,7 @@
 //!
 //! A sleeper announces itself in `want` and looks once more; a publisher stores its data and then reads `want`. Both
 //! have a full fence in between, so one of the two sees the other. What peers write here is hostile input: at worst it
-//! wakes a thread for nothing, or leaves one asleep until the progress thread looks.
+//! wakes a thread for nothing, or leaves one asleep until the watch thread looks.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};

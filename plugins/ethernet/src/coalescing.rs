@@ -6,11 +6,11 @@
 //! full or the application looks for completions of this VI; then the protocol puts as many as fit into each frame.
 //!
 //! Messages in a send queue can be reached with the VI's lock only. So one VI of a NIC coalesces at a time, and when
-//! the application uses another part of the NIC meanwhile, or sleeps, the progress thread serves that VI.
+//! the application uses another part of the NIC meanwhile, or sleeps, the watch thread serves that VI.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Added to the number of the VI: the progress thread has been told.
+/// Added to the number of the VI: the watch thread has been told.
 const TOLD: u32 = 1 << 31;
 /// No VI coalesces.
 const NOBODY: u32 = u32::MAX;
@@ -43,7 +43,7 @@ impl Coalescing {
         self.0.store(NOBODY, Ordering::Release);
     }
 
-    /// Whether a VI other than `own` coalesces that the progress thread has not been told of.
+    /// Whether a VI other than `own` coalesces that the watch thread has not been told of.
     #[inline(always)]
     pub(crate) fn is_untold(&self, own: u32) -> bool {
         let now = self.0.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The state that the VIs of one NIC handle share with each other and with the progress thread, and the receive path:
+//! The state that the VIs of one NIC handle share with each other and with the watch thread, and the receive path:
 //! frames from the ring to the VIs that they are for.
 
 use std::collections::HashMap;
@@ -147,7 +147,7 @@ impl Device {
         }
     }
 
-    /// The application uses the NIC without serving the VI that coalesces: leaves that VI to the progress thread.
+    /// The application uses the NIC without serving the VI that coalesces: leaves that VI to the watch thread.
     #[inline(always)]
     pub(crate) fn hand_over_coalescing(&self, own: u32) {
         if self.coalescing.is_untold(own)

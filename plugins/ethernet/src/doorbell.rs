@@ -3,7 +3,7 @@
 //! The cards of this class have no doorbell that an application could ring, so a system call takes its place. With
 //! [`Policy::Trap`] each operation that has made frames ends with one. With [`Policy::Batch`] frames of several posts
 //! are collected and passed in one call: when a burst is full, when the application looks for completions or goes to
-//! sleep, or else when the progress thread looks, a millisecond later at most. Small messages share a frame in the same
+//! sleep, or else when the watch thread looks, a millisecond later at most. Small messages share a frame in the same
 //! way (`coalescing`).
 //!
 //! Frames for which the device has no room stay here, and no more are accepted until it has.

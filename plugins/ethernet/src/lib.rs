@@ -12,8 +12,8 @@
 //! | `provider` | from a card to the SDK's provider |
 //! | `operations` | what the host asks of a NIC handle and of a VI |
 //! | `nic` | one opening of a device |
-//! | `progress` | the progress thread |
-//! | `device` | what the VIs and the progress thread share; the receive path |
+//! | `progress` | the watch thread |
+//! | `device` | what the VIs and the watch thread share; the receive path |
 //! | `connected` | the connection of one VI |
 //! | `env` | descriptors, memory and completions, as the protocol engine asks for them |
 //! | `lingering` | connections that have ended here and not yet at the peer |

@@ -1,4 +1,4 @@
-//! The progress thread, one per NIC handle: progress while the application does not call into the library.
+//! The watch thread, one per NIC handle: progress while the application does not call into the library.
 //!
 //! It delivers incoming messages, sends acknowledgements, runs timers and transmits posted frames while the
 //! application computes, or polls nothing but its own memory. It backs off while the application serves the NIC:
@@ -47,13 +47,12 @@ pub(crate) fn start(device: &Arc<Device>) {
     let mut thread = device.watch.thread();
     if thread.is_none() {
         let device = device.clone();
-        *thread =
-            spawn_with_signals_blocked("vipl-watch", move || ProgressThread::new(&device).run())
-                .inspect_err(|error| {
-                    let text = format!("cannot start a thread: {error}");
-                    Host::get().log(VIPL_LOG_ERROR, &text);
-                })
-                .ok();
+        *thread = spawn_with_signals_blocked("vipl-watch", move || WatchThread::new(&device).run())
+            .inspect_err(|error| {
+                let text = format!("cannot start a thread: {error}");
+                Host::get().log(VIPL_LOG_ERROR, &text);
+            })
+            .ok();
     }
 }
 
@@ -69,7 +68,7 @@ pub(crate) fn stop(device: &Device) {
 }
 
 /// State of the thread.
-struct ProgressThread<'a> {
+struct WatchThread<'a> {
     device: &'a Device,
     nap: u64,
     /// Frames were waiting at the doorbell at the last look.
@@ -80,9 +79,9 @@ struct ProgressThread<'a> {
     credit: u32,
 }
 
-impl ProgressThread<'_> {
-    fn new(device: &Device) -> ProgressThread<'_> {
-        ProgressThread {
+impl WatchThread<'_> {
+    fn new(device: &Device) -> WatchThread<'_> {
+        WatchThread {
             device,
             nap: NAP_MIN,
             posted: false,

@@ -1,4 +1,4 @@
-//! The state of the progress thread that other threads see, and how they wake it.
+//! The state of the watch thread that other threads see, and how they wake it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ thread_local! {
     static ON_WATCH: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the calling thread as a progress thread.
+/// Marks the calling thread as a watch thread.
 pub(crate) fn enter() {
     ON_WATCH.set(true);
 }
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
     pub(crate) trusting: AtomicBool,
     /// The application has called into the NIC since this was last reset.
     pub(crate) active: AtomicBool,
-    /// The progress thread has taken frames, whether or not they have completed anything.
+    /// The watch thread has taken frames, whether or not they have completed anything.
     pub(crate) arrived: AtomicBool,
     pub(crate) stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -56,7 +56,7 @@ impl Watch {
         }
     }
 
-    /// Frames have been taken. Those that the application takes do not count: because of them the progress thread would
+    /// Frames have been taken. Those that the application takes do not count: because of them the watch thread would
     /// look again at once, for as long as the application is busy, and disturb it.
     #[inline(always)]
     pub(crate) fn note_arrival(&self) {

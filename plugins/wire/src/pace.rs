@@ -18,7 +18,7 @@ pub(crate) const MOST: u32 = 256;
 const BURST: u64 = 8;
 /// Longest interval between two paced frames.
 const GAP_MAX_NS: u64 = 2_000_000;
-/// Limit of what is sent late, if a sender looks late: twice the nap of a progress thread.
+/// Limit of what is sent late, if a sender looks late: twice the nap of a watch thread.
 const LATE_MAX_NS: u64 = 2_000_000;
 /// Smallest number of frames over which losses are counted.
 const ROUND_MIN: u32 = 64;
