@@ -52,15 +52,15 @@
 /* Kind of a setting: a number with a point, from `minimum` to `maximum` millionths. */
 #define VIPL_SETTING_FRACTION 4
 
-/* Status of an operation: it worked. */
+/* Status of an operation: success. */
 #define VIPL_OK              0
-/* Status of an operation: out of something. */
+/* Status of an operation: a resource is exhausted. */
 #define VIPL_E_RESOURCE      (-1)
-/* Status of an operation: an argument (a device name, say) makes no sense to the plug-in. */
+/* Status of an operation: an argument is invalid, for instance the name of a device. */
 #define VIPL_E_INVALID       (-2)
 /* Status of an operation: not part of this plug-in. */
 #define VIPL_E_NOT_SUPPORTED (-3)
-/* Status of an operation: the user may not do that; the log says what would help. */
+/* Status of an operation: the user lacks a permission; the log says which. */
 #define VIPL_E_NOT_PERMITTED (-4)
 
 /* Bit of vipl_region's access word: may be written by RDMA. */
@@ -80,14 +80,14 @@
  * are checked as far as the message reaches. */
 #define VIPL_OPTION_CHECK_RECEIVE_WHOLE 4
 
-/* `fail`: a descriptor tells the cause, no asynchronous error. */
+/* `fail`: a descriptor has reported the cause, so no asynchronous error is raised. */
 #define VIPL_CAUSE_TOLD         (-1)
-/* `fail`: the partner disconnected in good order. */
+/* `fail`: the peer disconnected in good order. */
 #define VIPL_CAUSE_DISCONNECTED (-2)
 
 #define VIPL_POLL_NOTHING  0 /* `poll`: nothing completed. */
 #define VIPL_POLL_PROGRESS 1 /* `poll`: some descriptor completed. */
-/* `poll`: nothing was done, because the program is at work on the VI itself. Ask again before
+/* `poll`: nothing was done, because the program is using the VI itself. Ask again before
  * sleeping. */
 #define VIPL_POLL_BUSY     2
 
@@ -139,7 +139,7 @@ struct vipl_setting {
   uint32_t size;             /* `sizeof(vipl_setting)` as the plug-in knows it. */
   uint32_t kind;             /* `VIPL_SETTING_*`. */
   const char *name;          /* Lower-case letters, digits and `_`. */
-  /* What it counts or names, for people: "frames", "microseconds"; or NULL. */
+  /* Its unit or what it names, for people: "frames", "microseconds"; or NULL. */
   const char *unit;
   /* Its value when the user gives none, or NULL: `vipl_host.setting` then gives NULL. */
   const char *default_value;
@@ -201,8 +201,8 @@ struct vipl_vi {
   uint32_t ptag;              /* Tag, or `VIPL_PTAG_ANY`. */
   uint32_t state;             /* `VIP_STATE_*`. */
   uint16_t reliability;       /* One `VIP_SERVICE_*` bit. */
-  uint8_t rdma_write;         /* 1: the partner may write by RDMA. */
-  uint8_t rdma_read;          /* 1: the partner may read by RDMA. */
+  uint8_t rdma_write;         /* 1: the peer may write by RDMA. */
+  uint8_t rdma_read;          /* 1: the peer may read by RDMA. */
 };
 
 /* A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid
@@ -220,34 +220,34 @@ struct vipl_request {
   uint64_t segments[6];    /* The host's own. */
 };
 
-/* A connection that has come about. */
+/* A new connection. */
 struct vipl_connection {
-  /* `sizeof(vipl_connection)` as the host knows it: there is nothing behind. */
+  /* `sizeof(vipl_connection)` as the host knows it. Do not read beyond. */
   size_t size;
   uint64_t id;                                 /* Name of the connection on this host. */
   uint64_t key;                                /* Unguessable, the same at both sides. */
   uint32_t side;                               /* 0 at one side, 1 at the other. */
-  uint32_t partner_pid;                        /* Process id of the partner as the agent sees it. */
-  uint64_t partner_nic;                        /* Name of the partner's NIC on this host. */
-  uint32_t partner_vi;                         /* The partner VI's number within its NIC. */
+  uint32_t partner_pid;                        /* Process id of the peer as the agent sees it. */
+  uint64_t partner_nic;                        /* Name of the peer's NIC on this host. */
+  uint32_t partner_vi;                         /* The peer VI's number within its NIC. */
   /* Zeroed memory that both sides may map; the host closes its descriptor after `attach`. */
   int segment_fd;
   uint32_t segment_bytes;                      /* Its size. */
-  /* What the partner's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
+  /* What the peer's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
   int partner_fds[2];
-  uint8_t partner_rdma_write;                  /* 1: the partner VI admits RDMA Write. */
-  uint8_t partner_rdma_read;                   /* 1: the partner VI admits RDMA Read. */
+  uint8_t partner_rdma_write;                  /* 1: the peer VI admits RDMA Write. */
+  uint8_t partner_rdma_read;                   /* 1: the peer VI admits RDMA Read. */
   uint8_t reserved[2];                         /* 0. */
-  /* 1: the partner is on another host. Then `segment_fd` and `partner_fds` are -1,
-   * `segment_bytes`, `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this
-   * host knows of it. */
+  /* 1: the peer is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
+   * `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this host knows of
+   * it. */
   uint32_t remote;
-  /* Remote partner: its endpoint, for the frames that it shall get. */
+  /* Remote peer: its endpoint, for the frames that it shall get. */
   uint16_t remote_endpoint;
-  uint16_t remote_address_len;                 /* Remote partner: bytes of `remote_address`. */
-  uint8_t remote_address[VIPL_ADDRESS_MAX];    /* Remote partner: its host address. */
+  uint16_t remote_address_len;                 /* Remote peer: bytes of `remote_address`. */
+  uint8_t remote_address[VIPL_ADDRESS_MAX];    /* Remote peer: its host address. */
   uint32_t data_address_len;                   /* Bytes of `data_address`. */
-  /* What the partner's `nic_open` gave as its data address, wherever the partner is. */
+  /* What the peer's `nic_open` gave as its data address, wherever the peer is. */
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
 };
 
@@ -280,7 +280,7 @@ struct vipl_link {
   uint64_t id;
 };
 
-/* What `nic_open` tells about the device. */
+/* Description of a device, filled by `nic_open`. */
 struct vipl_nic_info {
   /* `sizeof(vipl_nic_info)` as the host knows it: the plug-in writes no further. What it does
    * not write keeps the host's default. */
@@ -306,7 +306,7 @@ struct vipl_nic_info {
   uint64_t transfer_max;                       /* Largest message in bytes. */
   /* Bytes of the segment that each connection wants. */
   uint32_t segment_bytes;
-  /* Descriptors that partners get at `attach`, or -1; the host duplicates them. */
+  /* Descriptors that peers get at `attach`, or -1; the host duplicates them. */
   int shared_fds[2];
   /* Zeroed room for `regions_max` regions, or NULL: the host makes its own. */
   vipl_region *regions;
@@ -314,8 +314,8 @@ struct vipl_nic_info {
    * cannot be reached. An endpoint is for one NIC, and ends with it. */
   uint64_t link;
   uint32_t data_address_len;                   /* Bytes of `data_address`. */
-  /* Where partners send data to, in the plug-in's own terms: partners get these bytes at
-   * `attach`, as they are. */
+  /* Where peers send data to, in the plug-in's own terms: peers get these bytes at `attach`, as
+   * they are. */
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
   /* For plug-ins without a thread of their own: how often the host calls `progress` of every
    * connected VI while the program may be calling nothing, in microseconds. 0: never. */
@@ -330,8 +330,8 @@ struct vipl_host {
   void (*log)(int level, const char *text);
   /* Value of the setting `key` that the plug-in has declared, or else of the library's setting
    * of that name where the user has given one; NULL without a value; valid for ever. The value
-   * is one of its kind, whatever the user has written: what is none is told in the log, and the
-   * default stands. Any thread. */
+   * is one of its kind, whatever the user has written: an invalid one is reported in the log,
+   * and the default used. Any thread. */
   const char *(*setting)(const char *plugin, const char *key);
   /* A named counter that `vipinfo` shows; valid for ever. Any thread. */
   uint64_t *(*counter)(const char *plugin, const char *name);
@@ -426,13 +426,13 @@ struct vipl_provider {
   void (*vi_destroy)(vipl_vi *vi);
   /* The VI is connected from now on. Receive descriptors may already be posted. */
   int (*attach)(vipl_vi *vi, const vipl_connection *connection);
-  /* The VI is not connected any more. After the return neither this process nor the partner
-   * touches the descriptors and buffers of the VI. Blocks for one second at most. */
+  /* The VI is not connected any more. After the return neither this process nor the peer touches
+   * the descriptors and buffers of the VI. Blocks for one second at most. */
   void (*detach)(vipl_vi *vi);
-  /* The agent says that the partner has gone. Everything that arrived before is to be delivered,
-   * then `fail` is called; for a partner on another host that has gone in good order perhaps
-   * later, since its last frames may still be on their way. Without it the host calls `progress`
-   * and then fails the VI itself. (optional) */
+  /* The agent says that the peer has gone. Everything that arrived before is to be delivered,
+   * then `fail` is called; for a peer on another host that has gone in good order perhaps later,
+   * since its last frames may still be on their way. Without it the host calls `progress` and
+   * then fails the VI itself. (optional) */
   void (*partner_gone)(vipl_vi *vi, int orderly);
   /* The send doorbell: descriptors were posted. */
   void (*post_send)(vipl_vi *vi);
@@ -456,8 +456,8 @@ struct vipl_provider {
   /* A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The
    * host asks all connected VIs, then those again that said 0, for one second together. `*since`
    * is the plug-in's: 0 at first, later what it has left there, so that it knows a transfer of
-   * before from a new one. Does not wait for the partner; for the device it may, `left_ns` at
-   * most. With 0 nanoseconds left, which never is the first call, the host does not ask again: a
+   * before from a new one. Does not wait for the peer; for the device it may, `left_ns` at most.
+   * With 0 nanoseconds left, which never is the first call, the host does not ask again: a
    * plug-in that cannot say 1 then calls `fail` or makes its device break the connection.
    * (optional) */
   int (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);

@@ -4,12 +4,12 @@
 //! before any code of the plug-in runs, then calls `init` once per process with its own table
 //! ([`vipl_host`]); the plug-in fills a [`vipl_provider`] table.
 //!
-//! Every structure that one side makes and the other reads says its size, and grows at its end only: who
-//! reads it goes no further than the smaller of the two sizes. So a plug-in works under an older and a newer
-//! library. What both sides look at while data moves has no size and does not change within a major version:
-//! [`vipl_entry`], [`vipl_queue`], [`vipl_region`], [`vipl_nic`], [`vipl_vi`]. The fingerprint covers these.
+//! Every structure that one side makes and the other reads starts with its size and grows at its end only; the
+//! reader goes no further than the smaller of the two sizes. So a plug-in works with an older and a newer
+//! library. The structures that both sides use while data moves have no size and are frozen within a major
+//! version: [`vipl_entry`], [`vipl_queue`], [`vipl_region`], [`vipl_nic`], [`vipl_vi`]. The fingerprint covers them.
 //!
-//! Who owns what: the host owns VIs, the queues of posted descriptors, completion queues, waiters,
+//! Ownership: the host owns VIs, the queues of posted descriptors, completion queues, waiters,
 //! regions, tags and the connection manager. The plug-in owns the transport: it takes posted
 //! descriptors from the queues in order and completes them, as VIA hardware does.
 //!
@@ -73,15 +73,15 @@ pub const VIPL_SETTING_BYTES: u32 = 3;
 /// Kind of a setting: a number with a point, from `minimum` to `maximum` millionths.
 pub const VIPL_SETTING_FRACTION: u32 = 4;
 
-/// Status of an operation: it worked.
+/// Status of an operation: success.
 pub const VIPL_OK: c_int = 0;
-/// Status of an operation: out of something.
+/// Status of an operation: a resource is exhausted.
 pub const VIPL_E_RESOURCE: c_int = -1;
-/// Status of an operation: an argument (a device name, say) makes no sense to the plug-in.
+/// Status of an operation: an argument is invalid, for instance the name of a device.
 pub const VIPL_E_INVALID: c_int = -2;
 /// Status of an operation: not part of this plug-in.
 pub const VIPL_E_NOT_SUPPORTED: c_int = -3;
-/// Status of an operation: the user may not do that; the log says what would help.
+/// Status of an operation: the user lacks a permission; the log says which.
 pub const VIPL_E_NOT_PERMITTED: c_int = -4;
 
 /// Bit of [`vipl_region`]'s access word: may be written by RDMA.
@@ -101,16 +101,16 @@ pub const VIPL_OPTION_CHECK_DESCRIPTOR: u32 = 2;
 /// checked as far as the message reaches.
 pub const VIPL_OPTION_CHECK_RECEIVE_WHOLE: u32 = 4;
 
-/// `fail`: a descriptor tells the cause, no asynchronous error.
+/// `fail`: a descriptor has reported the cause, so no asynchronous error is raised.
 pub const VIPL_CAUSE_TOLD: c_int = -1;
-/// `fail`: the partner disconnected in good order.
+/// `fail`: the peer disconnected in good order.
 pub const VIPL_CAUSE_DISCONNECTED: c_int = -2;
 
 /// `poll`: nothing completed.
 pub const VIPL_POLL_NOTHING: c_int = 0;
 /// `poll`: some descriptor completed.
 pub const VIPL_POLL_PROGRESS: c_int = 1;
-/// `poll`: nothing was done, because the program is at work on the VI itself. Ask again before sleeping.
+/// `poll`: nothing was done, because the program is using the VI itself. Ask again before sleeping.
 pub const VIPL_POLL_BUSY: c_int = 2;
 
 /// Log level of `log`.
@@ -173,7 +173,7 @@ pub struct vipl_setting {
     pub kind: u32,
     /// Lower-case letters, digits and `_`.
     pub name: *const c_char,
-    /// What it counts or names, for people: "frames", "microseconds"; or NULL.
+    /// Its unit or what it names, for people: "frames", "microseconds"; or NULL.
     pub unit: *const c_char,
     /// Its value when the user gives none, or NULL: `vipl_host.setting` then gives NULL.
     pub default_value: *const c_char,

@@ -96,9 +96,9 @@ pub struct vipl_vi {
     pub state: u32,
     /// One `VIP_SERVICE_*` bit.
     pub reliability: u16,
-    /// 1: the partner may write by RDMA.
+    /// 1: the peer may write by RDMA.
     pub rdma_write: u8,
-    /// 1: the partner may read by RDMA.
+    /// 1: the peer may read by RDMA.
     pub rdma_read: u8,
 }
 
@@ -127,11 +127,11 @@ pub struct vipl_request {
     pub segments: [u64; 6],
 }
 
-/// A connection that has come about.
+/// A new connection.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_connection {
-    /// `sizeof(vipl_connection)` as the host knows it: there is nothing behind.
+    /// `sizeof(vipl_connection)` as the host knows it. Do not read beyond.
     pub size: usize,
     /// Name of the connection on this host.
     pub id: u64,
@@ -139,36 +139,36 @@ pub struct vipl_connection {
     pub key: u64,
     /// 0 at one side, 1 at the other.
     pub side: u32,
-    /// Process id of the partner as the agent sees it.
+    /// Process id of the peer as the agent sees it.
     pub partner_pid: u32,
-    /// Name of the partner's NIC on this host.
+    /// Name of the peer's NIC on this host.
     pub partner_nic: u64,
-    /// The partner VI's number within its NIC.
+    /// The peer VI's number within its NIC.
     pub partner_vi: u32,
     /// Zeroed memory that both sides may map; the host closes its descriptor after `attach`.
     pub segment_fd: c_int,
     /// Its size.
     pub segment_bytes: u32,
-    /// What the partner's `nic_open` gave in `shared_fds`, or -1; closed after `attach`.
+    /// What the peer's `nic_open` gave in `shared_fds`, or -1; closed after `attach`.
     pub partner_fds: [c_int; 2],
-    /// 1: the partner VI admits RDMA Write.
+    /// 1: the peer VI admits RDMA Write.
     pub partner_rdma_write: u8,
-    /// 1: the partner VI admits RDMA Read.
+    /// 1: the peer VI admits RDMA Read.
     pub partner_rdma_read: u8,
     /// 0.
     pub reserved: [u8; 2],
-    /// 1: the partner is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
+    /// 1: the peer is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
     /// `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this host knows of it.
     pub remote: u32,
-    /// Remote partner: its endpoint, for the frames that it shall get.
+    /// Remote peer: its endpoint, for the frames that it shall get.
     pub remote_endpoint: u16,
-    /// Remote partner: bytes of `remote_address`.
+    /// Remote peer: bytes of `remote_address`.
     pub remote_address_len: u16,
-    /// Remote partner: its host address.
+    /// Remote peer: its host address.
     pub remote_address: [u8; VIPL_ADDRESS_MAX],
     /// Bytes of `data_address`.
     pub data_address_len: u32,
-    /// What the partner's `nic_open` gave as its data address, wherever the partner is.
+    /// What the peer's `nic_open` gave as its data address, wherever the peer is.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
 }
 
@@ -202,7 +202,7 @@ pub struct vipl_link {
     pub id: u64,
 }
 
-/// What `nic_open` tells about the device.
+/// Description of a device, filled by `nic_open`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_nic_info {
@@ -249,7 +249,7 @@ pub struct vipl_nic_info {
     pub transfer_max: u64,
     /// Bytes of the segment that each connection wants.
     pub segment_bytes: u32,
-    /// Descriptors that partners get at `attach`, or -1; the host duplicates them.
+    /// Descriptors that peers get at `attach`, or -1; the host duplicates them.
     pub shared_fds: [c_int; 2],
     /// Zeroed room for `regions_max` regions, or NULL: the host makes its own.
     pub regions: *mut vipl_region,
@@ -258,7 +258,7 @@ pub struct vipl_nic_info {
     pub link: u64,
     /// Bytes of `data_address`.
     pub data_address_len: u32,
-    /// Where partners send data to, in the plug-in's own terms: partners get these bytes at `attach`, as they
+    /// Where peers send data to, in the plug-in's own terms: peers get these bytes at `attach`, as they
     /// are.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
     /// For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while

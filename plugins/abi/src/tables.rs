@@ -17,7 +17,7 @@ pub struct vipl_host {
     pub log: unsafe extern "C" fn(level: c_int, text: *const c_char),
     /// Value of the setting `key` that the plug-in has declared, or else of the library's setting of that
     /// name where the user has given one; NULL without a value; valid for ever. The value is one of its
-    /// kind, whatever the user has written: what is none is told in the log, and the default stands.
+    /// kind, whatever the user has written: an invalid one is reported in the log, and the default used.
     /// Any thread.
     pub setting: unsafe extern "C" fn(plugin: *const c_char, key: *const c_char) -> *const c_char,
     /// A named counter that `vipinfo` shows; valid for ever. Any thread.
@@ -144,11 +144,11 @@ pub struct vipl_provider {
     /// The VI is connected from now on. Receive descriptors may already be posted.
     pub attach:
         Option<unsafe extern "C" fn(vi: *mut vipl_vi, connection: *const vipl_connection) -> c_int>,
-    /// The VI is not connected any more. After the return neither this process nor the partner
+    /// The VI is not connected any more. After the return neither this process nor the peer
     /// touches the descriptors and buffers of the VI. Blocks for one second at most.
     pub detach: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
-    /// The agent says that the partner has gone. Everything that arrived before is to be delivered,
-    /// then `fail` is called; for a partner on another host that has gone in good order perhaps later,
+    /// The agent says that the peer has gone. Everything that arrived before is to be delivered,
+    /// then `fail` is called; for a peer on another host that has gone in good order perhaps later,
     /// since its last frames may still be on their way. Without it the host calls `progress` and then fails the
     /// VI itself. (optional)
     pub partner_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: c_int)>,
@@ -175,7 +175,7 @@ pub struct vipl_provider {
     /// A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The host asks
     /// all connected VIs, then those again that said 0, for one second together. `*since` is the plug-in's:
     /// 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does
-    /// not wait for the partner; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
+    /// not wait for the peer; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
     /// never is the first call, the host does not ask again: a plug-in that cannot say 1 then calls `fail`
     /// or makes its device break the connection. (optional)
     pub quiesced:

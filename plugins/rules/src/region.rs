@@ -3,7 +3,7 @@
 use crate::abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE, vipl_nic, vipl_region};
 use crate::sync::atomic::{Ordering, fence};
 
-/// Tables that partners share may be written by a hostile process: only their entries are trusted, and
+/// Tables that peers share may be written by a hostile process: only their entries are trusted, and
 /// only to refuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {

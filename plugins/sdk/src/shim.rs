@@ -132,8 +132,8 @@ pub trait Vi: Send + 'static {
     ) -> Result<(), Status>;
     /// The VI is connected no more.
     fn detach(&mut self, nic: &Self::Nic, port: &Port);
-    /// The agent says that the partner has gone; what arrived before is to be delivered. If the VI is still connected
-    /// afterwards, the host fails it, except with a partner on another host that has gone in good order.
+    /// The agent says that the peer has gone; what arrived before is to be delivered. If the VI is still connected
+    /// afterwards, the host fails it, except with a peer on another host that has gone in good order.
     fn partner_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool) {
         let _ = orderly;
         self.progress(nic, port);

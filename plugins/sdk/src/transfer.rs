@@ -60,7 +60,7 @@ impl Port {
         }
     }
 
-    /// Breaks the connection because the partner has gone, in good order or not.
+    /// Breaks the connection because the peer has gone, in good order or not.
     #[cold]
     pub fn lose(&self, orderly: bool) {
         let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as c_int;
