@@ -22,7 +22,7 @@ mod run;
 
 pub use agent::Agent;
 pub use compile::{CompilerChoice, Program, find_tool, headers, program, source};
-pub use library::{library_dir, profile, work_dir};
+pub use library::{example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, start_together};
 
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.

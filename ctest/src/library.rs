@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The plug-ins that come with the library, and the example in Rust.
-const PLUGINS: [&str; 6] = ["loopback", "clan", "tulip", "gnic2", "sim", "example_rs"];
+/// The plug-ins that come with the library.
+const PLUGINS: [&str; 5] = ["loopback", "clan", "tulip", "gnic2", "sim"];
 
 /// The folder `target/PROFILE` of this very build.
 fn profile_dir() -> &'static Path {
@@ -56,7 +56,9 @@ pub fn library_dir() -> &'static Path {
         let _lock = FileLock::take();
         // The workspace is built already; another choice of packages would build much of it again.
         if std::env::var_os("CTEST_NO_BUILD").is_none() {
-            build();
+            let plugins = PLUGINS.map(|plugin| format!("vipl-{plugin}"));
+            let others = ["vipl", "kagent", "vipl-clan-device"].map(str::to_owned);
+            build(plugins.iter().chain(&others));
         }
         let dir = work_dir().join("lib");
         fs::create_dir_all(&dir).expect("a folder for the library");
@@ -85,12 +87,27 @@ pub fn profile() -> &'static str {
     }
 }
 
-fn build() {
+/// The folder with the example of a plug-in in Rust, which does not come with the library.
+pub fn example_in_rust() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let _lock = FileLock::take();
+        if std::env::var_os("CTEST_NO_BUILD").is_none() {
+            build([&"vipl-example_rs".to_owned()].into_iter());
+        }
+        let dir = work_dir().join("example_rs");
+        fs::create_dir_all(&dir).expect("a folder for the example");
+        let file = "libvipl_example_rs.so";
+        copy(file, &dir, file);
+        dir
+    })
+}
+
+fn build<'a>(packages: impl Iterator<Item = &'a String>) {
     let target = profile_dir().parent().expect("a target folder");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--profile", profile(), "-p", "vipl"])
-        .args(PLUGINS.map(|plugin| format!("-pvipl-{plugin}")))
-        .args(["-p", "kagent", "-p", "vipl-clan-device"])
+        .args(["build", "--quiet", "--profile", profile()])
+        .args(packages.map(|package| format!("-p{package}")))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", target)
         .status()

@@ -497,8 +497,11 @@ fn the_example_in_c() {
 #[test]
 fn the_example_in_rust() {
     for name in ["simple", "queue", "cq", "kill"] {
-        let run = Run::strict(program(name)).arg("-d").arg("example_rs:");
-        run.pass();
+        Run::strict(program(name))
+            .env("VIPL_PLUGIN_PATH", vipl_ctest::example_in_rust())
+            .arg("-d")
+            .arg("example_rs:")
+            .pass();
     }
 }
 

@@ -101,7 +101,8 @@ pub(crate) struct Provider {
     pub(crate) name: &'static str,
     /// What the programs open.
     pub(crate) device: &'static str,
-    /// The C source of a plug-in that does not come with the library, relative to the crate `ctest`.
+    /// The source of a plug-in that does not come with the library, relative to the crate `ctest`: a file in C, or
+    /// the example in Rust.
     pub(crate) source: Option<&'static str>,
     /// What the device can do.
     pub(crate) abilities: Abilities,
@@ -208,7 +209,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
     Provider {
         name: "example-rs",
         device: "example_rs:",
-        source: None,
+        source: Some("../examples/plugin-rs"),
         abilities: RD.and(NO_READ),
         ways: ONE_WAY,
         on_interface: false,
@@ -245,6 +246,9 @@ impl Provider {
     /// Builds a plug-in that does not come with the library; gives its folder.
     fn build(&self) -> Option<PathBuf> {
         let file = self.source?;
+        if !file.ends_with(".c") {
+            return Some(vipl_ctest::example_in_rust().to_owned());
+        }
         let dir = work_dir().join("conformance").join(self.name);
         let plugin = self.device.trim_end_matches(':');
         Program::new(source(file))
