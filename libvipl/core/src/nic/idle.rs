@@ -129,8 +129,7 @@ pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
 /// the thread should [`nap`].
 pub(crate) fn yield_processor(settings: &Settings, row: u32) -> bool {
     static YIELD_AFTER: OnceLock<u32> = OnceLock::new();
-    let most =
-        *YIELD_AFTER.get_or_init(|| settings.number("yield_after", 0..=1_000_000_000) as u32);
+    let most = *YIELD_AFTER.get_or_init(|| settings.number("yield_after") as u32);
     if most == 0 {
         return false;
     }

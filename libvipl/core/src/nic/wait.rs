@@ -90,7 +90,7 @@ static EMPTY_WAITS: AtomicU32 = AtomicU32::new(0);
 fn spin_time(settings: &Settings) -> Duration {
     static TIME: crate::sync::OnceLock<Duration> = crate::sync::OnceLock::new();
     let time = *TIME.get_or_init(|| {
-        let spin_us = settings.number("spin_us", 0..=10_000_000);
+        let spin_us = settings.number("spin_us");
         // SAFETY: no pointers.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         Duration::from_micros(if online == 1 { 0 } else { spin_us })
