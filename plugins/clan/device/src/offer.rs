@@ -5,6 +5,11 @@
 //! descriptors as always and publishes the completion with the place of the data; the program's side of
 //! the receiver reads it straight into the posted buffers; then the send completes. A message that nobody
 //! begins to fetch in time is taken back and moved by the device, and so are the next ones of that VI.
+//!
+//! Both programs on one processor, waiting, the device on another; best of three without offers and with them:
+//! 65 472 bytes 27.0 and 17.3 µs, 4.2 and 5.0 GB/s; 16 KiB 14.1 and 11.7 µs, 2.1 and 1.7 GB/s. Offers lose in streams
+//! of short messages, and where other programs take the processors: a receiver that is not running lets each offer
+//! time out. `clan.single_copy = false` turns them off.
 
 use vipl_abi::VIP_STATUS_OP_SEND;
 use vipl_clan_proto::claim;
