@@ -1,14 +1,14 @@
-//! The process's side of the Kernel Agent, which decides who is connected with whom.
+//! The process's side of the Kernel Agent, which makes connections.
 //!
 //! ```text
-//!   keeper ─────┬──▶ registration ──┐     which agent there is; what the next one is told when it ends
+//!   keeper ─────┬──▶ registration ──┐     the present agent, and what the next one must know
 //!               └──▶ connections ───┤
 //!   link, device ───────────────────┼──▶ client ──▶ launch     one agent: calls, replies, events
 //!                                   └──▶ ticket, refusal
 //! ```
 //!
-//! Nothing here knows VIs. Who asks an agent for a connection gives a function that runs with the reply; who has
-//! one gives the function that is called when the peer goes.
+//! Nothing here knows VIs. The caller that requests a connection passes a function that runs with the reply; the owner
+//! of a connection passes one that is called when the peer is gone.
 
 mod client;
 mod connections;

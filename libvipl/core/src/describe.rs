@@ -1,4 +1,4 @@
-//! What the library knows, as JSON, for `vipinfo` and for people who ask why.
+//! The state of the library as JSON, for `vipinfo`.
 
 use std::ffi::CStr;
 

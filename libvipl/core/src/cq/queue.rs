@@ -1,4 +1,4 @@
-//! A completion queue: entries, and those who wait for them (spec §7).
+//! A completion queue: entries and waiters (spec §7).
 //!
 //! An entry names a VI and one of its queues. Entries come from completions, under the lock of the VI; the lock of
 //! the CQ is taken inside it.
@@ -14,6 +14,7 @@ use crate::object::table::Slot;
 
 /// Number of VIs that a poll asks directly.
 pub(super) const HOT: usize = 2;
+
 /// One entry.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -74,7 +75,7 @@ impl<V> Cq<V> {
             .count()
     }
 
-    /// Gives entries to those who wait for them, in the order of arrival.
+    /// Gives entries to the waiters, in the order of arrival.
     pub(super) fn serve_waiters(&mut self) {
         let mut woken = false;
         let mut notified = Vec::new();

@@ -1,4 +1,4 @@
-//! VipCloseNic against those who make something at the same time.
+//! VipCloseNic while other threads make objects.
 
 use std::sync::Barrier;
 
@@ -27,7 +27,7 @@ fn attributes() -> VIP_VI_ATTRIBUTES {
 
 /// A thread that has found the NIC and then lets VipCloseNic pass makes nothing on it any more.
 #[test]
-fn who_comes_late_makes_nothing() {
+fn a_late_thread_makes_nothing() {
     let handle = open_without_agent(device::plugin(false)).unwrap();
     let nic = resolve(handle).unwrap();
     assert_eq!(close(handle), Ok(()));

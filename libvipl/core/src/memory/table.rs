@@ -168,7 +168,7 @@ impl Regions {
             }
         };
         let entry = self.entry(index);
-        // Pairs with the fence of readers: who sees a field of this region sees that the one before is gone.
+        // Pairs with the fence of readers: a reader that sees a field of this region sees the previous handle gone.
         fence(Ordering::Release);
         entry.base().store(base, Ordering::Relaxed);
         entry.end().store(base + length, Ordering::Relaxed);

@@ -59,7 +59,7 @@ pub(crate) struct ErrorCopy(pub(crate) VIP_ERROR_DESCRIPTOR);
 // SAFETY: the pointers in it are handles and the application's own.
 unsafe impl Send for ErrorCopy {}
 
-/// What a running handler is about, for those who must wait for its end.
+/// The object of a running handler, for threads that must wait for its end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Vi(usize),

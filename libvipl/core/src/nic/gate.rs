@@ -1,4 +1,4 @@
-//! Who may make an object on a NIC: every thread, until VipCloseNic closes the gate. Closing waits for the threads
+//! Every thread may make objects on a NIC until VipCloseNic closes the gate. Closing waits for the threads
 //! inside, so that it sees all objects that they have made.
 
 use crate::error::Error;

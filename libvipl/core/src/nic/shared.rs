@@ -67,7 +67,7 @@ impl Shared {
         self.failed.load(Ordering::SeqCst)
     }
 
-    /// Makes the NIC known to those who only have the plug-in's part of it.
+    /// Makes the NIC reachable from the plug-in's part of it.
     pub(super) fn set_host(&self, nic: *const c_void) {
         // SAFETY: the cell is valid as long as `self`.
         let host = unsafe { host_of(self.nic.get()) };

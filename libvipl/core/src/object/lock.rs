@@ -41,7 +41,7 @@ pub(crate) struct Lock {
     spin: AtomicU32,
     /// Whose the sequences are; guarded by `spin`.
     owners: [AtomicUsize; OWNERS],
-    /// Who took `spin` last, how often in a row, and how often a bias was lost; guarded by `spin`.
+    /// The thread that took `spin` last, how often in a row, and how often a bias was lost; guarded by `spin`.
     last: AtomicUsize,
     streak: AtomicU32,
     penalty: AtomicU32,
@@ -124,7 +124,7 @@ impl Lock {
         }
     }
 
-    /// For a watcher, who takes the lock seldom: the owner keeps its bias, and no streak is broken.
+    /// For a watcher, which takes the lock seldom: the owner keeps its bias, and no streak is broken.
     pub(crate) fn borrow(&self) -> Held {
         if self.spin.swap(1, Ordering::Acquire) != 0 {
             self.contended();

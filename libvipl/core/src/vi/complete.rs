@@ -23,7 +23,7 @@ pub(crate) fn signal(vi: &mut Vi, which: Which) {
     serve_waiters(vi, which);
 }
 
-/// Gives completions to those who wait for them, in the order of arrival.
+/// Gives completions to the waiters, in the order of arrival.
 #[cold]
 fn serve_waiters(vi: &mut Vi, which: Which) {
     let handle = vi.handle;

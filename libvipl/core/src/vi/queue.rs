@@ -1,4 +1,4 @@
-//! The ring of a work queue, and those who wait for its completions.
+//! The ring of a work queue, and the waiters for its completions.
 //!
 //! A queue is a ring of entries that the plug-in sees (`vipl_queue`): descriptors are `posted` by the application,
 //! `completed` by the plug-in, and `taken` by the application. Threads and notify requests that wait for a
