@@ -1,5 +1,4 @@
-//! How a connection ends when the link or the peer does, and that it does not when a process was only
-//! stopped.
+//! The end of a connection when the link or the peer fails, and its survival when a process was only stopped.
 
 mod sim;
 
@@ -47,7 +46,7 @@ fn a_dead_link() {
     }
 }
 
-/// A process that was stopped does not take its peer for dead when it goes on.
+/// A process that was stopped does not count its peer as dead when it continues.
 #[test]
 fn a_stopped_process_goes_on() {
     let mut world = sending(Level::Delivery, Faults::NONE, &[100]);
@@ -60,7 +59,7 @@ fn a_stopped_process_goes_on() {
     assert_eq!(world.sides[0].host.recvs_done, 1);
 }
 
-/// E14: what was complete before VipDisconnect has been received before the other side hears of it.
+/// E14: what was complete before VipDisconnect has been received before the other side learns of it.
 #[test]
 fn an_orderly_end_comes_after_everything() {
     for level in LEVELS {
@@ -81,8 +80,8 @@ fn an_orderly_end_comes_after_everything() {
     }
 }
 
-/// The agent's word that the peer has disconnected may come before the peer's last frames: what it has
-/// received is a success all the same (COMPAT-08). If they never come, the connection ends a moment later.
+/// The agent's report that the peer has disconnected may arrive before the peer's last frames: what the peer has
+/// received is complete all the same (COMPAT-08). If they never arrive, the connection ends a moment later.
 #[test]
 fn the_agent_is_faster_than_the_last_frames() {
     for cut in [false, true] {
@@ -113,8 +112,8 @@ fn the_agent_is_faster_than_the_last_frames() {
     }
 }
 
-/// The peer's device may be without a processor, or a cable lose frames, for longer than the agents need: its CLOSE is
-/// repeated, and waited for (COMPAT-08).
+/// The peer may have no processor, or the link lose frames, for longer than the agents need: its CLOSE is repeated, and
+/// awaited (COMPAT-08).
 #[test]
 fn the_last_frames_come_long_after_the_agents_word() {
     let mut world = sending(Level::Reception, Faults::NONE, &[40, 3000]);
@@ -139,7 +138,7 @@ fn the_last_frames_come_long_after_the_agents_word() {
     }
 }
 
-/// E12, E17: a dead link in the middle of an RDMA Write or Read is told at the target as such.
+/// E12, E17: a dead link in the middle of an RDMA Write or Read is reported at the target as such.
 #[test]
 fn a_link_that_dies_under_rdma() {
     for (operation, code) in [

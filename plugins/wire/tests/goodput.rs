@@ -1,5 +1,5 @@
-//! How much of a line's rate is left when it loses frames, in virtual time: nothing here depends on how
-//! fast the machine is.
+//! The share of a link's rate that remains when it loses frames, in virtual time: independent of the speed of the
+//! machine.
 
 mod sim;
 
@@ -50,7 +50,7 @@ fn stream_in(world: &mut World, bytes: usize, count: usize, window: usize) -> u6
     world.now - began
 }
 
-/// Loss by chance must not be taken for congestion: at 1 % at least half of the rate is left.
+/// Random loss must not count as congestion: at 1 % at least half of the rate remains.
 #[test]
 fn one_percent_of_loss_costs_less_than_half() {
     for (rate, latency_ns, mtu) in [
@@ -82,7 +82,7 @@ fn one_percent_of_loss_costs_less_than_half() {
     }
 }
 
-/// Where two ends send faster than the line, what is lost stays a small part of what arrives.
+/// If two hosts send faster than the link, losses remain a small part of what arrives.
 #[test]
 fn a_slow_line_is_not_flooded() {
     for queue in [32_000, 128_000] {
@@ -100,9 +100,9 @@ fn a_slow_line_is_not_flooded() {
     }
 }
 
-/// Programs that sleep: frames wake them, and a thread looks after their deadlines once in a millisecond. Now
-/// and then they have no processor for some milliseconds. That is no loss, and loss is no reason to send no
-/// more than a burst in each of those milliseconds.
+/// Applications that sleep: frames wake them, and a thread serves their deadlines once in a millisecond. Sometimes they
+/// have no processor for some milliseconds. That is no loss, and loss must not limit them to one burst in each of those
+/// milliseconds.
 #[test]
 fn programs_that_sleep_keep_the_line_busy() {
     const MS: u64 = 1_000_000;

@@ -1,5 +1,5 @@
-//! A peer that lies, a network that anybody may write to. Whatever arrives: no panic, no byte outside
-//! what is permitted, and the loss of this connection at most. The simulated host checks every access.
+//! A hostile peer, and a network on which every host can send. Whatever arrives: no panic, no byte outside of what is
+//! permitted, and at most the loss of this connection. The simulated host checks every access.
 
 mod sim;
 
@@ -11,7 +11,7 @@ use vipl_wire::*;
 
 const KEY: u64 = 0x0123_4567_89AB_CDEF;
 
-/// Makes the CRC right again, if the frame's length allows it.
+/// Corrects the CRC, if the length of the frame permits.
 fn seal(frame: &mut [u8]) {
     let length = usize::from(u16::from_be_bytes([frame[6], frame[7]]));
     if (HEADER + TRAILER..=frame.len()).contains(&length) {
@@ -20,7 +20,7 @@ fn seal(frame: &mut [u8]) {
     }
 }
 
-/// A victim: receives, sends under way, reads under way, memory that admits RDMA and memory that does not.
+/// A victim: receives, sends and reads in progress, memory that permits RDMA and memory that does not.
 struct Victim {
     host: Host,
     connection: Connection,
@@ -134,7 +134,7 @@ fn honest_frames(level: Level, rng: &mut Rng) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A part with fields at their edges.
+/// A part with fields at their limits.
 fn part(rng: &mut Rng, area: (u64, u32)) -> (Part, usize) {
     let kinds = [
         PartKind::Send,
@@ -173,7 +173,7 @@ fn part(rng: &mut Rng, area: (u64, u32)) -> (Part, usize) {
     (part, usize::from(bytes))
 }
 
-/// A frame that is right in form, with a lying content.
+/// A valid frame with invalid content.
 fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
     let open = &host.areas[5];
     let first = KEY as u32;
@@ -205,7 +205,7 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
             frame[HEADER..at].fill_with(|| rng.next() as u8);
         }
         _ => {
-            // Mostly not so often that nothing else is tried.
+            // Rarely, so that other content is tried, too.
             if rng.permille(900) {
                 return Vec::new();
             }
@@ -238,7 +238,7 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
     frame
 }
 
-/// As a seed, so that what was found can be found again.
+/// As a seed, so that a finding can be reproduced.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name: &str| {
         std::env::var(name)
@@ -311,10 +311,9 @@ fn forged_frames_do_no_harm() {
     assert!(ended > 1000, "{ended} ended: it must get inside");
 }
 
-/// Random bytes, and frames of the right form with a wrong key: nothing comes of them, and the connection
-/// works as before.
+/// Random bytes, and valid frames with a wrong key: they have no effect, and the connection works as before.
 #[test]
-fn strangers_are_not_heard() {
+fn frames_with_a_wrong_key_have_no_effect() {
     let mut rng = Rng::new(5);
     let mut world = World::new(9, Level::Delivery, 1500, Faults::NONE);
     let mut script = sim::script::Script::default();
@@ -352,9 +351,9 @@ fn strangers_are_not_heard() {
     assert_eq!(script.checked, 20);
 }
 
-/// A side takes its own frames, reflected by the network, for a stranger's.
+/// Reflected frames do not count as frames of the peer.
 #[test]
-fn reflections_are_not_heard() {
+fn reflections_have_no_effect() {
     let mut world = World::new(9, Level::Delivery, 1500, Faults::NONE);
     world.log = Some(Vec::new());
     let mut script = sim::script::Script::default();
@@ -366,7 +365,7 @@ fn reflections_are_not_heard() {
     });
 }
 
-/// A CLOSE for a connection that nobody knows any more is answered, so that its sender can rest.
+/// A CLOSE for an unknown connection is confirmed, so that its sender stops.
 #[test]
 fn a_stray_close_is_confirmed() {
     let mut host = Host::new(1500, 0);
@@ -384,7 +383,7 @@ fn a_stray_close_is_confirmed() {
     assert!(!closing.is_done());
     closing.received(&answer, &mut host);
     assert!(closing.is_done());
-    // Without an answer it ends too.
+    // Without an answer it ends, too.
     let connection = Connection::new(&config(0, KEY, Level::Delivery, 1500, 0));
     let mut closing = connection.close(Reason::Disconnected, 0, &mut host);
     while !closing.is_done() {

@@ -1,5 +1,5 @@
-//! What operations do to frames and to each other: fences, sharing of frames, acknowledgements that ride
-//! along, operations without bytes.
+//! Effects of operations on frames and on each other: fences, sharing of frames, piggy-backed acknowledgements,
+//! operations without bytes.
 
 mod sim;
 
@@ -164,7 +164,7 @@ fn small_messages_share_a_frame() {
     }
 }
 
-/// An answer that follows soon carries the acknowledgement; where none follows one is sent by itself.
+/// Data that follows soon carries the acknowledgement; otherwise it is sent separately.
 #[test]
 fn acknowledgements_ride_along() {
     let mut world = world(Level::Delivery);
@@ -194,7 +194,7 @@ fn acknowledgements_ride_along() {
     );
 }
 
-/// A caller that has nothing else to do need not wait.
+/// A caller that is idle need not wait.
 #[test]
 fn an_owed_acknowledgement_can_be_asked_for() {
     let mut world = world(Level::Delivery);
@@ -292,8 +292,8 @@ fn immediate_data_without_the_flag() {
     }
 }
 
-/// Memory that the application takes away while a message waits to be sent again: the send tells, and what was
-/// sent before it is complete.
+/// Memory that the application deregisters while a message waits for retransmission: the send fails, and what was sent
+/// before it is complete.
 #[test]
 fn memory_that_goes_before_it_is_sent_again() {
     let mut world = world(Level::Delivery);
@@ -328,7 +328,7 @@ fn memory_that_goes_before_it_is_sent_again() {
     assert_eq!(world.sides[1].host.recvs_done, 1);
 }
 
-/// The local memory of an RDMA Read goes before the answer comes.
+/// The local memory of an RDMA Read is deregistered before the answer arrives.
 #[test]
 fn memory_that_goes_before_the_answer() {
     let mut world = world(Level::Delivery);

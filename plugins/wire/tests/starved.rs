@@ -1,5 +1,5 @@
-//! More threads want to run than there are processors: nobody is taken for dead who only has to wait for one.
-//! Who is really dead is noticed all the same.
+//! More threads than processors: a process that only waits for a processor does not count as dead. A dead one is still
+//! detected.
 
 mod sim;
 
@@ -24,16 +24,16 @@ fn nobody_failed(world: &World) {
     }
 }
 
-/// Lets a side run for `turn` nanoseconds out of every `period`.
-fn starve(world: &mut World, side: usize, turn: u64, period: u64) {
-    world.run(turn);
-    world.stop(side, period - turn);
-    world.run(period - turn);
+/// Lets a side run for `running` nanoseconds out of every `period`.
+fn starve(world: &mut World, side: usize, running: u64, period: u64) {
+    world.run(running);
+    world.stop(side, period - running);
+    world.run(period - running);
 }
 
-/// The peer goes on sending; its frames lie at the device when this side runs again.
+/// The peer keeps sending; its frames wait at the device until this side runs again.
 #[test]
-fn frames_of_a_partner_that_goes_on_count_before_the_clock() {
+fn waiting_frames_count_before_deadlines() {
     for level in LEVELS {
         let mut world = sending(level, Faults::NONE, &[100; 40]);
         let posted = std::mem::take(&mut world.sides[1].host.sends);
@@ -54,10 +54,10 @@ fn frames_of_a_partner_that_goes_on_count_before_the_clock() {
     }
 }
 
-/// One wait in vain, then this side has no processor for long, and what was answered meanwhile is lost. The time
-/// between is no wait.
+/// One retransmission timeout, then this side has no processor for long, and the answers of that time are lost. The
+/// time in between does not count.
 #[test]
-fn a_wait_in_vain_does_not_go_on_while_this_side_is_stopped() {
+fn a_timeout_does_not_continue_while_this_side_is_stopped() {
     for level in RELIABLE {
         let mut world = sending(level, Faults::NONE, &[100, 100]);
         lose(&mut world, 1000);
@@ -74,14 +74,14 @@ fn a_wait_in_vain_does_not_go_on_while_this_side_is_stopped() {
     }
 }
 
-/// A side that seldom runs has looked a few times in nine seconds. That is no proof of anything.
+/// A side that seldom runs has looked a few times in nine seconds. That proves nothing.
 #[test]
 fn a_few_looks_are_not_enough() {
     for level in LEVELS {
         for messages in [0, 2] {
             let mut world = sending(level, Faults::NONE, &vec![100; messages]);
             lose(&mut world, 1000);
-            // The other side is another matter.
+            // The other side may fail.
             world.sides[0].crashed = true;
             world.posted(1);
             let began = world.now;
@@ -89,7 +89,7 @@ fn a_few_looks_are_not_enough() {
                 starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
             }
             assert_eq!(world.sides[1].host.failed, None, "{level:?} {messages}");
-            // It is enough some day.
+            // After many looks it is dead.
             while world.now < began + 60 * SECOND {
                 starve(&mut world, 1, SECOND / 100, 3 * SECOND / 2);
             }
@@ -98,7 +98,7 @@ fn a_few_looks_are_not_enough() {
     }
 }
 
-/// Each side runs for a moment every three seconds and never when the other one does; every second frame is lost.
+/// Each side runs for a moment every three seconds and never at the same time as the other; every second frame is lost.
 #[test]
 fn two_that_never_run_at_the_same_time() {
     for level in LEVELS {
@@ -106,9 +106,9 @@ fn two_that_never_run_at_the_same_time() {
             let mut world = World::new(seed, level, 1500, Faults::NONE);
             lose(&mut world, 500);
             world.stop(0, 3 * SECOND / 2);
-            for turn in 0..80 {
+            for round in 0..80 {
                 world.run(SECOND / 10);
-                world.stop(1 - turn % 2, 29 * SECOND / 10);
+                world.stop(1 - round % 2, 29 * SECOND / 10);
                 world.run(14 * SECOND / 10);
             }
             let heard = |line: &Line| line.frames > 10;
@@ -118,8 +118,7 @@ fn two_that_never_run_at_the_same_time() {
     }
 }
 
-/// A peer without a processor for five seconds: it answers what it is asked, but what was sent has not all
-/// found room at its device.
+/// A peer without a processor for five seconds: it answers PROBEs, but its device has not had room for all frames.
 #[test]
 fn silence_does_not_count_as_being_stuck() {
     for level in RELIABLE {
@@ -141,7 +140,7 @@ fn silence_does_not_count_as_being_stuck() {
     }
 }
 
-/// A network that carries small frames only: the peer answers and nothing moves.
+/// A network that carries small frames only: the peer answers, and there is no progress.
 #[test]
 fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
     for level in RELIABLE {
@@ -162,8 +161,8 @@ fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
     }
 }
 
-/// One connection whose frames all get lost while the peer's process is heard on others; when that ends, nine
-/// seconds are left; and it does not last for ever.
+/// One connection whose frames are all lost while its process is heard on others. When that ends, nine seconds are
+/// left; and it has a limit.
 #[test]
 fn a_process_that_is_heard_elsewhere_lives() {
     for level in LEVELS {

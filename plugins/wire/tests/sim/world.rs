@@ -16,7 +16,7 @@ pub struct Side {
     pub closing: Option<Closing>,
     /// The process has died without a word.
     pub crashed: bool,
-    /// The process has no processor before this time. Frames lie at its device until then.
+    /// The process has no processor before this time. Frames wait at its device until then.
     pub stopped_until: u64,
     inbox: Vec<Vec<u8>>,
     polling: bool,
@@ -126,10 +126,10 @@ impl World {
         if let Some(connection) = &mut s.connection {
             act(connection, now, &mut s.host);
         }
-        self.settle(side);
+        self.update(side);
     }
 
-    fn settle(&mut self, side: usize) {
+    fn update(&mut self, side: usize) {
         let s = &mut self.sides[side];
         let mut deadline = u64::MAX;
         let mut blocked = false;
@@ -181,7 +181,7 @@ impl World {
             s.sent_again += connection.stats().sent_again;
             s.closing = Some(connection.close(reason, now, &mut s.host));
         }
-        self.settle(side);
+        self.update(side);
     }
 
     fn poll(&mut self, side: usize) {
@@ -198,7 +198,7 @@ impl World {
             for frame in &frames {
                 closing.received(frame, &mut s.host);
             }
-            return self.settle(side);
+            return self.update(side);
         }
         self.call(side, |connection, now, host| {
             for frame in &frames {
@@ -275,7 +275,7 @@ impl World {
             if closing.deadline() <= now {
                 s.host.room = usize::MAX;
                 closing.timeout(now, &mut s.host);
-                self.settle(side);
+                self.update(side);
             }
         } else if s.connection.as_ref().is_some_and(|c| c.deadline() <= now) {
             self.call(side, |connection, now, host| connection.timeout(now, host));
