@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn frames_come_out_as_they_went_in() {
         let seed = 0x5eed_u64;
-        let mut random = vipl_link_emulator::Random::new(seed);
+        let mut random = vipl_sys::random::Random::new(seed);
         let (mut left, mut right) = pair();
         let mut model = VecDeque::new();
         let mut frame = Vec::new();

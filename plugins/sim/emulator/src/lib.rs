@@ -8,9 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-mod random;
-
-pub use random::Random;
+use vipl_sys::random::Random;
 
 /// Capacity of the queue; frames beyond it are lost, as in a switch.
 const WAITING_BYTES_MAX: usize = 4 << 20;
