@@ -1,8 +1,8 @@
-//! The device plug-in `gnic2`: Gigabit Ethernet and faster, with the doorbell of cards of the GNIC-II's kind.
+//! The device plug-in `gnic2`: Gigabit Ethernet and faster, with a doorbell like that of the GNIC-II.
 //!
-//! Frames of several posts collect, and one kick starts them all, as one write to the command register of
-//! that card started an idle channel. Frames are as large as the interface allows, up to 9000 bytes. So
-//! bandwidth and message rate are high. Everything else is the device class, `vipl-ethernet`.
+//! Frames of several posts are collected and started together, as one write to the command register of that card
+//! started an idle channel. Frames are as large as the interface allows, up to 9000 bytes. Bandwidth and message rate
+//! are high. Everything else is the device class, `vipl-ethernet`.
 
 use std::ffi::CStr;
 

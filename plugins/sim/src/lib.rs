@@ -11,8 +11,8 @@
 //! | `mtu` | bytes of a frame | 1500 |
 //! | `node` | number of the node, 0 to 255, for its address | 0 |
 //!
-//! The same seed treats the frame with the same number of the same connection alike. A setting `sim.WORD` is the
-//! default of its word.
+//! With the same seed, the frame with the same number of the same connection meets the same faults. A setting
+//! `sim.WORD` is the default of its word.
 
 use std::ffi::{CStr, CString};
 use std::str::FromStr;

@@ -1,8 +1,8 @@
-//! The device plug-in `tulip`: Fast Ethernet, with the doorbell of cards of the DEC Tulip's kind.
+//! The device plug-in `tulip`: Fast Ethernet, with a doorbell like that of the DEC Tulip.
 //!
-//! Those cards have no doorbell for programs. Every post traps into the kernel at once, one system call
-//! each; frames carry at most 1500 bytes; each frame that arrives is looked at by itself. So latency is
-//! low and little memory is used. Everything else is the device class, `vipl-ethernet`.
+//! Such a card has no doorbell for applications: every post traps into the kernel, with one system call for each
+//! operation. Frames carry at most 1500 bytes. The latency is low, and little memory is used. Everything else is the
+//! device class, `vipl-ethernet`.
 
 use std::ffi::CStr;
 

@@ -70,7 +70,7 @@ mod tests {
     use crate::inflight::{Inflight, Load};
     use crate::rtt::Rtt;
 
-    /// Six frames, and after a wait in vain the first of them again, which has arrived by then.
+    /// Six frames, of which the first is sent again after a timeout; it has arrived by then.
     fn retried(rtt: &mut Rtt) -> Inflight {
         let mut inflight = Inflight::new(0);
         for first in 0..6 {

@@ -1,8 +1,8 @@
-//! A link emulator: what a faulty network does to frames, from a seed.
+//! A link emulator: a faulty network, from a seed.
 //!
 //! It loses, duplicates, reorders, corrupts and delays frames, and limits their rate. Delayed frames are held here
-//! until they are due. Each direction of each connection has an emulator of its own, so that the same seed always
-//! treats the frame with the same number alike. Used by the plug-in `sim` and by the tests' relay between
+//! until they are due. Each direction of each connection has its own emulator, so that with the same seed the frame
+//! with the same number meets the same faults. The plug-in `sim` uses it, and so does the tests' relay between network
 //! namespaces. It knows neither sockets nor clocks.
 
 use std::cmp::Reverse;

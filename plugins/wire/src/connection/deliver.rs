@@ -27,8 +27,8 @@ impl Connection {
     #[inline(always)]
     fn deliver_message<E: Env>(&mut self, part: &Part, payload: Option<&[u8]>, env: &mut E) {
         let receiver = &mut self.receiver;
-        let turn = follows(receiver.receiving, receiver.messages, part);
-        if !turn || receiver.writing.is_some() || part.total > self.config.max_transfer {
+        let in_order = follows(receiver.receiving, receiver.messages, part);
+        if !in_order || receiver.writing.is_some() || part.total > self.config.max_transfer {
             return self.nonsense(env);
         }
         if let Some(payload) = payload
@@ -87,8 +87,8 @@ impl Connection {
     #[inline(always)]
     fn deliver_write<E: Env>(&mut self, part: &Part, payload: Option<&[u8]>, env: &mut E) {
         let receiver = &mut self.receiver;
-        let turn = follows(receiver.writing, receiver.writes, part);
-        if !turn || receiver.receiving.is_some() || part.total > self.config.max_transfer {
+        let in_order = follows(receiver.writing, receiver.writes, part);
+        if !in_order || receiver.receiving.is_some() || part.total > self.config.max_transfer {
             return self.nonsense(env);
         }
         if let Some(payload) = payload.filter(|payload| !payload.is_empty())
