@@ -214,7 +214,7 @@ fn who_does_not_read_his_replies_is_not_read() {
     let mut good = daemon.client();
     let nic = good.open(b"host", &[]);
     let mut unread = daemon.client();
-    let own = unread.open(b"unread", &[]);
+    let own = unread.open(b"mute", &[]);
     let header = Header {
         magic: MAGIC,
         version: VERSION,
