@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::names;
 use crate::plugin::map;
-use crate::settings::{DECLARED, Settings};
+use crate::settings::{DECLARED, Declared, Kind, Settings};
 
 /// One number among the settings.
 #[derive(Debug, PartialEq)]
@@ -35,10 +35,15 @@ pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
         let (text, source) = (settings.text(name), settings.source(name));
         (name, text.to_owned(), source.name())
     };
-    let number = |name: &'static str, range: RangeInclusive<u64>| Number {
-        name,
-        value: settings.number(name, range.clone()),
-        range,
+    let number = |setting: &Declared| {
+        let (Kind::Number(_, least, most) | Kind::Bytes(least, most)) = setting.kind else {
+            return None;
+        };
+        Some(Number {
+            name: setting.name,
+            value: settings.number(setting.name),
+            range: least..=most,
+        })
     };
     let lenient = [
         settings.null_ptag(),
@@ -52,20 +57,7 @@ pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
     }
     Seen {
         texts: DECLARED.iter().map(|setting| text(setting.name)).collect(),
-        numbers: vec![
-            number("spin_us", 0..=1_000_000),
-            number("max_transfer_size", 32_768..=1 << 30),
-            Number {
-                name: "connect_grace_ms",
-                value: settings.connect_grace_ms(),
-                range: 0..=3_600_000,
-            },
-            Number {
-                name: "disconnect_notice_ms",
-                value: settings.disconnect_notice_ms(),
-                range: 0..=3_600_000,
-            },
-        ],
+        numbers: DECLARED.iter().filter_map(number).collect(),
         problems: settings.problems.len(),
     }
 }

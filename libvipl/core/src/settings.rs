@@ -14,6 +14,8 @@ mod declared;
 mod plugins;
 mod read;
 
+#[cfg(fuzzing)]
+pub(crate) use declared::Kind;
 pub(crate) use declared::{BadDeclaration, DECLARED, Declared, of_plugin};
 
 /// Where a value came from.

@@ -6,9 +6,16 @@
 //! holds the VI's lock during every operation of a [`Vi`], which is why they take `&mut self`.
 //!
 //! [`Port`] is the plug-in's view of the host's VI: queues, attributes, and what may be told to the host.
-//! [`descriptor`] walks descriptors, [`region`] checks memory, [`settings`] reads what the user has set. Both read the program's memory through
-//! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`shm`], [`futex`] and [`thread`] are
-//! what plug-ins do with the system, each with the care that a library inside somebody else's program needs.
+//! [`descriptor`] walks descriptors and [`region`] checks memory; both read the program's memory through
+//! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`settings`] reads what the user
+//! has set. [`shm`], [`futex`] and [`thread`] are what plug-ins do with the system, each with the care that a
+//! library inside somebody else's program needs. [`kit`] is the same for plug-ins in C: functions of the host's
+//! table.
+//!
+//! ```text
+//!   shim       the C table of a plug-in, made from its traits        transfer   a message into memory, or out of it
+//!   host port  what the library offers: for the plug-in, for a VI    descriptor settings kit
+//! ```
 
 pub mod descriptor;
 mod host;

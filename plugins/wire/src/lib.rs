@@ -21,6 +21,12 @@
 //! The device answers frames of other versions: a frame that `received` refuses as [`Refused::Version`] is answered
 //! with a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives is logged.
 //!
+//! ```text
+//!   connection  what happens: send, receive, deliver, read, resend, unreliable, complete, end
+//!     state     sender inflight | receiver arrivals ack | rtt pace spurious keepalive | closing
+//!     frames    frame part crc version          around it   env config peer
+//! ```
+//!
 //! docs/WIRE.md describes the frames and the rules of sequence, acknowledgement and time.
 
 mod ack;
