@@ -318,7 +318,8 @@ struct vipl_nic_info {
    * they are. */
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
   /* For plug-ins without a thread of their own: how often the host calls `progress` of every
-   * connected VI while the program may be calling nothing, in microseconds. 0: never. */
+   * connected VI while the program may be calling nothing, in microseconds, at most 1000000. 0:
+   * never. */
   uint32_t poll_us;
 };
 

@@ -262,6 +262,6 @@ pub struct vipl_nic_info {
     /// are.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
     /// For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while
-    /// the program may be calling nothing, in microseconds. 0: never.
+    /// the program may be calling nothing, in microseconds, at most 1000000. 0: never.
     pub poll_us: u32,
 }

@@ -13,6 +13,8 @@ use crate::plugin::map;
 const TRANSFER_MAX_MIN: u64 = 32_768;
 /// VIs that one NIC handle may have: their places are allocated when it is opened.
 const VIS_MAX: u64 = 65_536;
+/// Longest period of the host's polls for a plug-in, in microseconds: a NIC is closed one period later.
+const POLL_US_MAX: u64 = 1_000_000;
 
 /// A plug-in does not open a device. If it has not said why, at least what was asked of it is logged.
 pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
@@ -36,7 +38,7 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
         VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
     let address_max = info.address.len() as u64;
     let data_address_max = info.data_address.len() as u64;
-    let numbers: [(&str, u64, RangeInclusive<u64>); 10] = [
+    let numbers: [(&str, u64, RangeInclusive<u64>); 11] = [
         ("address_len", info.address_len.into(), 1..=address_max),
         (
             "data_address_len",
@@ -67,6 +69,7 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
             1..=u64::from(u32::MAX),
         ),
         ("ptags_max", info.ptags_max.into(), 1..=u64::from(u32::MAX)),
+        ("poll_us", info.poll_us.into(), 0..=POLL_US_MAX),
     ];
     for (field, found, allowed) in numbers {
         if !allowed.contains(&found) {
