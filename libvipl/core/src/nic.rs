@@ -119,7 +119,7 @@ impl Nic {
         &self.info.address[..usize::from(self.info.address_len)]
     }
 
-    /// One past the highest number that a VI of this NIC ever had.
+    /// Every VI of this NIC has a number below this one.
     pub(crate) fn vi_bound(&self) -> u32 {
         self.vis.lock().bound()
     }

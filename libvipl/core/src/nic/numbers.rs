@@ -34,9 +34,9 @@ impl Numbers {
         self.in_use
     }
 
-    /// One past the highest number ever used.
+    /// Every number in use is below this one.
     pub(crate) fn bound(&self) -> u32 {
-        self.used
+        if self.in_use == 0 { 0 } else { self.used }
     }
 }
 
@@ -56,5 +56,7 @@ mod tests {
         numbers.give(0);
         assert_eq!((numbers.in_use(), numbers.bound()), (1, 3));
         assert_eq!([numbers.take(3), numbers.take(3)], [Some(0), Some(2)]);
+        (0..3).for_each(|number| numbers.give(number));
+        assert_eq!((numbers.in_use(), numbers.bound()), (0, 0));
     }
 }

@@ -10,7 +10,11 @@ const READY_ROUNDS: u32 = 16;
 /// Visits every VI of a NIC, locked.
 pub(crate) fn each(nic: &Nic, mut visit: impl FnMut(Guard<Vi>)) {
     for index in 0..nic.vi_bound() {
-        if let Some(vi) = VIS.lock(nic.vi_handle(index)) {
+        let handle = nic.vi_handle(index);
+        // Most numbers of a NIC that had many VIs once are free.
+        if !handle.is_null()
+            && let Some(vi) = VIS.lock(handle)
+        {
             visit(vi);
         }
     }
