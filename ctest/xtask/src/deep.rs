@@ -37,7 +37,10 @@ const STEPS: &[Step] = &[
         &["kill", "--no-build", "--times", "30", "--seed", "1"],
     )
     .needs("build"),
-    cargo_step("msrv", &["+1.89", "check", "--workspace", "--all-targets"]),
+    cargo_step(
+        "msrv",
+        &["+1.89.0", "check", "--workspace", "--all-targets"],
+    ),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
     step(
         "soak",

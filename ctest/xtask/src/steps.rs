@@ -5,6 +5,7 @@
 //! count of tests: a failed step without a failed test counts as one failed, a step that could not run as
 //! one skipped; a step that went well counts its tests only.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, pipe};
 use std::path::{Path, PathBuf};
@@ -165,11 +166,19 @@ impl Step {
         if self.program == Program::Xtask || !component {
             return None;
         }
-        let mut probe = cargo();
-        probe.args([first, "--version"]);
+        let mut probe = Command::new(self.cargo());
+        probe.args([first, "--version"]).current_dir(root());
         let present = probe.stdout(Stdio::null()).stderr(Stdio::null()).status();
         (!present.is_ok_and(|status| status.success()))
             .then(|| format!("cargo {first} is not installed"))
+    }
+
+    /// The cargo for this step: another toolchain is chosen by rustup's, which is in the path.
+    fn cargo(&self) -> OsString {
+        match self.arguments.first() {
+            Some(first) if first.starts_with('+') => "cargo".into(),
+            _ => cargo().get_program().to_owned(),
+        }
     }
 
     fn run(&self, xtask: &Path, log: PathBuf, left: Option<Duration>) -> Result<Outcome> {
@@ -231,8 +240,7 @@ impl Step {
 
     fn command(&self, xtask: &Path, words: &[String], limit: u64) -> Command {
         let inner = match self.program {
-            Program::Cargo if self.arguments[0].starts_with('+') => "cargo".into(),
-            Program::Cargo => cargo().get_program().to_owned(),
+            Program::Cargo => self.cargo(),
             Program::Xtask => xtask.as_os_str().to_owned(),
         };
         // On a desk, an interrupt from the keyboard has to reach the step; `timeout` would keep it
