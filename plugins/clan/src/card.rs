@@ -295,8 +295,16 @@ impl Card {
             vi,
             ..Request::default()
         };
-        let told = self.call(request, time);
-        !told.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut)
+        // A device that has ended touches nothing, either; one that is slow may.
+        self.call(request, time).map_or_else(
+            |why| {
+                !matches!(
+                    why.kind(),
+                    io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+                )
+            },
+            |_| true,
+        )
     }
 
     /// What the VI has on offer is taken back. False: not yet, ask again. A device that does not answer in this

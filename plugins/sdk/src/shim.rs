@@ -252,12 +252,15 @@ unsafe fn text<'a>(text: *const c_char) -> &'a str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
 }
 
-/// Writes a string into 64 bytes, cut if need be.
+/// Room for the name or the argument of a device, with its NUL.
+const NAME_BYTES: usize = 64;
+
+/// Writes a string, cut if need be.
 ///
 /// # Safety
-/// `out` has 64 bytes.
+/// `out` has [`NAME_BYTES`] bytes.
 unsafe fn give(value: &str, out: *mut c_char) {
-    let bytes = &value.as_bytes()[..value.len().min(63)];
+    let bytes = &value.as_bytes()[..value.len().min(NAME_BYTES - 1)];
     // SAFETY: as asked of the caller.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len());
@@ -294,6 +297,13 @@ unsafe fn parts<'a, P: Provider>(vi: *mut vipl_vi) -> (&'a mut ViOf<P>, &'a P::N
 unsafe extern "C" fn claim<P: Provider>(name: *const c_char, argument: *mut c_char) -> c_int {
     // SAFETY: see above.
     contained(0, || match P::claim(unsafe { text(name) }) {
+        Some((_, found)) if found.len() >= NAME_BYTES => {
+            Host::get().log(
+                VIPL_LOG_WARN,
+                &format!("{:?}: the name {found:?} is too long", P::NAME),
+            );
+            0
+        }
         Some((rank, found)) => {
             // SAFETY: see above.
             unsafe { give(&found, argument) };
@@ -456,7 +466,7 @@ unsafe extern "C" fn quiesced<P: Provider>(
     // SAFETY: see above.
     let ((own, _, port), since) = unsafe { (parts::<P>(vi), &mut *since) };
     let left = Duration::from_nanos(left_ns);
-    c_int::from(contained(true, || own.quiesced(&port, since, left)))
+    c_int::from(contained(false, || own.quiesced(&port, since, left)))
 }
 
 unsafe extern "C" fn region_add<P: Provider>(
