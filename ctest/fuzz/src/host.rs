@@ -8,13 +8,11 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
-use vipl_plugin_sdk::kit;
 
 /// Places in a work queue.
 pub const RING: u32 = 64;
 
-static HOST: vipl_host = vipl_host {
-    size: size_of::<vipl_host>(),
+static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     log,
     setting,
     counter,
@@ -27,14 +25,6 @@ static HOST: vipl_host = vipl_host {
     link,
     catastrophe,
     device,
-    next_send: kit::next_send,
-    next_receive: kit::next_receive,
-    gather: kit::gather,
-    scatter: kit::scatter,
-    complete: kit::complete,
-    refuse: kit::refuse,
-    region_check: kit::region_check,
-    copy: kit::copy,
 };
 
 thread_local! {

@@ -17,6 +17,10 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+#[path = "../bodies/mod.rs"]
+mod bodies;
+pub use bodies::attributes;
+
 /// Bounds every wait; nothing here takes a fraction of it.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
@@ -330,15 +334,4 @@ pub fn memory(bytes: &[u8]) -> File {
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
     file
-}
-
-pub fn attributes() -> Attributes {
-    Attributes {
-        max_transfer_size: 65536,
-        qos: 0,
-        reliability: 2,
-        rdma_write: 1,
-        rdma_read: 0,
-        reserved: 0,
-    }
 }

@@ -24,19 +24,31 @@ fn confirm(net: &mut Net, host: usize, id: u64, connection: u64) {
     net.hosts[host].call(1, Op::CONFIRM, id, &ConnectionRef { connection });
 }
 
-/// Connects the two; gives the names of both sides.
-fn pair(net: &mut Net, server: u64, client: u64) -> (u64, u64) {
+/// The server has accepted and has not confirmed; gives the name of its side.
+fn accepted(net: &mut Net, server: u64, client: u64) -> u64 {
     let incoming = meet(net, server, client);
     net.hosts[0].accept(1, 12, incoming);
     let (at_server, _) = net.hosts[0].expect_connected(1, 12);
-    confirm(net, 0, 13, at_server.connection);
+    at_server.connection
+}
+
+/// The server has confirmed and the client has not; gives the names of both sides.
+fn attaching(net: &mut Net, server: u64, client: u64) -> (u64, u64) {
+    let at_server = accepted(net, server, client);
+    confirm(net, 0, 13, at_server);
     net.run_ms(1);
     let (at_client, _) = net.hosts[1].expect_connected(1, 11);
-    confirm(net, 1, 14, at_client.connection);
+    (at_server, at_client.connection)
+}
+
+/// Connects the two; gives the names of both sides.
+fn pair(net: &mut Net, server: u64, client: u64) -> (u64, u64) {
+    let (at_server, at_client) = attaching(net, server, client);
+    confirm(net, 1, 14, at_client);
     net.hosts[1].expect_done(1, 14, Status::OK);
     net.run_ms(1);
     net.hosts[0].expect_done(1, 13, Status::OK);
-    (at_server.connection, at_client.connection)
+    (at_server, at_client)
 }
 
 fn disconnect(net: &mut Net, host: usize, connection: u64) {
@@ -160,11 +172,9 @@ fn a_client_that_gives_up_is_not_accepted() {
 #[test]
 fn a_client_that_gives_up_between_accept_and_acknowledgement() {
     let (mut net, server, client) = two();
-    let incoming = meet(&mut net, server.0, client.0);
-    net.hosts[0].accept(1, 12, incoming);
-    let (at_server, _) = net.hosts[0].expect_connected(1, 12);
+    let at_server = accepted(&mut net, server.0, client.0);
     net.cut[1] = true;
-    confirm(&mut net, 0, 13, at_server.connection);
+    confirm(&mut net, 0, 13, at_server);
     net.run_ms(1200);
     net.hosts[1].expect_done(1, 11, Status::TIMEOUT);
     net.hosts[0].quiet();
@@ -177,11 +187,9 @@ fn a_client_that_gives_up_between_accept_and_acknowledgement() {
 #[test]
 fn a_client_whose_host_is_cut_off_for_good_lets_the_server_go() {
     let (mut net, server, client) = two();
-    let incoming = meet(&mut net, server.0, client.0);
-    net.hosts[0].accept(1, 12, incoming);
-    let (at_server, _) = net.hosts[0].expect_connected(1, 12);
+    let at_server = accepted(&mut net, server.0, client.0);
     net.cut[1] = true;
-    confirm(&mut net, 0, 13, at_server.connection);
+    confirm(&mut net, 0, 13, at_server);
     net.run_ms(3000);
     net.hosts[0].expect_done(1, 13, Status::TIMEOUT);
     net.hosts[1].expect_done(1, 11, Status::TIMEOUT);
@@ -287,10 +295,8 @@ fn a_server_that_dies_with_the_request_rejects_it() {
 #[test]
 fn a_server_that_leaves_between_accept_and_confirm() {
     let (mut net, server, client) = two();
-    let incoming = meet(&mut net, server.0, client.0);
-    net.hosts[0].accept(1, 12, incoming);
-    let (at_server, _) = net.hosts[0].expect_connected(1, 12);
-    disconnect(&mut net, 0, at_server.connection);
+    let at_server = accepted(&mut net, server.0, client.0);
+    disconnect(&mut net, 0, at_server);
     net.run_ms(1);
     net.hosts[1].expect_done(1, 11, Status::TIMEOUT);
     net.end();
@@ -299,13 +305,8 @@ fn a_server_that_leaves_between_accept_and_confirm() {
 #[test]
 fn a_process_that_lets_go_while_the_other_confirms() {
     let (mut net, server, client) = two();
-    let incoming = meet(&mut net, server.0, client.0);
-    net.hosts[0].accept(1, 12, incoming);
-    let (at_server, _) = net.hosts[0].expect_connected(1, 12);
-    confirm(&mut net, 0, 13, at_server.connection);
-    net.run_ms(1);
-    let (at_client, _) = net.hosts[1].expect_connected(1, 11);
-    disconnect(&mut net, 1, at_client.connection);
+    let (_, at_client) = attaching(&mut net, server.0, client.0);
+    disconnect(&mut net, 1, at_client);
     net.run_ms(1);
     net.hosts[0].expect_done(1, 13, Status::TIMEOUT);
     net.end();
@@ -314,26 +315,21 @@ fn a_process_that_lets_go_while_the_other_confirms() {
 #[test]
 fn the_accepter_lets_go_while_the_client_attaches() {
     let (mut net, server, client) = two();
-    let incoming = meet(&mut net, server.0, client.0);
-    net.hosts[0].accept(1, 12, incoming);
-    let (at_server, _) = net.hosts[0].expect_connected(1, 12);
-    confirm(&mut net, 0, 13, at_server.connection);
-    net.run_ms(1);
-    let (at_client, _) = net.hosts[1].expect_connected(1, 11);
+    let (at_server, at_client) = attaching(&mut net, server.0, client.0);
     net.hosts[0].call(
         1,
         Op::DISCONNECT,
         20,
         &ConnectionRef {
-            connection: at_server.connection,
+            connection: at_server,
         },
     );
     net.hosts[0].expect_done(1, 13, Status::TIMEOUT);
     net.hosts[0].expect_done(1, 20, Status::OK);
     net.run_ms(1);
-    confirm(&mut net, 1, 14, at_client.connection);
+    confirm(&mut net, 1, 14, at_client);
     net.hosts[1].expect_done(1, 14, Status::TIMEOUT);
-    confirm(&mut net, 1, 15, at_client.connection);
+    confirm(&mut net, 1, 15, at_client);
     net.hosts[1].expect_done(1, 15, Status::INVALID);
     net.end();
 }

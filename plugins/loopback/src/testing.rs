@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Port, Vi as _, kit};
+use vipl_plugin_sdk::{Port, Vi as _};
 use vipl_sys::shm;
 
 use crate::link::Link;
@@ -115,8 +115,7 @@ unsafe extern "C" fn device(_name: *const c_char, _fd: *mut c_int, _pid: *mut u3
     VIPL_E_INVALID
 }
 
-static HOST: vipl_host = vipl_host {
-    size: size_of::<vipl_host>(),
+static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     log,
     setting,
     counter,
@@ -129,14 +128,6 @@ static HOST: vipl_host = vipl_host {
     link,
     catastrophe,
     device,
-    next_send: kit::next_send,
-    next_receive: kit::next_receive,
-    gather: kit::gather,
-    scatter: kit::scatter,
-    complete: kit::complete,
-    refuse: kit::refuse,
-    region_check: kit::region_check,
-    copy: kit::copy,
 };
 
 fn install_host() {

@@ -215,3 +215,22 @@ pub unsafe extern "C" fn copy(to: *mut c_void, from: *const c_void, bytes: usize
         .is_ok()
         .into()
 }
+
+/// The table of a host: its own functions by their names in [`vipl_host`], and the helpers of this module.
+#[macro_export]
+macro_rules! host_table {
+    ($($own:ident),* $(,)?) => {
+        $crate::abi::vipl_host {
+            size: size_of::<$crate::abi::vipl_host>(),
+            $($own,)*
+            next_send: $crate::kit::next_send,
+            next_receive: $crate::kit::next_receive,
+            gather: $crate::kit::gather,
+            scatter: $crate::kit::scatter,
+            complete: $crate::kit::complete,
+            refuse: $crate::kit::refuse,
+            region_check: $crate::kit::region_check,
+            copy: $crate::kit::copy,
+        }
+    };
+}

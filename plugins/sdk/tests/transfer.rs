@@ -56,8 +56,7 @@ unsafe extern "C" fn device(_: *const c_char, _: *mut c_int, _: *mut u32) -> c_i
     VIPL_E_NOT_SUPPORTED
 }
 
-static HOST: vipl_host = vipl_host {
-    size: size_of::<vipl_host>(),
+static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     log,
     setting,
     counter,
@@ -70,14 +69,6 @@ static HOST: vipl_host = vipl_host {
     link,
     catastrophe,
     device,
-    next_send: kit::next_send,
-    next_receive: kit::next_receive,
-    gather: kit::gather,
-    scatter: kit::scatter,
-    complete: kit::complete,
-    refuse: kit::refuse,
-    region_check: kit::region_check,
-    copy: kit::copy,
 };
 
 /// Handle of the one region, which is in entry 0 of two.

@@ -5,7 +5,6 @@ use std::os::fd::IntoRawFd;
 
 use vipl_abi::VIP_DESCRIPTOR;
 use vipl_plugin_abi::*;
-use vipl_plugin_sdk::kit;
 
 use crate::clock;
 use crate::nic;
@@ -14,8 +13,7 @@ use crate::vi::of_nic::{self, Polled};
 use crate::vi::{Vi, Which, complete, failure};
 
 /// What every plug-in gets.
-pub(crate) static HOST: vipl_host = vipl_host {
-    size: size_of::<vipl_host>(),
+pub(crate) static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     log,
     setting,
     counter,
@@ -28,14 +26,6 @@ pub(crate) static HOST: vipl_host = vipl_host {
     link,
     catastrophe,
     device,
-    next_send: kit::next_send,
-    next_receive: kit::next_receive,
-    gather: kit::gather,
-    scatter: kit::scatter,
-    complete: kit::complete,
-    refuse: kit::refuse,
-    region_check: kit::region_check,
-    copy: kit::copy,
 };
 
 /// A plug-in's string.
