@@ -62,7 +62,6 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         name: "ci",
         steps: STEPS,
         time: None,
-        is_strict: false,
     };
     plan.run(&options.only, options.list)
 }

@@ -1,13 +1,13 @@
 //! Runs the steps of `cargo xtask ci` and `cargo xtask deep`, and reports what came of them.
 //!
 //! All steps run, whatever fails before them, except those that need a step that failed. The output of each
-//! step is shown and kept in `target/ci/`. The report ends with a table and, alone on the last line, the
+//! step is kept in `target/ci/`; where nobody watches, only what did not go well is shown. The report ends with a table and, alone on the last line, the
 //! count of tests: a failed step without a failed test counts as one failed, a step that could not run as
 //! one skipped; a step that went well counts its tests only.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write, pipe};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write, pipe};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use crate::workspace::{Workspace, cargo, have, root};
 
 /// A step is ended after so many seconds, where the program `timeout` is there to do it.
 const STEP_SECONDS_MAX: u64 = 1200;
+/// A run that fails first and passes when it is repeated is told by name; more of them fail the command.
+const UNSTABLE_MAX: usize = 3;
 /// Stands for the seconds that a step takes of those that are left.
 pub(crate) const SECONDS: &str = "{seconds}";
 
@@ -65,8 +67,6 @@ pub(crate) struct Plan {
     pub steps: &'static [Step],
     /// Time for all steps together.
     pub time: Option<Duration>,
-    /// A run that fails first and passes when it is repeated fails the command.
-    pub is_strict: bool,
 }
 
 /// What became of a step.
@@ -122,7 +122,7 @@ impl Plan {
             };
             outcomes.push(outcome);
         }
-        let (text, good) = report(outcomes, self.is_strict);
+        let (text, good) = report(outcomes);
         fs::write(logs.join(format!("{}.count", self.name)), &text)?;
         print!("{text}");
         Ok(good)
@@ -260,17 +260,49 @@ impl Step {
     }
 }
 
-/// Shows and keeps the output of a step.
+/// Keeps the output of a step and shows it: all of it on a terminal, otherwise what did not go well.
 fn copy(mut reader: impl BufRead, mut log: impl Write) -> Result<String> {
-    let (mut text, mut line) = (String::new(), Vec::new());
-    while reader.read_until(b'\n', &mut line)? > 0 {
-        log.write_all(&line)?;
-        let shown = String::from_utf8_lossy(&line);
-        print!("{shown}");
-        text.push_str(&shown);
-        line.clear();
+    let everything = io::stdout().is_terminal();
+    let mut shown = Shown::default();
+    let (mut text, mut bytes) = (String::new(), Vec::new());
+    while reader.read_until(b'\n', &mut bytes)? > 0 {
+        log.write_all(&bytes)?;
+        let line = String::from_utf8_lossy(&bytes);
+        if everything || shown.line(line.trim_end()) {
+            print!("{line}");
+        }
+        text.push_str(&line);
+        bytes.clear();
     }
     Ok(text)
+}
+
+/// Leaves out what tests say that have passed: the thousands of lines of a good run hide the ten of a bad one.
+#[derive(Default)]
+struct Shown {
+    is_in_successes: bool,
+    was_empty: bool,
+}
+
+impl Shown {
+    /// Whether this line, the next one, is shown.
+    fn line(&mut self, line: &str) -> bool {
+        match line {
+            "successes:" => self.is_in_successes = true,
+            "failures:" => self.is_in_successes = false,
+            _ if line.starts_with("test result: ") => self.is_in_successes = false,
+            _ => {}
+        }
+        let is_result = line.starts_with("test ") || line.starts_with("run ");
+        let is_good = is_result && (line.ends_with(" ... ok") || line.contains(" ... ok ("))
+            || line.starts_with("test result: ok.")
+            || line.starts_with("running ");
+        let is_hidden = self.is_in_successes || is_good || line.is_empty() && self.was_empty;
+        if !is_hidden {
+            self.was_empty = line.is_empty();
+        }
+        !is_hidden
+    }
 }
 
 impl Outcome {
@@ -287,7 +319,7 @@ impl Outcome {
 }
 
 /// The end of the output, and whether all is well.
-fn report(outcomes: Vec<Outcome>, is_strict: bool) -> (String, bool) {
+fn report(outcomes: Vec<Outcome>) -> (String, bool) {
     let mut text = format!(
         "\n{:12} {:>7}  {:>6} {:>6} {:>7}\n",
         "step", "time", "passed", "failed", "skipped"
@@ -306,10 +338,6 @@ fn report(outcomes: Vec<Outcome>, is_strict: bool) -> (String, bool) {
             Verdict::Failed(why) => format!("  FAILED ({why}), see {}", log.display()),
             Verdict::Skipped(why) => format!("  not run to its end: {why}"),
         };
-        if is_strict {
-            let first = |name: &String| format!("{name}, which passed when it was repeated");
-            tally.failed.extend(tally.unstable.iter().map(first));
-        }
         match verdict {
             Verdict::Failed(why) if tally.failed.is_empty() => {
                 tally.failed.push(format!("step {name}: {why}"));
@@ -325,6 +353,12 @@ fn report(outcomes: Vec<Outcome>, is_strict: bool) -> (String, bool) {
             tally.skipped.len()
         ));
         total.add(tally);
+    }
+    if total.unstable.len() > UNSTABLE_MAX {
+        let unstable = total.unstable.len();
+        total.failed.push(format!(
+            "{unstable} runs passed only when they were repeated"
+        ));
     }
     let listed = [
         ("failed", &total.failed),
@@ -349,22 +383,21 @@ fn report(outcomes: Vec<Outcome>, is_strict: bool) -> (String, bool) {
 mod tests {
     use super::*;
 
-    fn outcome(verdict: Verdict, unstable: &[&str]) -> Outcome {
-        Outcome {
+    fn end(verdict: Verdict, unstable: usize) -> (String, bool) {
+        let outcome = Outcome {
             name: "one",
             verdict,
             time: Duration::ZERO,
             tally: Tally {
                 passed: 3,
-                unstable: unstable.iter().map(|name| (*name).to_owned()).collect(),
+                unstable: vec!["a".to_owned(); unstable],
                 ..Tally::default()
             },
             log: PathBuf::new(),
-        }
-    }
-
-    fn end(verdict: Verdict, unstable: &[&str], is_strict: bool) -> (String, bool) {
-        let (text, good) = report(vec![outcome(verdict, unstable)], is_strict);
+        };
+        let (text, good) = report(vec![outcome]);
+        let mut told = text.lines().filter(|line| *line == "unstable: a");
+        assert_eq!(told.by_ref().count(), unstable, "{text}");
         (text.lines().last().unwrap_or_default().to_owned(), good)
     }
 
@@ -372,28 +405,49 @@ mod tests {
     fn a_step_counts_as_failed_or_skipped_once() {
         let failed = Verdict::Failed("exit status: 1".into());
         assert_eq!(
-            end(failed, &[], false),
+            end(failed, 0),
             ("3 passed, 1 failed, 0 skipped".into(), false)
         );
         let skipped = Verdict::Skipped("no gcc".into());
         assert_eq!(
-            end(skipped, &[], false),
+            end(skipped, 0),
             ("3 passed, 0 failed, 1 skipped".into(), true)
         );
     }
 
     #[test]
-    fn what_passes_the_second_time_fails_a_strict_plan_only() {
-        let passed = || Verdict::Passed;
+    fn too_many_runs_that_pass_the_second_time_fail() {
         assert_eq!(
-            end(passed(), &["a"], false),
+            end(Verdict::Passed, UNSTABLE_MAX),
             ("3 passed, 0 failed, 0 skipped".into(), true)
         );
         assert_eq!(
-            end(passed(), &["a"], true),
+            end(Verdict::Passed, UNSTABLE_MAX + 1),
             ("3 passed, 1 failed, 0 skipped".into(), false)
         );
-        let (text, _) = report(vec![outcome(passed(), &["a"])], true);
-        assert!(text.contains("\nunstable: a\n"), "{text}");
+    }
+
+    #[test]
+    fn what_went_well_is_not_shown() {
+        let output = "running 3 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nseed 7\n\n\n\
+            successes:\n    a\n\nfailures:\n\n---- b stdout ----\npanicked\n\n\nfailures:\n    b\n\n\
+            test result: FAILED. 1 passed; 1 failed\nrun clan::kill ... ok (0.6 s)\nrun clan::tour ... FAILED (1.0 s)\n";
+        let mut shown = Shown::default();
+        let lines: Vec<&str> = output.lines().filter(|line| shown.line(line)).collect();
+        let expected = [
+            "test b ... FAILED",
+            "",
+            "failures:",
+            "",
+            "---- b stdout ----",
+            "panicked",
+            "",
+            "failures:",
+            "    b",
+            "",
+            "test result: FAILED. 1 passed; 1 failed",
+            "run clan::tour ... FAILED (1.0 s)",
+        ];
+        assert_eq!(lines, expected);
     }
 }
