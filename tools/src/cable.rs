@@ -14,8 +14,8 @@ use std::net::{IpAddr, TcpListener};
 
 use serde_json::{Value, json};
 
+use crate::arena::Side;
 use crate::frames::Frames;
-use crate::limits::Side;
 use crate::link::Link;
 use crate::session::{Session, bytes_of};
 use crate::tcp::{self, Tcp};

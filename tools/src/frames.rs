@@ -16,7 +16,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::limits::{Patience, Side, median_turn};
+use crate::arena::Side;
+use crate::limits::{Patience, median_turn};
 use crate::link::Link;
 use crate::{Error, Result, sys};
 

@@ -9,13 +9,15 @@
 //!   nic, region, descriptor, endpoint, cq     safe objects over the handles
 //!   control, session          two processes that do something together
 //!   pingpong, limits          measuring
+//!   machine, arena, process_vm  measuring what two processors can do
 //!   cable, frames, tcp, link  measuring what an interface can do
 //!   size, stats, report, host, pin, procmem   helpers
 //! ```
 //!
 //! `unsafe` is confined to `sys`, `vipl`, `nic`, `region`, `descriptor`, `endpoint`, `cq`, `limits`,
-//! `link` and `frames`.
+//! `arena`, `process_vm`, `link` and `frames`.
 
+pub mod arena;
 pub mod cable;
 pub mod control;
 pub mod cq;
@@ -26,10 +28,12 @@ pub mod frames;
 pub mod host;
 pub mod limits;
 pub mod link;
+pub mod machine;
 pub mod nic;
 pub mod options;
 pub mod pin;
 pub mod pingpong;
+pub mod process_vm;
 pub mod procmem;
 pub mod region;
 pub mod report;

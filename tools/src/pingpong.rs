@@ -2,7 +2,8 @@
 //!
 //! Each side keeps `DEPTH` receives posted and posts each one again before it answers, so that no
 //! message ever meets an empty receive queue. Completed sends are taken while the answer is under way.
-//! With RDMA the message is written straight into the partner's memory, which is polled.
+//! With RDMA the message is written straight into the partner's memory, which is polled. Small RDMA
+//! messages go to one buffer after the other: the latency of a cache line depends on its address.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,10 @@ use crate::{Error, Result};
 
 /// Descriptors of each queue.
 const DEPTH: usize = 8;
+/// Buffers that small RDMA messages are written to, in turn.
+const PLACES: usize = 64;
+/// Largest message for which there are so many.
+const PLACES_BYTES: usize = 512;
 
 /// What to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,11 +234,13 @@ struct Player {
 
 impl Player {
     fn new(session: &Session, spec: Spec) -> Result<Self> {
+        let spread = spec.rdma && spec.bytes <= PLACES_BYTES;
+        let depth = if spread { PLACES } else { DEPTH };
         let layout = Layout {
-            sends: DEPTH,
-            receives: DEPTH,
+            sends: depth,
+            receives: depth,
             bytes: spec.bytes,
-            separate: spec.check,
+            separate: spec.check || spread,
         };
         let endpoint = Endpoint::new(&session.nic, spec.vi, layout, None)?;
         let scratch = if spec.check {
@@ -251,15 +258,31 @@ impl Player {
         })
     }
 
-    /// Learns where the partner's memory is.
+    /// Learns where the partner's memory is: its first buffer. The others lie as those of this side do.
     fn aim(&mut self, target: Span) {
-        if self.spec.rdma {
-            for (descriptor, offset) in self.endpoint.sends.iter().zip(&self.endpoint.send_offsets)
-            {
-                let local = self.endpoint.region.span(*offset, self.endpoint.bytes);
-                descriptor.set_write(local, target);
-            }
+        if !self.spec.rdma {
+            return;
         }
+        let endpoint = &self.endpoint;
+        for (index, descriptor) in endpoint.sends.iter().enumerate() {
+            let local = endpoint
+                .region
+                .span(endpoint.send_offsets[index], endpoint.bytes);
+            let further = self.place(index) - endpoint.receive_offsets[0];
+            let place = Span {
+                address: target.address + further as u64,
+                ..target
+            };
+            descriptor.set_write(local, place);
+        }
+    }
+
+    /// Offset of the buffer that RDMA message number `message` is written to.
+    #[inline(always)]
+    fn place(&self, message: usize) -> usize {
+        let offsets = &self.endpoint.receive_offsets;
+        // Without separate buffers all of them are the first one.
+        offsets[message % offsets.len()]
     }
 
     #[inline(always)]
@@ -276,7 +299,7 @@ impl Player {
 
     #[inline(always)]
     fn send(&mut self) -> Result<()> {
-        let index = self.sent as usize % DEPTH;
+        let index = self.sent as usize % self.endpoint.sends.len();
         self.sent += 1;
         if self.spec.check || self.spec.rdma {
             self.prepare(index)?;
@@ -378,7 +401,7 @@ impl Player {
                 "a message of {bytes} bytes arrived with {got} bytes"
             )));
         }
-        let index = (self.received - 1) as usize % DEPTH;
+        let index = (self.received - 1) as usize % self.endpoint.receives.len();
         self.compare(self.endpoint.receive_offsets[index], bytes)
     }
 
@@ -402,7 +425,7 @@ impl Player {
     /// Waits for the number of the message in the last bytes of the buffer.
     #[inline(always)]
     fn poll_memory(&mut self) -> Result<()> {
-        let offset = self.endpoint.receive_offsets[0];
+        let offset = self.place((self.received - 1) as usize);
         let bytes = self.spec.bytes;
         let region = &self.endpoint.region;
         let mut patience = Patience::new("waiting for RDMA data");

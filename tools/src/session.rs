@@ -19,14 +19,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::arena::{ARENA_BYTES, Arena, Side};
 use crate::cable::{self, Cable};
 use crate::control::{Control, DOCUMENT_MAX, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
-use crate::limits::{ARENA_BYTES, Arena, Buffers, Side};
+use crate::limits::Buffers;
 use crate::nic::{NetAddress, Nic, address_text, parse_address};
 use crate::pin::Pair;
 use crate::vipl::Vipl;
-use crate::{Error, Result, sys};
+use crate::{Error, Result, machine, sys};
 
 /// One process's part of the two.
 pub struct Session {
@@ -254,20 +255,9 @@ impl Session {
             let Some(question) = self.control.receive()? else {
                 return Ok(None);
             };
-            let size = question["size"].as_u64().unwrap_or(0) as usize;
             match question["op"].as_str().unwrap_or_default() {
                 "quit" => return Ok(None),
-                "limit-turns" => {
-                    let turns = question["turns"].as_u64().unwrap_or(0);
-                    self.reply(&json!({}))?;
-                    if let Some(arena) = &self.arena {
-                        arena.ping_pong(Side::Server, size, turns)?;
-                    }
-                }
-                "limit-buffer" => {
-                    let address = self.buffers.target(size)?;
-                    self.reply(&json!({"pid": std::process::id(), "address": address}))?;
-                }
+                op if op.starts_with("limit-") => machine::serve(self, &question)?,
                 op if op.starts_with("cable-") => cable::serve(self, &question)?,
                 _ => return Ok(Some(question)),
             }

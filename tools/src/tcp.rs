@@ -6,8 +6,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::time::Duration;
 
+use crate::arena::Side;
 use crate::error::PATIENCE_S;
-use crate::limits::{Patience, Side, median_turn};
+use crate::limits::{Patience, median_turn};
 use crate::{Error, Result};
 
 /// One end of a connection.

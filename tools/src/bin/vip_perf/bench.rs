@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use vipl_tools::Result;
 use vipl_tools::cable::{self, Turns};
 use vipl_tools::endpoint::ViSpec;
-use vipl_tools::limits::{self, RAW_MAX, Side};
+use vipl_tools::limits;
+use vipl_tools::machine;
 use vipl_tools::options::{self, Level};
 use vipl_tools::session::Session;
 use vipl_tools::stats::{agreed, median};
-use vipl_tools::{Error, Result};
 
 /// What a test is asked for, one size at a time.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +53,20 @@ pub(crate) fn figure(name: &'static str, value: f64, unit: &'static str) -> Figu
 /// A limit of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// A cache line to and fro, one way.
+    /// A cache line to and fro, one way: the mean over many lines.
     CacheLine,
     /// Messages to and fro, copied in and copied out, one way.
     RawPingPong,
+    /// A stream of cache lines with eight bytes each.
+    RawRing,
     /// Copies in one process.
     Memcpy,
     /// Copies into the other process, made by the kernel.
     ProcessWrite,
+    /// Eight bytes to and fro, written by the kernel into memory that is polled, one way.
+    ProcessWriteTurns,
+    /// Copies from process to process, made by the kernel, one half by each of the two processors.
+    BothHalves,
     /// Raw frames to and fro on the interface, one way.
     FrameTurns,
     /// TCP to and fro on the interface, one way.
@@ -73,10 +80,13 @@ pub(crate) enum Limit {
 impl Limit {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::CacheLine => "cache line",
+            Self::CacheLine => "mean line",
             Self::RawPingPong => "raw ping-pong",
+            Self::RawRing => "raw ring",
             Self::Memcpy => "memcpy",
             Self::ProcessWrite => "process_vm_writev",
+            Self::ProcessWriteTurns => "polled process_vm_writev",
+            Self::BothHalves => "both halves",
             Self::FrameTurns => "raw frames",
             Self::TcpTurns => "TCP",
             Self::FrameStream => "raw stream",
@@ -86,17 +96,21 @@ impl Limit {
 
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Self::CacheLine | Self::RawPingPong | Self::FrameTurns | Self::TcpTurns => "ns",
-            Self::Memcpy | Self::ProcessWrite | Self::FrameStream => "GB/s",
-            Self::FrameRate => "M/s",
+            Self::CacheLine
+            | Self::RawPingPong
+            | Self::ProcessWriteTurns
+            | Self::FrameTurns
+            | Self::TcpTurns => "ns",
+            Self::Memcpy | Self::ProcessWrite | Self::BothHalves | Self::FrameStream => "GB/s",
+            Self::RawRing | Self::FrameRate => "M/s",
         }
     }
 
     /// Both processes poll meanwhile.
     pub(crate) fn takes_two_cpus(self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Self::CacheLine | Self::RawPingPong | Self::FrameTurns | Self::TcpTurns
+            Self::Memcpy | Self::ProcessWrite | Self::FrameStream | Self::FrameRate
         )
     }
 
@@ -108,16 +122,13 @@ impl Limit {
         most: Option<u64>,
     ) -> Result<Option<f64>> {
         match self {
-            Self::CacheLine => raw(session, 0).map(Some),
-            Self::RawPingPong if bytes <= RAW_MAX => raw(session, bytes).map(Some),
-            Self::RawPingPong => Ok(None),
+            Self::CacheLine => machine::one_way(session, 0),
+            Self::RawPingPong => machine::one_way(session, bytes),
+            Self::RawRing => machine::ring_rate(session).map(|rate| Some(rate / 1e6)),
             Self::Memcpy => limits::memcpy_rate(&mut session.buffers, bytes).map(Some),
-            Self::ProcessWrite => {
-                let answer = session.ask(&json!({"op": "limit-buffer", "size": bytes}))?;
-                let number = |name: &str| answer[name].as_u64().unwrap_or(0);
-                let (pid, address) = (number("pid") as u32, number("address"));
-                limits::write_rate(&mut session.buffers, pid, address, bytes)
-            }
+            Self::ProcessWrite => machine::write_rate(session, bytes),
+            Self::ProcessWriteTurns => machine::write_turns(session),
+            Self::BothHalves => machine::halves_rate(session, bytes),
             Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes, most),
             Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes, most),
             Self::FrameStream => {
@@ -134,21 +145,6 @@ impl Limit {
 
 /// Bytes of the smallest frames that Ethernet has.
 const RATE_FRAME: usize = 64;
-
-fn raw(session: &mut Session, bytes: usize) -> Result<f64> {
-    let turns = limits::turns_for(bytes);
-    if let Some(arena) = &session.arena {
-        arena.reset();
-    }
-    session.ask(&json!({"op": "limit-turns", "size": bytes, "turns": turns}))?;
-    let arena = session
-        .arena
-        .as_ref()
-        .ok_or_else(|| Error::Usage(NEEDS_SELF.to_owned()))?;
-    arena.ping_pong(Side::Driver, bytes, turns)
-}
-
-pub(crate) const NEEDS_SELF: &str = "--limits needs --self: limits are those of one machine";
 
 /// A test that is open: connected, and ready to be run any number of times.
 pub(crate) trait Bench {

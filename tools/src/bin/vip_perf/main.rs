@@ -20,6 +20,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde_json::json;
 use vipl_tools::cable::Cable;
+use vipl_tools::machine::NEEDS_SELF;
 use vipl_tools::nic::Nic;
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
@@ -28,7 +29,7 @@ use vipl_tools::session::Session;
 use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, host, size, sys};
 
-use crate::bench::{Measured, NEEDS_SELF, Params, Plan};
+use crate::bench::{Measured, Params, Plan};
 use crate::tests::Test;
 
 /// Measures latency, bandwidth, message rate and the overhead of the library.

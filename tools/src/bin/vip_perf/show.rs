@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(lines.next(), Some("latency"));
         let heading = lines.next().unwrap();
         assert!(
-            heading.contains("one way, µs") && heading.contains("cache line, ns"),
+            heading.contains("one way, µs") && heading.contains("mean line, ns"),
             "{heading}"
         );
         let row: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
@@ -162,7 +162,7 @@ mod tests {
         result.bounds[0].ratio = f64::NAN;
         let text = table(&[result]);
         assert!(!text.contains("size") && !text.contains("ratio"), "{text}");
-        assert!(text.contains("cache line, ns"), "{text}");
+        assert!(text.contains("mean line, ns"), "{text}");
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(text.lines().count(), 4);
         assert!(text.contains("latency,8,one way,0.125,µs,,5\n"), "{text}");
         assert!(
-            text.contains("latency,8,limit: cache line,100,ns,1.25,5\n"),
+            text.contains("latency,8,limit: mean line,100,ns,1.25,5\n"),
             "{text}"
         );
     }

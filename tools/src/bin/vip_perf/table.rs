@@ -48,7 +48,7 @@ const MANY: usize = 1000;
 
 const LINES: [Line; 9] = [
     Line {
-        name: "8 B send/receive, one way ÷ cache-line ping-pong",
+        name: "8 B send/receive, one way ÷ mean cache line",
         test: Test::Latency,
         bytes: 8,
         limits: NEAR,
@@ -230,8 +230,7 @@ pub(crate) fn text(results: &[(usize, Result<Measured>)]) -> String {
         }
         table.row(cells);
     }
-    let legend =
-        "cores: one way of a cache line between the two CPUs while this line was measured\n";
+    let legend = "cores: one way of a cache line between the two CPUs, the mean over many lines, while this line was measured\n";
     format!("{}{legend}{reasons}", table.text())
 }
 

@@ -47,6 +47,9 @@ const ALL: [Test; 12] = [
     Test::Overlap,
 ];
 
+/// Bytes from which it pays that both processors copy.
+const HALVES_MIN: usize = 64 << 10;
+
 impl Test {
     /// The tests that a word of the command line stands for; None if it is no test.
     pub(crate) fn named(word: &str) -> Option<Vec<Self>> {
@@ -102,12 +105,20 @@ impl Test {
     /// The limits that it is compared with; the cache line also tells where the two CPUs are.
     pub(crate) fn limits(self, bytes: usize) -> &'static [Limit] {
         match self {
-            Self::Latency | Self::WriteLatency if bytes <= 8 => &[Limit::CacheLine],
+            Self::Latency if bytes <= 8 => &[Limit::CacheLine],
+            Self::WriteLatency if bytes <= 8 => &[Limit::CacheLine, Limit::ProcessWriteTurns],
             Self::Latency | Self::WriteLatency => &[Limit::CacheLine, Limit::RawPingPong],
+            Self::Bandwidth | Self::Write if bytes >= HALVES_MIN => &[
+                Limit::CacheLine,
+                Limit::Memcpy,
+                Limit::ProcessWrite,
+                Limit::BothHalves,
+            ],
             Self::Bandwidth | Self::Write | Self::Read => {
                 &[Limit::CacheLine, Limit::Memcpy, Limit::ProcessWrite]
             }
-            Self::Rate | Self::Cq => &[Limit::CacheLine],
+            Self::Rate => &[Limit::CacheLine, Limit::RawRing],
+            Self::Cq => &[Limit::CacheLine],
             Self::IdleMemory | Self::Register | Self::Post | Self::Within | Self::Overlap => &[],
         }
     }
