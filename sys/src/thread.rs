@@ -26,6 +26,13 @@ where
     }
 }
 
+/// Whether the calling thread is the only one of its process. False also where the system does not tell.
+pub fn is_alone() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // A folder has two links and one for each folder in it.
+    std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3)
+}
+
 /// Asks for short time slices for the calling thread, which has little to do when it is woken, while programs
 /// wait for it: the scheduler then lets it preempt a thread with longer ones. Kernels before 6.12 ignore this.
 /// Its timed waits end on time, too. A thread of another scheduling class stays as it is.
@@ -66,6 +73,22 @@ pub fn ask_for_short_turns() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_beside_another_one_is_not_alone() {
+        // The thread that runs the tests waits for this one.
+        assert!(!is_alone());
+        // SAFETY: the child only makes system calls and ends.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(i32::from(is_alone()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(libc::WEXITSTATUS(status), 1);
+        }
+    }
 
     #[test]
     fn it_takes_the_signals_of_bad_memory_only() {

@@ -11,7 +11,7 @@ use crate::connect;
 use crate::error::Error;
 use crate::nic;
 use crate::nic::shared::Shared;
-use crate::object::barrier;
+use crate::object::barrier::{self, Registering};
 use crate::plugin::loaded::LoadedPlugin;
 use crate::plugin::map::{self, Nowhere, Route};
 use crate::poller;
@@ -30,15 +30,15 @@ use check::{check_info, refused};
 const NAME_BYTES_MAX: usize = 63;
 
 /// What later calls take for granted, so that none of them has to make it when data waits.
-fn prepare() -> &'static Process {
+fn prepare() -> (&'static Process, Registering) {
     vipl_guard::install();
-    barrier::prepare();
-    process::get()
+    let process = process::get();
+    (process, barrier::begin(&process.registering))
 }
 
 /// VipOpenNic.
 pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
-    let process = prepare();
+    let (process, registering) = prepare();
     let name = name.to_str().map_err(|_| Error::InvalidParameter)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");
@@ -58,11 +58,16 @@ pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
         target: "nic",
         "{name} is served by {}:{} ({})", route.plugin.name, route.argument, route.reason
     );
-    open_route(process, &route)
+    open_route(process, &route, registering)
 }
 
-fn open_route(process: &'static Process, route: &Route) -> Result<VIP_NIC_HANDLE, Error> {
+fn open_route(
+    process: &'static Process,
+    route: &Route,
+    registering: Registering,
+) -> Result<VIP_NIC_HANDLE, Error> {
     process.agents.want()?;
+    registering.finish();
     let (shared, info) = open_device(&process.settings, route)?;
     let registration = process
         .agents
@@ -150,7 +155,8 @@ fn insert(
 /// A NIC of a plug-in that is part of a test. No agent knows it: nothing on it can be connected by one.
 #[cfg(test)]
 pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NIC_HANDLE, Error> {
-    let process = prepare();
+    let (process, registering) = prepare();
+    registering.finish();
     let route = Route {
         plugin,
         argument: String::new(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::sync::{Mutex, OnceLock};
 
@@ -28,6 +28,8 @@ pub(crate) struct Process {
     pub(crate) vis: Free,
     pub(crate) cqs: Free,
     pub(crate) connections: Free,
+    /// A VipOpenNic has begun to register the process for memory barriers.
+    pub(crate) registering: AtomicBool,
     /// Values of settings that plug-ins have asked for, each once: they may use them for ever.
     kept: Mutex<BTreeSet<CString>>,
 }
@@ -85,6 +87,7 @@ pub(crate) fn get() -> &'static Process {
         vis: Free::new(seed),
         cqs: Free::new(seed),
         connections: Free::new(seed),
+        registering: AtomicBool::new(false),
         kept: Mutex::default(),
     }));
     let won = root.compare_exchange(

@@ -2,9 +2,11 @@
 //! holder. `ctest/loom` replaces this file.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_sys::membarrier::{Scope, barrier, register, visit_processors};
+use vipl_sys::thread;
 
 /// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
 pub(crate) const OWNERS: usize = 4;
@@ -20,12 +22,48 @@ fn membarrier() -> bool {
 }
 
 /// Registers the process for `heavy`, at each VipOpenNic: a forked child is not registered. Where threads run
-/// already, the kernel waits for all processors, some milliseconds, so this runs with no lock held and off the data path.
+/// already and [`begin`] has not done it, the kernel waits for all processors, some milliseconds, so this runs with no
+/// lock held and off the data path.
 pub(crate) fn prepare() {
     let works = cfg!(all(target_arch = "x86_64", target_os = "linux"))
         && register(Scope::Process)
         && membarrier();
     WORKS.fetch_or(works, Ordering::Relaxed);
+}
+
+/// Registrations that are under way on threads of their own.
+pub(crate) struct Registering([Option<JoinHandle<()>>; 2]);
+
+/// Begins to register the process for all barriers, at its first VipOpenNic and before the library starts a thread: with
+/// one thread it costs nothing. With more, the kernel waits an RCU grace period for each scope, 5 to 20 ms. Both periods
+/// then pass at the same time, while plug-ins are loaded and the agent is found. `begun` belongs to the process, and is
+/// not inherited by a forked one.
+pub(crate) fn begin(begun: &AtomicBool) -> Registering {
+    let scopes = [Scope::Process, Scope::Global];
+    if begun.swap(true, Ordering::Relaxed) {
+        return Registering([None, None]);
+    }
+    if thread::is_alone() {
+        let _ = scopes.map(register);
+        return Registering([None, None]);
+    }
+    Registering(scopes.map(|scope| {
+        let body = move || {
+            let _ = register(scope);
+        };
+        // Without it, whoever needs the barriers registers, and waits.
+        thread::spawn_with_signals_blocked("vipl-register", body).ok()
+    }))
+}
+
+impl Registering {
+    /// Waits until the process is registered, as far as the system permits.
+    pub(crate) fn finish(self) {
+        for started in self.0.into_iter().flatten() {
+            let _ = started.join();
+        }
+        prepare();
+    }
 }
 
 /// Whether there is a `heavy` on this system. Asked on the data path: no system call.
