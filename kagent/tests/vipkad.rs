@@ -246,6 +246,38 @@ fn who_does_not_read_his_replies_is_not_read() {
     assert_eq!(unread.neighbours(own), 2);
 }
 
+/// More than the socket holds: what a process has asked for waits for it.
+#[test]
+fn a_process_may_connect_thousands_of_vis_before_it_reads() {
+    const MANY: usize = 3000;
+    let daemon = Daemon::start(&[]);
+    let (mut busy, mut quick) = (daemon.client(), daemon.client());
+    let (one, other) = (busy.open(b"busy", &[]), quick.open(b"quick", &[]));
+    let name = |i: usize| format!("{i}").into_bytes();
+    let calls = (0..MANY).map(|i| busy.peer(one, &name(i), b"quick", &name(i)));
+    let calls: Vec<u64> = calls.collect();
+    let idle = daemon.open_fds();
+    for i in 0..MANY {
+        let call = quick.peer(other, &name(i), b"busy", &name(i));
+        assert_eq!(quick.reply(call).op, Op::CONNECTED, "{i}");
+    }
+    assert!(daemon.open_fds() > idle, "segments wait in the agent");
+    let mut connections = Vec::new();
+    for call in calls {
+        let reply = busy.reply(call);
+        assert_eq!((reply.op, reply.fds.len()), (Op::CONNECTED, 1));
+        connections.push(reply.body::<Connected>().connection);
+    }
+    assert_eq!(daemon.open_fds(), idle);
+    // Their ends, one by one.
+    drop(quick);
+    eventually(|| (daemon.open_fds() < idle).then_some(()));
+    for connection in connections {
+        busy.expect_gone(connection, 0);
+    }
+    assert_eq!(busy.neighbours(one), 1);
+}
+
 #[test]
 fn asked_to_leave_the_agent_leaves_in_good_order() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {

@@ -294,6 +294,14 @@ impl Client {
         self.call(Op::REQUEST, &body, &[])
     }
 
+    pub fn peer(&mut self, nic: u64, local: &[u8], host: &[u8], disc: &[u8]) -> u64 {
+        let body = Request {
+            timeout_ms: u64::MAX,
+            ..bodies::peer(nic, local, host, disc)
+        };
+        self.call(Op::PEER, &body, &[])
+    }
+
     /// Accepts what a wait has brought.
     pub fn accept(&mut self, wait: u64) -> Reply {
         let connection = self.reply(wait).body::<Incoming>().connection;

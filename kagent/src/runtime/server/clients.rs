@@ -32,7 +32,10 @@ impl Server<'_> {
         if events.contains(EpollFlags::EPOLLOUT)
             && let Some(session) = self.sessions.get_mut(&client)
         {
+            let before = session.queued_with_descriptors();
             let sent = session.flush();
+            let after = session.queued_with_descriptors();
+            self.queued.change(session.uid, before, after);
             self.after_send(client, sent, true);
         }
         if events.intersects(!EpollFlags::EPOLLOUT) {
@@ -88,7 +91,10 @@ impl Server<'_> {
             return;
         };
         let was_backed_up = session.is_backed_up();
-        let sent = session.send(message);
+        let before = session.queued_with_descriptors();
+        let sent = session.send(message, self.queued.admits(session.uid));
+        let after = session.queued_with_descriptors();
+        self.queued.change(session.uid, before, after);
         self.after_send(client, sent, was_backed_up);
     }
 
@@ -150,6 +156,8 @@ impl Server<'_> {
             let _ = self.epoll.delete(pidfd);
         }
         let uid = session.uid;
+        self.queued
+            .change(uid, session.queued_with_descriptors(), 0);
         self.discard(uid, session.socket);
         self.helpers.remove_process(uid, self.now());
         self.agent.handle_hangup(self.now(), client);

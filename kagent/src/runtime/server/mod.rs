@@ -41,9 +41,11 @@ mod clients;
 mod devices;
 mod frames;
 mod helpers;
+mod queued;
 mod quota;
 pub(crate) mod session;
 
+use queued::Queued;
 use quota::Quota;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -64,6 +66,7 @@ struct Server<'a> {
     sessions: BTreeMap<ClientId, Session>,
     dying: BTreeSet<ClientId>,
     quota: Quota,
+    queued: Queued,
     links: Links,
     devices: Devices,
     helpers: Helpers,
@@ -102,6 +105,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
         quota: Quota::default(),
+        queued: Queued::new(surroundings::descriptors(), options.system),
         links: Links::new(options.system.then(|| options.link_group.clone())),
         devices: Devices::default(),
         helpers: Helpers::new(),

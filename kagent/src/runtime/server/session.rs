@@ -11,11 +11,12 @@ use crate::Message;
 use crate::runtime::helpers::held::SharedFd;
 use crate::runtime::sockets::packet;
 
-/// Maximum messages queued for a process that does not read. A well-behaved process has far fewer calls in
-/// progress.
-const BACKLOG_MAX: usize = 1024;
-/// Maximum queued messages with descriptors.
-const BACKLOG_FDS_MAX: usize = 128;
+/// Maximum size of the messages queued for a process that does not read. All that a process can be owed at once fits:
+/// replies to as many calls as it may have, and the end of some ten thousand connections, which a partner's exit
+/// reports one by one.
+const BACKLOG_BYTES_MAX: usize = 2 << 20;
+/// What a queued message takes besides its bytes.
+const MESSAGE_OVERHEAD: usize = 64;
 /// Maximum messages with descriptors that are still received after the process died.
 const FINAL_RECEIVES_MAX: u32 = 8;
 
@@ -33,8 +34,14 @@ pub(crate) struct Session {
     /// It is to be removed: nothing more is sent.
     pub(crate) dying: bool,
     backlog: VecDeque<Message<SharedFd>>,
+    backlog_bytes: usize,
     /// Queued messages with descriptors.
     backlog_fds: usize,
+}
+
+/// What a queued message counts in its session's backlog.
+fn weight(message: &Message<SharedFd>) -> usize {
+    message.bytes.len() + MESSAGE_OVERHEAD
 }
 
 /// Why sending to a process failed.
@@ -57,6 +64,7 @@ impl Session {
             final_receives: FINAL_RECEIVES_MAX,
             dying: false,
             backlog: VecDeque::new(),
+            backlog_bytes: 0,
             backlog_fds: 0,
         }
     }
@@ -66,20 +74,34 @@ impl Session {
         !self.backlog.is_empty()
     }
 
-    /// Sends a message, or queues it until there is room.
-    pub(crate) fn send(&mut self, message: Message<SharedFd>) -> Result<(), Unsendable> {
-        let with_fds = usize::from(!message.fds.is_empty());
-        let too_many_fds = with_fds > 0 && self.backlog_fds >= BACKLOG_FDS_MAX;
-        if self.backlog.len() >= BACKLOG_MAX || too_many_fds {
-            return Err(Unsendable::Stuck);
-        }
-        self.backlog_fds += with_fds;
-        self.backlog.push_back(message);
+    /// Messages with descriptors in the queue.
+    pub(crate) fn queued_with_descriptors(&self) -> usize {
+        self.backlog_fds
+    }
+
+    /// Sends a message, or queues it until there is room; with descriptors only if `admitted`.
+    pub(crate) fn send(
+        &mut self,
+        message: Message<SharedFd>,
+        admitted: bool,
+    ) -> Result<(), Unsendable> {
+        let with_fds = !message.fds.is_empty();
+        self.push(message);
         if self.backlog.len() == 1 {
-            self.flush()
-        } else {
-            Ok(())
+            self.flush()?;
         }
+        let refused = with_fds && !admitted && self.is_backed_up();
+        // Removed with the session, and what is queued with it.
+        match refused || self.backlog_bytes > BACKLOG_BYTES_MAX {
+            true => Err(Unsendable::Stuck),
+            false => Ok(()),
+        }
+    }
+
+    fn push(&mut self, message: Message<SharedFd>) {
+        self.backlog_fds += usize::from(!message.fds.is_empty());
+        self.backlog_bytes += weight(&message);
+        self.backlog.push_back(message);
     }
 
     /// Sends queued messages as far as there is room.
@@ -88,7 +110,8 @@ impl Session {
             let fds: Vec<RawFd> = message.fds.iter().filter_map(|fd| fd.raw()).collect();
             match packet::send(self.socket.as_fd(), &message.bytes, &fds) {
                 Ok(true) => {
-                    self.backlog_fds -= usize::from(!fds.is_empty());
+                    self.backlog_fds -= usize::from(!message.fds.is_empty());
+                    self.backlog_bytes -= weight(message);
                     self.backlog.pop_front();
                 }
                 Ok(false) => break,
@@ -96,5 +119,65 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+    use crate::ClientId;
+    use crate::runtime::helpers::held::Held;
+    use crate::runtime::segment;
+
+    /// A session, and the process that does not read.
+    fn session() -> (Session, OwnedFd) {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (ours, theirs) = pair.unwrap();
+        (Session::new(ours, None, 1, 2), theirs)
+    }
+
+    fn message(bytes: usize, fds: Vec<SharedFd>) -> Message<SharedFd> {
+        Message {
+            client: ClientId(1),
+            bytes: vec![7; bytes],
+            fds,
+        }
+    }
+
+    #[test]
+    fn messages_wait_up_to_a_size() {
+        let (mut session, theirs) = session();
+        let stuck = (0..1 << 20).position(|_| session.send(message(40, Vec::new()), true).is_err());
+        let most = BACKLOG_BYTES_MAX / (40 + MESSAGE_OVERHEAD);
+        assert!(stuck.is_some_and(|sent| sent >= most), "{stuck:?}");
+        assert_eq!(session.backlog.len(), most + 1);
+        let mut buffer = [0; packet::PACKET_BYTES];
+        while session.is_backed_up() {
+            packet::receive(theirs.as_fd(), &mut buffer).unwrap();
+            session.flush().unwrap();
+        }
+        assert_eq!((session.backlog_bytes, session.backlog_fds), (0, 0));
+    }
+
+    #[test]
+    fn descriptors_wait_where_they_are_admitted() {
+        let (mut session, _theirs) = session();
+        let memory: SharedFd = Rc::new(Held::own(segment::create(4096).unwrap()));
+        let with_memory = || message(400, vec![memory.clone()]);
+        while !session.is_backed_up() {
+            session.send(with_memory(), true).unwrap();
+        }
+        for queued in 1..1000 {
+            assert_eq!(session.queued_with_descriptors(), queued);
+            session.send(with_memory(), true).unwrap();
+        }
+        session.send(message(40, Vec::new()), false).unwrap();
+        let refused = session.send(with_memory(), false);
+        assert!(matches!(refused, Err(Unsendable::Stuck)));
     }
 }
