@@ -11,6 +11,7 @@
 //!   pingpong, limits          measuring
 //!   machine, arena, process_vm  measuring what two processors can do
 //!   cable, frames, tcp, link  measuring what an interface can do
+//!   peers                     measuring other libraries
 //!   size, stats, report, host, pin, procmem   helpers
 //! ```
 //!
@@ -31,6 +32,7 @@ pub mod link;
 pub mod machine;
 pub mod nic;
 pub mod options;
+pub mod peers;
 pub mod pin;
 pub mod pingpong;
 pub mod process_vm;

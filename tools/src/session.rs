@@ -25,6 +25,7 @@ use crate::control::{Control, DOCUMENT_MAX, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::limits::Buffers;
 use crate::nic::{NetAddress, Nic, address_text, parse_address};
+use crate::peers::Peers;
 use crate::pin::Pair;
 use crate::vipl::Vipl;
 use crate::{Error, Result, machine, sys};
@@ -39,6 +40,8 @@ pub struct Session {
     pub buffers: Buffers,
     /// The cable between two hosts, when its limits are measured.
     pub cable: Option<Cable>,
+    /// Other libraries, when they are measured, too.
+    pub peers: Option<Peers>,
     control: Box<dyn Control>,
     side: Side,
     remote_host: Vec<u8>,
@@ -79,6 +82,7 @@ impl Session {
             arena: Some(Arena::new(&file)?),
             buffers: Buffers::default(),
             cable: None,
+            peers: None,
             control,
             side: Side::Driver,
             key,
@@ -120,6 +124,7 @@ impl Session {
                     arena: Some(arena),
                     buffers: Buffers::default(),
                     cable: None,
+                    peers: None,
                     control: Box::new(control),
                     side: Side::Server,
                     key: bytes_of(&hello["key"]),
@@ -198,6 +203,7 @@ impl Session {
             arena: None,
             buffers: Buffers::default(),
             cable: None,
+            peers: None,
             control,
             side,
             remote_host,

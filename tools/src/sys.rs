@@ -168,15 +168,28 @@ pub fn run_on(cpu: usize) -> Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(Error::Usage(format!("there is no CPU {cpu}")));
     }
+    pin(cpu).map_err(|error| Error::io(format!("pinning to CPU {cpu}"), error))
+}
+
+/// Makes a command run on one CPU from its first instruction on.
+pub fn start_on(command: &mut Command, cpu: usize) {
+    // SAFETY: it makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(move || pin(cpu)) };
+}
+
+fn pin(cpu: usize) -> std::io::Result<()> {
     // SAFETY: the all-zero set is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
     // SAFETY: `cpu` is below CPU_SETSIZE.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: `set` is filled and has this size.
-    if unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } != 0 {
-        return Err(last_error(&format!("pinning to CPU {cpu}")));
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

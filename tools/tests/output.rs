@@ -117,6 +117,68 @@ fn figures_as_json_and_csv() {
     );
 }
 
+/// Short runs of lines of each kind: a ratio, lines that share a measurement, a figure with a unit.
+#[test]
+fn the_table_has_the_lines_that_were_asked_for() {
+    let arguments = ["--table", "--runs", "1", "--seconds", "0.01", "--lines"];
+    let (output, said, told) = run(PERF, &[&arguments[..], &["1,5-7,15", "--json"]].concat());
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let table = document["table"].as_array().expect("lines");
+    let numbers: Vec<u64> = table
+        .iter()
+        .filter_map(|line| line["line"].as_u64())
+        .collect();
+    assert_eq!(numbers, [1, 5, 6, 7, 15], "{said}");
+    for line in table {
+        // A machine without process_vm_writev has no reference for line 5.
+        let value = line["value"].as_f64();
+        let possible = line["line"] != 5 || value.is_some();
+        assert!(
+            !possible || value.is_some_and(|value| value > 0.0),
+            "{line}"
+        );
+        assert!(
+            line["verdict"].is_string() && line["at_least"].is_number(),
+            "{line}"
+        );
+    }
+    let (output, said, told) = run(PERF, &[&arguments[..], &["15"]].concat());
+    assert!(output.status.success(), "{told}");
+    assert!(
+        said.contains("VipRegisterMem") && said.contains("0.15 µs"),
+        "{said}"
+    );
+    let (output, _, told) = run(PERF, &[&arguments[..], &["99"]].concat());
+    assert!(!output.status.success() && told.contains("99"), "{told}");
+}
+
+/// Other libraries are measured where their tools are, and named where they are not.
+#[test]
+fn peers_stand_beside_or_are_said_to_be_absent() {
+    let arguments = ["--self", "--peers", "-s", "8", "-n", "200", "--runs", "1"];
+    let (output, said, told) = run(PERF, &[&arguments[..], &["latency", "--json"]].concat());
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let peers = document["results"][0]["peers"].as_array().expect("a list");
+    for (library, tool) in [("UCX", "ucx_perftest"), ("libfabric", "fi_pingpong")] {
+        let absent = told.contains(&format!(
+            "{library} is not measured: {tool} is not installed"
+        ));
+        let named = |peer: &&Value| {
+            peer["name"]
+                .as_str()
+                .is_some_and(|n| n.starts_with(library))
+        };
+        let there = peers.iter().filter(named).count();
+        assert_eq!(there == 0, absent, "{told}{said}");
+    }
+    assert!(
+        peers.iter().all(|peer| peer["value"].as_f64() > Some(0.0)),
+        "{said}"
+    );
+}
+
 /// Lists are lists, and the usual device is the first.
 #[test]
 fn vipinfo_lists() {

@@ -1,17 +1,16 @@
 //! What every test is made of: its parameters, its figures, and the loop that repeats it between two
-//! looks at the machine's own limits.
+//! looks at the machine's own limits, and in turn with other libraries.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use vipl_tools::Result;
-use vipl_tools::cable::{self, Turns};
 use vipl_tools::endpoint::ViSpec;
-use vipl_tools::limits;
-use vipl_tools::machine;
 use vipl_tools::options::{self, Level};
 use vipl_tools::session::Session;
 use vipl_tools::stats::{agreed, median};
+
+use crate::reference::Reference;
 
 /// What a test is asked for, one size at a time.
 #[derive(Clone, Copy, Debug)]
@@ -50,102 +49,6 @@ pub(crate) fn figure(name: &'static str, value: f64, unit: &'static str) -> Figu
     Figure { name, unit, value }
 }
 
-/// A limit of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// A cache line to and fro, one way: the mean over many lines.
-    CacheLine,
-    /// Messages to and fro, copied in and copied out, one way.
-    RawPingPong,
-    /// A stream of cache lines with eight bytes each.
-    RawRing,
-    /// Copies in one process.
-    Memcpy,
-    /// Copies into the other process, made by the kernel.
-    ProcessWrite,
-    /// Eight bytes to and fro, written by the kernel into memory that is polled, one way.
-    ProcessWriteTurns,
-    /// Copies from process to process, made by the kernel, one half by each of the two processors.
-    BothHalves,
-    /// Raw frames to and fro on the interface, one way.
-    FrameTurns,
-    /// TCP to and fro on the interface, one way.
-    TcpTurns,
-    /// A stream of raw frames, each as large as the interface lets it be.
-    FrameStream,
-    /// A stream of raw frames of 64 bytes.
-    FrameRate,
-}
-
-impl Limit {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CacheLine => "mean line",
-            Self::RawPingPong => "raw ping-pong",
-            Self::RawRing => "raw ring",
-            Self::Memcpy => "memcpy",
-            Self::ProcessWrite => "process_vm_writev",
-            Self::ProcessWriteTurns => "polled process_vm_writev",
-            Self::BothHalves => "both halves",
-            Self::FrameTurns => "raw frames",
-            Self::TcpTurns => "TCP",
-            Self::FrameStream => "raw stream",
-            Self::FrameRate => "64 B raw frames",
-        }
-    }
-
-    pub(crate) fn unit(self) -> &'static str {
-        match self {
-            Self::CacheLine
-            | Self::RawPingPong
-            | Self::ProcessWriteTurns
-            | Self::FrameTurns
-            | Self::TcpTurns => "ns",
-            Self::Memcpy | Self::ProcessWrite | Self::BothHalves | Self::FrameStream => "GB/s",
-            Self::RawRing | Self::FrameRate => "M/s",
-        }
-    }
-
-    /// Both processes poll meanwhile.
-    pub(crate) fn takes_two_cpus(self) -> bool {
-        !matches!(
-            self,
-            Self::Memcpy | Self::ProcessWrite | Self::FrameStream | Self::FrameRate
-        )
-    }
-
-    /// Measures it now; None where the machine has no such thing.
-    fn measure(
-        self,
-        session: &mut Session,
-        bytes: usize,
-        most: Option<u64>,
-    ) -> Result<Option<f64>> {
-        match self {
-            Self::CacheLine => machine::one_way(session, 0),
-            Self::RawPingPong => machine::one_way(session, bytes),
-            Self::RawRing => machine::ring_rate(session).map(|rate| Some(rate / 1e6)),
-            Self::Memcpy => limits::memcpy_rate(&mut session.buffers, bytes).map(Some),
-            Self::ProcessWrite => machine::write_rate(session, bytes),
-            Self::ProcessWriteTurns => machine::write_turns(session),
-            Self::BothHalves => machine::halves_rate(session, bytes),
-            Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes, most),
-            Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes, most),
-            Self::FrameStream => {
-                let (rate, payload) = cable::stream(session, None, most)?;
-                Ok(Some(rate * payload as f64 / 1e9))
-            }
-            Self::FrameRate => {
-                let (rate, _) = cable::stream(session, Some(RATE_FRAME), most)?;
-                Ok(Some(rate / 1e6))
-            }
-        }
-    }
-}
-
-/// Bytes of the smallest frames that Ethernet has.
-const RATE_FRAME: usize = 64;
-
 /// A test that is open: connected, and ready to be run any number of times.
 pub(crate) trait Bench {
     /// Runs it once. The first figure is the one that limits are compared with.
@@ -155,10 +58,10 @@ pub(crate) trait Bench {
     fn close(self: Box<Self>, session: &mut Session) -> Result<()>;
 }
 
-/// A limit beside a figure.
+/// A reference beside a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bound {
-    pub(crate) limit: Limit,
+    pub(crate) reference: Reference,
     pub(crate) value: f64,
     /// The first figure divided by it.
     pub(crate) ratio: f64,
@@ -178,11 +81,11 @@ pub(crate) struct Measured {
     pub(crate) unsteady: bool,
 }
 
-/// How often, and between which limits.
+/// How often, and beside what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) runs: usize,
-    pub(crate) limits: &'a [Limit],
+    pub(crate) references: &'a [Reference],
     /// Turns or frames of a limit of the cable at most; they take a while when the machine is busy.
     pub(crate) most: Option<u64>,
 }
@@ -190,7 +93,8 @@ pub(crate) struct Plan<'a> {
 /// Attempts for each run that is wanted.
 const ATTEMPTS: usize = 6;
 
-/// Repeats a test. A run counts when the limits before and after it agree.
+/// Repeats a test. A run counts when the limits before and after it agree. Another library is measured after
+/// each run that counts, and the run counts no more if the limits are different after that.
 pub(crate) fn repeat(
     test: &'static str,
     bytes: Option<usize>,
@@ -199,27 +103,32 @@ pub(crate) fn repeat(
     plan: Plan<'_>,
 ) -> Result<Measured> {
     let size = bytes.unwrap_or(0);
+    let with_peers = plan.references.iter().any(|reference| reference.is_peer());
     let mut good = Vec::new();
     let mut bad = Vec::new();
-    let mut before = measure(session, plan, size)?;
+    let mut before = measure(session, plan, size, false)?;
     while good.len() < plan.runs && good.len() + bad.len() < plan.runs * ATTEMPTS {
         let figures = bench.run(session)?;
-        let after = measure(session, plan, size)?;
-        let steady: Option<Vec<Option<f64>>> = before
-            .iter()
-            .zip(&after)
-            .map(|(before, after)| steady(*before, *after))
-            .collect();
-        match steady {
-            Some(limits) => good.push((figures, limits)),
-            None => bad.push((figures, after.clone())),
+        let mut after = measure(session, plan, size, false)?;
+        let mut found = steady(&before, &after);
+        before.clone_from(&after);
+        if with_peers && found.is_some() {
+            let peers = measure(session, plan, size, true)?;
+            after = measure(session, plan, size, false)?;
+            found = steady(&before, &after)
+                .and(found)
+                .map(|limits| merged(limits, &peers));
+            before.clone_from(&after);
         }
-        before = after;
+        match found {
+            Some(references) => good.push((figures, references)),
+            None => bad.push((figures, after)),
+        }
     }
     let unsteady = good.is_empty();
     let discarded = if unsteady { 0 } else { bad.len() };
     let runs = if unsteady { &bad } else { &good };
-    let (figures, bounds) = summarize(runs, plan.limits);
+    let (figures, bounds) = summarize(runs, plan.references);
     Ok(Measured {
         test,
         bytes,
@@ -231,9 +140,27 @@ pub(crate) fn repeat(
     })
 }
 
+/// The values of all references, in order; None for one that is absent or was not asked for.
+type Values = Vec<Option<f64>>;
+
+/// Limits that were taken before and after something, if they agree.
+fn steady(before: &Values, after: &Values) -> Option<Values> {
+    let both = before.iter().zip(after);
+    both.map(|(before, after)| both_agree(*before, *after))
+        .collect()
+}
+
+fn merged(limits: Values, peers: &Values) -> Values {
+    limits
+        .into_iter()
+        .zip(peers)
+        .map(|(limit, peer)| limit.or(*peer))
+        .collect()
+}
+
 /// Both absent, or both there and close together.
 #[allow(clippy::option_option)]
-fn steady(before: Option<f64>, after: Option<f64>) -> Option<Option<f64>> {
+fn both_agree(before: Option<f64>, after: Option<f64>) -> Option<Option<f64>> {
     match (before, after) {
         (None, None) => Some(None),
         (Some(before), Some(after)) => agreed(before, after).map(Some),
@@ -241,17 +168,19 @@ fn steady(before: Option<f64>, after: Option<f64>) -> Option<Option<f64>> {
     }
 }
 
-fn measure(session: &mut Session, plan: Plan<'_>, bytes: usize) -> Result<Vec<Option<f64>>> {
-    plan.limits
-        .iter()
-        .map(|limit| limit.measure(session, bytes, plan.most))
-        .collect()
+/// Measures the other libraries, or all else.
+fn measure(session: &mut Session, plan: Plan<'_>, bytes: usize, peers: bool) -> Result<Values> {
+    let value = |reference: &Reference| match reference.is_peer() == peers {
+        true => reference.measure(session, bytes, plan.most),
+        false => Ok(None),
+    };
+    plan.references.iter().map(value).collect()
 }
 
-type Run = (Vec<Figure>, Vec<Option<f64>>);
+type Run = (Vec<Figure>, Values);
 
 /// Medians over the runs; ratios are taken run by run.
-fn summarize(runs: &[Run], limits: &[Limit]) -> (Vec<Figure>, Vec<Bound>) {
+fn summarize(runs: &[Run], references: &[Reference]) -> (Vec<Figure>, Vec<Bound>) {
     let Some((first, _)) = runs.first() else {
         return (Vec::new(), Vec::new());
     };
@@ -267,10 +196,10 @@ fn summarize(runs: &[Run], limits: &[Limit]) -> (Vec<Figure>, Vec<Bound>) {
             ..f.clone()
         })
         .collect();
-    let bound = |(index, limit): (usize, &Limit)| {
+    let bound = |(index, reference): (usize, &Reference)| {
         let pairs: Vec<(f64, f64)> = runs
             .iter()
-            .filter_map(|run| Some((comparable(&run.0[0], *limit), run.1[index]?)))
+            .filter_map(|run| Some((comparable(&run.0[0], *reference), run.1[index]?)))
             .collect();
         if pairs.is_empty() {
             return None;
@@ -279,49 +208,54 @@ fn summarize(runs: &[Run], limits: &[Limit]) -> (Vec<Figure>, Vec<Bound>) {
         let ratio = median(
             &pairs
                 .iter()
-                .map(|(figure, limit)| figure / limit)
+                .map(|(figure, reference)| figure / reference)
                 .collect::<Vec<_>>(),
         );
         Some(Bound {
-            limit: *limit,
+            reference: *reference,
             value,
             ratio,
         })
     };
     (
         figures,
-        limits.iter().enumerate().filter_map(bound).collect(),
+        references.iter().enumerate().filter_map(bound).collect(),
     )
 }
 
-/// A figure in the unit of a limit; not a number when the two cannot be compared.
-fn comparable(figure: &Figure, limit: Limit) -> f64 {
-    match (figure.unit, limit.unit()) {
+/// A figure in the unit of a reference; not a number when the two cannot be compared.
+fn comparable(figure: &Figure, reference: Reference) -> f64 {
+    match (figure.unit, reference.unit()) {
         ("µs", "ns") => figure.value * 1e3,
-        (unit, limit) if unit == limit => figure.value,
+        (unit, other) if unit == other => figure.value,
         _ => f64::NAN,
     }
 }
 
 impl Measured {
-    pub(crate) fn bound(&self, limit: Limit) -> Option<Bound> {
-        self.bounds
-            .iter()
-            .find(|bound| bound.limit == limit)
-            .copied()
+    pub(crate) fn bound(&self, reference: Reference) -> Option<Bound> {
+        let mut bounds = self.bounds.iter();
+        bounds.find(|bound| bound.reference == reference).copied()
     }
 
     pub(crate) fn to_json(&self) -> Value {
         let figures = self.figures.iter();
         let figures = figures.map(|f| json!({"name": f.name, "value": f.value, "unit": f.unit}));
-        let bounds = self.bounds.iter().map(|bound| {
-            let (name, unit) = (bound.limit.name(), bound.limit.unit());
-            json!({"name": name, "value": bound.value, "unit": unit, "ratio": bound.ratio})
-        });
+        let bounds = |peers: bool| {
+            let chosen = self
+                .bounds
+                .iter()
+                .filter(|bound| bound.reference.is_peer() == peers);
+            let shown = chosen.map(|bound| {
+                let (name, unit) = (bound.reference.name(), bound.reference.unit());
+                json!({"name": name, "value": bound.value, "unit": unit, "ratio": bound.ratio})
+            });
+            shown.collect::<Vec<_>>()
+        };
         json!({
             "test": self.test, "bytes": self.bytes, "runs": self.runs,
             "discarded": self.discarded, "unsteady": self.unsteady,
-            "figures": figures.collect::<Vec<_>>(), "limits": bounds.collect::<Vec<_>>(),
+            "figures": figures.collect::<Vec<_>>(), "limits": bounds(false), "peers": bounds(true),
         })
     }
 }
@@ -335,12 +269,12 @@ mod tests {
         // The machine was twice as slow in the second run, and so was the test.
         let run = |value, limit| (vec![figure("one way", value, "µs")], vec![Some(limit)]);
         let runs = [run(0.1, 80.0), run(0.2, 160.0), run(0.1, 80.0)];
-        let (figures, bounds) = summarize(&runs, &[Limit::CacheLine]);
+        let (figures, bounds) = summarize(&runs, &[Reference::CacheLine]);
         assert_eq!(figures, [figure("one way", 0.1, "µs")]);
         assert_eq!(
             bounds,
             [Bound {
-                limit: Limit::CacheLine,
+                reference: Reference::CacheLine,
                 value: 80.0,
                 ratio: 1.25
             }]
@@ -350,29 +284,39 @@ mod tests {
     #[test]
     fn only_like_is_compared_with_like() {
         assert_eq!(
-            comparable(&figure("one way", 0.25, "µs"), Limit::CacheLine),
+            comparable(&figure("one way", 0.25, "µs"), Reference::CacheLine),
             250.0
         );
         assert_eq!(
-            comparable(&figure("stream", 5.0, "GB/s"), Limit::Memcpy),
+            comparable(&figure("stream", 5.0, "GB/s"), Reference::Memcpy),
             5.0
         );
-        assert!(comparable(&figure("messages", 5.0, "M/s"), Limit::Memcpy).is_nan());
-        assert!(comparable(&figure("stream", 5.0, "GB/s"), Limit::CacheLine).is_nan());
+        assert!(comparable(&figure("messages", 5.0, "M/s"), Reference::Memcpy).is_nan());
+        assert!(comparable(&figure("stream", 5.0, "GB/s"), Reference::CacheLine).is_nan());
     }
 
     #[test]
     fn an_absent_limit_gives_no_bound() {
         let runs = [(vec![figure("stream", 5.0, "GB/s")], vec![None])];
-        assert!(summarize(&runs, &[Limit::ProcessWrite]).1.is_empty());
-        assert!(summarize(&[], &[Limit::Memcpy]).0.is_empty());
+        assert!(summarize(&runs, &[Reference::ProcessWrite]).1.is_empty());
+        assert!(summarize(&[], &[Reference::Memcpy]).0.is_empty());
     }
 
     #[test]
     fn a_machine_is_steady_when_both_looks_agree() {
-        assert_eq!(steady(Some(50.0), Some(60.0)), Some(Some(55.0)));
-        assert_eq!(steady(Some(50.0), Some(300.0)), None);
-        assert_eq!(steady(None, None), Some(None));
-        assert_eq!(steady(Some(50.0), None), None);
+        assert_eq!(
+            steady(&vec![Some(50.0)], &vec![Some(60.0)]),
+            Some(vec![Some(55.0)])
+        );
+        assert_eq!(steady(&vec![Some(50.0)], &vec![Some(300.0)]), None);
+        assert_eq!(steady(&vec![None], &vec![None]), Some(vec![None]));
+        assert_eq!(steady(&vec![Some(50.0)], &vec![None]), None);
+    }
+
+    #[test]
+    fn a_peer_has_its_place_among_the_references() {
+        let limits = vec![Some(50.0), None, None];
+        let peers = vec![None, Some(80.0), None];
+        assert_eq!(merged(limits, &peers), [Some(50.0), Some(80.0), None]);
     }
 }

@@ -3,7 +3,8 @@
 use vipl_tools::report::{Table, number};
 use vipl_tools::size;
 
-use crate::bench::{Limit, Measured};
+use crate::bench::Measured;
+use crate::reference::Reference;
 
 /// One test's results at all sizes, as a table. Columns that would be empty are left out.
 pub(crate) fn table(results: &[Measured]) -> String {
@@ -17,21 +18,21 @@ pub(crate) fn table(results: &[Measured]) -> String {
         .iter()
         .max_by_key(|result| result.bounds.len())
         .unwrap_or(first);
-    let limits: Vec<(Limit, bool)> = most
+    let references: Vec<(Reference, bool)> = most
         .bounds
         .iter()
         .map(|bound| {
             let of_size = results
                 .iter()
-                .filter_map(|result| result.bound(bound.limit));
+                .filter_map(|result| result.bound(bound.reference));
             (
-                bound.limit,
+                bound.reference,
                 of_size.into_iter().any(|bound| bound.ratio.is_finite()),
             )
         })
         .collect();
-    for (limit, has_ratio) in &limits {
-        headings.push(titled(limit.name(), limit.unit()));
+    for (reference, has_ratio) in &references {
+        headings.push(titled(reference.name(), reference.unit()));
         headings.extend(has_ratio.then(|| "ratio".to_owned()));
     }
     headings.push("runs".to_owned());
@@ -40,9 +41,9 @@ pub(crate) fn table(results: &[Measured]) -> String {
         let size = result.bytes.map_or_else(String::new, size::show);
         let mut cells: Vec<String> = sized.then_some(size).into_iter().collect();
         cells.extend(result.figures.iter().map(|figure| number(figure.value)));
-        for (limit, has_ratio) in &limits {
+        for (reference, has_ratio) in &references {
             let (value, ratio) = result
-                .bound(*limit)
+                .bound(*reference)
                 .map_or((f64::NAN, f64::NAN), |b| (b.value, b.ratio));
             cells.push(number(value));
             cells.extend(has_ratio.then(|| number(ratio)));
@@ -95,13 +96,18 @@ pub(crate) fn csv(results: &[Measured]) -> String {
             row(figure.name, figure.value, figure.unit, String::new());
         }
         for bound in &result.bounds {
-            let name = format!("limit: {}", bound.limit.name());
+            let kind = if bound.reference.is_peer() {
+                "peer"
+            } else {
+                "limit"
+            };
+            let name = format!("{kind}: {}", bound.reference.name());
             let ratio = if bound.ratio.is_finite() {
                 bound.ratio.to_string()
             } else {
                 String::new()
             };
-            row(&name, bound.value, bound.limit.unit(), ratio);
+            row(&name, bound.value, bound.reference.unit(), ratio);
         }
     }
     table.csv()
@@ -118,7 +124,7 @@ mod tests {
             bytes: Some(8),
             figures: vec![figure("one way", 0.125, "µs"), figure("p99", 0.5, "µs")],
             bounds: vec![Bound {
-                limit: Limit::CacheLine,
+                reference: Reference::CacheLine,
                 value: 100.0,
                 ratio: 1.25,
             }],

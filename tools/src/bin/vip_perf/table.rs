@@ -1,13 +1,15 @@
-//! `--table`: the nine figures by which the library is judged, each with what it must and what it
-//! should reach.
+//! `--table`: the figures by which the library is judged, each with what it must and what it should
+//! reach.
 
 use serde_json::{Value, json};
-use vipl_tools::Result;
+use vipl_tools::peers::{Peer, Peers};
 use vipl_tools::report::{Table, number, with_unit};
 use vipl_tools::session::Session;
 use vipl_tools::stats::{Better, Goal};
+use vipl_tools::{Error, Result, size};
 
-use crate::bench::{Limit, Measured, Params, Plan};
+use crate::bench::{Measured, Params, Plan};
+use crate::reference::Reference;
 use crate::show;
 use crate::tests::{Test, measure};
 
@@ -16,11 +18,17 @@ struct Line {
     name: &'static str,
     test: Test,
     bytes: usize,
-    limits: &'static [Limit],
-    /// The limit to divide by; without one the first figure itself is judged.
-    by: Option<Limit>,
-    unit: &'static str,
+    by: By,
     goal: Goal,
+}
+
+/// What is judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The first figure divided by this.
+    Ratio(Reference),
+    /// A figure itself.
+    Figure(usize),
 }
 
 const fn lower(at_least: f64, aim: f64) -> Goal {
@@ -39,198 +47,284 @@ const fn higher(at_least: f64, aim: f64) -> Goal {
     }
 }
 
-const NEAR: &[Limit] = &[Limit::CacheLine];
-const PING: &[Limit] = &[Limit::CacheLine, Limit::RawPingPong];
-const COPY: &[Limit] = &[Limit::CacheLine, Limit::Memcpy, Limit::ProcessWrite];
+const fn line(name: &'static str, test: Test, bytes: usize, by: By, goal: Goal) -> Line {
+    Line {
+        name,
+        test,
+        bytes,
+        by,
+        goal,
+    }
+}
 
-/// VIs of lines 6 and 7.
+const MEAN_LINE: By = By::Ratio(Reference::CacheLine);
+const RAW: By = By::Ratio(Reference::RawPingPong);
+const KERNEL: By = By::Ratio(Reference::ProcessWriteTurns);
+const RING: By = By::Ratio(Reference::RawRing);
+const COPY: By = By::Ratio(Reference::Memcpy);
+const UCX_AM: By = By::Ratio(Reference::Peer(Peer::UcxAm));
+const UCX_RATE: By = By::Ratio(Reference::Peer(Peer::UcxTagRate));
+const UCX_STREAM: By = By::Ratio(Reference::Peer(Peer::UcxTagStream));
+const UCX_PUTS: By = By::Ratio(Reference::Peer(Peer::UcxPutStream));
+const ITSELF: By = By::Figure(0);
+
+/// VIs where many are asked for.
 const MANY: usize = 1000;
-
-const LINES: [Line; 9] = [
-    Line {
-        name: "8 B send/receive, one way ÷ mean cache line",
-        test: Test::Latency,
-        bytes: 8,
-        limits: NEAR,
-        by: Some(Limit::CacheLine),
-        unit: "",
-        goal: lower(1.35, 1.15),
-    },
-    Line {
-        name: "4 KiB send/receive, one way ÷ raw ping-pong",
-        test: Test::Latency,
-        bytes: 4096,
-        limits: PING,
-        by: Some(Limit::RawPingPong),
-        unit: "",
-        goal: lower(1.5, 1.1),
-    },
-    Line {
-        name: "64 KiB stream ÷ memcpy",
-        test: Test::Bandwidth,
-        bytes: 64 << 10,
-        limits: COPY,
-        by: Some(Limit::Memcpy),
-        unit: "",
-        goal: higher(0.25, 0.35),
-    },
-    Line {
-        name: "1 MiB RDMA Write stream ÷ memcpy",
-        test: Test::Write,
-        bytes: 1 << 20,
-        limits: COPY,
-        by: Some(Limit::Memcpy),
-        unit: "",
-        goal: higher(0.6, 0.9),
-    },
-    Line {
-        name: "8 B messages, window 64",
-        test: Test::Rate,
-        bytes: 8,
-        limits: NEAR,
-        by: None,
-        unit: "M/s",
-        goal: higher(15.0, 40.0),
-    },
-    Line {
-        name: "CQ poll, 1 active of 1000 VIs ÷ of 1 VI",
-        test: Test::Cq,
-        bytes: 8,
-        limits: NEAR,
-        by: None,
-        unit: "",
-        goal: lower(1.5, 1.1),
-    },
-    Line {
-        name: "memory of an idle connected VI pair",
-        test: Test::IdleMemory,
-        bytes: 8,
-        limits: &[],
-        by: None,
-        unit: "KiB",
-        goal: lower(64.0, 16.0),
-    },
-    Line {
-        name: "VipRegisterMem + VipDeregisterMem, 4 KiB",
-        test: Test::Register,
-        bytes: 4096,
-        limits: &[],
-        by: None,
-        unit: "µs",
-        goal: lower(2.0, 0.5),
-    },
-    Line {
-        name: "post and done without transport",
-        test: Test::Post,
-        bytes: 8,
-        limits: &[],
-        by: None,
-        unit: "ns",
-        goal: lower(80.0, 40.0),
-    },
-];
-
 /// VIs that the memory line needs; it is measured in processes of its own, before all others.
 pub(crate) const MEMORY_VIS: usize = MANY;
 
-/// Measures all lines but the one of memory, which is given.
+const K: usize = 1 << 10;
+const M: usize = 1 << 20;
+
+use Test::{Bandwidth, Cq, IdleMemory, Latency, Post, Rate, Register, Write, WriteLatency};
+
+#[rustfmt::skip]
+const LINES: [Line; LINE_COUNT] = [
+    line("8 B message, one way ÷ mean cache line", Latency, 8, MEAN_LINE, lower(1.20, 1.10)),
+    line("64 B message, one way ÷ mean cache line", Latency, 64, MEAN_LINE, lower(1.55, 1.35)),
+    line("1 KiB message, one way ÷ raw ping-pong", Latency, K, RAW, lower(1.5, 1.1)),
+    line("4 KiB message, one way ÷ raw ping-pong", Latency, 4 * K, RAW, lower(1.5, 1.1)),
+    line("8 B RDMA Write, polled ÷ polled process_vm_writev", WriteLatency, 8, KERNEL, lower(1.08, 1.0)),
+    line("8 B messages, window 64 ÷ raw ring", Rate, 8, RING, higher(0.28, 0.5)),
+    line("64 KiB messages, stream ÷ memcpy", Bandwidth, 64 * K, COPY, higher(0.45, 0.6)),
+    line("256 KiB messages, stream ÷ memcpy", Bandwidth, 256 * K, COPY, higher(0.6, 0.9)),
+    line("1 MiB messages, stream ÷ memcpy", Bandwidth, M, COPY, higher(0.6, 1.4)),
+    line("64 KiB RDMA Writes, stream ÷ memcpy", Write, 64 * K, COPY, higher(0.45, 0.6)),
+    line("256 KiB RDMA Writes, stream ÷ memcpy", Write, 256 * K, COPY, higher(0.6, 0.9)),
+    line("1 MiB RDMA Writes, stream ÷ memcpy", Write, M, COPY, higher(0.6, 1.4)),
+    line("CQ poll, 1 active of 1000 VIs ÷ of 1 VI", Cq, 8, ITSELF, lower(1.5, 1.1)),
+    line("memory of an idle connected VI pair", IdleMemory, 8, ITSELF, lower(64.0, 16.0)),
+    line("VipRegisterMem + VipDeregisterMem, 4 KiB", Register, 4 * K, ITSELF, lower(0.15, 0.10)),
+    line("post and done without transport", Post, 8, ITSELF, lower(80.0, 40.0)),
+    line("8 B message, one way ÷ UCX active message", Latency, 8, UCX_AM, lower(1.0, 0.9)),
+    line("64 B message, one way ÷ UCX active message", Latency, 64, UCX_AM, lower(1.0, 0.9)),
+    line("1 KiB message, one way ÷ UCX active message", Latency, K, UCX_AM, lower(1.2, 0.9)),
+    line("4 KiB message, one way ÷ UCX active message", Latency, 4 * K, UCX_AM, lower(1.2, 0.9)),
+    line("8 B messages, window 64 ÷ UCX tagged", Rate, 8, UCX_RATE, higher(1.7, 3.0)),
+    line("64 KiB messages, stream ÷ UCX tagged", Bandwidth, 64 * K, UCX_STREAM, higher(1.0, 1.2)),
+    line("1 MiB messages, stream ÷ UCX tagged", Bandwidth, M, UCX_STREAM, higher(1.0, 1.2)),
+    line("1 MiB RDMA Writes, stream ÷ UCX put", Write, M, UCX_PUTS, higher(1.0, 1.2)),
+];
+const LINE_COUNT: usize = 24;
+
+impl Line {
+    fn peer(&self) -> Option<Peer> {
+        match self.by {
+            By::Ratio(Reference::Peer(peer)) => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// The unit of what is judged: none for a ratio.
+    fn unit(&self, measured: &Measured) -> &'static str {
+        match self.by {
+            By::Ratio(_) => "",
+            By::Figure(index) => measured.figures.get(index).map_or("", |figure| figure.unit),
+        }
+    }
+
+    /// The value that is judged.
+    fn judged(&self, measured: &Measured) -> f64 {
+        match self.by {
+            By::Ratio(by) => measured.bound(by).map_or(f64::NAN, |bound| bound.ratio),
+            By::Figure(index) => value(measured, index),
+        }
+    }
+}
+
+fn value(measured: &Measured, index: usize) -> f64 {
+    measured
+        .figures
+        .get(index)
+        .map_or(f64::NAN, |figure| figure.value)
+}
+
+/// Which lines are measured, as indices: those that are asked for, such as `1-4,9`, and that need no peer
+/// which is absent.
+pub(crate) fn chosen(asked: Option<&str>, peers: Option<&Peers>) -> Result<Vec<usize>> {
+    let possible = |index: &usize| {
+        let peer = LINES[*index].peer();
+        peer.is_none_or(|peer| peers.is_some_and(|peers| peers.has(peer)))
+    };
+    let Some(text) = asked else {
+        return Ok((0..LINES.len()).filter(possible).collect());
+    };
+    let mut lines = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            text.trim()
+                .parse()
+                .ok()
+                .filter(|n| (1..=LINES.len()).contains(n))
+        };
+        let (Some(first), Some(last)) = (number(first), number(last)) else {
+            let last = LINES.len();
+            return Err(Error::Usage(format!(
+                "the lines are numbered 1 to {last}, not {part:?}"
+            )));
+        };
+        lines.extend(first - 1..last);
+    }
+    if let Some(index) = lines.iter().find(|index| !possible(index)) {
+        let line = index + 1;
+        return Err(Error::Usage(format!(
+            "line {line} needs --peers and the tools of that peer"
+        )));
+    }
+    Ok(lines)
+}
+
+/// Whether the memory line is among these.
+pub(crate) fn needs_memory(lines: &[usize]) -> bool {
+    lines.iter().any(|index| LINES[*index].test == IdleMemory)
+}
+
+/// The result of a line, by its index.
+pub(crate) type Results = Vec<(usize, Result<Measured>)>;
+
+/// Measures these lines but the one of memory, which is given. Lines that judge the same measurement by
+/// different references share it.
 pub(crate) fn run(
     session: &mut Session,
     params: Params,
     runs: usize,
-    memory: Result<Measured>,
-) -> Vec<(usize, Result<Measured>)> {
-    let mut memory = Some(memory);
-    let mut results = Vec::new();
-    for (index, line) in LINES.iter().enumerate() {
-        if line.test == Test::IdleMemory {
-            results.extend(memory.take().map(|memory| (index, memory)));
-            continue;
-        }
-        eprintln!(
-            "measuring {} of {}: {} ...",
-            index + 1,
-            LINES.len(),
-            line.name
-        );
-        let params = Params {
-            bytes: line.bytes,
-            vis: MANY,
-            window: 64,
-            transfer_max: None,
-            ..params
+    lines: &[usize],
+    mut memory: Option<Result<Measured>>,
+) -> Results {
+    let mut results: Results = Vec::new();
+    for index in lines {
+        let line = &LINES[*index];
+        let same = |(other, _): &&(usize, Result<Measured>)| {
+            LINES[*other].test == line.test && LINES[*other].bytes == line.bytes
         };
-        let plan = Plan {
-            runs,
-            limits: line.limits,
-            most: None,
+        let result = match results.iter().find(same) {
+            Some((_, Ok(measured))) => Ok(measured.clone()),
+            Some((_, Err(error))) => Err(Error::Partner(error.to_string())),
+            None if line.test == IdleMemory => match memory.take() {
+                Some(memory) => memory,
+                None => continue,
+            },
+            None => {
+                eprintln!(
+                    "measuring {}, {} ...",
+                    line.test.name(),
+                    size::show(line.bytes)
+                );
+                measure_line(session, params, runs, line)
+            }
         };
-        results.push((index, measure(line.test, session, params, plan)));
+        results.push((*index, result));
     }
     results
 }
 
-/// The figure of a line that is judged.
-fn judged(line: &Line, measured: &Measured) -> f64 {
-    match line.by {
-        Some(limit) => measured.bound(limit).map_or(f64::NAN, |bound| bound.ratio),
-        None => measured
-            .figures
-            .first()
-            .map_or(f64::NAN, |figure| figure.value),
+fn measure_line(
+    session: &mut Session,
+    params: Params,
+    runs: usize,
+    line: &Line,
+) -> Result<Measured> {
+    let params = Params {
+        bytes: line.bytes,
+        vis: MANY,
+        window: 64,
+        transfer_max: None,
+        ..params
+    };
+    let mut references = line.test.limits(line.bytes).to_vec();
+    if let Some(peers) = &session.peers {
+        let there = line
+            .test
+            .peers(line.bytes)
+            .iter()
+            .filter(|peer| peers.has(**peer));
+        references.extend(there.map(|peer| Reference::Peer(*peer)));
     }
+    let plan = Plan {
+        runs,
+        references: &references,
+        most: None,
+    };
+    measure(line.test, session, params, plan)
 }
 
 /// What was measured, and what it is divided by.
 fn values(line: &Line, measured: &Measured) -> [String; 2] {
-    let value = |index: usize| measured.figures.get(index).map_or(f64::NAN, |f| f.value);
-    if line.test == Test::Cq {
+    let figure = |index: usize| number(value(measured, index));
+    if line.test == Cq {
         // An empty look and the taking of a message; with many VIs and with one.
-        let two = |look, take| format!("{} / {} ns", number(value(look)), number(value(take)));
+        let two = |look, take| format!("{} / {} ns", figure(look), figure(take));
         return [two(2, 4), two(1, 3)];
     }
-    let unit = measured.figures.first().map_or("", |figure| figure.unit);
-    let limit = line.by.and_then(|limit| measured.bound(limit));
-    let limit = limit.map_or_else(String::new, |b| with_unit(b.value, b.limit.unit()));
-    [with_unit(value(0), unit), limit]
+    let (index, by) = match line.by {
+        By::Figure(index) => (index, None),
+        By::Ratio(by) => (0, measured.bound(by)),
+    };
+    let unit = measured.figures.get(index).map_or("", |figure| figure.unit);
+    let by = by.map_or_else(String::new, |b| with_unit(b.value, b.reference.unit()));
+    [with_unit(value(measured, index), unit), by]
+}
+
+/// One way of a cache line in ns below which two processors are near each other: they share a part of the
+/// last-level cache.
+const NEAR: f64 = 120.0;
+
+/// Where the two processors were.
+fn placement(measured: &Measured) -> String {
+    let line = measured.bound(Reference::CacheLine);
+    line.map_or_else(String::new, |line| {
+        let place = if line.value < NEAR { "near" } else { "far" };
+        format!("{place}, {}", with_unit(line.value, "ns"))
+    })
 }
 
 /// The table for people.
 pub(crate) fn text(results: &[(usize, Result<Measured>)]) -> String {
     let headings = [
-        "", "<what", "measured", "limit", "ratio", "at least", "aim", "<", "cores", "<runs",
+        "",
+        "<what",
+        "measured",
+        "reference",
+        "ratio",
+        "at least",
+        "aim",
+        "<",
+        "<processors",
+        "<runs",
     ];
     let mut table = Table::new(&headings);
     let mut reasons = String::new();
     for (index, result) in results {
         let line = &LINES[*index];
-        let bound = |value: f64| format!("{} {}", line.goal.sign(), with_unit(value, line.unit));
+        let unit = result.as_ref().map_or("", |measured| line.unit(measured));
+        let bound = |value: f64| format!("{} {}", line.goal.sign(), with_unit(value, unit));
         let mut cells = vec![(index + 1).to_string(), line.name.to_owned()];
+        let goals = [bound(line.goal.at_least), bound(line.goal.aim)];
         match result {
             Ok(measured) => {
-                let value = judged(line, measured);
+                let value = line.judged(measured);
                 cells.extend(values(line, measured));
-                cells.push(if line.unit.is_empty() {
+                let ratio = if unit.is_empty() {
                     number(value)
                 } else {
                     String::new()
-                });
-                cells.extend([bound(line.goal.at_least), bound(line.goal.aim)]);
+                };
+                cells.push(ratio);
+                cells.extend(goals);
                 cells.push(line.goal.judge(value).text().to_owned());
-                let near = measured.bound(Limit::CacheLine);
-                cells.push(near.map_or_else(String::new, |b| with_unit(b.value, "ns")));
-                cells.push(show::runs(measured));
+                cells.extend([placement(measured), show::runs(measured)]);
             }
             Err(error) => {
                 cells.extend(["", "", ""].map(str::to_owned));
-                cells.extend([bound(line.goal.at_least), bound(line.goal.aim)]);
+                cells.extend(goals);
                 cells.push("missed".to_owned());
                 reasons += &format!("line {}: {error}\n", index + 1);
             }
         }
         table.row(cells);
     }
-    let legend = "cores: one way of a cache line between the two CPUs, the mean over many lines, while this line was measured\n";
+    let legend = "processors: one way of a cache line between the two, the mean over many lines, in the same runs\n";
     format!("{}{legend}{reasons}", table.text())
 }
 
@@ -238,14 +332,15 @@ pub(crate) fn text(results: &[(usize, Result<Measured>)]) -> String {
 pub(crate) fn json(results: &[(usize, Result<Measured>)]) -> Value {
     let lines = results.iter().map(|(index, result)| {
         let line = &LINES[*index];
+        let unit = result.as_ref().map_or("", |measured| line.unit(measured));
         let mut object = json!({
-            "line": index + 1, "name": line.name, "unit": line.unit,
+            "line": index + 1, "name": line.name, "unit": unit,
             "at_least": line.goal.at_least, "aim": line.goal.aim,
             "better": if line.goal.better == Better::Lower { "lower" } else { "higher" },
         });
         match result {
             Ok(measured) => {
-                let value = judged(line, measured);
+                let value = line.judged(measured);
                 object["value"] = json!(value);
                 object["verdict"] = json!(line.goal.judge(value).text());
                 object["measured"] = measured.to_json();
@@ -264,7 +359,6 @@ pub(crate) fn json(results: &[(usize, Result<Measured>)]) -> Value {
 mod unit {
     use super::*;
     use crate::bench::{Bound, figure};
-    use vipl_tools::Error;
 
     fn measured(value: f64, ratio: f64) -> Measured {
         Measured {
@@ -272,22 +366,34 @@ mod unit {
             bytes: Some(8),
             figures: vec![figure("one way", value, "µs")],
             bounds: vec![Bound {
-                limit: Limit::CacheLine,
+                reference: Reference::CacheLine,
                 value: 60.0,
                 ratio,
             }],
             runs: 5,
-            discarded: 0,
+            discarded: 2,
             unsteady: false,
         }
     }
 
     #[test]
     fn a_line_is_judged_by_its_ratio() {
-        let text = text(&[(0, Ok(measured(0.072, 1.2)))]);
+        let text = text(&[(0, Ok(measured(0.069, 1.15)))]);
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains(" 1.20 ≤ 1.35 ≤ 1.15 ok "), "{text}");
+        let expected = " 0.069 µs 60.0 ns 1.15 ≤ 1.20 ≤ 1.10 ok near, 60.0 ns 5 (+2 discarded)";
+        assert!(words.contains(expected), "{text}");
         assert!(!text.contains("missed"));
+    }
+
+    #[test]
+    fn a_line_without_a_reference_is_judged_with_its_unit() {
+        let register = LINES.iter().position(|line| line.test == Register).unwrap();
+        let text = text(&[(register, Ok(measured(0.2, 9.9)))]);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains(" 0.20 µs ≤ 0.15 µs ≤ 0.10 µs missed "),
+            "{text}"
+        );
     }
 
     #[test]
@@ -316,5 +422,30 @@ mod unit {
             };
             assert!(harder, "{}", line.name);
         }
+    }
+
+    #[test]
+    fn every_line_is_divided_by_something_that_its_test_measures() {
+        for line in &LINES {
+            let there = match line.by {
+                By::Ratio(Reference::Peer(peer)) => line.test.peers(line.bytes).contains(&peer),
+                By::Ratio(by) => line.test.limits(line.bytes).contains(&by),
+                By::Figure(_) => true,
+            };
+            assert!(there, "{}", line.name);
+        }
+    }
+
+    #[test]
+    fn lines_are_chosen_by_number() {
+        assert_eq!(chosen(Some("1-3, 6"), None).unwrap(), [0, 1, 2, 5]);
+        for wrong in ["0", "x", "1-99", "", "2-"] {
+            assert!(chosen(Some(wrong), None).is_err(), "{wrong}");
+        }
+        let all = chosen(None, None).unwrap();
+        assert!(all.iter().all(|index| LINES[*index].peer().is_none()));
+        let of_peer = LINES.iter().position(|line| line.peer().is_some()).unwrap() + 1;
+        let error = chosen(Some(&of_peer.to_string()), None).unwrap_err();
+        assert!(error.to_string().contains("needs --peers"), "{error}");
     }
 }

@@ -2,16 +2,18 @@
 
 use serde_json::{Value, json};
 use vipl_tools::nic::Nic;
+use vipl_tools::peers::Peer;
 use vipl_tools::session::Session;
 use vipl_tools::stats::median;
 use vipl_tools::{Error, Result, size};
 
 use crate::alone::{Alone, What};
-use crate::bench::{Bench, Figure, Limit, Measured, Params, Plan, repeat};
+use crate::bench::{Bench, Figure, Measured, Params, Plan, repeat};
 use crate::cq::{self, CqCost};
 use crate::latency::{self, Latency};
 use crate::memory::{self, IdleMemory};
 use crate::overlap::Overlap;
+use crate::reference::Reference;
 use crate::stream::{self, Kind, Stream};
 
 /// What can be measured.
@@ -103,32 +105,48 @@ impl Test {
     }
 
     /// The limits that it is compared with; the cache line also tells where the two CPUs are.
-    pub(crate) fn limits(self, bytes: usize) -> &'static [Limit] {
+    pub(crate) fn limits(self, bytes: usize) -> &'static [Reference] {
         match self {
-            Self::Latency if bytes <= 8 => &[Limit::CacheLine],
-            Self::WriteLatency if bytes <= 8 => &[Limit::CacheLine, Limit::ProcessWriteTurns],
-            Self::Latency | Self::WriteLatency => &[Limit::CacheLine, Limit::RawPingPong],
-            Self::Bandwidth | Self::Write if bytes >= HALVES_MIN => &[
-                Limit::CacheLine,
-                Limit::Memcpy,
-                Limit::ProcessWrite,
-                Limit::BothHalves,
-            ],
-            Self::Bandwidth | Self::Write | Self::Read => {
-                &[Limit::CacheLine, Limit::Memcpy, Limit::ProcessWrite]
+            Self::Latency if bytes <= 8 => &[Reference::CacheLine],
+            Self::WriteLatency if bytes <= 8 => {
+                &[Reference::CacheLine, Reference::ProcessWriteTurns]
             }
-            Self::Rate => &[Limit::CacheLine, Limit::RawRing],
-            Self::Cq => &[Limit::CacheLine],
+            Self::Latency | Self::WriteLatency => &[Reference::CacheLine, Reference::RawPingPong],
+            Self::Bandwidth | Self::Write if bytes >= HALVES_MIN => &[
+                Reference::CacheLine,
+                Reference::Memcpy,
+                Reference::ProcessWrite,
+                Reference::BothHalves,
+            ],
+            Self::Bandwidth | Self::Write | Self::Read => &[
+                Reference::CacheLine,
+                Reference::Memcpy,
+                Reference::ProcessWrite,
+            ],
+            Self::Rate => &[Reference::CacheLine, Reference::RawRing],
+            Self::Cq => &[Reference::CacheLine],
             Self::IdleMemory | Self::Register | Self::Post | Self::Within | Self::Overlap => &[],
         }
     }
 
-    /// The limits of the interface that it is compared with when the two processes are on two hosts.
-    pub(crate) fn cable_limits(self) -> &'static [Limit] {
+    /// The other libraries that it is compared with.
+    pub(crate) fn peers(self, bytes: usize) -> &'static [Peer] {
         match self {
-            Self::Latency | Self::WriteLatency => &[Limit::FrameTurns, Limit::TcpTurns],
-            Self::Bandwidth | Self::Write | Self::Read => &[Limit::FrameStream],
-            Self::Rate => &[Limit::FrameRate],
+            Self::Latency => &[Peer::UcxAm, Peer::UcxTag, Peer::Libfabric],
+            Self::WriteLatency if bytes <= 8 => &[Peer::UcxPut],
+            Self::Bandwidth => &[Peer::UcxTagStream],
+            Self::Write => &[Peer::UcxPutStream],
+            Self::Rate => &[Peer::UcxTagRate],
+            _ => &[],
+        }
+    }
+
+    /// The limits of the interface that it is compared with when the two processes are on two hosts.
+    pub(crate) fn cable_limits(self) -> &'static [Reference] {
+        match self {
+            Self::Latency | Self::WriteLatency => &[Reference::FrameTurns, Reference::TcpTurns],
+            Self::Bandwidth | Self::Write | Self::Read => &[Reference::FrameStream],
+            Self::Rate => &[Reference::FrameRate],
             Self::Cq
             | Self::IdleMemory
             | Self::Register

@@ -1,0 +1,71 @@
+//! What is printed: results as text, JSON or CSV.
+
+use serde_json::json;
+use vipl_tools::vipl::Vipl;
+use vipl_tools::{Result, host, report};
+
+use crate::bench::Measured;
+use crate::cli::{Job, Options, conditions};
+use crate::show;
+
+/// Collects results and prints them in the form that was asked for.
+pub(crate) struct Output {
+    form: Form,
+    head: serde_json::Value,
+    results: Vec<Measured>,
+    pending: Vec<Measured>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+    Csv,
+}
+
+impl Output {
+    pub(crate) fn new(options: &Options, vipl: &Vipl, job: &Job) -> Result<Self> {
+        let form = match (options.json, options.csv) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Csv,
+            _ => Form::Text,
+        };
+        if form == Form::Text {
+            let machine = host::lines(vipl);
+            report::print(&format!("{machine}# {}\n", conditions(options, job)))?;
+        }
+        let head = json!({"machine": host::json(vipl), "device": options.device,
+            "cpus": [job.cpus.0, job.cpus.1]});
+        Ok(Self {
+            form,
+            head,
+            results: Vec::new(),
+            pending: Vec::new(),
+        })
+    }
+
+    pub(crate) fn add(&mut self, measured: Measured) {
+        self.pending.push(measured);
+    }
+
+    /// A test is complete.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.form == Form::Text {
+            report::print(&format!("\n{}\n", show::table(&self.pending).trim_end()))?;
+        }
+        self.results.append(&mut self.pending);
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<()> {
+        match self.form {
+            Form::Text => Ok(()),
+            Form::Csv => report::print(&show::csv(&self.results)),
+            Form::Json => {
+                let results: Vec<_> = self.results.iter().map(Measured::to_json).collect();
+                self.head["results"] = json!(results);
+                report::print(&format!("{:#}\n", self.head))
+            }
+        }
+    }
+}
