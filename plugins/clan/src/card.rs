@@ -60,6 +60,14 @@ fn put(socket: &Kept, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     }
 }
 
+/// Whether a call failed because the device has ended; otherwise it is only slow.
+fn has_ended(why: &io::Error) -> bool {
+    !matches!(
+        why.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
+}
+
 /// What is left of the time that somebody waits.
 struct Left(Duration);
 
@@ -288,7 +296,7 @@ impl Card {
     }
 
     /// Takes a VI off its connection: afterwards the device touches nothing of it. False: it has not said so in
-    /// this time.
+    /// this time, or has no room for the question.
     pub(crate) fn detach(&self, vi: u32, time: Duration) -> bool {
         let request = Request {
             op: op::DETACH,
@@ -296,27 +304,21 @@ impl Card {
             ..Request::default()
         };
         // A device that has ended touches nothing, either; one that is slow may.
-        self.call(request, time).map_or_else(
-            |why| {
-                !matches!(
-                    why.kind(),
-                    io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
-                )
-            },
-            |_| true,
-        )
+        self.call(request, time)
+            .map_or_else(|why| has_ended(&why), |_| true)
     }
 
-    /// What the VI has on offer is taken back. False: not yet, ask again. A device that does not answer in this
-    /// time takes it back when it goes on.
+    /// What the VI has on offer is taken back. False: not yet, ask again.
     pub(crate) fn recall(&self, vi: u32, time: Duration) -> bool {
         let request = Request {
             op: op::RECALL,
             vi,
             ..Request::default()
         };
-        let told = self.call(request, time);
-        !told.is_ok_and(|(reply, _)| reply.status == status::BUSY)
+        self.call(request, time).map_or_else(
+            |why| has_ended(&why),
+            |(reply, _)| reply.status != status::BUSY,
+        )
     }
 
     /// The partner on another host has gone: afterwards the device has said what that means for the VI.
@@ -351,5 +353,19 @@ mod tests {
             left.pass(LOOK_EVERY);
         }
         assert!(left.0.is_zero(), "a device that says nothing for a minute");
+    }
+
+    #[test]
+    fn a_device_that_says_nothing_has_not_ended() {
+        let (near, far) = channel::pair().expect("a pair");
+        let near = Kept::new(near);
+        let silent = get(&near, 1, Duration::from_millis(1)).expect_err("no answer");
+        assert!(!has_ended(&silent), "{silent}");
+        drop(far);
+        let gone = get(&near, 1, PATIENCE).expect_err("no answer");
+        assert!(has_ended(&gone), "{gone}");
+        let request = Request::default();
+        let gone = put(&near, &request, &[]).expect_err("nobody hears it");
+        assert!(has_ended(&gone), "{gone}");
     }
 }

@@ -292,21 +292,24 @@ impl Vi for ClanVi {
     }
 
     fn quiesced(&mut self, _port: &Port, since: &mut u64, left: Duration) -> bool {
-        if *since != RECALLED && self.card.is_in_round(since) && !left.is_zero() {
-            return false;
-        }
-        let under_way = self.sends.done != self.sends.rung;
-        if !under_way || self.link.as_ref().is_none_or(|link| link.left || link.away) {
+        let Some(link) = self.link.as_ref().filter(|link| !link.left) else {
             return true;
-        }
-        // A partner on this host may be fetching what was registered.
-        if *since == RECALLED && left.is_zero() {
-            // It does not come to an end with it, and shall not take for data what lies there later.
+        };
+        let away = link.away;
+        let is_over = if *since != RECALLED && self.card.is_in_round(since) {
+            false
+        } else if away || self.sends.done == self.sends.rung {
+            true
+        } else {
+            // A peer on this host may be fetching what was registered.
+            *since = RECALLED;
+            !left.is_zero() && self.card.recall(self.number, left)
+        };
+        if !is_over && left.is_zero() {
+            // It must not take for data what is there later.
             let _ = self.card.tell(&self.request(op::BREAK));
-            return false;
         }
-        *since = RECALLED;
-        self.card.recall(self.number, left)
+        is_over
     }
 }
 
