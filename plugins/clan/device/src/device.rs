@@ -18,6 +18,7 @@ use crate::events::Events;
 use crate::link::Link;
 use crate::pair::Pair;
 use crate::processor::Processor;
+use crate::sharing::Sharing;
 use crate::vi::{Tools, Vi};
 use crate::vis::Vis;
 
@@ -70,6 +71,7 @@ pub struct Device {
     last_ask: u64,
     /// Programs and the device share few processors.
     crowded: bool,
+    sharing: Sharing,
 }
 
 impl Device {
@@ -103,6 +105,7 @@ impl Device {
             last_work: 0,
             last_ask: 0,
             crowded: std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2),
+            sharing: Sharing::new(),
         };
         device.events.listen(device.agent.as_raw_fd(), AGENT)?;
         Ok(device)
@@ -167,18 +170,31 @@ impl Device {
             self.processor.relieve(time);
             return self.ask(None);
         }
-        std::hint::spin_loop();
+        if self.crowded && !worked && self.sharing.is_turn_over(time, self.last_work) {
+            self.yield_processor();
+        } else {
+            std::hint::spin_loop();
+        }
         Ok(Turn::On)
     }
 
-    /// How long the device polls without finding work, in nanoseconds. Where it would keep a program from its processor
-    /// it does not: being woken costs less.
+    /// How long the device looks for work without finding any, in nanoseconds. Where it would keep a thread that
+    /// computes from its processor it does not: being woken costs less.
     fn patience(&self) -> u64 {
-        if self.crowded {
+        if self.crowded && !self.sharing.may_yield(self.tools.now) {
             self.spin_ns.min(CROWDED_NS)
         } else {
             self.spin_ns
         }
+    }
+
+    /// Lets a program run that polls on the same processor. No round lasts meanwhile: VipDeregisterMem need not wait for it.
+    fn yield_processor(&mut self) {
+        let from = self.tools.now;
+        self.end_round();
+        std::thread::yield_now();
+        self.begin_round();
+        self.sharing.yielded(from, now_ns());
     }
 
     /// Looks at everything that is in shared memory. True: there was something.

@@ -28,6 +28,7 @@
 //! | `env` | descriptors, memory and completions, as the protocol asks for them |
 //! | `events` | what the device sleeps on |
 //! | `processor` | where it runs |
+//! | `sharing` | how it takes turns with applications that poll |
 //! | `complete` | completions, errors, interrupts |
 //! | `vm` | the memory of other processes |
 
@@ -48,6 +49,7 @@ mod processor;
 mod rdma;
 mod remote;
 mod requests;
+mod sharing;
 mod vi;
 mod vis;
 mod vm;
