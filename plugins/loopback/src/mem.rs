@@ -1,5 +1,6 @@
 //! Copies between the memories of two processes, or of one.
 
+use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use vipl_guard::Segment;
@@ -27,28 +28,54 @@ pub(crate) enum CopyError {
     Gone,
 }
 
-/// Walks over a list of segments.
+/// Walks over a part of a list of segments.
 struct Cursor<'a> {
     segments: &'a [Segment],
     offset: u64,
+    left: u64,
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
+    fn new(segments: &'a [Segment], part: &Range<u64>) -> Cursor<'a> {
+        let (mut segments, mut offset) = (segments, part.start);
+        while let Some(first) = segments.first()
+            && offset >= u64::from(first.length)
+        {
+            offset -= u64::from(first.length);
+            segments = &segments[1..];
+        }
+        Cursor {
+            segments,
+            offset,
+            left: part.end - part.start,
+        }
+    }
+
     /// The next contiguous piece of at most `most` bytes.
     fn next(&mut self, most: u64) -> Option<(u64, u64)> {
         loop {
             let segment = self.segments.first()?;
-            let left = u64::from(segment.length) - self.offset;
-            if left == 0 {
+            let here = u64::from(segment.length) - self.offset;
+            if here == 0 {
                 self.segments = &self.segments[1..];
                 self.offset = 0;
                 continue;
             }
-            let bytes = left.min(most);
+            let bytes = here.min(most).min(self.left);
             let at = segment.address + self.offset;
             self.offset += bytes;
-            return Some((at, bytes));
+            self.left -= bytes;
+            return (bytes > 0).then_some((at, bytes));
         }
+    }
+
+    /// Whether what is left lies in one place.
+    #[inline(always)]
+    fn is_straight(&self) -> bool {
+        let here = |segment: &Segment| u64::from(segment.length) - self.offset;
+        self.segments
+            .first()
+            .is_some_and(|segment| here(segment) >= self.left)
     }
 }
 
@@ -98,28 +125,33 @@ impl Link {
         self.ends.own().reach.store(2, Ordering::Release);
     }
 
-    /// Copies between local segments and remote ones of the same total length. While it copies, this
-    /// side says so, and looks whether the partner has left, and `permitted`, only after saying it.
+    /// Copies between local segments and remote ones of the same total length, as `copy_part` does.
     pub(crate) fn copy(
         &self,
         way: Way,
         local: &[Segment],
         remote: &[Segment],
+        permitted: impl FnMut() -> bool,
+    ) -> Result<u64, CopyError> {
+        let total = local.iter().map(|segment| u64::from(segment.length)).sum();
+        self.copy_part(way, local, remote, 0..total, permitted)
+    }
+
+    /// Copies a part of the bytes. While it copies, this side says so, and looks whether the partner has left, and
+    /// `permitted`, only after saying it.
+    pub(crate) fn copy_part(
+        &self,
+        way: Way,
+        local: &[Segment],
+        remote: &[Segment],
+        part: Range<u64>,
         mut permitted: impl FnMut() -> bool,
     ) -> Result<u64, CopyError> {
-        let (mut local, mut remote) = (
-            Cursor {
-                segments: local,
-                offset: 0,
-            },
-            Cursor {
-                segments: remote,
-                offset: 0,
-            },
-        );
+        let mut local = Cursor::new(local, &part);
+        let mut remote = Cursor::new(remote, &part);
         let mut total = 0;
         loop {
-            self.announce_copy();
+            self.begin_copy();
             let step = if self.ends.partner().closed.load(Ordering::SeqCst) != 0 {
                 Err(CopyError::Closed)
             } else if !permitted() {
@@ -131,18 +163,37 @@ impl Link {
                     Reach::Unknown | Reach::None => Err(CopyError::Fault),
                 }
             };
-            self.announce_copy();
-            match step? {
-                0 => return Ok(total),
-                bytes => total += bytes,
+            self.end_copy();
+            total += step?;
+            if local.left == 0 {
+                break;
             }
         }
+        // A partner that left meanwhile may have used its memory for something else already. Acquire: this look
+        // comes after the copy.
+        fence(Ordering::Acquire);
+        if self.ends.partner().closed.load(Ordering::Acquire) != 0 {
+            return Err(CopyError::Closed);
+        }
+        Ok(total)
     }
 
-    /// Turns this side's "I am copying" on or off.
-    fn announce_copy(&self) {
+    /// Says that this side copies. Whatever it looks at next, it looks at after that.
+    #[inline(always)]
+    fn begin_copy(&self) {
         self.ends.own().copying.fetch_add(1, Ordering::SeqCst);
+        // The locked instruction of x86-64 is a fence already.
+        #[cfg(not(target_arch = "x86_64"))]
         fence(Ordering::SeqCst);
+    }
+
+    /// Says that the copy has ended. Only this side writes the word, and only under the lock of its VI.
+    #[inline(always)]
+    fn end_copy(&self) {
+        let copying = &self.ends.own().copying;
+        let ended = copying.load(Ordering::Relaxed).wrapping_add(1);
+        // Release: whoever sees it finds the copy done.
+        copying.store(ended, Ordering::Release);
     }
 }
 
@@ -154,13 +205,23 @@ fn probe(pid: i32, at: u64) -> Option<u64> {
     (read.ok() == Some(8)).then_some(value)
 }
 
+/// Nothing is left, or the list is shorter than was said.
+#[cold]
+fn nothing(local: &Cursor<'_>) -> Result<u64, CopyError> {
+    if local.left == 0 {
+        Ok(0)
+    } else {
+        Err(CopyError::Fault)
+    }
+}
+
 fn copy_within(
     way: Way,
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
 ) -> Result<u64, CopyError> {
     let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else {
-        return Ok(0);
+        return nothing(local);
     };
     let mut done = 0;
     while done < bytes {
@@ -202,8 +263,49 @@ fn copy_across(
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
 ) -> Result<u64, CopyError> {
-    let mut near = [piece(0, 0); PIECES_MAX];
-    let mut far = [piece(0, 0); PIECES_MAX + 1];
+    if local.is_straight() && remote.is_straight() {
+        copy_straight(pid, way, local, remote)
+    } else {
+        copy_lists(pid, way, local, remote)
+    }
+}
+
+/// The common case: one piece on either side.
+#[inline(always)]
+fn copy_straight(
+    pid: i32,
+    way: Way,
+    local: &mut Cursor<'_>,
+    remote: &mut Cursor<'_>,
+) -> Result<u64, CopyError> {
+    let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else {
+        return Ok(0);
+    };
+    // As long, because neither list ends earlier.
+    let (far, _) = remote.next(bytes).ok_or(CopyError::Fault)?;
+    let far = [piece(far, bytes as usize)];
+    // The last eight bytes become visible after all others (spec §5.4): the kernel copies local pieces one after the
+    // other. A second remote piece would do too, but costs a second look at the pages of the other process.
+    let body = bytes.saturating_sub(8);
+    if body == 0 {
+        call(pid, way, &[piece(near, bytes as usize)], &far, bytes)?;
+    } else {
+        let near = [piece(near, body as usize), piece(near + body, 8)];
+        call(pid, way, &near, &far, bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// Any lists of pieces.
+#[inline(never)]
+fn copy_lists(
+    pid: i32,
+    way: Way,
+    local: &mut Cursor<'_>,
+    remote: &mut Cursor<'_>,
+) -> Result<u64, CopyError> {
+    let mut near = [piece(0, 0); PIECES_MAX + 1];
+    let mut far = [piece(0, 0); PIECES_MAX];
     let (mut near_count, mut far_count) = (0, 0);
     let mut bytes = 0;
     while near_count < PIECES_MAX && bytes < CALL_BYTES_MAX {
@@ -215,7 +317,7 @@ fn copy_across(
         bytes += length;
     }
     if bytes == 0 {
-        return Ok(0);
+        return nothing(local);
     }
     let mut matched = 0;
     while matched < bytes {
@@ -235,7 +337,7 @@ fn copy_across(
         far_count += 1;
         matched += length;
     }
-    split_tail(&mut far, &mut far_count);
+    split_tail(&mut near, &mut near_count);
     call(pid, way, &near[..near_count], &far[..far_count], bytes)?;
     Ok(bytes)
 }
@@ -268,16 +370,8 @@ fn copy_rest(
         });
         matched += length;
     }
-    let (mut near, mut far) = (
-        Cursor {
-            segments: &near,
-            offset: 0,
-        },
-        Cursor {
-            segments: &far,
-            offset: 0,
-        },
-    );
+    let mut near = Cursor::new(&near, &(0..bytes));
+    let mut far = Cursor::new(&far, &(0..bytes));
     let mut done = 0;
     while done < bytes {
         let (at, length) = near.next(CALL_BYTES_MAX).ok_or(CopyError::Fault)?;
@@ -298,14 +392,14 @@ fn copy_rest(
     Ok(bytes)
 }
 
-/// Makes the last eight remote bytes a piece of their own: the kernel copies pieces in order.
-fn split_tail(far: &mut [libc::iovec; PIECES_MAX + 1], count: &mut usize) {
-    let last = far[*count - 1];
+/// Makes the last eight bytes a local piece of their own, as in `copy_straight`.
+fn split_tail(near: &mut [libc::iovec; PIECES_MAX + 1], count: &mut usize) {
+    let last = near[*count - 1];
     if last.iov_len > 8 {
         let at = last.iov_base.expose_provenance() as u64;
         let body = last.iov_len as u64 - 8;
-        far[*count - 1] = piece(at, body as usize);
-        far[*count] = piece(at + body, 8);
+        near[*count - 1] = piece(at, body as usize);
+        near[*count] = piece(at + body, 8);
         *count += 1;
     }
 }
@@ -377,27 +471,36 @@ mod tests {
             let to = vec![0u8; 5000];
             let local = segments(&from, &[1, 0, 700, 4299]);
             let remote = segments(&to, &(0..100).map(|_| 50).collect::<Vec<_>>());
-            let (mut near, mut far) = (
-                Cursor {
-                    segments: &local,
-                    offset: 0,
-                },
-                Cursor {
-                    segments: &remote,
-                    offset: 0,
-                },
-            );
-            loop {
-                let bytes = if across {
-                    copy_across(std::process::id() as i32, Way::Write, &mut near, &mut far)
-                } else {
-                    copy_within(Way::Write, &mut near, &mut far)
-                };
-                if bytes.unwrap() == 0 {
-                    break;
+            let copy = |part: Range<u64>| {
+                let mut near = Cursor::new(&local, &part);
+                let mut far = Cursor::new(&remote, &part);
+                while near.left > 0 {
+                    let own = std::process::id() as i32;
+                    let bytes = if across {
+                        copy_across(own, Way::Write, &mut near, &mut far)
+                    } else {
+                        copy_within(Way::Write, &mut near, &mut far)
+                    };
+                    assert!(bytes.expect("memory") > 0);
                 }
-            }
+            };
+            // In parts that begin and end anywhere, the last one first.
+            copy(4000..5000);
+            copy(0..1);
+            copy(1..4000);
             assert_eq!(std::hint::black_box(&to), &from, "across {across}");
+            // A list that is shorter than was said is an error in the end.
+            let mut short = Cursor::new(&local, &(4999..5001));
+            let mut far = Cursor::new(&remote, &(0..2));
+            let mut step = || {
+                if across {
+                    let own = std::process::id() as i32;
+                    copy_across(own, Way::Write, &mut short, &mut far)
+                } else {
+                    copy_within(Way::Write, &mut short, &mut far)
+                }
+            };
+            assert_eq!((step(), step()), (Ok(1), Err(CopyError::Fault)));
         }
     }
 }

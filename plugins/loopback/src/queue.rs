@@ -250,13 +250,19 @@ impl Link {
     #[inline(always)]
     pub(crate) fn accepted(&mut self, port: &Port, opcode: u32) -> Step {
         if port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION && self.outstanding.is_empty() {
-            return if port.complete(Queue::Send, opcode, None) {
-                Step::Next
-            } else {
-                self.broken(port)
-            };
+            return self.complete_now(port, opcode);
         }
         self.when_consumed(opcode)
+    }
+
+    /// Completes the oldest descriptor of the send queue: nothing is under way before it.
+    #[inline(always)]
+    pub(crate) fn complete_now(&mut self, port: &Port, opcode: u32) -> Step {
+        if port.complete(Queue::Send, opcode, None) {
+            Step::Next
+        } else {
+            self.broken(port)
+        }
     }
 
     /// Complete when the partner has consumed everything sent so far.

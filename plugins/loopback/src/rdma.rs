@@ -18,7 +18,7 @@ use crate::nic::LoopbackNic;
 use crate::progress::CONN_LOST;
 use crate::queue::Step;
 use crate::ring::{Arrival, Extra, flag, op};
-use crate::segments::scatter;
+use crate::segments::{List, scatter};
 
 /// How long the initiator waits for room in the ring before it goes back to its program.
 const ROOM_TICKS: u64 = 40_000;
@@ -70,7 +70,7 @@ impl Link {
         if outgoing.flagged && !slots || ordered && !self.outstanding.is_empty() {
             return Step::Wait;
         }
-        let Ok(local) = outgoing.segments.to_vec() else {
+        let Ok(local) = List::new(&outgoing.segments) else {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_WRITE);
         };
         match self.copy_remote(Way::Write, outgoing, &local) {
@@ -93,6 +93,9 @@ impl Link {
             return self.announce_write(port, outgoing);
         }
         // The data is in place: complete at every level.
+        if self.outstanding.is_empty() {
+            return self.complete_now(port, VIP_STATUS_OP_RDMA_WRITE);
+        }
         self.in_turn(port, VIP_STATUS_OP_RDMA_WRITE, None)
     }
 
@@ -171,7 +174,7 @@ impl Link {
 
     fn read_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
         let opcode = VIP_STATUS_OP_RDMA_READ;
-        let Ok(local) = outgoing.segments.to_vec() else {
+        let Ok(local) = List::new(&outgoing.segments) else {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR | opcode);
         };
         match self.copy_remote(Way::Read, outgoing, &local) {

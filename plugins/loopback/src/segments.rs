@@ -1,8 +1,40 @@
 //! Lists of segments: copies out of a list and into one.
 
+use std::ops::Deref;
+
 use vipl_abi::{VIP_STATUS_LENGTH_ERROR, VIP_STATUS_PROTECTION_ERROR};
 use vipl_guard::Segment;
 use vipl_plugin_sdk::descriptor::Segments;
+
+/// A list that a transfer keeps for itself; of one segment, the usual case, without an allocation.
+pub(crate) enum List {
+    One([Segment; 1]),
+    Many(Vec<Segment>),
+}
+
+impl List {
+    /// All data segments of a descriptor, each read once.
+    #[inline(always)]
+    pub(crate) fn new(segments: &Segments) -> Result<List, vipl_guard::Fault> {
+        if segments.len() == 1 {
+            Ok(List::One([segments.get(0)?]))
+        } else {
+            Ok(List::Many(segments.to_vec()?))
+        }
+    }
+}
+
+impl Deref for List {
+    type Target = [Segment];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Segment] {
+        match self {
+            List::One(one) => one,
+            List::Many(many) => many,
+        }
+    }
+}
 
 /// Copies `bytes` bytes, beginning at `offset` of the list, to one place.
 pub(crate) fn gather(
