@@ -13,7 +13,7 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Port, Queue, Status};
 use vipl_sys::shm::Mapping;
 
-use crate::link::{Link, Reach, carries_immediate, ends_here};
+use crate::link::{Help, Link, Reach, carries_immediate, ends_here};
 use crate::nic::LoopbackNic;
 use crate::ring::{Ends, Outbox, SEGMENT};
 
@@ -95,6 +95,7 @@ pub(crate) fn attach(
         receiving: None,
         writing: None,
         serving: None,
+        help: Help::default(),
         written: 0,
         partner_rdma_write: connection.partner_rdma_write != 0,
         partner_rdma_read: connection.partner_rdma_read != 0,
@@ -137,7 +138,7 @@ pub(crate) fn detach(link: Link) {
 
 impl Link {
     /// Waits until the partner does not touch this process's memory.
-    fn wait_for_copies(&self) {
+    pub(crate) fn wait_for_copies(&self) {
         let (mut since, end) = (0, Instant::now() + COPY_TIME_MAX);
         while self.is_copying(&mut since) && Instant::now() < end {
             std::thread::yield_now();
@@ -193,6 +194,7 @@ impl Link {
     pub(crate) fn die(&mut self, port: &Port, reason: Closed, cause: i32, opcode: u32) {
         self.halted = true;
         self.close(reason);
+        self.end_help();
         self.set_waiting(false);
         port.fail(cause, opcode, std::ptr::null_mut());
     }

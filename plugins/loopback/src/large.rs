@@ -14,7 +14,7 @@ use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
-use crate::link::{Assembly, Link, Pieces, Reach};
+use crate::link::{Assembly, Link, Pieces, Reach, Shared};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::progress::{CONN_LOST, Taken};
@@ -179,6 +179,12 @@ impl Link {
 
     /// Fetches a large message from the sender's memory, straight into the posted buffers.
     pub(crate) fn fetch(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        let begun = self.shared_message();
+        match begun {
+            Some(Shared::Later) => return Taken::Later,
+            Some(Shared::Done) => return self.fetched(nic, port, arrival, arrival.length.into()),
+            Some(Shared::Alone) | None => {}
+        }
         let number = port.completed(Queue::Recv);
         if number == port.posted(Queue::Recv) {
             return self.nothing_posted(port);
@@ -205,24 +211,32 @@ impl Link {
             Err(status) => return self.cannot_receive(port, status, 0),
         };
         self.find_reach(nic);
+        if begun.is_none() {
+            match self.share_message(&local, &remote, arrival.length) {
+                Shared::Later => return Taken::Later,
+                Shared::Done => return self.fetched(nic, port, arrival, arrival.length.into()),
+                Shared::Alone => {}
+            }
+        }
         let table = self.partner_nic.table();
         let live = || remote.iter().all(|segment| is_live(table, segment));
         match self.copy(Way::Read, &local, &remote, live) {
-            Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
+            Ok(bytes) => self.fetched(nic, port, arrival, bytes),
             // The partner's reason is dealt with next; this message never arrived.
-            Err(CopyError::Closed | CopyError::Gone) => {
+            Err(CopyError::Closed | CopyError::Gone | CopyError::Later) => {
                 let closed = Closed(self.ends.partner().closed.load(Ordering::Acquire));
                 self.acknowledge();
                 self.partner_closed(port, closed);
-                return Taken::Failed;
+                Taken::Failed
             }
-            Err(CopyError::Fault) if mem::is_accessible(&local, true) => {
-                return self.sender_fault(port);
-            }
-            Err(CopyError::Fault) => {
-                return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
-            }
+            Err(CopyError::Fault) if mem::is_accessible(&local, true) => self.sender_fault(port),
+            Err(CopyError::Fault) => self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0),
         }
+    }
+
+    /// A large message is in the posted buffers.
+    fn fetched(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival, bytes: u64) -> Taken {
+        LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
         self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
     }
 
@@ -332,7 +346,7 @@ fn are_local(port: &Port, segments: &[Segment]) -> bool {
 }
 
 /// Whether a segment of the sender still lies in a region of its own.
-fn is_live(table: Table, segment: &Segment) -> bool {
+pub(crate) fn is_live(table: Table, segment: &Segment) -> bool {
     let length = u64::from(segment.length);
     length == 0 || region::is_registered(table, segment.handle, segment.address, length)
 }

@@ -22,13 +22,16 @@
 //! | `rdma`, `target` | RDMA Write and Read: the initiator; the target |
 //! | `segments` | copies out of a list of segments and into one |
 //! | `mem` | copies between processes |
+//! | `board`, `help` | large copies that both sides work on: the shared words; owner and helper |
 //! | `cm` | attach, detach, and how a broken connection is told |
 //! | `watch` | the thread that makes progress while the program does not |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("loopback needs memfd, futex and process_vm_*: Linux");
 
+mod board;
 mod cm;
+mod help;
 mod large;
 mod link;
 mod mem;
@@ -42,6 +45,7 @@ mod shared;
 mod target;
 #[cfg(test)]
 mod testing;
+mod ticks;
 mod vi;
 mod watch;
 

@@ -63,6 +63,65 @@ pub(crate) struct Serving {
     pub(crate) offset: u32,
 }
 
+/// This side's copies that the partner may help with, at most one at a time.
+#[derive(Default)]
+pub(crate) struct Help {
+    /// Of the copy that was shared last.
+    pub(crate) generation: u32,
+    /// The partner still works on it.
+    pub(crate) open: Option<Open>,
+    /// What became of the RDMA operation at the head of the queue, if it was shared.
+    pub(crate) settled: Option<Settled>,
+    /// Copies that are made without asking, because the partner did not help; how many they were last time.
+    pub(crate) alone: u32,
+    pub(crate) alone_last: u32,
+    /// Generation of the partner's board that this side has looked at.
+    pub(crate) seen: u32,
+}
+
+impl Help {
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+}
+
+/// A copy whose helper has not come to an end.
+#[derive(Clone, Copy)]
+pub(crate) struct Open {
+    /// Units that the helper took at most.
+    pub(crate) theirs: u32,
+    /// This side could not copy a part: all of it is for nothing.
+    pub(crate) failed: bool,
+    /// Whose copy it is.
+    pub(crate) of: Of,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The message in this slot.
+    Message(u32),
+    /// An RDMA operation of this length.
+    Rdma(u32),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Settled {
+    pub(crate) length: u32,
+    pub(crate) shared: Shared,
+}
+
+/// What became of a shared copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    /// All of it is there.
+    Done,
+    /// The helper still copies.
+    Later,
+    /// It was not shared, or that failed: this side copies all of it.
+    Alone,
+}
+
 /// A connection.
 pub(crate) struct Link {
     pub(crate) ends: Ends,
@@ -98,6 +157,8 @@ pub(crate) struct Link {
     pub(crate) receiving: Option<Assembly>,
     pub(crate) writing: Option<bool>,
     pub(crate) serving: Option<Serving>,
+    /// This side's copies that the partner may help with.
+    pub(crate) help: Help,
     /// Slot behind the last piece of an RDMA Write that went through the ring.
     pub(crate) written: u32,
     pub(crate) partner_rdma_write: bool,

@@ -26,6 +26,8 @@ pub(crate) enum CopyError {
     /// The partner's process has no memory any more: it is dead, which the agent will tell, or only its
     /// first thread has ended, and then the ring still works.
     Gone,
+    /// Not ended: the partner still works on its part.
+    Later,
 }
 
 /// Walks over a part of a list of segments.

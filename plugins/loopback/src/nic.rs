@@ -30,6 +30,8 @@ pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_
 pub(crate) struct Counters {
     /// Bytes that went from process to process in one copy.
     pub(crate) single_copy_bytes: &'static AtomicU64,
+    /// Bytes of a partner's copies that this side made.
+    pub(crate) helped_copy_bytes: &'static AtomicU64,
     /// Bytes of large messages and RDMA that went through the ring.
     pub(crate) ring_copy_bytes: &'static AtomicU64,
     /// Connections on which the kernel forbade the single copy.
@@ -99,6 +101,7 @@ impl LoopbackNic {
             eager_max: number(NAME, c"eager_max").unwrap_or(16_384) as u32,
             counters: Counters {
                 single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
+                helped_copy_bytes: host.counter(NAME, c"helped_copy_bytes"),
                 ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
                 single_copy_refused: host.counter(NAME, c"single_copy_refused"),
             },

@@ -24,6 +24,8 @@ pub(crate) enum Taken {
     Yes,
     /// Consumed, and the connection has ended; the partner must not count it as received.
     Failed,
+    /// Not yet: it is taken again at the next look.
+    Later,
 }
 
 impl Link {
@@ -67,6 +69,7 @@ impl Link {
             || self.serving.is_some()
             || self.waiting
             || self.ends.own().reach.load(Ordering::Relaxed) == 0
+            || self.is_asked()
     }
 
     #[cold]
@@ -75,6 +78,9 @@ impl Link {
             return;
         }
         self.find_reach(nic);
+        if self.is_asked() {
+            self.help(nic, port);
+        }
         if self.serving.is_some() {
             self.learn_consumed();
             self.serve_read(port);
@@ -154,7 +160,7 @@ impl Link {
             self.learn(&arrival);
             match self.take(nic, port, &arrival) {
                 Taken::Yes => self.arrived = self.arrived.wrapping_add(1),
-                Taken::Failed => return,
+                Taken::Failed | Taken::Later => return,
             }
             if !port.is_connected() {
                 return;

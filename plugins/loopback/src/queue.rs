@@ -48,7 +48,10 @@ impl Link {
             self.kick();
         }
         let waits = port.is_connected()
-            && (waits || !self.outstanding.is_empty() || self.serving.is_some());
+            && (waits
+                || !self.outstanding.is_empty()
+                || self.serving.is_some()
+                || self.help.is_open());
         if waits != self.waiting {
             self.wait_for_partner(nic, port, waits);
         }
@@ -118,6 +121,10 @@ impl Link {
     /// Any descriptor.
     #[inline(never)]
     fn process_any(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Step {
+        // Whatever becomes of the descriptor, the partner copies no more for it.
+        if !self.rdma_is_settled() {
+            return Step::Wait;
+        }
         let outgoing = match descriptor::outgoing(port, entry, READ_LEVELS) {
             Ok(outgoing) => outgoing,
             Err(fault) => return self.local_error(port, fault.status),
@@ -130,6 +137,7 @@ impl Link {
             return self.local_error(port, VIP_STATUS_LENGTH_ERROR | outgoing.operation.opcode());
         }
         if outgoing.operation == Operation::Send {
+            self.forget_rdma();
             self.send(nic, port, &outgoing)
         } else {
             self.rdma(nic, port, &outgoing)
@@ -292,6 +300,7 @@ impl Link {
     /// E1, E2, E3: the descriptor tells; on the reliable levels the connection ends.
     #[cold]
     pub(crate) fn local_error(&mut self, port: &Port, status: u32) -> Step {
+        self.forget_rdma();
         let reliable = port.vi().reliability != VIP_SERVICE_UNRELIABLE;
         let begun = self.sending.take().filter(|pieces| pieces.offset > 0);
         if let (Some(begun), false) = (begun, reliable) {
@@ -337,6 +346,7 @@ impl Link {
     pub(crate) fn broken(&mut self, _port: &Port) -> Step {
         self.halted = true;
         self.close(Closed::LOST);
+        self.end_help();
         self.set_waiting(false);
         Step::Stop
     }

@@ -11,14 +11,16 @@ use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
+use crate::help::{RDMA_MIN, SHARED_TAIL};
 use crate::large::PIECE;
-use crate::link::{Link, Pieces};
+use crate::link::{Link, Pieces, Shared};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::progress::CONN_LOST;
 use crate::queue::Step;
 use crate::ring::{Arrival, Extra, flag, op};
 use crate::segments::{List, scatter};
+use crate::ticks::ticks;
 
 /// How long the initiator waits for room in the ring before it goes back to its program.
 const ROOM_TICKS: u64 = 40_000;
@@ -76,7 +78,7 @@ impl Link {
         match self.copy_remote(Way::Write, outgoing, &local) {
             Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
             // The partner's reason is dealt with by `progress`.
-            Err(CopyError::Closed) => return Step::Wait,
+            Err(CopyError::Closed | CopyError::Later) => return Step::Wait,
             Err(CopyError::Gone) => {
                 self.lose_reach();
                 return self.rdma(nic, port, outgoing);
@@ -101,7 +103,7 @@ impl Link {
 
     /// Copies to or from the target range, if the target permits it.
     fn copy_remote(
-        &self,
+        &mut self,
         way: Way,
         outgoing: &Outgoing,
         local: &[Segment],
@@ -120,9 +122,25 @@ impl Link {
         let table = self.partner_nic.table();
         let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
         let length = u64::from(outgoing.length);
-        self.copy(way, local, &[remote], || {
+        let permitted = || {
             enabled && region::is_remote(table, remote.handle, remote.address, length, tag, flag)
-        })
+        };
+        if outgoing.length >= RDMA_MIN {
+            match self.share_rdma(way, remote, local, permitted) {
+                Shared::Later => return Err(CopyError::Later),
+                Shared::Done => {
+                    let tail = length - SHARED_TAIL..length;
+                    if self
+                        .copy_part(way, local, &[remote], tail, permitted)
+                        .is_ok()
+                    {
+                        return Ok(length);
+                    }
+                }
+                Shared::Alone => {}
+            }
+        }
+        self.copy(way, local, &[remote], permitted)
     }
 
     /// The immediate data of an RDMA Write that has been placed.
@@ -179,7 +197,7 @@ impl Link {
         };
         match self.copy_remote(Way::Read, outgoing, &local) {
             Ok(bytes) => LoopbackNic::count(nic.counters.single_copy_bytes, bytes),
-            Err(CopyError::Closed) => return Step::Wait,
+            Err(CopyError::Closed | CopyError::Later) => return Step::Wait,
             Err(CopyError::Gone) => {
                 self.lose_reach();
                 return self.rdma(nic, port, outgoing);
@@ -322,16 +340,6 @@ impl Link {
             }
         }
     }
-}
-
-/// A cheap clock; its unit does not matter.
-#[inline(always)]
-fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads the time stamp counter.
-    return unsafe { core::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    return vipl_plugin_sdk::Host::get().now_ns();
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   page 0     Side 0 │ Side 1            what each side tells the other
+//!              Board 0 │ Board 1          large copies that both sides work on
 //!   then       direction 0: slots         256 slots of 64 bytes, written by side 0
 //!              direction 0: payload       256 KiB, written by side 0
 //!              direction 1: slots, payload
@@ -12,6 +13,8 @@
 //! sender's own counts, which saves the other side from reading them where they lie.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::board::Board;
 
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 256;
@@ -144,13 +147,16 @@ pub(crate) struct Side {
     pad2: [AtomicU32; 15],
 }
 
-const _: () = assert!(size_of::<Side>() == 256 && 2 * size_of::<Side>() <= HEADER);
+const _: () = assert!(size_of::<Side>() == 256);
+const _: () = assert!(2 * (size_of::<Side>() + size_of::<Board>()) <= HEADER);
 
 /// One side's view of the segment.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     own: *const Side,
     partner: *const Side,
+    own_board: *const Board,
+    partner_board: *const Board,
     out: Direction,
     in_: Direction,
 }
@@ -180,6 +186,7 @@ impl Ends {
     pub(crate) unsafe fn new(base: *mut u8, side: u32) -> Ends {
         let own = (side & 1) as usize;
         let sides = base.cast_const().cast::<Side>();
+        let boards = sides.wrapping_add(2).cast::<Board>();
         let direction = |side: usize| {
             let slots = base.wrapping_add(HEADER + side * DIRECTION).cast::<Slot>();
             Direction {
@@ -190,6 +197,8 @@ impl Ends {
         Ends {
             own: sides.wrapping_add(own),
             partner: sides.wrapping_add(own ^ 1),
+            own_board: boards.wrapping_add(own),
+            partner_board: boards.wrapping_add(own ^ 1),
             out: direction(own),
             in_: direction(own ^ 1),
         }
@@ -207,6 +216,20 @@ impl Ends {
     pub(crate) fn partner(&self) -> &Side {
         // SAFETY: as above.
         unsafe { &*self.partner }
+    }
+
+    /// Where this side asks for help with its copies.
+    #[inline(always)]
+    pub(crate) fn own_board(&self) -> &Board {
+        // SAFETY: as above.
+        unsafe { &*self.own_board }
+    }
+
+    /// Where the other side does.
+    #[inline(always)]
+    pub(crate) fn partner_board(&self) -> &Board {
+        // SAFETY: as above.
+        unsafe { &*self.partner_board }
     }
 
     /// The inline bytes of an outgoing slot.

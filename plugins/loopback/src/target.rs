@@ -178,7 +178,7 @@ impl Link {
 }
 
 /// Whether a range of this side may be the target of RDMA.
-fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> bool {
+pub(crate) fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> bool {
     let nic = port.nic();
     let table = Table {
         regions: nic.regions,
