@@ -250,7 +250,7 @@ impl Peers {
             if std::env::var_os("UCX_TLS").is_none() {
                 command.env("UCX_TLS", "posix,cma,self");
             }
-            sys::start_on(&mut command, cpu);
+            sys::start_on(&mut command, Some(cpu));
             command
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())

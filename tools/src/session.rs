@@ -24,9 +24,10 @@ use crate::cable::{self, Cable};
 use crate::control::{Control, DOCUMENT_MAX, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::limits::Buffers;
-use crate::nic::{NetAddress, Nic, address_text, parse_address};
+use crate::nic::{Nic, address_text, parse_address};
 use crate::peers::Peers;
 use crate::pin::Pair;
+use crate::rendezvous::{CONNECT_MS, Rendezvous};
 use crate::vipl::Vipl;
 use crate::{Error, Result, machine, sys};
 
@@ -50,22 +51,19 @@ pub struct Session {
     child: Option<Child>,
 }
 
-/// Milliseconds that a connection may take.
-const CONNECT_MS: u64 = 10_000;
-
 /// How a partner process is started: this program with `--partner SOCKET,ARENA`.
 pub const PARTNER_OPTION: &str = "--partner";
 
 impl Session {
-    /// Starts this very program as partner, pins both processes, and opens the device in both. With a
-    /// network namespace the partner runs in that, as on another host, with an agent of its own.
+    /// Starts this very program as partner, pins both processes unless `cpus` is None, and opens the device in
+    /// both. With a network namespace the partner runs in that, as on another host, with an agent of its own.
     ///
     /// # Errors
     /// The partner cannot be started, or a device cannot be opened.
     pub fn with_partner(
         vipl: &'static Vipl,
         device: &str,
-        cpus: Pair,
+        cpus: Option<Pair>,
         network: Option<&str>,
     ) -> Result<Self> {
         let file = sys::anonymous_file(ARENA_BYTES)?;
@@ -89,10 +87,12 @@ impl Session {
             channels: 0,
             child: Some(child),
         };
-        let hello = json!({"device": device, "cpu": cpus.1, "key": session.key});
+        let hello = json!({"device": device, "cpu": cpus.map(|cpus| cpus.1), "key": session.key});
         let answer = session.ask(&hello)?;
         session.remote_host = bytes_of(&answer["address"]);
-        sys::run_on(cpus.0)?;
+        if let Some(cpus) = cpus {
+            sys::run_on(cpus.0)?;
+        }
         Ok(session)
     }
 
@@ -112,7 +112,9 @@ impl Session {
             .ok_or_else(|| Error::Partner("gone".to_owned()))?;
         let begin = || {
             let nic = Nic::open(open()?, hello["device"].as_str().unwrap_or_default())?;
-            sys::run_on(hello["cpu"].as_u64().unwrap_or(0) as usize)?;
+            if let Some(cpu) = hello["cpu"].as_u64() {
+                sys::run_on(cpu as usize)?;
+            }
             Ok((nic, Arena::new(&file)?))
         };
         match begin() {
@@ -345,60 +347,6 @@ impl Drop for Session {
         }
     }
 }
-
-struct Rendezvous<'a> {
-    nic: &'a Nic,
-    side: Side,
-    remote_host: &'a [u8],
-    key: &'a [u8],
-}
-
-impl Rendezvous<'_> {
-    /// Both sides call it with the same channel. Without a limit the server waits forever.
-    fn join(&self, vi: &Vi, channel: u32, limit: Option<Duration>) -> Result<()> {
-        let own = &self.nic.attributes().address;
-        let there = [self.key, &channel.to_ne_bytes(), b"s"].concat();
-        let start = Instant::now();
-        let expired = || limit.is_some_and(|limit| start.elapsed() > limit);
-        if self.side == Side::Server {
-            let address = NetAddress::new(own, &there);
-            loop {
-                match self.nic.wait(&address, 1000)? {
-                    Some(request) => return vi.accept(request),
-                    None if expired() => return Err(Error::Silence("waiting for a connection")),
-                    None => {}
-                }
-            }
-        }
-        let here = [self.key, &channel.to_ne_bytes(), b"c"].concat();
-        let (local, remote) = (
-            NetAddress::new(own, &here),
-            NetAddress::new(self.remote_host, &there),
-        );
-        loop {
-            match vi.request(&local, &remote, CONNECT_MS) {
-                Ok(()) => return Ok(()),
-                // The server is not waiting yet.
-                Err(Error::Call { code: NO_MATCH, .. }) if !expired() => {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                Err(error) => {
-                    let host = address_text(self.remote_host);
-                    let advice = if matches!(&error, Error::Call { code, .. } if [NO_MATCH, TIMEOUT].contains(code))
-                    {
-                        ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
-                    } else {
-                        ""
-                    };
-                    return Err(error.context(format!("to {host}{advice}")));
-                }
-            }
-        }
-    }
-}
-
-const TIMEOUT: i32 = vipl_abi::VIP_RETURN::VIP_TIMEOUT as i32;
-const NO_MATCH: i32 = vipl_abi::VIP_RETURN::VIP_NO_MATCH as i32;
 
 fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Result<Child> {
     let program = std::env::current_exe()

@@ -168,23 +168,28 @@ pub fn run_on(cpu: usize) -> Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(Error::Usage(format!("there is no CPU {cpu}")));
     }
-    pin(cpu).map_err(|error| Error::io(format!("pinning to CPU {cpu}"), error))
+    pin(Some(cpu)).map_err(|error| Error::io(format!("pinning to CPU {cpu}"), error))
 }
 
-/// Makes a command run on one CPU from its first instruction on.
-pub fn start_on(command: &mut Command, cpu: usize) {
+/// Makes a command run on one CPU from its first instruction on; with None on all of the machine, whatever
+/// this process is restricted to.
+pub fn start_on(command: &mut Command, cpu: Option<usize>) {
     // SAFETY: it makes one system call, and allocates nothing.
     unsafe { command.pre_exec(move || pin(cpu)) };
 }
 
-fn pin(cpu: usize) -> std::io::Result<()> {
-    // SAFETY: the all-zero set is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
+fn pin(cpu: Option<usize>) -> std::io::Result<()> {
+    let most = libc::CPU_SETSIZE as usize;
+    let wanted = cpu.map_or(0..most, |cpu| cpu..cpu + 1);
+    if wanted.end > most {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: `cpu` is below CPU_SETSIZE.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the all-zero set is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in wanted {
+        // SAFETY: `cpu` is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: `set` is filled and has this size.
     match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
         0 => Ok(()),

@@ -82,6 +82,7 @@ functions! {
     VipCreateCQ(VIP_NIC_HANDLE, VIP_ULONG, *mut VIP_CQ_HANDLE);
     VipDestroyCQ(VIP_CQ_HANDLE);
     VipCQDone(VIP_CQ_HANDLE, *mut VIP_VI_HANDLE, *mut VIP_BOOLEAN);
+    VipCQWait(VIP_CQ_HANDLE, c_ulong, *mut VIP_VI_HANDLE, *mut VIP_BOOLEAN);
     VipNSInit(VIP_NIC_HANDLE, VIP_PVOID);
     VipNSGetHostByName(VIP_NIC_HANDLE, *mut VIP_CHAR, *mut VIP_NET_ADDRESS, VIP_ULONG);
     VipNSShutdown(VIP_NIC_HANDLE);

@@ -121,7 +121,10 @@ fn figures_as_json_and_csv() {
 #[test]
 fn the_table_has_the_lines_that_were_asked_for() {
     let arguments = ["--table", "--runs", "1", "--seconds", "0.01", "--lines"];
-    let (output, said, told) = run(PERF, &[&arguments[..], &["1,5-7,15", "--json"]].concat());
+    let (output, said, told) = run(
+        PERF,
+        &[&arguments[..], &["1,5-7,16,17,20", "--json"]].concat(),
+    );
     assert!(output.status.success(), "{told}");
     let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
     let table = document["table"].as_array().expect("lines");
@@ -129,7 +132,7 @@ fn the_table_has_the_lines_that_were_asked_for() {
         .iter()
         .filter_map(|line| line["line"].as_u64())
         .collect();
-    assert_eq!(numbers, [1, 5, 6, 7, 15], "{said}");
+    assert_eq!(numbers, [1, 5, 6, 7, 16, 17, 20], "{said}");
     for line in table {
         // A machine without process_vm_writev has no reference for line 5.
         let value = line["value"].as_f64();
@@ -143,7 +146,7 @@ fn the_table_has_the_lines_that_were_asked_for() {
             "{line}"
         );
     }
-    let (output, said, told) = run(PERF, &[&arguments[..], &["15"]].concat());
+    let (output, said, told) = run(PERF, &[&arguments[..], &["20"]].concat());
     assert!(output.status.success(), "{told}");
     assert!(
         said.contains("VipRegisterMem") && said.contains("0.15 µs"),
@@ -151,6 +154,65 @@ fn the_table_has_the_lines_that_were_asked_for() {
     );
     let (output, _, told) = run(PERF, &[&arguments[..], &["99"]].concat());
     assert!(!output.status.success() && told.contains("99"), "{told}");
+}
+
+/// The figures of a test by name, from a run with `--json`.
+fn figures(arguments: &[&str]) -> Vec<(String, f64)> {
+    let (output, said, told) = run(PERF, &[arguments, &["--runs", "1", "--json"]].concat());
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let results = document["results"].as_array().expect("results");
+    let all = results
+        .iter()
+        .flat_map(|result| result["figures"].as_array().expect("figures"));
+    let named = all.map(|figure| {
+        let name = figure["name"].as_str().unwrap_or_default().to_owned();
+        (name, figure["value"].as_f64().unwrap_or(f64::NAN))
+    });
+    named.collect()
+}
+
+/// All to all between three and five processes that poll, yield or wait.
+#[test]
+fn scale_plays_with_several_processes() {
+    for mode in [&[][..], &["--yield"], &["--wait"]] {
+        let arguments = ["scale", "--processes", "3,5", "-s", "100", "-n", "20"];
+        let figures = figures(&[&arguments[..], mode].concat());
+        let names: Vec<&str> = figures.iter().map(|(name, _)| name.as_str()).collect();
+        let of_one = ["processes", "round", "messages"];
+        assert_eq!(names, [of_one, of_one].concat(), "{mode:?}");
+        assert_eq!((figures[0].1, figures[3].1), (3.0, 5.0));
+        assert!(figures.iter().all(|(_, value)| *value > 0.0), "{figures:?}");
+    }
+    let (output, _, told) = run(PERF, &["scale", "--processes", "1"]);
+    assert!(
+        !output.status.success() && told.contains("2 to 256 processes"),
+        "{told}"
+    );
+}
+
+/// What is measured once per connection, per VI or per process.
+#[test]
+fn set_up_and_many_vis_are_measured() {
+    let expect = |arguments: &[&str], names: &[&str]| {
+        let figures = figures(arguments);
+        let found: Vec<&str> = figures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(found, names, "{arguments:?}");
+        assert!(figures.iter().all(|(_, value)| *value > 0.0), "{figures:?}");
+    };
+    expect(
+        &["connect", "--self", "--vis", "20"],
+        &["create and connect", "each", "disconnect and destroy"],
+    );
+    expect(
+        &["cq-random", "--self", "--vis", "20", "-n", "200"],
+        &["many ÷ one VI", "1 VI", "10 VIs", "100 VIs", "many VIs"],
+    );
+    expect(&["open"], &["agent running", "agent started"]);
+    expect(
+        &["pinned", "-n", "200"],
+        &["pinned ÷ not pinned", "pinned", "not pinned"],
+    );
 }
 
 /// Other libraries are measured where their tools are, and named where they are not.

@@ -108,7 +108,7 @@ fn run(options: &Options) -> Result<()> {
             }
             drive(
                 options,
-                &mut Session::with_partner(vipl, device, cpus, None)?,
+                &mut Session::with_partner(vipl, device, Some(cpus), None)?,
             )
         }
         None => {

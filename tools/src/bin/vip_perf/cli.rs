@@ -8,6 +8,8 @@ use vipl_tools::pin::Pair;
 use vipl_tools::{Error, Result, size};
 
 use crate::bench::Params;
+use crate::fresh::Fresh;
+use crate::scale::{Game, Idle};
 use crate::tests::Test;
 
 /// Measures latency, bandwidth, message rate and the overhead of the library.
@@ -19,8 +21,10 @@ use crate::tests::Test;
 /// Read), cq (polling a CQ with 1 active VI of --vis), idle-memory (memory of an idle pair of VIs),
 /// register (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without
 /// transport), within (a message between two VIs of one thread, compared with loopback),
-/// overlap (the share of the processor that a stream of RDMA Writes leaves to the program), all.
-/// Register, post and within need no peer. Default: latency, bandwidth and rate.
+/// overlap (the share of the processor that a stream of RDMA Writes leaves to the program), cq-random
+/// (messages on a random one of --vis VIs, one CQ), connect (--vis connections), open (VipOpenNic),
+/// pinned (VipRecvWait in processes that may use one CPU), scale (all to all between --processes), all.
+/// Register, post, within, open, pinned and scale need no peer. Default: latency, bandwidth and rate.
 #[derive(Parser)]
 #[command(name = "vip_perf", version, max_term_width = 100)]
 pub(crate) struct Options {
@@ -71,11 +75,19 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) wait: bool,
 
-    /// Connected VIs for cq and idle-memory
+    /// Processes of scale: a list
+    #[arg(long, default_value = "2,4,8", value_delimiter = ',')]
+    pub(crate) processes: Vec<usize>,
+
+    /// Call sched_yield after a poll of scale that finds nothing
+    #[arg(long = "yield", conflicts_with = "wait")]
+    pub(crate) give_way: bool,
+
+    /// Connected VIs for cq, cq-random, connect and idle-memory
     #[arg(long, default_value_t = 1000)]
     pub(crate) vis: usize,
 
-    /// CPUs of the two processes [default: two on different cores]
+    /// CPUs of the two processes; all: do not pin them [default: two on different cores]
     #[arg(long, value_name = "A,B")]
     pub(crate) cpu: Option<String>,
 
@@ -135,6 +147,10 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     pub(crate) fresh: bool,
 
+    /// A process of scale
+    #[arg(long, hide = true)]
+    pub(crate) member: Option<String>,
+
     /// The second process of --self
     #[arg(long, hide = true)]
     pub(crate) partner: Option<String>,
@@ -147,6 +163,8 @@ pub(crate) struct Job {
     pub(crate) params: Params,
     pub(crate) runs: usize,
     pub(crate) cpus: Pair,
+    /// The processes stay on these CPUs.
+    pub(crate) pinned: bool,
     /// The setting for large messages was not the user's own.
     pub(crate) raised: bool,
 }
@@ -187,16 +205,19 @@ impl Job {
                 .map_err(|_| Error::Usage("--seconds is not a valid duration".to_owned()))?,
             vis: options.vis.max(1),
         };
-        let cpus = options
-            .cpu
-            .as_deref()
-            .map_or_else(|| Ok(Pair::choose()), Pair::parse)?;
+        let cpu = options.cpu.as_deref();
+        let pinned = cpu != Some("all");
+        let cpus = match cpu {
+            Some(text) if pinned => Pair::parse(text)?,
+            _ => Pair::choose(),
+        };
         Ok(Self {
             tests,
             host,
             params,
             runs: options.runs.max(1),
             cpus,
+            pinned,
             raised,
         })
     }
@@ -218,25 +239,50 @@ impl Job {
         self.tests.is_empty() && self.host.is_none() && !options.alone && !options.table
     }
 
-    /// The options that idle-memory in fresh processes needs.
-    pub(crate) fn memory_arguments(&self, options: &Options, vis: usize) -> Vec<String> {
+    /// The CPUs that the processes are kept on.
+    pub(crate) fn pins(&self) -> Option<Pair> {
+        self.pinned.then_some(self.cpus)
+    }
+
+    /// How processes are started that measure something for this one.
+    pub(crate) fn fresh(&self, options: &Options) -> Fresh {
         let level = match options.reliability {
             Level::Unreliable => "unreliable",
             Level::Delivery => "delivery",
             Level::Reception => "reception",
         };
-        let cpus = format!("{},{}", self.cpus.0, self.cpus.1);
-        let mut arguments: Vec<String> = ["-d", &options.device, "-r", level, "--cpu", &cpus]
+        let mut arguments: Vec<String> = ["-d", &options.device, "-r", level]
             .map(str::to_owned)
             .to_vec();
-        arguments.extend(["--vis".to_owned(), vis.to_string()]);
         if let Some(name) = &options.netns {
             arguments.extend(["--netns".to_owned(), name.clone()]);
         }
         if let Some(bytes) = self.params.transfer_max {
             arguments.extend(["--transfer-max".to_owned(), bytes.to_string()]);
         }
-        arguments
+        Fresh { arguments }
+    }
+
+    /// The same for two processes on the two CPUs.
+    pub(crate) fn fresh_pair(&self, options: &Options) -> Fresh {
+        let mut fresh = self.fresh(options);
+        let cpus = format!("{},{}", self.cpus.0, self.cpus.1);
+        fresh.arguments.extend(["--cpu".to_owned(), cpus]);
+        fresh
+    }
+
+    /// How the processes of scale play.
+    pub(crate) fn game(&self, options: &Options) -> Game {
+        let idle = match (options.wait, options.give_way) {
+            (true, _) => Idle::Wait,
+            (_, true) => Idle::Yield,
+            _ => Idle::Poll,
+        };
+        Game {
+            params: self.params,
+            idle,
+            runs: self.runs,
+        }
     }
 
     pub(crate) fn memory_unset(&self) -> Option<&'static str> {
@@ -246,12 +292,16 @@ impl Job {
 
 pub(crate) fn conditions(options: &Options, job: &Job) -> String {
     let level = vipl_tools::nic::level_names(options.reliability.bit());
-    let (first, second) = (job.cpus.0, job.cpus.1);
-    let mode = if options.wait { "waiting" } else { "polling" };
-    format!(
-        "{}, level {level}, CPUs {first} and {second}, {mode}",
-        options.device
-    )
+    let mode = match (options.wait, options.give_way) {
+        (true, _) => "waiting",
+        (_, true) => "polling, yielding",
+        _ => "polling",
+    };
+    let cpus = match job.pins() {
+        Some(Pair(first, second)) => format!("CPUs {first} and {second}"),
+        None => "all CPUs".to_owned(),
+    };
+    format!("{}, level {level}, {cpus}, {mode}", options.device)
 }
 
 #[cfg(test)]
@@ -284,7 +334,7 @@ mod unit {
         };
         let options = parse(&["--self", "--netns", "b", "idle-memory"]).unwrap();
         assert_eq!(options.netns.as_deref(), Some("b"));
-        let arguments = Job::new(&options).unwrap().memory_arguments(&options, 3);
+        let arguments = Job::new(&options).unwrap().fresh_pair(&options).arguments;
         assert!(arguments.windows(2).any(|two| two == ["--netns", "b"]));
         assert!(parse(&["--netns", "b", "latency"]).is_err());
         assert!(parse(&["--self", "--netns", "b", "--table"]).is_err());

@@ -6,12 +6,17 @@ mod alone;
 mod bench;
 mod cli;
 mod cq;
+mod fresh;
 mod latency;
 mod many;
 mod memory;
 mod output;
 mod overlap;
+mod pinned;
+mod random;
 mod reference;
+mod scale;
+mod setup;
 mod show;
 mod stream;
 mod table;
@@ -36,6 +41,7 @@ use crate::bench::{Params, Plan};
 use crate::cli::{Job, Options, conditions};
 use crate::output::Output;
 use crate::reference::Reference;
+use crate::scale::Game;
 use crate::tests::Test;
 
 fn main() -> ExitCode {
@@ -68,6 +74,9 @@ fn run(options: &Options) -> Result<()> {
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
+    if let Some(member) = &options.member {
+        return scale::member(member, Vipl::open, &options.device, job.game(options));
+    }
     let vipl = Vipl::open()?;
     if options.table {
         return run_table(options, &job, vipl);
@@ -75,7 +84,9 @@ fn run(options: &Options) -> Result<()> {
     let local = options.alone;
     if job.is_server(options) {
         let mut session = Session::listen(vipl, &options.device, options.port)?;
-        sys::run_on(job.cpus.1)?;
+        if let Some(cpus) = job.pins() {
+            sys::run_on(cpus.1)?;
+        }
         eprintln!("connected");
         return tests::serve(&mut session);
     }
@@ -86,6 +97,12 @@ fn run(options: &Options) -> Result<()> {
         return Err(Error::Usage(NEEDS_SELF.to_owned()));
     }
     let mut output = Output::new(options, vipl, &job)?;
+    if options.fresh && job.tests == [Test::Open] {
+        let once = || setup::open_once(vipl, &options.device);
+        output.add(tests::measure_apart(Test::Open, job.params, 1, once)?);
+        output.flush()?;
+        return output.finish();
+    }
     if !local && job.host.is_none() && job.tests.iter().all(|test| test.is_alone()) {
         run_alone(options, &job, vipl, &mut output)?;
     } else {
@@ -96,16 +113,54 @@ fn run(options: &Options) -> Result<()> {
 
 fn run_alone(options: &Options, job: &Job, vipl: &'static Vipl, output: &mut Output) -> Result<()> {
     let nic = Nic::open(vipl, &options.device)?;
-    sys::run_on(job.cpus.0)?;
+    if let Some(cpus) = job.pins() {
+        sys::run_on(cpus.0)?;
+    }
     for test in &job.tests {
         for bytes in sizes(options, *test, &nic)? {
             let params = Params {
                 bytes,
                 ..job.params
             };
-            output.add(tests::measure_alone(*test, &nic, params, job.runs)?);
+            if test.is_apart() {
+                measure_apart(options, job, vipl, (*test, params), output)?;
+            } else {
+                output.add(tests::measure_alone(*test, &nic, params, job.runs)?);
+            }
         }
         output.flush()?;
+    }
+    Ok(())
+}
+
+/// Measures what needs processes of its own, while this one keeps the Kernel Agent running.
+fn measure_apart(
+    options: &Options,
+    job: &Job,
+    vipl: &'static Vipl,
+    (test, params): (Test, Params),
+    output: &mut Output,
+) -> Result<()> {
+    let fresh = job.fresh(options);
+    match test {
+        Test::Scale => {
+            let game = Game {
+                params,
+                ..job.game(options)
+            };
+            for processes in &options.processes {
+                let once = || scale::measure(vipl, &options.device, game, *processes);
+                output.add(tests::measure_apart(test, params, 1, once)?);
+            }
+        }
+        Test::Pinned => {
+            let once = || pinned::wait(&fresh, job.cpus, params);
+            output.add(tests::measure_apart(test, params, job.runs, once)?);
+        }
+        _ => {
+            let once = || setup::open(&fresh);
+            output.add(tests::measure_apart(test, params, job.runs, once)?);
+        }
     }
     Ok(())
 }
@@ -120,11 +175,13 @@ fn run_with_partner(
     let mut session = match &job.host {
         Some(host) => {
             let session = Session::connect(vipl, device, host, options.port)?;
-            sys::run_on(job.cpus.0)?;
+            if let Some(cpus) = job.pins() {
+                sys::run_on(cpus.0)?;
+            }
             session
         }
         None if options.alone => {
-            Session::with_partner(vipl, device, job.cpus, options.netns.as_deref())?
+            Session::with_partner(vipl, device, job.pins(), options.netns.as_deref())?
         }
         None => {
             return Err(Error::Usage(
@@ -146,9 +203,9 @@ fn run_with_partner(
     for test in &job.tests {
         let sizes = sizes(options, *test, &session.nic)?;
         if *test == Test::IdleMemory && !options.fresh && options.alone {
-            let arguments = job.memory_arguments(options, job.params.vis);
             output.add(tests::measure_memory(
-                &arguments,
+                &job.fresh_pair(options),
+                job.params.vis,
                 job.memory_unset(),
                 job.runs,
             )?);
@@ -160,6 +217,10 @@ fn run_with_partner(
                 bytes,
                 ..job.params
             };
+            if test.is_apart() {
+                measure_apart(options, job, vipl, (*test, params), output)?;
+                continue;
+            }
             let references = references(options, job, &session, *test, bytes);
             let plan = Plan {
                 runs: job.runs,
@@ -220,12 +281,20 @@ fn run_table(options: &Options, job: &Job, vipl: &'static Vipl) -> Result<()> {
     // Memory first, and in processes of its own: later the agent has memory to spare.
     let memory = table::needs_memory(&lines).then(|| {
         eprintln!("measuring memory, in separate processes ...");
-        let arguments = job.memory_arguments(options, table::MEMORY_VIS);
-        tests::measure_memory(&arguments, job.memory_unset(), job.runs)
+        let fresh = job.fresh_pair(options);
+        tests::measure_memory(&fresh, table::MEMORY_VIS, job.memory_unset(), job.runs)
     });
-    let mut session = Session::with_partner(vipl, &options.device, job.cpus, None)?;
+    let mut session = Session::with_partner(vipl, &options.device, job.pins(), None)?;
     session.peers = peers;
-    let results = table::run(&mut session, job.params, job.runs, &lines, memory);
+    let fresh = job.fresh(options);
+    let apart = |test: Test, params: Params| {
+        let once = || match test {
+            Test::Pinned => pinned::wait(&fresh, job.cpus, params),
+            _ => setup::open(&fresh),
+        };
+        tests::measure_apart(test, params, job.runs, once)
+    };
+    let results = table::run(&mut session, job.params, job.runs, &lines, memory, apart);
     if options.json {
         let machine = host::json(vipl);
         let document = json!({"machine": machine, "device": options.device,

@@ -52,6 +52,9 @@ impl Many {
             let receive = self.receive_descriptor(index);
             receive.set_receive(self.region.span(index * SLOT + 128, BYTES));
             vi.post_receive(receive)?;
+            let send = Descriptor::new(&self.region, index * SLOT + 64);
+            send.set_send(self.region.span(index * SLOT + 128 + BYTES, BYTES));
+            send.set_immediate(index as u32);
             let joined = session.join(&vi, first_channel + index as u32);
             joined
                 .map_err(|error| error.context(format!("connection {} of {count}", index + 1)))?;
@@ -62,16 +65,39 @@ impl Many {
 
     /// Sends one message on every connection.
     pub(crate) fn send_each(&self) -> Result<()> {
-        for (index, vi) in self.vis.iter().enumerate() {
-            let send = Descriptor::new(&self.region, index * SLOT + 64);
-            send.set_send(self.region.span(index * SLOT + 128 + BYTES, BYTES));
-            vi.post_send(send)?;
-            let mut patience = Patience::new("sending on every connection");
-            while vi.send_done()?.is_none() {
-                patience.spend()?;
-            }
+        (0..self.vis.len()).try_for_each(|index| self.send(index))
+    }
+
+    /// Sends one message with the number of its connection.
+    #[inline(always)]
+    pub(crate) fn send(&self, index: usize) -> Result<()> {
+        let vi = &self.vis[index];
+        vi.post_send(Descriptor::new(&self.region, index * SLOT + 64))?;
+        let mut patience = Patience::new("sending on one of many connections");
+        while vi.send_done()?.is_none() {
+            patience.spend()?;
         }
         Ok(())
+    }
+
+    /// Takes the next message of any connection off their completion queue; gives the connection's number.
+    #[inline(always)]
+    pub(crate) fn take(&self, cq: &Cq) -> Result<usize> {
+        let mut patience = Patience::new("waiting for a message on a completion queue");
+        let descriptor = loop {
+            match cq.receive_done()? {
+                Some(descriptor) => break descriptor,
+                None => patience.spend()?,
+            }
+        };
+        let index = descriptor.immediate() as usize;
+        let Some(vi) = self.vis.get(index) else {
+            return Err(Error::Corrupt(format!(
+                "a message is for connection {index}"
+            )));
+        };
+        vi.post_receive(descriptor)?;
+        Ok(index)
     }
 
     /// Takes one message on every connection.

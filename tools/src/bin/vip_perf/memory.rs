@@ -5,7 +5,6 @@
 //! posted on every VI. What this program itself keeps for a VI (some 100 bytes) is counted, too. A
 //! process that has had connections before has memory to spare, so a run needs fresh processes.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use vipl_tools::session::Session;
 use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
+use crate::fresh::Fresh;
 use crate::many::Many;
 
 /// The test; it connects when it is run.
@@ -150,23 +150,16 @@ pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
 }
 
 /// Runs the test in two fresh processes, and gives its figures.
-pub(crate) fn in_fresh_processes(arguments: &[String], unset: Option<&str>) -> Result<Vec<Figure>> {
-    let program = std::env::current_exe().map_err(|error| Error::io("finding myself", error))?;
-    let mut command = Command::new(program);
-    command
-        .arg("idle-memory")
-        .args(["--self", "--fresh", "--json", "--runs", "1"])
-        .args(arguments);
+pub(crate) fn in_fresh_processes(
+    fresh: &Fresh,
+    vis: usize,
+    unset: Option<&str>,
+) -> Result<Vec<Figure>> {
+    let mut command = fresh.command(&["idle-memory", "--self", "--vis", &vis.to_string()])?;
     if let Some(name) = unset {
         command.env_remove(name);
     }
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output();
-    let output = output.map_err(|error| Error::io("starting idle-memory", error))?;
-    let answer: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|_| Error::Partner("idle-memory failed".to_owned()))?;
+    let answer = Fresh::answer(command, "idle-memory")?;
     figures_of(&answer).ok_or_else(|| Error::Partner("idle-memory gave no figures".to_owned()))
 }
 

@@ -76,7 +76,10 @@ pub(crate) const MEMORY_VIS: usize = MANY;
 const K: usize = 1 << 10;
 const M: usize = 1 << 20;
 
-use Test::{Bandwidth, Cq, IdleMemory, Latency, Post, Rate, Register, Write, WriteLatency};
+use Test::{
+    Bandwidth, Connect, Cq, CqRandom, IdleMemory, Latency, Open, Pinned, Post, Rate, Register,
+    Write, WriteLatency,
+};
 
 #[rustfmt::skip]
 const LINES: [Line; LINE_COUNT] = [
@@ -93,6 +96,11 @@ const LINES: [Line; LINE_COUNT] = [
     line("256 KiB RDMA Writes, stream ÷ memcpy", Write, 256 * K, COPY, higher(0.6, 0.9)),
     line("1 MiB RDMA Writes, stream ÷ memcpy", Write, M, COPY, higher(0.6, 1.4)),
     line("CQ poll, 1 active of 1000 VIs ÷ of 1 VI", Cq, 8, ITSELF, lower(1.5, 1.1)),
+    line("8 B over a CQ, random one of 1000 VIs ÷ 1 VI", CqRandom, 8, ITSELF, lower(1.6, 1.2)),
+    line("8 B, VipRecvWait, pinned ÷ not pinned processes", Pinned, 8, ITSELF, lower(2.0, 1.0)),
+    line("first VipOpenNic, agent running", Open, 8, ITSELF, lower(5.0, 2.5)),
+    line("first VipOpenNic, agent to be started", Open, 8, By::Figure(1), lower(12.0, 6.0)),
+    line("1000 VIs created and connected, one by one", Connect, 8, ITSELF, lower(1000.0, 250.0)),
     line("memory of an idle connected VI pair", IdleMemory, 8, ITSELF, lower(64.0, 16.0)),
     line("VipRegisterMem + VipDeregisterMem, 4 KiB", Register, 4 * K, ITSELF, lower(0.15, 0.10)),
     line("post and done without transport", Post, 8, ITSELF, lower(80.0, 40.0)),
@@ -105,7 +113,7 @@ const LINES: [Line; LINE_COUNT] = [
     line("1 MiB messages, stream ÷ UCX tagged", Bandwidth, M, UCX_STREAM, higher(1.0, 1.2)),
     line("1 MiB RDMA Writes, stream ÷ UCX put", Write, M, UCX_PUTS, higher(1.0, 1.2)),
 ];
-const LINE_COUNT: usize = 24;
+const LINE_COUNT: usize = 29;
 
 impl Line {
     fn peer(&self) -> Option<Peer> {
@@ -191,6 +199,7 @@ pub(crate) fn run(
     runs: usize,
     lines: &[usize],
     mut memory: Option<Result<Measured>>,
+    apart: impl Fn(Test, Params) -> Result<Measured>,
 ) -> Results {
     let mut results: Results = Vec::new();
     for index in lines {
@@ -211,7 +220,17 @@ pub(crate) fn run(
                     line.test.name(),
                     size::show(line.bytes)
                 );
-                measure_line(session, params, runs, line)
+                let params = Params {
+                    bytes: line.bytes,
+                    vis: MANY,
+                    window: 64,
+                    transfer_max: None,
+                    ..params
+                };
+                match line.test.is_apart() {
+                    true => apart(line.test, params),
+                    false => measure_line(session, params, runs, line.test),
+                }
             }
         };
         results.push((*index, result));
@@ -223,20 +242,12 @@ fn measure_line(
     session: &mut Session,
     params: Params,
     runs: usize,
-    line: &Line,
+    test: Test,
 ) -> Result<Measured> {
-    let params = Params {
-        bytes: line.bytes,
-        vis: MANY,
-        window: 64,
-        transfer_max: None,
-        ..params
-    };
-    let mut references = line.test.limits(line.bytes).to_vec();
+    let mut references = test.limits(params.bytes).to_vec();
     if let Some(peers) = &session.peers {
-        let there = line
-            .test
-            .peers(line.bytes)
+        let there = test
+            .peers(params.bytes)
             .iter()
             .filter(|peer| peers.has(**peer));
         references.extend(there.map(|peer| Reference::Peer(*peer)));
@@ -246,7 +257,7 @@ fn measure_line(
         references: &references,
         most: None,
     };
-    measure(line.test, session, params, plan)
+    measure(test, session, params, plan)
 }
 
 /// What was measured, and what it is divided by.
@@ -256,6 +267,14 @@ fn values(line: &Line, measured: &Measured) -> [String; 2] {
         // An empty look and the taking of a message; with many VIs and with one.
         let two = |look, take| format!("{} / {} ns", figure(look), figure(take));
         return [two(2, 4), two(1, 3)];
+    }
+    if matches!(line.test, CqRandom | Pinned) {
+        let [over, under] = if line.test == CqRandom {
+            [4, 1]
+        } else {
+            [1, 2]
+        };
+        return [over, under].map(|index| format!("{} µs", figure(index)));
     }
     let (index, by) = match line.by {
         By::Figure(index) => (index, None),

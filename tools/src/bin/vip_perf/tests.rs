@@ -10,10 +10,13 @@ use vipl_tools::{Error, Result, size};
 use crate::alone::{Alone, What};
 use crate::bench::{Bench, Figure, Measured, Params, Plan, repeat};
 use crate::cq::{self, CqCost};
+use crate::fresh::Fresh;
 use crate::latency::{self, Latency};
 use crate::memory::{self, IdleMemory};
 use crate::overlap::Overlap;
+use crate::random::{self, CqRandom};
 use crate::reference::Reference;
+use crate::setup::{self, Connect};
 use crate::stream::{self, Kind, Stream};
 
 /// What can be measured.
@@ -31,10 +34,15 @@ pub(crate) enum Test {
     Post,
     Within,
     Overlap,
+    CqRandom,
+    Connect,
+    Open,
+    Pinned,
+    Scale,
 }
 
 /// All of them, in the order in which `all` runs them; what `write` measures is two.
-const ALL: [Test; 12] = [
+const ALL: [Test; 17] = [
     Test::Latency,
     Test::Bandwidth,
     Test::Rate,
@@ -47,6 +55,11 @@ const ALL: [Test; 12] = [
     Test::Post,
     Test::Within,
     Test::Overlap,
+    Test::CqRandom,
+    Test::Connect,
+    Test::Open,
+    Test::Pinned,
+    Test::Scale,
 ];
 
 /// Bytes from which it pays that both processors copy.
@@ -79,12 +92,22 @@ impl Test {
             Self::Post => "post",
             Self::Within => "within",
             Self::Overlap => "overlap",
+            Self::CqRandom => "cq-random",
+            Self::Connect => "connect",
+            Self::Open => "open",
+            Self::Pinned => "pinned",
+            Self::Scale => "scale",
         }
     }
 
-    /// Whether it needs no partner.
+    /// Whether it needs no partner, or starts its partners itself.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Self::Register | Self::Post | Self::Within)
+        matches!(self, Self::Register | Self::Post | Self::Within) || self.is_apart()
+    }
+
+    /// Whether it is measured in processes that are started for it.
+    pub(crate) fn is_apart(self) -> bool {
+        matches!(self, Self::Open | Self::Pinned | Self::Scale)
     }
 
     /// The sizes that are measured when none are asked for.
@@ -92,16 +115,19 @@ impl Test {
         match self {
             Self::Latency | Self::WriteLatency => vec![8, 64, 512, 4096, 16384, 65536],
             Self::Bandwidth | Self::Write | Self::Read => size::powers(4096, 65536),
-            Self::Rate | Self::Post | Self::Within => vec![8],
+            Self::Rate | Self::Post | Self::Within | Self::Pinned | Self::Scale => vec![8],
             Self::Register => vec![4096, 65536, 1 << 20, 16 << 20],
-            Self::Cq | Self::IdleMemory => vec![8],
+            Self::Cq | Self::CqRandom | Self::IdleMemory | Self::Connect | Self::Open => vec![8],
             Self::Overlap => vec![65_472],
         }
     }
 
     /// Whether the size means nothing to it.
     fn is_sizeless(self) -> bool {
-        matches!(self, Self::Cq | Self::IdleMemory | Self::Post)
+        matches!(
+            self,
+            Self::Cq | Self::CqRandom | Self::IdleMemory | Self::Post | Self::Connect | Self::Open
+        )
     }
 
     /// The limits that it is compared with; the cache line also tells where the two CPUs are.
@@ -124,8 +150,8 @@ impl Test {
                 Reference::ProcessWrite,
             ],
             Self::Rate => &[Reference::CacheLine, Reference::RawRing],
-            Self::Cq => &[Reference::CacheLine],
-            Self::IdleMemory | Self::Register | Self::Post | Self::Within | Self::Overlap => &[],
+            Self::Cq | Self::CqRandom => &[Reference::CacheLine],
+            _ => &[],
         }
     }
 
@@ -147,12 +173,7 @@ impl Test {
             Self::Latency | Self::WriteLatency => &[Reference::FrameTurns, Reference::TcpTurns],
             Self::Bandwidth | Self::Write | Self::Read => &[Reference::FrameStream],
             Self::Rate => &[Reference::FrameRate],
-            Self::Cq
-            | Self::IdleMemory
-            | Self::Register
-            | Self::Post
-            | Self::Within
-            | Self::Overlap => &[],
+            _ => &[],
         }
     }
 
@@ -170,6 +191,11 @@ impl Test {
             Self::Post => Box::new(Alone::open(&session.nic, params, What::Post)?),
             Self::Within => Box::new(Alone::open(&session.nic, params, What::Within)?),
             Self::Overlap => Box::new(Overlap::open(session, params)?),
+            Self::CqRandom => Box::new(CqRandom::open(params)),
+            Self::Connect => Box::new(Connect::open(params)),
+            Self::Open | Self::Pinned | Self::Scale => {
+                return Err(Error::Usage(format!("{} is measured apart", self.name())));
+            }
         })
     }
 }
@@ -215,14 +241,27 @@ pub(crate) fn measure_alone(
 
 /// Measures memory: the most that any of the runs took, each in fresh processes.
 pub(crate) fn measure_memory(
-    arguments: &[String],
+    fresh: &Fresh,
+    vis: usize,
     unset: Option<&str>,
     runs: usize,
 ) -> Result<Measured> {
-    let all = (0..runs).map(|_| memory::in_fresh_processes(arguments, unset));
+    let all = (0..runs).map(|_| memory::in_fresh_processes(fresh, vis, unset));
     let all = all.collect::<Result<Vec<_>>>()?;
     let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     Ok(of_runs(Test::IdleMemory.name(), None, &all, most))
+}
+
+/// Measures a test in processes that are started for it.
+pub(crate) fn measure_apart(
+    test: Test,
+    params: Params,
+    runs: usize,
+    once: impl Fn() -> Result<Vec<Figure>>,
+) -> Result<Measured> {
+    let all = (0..runs).map(|_| once()).collect::<Result<Vec<_>>>()?;
+    let bytes = (!test.is_sizeless()).then_some(params.bytes);
+    Ok(of_runs(test.name(), bytes, &all, median))
 }
 
 fn of_runs(
@@ -269,6 +308,8 @@ fn serve_one(session: &mut Session, question: &Value) -> Result<()> {
         "stream" => stream::serve(session, question),
         "cq" => cq::serve(session, question),
         "memory" => memory::serve(session, question),
+        "cq-random" => random::serve(session, question),
+        "connect" => setup::serve(session, question),
         other => Err(Error::Partner(format!(
             "unknown request {other:?}; do both processes have the same version?"
         ))),

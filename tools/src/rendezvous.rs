@@ -1,0 +1,76 @@
+//! Two VIs that are to be connected: one side waits, the other asks until it does.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use crate::arena::Side;
+use crate::endpoint::Vi;
+use crate::nic::{NetAddress, Nic, address_text};
+use crate::{Error, Result};
+
+/// Milliseconds that a connection may take.
+pub const CONNECT_MS: u64 = 10_000;
+
+/// How VIs of two processes find each other.
+#[derive(Clone, Copy)]
+pub struct Rendezvous<'a> {
+    /// The NIC of this process.
+    pub nic: &'a Nic,
+    /// The driver asks for connections, the server waits for them.
+    pub side: Side,
+    /// The partner's host.
+    pub remote_host: &'a [u8],
+    /// What all connections of the two processes have in common.
+    pub key: &'a [u8],
+}
+
+impl Rendezvous<'_> {
+    /// Connects a VI with the partner's VI of the same channel. Without a limit the server waits forever.
+    ///
+    /// # Errors
+    /// They do not come together.
+    pub fn join(&self, vi: &Vi, channel: u32, limit: Option<Duration>) -> Result<()> {
+        let own = &self.nic.attributes().address;
+        let there = [self.key, &channel.to_ne_bytes(), b"s"].concat();
+        let start = Instant::now();
+        let expired = || limit.is_some_and(|limit| start.elapsed() > limit);
+        if self.side == Side::Server {
+            let address = NetAddress::new(own, &there);
+            loop {
+                match self.nic.wait(&address, 1000)? {
+                    Some(request) => return vi.accept(request),
+                    None if expired() => return Err(Error::Silence("waiting for a connection")),
+                    None => {}
+                }
+            }
+        }
+        let here = [self.key, &channel.to_ne_bytes(), b"c"].concat();
+        let (local, remote) = (
+            NetAddress::new(own, &here),
+            NetAddress::new(self.remote_host, &there),
+        );
+        loop {
+            match vi.request(&local, &remote, CONNECT_MS) {
+                Ok(()) => return Ok(()),
+                // The server is not waiting yet.
+                Err(Error::Call { code: NO_MATCH, .. }) if !expired() => {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                Err(error) => {
+                    let host = address_text(self.remote_host);
+                    let advice = if matches!(&error, Error::Call { code, .. } if [NO_MATCH, TIMEOUT].contains(code))
+                    {
+                        ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
+                    } else {
+                        ""
+                    };
+                    return Err(error.context(format!("to {host}{advice}")));
+                }
+            }
+        }
+    }
+}
+
+const TIMEOUT: i32 = vipl_abi::VIP_RETURN::VIP_TIMEOUT as i32;
+const NO_MATCH: i32 = vipl_abi::VIP_RETURN::VIP_NO_MATCH as i32;
