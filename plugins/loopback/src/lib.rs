@@ -16,6 +16,7 @@
 //! | `shared` | what a NIC shares with its peers: bell, marks, regions |
 //! | `link` | one connection, and what is under way |
 //! | `ring` | the layout of the segment, and its two ends |
+//! | `cache` | hints to the processor about the lines of both sides |
 //! | `queue` | the send doorbell: from descriptors to slots |
 //! | `progress` | the receive side: from slots to descriptors; acknowledgements |
 //! | `large` | messages that are fetched or travel in pieces, both sides |
@@ -30,6 +31,7 @@
 compile_error!("loopback needs memfd, futex and process_vm_*: Linux");
 
 mod board;
+mod cache;
 mod cm;
 mod help;
 mod large;

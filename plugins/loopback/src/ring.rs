@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::board::Board;
+use crate::cache;
 
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 256;
@@ -22,6 +23,10 @@ pub(crate) const SLOTS: u32 = 256;
 pub(crate) const INLINE: usize = 40;
 /// Payload area of one direction in bytes.
 pub(crate) const PAYLOAD: u32 = 256 << 10;
+/// A published slot has the slot this far behind it fetched for writing. The receiver has read that one a lap ago
+/// and still holds it, so that the first store to it takes as long as a message; a sender of many small messages
+/// fetches several at a time.
+const AHEAD: u32 = 6;
 const HEADER: usize = 4096;
 const DIRECTION: usize = SLOTS as usize * size_of::<Slot>() + PAYLOAD as usize;
 /// Size of the segment.
@@ -291,6 +296,8 @@ impl Ends {
             // Release pairs with the acquire in `arrival`.
             (*slot).word.store(word, Ordering::Release);
         }
+        let ahead = self.out.slot(number.wrapping_add(AHEAD));
+        cache::fetch_to_write(ahead.cast_const().cast());
     }
 
     /// The incoming slot with this number, if it has arrived.

@@ -1,0 +1,34 @@
+//! Hints to the processor about cache lines that both sides of a connection use.
+//!
+//! They change no memory, order nothing and never fault, so they need no pairing with the other side. A processor
+//! without them executes them as no-operations; other architectures have none.
+
+/// Fetches the line of this address for writing, because a store to it follows soon. The other side's copy is
+/// invalidated now and not when the store waits for it.
+#[inline(always)]
+pub(crate) fn fetch_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is valid for every address.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_change_nothing_and_bear_every_address() {
+        let memory: Vec<u8> = (0..=255).collect();
+        for at in (0..256).map(|offset| &raw const memory[offset]) {
+            fetch_to_write(at);
+        }
+        assert!(std::hint::black_box(&memory).iter().copied().eq(0..=255));
+        for address in [0, 1, 4096, usize::MAX, 1 << 63] {
+            fetch_to_write(std::ptr::without_provenance(address));
+        }
+    }
+}
