@@ -16,7 +16,7 @@ mod handler;
 mod routines;
 
 pub use handler::{Blame, Range, blame, install, register};
-pub use routines::{complete, copy, load_descriptor, range, store32};
+pub use routines::{complete, copy, copy_blocks, load_descriptor, range, store32};
 
 /// The fields of a descriptor that a provider reads, each read once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

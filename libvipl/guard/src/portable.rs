@@ -23,6 +23,15 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fau
     Ok(())
 }
 
+/// Copies more than 32 bytes.
+///
+/// # Safety
+/// As for [`copy`].
+pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+    // SAFETY: as asked of the caller.
+    unsafe { copy(to, from, bytes) }
+}
+
 /// Reads the fields of a descriptor that is aligned to 64 bytes.
 ///
 /// # Safety

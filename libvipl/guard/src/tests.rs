@@ -21,14 +21,21 @@ fn every_length_is_copied_exactly() {
     install();
     let from: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
     for length in (0..1100).chain([2047, 2048, 2999]) {
-        let mut to = vec![0xEEu8; 3001];
-        // SAFETY: both ranges are ours.
-        unsafe { copy(to.as_mut_ptr(), from.as_ptr(), length) }.unwrap();
-        assert_eq!(&to[..length], &from[..length], "length {length}");
-        assert!(
-            to[length..].iter().all(|&byte| byte == 0xEE),
-            "length {length}"
-        );
+        for blocks in [false, true] {
+            let mut to = vec![0xEEu8; 3001];
+            let (at, source) = (to.as_mut_ptr(), from.as_ptr());
+            if blocks && length <= 32 {
+                continue;
+            }
+            let routine = if blocks { copy_blocks } else { copy };
+            // SAFETY: both ranges are ours.
+            unsafe { routine(at, source, length) }.unwrap();
+            assert_eq!(&to[..length], &from[..length], "length {length}");
+            assert!(
+                to[length..].iter().all(|&byte| byte == 0xEE),
+                "length {length}"
+            );
+        }
     }
 }
 
@@ -54,6 +61,10 @@ fn bad_addresses_are_errors() {
                 "read only, length {length}"
             );
             assert_eq!(copy(good, read_only, length), Ok(()), "length {length}");
+        }
+        for length in [33, 64, 5000] {
+            assert_eq!(copy_blocks(good, none, length), Err(Fault));
+            assert_eq!(copy_blocks(read_only, good, length), Err(Fault));
         }
         assert_eq!(load_descriptor(none), Err(Fault));
         assert_eq!(complete(read_only, 1, 2, 3), Err(Fault));

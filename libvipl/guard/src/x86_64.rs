@@ -11,6 +11,8 @@ global_asm!(
     ".hidden vipl_guard_first",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
+    ".globl vipl_guard_copy_blocks",
+    ".hidden vipl_guard_copy_blocks",
     ".globl vipl_guard_load",
     ".hidden vipl_guard_load",
     ".globl vipl_guard_complete",
@@ -63,7 +65,8 @@ global_asm!(
     "ret",
     "4: cmp rdx, 768",
     "jae 7f",
-    // 33 to 767 bytes: whole 32-byte blocks, then the last 32 bytes once more.
+    // copy_blocks(to, from, bytes), more than 32: whole 32-byte blocks, then the last 32 bytes once more.
+    "vipl_guard_copy_blocks:",
     "lea rcx, [rsi + rdx - 32]",
     "movups xmm2, xmmword ptr [rcx]",
     "movups xmm3, xmmword ptr [rcx + 16]",
@@ -117,6 +120,7 @@ unsafe extern "C" {
     static vipl_guard_first: u8;
     static vipl_guard_last: u8;
     fn vipl_guard_copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
+    fn vipl_guard_copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> u32;
     fn vipl_guard_load();
     fn vipl_guard_complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
     fn vipl_guard_store32(address: *mut u8, value: u32) -> u32;
@@ -160,6 +164,18 @@ pub fn range() -> Range {
 pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
     // SAFETY: as asked of the caller; faults are caught.
     checked(unsafe { vipl_guard_copy(to, from, bytes) })
+}
+
+/// Copies more than 32 bytes without REP MOVSB, which [`copy`] uses for large pieces: that starts later where another
+/// processor has the lines of `to`, and is faster where many copies follow each other.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+    debug_assert!(bytes > 32, "the routine copies the last 32 bytes at once");
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { vipl_guard_copy_blocks(to, from, bytes) })
 }
 
 /// Reads the fields of a descriptor that is aligned to 64 bytes.

@@ -16,6 +16,19 @@ pub(crate) fn fetch_to_write(at: *const u8) {
     let _ = at;
 }
 
+/// Moves a line that has been written from this processor's own caches to the one that all share, where the other
+/// side finds it sooner.
+#[inline(always)]
+pub(crate) fn demote(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint is valid for every address.
+    unsafe {
+        core::arch::asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,10 +38,12 @@ mod tests {
         let memory: Vec<u8> = (0..=255).collect();
         for at in (0..256).map(|offset| &raw const memory[offset]) {
             fetch_to_write(at);
+            demote(at);
         }
         assert!(std::hint::black_box(&memory).iter().copied().eq(0..=255));
         for address in [0, 1, 4096, usize::MAX, 1 << 63] {
             fetch_to_write(std::ptr::without_provenance(address));
+            demote(std::ptr::without_provenance(address));
         }
     }
 }

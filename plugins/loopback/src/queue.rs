@@ -10,7 +10,7 @@ use vipl_plugin_sdk::{Entry, Port, Queue, region};
 use crate::cm::Closed;
 use crate::link::{Link, Outstanding};
 use crate::nic::{LoopbackNic, READ_LEVELS};
-use crate::ring::{INLINE, flag, op};
+use crate::ring::{HASTENED_MAX, INLINE, flag, op};
 
 /// What became of a descriptor.
 pub(crate) enum Step {
@@ -107,7 +107,8 @@ impl Link {
         };
         let from = std::ptr::with_exposed_provenance(segment.address as usize);
         // SAFETY: `to` has room for `length` bytes; faults are caught.
-        if unsafe { vipl_guard::copy(to, from, length as usize) }.is_err() {
+        let copied = unsafe { self.copy_out(to, from, length as usize) };
+        if copied.is_err() {
             self.outbox.give_back();
             return Some(self.local_error(port, VIP_STATUS_PROTECTION_ERROR));
         }
@@ -116,6 +117,28 @@ impl Link {
         self.publish_slot(port, op, flags, length, image.immediate, place);
         self.messages = self.messages.wrapping_add(1);
         Some(self.accepted(port, VIP_STATUS_OP_SEND))
+    }
+
+    /// Copies a message into the ring.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes` bytes, and `from` is the application's memory.
+    #[inline(always)]
+    unsafe fn copy_out(
+        &self,
+        to: *mut u8,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), vipl_guard::Fault> {
+        // SAFETY: as asked of the caller.
+        unsafe {
+            let hastened = INLINE + 1..=HASTENED_MAX as usize;
+            if hastened.contains(&bytes) && self.outbox.is_awaited() {
+                vipl_guard::copy_blocks(to, from, bytes)
+            } else {
+                vipl_guard::copy(to, from, bytes)
+            }
+        }
     }
 
     /// Any descriptor.
@@ -191,7 +214,7 @@ impl Link {
             let length = segment.length as usize;
             let from = std::ptr::with_exposed_provenance(segment.address as usize);
             // SAFETY: `at` has room for the total length, which was checked; faults are caught.
-            unsafe { vipl_guard::copy(at, from, length)? };
+            unsafe { self.copy_out(at, from, length)? };
             at = at.wrapping_add(length);
         }
         Ok(())
@@ -247,6 +270,12 @@ impl Link {
             posted,
             consumed,
         );
+        if self.outbox.is_awaited() {
+            let bytes = if op == op::EAGER { length } else { 0 };
+            self.ends.hasten(self.outbox.sent, payload, bytes);
+        } else {
+            self.ends.fetch_ahead(self.outbox.sent);
+        }
         self.outbox.advance();
         if self.outbox.sent == 1 {
             // Release: whoever sees it finds the first slot.

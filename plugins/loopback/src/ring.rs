@@ -23,10 +23,14 @@ pub(crate) const SLOTS: u32 = 256;
 pub(crate) const INLINE: usize = 40;
 /// Payload area of one direction in bytes.
 pub(crate) const PAYLOAD: u32 = 256 << 10;
-/// A published slot has the slot this far behind it fetched for writing. The receiver has read that one a lap ago
-/// and still holds it, so that the first store to it takes as long as a message; a sender of many small messages
-/// fetches several at a time.
+/// Where `Ends::fetch_ahead` fetches. The receiver has read that slot a lap ago and still holds it, so that the first
+/// store to it takes as long as a message; a sender of many small messages fetches several at a time.
 const AHEAD: u32 = 6;
+/// Bytes of a cache line.
+const LINE: u32 = 64;
+/// The largest message that `Ends::hasten` moves. Larger ones gain 3 %, and where many follow each other, some of
+/// which look awaited when the sender has waited for room, they lose more.
+pub(crate) const HASTENED_MAX: u32 = 8 << 10;
 const HEADER: usize = 4096;
 const DIRECTION: usize = SLOTS as usize * size_of::<Slot>() + PAYLOAD as usize;
 /// Size of the segment.
@@ -296,8 +300,32 @@ impl Ends {
             // Release pairs with the acquire in `arrival`.
             (*slot).word.store(word, Ordering::Release);
         }
+    }
+
+    /// After `publish`, one of many messages: fetches a later slot for writing.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self, number: u32) {
         let ahead = self.out.slot(number.wrapping_add(AHEAD));
         cache::fetch_to_write(ahead.cast_const().cast());
+    }
+
+    /// After `publish`, for a receiver that has taken everything before and waits: lets it find the slot, and the
+    /// message of `bytes` bytes at `payload`, sooner. The place of the next message of this size is fetched for
+    /// writing; that of its slot is not, because the receiver looks there next.
+    #[inline(always)]
+    pub(crate) fn hasten(&self, number: u32, payload: u32, bytes: u32) {
+        cache::demote(self.out.slot(number).cast_const().cast());
+        if bytes > HASTENED_MAX {
+            return;
+        }
+        let lines = bytes.div_ceil(LINE);
+        for line in 0..lines {
+            cache::demote(self.payload_out(payload.wrapping_add(line * LINE)));
+        }
+        let next = payload.wrapping_add(bytes.next_multiple_of(LINE));
+        for line in 0..lines {
+            cache::fetch_to_write(self.payload_out(next.wrapping_add(line * LINE)));
+        }
     }
 
     /// The incoming slot with this number, if it has arrived.
@@ -369,6 +397,12 @@ impl Outbox {
         }
     }
 
+    /// Whether the partner is known to have consumed everything: it waits for what comes next.
+    #[inline(always)]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.sent == self.consumed
+    }
+
     /// Whether a slot is free.
     #[inline(always)]
     pub(crate) fn has_slot(&self) -> bool {
@@ -378,7 +412,7 @@ impl Outbox {
     /// A contiguous place for `bytes` bytes of payload, if there is one.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
-        let rounded = (bytes + 63) & !63;
+        let rounded = bytes.next_multiple_of(LINE);
         let at = self.payload & (PAYLOAD - 1);
         let skip = if at + rounded > PAYLOAD {
             PAYLOAD - at
@@ -453,6 +487,32 @@ mod tests {
         assert_eq!(outbox.consumed, 7);
         outbox.learn(6);
         assert_eq!(outbox.consumed, 7);
+    }
+
+    #[test]
+    fn a_message_is_awaited_when_all_before_it_are_consumed() {
+        let mut outbox = Outbox::new();
+        assert!(outbox.is_awaited());
+        outbox.advance();
+        outbox.advance();
+        outbox.learn(1);
+        assert!(!outbox.is_awaited());
+        outbox.learn(2);
+        assert!(outbox.is_awaited());
+    }
+
+    #[test]
+    fn hints_leave_the_segment_as_it_is() {
+        let mut memory: Vec<u64> = (0..SEGMENT as u64 / 8).collect();
+        let base = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: large enough, and alive.
+        let ends = unsafe { Ends::new(base, 1) };
+        for (number, payload, bytes) in [(0, 0, 0), (255, PAYLOAD - 64, 41), (9, 5, HASTENED_MAX)] {
+            ends.hasten(number, payload, bytes);
+            ends.fetch_ahead(number);
+        }
+        let memory = std::hint::black_box(memory);
+        assert!(memory.into_iter().eq(0..SEGMENT as u64 / 8));
     }
 
     #[test]
