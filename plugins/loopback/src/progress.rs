@@ -190,12 +190,13 @@ impl Link {
                     None => self.nonsense(port),
                 }
             }
-            _ => self.take_other(nic, port, arrival),
+            _ => self.take_other(nic, port, *arrival),
         }
     }
 
     #[inline(never)]
-    fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+    fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: Arrival) -> Taken {
+        let arrival = &arrival;
         self.watch.note_arrival();
         match arrival.op {
             op::FETCH => self.fetch(nic, port, arrival),
@@ -243,9 +244,9 @@ impl Link {
         }
         let entry = port.entry(Queue::Recv, number);
         if place_plain(port, &entry, from, arrival.length) {
-            return self.received(port, arrival, VIP_STATUS_OP_RECEIVE);
+            return self.received_into(port, entry, arrival, VIP_STATUS_OP_RECEIVE);
         }
-        self.deliver_any(port, arrival, from, &entry)
+        self.deliver_any(port, *arrival, from, entry)
     }
 
     /// The same for any descriptor.
@@ -253,11 +254,11 @@ impl Link {
     fn deliver_any(
         &mut self,
         port: &Port,
-        arrival: &Arrival,
+        arrival: Arrival,
         from: *const u8,
-        entry: &Entry,
+        entry: Entry,
     ) -> Taken {
-        let segments = match descriptor::incoming(port, entry, Some(arrival.length)) {
+        let segments = match descriptor::incoming(port, &entry, Some(arrival.length)) {
             Ok(segments) => segments,
             Err(fault) => return self.cannot_receive(port, fault.status, 0),
         };
@@ -265,12 +266,24 @@ impl Link {
             Ok(()) => {}
             Err(status) => return self.cannot_receive(port, status, 0),
         }
-        self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
+        self.received_into(port, entry, &arrival, VIP_STATUS_OP_RECEIVE)
     }
 
     /// Completes the next receive descriptor with success.
-    #[inline(always)]
     pub(crate) fn received(&mut self, port: &Port, arrival: &Arrival, opcode: u32) -> Taken {
+        let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
+        self.received_into(port, entry, arrival, opcode)
+    }
+
+    /// The same, for a caller that has its entry.
+    #[inline(always)]
+    fn received_into(
+        &mut self,
+        port: &Port,
+        entry: Entry,
+        arrival: &Arrival,
+        opcode: u32,
+    ) -> Taken {
         let flagged = arrival.flags & flag::IMMEDIATE != 0;
         let immediate = if flagged || self.carry_immediate {
             arrival.immediate
@@ -278,7 +291,8 @@ impl Link {
             0
         };
         let status = opcode | if flagged { VIP_STATUS_IMMEDIATE } else { 0 };
-        if port.complete(Queue::Recv, status, Some((arrival.length, immediate))) {
+        let data = Some((arrival.length, immediate));
+        if port.complete_entry(Queue::Recv, entry, status, data) {
             Taken::Yes
         } else {
             self.broken(port);

@@ -76,7 +76,7 @@ impl Link {
         let entry = port.entry(Queue::Send, number);
         match self.send_plain(nic, port, &entry) {
             Some(step) => step,
-            None => self.process_any(nic, port, &entry),
+            None => self.process_any(nic, port, entry),
         }
     }
 
@@ -116,7 +116,7 @@ impl Link {
         let flags = if flagged { flag::IMMEDIATE } else { 0 };
         self.publish_slot(port, op, flags, length, image.immediate, place);
         self.messages = self.messages.wrapping_add(1);
-        Some(self.accepted(port, VIP_STATUS_OP_SEND))
+        Some(self.accepted_entry(port, *entry, VIP_STATUS_OP_SEND))
     }
 
     /// Copies a message into the ring.
@@ -143,12 +143,12 @@ impl Link {
 
     /// Any descriptor.
     #[inline(never)]
-    fn process_any(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Step {
+    fn process_any(&mut self, nic: &LoopbackNic, port: &Port, entry: Entry) -> Step {
         // Whatever becomes of the descriptor, the partner copies no more for it.
         if !self.rdma_is_settled() {
             return Step::Wait;
         }
-        let outgoing = match descriptor::outgoing(port, entry, READ_LEVELS) {
+        let outgoing = match descriptor::outgoing(port, &entry, READ_LEVELS) {
             Ok(outgoing) => outgoing,
             Err(fault) => return self.local_error(port, fault.status),
         };
@@ -286,8 +286,15 @@ impl Link {
     /// The data has left: complete at once, or, where the level asks for it, when the partner has it.
     #[inline(always)]
     pub(crate) fn accepted(&mut self, port: &Port, opcode: u32) -> Step {
+        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        self.accepted_entry(port, entry, opcode)
+    }
+
+    /// The same, for a caller that has the entry: the oldest one, unless others are outstanding.
+    #[inline(always)]
+    fn accepted_entry(&mut self, port: &Port, entry: Entry, opcode: u32) -> Step {
         if port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION && self.outstanding.is_empty() {
-            return self.complete_now(port, opcode);
+            return self.complete_entry(port, entry, opcode);
         }
         self.when_consumed(opcode)
     }
@@ -295,7 +302,13 @@ impl Link {
     /// Completes the oldest descriptor of the send queue: nothing is under way before it.
     #[inline(always)]
     pub(crate) fn complete_now(&mut self, port: &Port, opcode: u32) -> Step {
-        if port.complete(Queue::Send, opcode, None) {
+        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        self.complete_entry(port, entry, opcode)
+    }
+
+    #[inline(always)]
+    fn complete_entry(&mut self, port: &Port, entry: Entry, opcode: u32) -> Step {
+        if port.complete_entry(Queue::Send, entry, opcode, None) {
             Step::Next
         } else {
             self.broken(port)

@@ -113,8 +113,20 @@ impl Port {
     #[inline(always)]
     pub fn complete(&self, queue: Queue, status: u32, data: Option<(u32, u32)>) -> bool {
         let entry = self.entry(queue, self.completed(queue));
-        if self.nic().options & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers(&entry) {
-            self.descriptor_gone(queue, &entry, status);
+        self.complete_entry(queue, entry, status, data)
+    }
+
+    /// The same, for a caller that has the entry at hand.
+    #[inline(always)]
+    pub fn complete_entry(
+        &self,
+        queue: Queue,
+        entry: Entry,
+        status: u32,
+        data: Option<(u32, u32)>,
+    ) -> bool {
+        if self.nic().options & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers(entry) {
+            self.descriptor_gone(queue, entry, status);
             return false;
         }
         let at = entry.descriptor.cast::<u8>();
@@ -127,7 +139,7 @@ impl Port {
             }
         };
         if written.is_err() {
-            self.descriptor_gone(queue, &entry, status);
+            self.descriptor_gone(queue, entry, status);
             return false;
         }
         self.account(queue, status);
@@ -136,7 +148,7 @@ impl Port {
 
     /// The descriptor's own region must still be there (strict mode).
     #[cold]
-    fn covers(&self, entry: &Entry) -> bool {
+    fn covers(&self, entry: Entry) -> bool {
         let base = entry.descriptor.addr() as u64;
         region::is_local(self.nic(), entry.memory, base, 32, self.vi().ptag)
     }
@@ -158,7 +170,7 @@ impl Port {
     }
 
     #[cold]
-    fn descriptor_gone(&self, queue: Queue, entry: &Entry, status: u32) {
+    fn descriptor_gone(&self, queue: Queue, entry: Entry, status: u32) {
         let opcode = if queue == Queue::Recv {
             VIP_STATUS_OP_RECEIVE
         } else {
