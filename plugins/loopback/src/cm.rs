@@ -15,7 +15,8 @@ use vipl_sys::shm::Mapping;
 
 use crate::link::{Help, Link, Reach, carries_immediate, ends_here};
 use crate::nic::LoopbackNic;
-use crate::ring::{Ends, Outbox, SEGMENT};
+use crate::outbox::Outbox;
+use crate::ring::{Ends, SEGMENT};
 
 /// How long the end of a connection waits for a partner that is copying (spec §3.12).
 const COPY_TIME_MAX: Duration = Duration::from_secs(1);

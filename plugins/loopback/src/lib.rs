@@ -16,6 +16,7 @@
 //! | `shared` | what a NIC shares with its peers: bell, marks, regions |
 //! | `link` | one connection, and what is under way |
 //! | `ring` | the layout of the segment, and its two ends |
+//! | `outbox` | what the sender knows to be free in it |
 //! | `cache` | hints to the processor about the lines of both sides |
 //! | `queue` | the send doorbell: from descriptors to slots |
 //! | `progress` | the receive side: from slots to descriptors; acknowledgements |
@@ -38,6 +39,7 @@ mod large;
 mod link;
 mod mem;
 mod nic;
+mod outbox;
 mod progress;
 mod queue;
 mod rdma;

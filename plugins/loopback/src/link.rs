@@ -10,7 +10,8 @@ use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::mutex::{Mutex, MutexGuard};
 use vipl_sys::shm::Mapping;
 
-use crate::ring::{Arrival, Ends, Outbox};
+use crate::outbox::Outbox;
+use crate::ring::{Arrival, Ends};
 use crate::shared::SharedNic;
 use crate::watch::Watch;
 

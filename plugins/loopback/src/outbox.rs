@@ -1,0 +1,144 @@
+//! The sender's bookkeeping of the ring: slots and payload that are free, as far as it knows.
+
+use crate::ring::{LINE, PAYLOAD, SLOTS};
+
+/// The sender's bookkeeping of its direction. Numbers of slots and payload positions wrap.
+pub(crate) struct Outbox {
+    /// Slots written so far.
+    pub(crate) sent: u32,
+    /// Slots that the partner is known to have consumed.
+    pub(crate) consumed: u32,
+    /// Payload bytes given out so far.
+    payload: u32,
+    /// Payload bytes that are free again.
+    freed: u32,
+    /// Payload position behind each slot.
+    ends: Box<[u32; SLOTS as usize]>,
+}
+
+impl Outbox {
+    pub(crate) fn new() -> Outbox {
+        Outbox {
+            sent: 0,
+            consumed: 0,
+            payload: 0,
+            freed: 0,
+            ends: Box::new([0; SLOTS as usize]),
+        }
+    }
+
+    /// Learns how far the partner is; a count that cannot be is ignored.
+    #[inline(always)]
+    pub(crate) fn learn(&mut self, consumed: u32) {
+        let ahead = self.sent.wrapping_sub(consumed);
+        let new = consumed.wrapping_sub(self.consumed);
+        if new != 0 && ahead <= SLOTS && new <= SLOTS {
+            self.consumed = consumed;
+            self.freed = self.ends[(consumed.wrapping_sub(1) & (SLOTS - 1)) as usize];
+        }
+    }
+
+    /// Whether the partner is known to have consumed everything: it waits for what comes next.
+    #[inline(always)]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.sent == self.consumed
+    }
+
+    /// Whether a slot is free.
+    #[inline(always)]
+    pub(crate) fn has_slot(&self) -> bool {
+        self.sent.wrapping_sub(self.consumed) < SLOTS
+    }
+
+    /// A contiguous place for `bytes` bytes of payload, if there is one.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
+        let rounded = bytes.next_multiple_of(LINE);
+        let at = self.payload & (PAYLOAD - 1);
+        let skip = if at + rounded > PAYLOAD {
+            PAYLOAD - at
+        } else {
+            0
+        };
+        let used = self.payload.wrapping_sub(self.freed);
+        if used + skip + rounded > PAYLOAD {
+            return None;
+        }
+        let start = self.payload.wrapping_add(skip);
+        self.payload = start.wrapping_add(rounded);
+        Some(start)
+    }
+
+    /// Takes back what was reserved since the last slot.
+    pub(crate) fn give_back(&mut self) {
+        self.payload = if self.sent == self.consumed {
+            self.freed
+        } else {
+            self.ends[(self.sent.wrapping_sub(1) & (SLOTS - 1)) as usize]
+        };
+    }
+
+    /// Counts a slot as sent.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        self.ends[(self.sent & (SLOTS - 1)) as usize] = self.payload;
+        self.sent = self.sent.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_is_contiguous_and_comes_back_with_its_slot() {
+        let mut outbox = Outbox::new();
+        let mut places = Vec::new();
+        while let Some(place) = outbox.reserve(16 << 10) {
+            places.push(place);
+            outbox.advance();
+        }
+        assert_eq!(places.len(), 16);
+        outbox.learn(1);
+        let place = outbox.reserve(16 << 10).unwrap();
+        outbox.advance();
+        assert_eq!(place & (PAYLOAD - 1), 0, "the first place is used again");
+        assert!(outbox.reserve(1).is_none());
+        // A message that does not fit at the end begins at the start.
+        outbox.learn(17);
+        let mut last = 0;
+        for _ in 0..100 {
+            last = outbox.reserve(60_000).unwrap();
+            outbox.advance();
+            assert!((last & (PAYLOAD - 1)) + 60_000 <= PAYLOAD);
+            outbox.learn(outbox.sent);
+        }
+        assert!(last > 0);
+    }
+
+    #[test]
+    fn impossible_counts_are_ignored() {
+        let mut outbox = Outbox::new();
+        for _ in 0..10 {
+            outbox.advance();
+        }
+        outbox.learn(11);
+        assert_eq!(outbox.consumed, 0);
+        outbox.learn(7);
+        assert_eq!(outbox.consumed, 7);
+        outbox.learn(6);
+        assert_eq!(outbox.consumed, 7);
+    }
+
+    #[test]
+    fn a_message_is_awaited_when_all_before_it_are_consumed() {
+        let mut outbox = Outbox::new();
+        assert!(outbox.is_awaited());
+        outbox.advance();
+        outbox.advance();
+        outbox.learn(1);
+        assert!(!outbox.is_awaited());
+        outbox.learn(2);
+        assert!(outbox.is_awaited());
+    }
+}
