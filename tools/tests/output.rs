@@ -209,6 +209,15 @@ fn set_up_and_many_vis_are_measured() {
         &["many ÷ one VI", "1 VI", "10 VIs", "100 VIs", "many VIs"],
     );
     expect(&["open"], &["agent running", "agent started"]);
+    let calls = [
+        "all four",
+        "VipPostSend",
+        "VipRecvDone",
+        "VipPostRecv",
+        "VipSendDone",
+    ];
+    let calls = [&calls[..], &["VipRecvDone, empty"]].concat();
+    expect(&["calls", "-s", "8", "-n", "4000"], &calls);
     expect(
         &["pinned", "-n", "200"],
         &["pinned ÷ not pinned", "pinned", "not pinned"],

@@ -1,4 +1,4 @@
-//! `register`, `post` and `within`: what one process measures without a partner.
+//! `register`, `post`, `calls` and `within`: what one process measures without a partner.
 
 use std::time::Instant;
 
@@ -18,6 +18,7 @@ use crate::bench::{Bench, Figure, Params, figure};
 pub(crate) enum What {
     Register,
     Post,
+    Calls,
     Within,
 }
 
@@ -30,6 +31,7 @@ pub(crate) struct Alone {
 enum Work {
     Register(Region),
     Post(Endpoint),
+    Calls(Pair),
     /// Over the device, and over loopback for comparison.
     Within(Box<[Pair; 2]>),
 }
@@ -46,6 +48,8 @@ const PLACES: usize = 16;
 const PLACES_BYTES: usize = 256 << 20;
 /// Descriptors of each queue.
 const DEPTH: usize = 8;
+/// Kinds of calls that a message takes, and the poll that finds nothing.
+const CALLS: usize = 5;
 /// Milliseconds that a connection may take.
 const CONNECT_MS: u64 = 20_000;
 
@@ -60,6 +64,7 @@ impl Alone {
                 Work::Register(Region::new(nic, length)?)
             }
             What::Post => Work::Post(endpoint(nic, params, 2 * DEPTH, 0)?),
+            What::Calls => Work::Calls(Pair::open(nic, params)?),
             What::Within => {
                 let loopback = Nic::open(nic.vipl(), "/dev/via_lo")?;
                 Work::Within(Box::new([
@@ -76,6 +81,7 @@ impl Alone {
         match &self.work {
             Work::Register(region) => self.register(region),
             Work::Post(endpoint) => self.post(endpoint),
+            Work::Calls(pair) => self.calls(pair),
             Work::Within(pairs) => self.within(pairs),
         }
     }
@@ -111,6 +117,38 @@ impl Alone {
         Ok(vec![
             figure("post + done", median, "ns"),
             figure("p99 of 1000", p99, "ns"),
+        ])
+    }
+
+    /// What each call of a message costs the processor that makes it, when no cache line has to come from
+    /// another one: bursts of the same call, without the clock's own time.
+    fn calls(&self, pair: &Pair) -> Result<Vec<Figure>> {
+        let mut parts: [Vec<f64>; CALLS] = Default::default();
+        let (mut clock, begin) = (Vec::new(), Instant::now());
+        let bursts = self
+            .params
+            .iterations
+            .map(|steps| (steps / DEPTH as u64).max(5));
+        while bursts.map_or(begin.elapsed() < self.params.time, |most| {
+            (clock.len() as u64) < most
+        }) {
+            let times = pair.burst()?;
+            for (part, two) in parts.iter_mut().zip(times.windows(2)) {
+                part.push((two[1] - two[0]).as_nanos() as f64);
+            }
+            let start = Instant::now();
+            clock.push((Instant::now() - start).as_nanos() as f64);
+        }
+        let clock = median(&clock);
+        let cost = |part: &Vec<f64>| (median(part) - clock).max(0.0) / DEPTH as f64;
+        let [poll, send, take, repost, done] = parts.each_ref().map(cost);
+        Ok(vec![
+            figure("all four", send + take + repost + done, "ns"),
+            figure("VipPostSend", send, "ns"),
+            figure("VipRecvDone", take, "ns"),
+            figure("VipPostRecv", repost, "ns"),
+            figure("VipSendDone", done, "ns"),
+            figure("VipRecvDone, empty", poll, "ns"),
         ])
     }
 
@@ -182,6 +220,42 @@ impl Pair {
         from.vi.peer_wait()?;
         to.vi.peer_wait()?;
         Ok(Self { from, to })
+    }
+
+    /// `DEPTH` messages, there and taken, one kind of call after the other: the times before, between and
+    /// after them.
+    fn burst(&self) -> Result<[Instant; CALLS + 1]> {
+        let mut times = [Instant::now(); CALLS + 1];
+        let mut taken = [None; DEPTH];
+        for _ in 0..DEPTH {
+            if self.to.vi.receive_done()?.is_some() {
+                return Err(Error::Corrupt("a message came that nobody sent".to_owned()));
+            }
+        }
+        times[1] = Instant::now();
+        for send in &self.from.sends {
+            self.from.vi.post_send(*send)?;
+        }
+        times[2] = Instant::now();
+        let mut patience = Patience::new("waiting for a message");
+        for slot in &mut taken {
+            while slot.is_none() {
+                *slot = self.to.vi.receive_done()?;
+                patience.spend()?;
+            }
+        }
+        times[3] = Instant::now();
+        for descriptor in taken.into_iter().flatten() {
+            self.to.vi.post_receive(descriptor)?;
+        }
+        times[4] = Instant::now();
+        for _ in 0..DEPTH {
+            while self.from.vi.send_done()?.is_none() {
+                patience.spend()?;
+            }
+        }
+        times[5] = Instant::now();
+        Ok(times)
     }
 
     /// One message, there and taken.

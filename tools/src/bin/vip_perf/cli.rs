@@ -18,13 +18,14 @@ use crate::tests::Test;
 /// with --self.
 ///
 /// Tests: latency, bandwidth, rate, write (RDMA Write: write-latency and write-bandwidth), read (RDMA
-/// Read), cq (polling a CQ with 1 active VI of --vis), idle-memory (memory of an idle pair of VIs),
-/// register (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without
-/// transport), within (a message between two VIs of one thread, compared with loopback),
-/// overlap (the share of the processor that a stream of RDMA Writes leaves to the program), cq-random
-/// (messages on a random one of --vis VIs, one CQ), connect (--vis connections), open (VipOpenNic),
-/// pinned (VipRecvWait in processes that may use one CPU), scale (all to all between --processes), all.
-/// Register, post, within, open, pinned and scale need no peer. Default: latency, bandwidth and rate.
+/// Read), cq (polling a CQ with 1 active VI of --vis), cq-random (messages on a random one of --vis VIs,
+/// one CQ), connect (--vis connections), idle-memory (memory of an idle pair of VIs), register
+/// (VipRegisterMem and VipDeregisterMem), post (VipPostSend and VipSendDone without transport), calls
+/// (each call of a message), within (a message between two VIs of one thread, compared with loopback),
+/// open (VipOpenNic), pinned (VipRecvWait in processes that may use one CPU), scale (all to all between
+/// --processes), overlap (the share of the processor that a stream of RDMA Writes leaves to the
+/// program), all. Register, post, calls, within, open, pinned and scale need no peer. Default: latency,
+/// bandwidth and rate.
 #[derive(Parser)]
 #[command(name = "vip_perf", version, max_term_width = 100)]
 pub(crate) struct Options {

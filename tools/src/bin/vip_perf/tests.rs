@@ -32,6 +32,7 @@ pub(crate) enum Test {
     IdleMemory,
     Register,
     Post,
+    Calls,
     Within,
     Overlap,
     CqRandom,
@@ -42,7 +43,7 @@ pub(crate) enum Test {
 }
 
 /// All of them, in the order in which `all` runs them; what `write` measures is two.
-const ALL: [Test; 17] = [
+const ALL: [Test; 18] = [
     Test::Latency,
     Test::Bandwidth,
     Test::Rate,
@@ -53,6 +54,7 @@ const ALL: [Test; 17] = [
     Test::IdleMemory,
     Test::Register,
     Test::Post,
+    Test::Calls,
     Test::Within,
     Test::Overlap,
     Test::CqRandom,
@@ -90,6 +92,7 @@ impl Test {
             Self::IdleMemory => "idle-memory",
             Self::Register => "register",
             Self::Post => "post",
+            Self::Calls => "calls",
             Self::Within => "within",
             Self::Overlap => "overlap",
             Self::CqRandom => "cq-random",
@@ -102,7 +105,10 @@ impl Test {
 
     /// Whether it needs no partner, or starts its partners itself.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Self::Register | Self::Post | Self::Within) || self.is_apart()
+        matches!(
+            self,
+            Self::Register | Self::Post | Self::Calls | Self::Within
+        ) || self.is_apart()
     }
 
     /// Whether it is measured in processes that are started for it.
@@ -115,7 +121,9 @@ impl Test {
         match self {
             Self::Latency | Self::WriteLatency => vec![8, 64, 512, 4096, 16384, 65536],
             Self::Bandwidth | Self::Write | Self::Read => size::powers(4096, 65536),
-            Self::Rate | Self::Post | Self::Within | Self::Pinned | Self::Scale => vec![8],
+            Self::Rate | Self::Post | Self::Calls | Self::Within | Self::Pinned | Self::Scale => {
+                vec![8]
+            }
             Self::Register => vec![4096, 65536, 1 << 20, 16 << 20],
             Self::Cq | Self::CqRandom | Self::IdleMemory | Self::Connect | Self::Open => vec![8],
             Self::Overlap => vec![65_472],
@@ -189,6 +197,7 @@ impl Test {
             Self::IdleMemory => Box::new(IdleMemory::open(session, params)?),
             Self::Register => Box::new(Alone::open(&session.nic, params, What::Register)?),
             Self::Post => Box::new(Alone::open(&session.nic, params, What::Post)?),
+            Self::Calls => Box::new(Alone::open(&session.nic, params, What::Calls)?),
             Self::Within => Box::new(Alone::open(&session.nic, params, What::Within)?),
             Self::Overlap => Box::new(Overlap::open(session, params)?),
             Self::CqRandom => Box::new(CqRandom::open(params)),
@@ -228,6 +237,7 @@ pub(crate) fn measure_alone(
 ) -> Result<Measured> {
     let what = match test {
         Test::Post => What::Post,
+        Test::Calls => What::Calls,
         Test::Within => What::Within,
         _ => What::Register,
     };
