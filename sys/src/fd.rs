@@ -72,6 +72,11 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Its number in its file system, which `/proc/self/maps` lists.
+    pub fn inode(self) -> u64 {
+        self.inode
+    }
+
     /// That of what lies under this number now; `None`: nothing does.
     pub fn of(fd: RawFd) -> Option<Identity> {
         // SAFETY: room for the answer; all zero is a valid one.

@@ -4,6 +4,7 @@
 //! that arrived before, and every acknowledgement, and then acts on the reason. No message is needed
 //! for it, so it works when the ring is full.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -90,6 +91,7 @@ pub(crate) fn attach(
         key: connection.key,
         own_index: port.vi().index,
         reach: Reach::Unknown,
+        chunk: Cell::new(None),
         partner_nic,
         sending: None,
         reading: false,

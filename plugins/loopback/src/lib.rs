@@ -25,6 +25,8 @@
 //! | `segments` | copies out of a list of segments and into one |
 //! | `mem` | copies between processes |
 //! | `board`, `help` | large copies that both sides work on: the shared words; owner and helper |
+//! | `pages` | pages of regions that peers map: moved into a memfd, and back |
+//! | `window` | what is mapped of a partner's |
 //! | `cm` | attach, detach, and how a broken connection is told |
 //! | `watch` | the thread that makes progress while the program does not |
 
@@ -40,6 +42,7 @@ mod link;
 mod mem;
 mod nic;
 mod outbox;
+mod pages;
 mod progress;
 mod queue;
 mod rdma;
@@ -52,6 +55,7 @@ mod testing;
 mod ticks;
 mod vi;
 mod watch;
+mod window;
 
 use std::ffi::CStr;
 
@@ -72,6 +76,11 @@ impl Provider for Loopback {
             c"single_copy",
             true,
             c"let large messages and RDMA go straight from process to process",
+        ),
+        settings::boolean(
+            c"share_regions",
+            false,
+            c"let peers map registered memory, so that RDMA is a store; see the documentation first",
         ),
         settings::bytes(
             c"eager_max",

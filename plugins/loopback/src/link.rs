@@ -1,5 +1,6 @@
 //! A connection: what this side knows of it, and how it tells its peer.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -14,6 +15,7 @@ use crate::outbox::Outbox;
 use crate::ring::{Arrival, Ends};
 use crate::shared::SharedNic;
 use crate::watch::Watch;
+use crate::window::Chunk;
 
 /// How this side touches the partner's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +154,8 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     pub(crate) own_index: u32,
     pub(crate) reach: Reach,
+    /// What was last used of the partner's memory.
+    pub(crate) chunk: Cell<Option<Chunk>>,
     pub(crate) partner_nic: Arc<SharedNic>,
     pub(crate) sending: Option<Pieces>,
     pub(crate) reading: bool,

@@ -160,8 +160,11 @@ impl Link {
                 Err(CopyError::Fault)
             } else {
                 match self.reach {
-                    Reach::Same => copy_within(way, &mut local, &mut remote),
-                    Reach::Process(pid) => copy_across(pid, way, &mut local, &mut remote),
+                    Reach::Same => copy_within(way, &mut local, &mut remote, 0),
+                    Reach::Process(pid) => match self.window(pid, &remote) {
+                        Some(shift) => copy_within(way, &mut local, &mut remote, shift),
+                        None => copy_across(pid, way, &mut local, &mut remote),
+                    },
                     Reach::Unknown | Reach::None => Err(CopyError::Fault),
                 }
             };
@@ -178,6 +181,28 @@ impl Link {
             return Err(CopyError::Closed);
         }
         Ok(total)
+    }
+
+    /// How far from its own addresses the rest of a range of the partner is mapped here, if the partner shares the
+    /// pages. Called while this side says that it is copying, and after the partner's table has permitted it.
+    fn window(&self, process: i32, remote: &Cursor<'_>) -> Option<u64> {
+        let [range] = remote.segments else {
+            return None;
+        };
+        let memory = self.partner_nic.memory();
+        let (first, end) = memory.pages(range.handle)?;
+        let (address, bytes) = (range.address, u64::from(range.length));
+        if address < first || address.checked_add(bytes)? > end {
+            return None;
+        }
+        let known = self.chunk.get();
+        let place = known.and_then(|chunk| chunk.place(address, bytes));
+        let place = place.or_else(|| {
+            let chunk = self.partner_nic.windows.chunk(process, memory, address)?;
+            self.chunk.set(Some(chunk));
+            chunk.place(address, bytes)
+        })?;
+        Some((place.expose_provenance() as u64).wrapping_sub(address))
     }
 
     /// Says that this side copies. Whatever it looks at next, it looks at after that.
@@ -217,10 +242,12 @@ fn nothing(local: &Cursor<'_>) -> Result<u64, CopyError> {
     }
 }
 
+/// Remote addresses are `shift` from where they are mapped here.
 fn copy_within(
     way: Way,
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
+    shift: u64,
 ) -> Result<u64, CopyError> {
     let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else {
         return nothing(local);
@@ -229,7 +256,7 @@ fn copy_within(
     while done < bytes {
         let (far, piece) = remote.next(bytes - done).ok_or(CopyError::Fault)?;
         let pointer = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-        let (near, far) = (pointer(near + done), pointer(far));
+        let (near, far) = (pointer(near + done), pointer(far.wrapping_add(shift)));
         let (to, from) = if way == Way::Read {
             (near, far)
         } else {
@@ -481,7 +508,7 @@ mod tests {
                     let bytes = if across {
                         copy_across(own, Way::Write, &mut near, &mut far)
                     } else {
-                        copy_within(Way::Write, &mut near, &mut far)
+                        copy_within(Way::Write, &mut near, &mut far, 0)
                     };
                     assert!(bytes.expect("memory") > 0);
                 }
@@ -499,7 +526,7 @@ mod tests {
                     let own = std::process::id() as i32;
                     copy_across(own, Way::Write, &mut short, &mut far)
                 } else {
-                    copy_within(Way::Write, &mut short, &mut far)
+                    copy_within(Way::Write, &mut short, &mut far, 0)
                 }
             };
             assert_eq!((step(), step()), (Ok(1), Err(CopyError::Fault)));

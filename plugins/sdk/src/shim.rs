@@ -74,11 +74,14 @@ pub trait Nic: Sync + Send + 'static {
     const READY: bool = false;
     /// There are `arm`, `sleep` and `wake`. Otherwise the host sleeps in short steps.
     const SLEEP: bool = false;
-    /// There are `region_add` and `region_remove`.
-    const REGIONS: bool = false;
 
     /// Before the NIC is dropped: no VI is left.
     fn close(&mut self) {}
+
+    /// Whether there are `region_add` and `region_remove`; asked once, when the settings are known.
+    fn wants_regions() -> bool {
+        false
+    }
 
     /// Numbers of VIs that may have something; returns how many were written.
     fn ready(&self, indices: &mut [u32]) -> usize {
@@ -219,8 +222,8 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         sleep: P::Nic::SLEEP.then_some(sleep::<P>),
         wake: P::Nic::SLEEP.then_some(wake::<P>),
         quiesced: Some(quiesced::<P>),
-        region_add: P::Nic::REGIONS.then_some(region_add::<P>),
-        region_remove: P::Nic::REGIONS.then_some(region_remove::<P>),
+        region_add: P::Nic::wants_regions().then_some(region_add::<P>),
+        region_remove: P::Nic::wants_regions().then_some(region_remove::<P>),
     };
     // SAFETY: the host gave room for as much as its own size says, which is the first word.
     unsafe {
