@@ -76,8 +76,11 @@ mod tests {
 
     #[test]
     fn a_thread_beside_another_one_is_not_alone() {
-        // The thread that runs the tests waits for this one.
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || ended.recv());
         assert!(!is_alone());
+        drop(end);
+        let _ = other.join();
         // SAFETY: the child only makes system calls and ends.
         unsafe {
             let child = libc::fork();
