@@ -9,12 +9,16 @@
 //! | --- | --- | --- |
 //! | less than [`ALONE_NS`] | no other thread wanted the processor | yields half as often, down to `yield_after` |
 //! | more | others made use of it, and gave it back | yields four times as often, up to [`OFTEN`] |
-//! | more than [`LONG_NS`] | a thread that computes took its time slice | naps instead of yields for a while |
+//! | more than [`LONG_NS`], and again within [`PAIR_NS`] | a thread that computes took its time slice | naps instead of yields for a while |
 //!
 //! A nap is a sleep of [`NAP_NS`] at most that ends when the NIC has something, like that of a wait. A thread
 //! that sleeps is not charged for it, so the scheduler runs it soon after it wakes, beside threads that
 //! compute; a thread that yields pays with its time slice. Naps cost a wake-up per message, hence the
 //! return to yields, first after [`NAPPING_MIN_NS`], later when they keep failing after twice the time.
+//!
+//! Threads that poll must not take each other for threads that compute: one that naps does not yield, so it looks
+//! like one that computes to those that yield, and then all of them nap. With many of them a yield lasts as long as
+//! one turn of all others, so a thread begins with few polls ([`FIRST`]), and naps after few.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -26,11 +30,18 @@ use crate::settings::Settings;
 use crate::sync::OnceLock;
 
 /// Empty polls that are counted at a time, and the fewest before a yield.
-const OFTEN: u32 = 16;
-/// A yield shorter than this has not switched to another thread, in nanoseconds.
-const ALONE_NS: u64 = 1_500;
-/// A yield longer than this was to a thread that does not poll, in nanoseconds.
-const LONG_NS: u64 = 500_000;
+const OFTEN: u32 = 8;
+/// Empty polls before the first yield, and before a nap.
+const FIRST: u32 = 64;
+/// A yield shorter than this has not switched to another thread, in nanoseconds: the system call takes 200, with two
+/// switches 1100 and more.
+const ALONE_NS: u64 = 600;
+/// A yield longer than this was to a thread that does not poll, in nanoseconds. It is longer than a turn of a few dozen
+/// threads that poll, and shorter than a time slice of a kernel with 250 ticks a second.
+const LONG_NS: u64 = 3_000_000;
+/// A thread that computes causes another long yield within this time, in nanoseconds. One by itself may be due to
+/// anything, such as a process that starts.
+const PAIR_NS: u64 = 50_000_000;
 /// The longest nap, in nanoseconds. It bounds how late a thread finds what does not end a nap: an RDMA Write
 /// without immediate data, or a message that came on another VI before the nap began.
 const NAP_NS: u64 = 200_000;
@@ -53,9 +64,11 @@ struct Pace {
     empty_polls: u32,
     /// Yield or nap after so many; 0 before the first.
     limit: u32,
+    /// When the last long yield ended.
+    last_long: u64,
     /// Naps until this time.
     napping_until: u64,
-    /// How long it naps after the next long yield.
+    /// How long it naps at a time.
     napping: u64,
 }
 
@@ -64,6 +77,7 @@ impl Pace {
         Pace {
             empty_polls: 0,
             limit: 0,
+            last_long: 0,
             napping_until: 0,
             napping: NAPPING_MIN_NS,
         }
@@ -72,7 +86,7 @@ impl Pace {
     /// Counts [`OFTEN`] empty polls of a queue that begins to be empty, or goes on. True: enough of them.
     fn count(&mut self, begins: bool, most: u32) -> bool {
         if self.limit == 0 {
-            self.limit = most;
+            self.limit = FIRST.min(most);
         }
         if begins {
             self.empty_polls = 0;
@@ -95,17 +109,30 @@ impl Pace {
     fn yielded(&mut self, from: u64, to: u64, most: u32) {
         let took = to.saturating_sub(from);
         if took >= LONG_NS {
-            self.limit = most;
-            self.napping_until = to.saturating_add(self.napping);
-            self.napping = (self.napping * 2).min(NAPPING_MAX_NS);
+            self.limit = FIRST.min(most);
+            self.long_yield(to);
             return;
         }
-        self.napping = NAPPING_MIN_NS;
         self.limit = if took < ALONE_NS {
             self.limit.saturating_mul(2).min(most)
         } else {
             (self.limit / 4).max(OFTEN.min(most))
         };
+    }
+
+    /// A long yield has ended.
+    fn long_yield(&mut self, now: u64) {
+        let is_soon_after = |time: u64| time != 0 && now.saturating_sub(time) < PAIR_NS;
+        let before = std::mem::replace(&mut self.last_long, now);
+        if !is_soon_after(before) {
+            return;
+        }
+        self.napping = if is_soon_after(self.napping_until) {
+            (self.napping * 2).min(NAPPING_MAX_NS)
+        } else {
+            NAPPING_MIN_NS
+        };
+        self.napping_until = now.saturating_add(self.napping);
     }
 }
 
@@ -195,6 +222,9 @@ mod tests {
     #[test]
     fn a_thread_that_is_alone_yields_seldom() {
         let mut poller = Poller::new();
+        for _ in 0..5 {
+            poller.polls_until_action(400);
+        }
         for _ in 0..10 {
             let (polls, action) = poller.polls_until_action(400);
             assert!(polls >= MOST && action == Action::Yield);
@@ -230,10 +260,29 @@ mod tests {
     #[test]
     fn a_thread_yields_again_when_nobody_computes_any_more() {
         let mut poller = Poller::new();
-        assert_eq!(poller.polls_until_action(SLICE).1, Action::Yield);
+        for _ in 0..2 {
+            assert_eq!(poller.polls_until_action(SLICE).1, Action::Yield);
+        }
         let start = poller.now;
         while poller.polls_until_action(5_000).1 == Action::Nap {}
         assert!(poller.now - start < 2 * NAPPING_MIN_NS);
         assert_eq!(poller.polls_until_action(5_000).1, Action::Yield);
+    }
+
+    #[test]
+    fn many_threads_that_poll_are_not_taken_for_one_that_computes() {
+        let mut poller = Poller::new();
+        // One at a time may be long for any reason.
+        for takes in [SLICE, PAIR_NS, SLICE] {
+            assert_eq!(poller.polls_until_action(takes).1, Action::Yield);
+            poller.now += PAIR_NS;
+        }
+        // A turn of all others, which differs.
+        for _ in 0..10 {
+            assert_eq!(poller.polls_until_action(150_000).1, Action::Yield);
+        }
+        for takes in [900_000, 1_900_000, 2_900_000, 100_000] {
+            assert_eq!(poller.polls_until_action(takes), (OFTEN, Action::Yield));
+        }
     }
 }
