@@ -1,6 +1,8 @@
 //! Completion queues (spec §3.24 to §3.29, §7).
 
 mod calls;
+mod hot;
+mod lent;
 pub(crate) mod queue;
 
 pub(crate) use calls::{attach, detach, owner, release};

@@ -1,7 +1,8 @@
 //! The calls about completion queues (spec §3.24 to §3.29).
 //!
-//! To poll, a CQ asks the VIs that were active last, and from time to time the plug-in which others have something, so
-//! that the cost does not grow with their number.
+//! To poll, a CQ asks the VIs that were active last, and the plug-in which others have something, so that the cost
+//! does not grow with their number. The plug-in is asked when those VIs have nothing; as long as no others are active,
+//! only now and then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +10,9 @@ use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
 
-use super::queue::{Cq, Entry, HOT, Waiter};
+use super::hot::Hot;
+use super::lent::Lender;
+use super::queue::{Cq, Entry, Waiter};
 use crate::clock;
 use crate::error::Error;
 use crate::handlers;
@@ -20,12 +23,13 @@ use crate::object::table::{Guard, Slot, Table};
 use crate::vi::queue::CqSlot;
 use crate::vi::{Vi, of_nic};
 
-static CQS: Table<Cq<&'static Slot<Vi>>> = Table::new(Kind::Cq);
+static CQS: Table<Cq<Slot<Vi>>> = Table::new(Kind::Cq);
 
 /// A locked CQ.
-type Locked = Guard<Cq<&'static Slot<Vi>>>;
+type Locked = Guard<Cq<Slot<Vi>>>;
 
-/// Every so many polls the plug-in is asked which VIs have something.
+/// Every so many polls the plug-in is asked in any case: the VIs that were active last may always have something, and
+/// others may become active.
 const SCAN_PERIOD: u32 = 8;
 
 fn lock(handle: VIP_CQ_HANDLE) -> Result<Locked, Error> {
@@ -63,7 +67,7 @@ pub(crate) fn detach(cq: CqSlot, vi: VIP_VI_HANDLE) {
         cq.attached -= 1;
         cq.entries.retain(|entry| entry.vi != vi);
         cq.overflowed &= !cq.entries.is_empty();
-        cq.hot = [None; HOT];
+        cq.hot.clear();
     }
 }
 
@@ -84,7 +88,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
     }
     let inserted = CQS.insert(&nic.process.cqs, |handle| Cq {
         entries: VecDeque::with_capacity(capacity.min(64)),
-        hot: [None; HOT],
+        hot: Hot::new(),
         polls: 0,
         empty_polls: 0,
         capacity,
@@ -94,7 +98,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
         given: Vec::new(),
         last_ticket: 0,
         handle,
-        nic: nic.clone(),
+        nic: Lender::new(nic.clone()),
     });
     let handle = inserted.ok_or_else(|| {
         nic.cq_count.fetch_sub(1, Ordering::AcqRel);
@@ -123,7 +127,7 @@ fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
 
 /// VipDestroyCQ. Threads that wait on it return VIP_INVALID_PARAMETER (COMPAT-09).
 pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
-    let guard = lock(handle)?;
+    let mut guard = lock(handle)?;
     if guard.attached > 0 {
         log::info!(
             target: "cq",
@@ -132,6 +136,7 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
         return Err(Error::Resource);
     }
     let process = guard.nic.process;
+    guard.nic.leave_to_borrowers();
     let cq = CQS.remove(&process.cqs, guard, handle);
     cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
     cq.nic.count_requests(-(cq.notifications() as i32));
@@ -190,7 +195,7 @@ fn yield_processor(cq: Locked) {
     if !idle::yield_processor(&process.settings, row) {
         return;
     }
-    let Some(nic) = slot.lock(generation).map(|cq| cq.nic.clone()) else {
+    let Some(nic) = slot.lock(generation).map(|cq| Arc::clone(&cq.nic)) else {
         return;
     };
     idle::nap(&nic, || {
@@ -205,18 +210,24 @@ fn yield_processor(cq: Locked) {
 fn poll(mut cq: Locked) -> Option<Locked> {
     let (slot, generation, hot) = (cq.slot(), cq.generation(), cq.hot);
     cq.polls = cq.polls.wrapping_add(1);
-    let scan = hot[0].is_none() || cq.polls.is_multiple_of(SCAN_PERIOD);
-    let nic = scan.then(|| cq.nic.clone());
+    let all = hot.is_empty() || cq.polls.is_multiple_of(SCAN_PERIOD);
+    let nic = cq.nic.lend();
     drop(cq);
-    for vi in hot.into_iter().flatten() {
+    let mut found = false;
+    for vi in hot.vis() {
         if let Some(mut vi) = vi.lock_any() {
-            vi.progress();
+            found |= of_nic::progress_one(&mut vi);
         }
     }
-    if let Some(nic) = nic {
+    if all || (hot.others_are_active() && !found) {
         of_nic::progress(&nic);
     }
-    slot.lock(generation)
+    let Some(mut cq) = slot.lock(generation) else {
+        drop(nic.keep());
+        return None;
+    };
+    cq.nic.take_back(nic);
+    Some(cq)
 }
 
 /// VipCQWait.
@@ -242,7 +253,7 @@ pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
     cq.last_ticket += 1;
     let ticket = cq.last_ticket;
     cq.waiters.push_back(Waiter::Thread(ticket));
-    let (slot, generation, nic) = (cq.slot(), cq.generation(), cq.nic.clone());
+    let (slot, generation, nic) = (cq.slot(), cq.generation(), Arc::clone(&cq.nic));
     drop(cq);
     let outcome = nic_wait::until(&nic, deadline, || {
         of_nic::progress(&nic);

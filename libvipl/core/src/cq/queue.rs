@@ -4,16 +4,13 @@
 //! the CQ is taken inside it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use vipl_abi::*;
 
-use crate::nic::Nic;
+use super::hot::Hot;
+use super::lent::Lender;
 use crate::nic::events::{CqNotifyHandler, Job};
 use crate::object::table::Slot;
-
-/// Number of VIs that a poll asks directly.
-pub(super) const HOT: usize = 2;
 
 /// One entry.
 #[derive(Clone, Copy)]
@@ -33,9 +30,9 @@ pub(super) enum Waiter {
 }
 
 /// One completion queue. `V` names a VI; what a VI is does not matter here.
-pub(crate) struct Cq<V> {
+pub(crate) struct Cq<V: 'static> {
     pub(super) entries: VecDeque<Entry>,
-    pub(super) hot: [Option<V>; HOT],
+    pub(super) hot: Hot<V>,
     pub(super) polls: u32,
     /// Empty polls since there was something.
     pub(super) empty_polls: u32,
@@ -46,11 +43,11 @@ pub(crate) struct Cq<V> {
     pub(super) given: Vec<(u64, Entry)>,
     pub(super) last_ticket: u64,
     pub(super) handle: VIP_CQ_HANDLE,
-    pub(crate) nic: Arc<Nic>,
+    pub(crate) nic: Lender,
 }
 
 // SAFETY: handles are plain values.
-unsafe impl<V: Send> Send for Cq<V> {}
+unsafe impl<V: Sync> Send for Cq<V> {}
 
 impl<V> Cq<V> {
     #[inline(always)]
@@ -108,7 +105,7 @@ impl<V> Cq<V> {
 
 /// Records completions. The VI is locked.
 pub(crate) fn push<V>(
-    cq: &'static Slot<Cq<&'static V>>,
+    cq: &'static Slot<Cq<V>>,
     slot: Option<&'static V>,
     vi: VIP_VI_HANDLE,
     recv: bool,
@@ -118,24 +115,14 @@ pub(crate) fn push<V>(
     for _ in 0..count {
         cq.entries.push_back(Entry { vi, recv });
     }
-    if recv {
-        remember(&mut cq, slot);
+    if let (true, Some(slot)) = (recv, slot) {
+        cq.hot.remember(slot);
     }
     if !cq.waiters.is_empty() {
         cq.serve_waiters();
     }
     if cq.entries.len() > cq.capacity && !cq.overflowed {
         overflow(&mut cq);
-    }
-}
-
-/// Puts a VI in front of those that are asked directly.
-#[inline(always)]
-fn remember<V>(cq: &mut Cq<&'static V>, slot: Option<&'static V>) {
-    let same = matches!((cq.hot[0], slot), (Some(hot), Some(new)) if std::ptr::eq(hot, new));
-    if !same {
-        cq.hot.rotate_right(1);
-        cq.hot[0] = slot;
     }
 }
 

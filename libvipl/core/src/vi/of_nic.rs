@@ -1,11 +1,18 @@
 //! The VIs of a NIC.
 
+use std::mem::MaybeUninit;
+
 use super::{VIS, Vi};
 use crate::nic::Nic;
 use crate::object::table::Guard;
 
-/// Times a poll asks the plug-in which VIs have something.
+/// VIs that the plug-in is asked for at a time: all that the plug-ins of this project have, so that those with low
+/// numbers, however busy, do not keep the others waiting.
+const READY_ROOM: usize = 1024;
+/// Times a poll asks a plug-in with more VIs than that.
 const READY_ROUNDS: u32 = 16;
+/// Room that a plug-in may leave unused although there is more: the marks of one word.
+const READY_UNUSED: usize = 63;
 
 /// Visits every VI of a NIC, locked.
 pub(crate) fn each(nic: &Nic, mut visit: impl FnMut(Guard<Vi>)) {
@@ -25,19 +32,30 @@ pub(crate) fn progress(nic: &Nic) {
     let Some(ready) = nic.ops.ready else {
         return each(nic, |mut vi| vi.progress());
     };
-    let mut indices = [0u32; 128];
+    let mut indices = [const { MaybeUninit::<u32>::uninit() }; READY_ROOM];
     for _ in 0..READY_ROUNDS {
+        let room = indices.as_mut_ptr().cast();
         // SAFETY: the NIC is open; the plug-in writes at most `room` numbers.
-        let found = unsafe { ready(nic.abi(), indices.as_mut_ptr(), indices.len() as u32) };
-        if found == 0 {
-            break;
-        }
-        for &index in indices.iter().take(found as usize) {
+        let found = unsafe { ready(nic.abi(), room, READY_ROOM as u32) } as usize;
+        for index in indices.iter().take(found) {
+            // SAFETY: the plug-in has written this many.
+            let index = unsafe { index.assume_init() };
             if let Some(mut vi) = VIS.lock(nic.vi_handle(index)) {
                 vi.progress();
             }
         }
+        if found + READY_UNUSED < READY_ROOM {
+            break;
+        }
     }
+}
+
+/// Lets one VI take what has arrived. True: something has been completed.
+#[inline(always)]
+pub(crate) fn progress_one(vi: &mut Guard<Vi>) -> bool {
+    let before = completed(vi);
+    vi.progress();
+    completed(vi) != before
 }
 
 /// What a background thread of the plug-in found at a VI.
@@ -61,12 +79,10 @@ pub(crate) fn poll(nic: &Nic, index: u32) -> Polled {
     let Some(mut vi) = slot.lock_watching(generation) else {
         return Polled::Nothing;
     };
-    let before = completed(&vi);
-    vi.progress();
-    if completed(&vi) == before {
-        Polled::Nothing
-    } else {
+    if progress_one(&mut vi) {
         Polled::Progress
+    } else {
+        Polled::Nothing
     }
 }
 

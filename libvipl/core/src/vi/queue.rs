@@ -23,7 +23,7 @@ use crate::nic::events::NotifyHandler;
 use crate::object::table::Slot;
 
 /// A completion queue of VIs.
-pub(crate) type CqSlot = &'static Slot<Cq<&'static Slot<Vi>>>;
+pub(crate) type CqSlot = &'static Slot<Cq<Slot<Vi>>>;
 
 /// Entries of a ring when it is first used.
 const RING_FIRST: u32 = 16;
