@@ -26,10 +26,15 @@ pub struct Bell {
     pad0: [Pad; 15],
     /// Sleepers.
     want: AtomicU32,
-    /// Not 0: publishers must execute the fence themselves.
+    /// Who executes the publishers' fences: not [`BY_SLEEPERS`], they must do it themselves.
     fences: AtomicU32,
     pad1: [Pad; 14],
 }
+
+const BY_SLEEPERS: u32 = 0;
+const BY_PUBLISHERS: u32 = 1;
+/// The system has just refused a sleeper's fence; publishers may not know yet.
+const CHANGING: u32 = 2;
 
 /// The fence between publishing something and looking whether anybody sleeps. `real`: the sleeper's barrier
 /// does not execute it.
@@ -47,14 +52,15 @@ impl Bell {
     /// The owner's set-up: this process takes part in other processes' barriers.
     pub fn prepare(&self) {
         let works = membarrier::register(Scope::Global) && membarrier::barrier(Scope::Global);
-        self.fences.store(u32::from(!works), Ordering::Release);
+        let fences = if works { BY_SLEEPERS } else { BY_PUBLISHERS };
+        self.fences.store(fences, Ordering::Release);
     }
 
     /// Whether the owner must execute real fences before it looks whether anybody else sleeps: other processes'
     /// barriers do not reach it.
     #[inline(always)]
     pub fn needs_fences(&self) -> bool {
-        self.fences.load(Ordering::Relaxed) != 0
+        self.fences.load(Ordering::Relaxed) != BY_SLEEPERS
     }
 
     /// Wakes the owner if somebody sleeps. Called after something was published; `own_fences` is what
@@ -80,11 +86,23 @@ impl Bell {
         self.want.fetch_add(1, Ordering::SeqCst);
         // Where publishers fence themselves: the look that follows must not come before the announcement.
         fence(Ordering::SeqCst);
-        if self.fences.load(Ordering::Relaxed) == 0 {
-            let works = membarrier::barrier(Scope::Global);
-            self.fences.store(u32::from(!works), Ordering::SeqCst);
+        let fences = self.fences.load(Ordering::Acquire);
+        if fences == BY_SLEEPERS && !membarrier::barrier(Scope::Global) {
+            self.fences.store(CHANGING, Ordering::SeqCst);
+            self.wait_out_publishers();
+        } else if fences == CHANGING {
+            self.wait_out_publishers();
         }
         epoch
+    }
+
+    /// Publishers that have not seen that they must execute fences have executed none: their stores are waited out,
+    /// by every sleeper that comes before one of them is done with it.
+    #[cold]
+    fn wait_out_publishers(&self) {
+        membarrier::slow_barrier();
+        // Release pairs with the acquire in `arm`: who sees this need not wait.
+        self.fences.store(BY_PUBLISHERS, Ordering::Release);
     }
 
     /// Sleeps until the bell has rung since `arm`, and takes the announcement back.
@@ -176,5 +194,16 @@ mod tests {
             bell.sleep(epoch, u64::MAX);
             assert_eq!(bell.want.load(Ordering::Relaxed), 0);
         }
+    }
+
+    #[test]
+    fn publishers_execute_fences_once_a_sleeper_had_to_wait_for_them() {
+        let bell = Bell::default();
+        bell.fences.store(CHANGING, Ordering::Relaxed);
+        assert!(bell.needs_fences());
+        let epoch = bell.arm();
+        assert_eq!(bell.fences.load(Ordering::Relaxed), BY_PUBLISHERS);
+        bell.ring_if_wanted(false);
+        bell.sleep(epoch, u64::MAX);
     }
 }

@@ -7,6 +7,7 @@
 //! the call, and a seccomp filter may take it away at any time: callers need a way without it.
 
 use std::io;
+use std::time::Duration;
 
 /// Whose threads take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +42,21 @@ pub fn barrier(scope: Scope) -> bool {
     })
 }
 
+/// In place of a [`barrier`] that the system refuses, while others still count on it. It takes some milliseconds.
+pub fn slow_barrier() {
+    if !visit_processors() {
+        // Nothing is left that fences other processors. A store leaves its processor's buffer within
+        // microseconds, and at the latest with the next interrupt.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Where there is no [`barrier`]: visits every processor that this thread may run on, one after the other, so
 /// that whatever ran there was switched away from, which is a full fence. It takes some milliseconds. Threads of
 /// this process that are confined to other processors by another cpuset are not reached. False: the system does
 /// not permit it either.
 #[must_use]
-pub fn visit_processors() -> bool {
+fn visit_processors() -> bool {
     /// Room for 8192 processors.
     type Set = [u64; 128];
     let bytes = size_of::<Set>();

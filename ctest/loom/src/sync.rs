@@ -26,6 +26,10 @@ pub(crate) mod membarrier {
         atomic::fence(Ordering::SeqCst);
         true
     }
+
+    pub(crate) fn slow_barrier() {
+        atomic::fence(Ordering::SeqCst);
+    }
 }
 
 loom::lazy_static! {

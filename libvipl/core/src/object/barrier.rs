@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vipl_sys::membarrier::{Scope, barrier, register, visit_processors};
+use vipl_sys::membarrier::{Scope, barrier, register, slow_barrier};
 use vipl_sys::thread;
 
 /// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
@@ -96,11 +96,7 @@ fn degrade() {
             "the system call membarrier is not permitted any more: locks are slower from now on"
         );
     }
-    if !visit_processors() {
-        // Nothing is left that fences other processors. A store leaves its processor's buffer within
-        // microseconds, and at the latest with the next interrupt.
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    slow_barrier();
 }
 
 /// A number that no two living threads share and that costs one load; its low bits are free.
