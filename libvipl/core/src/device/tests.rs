@@ -46,17 +46,17 @@ fn a_late_thread_makes_nothing() {
     nic.check_empty().unwrap();
 }
 
-/// VipCloseNic waits for a thread that is making something, and sees what it has made.
+/// VipCloseNic waits for a thread that is making something, and sees what it has made. The thread enters once more
+/// while it is inside, so before anybody closes: from then on that would wait for itself.
 #[test]
 fn what_is_being_made_is_seen() {
     let handle = open_without_agent(device::plugin(false)).unwrap();
     let nic = resolve(handle).unwrap();
     let inside = nic.enter().unwrap();
+    let tag = ptag::create_on(&nic).unwrap();
     std::thread::scope(|scope| {
         let address = handle.expose_provenance();
         let closer = scope.spawn(move || close(std::ptr::with_exposed_provenance_mut(address)));
-        // The gate is still open: this thread is inside, and no VipCloseNic has succeeded.
-        let tag = ptag::create_on(&nic).unwrap();
         drop(inside);
         assert_eq!(closer.join().unwrap(), Err(Error::Resource));
         assert_eq!(ptag::destroy(handle, tag), Ok(()));
