@@ -4,7 +4,8 @@
 //! a reference to it; it knows its VIs by their handles only.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::thread::Thread;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
@@ -18,7 +19,7 @@ use crate::object::handle::Kind;
 use crate::object::table::Table;
 use crate::plugin::loaded::LoadedPlugin;
 use crate::process::Process;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, OnceLock};
 
 pub(crate) mod events;
 mod gate;
@@ -51,7 +52,9 @@ pub struct Nic {
     pub(crate) region_changes: Mutex<()>,
     pub(crate) ptags: Mutex<Ptags>,
     /// Numbers of VIs in use, and the handle of the VI with each number; 0: none.
-    pub(crate) vis: Mutex<Numbers>,
+    vis: Mutex<Numbers>,
+    /// Every VI has a number below this one. Changes under `vis`.
+    vi_bound: AtomicU32,
     vi_handles: Box<[AtomicUsize]>,
     pub(crate) cq_count: AtomicU32,
     /// Connection handles that were not answered yet.
@@ -62,6 +65,8 @@ pub struct Nic {
     pub(crate) closing: AtomicBool,
     /// The failure of the device has been reported.
     failure_reported: AtomicBool,
+    /// The thread that makes progress where the plug-in has none; it sleeps while there are no VIs.
+    pub(crate) poller: OnceLock<Thread>,
 }
 
 // SAFETY: handles and table pointers are plain values; everything that changes has its own lock.
@@ -120,8 +125,31 @@ impl Nic {
     }
 
     /// Every VI of this NIC has a number below this one.
+    #[inline]
     pub(crate) fn vi_bound(&self) -> u32 {
-        self.vis.lock().bound()
+        self.vi_bound.load(Ordering::SeqCst)
+    }
+
+    /// A number for a new VI; `None`: there are as many as the device allows.
+    pub(crate) fn take_vi_number(&self) -> Option<u32> {
+        let mut vis = self.vis.lock();
+        let number = vis.take(self.info.vis_max)?;
+        self.vi_bound.store(vis.bound(), Ordering::SeqCst);
+        drop(vis);
+        // Pairs with the fence of a deregistration: either that sees the bound and visits the VI, or the VI's
+        // transfers, which come later, see the region gone.
+        fence(Ordering::SeqCst);
+        if let Some(poller) = self.poller.get() {
+            poller.unpark();
+        }
+        Some(number)
+    }
+
+    /// The number of a VI that is gone.
+    pub(crate) fn give_vi_number(&self, number: u32) {
+        let mut vis = self.vis.lock();
+        vis.give(number);
+        self.vi_bound.store(vis.bound(), Ordering::SeqCst);
     }
 
     /// Handle of the VI with this number; NULL: there is none.
@@ -221,6 +249,7 @@ pub(crate) fn insert(
             region_changes: Mutex::default(),
             ptags: Mutex::new(Ptags::new(seed, info.ptags_max)),
             vis: Mutex::default(),
+            vi_bound: AtomicU32::new(0),
             vi_handles: (0..info.vis_max).map(|_| AtomicUsize::new(0)).collect(),
             cq_count: AtomicU32::new(0),
             incoming: Mutex::default(),
@@ -229,6 +258,7 @@ pub(crate) fn insert(
             gate: Gate::default(),
             closing: AtomicBool::new(false),
             failure_reported: AtomicBool::new(false),
+            poller: OnceLock::new(),
             info,
             shared: shared.clone(),
         });
@@ -277,6 +307,9 @@ impl Drop for Nic {
     /// The device is closed when no thread can be inside it any more: a thread that still waits on an object
     /// that has just been destroyed holds the NIC until it has noticed.
     fn drop(&mut self) {
+        if let Some(poller) = self.poller.get() {
+            poller.unpark();
+        }
         self.shared.close(&self.ops);
     }
 }

@@ -9,23 +9,33 @@ use vipl_sys::thread::spawn_with_signals_blocked;
 use crate::nic::Nic;
 use crate::vi::of_nic;
 
-/// Starts the thread, if the device wants one. It ends within one period after the NIC.
+/// Starts the thread, if the device wants one. It sleeps while there are no VIs, and ends within one period after the
+/// NIC.
 pub(crate) fn start(nic: &Arc<Nic>) -> io::Result<()> {
     let period = Duration::from_micros(nic.info.poll_us.into());
     if period.is_zero() {
         return Ok(());
     }
-    let nic = Arc::downgrade(nic);
+    let polled = Arc::downgrade(nic);
     let run = move || {
         loop {
-            std::thread::sleep(period);
-            let Some(nic) = nic.upgrade() else {
+            let Some(nic) = polled.upgrade() else {
                 return;
             };
-            for index in 0..nic.vi_bound() {
+            let vis = nic.vi_bound();
+            for index in 0..vis {
                 of_nic::poll(&nic, index);
+            }
+            drop(nic);
+            if vis == 0 {
+                // Ends with the first VI, or with the NIC.
+                std::thread::park();
+            } else {
+                std::thread::sleep(period);
             }
         }
     };
-    spawn_with_signals_blocked("vipl-poll", run).map(drop)
+    let thread = spawn_with_signals_blocked("vipl-poll", run)?;
+    let _ = nic.poller.set(thread.thread().clone());
+    Ok(())
 }

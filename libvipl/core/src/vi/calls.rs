@@ -75,10 +75,10 @@ fn take_and_insert(
 ) -> Result<VIP_VI_HANDLE, Error> {
     let tag = check(nic, attributes)?;
     nic.ptags.lock().hold(tag)?;
-    let index = nic.vis.lock().take(nic.info.vis_max);
+    let index = nic.take_vi_number();
     let created = match index {
         Some(index) => insert(nic, index, attributes, tag, send_cq, recv_cq)
-            .inspect_err(|_| nic.vis.lock().give(index)),
+            .inspect_err(|_| nic.give_vi_number(index)),
         None => {
             log::info!(target: "vi", "no more than {} VIs on one NIC handle", nic.info.vis_max);
             Err(Error::Resource)
@@ -204,7 +204,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let mut vi = VIS.remove(&process.vis, vi, handle);
     free_ring(&mut vi.abi.send);
     free_ring(&mut vi.abi.recv);
-    vi.nic.vis.lock().give(index);
+    vi.nic.give_vi_number(index);
     vi.nic.ptags.lock().release(vi.abi.ptag);
     let open = vi.send.notifications() + vi.recv.notifications();
     vi.nic.count_requests(-(open as i32));
