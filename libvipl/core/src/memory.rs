@@ -1,10 +1,11 @@
 //! Registered memory and protection tags.
 //!
 //! ```text
-//!   register (VipRegisterMem, VipDeregisterMem ...) ──▶ table ──┐
-//!   ptag (VipCreatePtag, VipDestroyPtag) ───────────▶ tags  ────┴── belong to a NIC
+//!   register (VipRegisterMem, VipDeregisterMem ...) ──▶ mapped, table ──┐
+//!   ptag (VipCreatePtag, VipDestroyPtag) ───────────▶ tags ─────────────┴── tables belong to a NIC
 //! ```
 
+mod mapped;
 pub mod ptag;
 mod register;
 pub(crate) mod table;

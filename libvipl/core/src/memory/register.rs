@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use super::table::{Access, Unknown, is_mapped, tag_name};
+use super::mapped::is_mapped;
+use super::table::{Access, Unknown, tag_name};
 use crate::error::Error;
 use crate::logger::log_leniency;
 use crate::nic::{self, Nic};

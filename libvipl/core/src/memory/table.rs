@@ -6,10 +6,11 @@
 //! A plug-in may have put the table into memory that other processes map, so no reference to an entry is made, only
 //! to its atomic fields.
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use vipl_plugin_abi::*;
+
+use super::mapped::is_mapped;
 
 /// Which entries of a NIC's table are in use.
 pub(crate) struct Regions {
@@ -223,21 +224,6 @@ impl Regions {
         let before = entry.access().swap(access.word(), Ordering::AcqRel);
         Ok(Access::of(before))
     }
-}
-
-/// Whether every page of the range is mapped. Looks at the mappings only, not at the pages. Without the
-/// C library's `msync`, which is a point of cancellation.
-pub(super) fn is_mapped(base: u64, length: u64) -> bool {
-    let start = base & !(page_size() - 1);
-    let bytes = (base + length - start) as usize;
-    // SAFETY: MS_ASYNC changes nothing; the kernel checks the range.
-    unsafe { libc::syscall(libc::SYS_msync, start as *mut c_void, bytes, libc::MS_ASYNC) == 0 }
-}
-
-fn page_size() -> u64 {
-    static SIZE: crate::sync::OnceLock<u64> = crate::sync::OnceLock::new();
-    // SAFETY: no pointers.
-    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64)
 }
 
 /// A tag's number in log lines.

@@ -1,0 +1,107 @@
+//! Whether memory is mapped.
+//!
+//! The system tells it, by a call that takes as long as the rest of a registration. Programs register the same few
+//! buffers again and again, so a small range that was found mapped is remembered, and the next time a byte of each of
+//! its pages is read instead, by a copy that survives a bad address. The memory of what was mapped is only a hint:
+//! what is mapped *now* is answered by the reads, or by the system. Pages that are registered for the first time are
+//! not read, which would make the kernel supply them.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Pages that are read at most: more take longer than the call.
+const READ_MAX: u64 = 4;
+
+/// Ranges that are remembered.
+const REMEMBERED: usize = 64;
+
+/// The number of a first page and, in the low bits, how many; each range has one place. Not per NIC: memory is the
+/// process's. A forked child inherits hints.
+static MAPPED: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
+
+/// Whether every page of the range is mapped.
+pub(super) fn is_mapped(base: u64, length: u64) -> bool {
+    let size = page_size();
+    let start = base & !(size - 1);
+    let pages = (base + length - start).div_ceil(size);
+    // On other machines the copy does not survive a bad address.
+    if pages > READ_MAX || cfg!(not(target_arch = "x86_64")) {
+        return ask_system(start, base + length - start);
+    }
+    let range = start | pages;
+    let place = &MAPPED[(start / size) as usize % REMEMBERED];
+    if place.load(Ordering::Relaxed) == range && read_pages(start, pages) {
+        return true;
+    }
+    let mapped = ask_system(start, base + length - start);
+    if mapped {
+        place.store(range, Ordering::Relaxed);
+    }
+    mapped
+}
+
+/// Reads a byte of each page; false if one cannot be read, which may also be mapped.
+fn read_pages(start: u64, pages: u64) -> bool {
+    (0..pages).all(|page| {
+        let mut byte = 0u8;
+        let from = (start + page * page_size()) as *const u8;
+        // SAFETY: one byte of the application's memory, which need not be mapped, into one of our own.
+        unsafe { vipl_guard::copy(&raw mut byte, from, 1).is_ok() }
+    })
+}
+
+/// Looks at the mappings only, not at the pages. Without the C library's `msync`, which is a point of cancellation.
+fn ask_system(start: u64, bytes: u64) -> bool {
+    let start = start as *mut c_void;
+    // SAFETY: MS_ASYNC changes nothing; the kernel checks the range.
+    unsafe { libc::syscall(libc::SYS_msync, start, bytes as usize, libc::MS_ASYNC) == 0 }
+}
+
+fn page_size() -> u64 {
+    static SIZE: crate::sync::OnceLock<u64> = crate::sync::OnceLock::new();
+    // SAFETY: no pointers.
+    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protect(at: *mut c_void, bytes: usize, protection: i32) {
+        // SAFETY: within the test's own mapping.
+        assert_eq!(unsafe { libc::mprotect(at, bytes, protection) }, 0);
+    }
+
+    #[test]
+    fn a_range_counts_as_mapped_as_long_as_it_is() {
+        vipl_guard::install();
+        let size = page_size() as usize;
+        for pages in [1, 3, READ_MAX as usize, READ_MAX as usize + 1] {
+            let (private, readable) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ);
+            // SAFETY: a mapping of the test's own.
+            let at =
+                unsafe { libc::mmap(std::ptr::null_mut(), pages * size, readable, private, -1, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            let base = at.addr() as u64;
+            // Not aligned: the first and the last page in part.
+            let (first, length) = (base + 7, (pages * size - 14) as u64);
+            for _ in 0..3 {
+                assert!(is_mapped(first, length), "{pages}");
+            }
+            protect(at, pages * size, libc::PROT_NONE);
+            assert!(is_mapped(first, length), "cannot be read, but is mapped");
+            protect(at, pages * size, readable);
+            let last = at.wrapping_byte_add((pages - 1) * size);
+            // SAFETY: the test's own.
+            assert_eq!(unsafe { libc::munmap(last, size) }, 0);
+            for _ in 0..2 {
+                assert!(!is_mapped(first, length), "the last of {pages}");
+                assert!(pages == 1 || is_mapped(first, length - size as u64));
+            }
+            if pages > 1 {
+                // SAFETY: the test's own.
+                assert_eq!(unsafe { libc::munmap(at, (pages - 1) * size) }, 0);
+            }
+        }
+    }
+}
