@@ -1,14 +1,16 @@
 //! The lock-free parts of the product under loom, which tries every order in which threads can run and
 //! every value that the memory model lets a load return.
 //!
-//! `bell.rs`, `claim.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier` and `abi` here stand in
-//! for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
+//! `bell.rs`, `board.rs`, `claim.rs`, `region.rs` and `lock.rs` are the product's own files; `sync`, `barrier`, `abi` and
+//! `segments` here stand in for what those import. The ring is a model of its own (`ring.rs`): its slots are raw shared
 //! memory, which loom cannot follow.
 
 mod abi;
 mod barrier;
 #[path = "../../../sys/src/bell.rs"]
 mod bell;
+#[path = "../../../plugins/loopback/src/board.rs"]
+mod board;
 #[path = "../../../plugins/clan/proto/src/claim.rs"]
 mod claim;
 #[path = "../../../libvipl/core/src/object/lock.rs"]
@@ -17,6 +19,7 @@ mod models;
 #[path = "../../../plugins/rules/src/region.rs"]
 mod region;
 mod ring;
+mod segments;
 mod sync;
 
 use sync::{futex, membarrier};

@@ -9,10 +9,12 @@ use loom::thread;
 use crate::abi::vipl_region;
 use crate::barrier::{OWNERS, be, patiently};
 use crate::bell::{Bell, Marks};
+use crate::board::{Board, Job, Report};
 use crate::claim::{self, Claim};
 use crate::lock::{Held, Lock};
 use crate::region::{Table, is_registered};
 use crate::ring::{Ring, SLOTS};
+use crate::segments::Segment;
 
 /// All models by name.
 pub(crate) const ALL: &[(&str, fn())] = &[
@@ -22,6 +24,8 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("bell-fences", bell_fences),
     ("marks", marks),
     ("marks-again", marks_again),
+    ("board", board),
+    ("board-again", board_again),
     ("claim", claim),
     ("claim-offer", claim_offer),
     ("claim-end", claim_end),
@@ -179,6 +183,103 @@ fn marks_again() {
     sender.join().expect("no panic");
     look_if_marked();
     assert_eq!(arrived, 2, "a mark is lost");
+}
+
+/// Units of a copy that two sides share.
+const UNITS: u32 = 2;
+
+/// A copy of two units, which two sides share.
+#[derive(Default)]
+struct Halves {
+    board: Board,
+    reports: Board,
+    /// Generation of the copy that was made last; loom checks each access.
+    units: [UnsafeCell<u32>; UNITS as usize],
+}
+
+// SAFETY: that a unit is used by one side at a time is what the models show.
+unsafe impl Sync for Halves {}
+
+impl Halves {
+    fn copy(&self, generation: u32, (first, part): (u32, u32)) {
+        for unit in first..first + part {
+            self.units[unit as usize].with_mut(|last| {
+                // SAFETY: as above.
+                let last = unsafe { &mut *last };
+                assert!(*last < generation, "copied twice");
+                *last = generation;
+            });
+        }
+    }
+
+    /// Makes a copy as its owner; it is whole then, whoever has made it.
+    fn own(&self, generation: u32) {
+        let segment = Segment {
+            address: 0,
+            handle: generation,
+            length: generation,
+        };
+        let job = Job::Message(generation);
+        self.board.open(generation, job, generation, &[segment]);
+        let mut mine = 0;
+        while let Some(taken) = self.board.take(generation, UNITS) {
+            mine += taken.1;
+            self.copy(generation, taken);
+        }
+        let theirs = self.board.close(generation, UNITS) - mine;
+        while self.reports.reported(generation).units < theirs {
+            thread::yield_now();
+        }
+        for unit in &self.units {
+            // SAFETY: as above.
+            unit.with(|last| assert_eq!(unsafe { *last }, generation, "left out"));
+        }
+    }
+
+    /// Looks once.
+    fn help(&self) {
+        let Some(asked) = self.board.look() else {
+            return;
+        };
+        let generation = asked.generation;
+        let mut report = Report {
+            units: 0,
+            given_up: false,
+        };
+        while let Some(taken) = self.board.take(generation, UNITS) {
+            assert_eq!(asked.job, Job::Message(generation));
+            assert_eq!(asked.bytes, generation);
+            let [segment] = asked.segments() else {
+                panic!("one segment");
+            };
+            assert_eq!((segment.handle, segment.length), (generation, generation));
+            self.copy(generation, taken);
+            report.units += taken.1;
+            self.reports.report(generation, report);
+        }
+    }
+}
+
+/// Owner and helper make one copy: each unit once.
+fn board() {
+    halves(1);
+}
+
+/// The board is used again while the helper may still have the description of the copy before.
+fn board_again() {
+    halves(2);
+}
+
+fn halves(copies: u32) {
+    let halves = Arc::new(Halves::default());
+    let helper = {
+        let halves = halves.clone();
+        thread::spawn(move || halves.help())
+    };
+    for generation in 1..=copies {
+        halves.own(generation);
+    }
+    helper.join().expect("no panic");
 }
 
 /// The entry of a region that has gone is used for another one. A reader with the old handle gets the old

@@ -25,10 +25,11 @@
 //!
 //! A partner that lies here can leave parts uncopied, or keep the owner waiting: its own data, and its own connection.
 //! The owner takes each unit once at most whatever the cursor says, because it counts what it took.
+//!
+//! `ctest/loom` compiles this file.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
-use vipl_guard::Segment;
+use crate::segments::Segment;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of a unit, of which parts consist.
 pub(crate) const UNIT: u32 = 4096;
@@ -79,7 +80,7 @@ struct Place {
     rest: AtomicU64,
 }
 
-/// A side's board; zeroes are a closed one. All of it is atomic: a peer may write it. With one segment the helper reads
+/// A side's board; zeroes are a closed one, as generation 0 is never open. All of it is atomic: a peer may write it. With one segment the helper reads
 /// one line.
 #[derive(Default)]
 #[repr(C, align(64))]
@@ -134,7 +135,7 @@ impl Board {
         (self.cursor.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// The owner asks for help. `generation` is a new one, and the board is closed.
+    /// The owner asks for help. `generation` is a new one and not 0, and the board is closed.
     pub(crate) fn open(&self, generation: u32, job: Job, bytes: u32, segments: &[Segment]) {
         // Pairs with the fence in `look`.
         fence(Ordering::Release);
@@ -164,7 +165,7 @@ impl Board {
     /// What the owner asks for, if the board is open. Every word is read once, and is the partner's: to be checked.
     pub(crate) fn look(&self) -> Option<Asked> {
         let cursor = self.cursor.load(Ordering::Acquire);
-        if cursor as u32 == CLOSED {
+        if cursor as u32 == CLOSED || cursor >> 32 == 0 {
             return None;
         }
         let (kind, number) = (
@@ -294,6 +295,7 @@ mod tests {
     fn what_is_described_is_what_is_asked() {
         let board = Board::default();
         assert_eq!(board.generation(), 0);
+        assert!(board.look().is_none());
         let range = Segment {
             address: 5 << 40,
             handle: 77,

@@ -138,7 +138,10 @@ impl Link {
         if !self.may_ask(local) {
             return Shared::Alone;
         }
-        let (generation, units) = (self.help.generation.wrapping_add(1), board::units_of(bytes));
+        let (generation, units) = (
+            self.help.generation.wrapping_add(1).max(1),
+            board::units_of(bytes),
+        );
         self.help.generation = generation;
         self.ends.own_board().open(generation, job, bytes, local);
         if self.ends.partner().marks.load(Ordering::Relaxed) != 0 {

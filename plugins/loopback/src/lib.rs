@@ -57,6 +57,11 @@ mod vi;
 mod watch;
 mod window;
 
+/// Atomics, which the models of `ctest/loom` replace.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
+
 use std::ffi::CStr;
 
 use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use vipl_abi::{VIP_STATUS_LENGTH_ERROR, VIP_STATUS_PROTECTION_ERROR};
-use vipl_guard::Segment;
+pub(crate) use vipl_guard::Segment;
 use vipl_plugin_sdk::descriptor::Segments;
 
 /// A list that a transfer keeps for itself; of one segment, the usual case, without an allocation.
