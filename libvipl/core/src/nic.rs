@@ -282,8 +282,8 @@ pub(crate) unsafe fn device_failed<'a>(nic: *const vipl_nic) -> Option<&'a Nic> 
 /// # Safety
 /// `nic` came from [`Nic::abi`], and the NIC is open as long as the result is used.
 pub(crate) unsafe fn of_plugin<'a>(nic: *const vipl_nic) -> &'a Nic {
-    // SAFETY: an open NIC has its host's word.
-    unsafe { &*(*nic).host.cast::<Nic>() }
+    // SAFETY: an open NIC has its host's word, which is the NIC.
+    unsafe { &*shared::host(nic).cast::<Nic>() }
 }
 
 /// Takes a NIC out of the table; its handle is stale from now on. Refused while anything is left on it.

@@ -92,6 +92,16 @@ unsafe fn host_of<'a>(nic: *const vipl_nic) -> &'a AtomicPtr<c_void> {
     unsafe { AtomicPtr::from_ptr(&raw mut (*nic.cast_mut()).host) }
 }
 
+/// The host's word of a NIC: NULL while it is being opened.
+///
+/// # Safety
+/// `nic` was made by [`Shared::abi`] and is open or being opened.
+pub(super) unsafe fn host(nic: *const vipl_nic) -> *const c_void {
+    // Acquire: a thread of the plug-in, which nothing else orders behind the end of opening, finds the NIC complete.
+    // SAFETY: as asked of the caller.
+    unsafe { host_of(nic) }.load(Ordering::Acquire)
+}
+
 /// Notes that a device has failed; gives the host's word, which is NULL while the NIC is being opened.
 ///
 /// # Safety
