@@ -321,6 +321,8 @@ impl Game<'_> {
     }
 }
 
+/// Entries of the partner's region table.
+const REGIONS: usize = 4096;
 /// A handle in the partner's region table, whose every entry covers all memory.
 const REGION_OF_PARTNER: u32 = 4096 | 3;
 
@@ -331,7 +333,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (segment, bell, regions) = (
         Shared::new(HEADER + 2 * DIRECTION),
         Shared::new(4096),
-        Shared::new(4096 * size_of::<vipl_region>()),
+        Shared::new(REGIONS * size_of::<vipl_region>() + 16 + REGIONS * 24),
     );
     let mut region = Vec::new();
     region.extend(0u64.to_le_bytes());
@@ -340,6 +342,17 @@ fuzz_target!(|bytes: &[u8]| {
     region.extend((u64::from(TAG) << 32 | 3).to_le_bytes());
     region.extend(REGION_OF_PARTNER.to_le_bytes());
     regions.put(3 * size_of::<vipl_region>(), &region);
+    // Pages of it that can be mapped, as the partner says: from a descriptor of its process.
+    let mut window = Vec::new();
+    window.extend(u32::from(input.u8()).to_le_bytes());
+    window.extend([0; 4]);
+    window.extend(u64::from(input.odd_u32()).to_le_bytes());
+    regions.put(REGIONS * size_of::<vipl_region>(), &window);
+    window.clear();
+    window.extend(0u64.to_le_bytes());
+    window.extend((1u64 << 47).to_le_bytes());
+    window.extend(REGION_OF_PARTNER.to_le_bytes());
+    regions.put(REGIONS * size_of::<vipl_region>() + 16 + 3 * 24, &window);
     let memory = Watched::new(BYTES.next_multiple_of(64));
     let handle = world
         .device

@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use vipl_plugin_sdk::Host;
+use vipl_plugin_sdk::abi::{VIPL_LOG_DEBUG, VIPL_LOG_INFO};
 use vipl_sys::fd::{Identity, above_standard};
 use vipl_sys::mutex::Mutex;
 use vipl_sys::shm::Mapping;
@@ -116,9 +119,16 @@ impl Windows {
     pub(crate) fn chunk(&self, process: i32, memory: &Memory, address: u64) -> Option<Chunk> {
         let number = address / CHUNK;
         let mut chunks = self.0.lock();
-        let chunk = chunks
-            .entry(number)
-            .or_insert_with(|| map(process, memory, number).ok());
+        let chunk = chunks.entry(number).or_insert_with(|| {
+            let mapped = map(process, memory, number);
+            let (level, what) = match &mapped {
+                Ok(_) => (VIPL_LOG_DEBUG, "are mapped".to_owned()),
+                Err(error) => (VIPL_LOG_INFO, format!("cannot be mapped: {error}")),
+            };
+            let text = format!("loopback: pages that process {process} shares {what}");
+            Host::get().log(level, &text);
+            mapped.ok()
+        });
         chunk.as_ref().map(|mapping| Chunk {
             number,
             base: mapping.base(),
@@ -132,11 +142,16 @@ fn map(process: i32, memory: &Memory, number: u64) -> io::Result<Mapping> {
         .file()
         .ok_or_else(|| io::Error::other("the partner shares no pages"))?;
     let path = format!("/proc/{process}/fd/{descriptor}");
-    let opened: OwnedFd = OpenOptions::new().read(true).write(true).open(path)?.into();
-    let opened = above_standard(opened)?;
-    let is_it = Identity::of(opened.as_raw_fd()).is_some_and(|found| found.inode() == file);
-    if !is_it {
-        return Err(io::Error::other("the partner has closed its descriptor"));
-    }
+    let is_it = |found: bool| {
+        let wrong = || io::Error::other("that descriptor of the partner is something else");
+        found.then_some(()).ok_or_else(wrong)
+    };
+    // What is not a memfd is not opened: to open a device can do something.
+    is_it(std::fs::read_link(&path)?.starts_with("/memfd:vipl-regions (deleted)"))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options.custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK);
+    let opened = above_standard(OwnedFd::from(options.open(path)?))?;
+    is_it(Identity::of(opened.as_raw_fd()).is_some_and(|found| found.inode() == file))?;
     Mapping::open_at(opened.as_raw_fd(), number * CHUNK, CHUNK as usize, true)
 }
