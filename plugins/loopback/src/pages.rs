@@ -17,10 +17,10 @@ mod moving;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 
-use vipl_sys::fd::{self, Identity, Kept, made};
+use vipl_sys::fd::{Identity, Kept};
 use vipl_sys::mutex::Mutex;
+use vipl_sys::shm;
 
 use moving::{move_in, move_out};
 
@@ -121,27 +121,12 @@ pub(crate) fn memory() -> io::Result<(i32, u64)> {
     let mut pages = PAGES.lock();
     if pages.memory.is_none() {
         // Made once: peers keep what they have mapped of it.
-        pages.memory = Some(create()?);
+        fork::prepare()?;
+        pages.memory = Some(Kept::new(shm::create(c"vipl-regions", SPACE)?));
     }
     let number = number(&pages)?;
     let identity = Identity::of(number).ok_or_else(io::Error::last_os_error)?;
     Ok((number, identity.inode()))
-}
-
-fn create() -> io::Result<Kept> {
-    fork::prepare()?;
-    // SAFETY: a system call; the descriptor is new and nobody's.
-    let memory = unsafe {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        made(libc::memfd_create(c"vipl-regions".as_ptr(), flags))?
-    };
-    fd::set_size(memory.as_fd(), SPACE)?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: a system call on a descriptor of our own.
-    if unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Kept::new(memory))
 }
 
 /// The whole pages within a range.
