@@ -15,7 +15,7 @@ use vipl_tools::stats::median;
 use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
-use crate::many::Many;
+use crate::many::{Many, ask_partner};
 
 /// Messages of a burst.
 const BURST: u32 = 16;
@@ -52,15 +52,8 @@ impl CqCost {
         let vi = self.params.vi(session)?;
         let most = session.nic.attributes().cq_entries_max;
         let cq = Cq::new(&session.nic, (vis as u64 + 64).max(1024).min(most))?;
-        let first = session.new_channel();
-        for _ in 1..vis {
-            session.new_channel();
-        }
         let mut idle = Many::new(session, vis - 1)?;
-        session.ask(
-            &json!({"op": "cq", "channel": first, "vis": vis, "level": vi.level,
-            "transfer_max": vi.transfer_max}),
-        )?;
+        let first = ask_partner(session, "cq", vi, vis)?;
         idle.connect(session, vi, vis - 1, first, Some(&cq))?;
         let active = Endpoint::new(&session.nic, vi, LAYOUT, Some(&cq))?;
         session.join(&active.vi, first + vis as u32 - 1)?;

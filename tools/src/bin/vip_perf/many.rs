@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use serde_json::json;
 use vipl_tools::cq::Cq;
 use vipl_tools::descriptor::Descriptor;
 use vipl_tools::endpoint::{Vi, ViSpec};
@@ -16,6 +17,25 @@ use vipl_tools::{Error, Result};
 
 const SLOT: usize = 192;
 const BYTES: usize = 8;
+
+/// Has the partner serve a test with `count` VIs, each on a channel of its own; gives the first channel.
+pub(crate) fn ask_partner(
+    session: &mut Session,
+    test: &str,
+    spec: ViSpec,
+    count: usize,
+) -> Result<u32> {
+    let first = session.new_channel();
+    for _ in 1..count {
+        session.new_channel();
+    }
+    let (level, transfer_max) = (spec.level, spec.transfer_max);
+    session.ask(
+        &json!({"op": test, "channel": first, "vis": count, "level": level,
+        "transfer_max": transfer_max}),
+    )?;
+    Ok(first)
+}
 
 /// Memory and VIs of one side.
 pub(crate) struct Many {

@@ -15,7 +15,7 @@ use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::fresh::Fresh;
-use crate::many::Many;
+use crate::many::{Many, ask_partner};
 
 /// The test; it connects when it is run.
 pub(crate) struct IdleMemory {
@@ -75,15 +75,8 @@ impl Bench for IdleMemory {
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
         let pairs = self.params.vis;
         let vi = self.params.vi(session)?;
-        let first = session.new_channel();
-        for _ in 1..pairs {
-            session.new_channel();
-        }
         let mut many = Many::new(session, pairs)?;
-        session.ask(
-            &json!({"op": "memory", "channel": first, "vis": pairs, "level": vi.level,
-            "transfer_max": vi.transfer_max}),
-        )?;
+        let first = ask_partner(session, "memory", vi, pairs)?;
         Moment::now(session)?; // The first look itself takes memory.
         let before = Moment::now(session)?;
         session.ask(&json!({"op": "connect"}))?;

@@ -14,7 +14,7 @@ use vipl_tools::stats::median;
 use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
-use crate::many::Many;
+use crate::many::{Many, ask_partner};
 
 /// Round trips of a block.
 const BLOCK: u64 = 100;
@@ -32,15 +32,8 @@ impl CqRandom {
     /// One way in ns with so many VIs.
     fn measure(&self, session: &mut Session, vis: usize) -> Result<f64> {
         let vi = self.params.vi(session)?;
-        let first = session.new_channel();
-        for _ in 1..vis {
-            session.new_channel();
-        }
         let (mut many, cq) = (Many::new(session, vis)?, queue(session, vis)?);
-        session.ask(
-            &json!({"op": "cq-random", "channel": first, "vis": vis, "level": vi.level,
-            "transfer_max": vi.transfer_max}),
-        )?;
+        let first = ask_partner(session, "cq-random", vi, vis)?;
         many.connect(session, vi, vis, first, Some(&cq))?;
         let time = self.params.time / 4;
         let warm = play(&many, &cq, session, (vis, 2 * vis as u64 + BLOCK))?;

@@ -12,7 +12,7 @@ use vipl_tools::{Result, sys};
 
 use crate::bench::{Bench, Figure, Params, figure};
 use crate::fresh::Fresh;
-use crate::many::Many;
+use crate::many::{Many, ask_partner};
 
 /// The first VipOpenNic of a process: with the Kernel Agent that runs, and with one that has to be started.
 /// A process starts one for itself when it may use no other.
@@ -56,15 +56,8 @@ impl Bench for Connect {
     fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
         let count = self.params.vis;
         let vi = self.params.vi(session)?;
-        let first = session.new_channel();
-        for _ in 1..count {
-            session.new_channel();
-        }
         let mut many = Many::new(session, count)?;
-        session.ask(
-            &json!({"op": "connect", "channel": first, "vis": count, "level": vi.level,
-            "transfer_max": vi.transfer_max}),
-        )?;
+        let first = ask_partner(session, "connect", vi, count)?;
         let start = Instant::now();
         many.connect(session, vi, count, first, None)?;
         let connected = start.elapsed();
