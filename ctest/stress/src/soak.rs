@@ -12,7 +12,7 @@ const LINKS: usize = 64;
 const HOME: usize = 0;
 const OTHERS: usize = 2;
 /// The time between two deaths.
-const KILL_EVERY: Duration = Duration::from_secs(5);
+const KILL_EVERY: Duration = Duration::from_secs(1);
 
 fn star(levels: &[u16], dice: &mut Dice) -> Vec<Vec<Spec>> {
     let mut parties = vec![Vec::new(); 1 + OTHERS];

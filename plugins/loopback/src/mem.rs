@@ -23,8 +23,8 @@ pub(crate) enum CopyError {
     Fault,
     /// The partner has left meanwhile.
     Closed,
-    /// The partner's process has no memory any more: it is dead, which the agent will tell, or only its
-    /// first thread has ended, and then the ring still works.
+    /// The partner's process has no memory any more, now or when another copy asked: it is dead, which the agent will
+    /// tell, or only its first thread has ended, and then the ring still works.
     Gone,
     /// Not ended: the partner still works on its part.
     Later,
@@ -165,7 +165,7 @@ impl Link {
                         Some(shift) => copy_within(way, &mut local, &mut remote, shift),
                         None => copy_across(pid, way, &mut local, &mut remote),
                     },
-                    Reach::Unknown | Reach::None => Err(CopyError::Fault),
+                    Reach::Unknown | Reach::None => Err(CopyError::Gone),
                 }
             };
             self.end_copy();

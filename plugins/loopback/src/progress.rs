@@ -402,6 +402,29 @@ mod tests {
         }
     }
 
+    /// RDMA may find first that the partner's process is gone. What that left in its own memory is lost, and nothing
+    /// from behind it is delivered.
+    #[test]
+    fn no_message_follows_one_that_cannot_be_fetched_any_more() {
+        for level in [U, RD, RR] {
+            let mut pair = pair(level, true);
+            let met = pair.right.receive(0, 20_000);
+            pair.left.send(0, 20_000);
+            for _ in 0..4 {
+                pair.right.progress();
+                pair.left.progress();
+            }
+            assert_eq!(pair.right.status(met), DONE | VIP_STATUS_OP_RECEIVE);
+            let receives = [pair.right.receive(0, 20_000), pair.right.receive(0, 8)];
+            pair.left.send(0, 20_000);
+            pair.left.send(0, 8);
+            pair.right.link().lose_reach();
+            pair.right.progress();
+            assert_eq!(told(), [Told::Failed(1, CONN_LOST)], "level {level}");
+            assert_eq!(receives.map(|receive| pair.right.status(receive)), [0, 0]);
+        }
+    }
+
     #[test]
     fn immediate_data_travels_with_its_flag() {
         let mut pair = pair(RD, true);
