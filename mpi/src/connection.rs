@@ -1,0 +1,344 @@
+//! Endpoints: making them, connecting, closing.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vipl_abi::VIP_RETURN;
+
+use crate::address::{Address, SOCKADDR};
+use crate::device::Handle;
+use crate::endpoint::{EP_OPS, EndpointObject, bind, control, object};
+use crate::engine::{Endpoint, Opaque, State};
+use crate::fi::*;
+use crate::nic::Nic;
+use crate::object::{ConnectionRequest, code, table};
+use crate::packet::CM_DATA;
+use crate::slab::Id;
+
+static OPS: fi_ops = table(close, bind, control);
+static CM_OPS: fi_ops_cm = fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: unsupported,
+    getname,
+    getpeer,
+    connect,
+    listen: no_listen,
+    accept,
+    reject: no_reject,
+    shutdown,
+    join: unsupported,
+};
+
+/// Makes an endpoint, or takes that of a connection request.
+///
+/// # Safety
+/// Arguments of `fi_endpoint`.
+pub(crate) unsafe fn open(
+    nic: Arc<Nic>,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let info = unsafe { info.as_mut() }.ok_or(libc::EINVAL)?;
+    // SAFETY: the caller's promise; the handle is the program's only one.
+    let request = unsafe { ConnectionRequest::take(info.handle) };
+    let mut engine = nic.lock();
+    let id = match request {
+        Some(id) => {
+            info.handle = std::ptr::null_mut();
+            engine
+                .with(id, |endpoint, _| endpoint.incoming = None)
+                .ok_or(libc::ECONNABORTED)?;
+            id
+        }
+        None => {
+            // SAFETY: the caller's promise.
+            let source = unsafe { Address::from_sockaddr(info.src_addr, info.src_addrlen) };
+            let source = source.unwrap_or_else(|| nic.address(0));
+            let endpoint = Endpoint::new(source, &mut engine.shared).ok_or(libc::ENOMEM)?;
+            engine.add(endpoint)
+        }
+    };
+    // SAFETY: the caller's promise: parts of the info are null or valid.
+    let (send_flags, receive_flags) = unsafe {
+        (
+            info.tx_attr.as_ref().map_or(0, |send| send.op_flags),
+            info.rx_attr.as_ref().map_or(0, |receive| receive.op_flags),
+        )
+    };
+    let object = Box::into_raw(Box::new(EndpointObject {
+        ep: fid_ep {
+            fid: fid {
+                fclass: FI_CLASS_EP,
+                context,
+                ops: &raw const OPS,
+            },
+            ops: &raw const EP_OPS,
+            cm: &raw const CM_OPS,
+            msg: &raw const crate::transfer::MSG_OPS,
+            rma: &raw const crate::transfer::RMA_OPS,
+            tagged: std::ptr::null(),
+            atomic: std::ptr::null(),
+            collective: std::ptr::null(),
+        },
+        slack: SLACK,
+        nic: nic.clone(),
+        id,
+        send_flags,
+        receive_flags,
+        thread: Mutex::new(None),
+    }));
+    engine.with(id, |endpoint, _| endpoint.fid = Opaque(object.cast()));
+    // SAFETY: the caller's promise.
+    unsafe { out.write(object.cast()) };
+    Ok(())
+}
+
+/// Copies an address into the program's room, as much as fits; its whole length is told in any case.
+///
+/// # Safety
+/// `to` has room for `length` bytes.
+pub(crate) unsafe fn give_address(
+    address: Address,
+    to: *mut c_void,
+    length: *mut usize,
+) -> Result<(), c_int> {
+    let address = address.to_sockaddr();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let room = length.replace(SOCKADDR);
+        std::ptr::copy_nonoverlapping(
+            (&raw const address).cast::<u8>(),
+            to.cast(),
+            room.min(SOCKADDR),
+        );
+        if room < SOCKADDR {
+            Err(FI_ETOOSMALL)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The program's data for the other side.
+///
+/// # Safety
+/// `data` is null or points to `length` bytes.
+pub(crate) unsafe fn cm_data<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], c_int> {
+    if length > CM_DATA {
+        return Err(libc::EINVAL);
+    }
+    if data.is_null() || length == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+}
+
+unsafe extern "C" fn getname(ep: *mut fid, address: *mut c_void, length: *mut usize) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let local = unsafe { object(ep) }.with(|endpoint| endpoint.local)?;
+        // SAFETY: see `bind`.
+        unsafe { give_address(local, address, length) }
+    })
+}
+
+unsafe extern "C" fn getpeer(ep: *mut fid_ep, address: *mut c_void, length: *mut usize) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let peer = unsafe { object(ep.cast()) }
+            .with(|endpoint| endpoint.peer)?
+            .ok_or(libc::ENOTCONN)?;
+        // SAFETY: see `bind`.
+        unsafe { give_address(peer, address, length) }
+    })
+}
+
+unsafe extern "C" fn connect(
+    ep: *mut fid_ep,
+    address: *const c_void,
+    data: *const c_void,
+    length: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let (object, data) = unsafe { (object(ep.cast()), cm_data(data, length)?.to_vec()) };
+        // SAFETY: the program's address; nothing else says how long it is.
+        let peer = unsafe { Address::from_sockaddr(address, SOCKADDR) }.ok_or(libc::EINVAL)?;
+        let vi = object.with(|endpoint| {
+            if endpoint.state != State::Idle {
+                return Err(FI_EOPBADSTATE);
+            }
+            endpoint.state = State::Asking;
+            endpoint.peer = Some(peer);
+            Ok(endpoint.vi)
+        })??;
+        let (nic, id) = (object.nic.clone(), object.id);
+        let run = move || crate::object::entry((), || ask(&nic, id, vi, peer, &data));
+        let started = std::thread::Builder::new()
+            .name("vipl-fi-connect".to_owned())
+            .spawn(run);
+        let thread = started.map_err(|_| libc::EAGAIN)?;
+        *object.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    })
+}
+
+/// The thread that connects. A listener answers only while it waits, so nobody there is no reason to give up at once.
+fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
+    let functions = nic.device.functions;
+    let bytes = nic.device.limits.address_bytes;
+    let (mut local, mut remote) = (nic.address(0).to_vip(bytes), peer.to_vip(bytes));
+    let end = Instant::now() + nic.settings.connect_timeout;
+    let mut pause = Duration::from_micros(100);
+    let code = loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut attributes = std::mem::MaybeUninit::<vipl_abi::VIP_VI_ATTRIBUTES>::zeroed();
+        // SAFETY: a VI that is idle, addresses, and room for the attributes.
+        let code = unsafe {
+            (functions.VipConnectRequest)(
+                vi.raw(),
+                local.as_mut_ptr(),
+                remote.as_mut_ptr(),
+                timeout,
+                attributes.as_mut_ptr(),
+            )
+        };
+        let wanted = nic
+            .lock()
+            .with(id, |endpoint, _| endpoint.state == State::Asking);
+        if wanted != Some(true) {
+            return; // The program closes the endpoint.
+        }
+        if code != VIP_RETURN::VIP_NO_MATCH as c_int || left.is_zero() {
+            break code;
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(20));
+    };
+    nic.lock().with(id, |endpoint, shared| {
+        if code == VIP_RETURN::VIP_SUCCESS as c_int {
+            endpoint.hello(data, shared);
+        } else {
+            crate::libfabric::info(|| format!("VipConnectRequest: {code}"));
+            let timeout = code == VIP_RETURN::VIP_TIMEOUT as c_int;
+            endpoint.unreachable(
+                if timeout {
+                    libc::ETIMEDOUT
+                } else {
+                    libc::ECONNREFUSED
+                },
+                shared,
+            );
+        }
+    });
+}
+
+unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let (object, data) = unsafe { (object(ep.cast()), cm_data(data, length)?) };
+        let mut engine = object.nic.lock();
+        engine
+            .with(object.id, |endpoint, shared| endpoint.accept(data, shared))
+            .ok_or(libc::EBADF)?
+    })
+}
+
+unsafe extern "C" fn shutdown(ep: *mut fid_ep, _flags: u64) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let object = unsafe { object(ep.cast()) };
+        linger(&object.nic, object.id);
+        let mut engine = object.nic.lock();
+        engine.with(object.id, |endpoint, shared| {
+            shared.device.disconnect(endpoint.vi);
+            endpoint.fail(libc::ECANCELED, shared);
+        });
+        Ok(())
+    })
+}
+
+/// Gives what was sent the time to arrive: a program that injects cannot know when it has.
+fn linger(nic: &Nic, id: Id) {
+    let end = Instant::now() + nic.settings.linger;
+    loop {
+        let mut engine = nic.lock();
+        engine.progress();
+        if engine.with(id, |endpoint, _| endpoint.is_busy()) != Some(true) || Instant::now() >= end
+        {
+            return;
+        }
+        drop(engine);
+        std::thread::yield_now();
+    }
+}
+
+unsafe extern "C" fn close(ep: *mut fid) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let object = unsafe { object(ep) };
+        linger(&object.nic, object.id);
+        let thread = object
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            let vi = object.with(|endpoint| {
+                if endpoint.state == State::Asking {
+                    endpoint.state = State::Ended;
+                }
+                endpoint.vi
+            })?;
+            while !thread.is_finished() {
+                // Ends a request that is under way; one that begins afterwards, the next time.
+                object.nic.device.disconnect(vi);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // It reports a panic itself.
+            let _ = thread.join();
+        }
+        let mut engine = object.nic.lock();
+        if let Some(endpoint) = engine.endpoints.remove(object.id) {
+            endpoint.destroy(&mut engine.shared);
+        }
+        drop(engine);
+        // SAFETY: made by `open`; libfabric's programs close an object once.
+        drop(unsafe { Box::from_raw(ep.cast::<EndpointObject>()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn no_peer(_: *mut fid_ep, _: *mut c_void, _: *mut usize) -> c_int {
+    -libc::ENOSYS
+}
+
+pub(crate) unsafe extern "C" fn no_connect(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    -libc::ENOSYS
+}
+
+pub(crate) unsafe extern "C" fn no_accept(_: *mut fid_ep, _: *const c_void, _: usize) -> c_int {
+    -libc::ENOSYS
+}
+
+pub(crate) unsafe extern "C" fn no_shutdown(_: *mut fid_ep, _: u64) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_listen(_: *mut fid_pep) -> c_int {
+    -libc::ENOSYS
+}
+
+unsafe extern "C" fn no_reject(_: *mut fid_pep, _: *mut fid, _: *const c_void, _: usize) -> c_int {
+    -libc::ENOSYS
+}

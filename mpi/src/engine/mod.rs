@@ -1,0 +1,223 @@
+//! Everything that happens on the NIC, under its lock: endpoints, their messages, queues of completions and events.
+//!
+//! Progress is made by whoever calls: reading a queue, or posting when there is no room. When somebody sleeps, or when the
+//! program has asked for progress without its help, the library calls for the next entry of the NIC's completion queue
+//! ([`Engine::notified`]).
+
+mod block;
+mod connect;
+mod endpoint;
+mod operation;
+mod queues;
+mod receive;
+mod transmit;
+
+use std::sync::Arc;
+
+pub(crate) use connect::{Incoming, Passive};
+pub(crate) use endpoint::{Endpoint, Receive, State};
+pub(crate) use operation::{Operation, Work};
+pub(crate) use queues::{Completion, Completions, Event, Events, Opaque, Wake};
+
+use vipl_abi::CqHandler;
+
+use crate::device::{Device, Handle, Regions};
+use crate::settings::Settings;
+use crate::slab::{Id, Slab};
+
+/// What endpoints share.
+pub(crate) struct Shared {
+    pub device: Arc<Device>,
+    pub settings: &'static Settings,
+    pub completions: Slab<Completions>,
+    pub events: Slab<Events>,
+    pub passives: Slab<Passive>,
+    /// Filled only when the device cannot read remote memory.
+    pub regions: Regions,
+    /// Endpoints that nobody will close: connection requests whose peer has gone, or that were rejected.
+    abandoned: Vec<Id>,
+}
+
+impl Shared {
+    #[inline]
+    fn complete(&mut self, queue: Option<Id>, completion: Completion) {
+        if let Some(queue) = queue.and_then(|queue| self.completions.get(queue)) {
+            queue.push(completion);
+        }
+    }
+
+    fn event(&mut self, queue: Option<Id>, event: Event) {
+        if let Some(queue) = queue.and_then(|queue| self.events.get(queue)) {
+            queue.push(event);
+        }
+    }
+
+    fn nudge(&mut self, queue: Option<Id>) {
+        if let Some(queue) = queue.and_then(|queue| self.completions.get(queue)) {
+            queue.nudge();
+        }
+    }
+}
+
+/// Entries that one call takes from the NIC's completion queue.
+const BATCH: usize = 64;
+
+/// See the module.
+pub(crate) struct Engine {
+    pub shared: Shared,
+    pub endpoints: Slab<Endpoint>,
+    /// What the library shall call.
+    on_entry: CqHandler,
+    /// The library has been asked to call for the next entry.
+    armed: bool,
+    /// It shall go on calling, whether or not anybody sleeps.
+    automatic: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        settings: &'static Settings,
+        on_entry: CqHandler,
+    ) -> Engine {
+        Engine {
+            shared: Shared {
+                device,
+                settings,
+                completions: Slab::new(),
+                events: Slab::new(),
+                passives: Slab::new(),
+                regions: Regions::new(),
+                abandoned: Vec::new(),
+            },
+            endpoints: Slab::new(),
+            on_entry,
+            armed: false,
+            automatic: false,
+        }
+    }
+
+    /// Takes what has completed.
+    #[inline]
+    pub(crate) fn progress(&mut self) {
+        for _ in 0..BATCH {
+            let Some((vi, receive)) = self.shared.device.next_entry() else {
+                break;
+            };
+            self.entry(vi, receive);
+        }
+        if !self.shared.abandoned.is_empty() {
+            self.bury();
+        }
+    }
+
+    /// One entry of the completion queue.
+    #[inline]
+    fn entry(&mut self, vi: Handle, receive: bool) {
+        let id = self.shared.device.id_of(vi);
+        if let Some(endpoint) = self.endpoints.get(id) {
+            endpoint.completed(receive, &mut self.shared);
+        }
+    }
+
+    /// Destroys the endpoints that nobody will close.
+    #[cold]
+    fn bury(&mut self) {
+        for id in std::mem::take(&mut self.shared.abandoned) {
+            if let Some(endpoint) = self.endpoints.remove(id) {
+                endpoint.destroy(&mut self.shared);
+            }
+        }
+    }
+
+    /// The library calls: an entry has come.
+    pub(crate) fn notified(&mut self, vi: Handle, receive: bool) {
+        self.armed = false;
+        if self.of_vi(vi).is_some() {
+            self.entry(vi, receive);
+        }
+        self.progress();
+        // Whoever was woken asks again before it sleeps again; but what came may have been for nobody who sleeps.
+        if self.automatic || !self.somebody_woken() {
+            self.arm();
+        }
+    }
+
+    fn somebody_woken(&mut self) -> bool {
+        let mut completions = self.shared.completions.iter();
+        let completions = completions
+            .any(|(_, queue)| queue.wake.is_some() && (queue.nudged || !queue.entries.is_empty()));
+        completions
+            || self
+                .shared
+                .events
+                .iter()
+                .any(|(_, queue)| !queue.entries.is_empty())
+    }
+
+    /// Asks the library to call for the next entry.
+    pub(crate) fn arm(&mut self) {
+        if !self.armed {
+            self.armed = self.shared.device.notify(self.on_entry);
+        }
+    }
+
+    /// From now on the library calls for every entry.
+    pub(crate) fn make_automatic(&mut self) {
+        self.automatic = true;
+        self.arm();
+    }
+
+    /// The library reports an asynchronous error.
+    pub(crate) fn broken(&mut self, vi: Option<Handle>, everything: bool, code: i32) {
+        crate::libfabric::info(|| format!("asynchronous error {code}"));
+        if everything {
+            for (_, endpoint) in self.endpoints.iter() {
+                endpoint.fail(libc::EIO, &mut self.shared);
+            }
+        } else if let Some(endpoint) = vi
+            .and_then(|vi| self.of_vi(vi))
+            .and_then(|id| self.endpoints.get(id))
+        {
+            // What has arrived before comes first.
+            endpoint.take_all(&mut self.shared);
+            endpoint.fail(libc::ECONNRESET, &mut self.shared);
+        }
+    }
+
+    /// The endpoint of a VI that may have been destroyed: the library's own search would complain.
+    fn of_vi(&mut self, vi: Handle) -> Option<Id> {
+        self.endpoints
+            .iter()
+            .find(|(_, endpoint)| endpoint.vi == vi)
+            .map(|(id, _)| id)
+    }
+
+    /// Takes an endpoint in.
+    pub(crate) fn add(&mut self, endpoint: Endpoint) -> Id {
+        let id = self.endpoints.insert(endpoint);
+        self.with(id, |endpoint, shared| endpoint.set_id(id, shared));
+        id
+    }
+
+    /// Ends the endpoints of a listener that closes, as far as the program has not taken them.
+    pub(crate) fn abandon(&mut self, passive: Id) {
+        for (id, endpoint) in self.endpoints.iter() {
+            if endpoint.incoming == Some(Incoming { passive }) {
+                self.shared.abandoned.push(id);
+            }
+        }
+        self.bury();
+    }
+
+    /// Runs a function on an endpoint and what it shares with others.
+    #[inline]
+    pub(crate) fn with<R>(
+        &mut self,
+        id: Id,
+        run: impl FnOnce(&mut Endpoint, &mut Shared) -> R,
+    ) -> Option<R> {
+        let endpoint = self.endpoints.get(id)?;
+        Some(run(endpoint, &mut self.shared))
+    }
+}

@@ -1,0 +1,143 @@
+//! Operations of the program, and what is known of those that have not ended.
+
+use std::collections::HashMap;
+
+use super::queues::Context;
+use crate::fi::{FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_WRITE};
+use crate::iov::Iov;
+use crate::packet::{ReadAnswer, ReadRequest};
+
+/// Flags of the completion of a read.
+pub(super) const READ_FLAGS: u64 = FI_READ | FI_RMA;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Send,
+    Write { address: u64, key: u32 },
+    Read { address: u64, key: u32 },
+}
+
+impl Work {
+    /// Flags of its completion.
+    pub(super) fn flags(self) -> u64 {
+        match self {
+            Work::Send => FI_SEND | FI_MSG,
+            Work::Write { .. } => FI_WRITE | FI_RMA,
+            Work::Read { .. } => READ_FLAGS,
+        }
+    }
+}
+
+/// An operation of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub work: Work,
+    pub iov: Iov,
+    /// For the peer's completion.
+    pub data: Option<u64>,
+    pub context: Context,
+    pub flags: u64,
+    /// Never completes, not even with an error: the program has given no context.
+    pub silent: bool,
+    pub(super) total: usize,
+    pub(super) done: usize,
+    pub(super) begun: bool,
+}
+
+impl Operation {
+    #[inline]
+    pub(crate) fn new(work: Work, iov: Iov, context: Context, flags: u64) -> Operation {
+        Operation {
+            work,
+            iov,
+            data: None,
+            context,
+            flags,
+            silent: false,
+            total: iov.total(),
+            done: 0,
+            begun: false,
+        }
+    }
+}
+
+/// What a posted send is, until it is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sent {
+    /// Nothing that anybody waits for.
+    Nothing,
+    /// The end of an operation.
+    Operation {
+        context: Context,
+        flags: u64,
+        kind: u64,
+    },
+}
+
+/// A read of the peer that is being answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub request: ReadRequest,
+    pub done: u64,
+    pub error: u32,
+}
+
+/// Reads that wait for the peer's answer, on a device that cannot read remote memory.
+#[derive(Default)]
+pub(super) struct Reads {
+    /// Number of the latest.
+    pub(super) next: u64,
+    /// Requests without an answer.
+    pub(super) under_way: u32,
+    waiting: HashMap<u64, Waiting>,
+}
+
+struct Waiting {
+    context: Context,
+    flags: u64,
+    left: usize,
+    error: i32,
+}
+
+impl Reads {
+    pub(super) fn begin(&mut self, operation: &Operation, requests: usize) {
+        self.next += 1;
+        let waiting = Waiting {
+            context: operation.context,
+            flags: operation.flags,
+            left: requests,
+            error: 0,
+        };
+        self.waiting.insert(self.next, waiting);
+    }
+
+    /// Counts an answer; returns the operation that has ended with it. None if nobody has asked.
+    #[expect(
+        clippy::option_option,
+        reason = "an answer is expected or not, and the last one or not"
+    )]
+    pub(super) fn answered(&mut self, answer: ReadAnswer) -> Option<Option<(Context, u64, i32)>> {
+        let waiting = self.waiting.get_mut(&answer.id)?;
+        self.under_way = self.under_way.checked_sub(1)?;
+        waiting.left -= 1;
+        if answer.error != 0 {
+            waiting.error = answer.error as i32;
+        }
+        if waiting.left > 0 {
+            return Some(None);
+        }
+        let ended = (waiting.context, waiting.flags, waiting.error);
+        self.waiting.remove(&answer.id);
+        Some(Some(ended))
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<(Context, u64)> {
+        self.under_way = 0;
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting
+            .into_values()
+            .map(|one| (one.context, one.flags))
+            .collect()
+    }
+}

@@ -1,0 +1,45 @@
+//! `libvipl-fi.so`: a provider for libfabric named `vipl`, with endpoints of the type FI_EP_MSG. libfabric's own
+//! `ofi_rxm` builds FI_EP_RDM on them, which is what MPI libraries use.
+//!
+//! ```text
+//!   fi         the C structures that libfabric fixes          provider   fi_prov_ini, fi_getinfo, fi_fabric
+//!   libfabric  the few functions of the loading libfabric     fabric · domain · passive · endpoint · cq · eq · mr
+//!   vipl       the functions of libvipl.so.1                             one module per kind of object; of endpoints
+//!   device     handles and limits                                        also connection and transfer
+//!   nic        one open NIC, its lock, its engine             attributes what is offered, and whether it suits the hints
+//!   engine     connections: handshake, credits, messages,     packet · credit · iov · address   pure parts
+//!              RDMA, completions, all under the NIC's lock
+//! ```
+//!
+//! An object that libfabric sees is a small C structure with the number of its state. The state itself lives in the
+//! engine of the NIC, behind one lock; a number whose state is gone is recognized.
+
+// libfabric's header names its types this way.
+#![allow(non_camel_case_types)]
+
+mod address;
+mod attributes;
+mod connection;
+mod cq;
+mod credit;
+mod device;
+mod domain;
+mod endpoint;
+mod engine;
+mod eq;
+mod fabric;
+mod fi;
+mod iov;
+mod libfabric;
+mod mr;
+mod nic;
+mod object;
+mod packet;
+mod passive;
+mod provider;
+mod settings;
+mod slab;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod vipl;

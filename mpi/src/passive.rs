@@ -1,0 +1,257 @@
+//! Listeners. Each has a thread that waits for connection requests.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use vipl_abi::VIP_RETURN;
+
+use crate::address::{Address, VipAddress};
+use crate::attributes::Offer;
+use crate::engine::{Endpoint, Engine, Incoming, Opaque, Passive};
+use crate::fi::*;
+use crate::nic::Nic;
+use crate::object::{ConnectionRequest, code, no_control, table};
+use crate::slab::Id;
+
+/// See the module.
+#[repr(C)]
+struct Listener {
+    pep: fid_pep,
+    slack: Slack,
+    nic: Arc<Nic>,
+    id: Id,
+    address: Address,
+    closing: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+static OPS: fi_ops = table(close, bind, no_control);
+static CM_OPS: fi_ops_cm = fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: unsupported,
+    getname,
+    getpeer: crate::connection::no_peer,
+    connect: crate::connection::no_connect,
+    listen,
+    accept: crate::connection::no_accept,
+    reject,
+    shutdown: crate::connection::no_shutdown,
+    join: unsupported,
+};
+
+/// Milliseconds that one wait takes; a listener that closes is noticed after this time.
+const WAIT: u64 = 100;
+
+/// Makes a listener.
+///
+/// # Safety
+/// Arguments of `fi_passive_ep`.
+pub(crate) unsafe fn open(
+    nic: Arc<Nic>,
+    version: u32,
+    info: *mut fi_info,
+    out: *mut *mut fid_pep,
+    context: *mut c_void,
+) -> Result<(), c_int> {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    // SAFETY: the caller's promise.
+    let source = unsafe {
+        info.as_ref()
+            .and_then(|info| Address::from_sockaddr(info.src_addr, info.src_addrlen))
+    };
+    let mut address = source.unwrap_or_else(|| nic.address(0));
+    if address.port == 0 {
+        address = nic.address(NEXT.fetch_add(1, Ordering::Relaxed).max(1));
+    }
+    let offer = Offer::new(&nic.device.limits);
+    // SAFETY: the caller's promise. An info of fi_getinfo suits as it is.
+    let offer = match unsafe { offer.clone().suit(version, info) } {
+        Ok(suited) => suited,
+        Err(_) => offer,
+    };
+    let mut listener = Box::new(Listener {
+        pep: fid_pep {
+            fid: fid {
+                fclass: FI_CLASS_PEP,
+                context,
+                ops: &raw const OPS,
+            },
+            ops: &raw const crate::endpoint::EP_OPS,
+            cm: &raw const CM_OPS,
+        },
+        slack: SLACK,
+        nic: nic.clone(),
+        id: Id::from_bits(0),
+        address,
+        closing: Arc::default(),
+        thread: Mutex::new(None),
+    });
+    listener.id = nic.lock().shared.passives.insert(Passive {
+        address,
+        events: None,
+        fid: Opaque((&raw mut *listener).cast()),
+        offer,
+    });
+    // SAFETY: the caller's promise.
+    unsafe { out.write(Box::into_raw(listener).cast()) };
+    Ok(())
+}
+
+/// # Safety
+/// `pep` is one of ours, and open.
+unsafe fn listener<'a>(pep: *mut fid) -> &'a Listener {
+    // SAFETY: the caller's promise.
+    unsafe { &*pep.cast::<Listener>() }
+}
+
+unsafe extern "C" fn bind(pep: *mut fid, queue: *mut fid, _flags: u64) -> c_int {
+    code(|| {
+        // SAFETY: libfabric's arguments, here and below.
+        let (listener, class) = unsafe { (listener(pep), (*queue).fclass) };
+        if class != FI_CLASS_EQ {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: an event queue, which is one of ours.
+        let events = unsafe { crate::eq::id_of(queue) };
+        let mut engine = listener.nic.lock();
+        engine
+            .shared
+            .passives
+            .get(listener.id)
+            .ok_or(libc::EBADF)?
+            .events = Some(events);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let listener = unsafe { listener(pep.cast()) };
+        let mut engine = listener.nic.lock();
+        if engine
+            .shared
+            .passives
+            .get(listener.id)
+            .is_none_or(|passive| passive.events.is_none())
+        {
+            return Err(FI_ENOEQ);
+        }
+        drop(engine);
+        let mut thread = listener
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let (nic, closing) = (listener.nic.clone(), listener.closing.clone());
+            let (id, address) = (listener.id, listener.address);
+            let run = move || crate::object::entry((), || wait(&nic, id, address, &closing));
+            let started = std::thread::Builder::new()
+                .name("vipl-fi-listen".to_owned())
+                .spawn(run);
+            *thread = Some(started.map_err(|_| libc::EAGAIN)?);
+        }
+        Ok(())
+    })
+}
+
+/// The listener's thread.
+fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
+    let functions = nic.device.functions;
+    let mut local = address.to_vip(nic.device.limits.address_bytes);
+    while !closing.load(Ordering::Acquire) {
+        let (mut remote, mut request) = (VipAddress::room(), std::ptr::null_mut());
+        let mut attributes = std::mem::MaybeUninit::<vipl_abi::VIP_VI_ATTRIBUTES>::zeroed();
+        // SAFETY: a live NIC, addresses with all their room, and places for the results.
+        let code = unsafe {
+            (functions.VipConnectWait)(
+                nic.device.nic.raw(),
+                local.as_mut_ptr(),
+                WAIT,
+                remote.as_mut_ptr(),
+                attributes.as_mut_ptr(),
+                &raw mut request,
+            )
+        };
+        if code == VIP_RETURN::VIP_TIMEOUT as c_int {
+            continue;
+        }
+        if code != VIP_RETURN::VIP_SUCCESS as c_int {
+            crate::libfabric::warn(|| format!("VipConnectWait: {code}; the listener ends"));
+            return;
+        }
+        let Some(id) = prepare(&mut nic.lock(), passive, address) else {
+            // SAFETY: a request that was neither accepted nor rejected.
+            unsafe { (functions.VipConnectReject)(request) };
+            continue;
+        };
+        let vi = nic.lock().with(id, |endpoint, _| endpoint.vi);
+        // SAFETY: a request, and a VI that is idle.
+        let code = vi.map(|vi| unsafe { (functions.VipConnectAccept)(request, vi.raw()) });
+        if code != Some(VIP_RETURN::VIP_SUCCESS as c_int) {
+            crate::libfabric::info(|| format!("VipConnectAccept: {code:?}"));
+            let mut engine = nic.lock();
+            if let Some(endpoint) = engine.endpoints.remove(id) {
+                endpoint.destroy(&mut engine.shared);
+            }
+        }
+    }
+}
+
+/// Makes the endpoint for a request.
+fn prepare(engine: &mut Engine, passive: Id, address: Address) -> Option<Id> {
+    let mut endpoint = Endpoint::new(address, &mut engine.shared)?;
+    endpoint.incoming = Some(Incoming { passive });
+    Some(engine.add(endpoint))
+}
+
+unsafe extern "C" fn reject(
+    _: *mut fid_pep,
+    handle: *mut fid,
+    data: *const c_void,
+    length: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: see `bind`.
+        let data = unsafe { crate::connection::cm_data(data, length) }?;
+        // SAFETY: see `bind`; the program gives the handle back.
+        let id = unsafe { ConnectionRequest::take(handle) }.ok_or(libc::EINVAL)?;
+        let nic = Nic::get().map_err(|_| libc::ENODEV)?;
+        nic.lock()
+            .with(id, |endpoint, shared| endpoint.reject(data, shared))
+            .ok_or(libc::EINVAL)
+    })
+}
+
+unsafe extern "C" fn getname(pep: *mut fid, address: *mut c_void, length: *mut usize) -> c_int {
+    // SAFETY: see `bind`.
+    code(|| unsafe { crate::connection::give_address(listener(pep).address, address, length) })
+}
+
+unsafe extern "C" fn close(pep: *mut fid) -> c_int {
+    code(|| {
+        // SAFETY: made by `open`; libfabric's programs close an object once.
+        let listener = unsafe { Box::from_raw(pep.cast::<Listener>()) };
+        listener.closing.store(true, Ordering::Release);
+        let thread = listener
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            // It reports a panic itself.
+            let _ = thread.join();
+        }
+        let mut engine = listener.nic.lock();
+        let passive = engine.shared.passives.remove(listener.id);
+        if let Some(events) = passive.and_then(|passive| passive.events)
+            && let Some(events) = engine.shared.events.get(events)
+        {
+            events.forget(Opaque(pep));
+        }
+        engine.abandon(listener.id);
+        Ok(())
+    })
+}

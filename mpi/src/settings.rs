@@ -1,0 +1,156 @@
+//! Settings: the variables `FI_VIPL_*`, declared to libfabric.
+
+use std::ffi::{CStr, c_int};
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::credit::SMALLEST_WINDOW;
+use crate::fi::{FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
+use crate::libfabric;
+use crate::packet::SMALLEST_CHUNK;
+
+/// Their values in this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// `FI_VIPL_DEVICE`
+    pub device: String,
+    /// `FI_VIPL_WINDOW`
+    pub window: u32,
+    /// `FI_VIPL_CHUNK`
+    pub chunk: u32,
+    /// `FI_VIPL_RELIABILITY`
+    pub reception: bool,
+    /// `FI_VIPL_CONNECT_TIMEOUT`
+    pub connect_timeout: Duration,
+    /// `FI_VIPL_LINGER`
+    pub linger: Duration,
+}
+
+const DEVICE: &str = "via_lo";
+/// Receives of a connection.
+const WINDOW: u32 = 64;
+/// Holds the longest packet that `ofi_rxm` sends by itself, 16 KiB and its header, in one piece.
+const CHUNK: u32 = 16896;
+const LARGEST_CHUNK: u32 = 1 << 20;
+const LARGEST_WINDOW: u32 = 4096;
+
+const DECLARED: [(&CStr, c_int, &CStr); 7] = [
+    (
+        c"device",
+        FI_PARAM_STRING,
+        c"device to open, as VipOpenNic takes it (default: via_lo)",
+    ),
+    (
+        c"window",
+        FI_PARAM_SIZE_T,
+        c"receives that each connection keeps posted (default: 64)",
+    ),
+    (
+        c"chunk",
+        FI_PARAM_SIZE_T,
+        c"bytes of each of those receives; longer messages travel in pieces (default: 16896)",
+    ),
+    (
+        c"reliability",
+        FI_PARAM_STRING,
+        c"delivery or reception: when a transfer is complete (default: reception)",
+    ),
+    (
+        c"connect_timeout",
+        FI_PARAM_INT,
+        c"milliseconds in which a connection must come about (default: 10000)",
+    ),
+    (
+        c"linger",
+        FI_PARAM_INT,
+        c"milliseconds that a closing endpoint waits for what it has sent (default: 1000)",
+    ),
+    (
+        c"library",
+        FI_PARAM_STRING,
+        c"path of libvipl.so.1 (default: beside the provider, else where the loader looks)",
+    ),
+];
+
+/// Declares them to libfabric.
+pub(crate) fn declare() {
+    for (name, kind, help) in DECLARED {
+        libfabric::define(name, kind, help);
+    }
+}
+
+/// The settings; read at the first call.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| Settings::from(|name| std::env::var(format!("FI_VIPL_{name}")).ok()))
+}
+
+impl Settings {
+    fn from(value: impl Fn(&str) -> Option<String>) -> Settings {
+        let number = |name: &str, default: u32, least: u32, most: u32| -> u32 {
+            let Some(text) = value(name) else {
+                return default;
+            };
+            let Ok(number) = u32::from_str(text.trim()) else {
+                libfabric::warn(|| format!("FI_VIPL_{name}={text} is no number; using {default}"));
+                return default;
+            };
+            if !(least..=most).contains(&number) {
+                libfabric::warn(|| {
+                    format!("FI_VIPL_{name}={number} is not within {least} and {most}")
+                });
+            }
+            number.clamp(least, most)
+        };
+        let reception = match value("RELIABILITY").as_deref() {
+            None | Some("reception") => true,
+            Some("delivery") => false,
+            Some(other) => {
+                libfabric::warn(|| {
+                    format!("FI_VIPL_RELIABILITY={other} is neither delivery nor reception")
+                });
+                true
+            }
+        };
+        let milliseconds =
+            |name, default| Duration::from_millis(u64::from(number(name, default, 0, 3_600_000)));
+        Settings {
+            device: value("DEVICE")
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(|| DEVICE.to_owned()),
+            window: number("WINDOW", WINDOW, SMALLEST_WINDOW, LARGEST_WINDOW),
+            chunk: number("CHUNK", CHUNK, SMALLEST_CHUNK, LARGEST_CHUNK),
+            reception,
+            connect_timeout: milliseconds("CONNECT_TIMEOUT", 10_000),
+            linger: milliseconds("LINGER", 1_000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_bounded() {
+        let default = Settings::from(|_| None);
+        assert_eq!((default.device.as_str(), default.window), (DEVICE, WINDOW));
+        let settings = Settings::from(|name| {
+            let value = match name {
+                "DEVICE" => "sim:",
+                "WINDOW" => "1",
+                "CHUNK" => "99999999",
+                "RELIABILITY" => "delivery",
+                "CONNECT_TIMEOUT" => "soon",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        });
+        assert_eq!(settings.device, "sim:");
+        assert_eq!(settings.window, SMALLEST_WINDOW);
+        assert_eq!(settings.chunk, LARGEST_CHUNK);
+        assert!(default.reception && !settings.reception);
+        assert_eq!(settings.connect_timeout, default.connect_timeout);
+    }
+}

@@ -1,0 +1,316 @@
+//! The whole provider in one process, by the tables that libfabric would call: two endpoints connect to each other over
+//! the library under test. `FI_VIPL_DEVICE` chooses another device than loopback.
+
+mod world;
+
+use std::ffi::c_void;
+
+use self::world::{World, context, ok};
+use crate::fi::*;
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + at / 255) as u8).collect()
+}
+
+#[test]
+fn messages_of_all_sizes_wait_for_their_receives() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let from = world.memory(pattern(200_000));
+    let mut to = world.memory(vec![0; 200_000]);
+    for length in [0, 1, 40, 1000, 1001, 16_872, 16_873, 200_000] {
+        for late in [false, true] {
+            to.bytes.fill(0);
+            if !late {
+                assert_eq!(server.receive(&mut to, length, 2), 0);
+            }
+            assert_eq!(client.send(&from, length, 1), 0);
+            if late {
+                assert_eq!(server.receive(&mut to, length, 2), 0);
+            }
+            let arrived = server.completion();
+            assert_eq!((arrived.op_context, arrived.len), (context(2), length));
+            assert_eq!(arrived.flags, FI_RECV | FI_MSG);
+            assert_eq!(to.bytes[..length], from.bytes[..length]);
+            assert!(to.bytes[length..].iter().all(|byte| *byte == 0));
+            let sent = client.completion();
+            assert_eq!(
+                (sent.op_context, sent.flags),
+                (context(1), FI_SEND | FI_MSG)
+            );
+        }
+    }
+    client.close();
+    server.close();
+}
+
+#[test]
+fn a_message_that_does_not_fit_is_cut_and_the_next_one_is_whole() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let from = world.memory(pattern(50_000));
+    let mut to = world.memory(vec![0; 50_000]);
+    for length in [100, 50_000] {
+        assert_eq!(server.receive(&mut to, 10, 2), 0);
+        assert_eq!(client.send(&from, length, 1), 0);
+        let cut = server.failure();
+        assert_eq!((cut.err, cut.len, cut.olen), (FI_ETRUNC, 10, length - 10));
+        assert_eq!(to.bytes[10], 0);
+        assert_eq!(server.receive(&mut to, length, 3), 0);
+        assert_eq!(client.send(&from, length, 1), 0);
+        assert_eq!(server.completion().len, length);
+        assert_eq!(to.bytes[..length], from.bytes[..length]);
+        to.bytes.fill(0);
+        client.completion();
+        client.completion();
+    }
+    client.close();
+    server.close();
+}
+
+/// More than the window: what finds no room is refused, and nothing is lost.
+#[test]
+fn a_sender_waits_for_a_receiver() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let mut to = world.memory(vec![0; 8]);
+    let (mut sent, mut refused) = (0u64, 0);
+    while refused < 3 {
+        let word = sent.to_le_bytes();
+        // SAFETY: eight bytes, copied during the call.
+        match unsafe { (client.msg().inject)(client.ep, word.as_ptr().cast(), 8, 0) } {
+            0 => sent += 1,
+            code => {
+                assert_eq!(code, -(libc::EAGAIN as isize));
+                refused += 1;
+            }
+        }
+    }
+    assert!(sent >= 32, "only {sent} were taken");
+    for number in 0..sent {
+        assert_eq!(server.receive(&mut to, 8, 1), 0);
+        server.completion();
+        assert_eq!(to.bytes, number.to_le_bytes());
+    }
+    client.nothing();
+    client.close();
+    server.close();
+}
+
+#[test]
+fn memory_is_written_and_read() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let mut near = world.memory(pattern(300_000));
+    let far = world.memory(vec![0; 300_000]);
+    let (address, key) = (far.address(), far.key());
+    let rma = client.rma();
+    // SAFETY: registered memory that lives until the test ends.
+    unsafe {
+        let from = near.bytes.as_ptr().cast();
+        assert_eq!(
+            (rma.write)(
+                client.ep,
+                from,
+                300_000,
+                near.desc(),
+                0,
+                address,
+                key,
+                context(1)
+            ),
+            0
+        );
+        let written = client.completion();
+        assert_eq!(
+            (written.op_context, written.flags),
+            (context(1), FI_WRITE | FI_RMA)
+        );
+        assert_eq!(
+            (rma.writedata)(
+                client.ep,
+                from,
+                5,
+                near.desc(),
+                77,
+                0,
+                address,
+                key,
+                context(2)
+            ),
+            0
+        );
+        assert_eq!(client.completion().op_context, context(2));
+    }
+    let told = server.completion();
+    assert_eq!(
+        (told.flags, told.data),
+        (FI_REMOTE_WRITE | FI_RMA | FI_REMOTE_CQ_DATA, 77)
+    );
+    assert_eq!(far.bytes, near.bytes);
+    near.bytes.fill(0);
+    for length in [0, 1, 300_000] {
+        // SAFETY: as above.
+        unsafe {
+            let to = near.bytes.as_mut_ptr().cast();
+            assert_eq!(
+                (rma.read)(
+                    client.ep,
+                    to,
+                    length,
+                    near.desc(),
+                    0,
+                    address,
+                    key,
+                    context(3)
+                ),
+                0
+            );
+        }
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        // The other side is this thread, too, so nobody may sleep: it answers when somebody reads a queue.
+        loop {
+            // SAFETY: see `World::new`.
+            let read = unsafe {
+                let mut entry: fi_cq_data_entry = std::mem::zeroed();
+                ((*(*client.cq).ops).read)(client.cq, (&raw mut entry).cast(), 1)
+            };
+            if read == 1 {
+                break;
+            }
+            assert_eq!(read, -(libc::EAGAIN as isize));
+            assert!(std::time::Instant::now() < end, "a read does not end");
+        }
+        assert_eq!(near.bytes[..length], far.bytes[..length]);
+    }
+    client.close();
+    server.close();
+}
+
+#[test]
+fn a_wrong_key_ends_in_an_error_and_nothing_is_written() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let near = world.memory(pattern(64));
+    let far = world.memory(vec![0; 64]);
+    // SAFETY: registered memory that lives until the test ends.
+    unsafe {
+        let write = client.rma().write;
+        let key = far.key() ^ 0x5_0000;
+        assert_eq!(
+            write(
+                client.ep,
+                near.bytes.as_ptr().cast(),
+                64,
+                near.desc(),
+                0,
+                far.address(),
+                key,
+                context(1)
+            ),
+            0
+        );
+    }
+    // The write may have completed before the device knew; then the connection's end tells.
+    let (kind, ..) = world.event();
+    assert_eq!(kind, FI_SHUTDOWN);
+    assert!(far.bytes.iter().all(|byte| *byte == 0));
+    client.close();
+    server.close();
+}
+
+#[test]
+fn a_rejection_brings_its_data() {
+    let world = World::new();
+    let client = world.end(world.info);
+    world.connect(&client, b"");
+    let (kind, _, info, _) = world.event();
+    assert_eq!(kind, FI_CONNREQ);
+    // SAFETY: the info of a request has its handle.
+    unsafe {
+        ok(((*(*world.pep).cm).reject)(
+            world.pep,
+            (*info).handle,
+            b"no".as_ptr().cast(),
+            2,
+        ))
+    };
+    assert_eq!(
+        world.event_error(),
+        (libc::ECONNREFUSED, client.ep.cast(), b"no".to_vec())
+    );
+    client.close();
+}
+
+#[test]
+fn nobody_listens() {
+    let mut world = World::new();
+    world.address[2] ^= 0x40; // another port
+    let client = world.end(world.info);
+    world.connect(&client, b"");
+    let (error, ep, _) = world.event_error();
+    assert_eq!((error, ep), (libc::ECONNREFUSED, client.ep.cast()));
+    client.close();
+}
+
+#[test]
+fn closing_one_side_tells_the_other() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let mut to = world.memory(vec![0; 64]);
+    assert_eq!(client.receive(&mut to, 64, 5), 0);
+    server.close();
+    let (kind, ep, ..) = world.event();
+    assert_eq!((kind, ep), (FI_SHUTDOWN, client.ep.cast()));
+    let withdrawn = client.failure();
+    assert_eq!(
+        (withdrawn.op_context, withdrawn.err),
+        (context(5), libc::ECANCELED)
+    );
+    assert_eq!(client.send(&to, 8, 6), -(libc::ENOTCONN as isize));
+    client.close();
+}
+
+#[test]
+fn an_endpoint_closes_while_it_connects() {
+    let mut world = World::new();
+    world.address[2] ^= 0x40;
+    for _ in 0..5 {
+        let client = world.end(world.info);
+        world.connect(&client, b"");
+        client.close();
+    }
+}
+
+/// The sleeper is woken by another thread's message.
+#[test]
+fn a_sleeper_wakes() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let from = world.memory(pattern(8));
+    let mut to = world.memory(vec![0; 8]);
+    for number in 0..50 {
+        assert_eq!(server.receive(&mut to, 8, number), 0);
+        let ep = client.ep as usize;
+        let (address, desc) = (from.bytes.as_ptr() as usize, from.desc() as usize);
+        let send = client.msg().send;
+        let sender = std::thread::spawn(move || {
+            // SAFETY: objects and memory live until the thread is joined.
+            unsafe {
+                send(
+                    ep as *mut fid_ep,
+                    address as *const c_void,
+                    8,
+                    desc as *mut c_void,
+                    0,
+                    context(1),
+                )
+            }
+        });
+        assert_eq!(server.completion().op_context, context(number));
+        assert_eq!(sender.join().expect("a thread"), 0);
+        client.completion();
+    }
+    client.close();
+    server.close();
+}

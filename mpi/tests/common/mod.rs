@@ -1,0 +1,146 @@
+//! The provider as it would be installed, an agent, and jobs of MPI.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use vipl_ctest::{Agent, Finished, Run, find_tool, library_dir, profile, skip, source, work_dir};
+
+/// Seconds that a job may take.
+pub(crate) const PATIENCE: u64 = 240;
+
+/// Where the provider is, and the agent of this test program.
+pub(crate) struct Place {
+    /// The folder for `FI_PROVIDER_PATH`.
+    pub(crate) folder: PathBuf,
+    /// The agent.
+    pub(crate) agent: Agent,
+    _dir: tempfile::TempDir,
+}
+
+/// Puts the provider into a folder beside the library under test.
+pub(crate) fn mpi() -> &'static Place {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        // First: it builds the library, if that is wanted.
+        let library = library_dir();
+        let folder = library.join("libfabric");
+        if std::env::var_os("CTEST_LIBDIR").is_none() {
+            install(&folder);
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let agent = Agent::start_in(dir.path()).expect("an agent");
+        Place {
+            folder,
+            agent,
+            _dir: dir,
+        }
+    })
+}
+
+/// Cargo does not build a dynamic library for the tests of its package.
+fn install(folder: &Path) {
+    let built = work_dir().parent().expect("target/PROFILE").to_owned();
+    if std::env::var_os("CTEST_NO_BUILD").is_none() {
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--profile", profile(), "-pvipl-fi"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("CARGO_TARGET_DIR", built.parent().expect("a target folder"))
+            .status()
+            .expect("cargo");
+        assert!(status.success(), "the provider could not be built");
+    }
+    fs::create_dir_all(folder).expect("a folder for the provider");
+    let new = folder.join("libvipl-fi.new");
+    fs::copy(built.join("libvipl_fi.so"), &new).expect("the provider");
+    fs::rename(new, folder.join("libvipl-fi.so")).expect("rename");
+}
+
+/// Whether there is an Open MPI that can use libfabric.
+fn has_mpi() -> bool {
+    static HAS: OnceLock<Result<(), String>> = OnceLock::new();
+    let has = HAS.get_or_init(|| {
+        for tool in ["mpicc", "mpirun", "ompi_info"] {
+            find_tool(tool).ok_or_else(|| format!("there is no {tool} of Open MPI"))?;
+        }
+        let told = Command::new("ompi_info")
+            .output()
+            .map_err(|error| error.to_string())?;
+        match String::from_utf8_lossy(&told.stdout).contains("MCA mtl: ofi") {
+            true => Ok(()),
+            false => Err("this Open MPI was built without libfabric".to_owned()),
+        }
+    });
+    if let Err(reason) = has {
+        skip(reason);
+    }
+    has.is_ok()
+}
+
+/// Compiles a program of `programs/`; None if there is no MPI.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    static ONE: Mutex<()> = Mutex::new(());
+    if !has_mpi() {
+        return None;
+    }
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = work_dir().join(format!("mpi-{name}"));
+    let new = program.with_extension("new");
+    let status = Command::new("mpicc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&new)
+        .arg(source(&format!("../mpi/tests/programs/{name}.c")))
+        .status()
+        .expect("mpicc");
+    assert!(status.success(), "{name}.c does not compile");
+    fs::rename(new, &program).expect("rename");
+    Some(program)
+}
+
+/// One job.
+pub(crate) struct Job {
+    run: Run,
+    ranks: usize,
+    program: PathBuf,
+}
+
+impl Job {
+    /// Of a program over a device.
+    pub(crate) fn new(device: &str, ranks: usize, program: &Path) -> Job {
+        let place = mpi();
+        let run = Run::compatible(find_tool("mpirun").expect("mpirun"))
+            .env("FI_PROVIDER_PATH", place.folder.as_os_str())
+            .env("FI_PROVIDER", "vipl")
+            .env("FI_VIPL_DEVICE", device)
+            .env("VIPL_AGENT", place.agent.socket().as_os_str())
+            .env("OMPI_MCA_pml", "cm")
+            .env("OMPI_MCA_mtl", "ofi")
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .seconds(PATIENCE);
+        Job {
+            run,
+            ranks,
+            program: program.to_owned(),
+        }
+    }
+
+    /// With a variable.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Job {
+        self.run = self.run.env(name, value);
+        self
+    }
+
+    /// Runs it; one at a time, as each has more processes than a small machine has processors.
+    pub(crate) fn run(self) -> Finished {
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        self.run
+            .arg("--oversubscribe")
+            .arg("-n")
+            .arg(self.ranks.to_string())
+            .arg(&self.program)
+            .finish()
+    }
+}

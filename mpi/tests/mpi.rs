@@ -1,0 +1,138 @@
+//! Programs of MPI, unmodified, over the provider. Without an Open MPI on this machine each test says so and passes.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Job, mpi, program};
+use vipl_ctest::{Run, find_tool, skip};
+
+/// Every kind of call, with 2 and with 4 ranks.
+fn tour(device: &str, environment: &[(&str, &str)]) {
+    let Some(program) = program("tour") else {
+        return;
+    };
+    for ranks in [2, 4] {
+        let mut job = Job::new(device, ranks, &program);
+        for (name, value) in environment {
+            job = job.env(name, value);
+        }
+        let finished = job.run();
+        let good =
+            finished.status.success() && finished.stdout.contains(&format!("ok: {ranks} ranks"));
+        assert!(
+            good && !finished.timed_out,
+            "{}",
+            finished.report("the tour")
+        );
+    }
+}
+
+#[test]
+fn a_tour_over_loopback() {
+    tour("via_lo", &[]);
+}
+
+/// A send completes when it has left.
+#[test]
+fn a_tour_at_reliable_delivery() {
+    tour("via_lo", &[("FI_VIPL_RELIABILITY", "delivery")]);
+}
+
+/// Few and small receives: messages wait for credit and travel in pieces.
+#[test]
+fn a_tour_through_a_small_window() {
+    tour(
+        "via_lo",
+        &[("FI_VIPL_WINDOW", "1"), ("FI_VIPL_CHUNK", "1500")],
+    );
+}
+
+/// The device cannot read remote memory.
+#[test]
+fn a_tour_over_clan() {
+    tour("clan:", &[]);
+}
+
+#[test]
+fn a_tour_over_a_link_that_loses() {
+    tour("sim:seed=7,loss=0.01", &[]);
+}
+
+/// MPI ends the job; nothing waits for ever for the rank that has gone.
+#[test]
+fn a_rank_that_is_killed_ends_the_job() {
+    let Some(program) = program("killed") else {
+        return;
+    };
+    for device in ["via_lo", "clan:"] {
+        let finished = Job::new(device, 4, &program).run();
+        assert!(
+            finished.stdout.contains("sum 6"),
+            "{}",
+            finished.report("the beginning")
+        );
+        let ended = !finished.status.success() && !finished.timed_out && !finished.held;
+        assert!(ended, "{}", finished.report("a job whose rank was killed"));
+    }
+}
+
+/// libfabric offers the provider, and `ofi_rxm` above it, to those who ask for it by its name; to others it does not.
+#[test]
+fn fi_info_shows_the_provider_to_those_who_ask() {
+    let Some(fi_info) = find_tool("fi_info") else {
+        skip("there is no fi_info");
+        return;
+    };
+    let place = mpi();
+    let shown = |arguments: &[&str]| {
+        let mut run = Run::compatible(&fi_info)
+            .env("FI_PROVIDER_PATH", place.folder.as_os_str())
+            .env("VIPL_AGENT", place.agent.socket().as_os_str());
+        for argument in arguments {
+            run = run.arg(argument);
+        }
+        run.finish().stdout
+    };
+    assert!(shown(&["-p", "vipl"]).contains("provider: vipl\n"));
+    assert!(shown(&["-p", "vipl;ofi_rxm"]).contains("FI_EP_RDM"));
+    assert!(!shown(&[]).contains("provider: vipl"));
+    assert!(shown(&["-e"]).contains("FI_VIPL_DEVICE"));
+}
+
+/// The wrapper finds the provider, sets the variables and says what it cannot find.
+#[test]
+fn the_wrapper_runs_a_job() {
+    let Some(program) = program("tour") else {
+        return;
+    };
+    let place = mpi();
+    let wrapper = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vipl-mpirun");
+    let run = Run::compatible(&wrapper)
+        .env("VIPL_FI_PATH", place.folder.as_os_str())
+        .env("VIPL_AGENT", place.agent.socket().as_os_str())
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .seconds(common::PATIENCE)
+        .arg("--oversubscribe")
+        .arg("-n")
+        .arg("2")
+        .arg(&program)
+        .arg("100000");
+    let finished = run.finish();
+    let good = finished.status.success() && finished.stdout.contains("ok: 2 ranks");
+    assert!(good, "{}", finished.report("the wrapper"));
+
+    let nowhere = Run::compatible(&wrapper)
+        .env("VIPL_FI_PATH", "/nowhere")
+        .arg("-n")
+        .arg("1")
+        .arg(&program);
+    let finished = nowhere.finish();
+    assert!(!finished.status.success());
+    assert!(
+        finished.stderr.contains("libvipl-fi.so"),
+        "{}",
+        finished.report("no provider")
+    );
+}
