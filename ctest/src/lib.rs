@@ -17,11 +17,13 @@
 
 mod agent;
 mod compile;
+mod exit;
 mod library;
 mod run;
 
 pub use agent::Agent;
 pub use compile::{CompilerChoice, Program, find_tool, headers, program, source};
+pub use exit::until_exit;
 pub use library::{example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, start_together};
 

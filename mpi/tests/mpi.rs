@@ -88,7 +88,7 @@ fn fi_info_shows_the_provider_to_those_who_ask() {
     let shown = |arguments: &[&str]| {
         let mut run = Run::compatible(&fi_info)
             .env("FI_PROVIDER_PATH", place.folder.as_os_str())
-            .env("VIPL_AGENT", place.agent.socket().as_os_str());
+            .env("VIPL_AGENT", place.agent.as_os_str());
         for argument in arguments {
             run = run.arg(argument);
         }
@@ -110,7 +110,7 @@ fn the_wrapper_runs_a_job() {
     let wrapper = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vipl-mpirun");
     let run = Run::compatible(&wrapper)
         .env("VIPL_FI_PATH", place.folder.as_os_str())
-        .env("VIPL_AGENT", place.agent.socket().as_os_str())
+        .env("VIPL_AGENT", place.agent.as_os_str())
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .seconds(common::PATIENCE)

@@ -35,7 +35,13 @@ const STEPS: &[Step] = &[
     ),
     step("docs", &["docs"]),
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
-    step("test", &["tests", "--no-build"]).needs("build"),
+    step("test", &["tests", "--no-build", "--without", "mpi"]).needs("build"),
+    // Jobs of several ranks that poll, on machines with two processors: nothing runs beside them.
+    step(
+        "mpi",
+        &["tests", "--no-build", "--only", "mpi", "--jobs", "1"],
+    )
+    .needs("build"),
     step("conformance", CONFORMANCE).needs("build"),
     step("install", &["smoke"]).needs("build"),
     step("abi", &["abi", "--check"]).needs("install"),

@@ -1,9 +1,10 @@
 //! `cargo xtask install`: puts everything under a prefix, and writes a manifest for `uninstall`.
 //!
 //! ```text
-//!   PREFIX/bin/               vipinfo vip_pingpong vip_perf
+//!   PREFIX/bin/               vipinfo vip_pingpong vip_perf vipl-mpirun
 //!   PREFIX/include/           vipl.h vipl_ext.h vipl_plugin.h
 //!   PREFIX/LIBDIR/            libvipl.so -> libvipl.so.1, libvipl.so.1, libvipl.a
+//!   PREFIX/LIBDIR/libfabric/  libvipl-fi.so, the provider for MPI
 //!   PREFIX/LIBDIR/pkgconfig/  vipl.pc
 //!   PREFIX/LIBDIR/vipl/       manifest.txt
 //!   PREFIX/LIBDIR/vipl/abi1/  libvipl_NAME.so, the plug-ins
@@ -120,6 +121,11 @@ fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Ent
             0o755,
         );
     }
+    add(
+        Source::File(root.join("mpi/vipl-mpirun")),
+        place.prefix.join("bin/vipl-mpirun"),
+        0o755,
+    );
     for name in HEADERS {
         add(
             Source::File(root.join("headers").join(name)),
@@ -147,6 +153,12 @@ fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Ent
         let path = libraries.join("vipl/abi1").join(&file);
         add(Source::File(built.join(&file)), path, 0o755);
     }
+    // The name by which libfabric recognizes a provider; cargo names a library after its crate.
+    add(
+        Source::File(built.join("libvipl_fi.so")),
+        libraries.join("libfabric/libvipl-fi.so"),
+        0o755,
+    );
     add(
         Source::Text(pkg_config(place, workspace)?),
         libraries.join("pkgconfig/vipl.pc"),

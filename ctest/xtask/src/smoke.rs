@@ -1,7 +1,7 @@
 //! `cargo xtask smoke`: what is installed works from where it is installed.
 //!
 //! Installs to a temporary prefix, compiles a C program with the flags of pkg-config (C, C++, and
-//! the archive), runs each, runs an installed tool, uninstalls, and looks for left-over files.
+//! the archive), runs each, runs an installed tool and a job of MPI, uninstalls, and looks for left-over files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,13 @@ use clap::Args;
 use crate::install;
 use crate::place::Place;
 use crate::uninstall;
-use crate::workspace::{have, output};
+use crate::workspace::{have, output, root};
 use crate::{Result, static_libs};
 
 /// The program.
 const PROGRAM: &str = include_str!("smoke.c");
+/// A program of MPI.
+const MPI_PROGRAM: &str = "mpi/tests/programs/tour.c";
 /// A device of the plug-in that needs no hardware.
 const DEVICE: &str = "VINIC";
 const DEVICE_MAP: &str = "*=loopback:";
@@ -64,6 +66,7 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     bench.archive()?;
     bench.tool()?;
+    bench.job()?;
     uninstall::run(&uninstall::Options { place: place() })?;
     let left = files(&prefix)?;
     if left.is_empty() {
@@ -111,6 +114,30 @@ impl Bench<'_> {
         }
         let text = output(self.environment(&mut Command::new(tool)))?;
         println!("vipinfo: {} lines", text.lines().count());
+        Ok(())
+    }
+
+    /// The installed wrapper runs a program of MPI over the installed provider, which finds the library by itself.
+    fn job(&self) -> Result {
+        let mpirun = output(Command::new("mpirun").arg("--version")).unwrap_or_default();
+        if !mpirun.contains("Open MPI") || !have("mpicc") {
+            println!("SKIP the wrapper for MPI: Open MPI is not installed");
+            return Ok(());
+        }
+        let program = self.folder.join("job");
+        let mut compiler = Command::new("mpicc");
+        compiler.arg(root().join(MPI_PROGRAM));
+        run_quietly(compiler.arg("-o").arg(&program))?;
+        let mut wrapper = Command::new(self.prefix.join("bin/vipl-mpirun"));
+        wrapper
+            .args(["--oversubscribe", "-n", "2"])
+            .arg(program)
+            .arg("100000")
+            .env_remove("FI_PROVIDER_PATH")
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        let text = output(self.environment(&mut wrapper).env_remove("LD_LIBRARY_PATH"))?;
+        println!("vipl-mpirun: {}", text.trim());
         Ok(())
     }
 

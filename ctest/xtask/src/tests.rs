@@ -41,6 +41,12 @@ pub(crate) struct Options {
     /// Only the tests of these packages
     #[arg(long, short, value_name = "PACKAGE")]
     package: Vec<String>,
+    /// Build all, but run only the tests of the package in this folder
+    #[arg(long, value_name = "FOLDER", conflicts_with = "package")]
+    only: Vec<String>,
+    /// Build all, but do not run the tests of the package in this folder
+    #[arg(long, value_name = "FOLDER")]
+    without: Vec<String>,
     /// How many test programs run at the same time
     #[arg(long, value_name = "N", default_value_t = 4)]
     jobs: usize,
@@ -64,6 +70,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let (mut alone, mut together): (Vec<Tests>, Vec<Tests>) = build(&options.package)?
         .into_iter()
+        .filter(|tests| options.only.is_empty() || tests.is_in(&options.only))
+        .filter(|tests| !tests.is_in(&options.without))
         .partition(Tests::runs_alone);
     together.sort_by_key(Tests::place);
     alone.sort_by_key(Tests::place);
@@ -87,6 +95,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                 good = false;
             }
         }
+    }
+    if !options.only.is_empty() {
+        return Ok(good);
     }
     let mut documents = cargo();
     documents.args(["test", "--quiet", "--doc"]);
@@ -170,6 +181,13 @@ impl Tests {
         let name = self.program.file_name().and_then(|name| name.to_str());
         let name = name.unwrap_or_default();
         name.rsplit_once('-').map_or(name, |(name, _)| name)
+    }
+
+    /// Whether its package is in one of these folders.
+    fn is_in(&self, folders: &[String]) -> bool {
+        folders
+            .iter()
+            .any(|folder| self.folder == root().join(folder))
     }
 
     fn runs_alone(&self) -> bool {

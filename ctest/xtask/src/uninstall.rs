@@ -45,7 +45,9 @@ pub(crate) fn remove<'a>(place: &Place, paths: impl Iterator<Item = &'a PathBuf>
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(format!("{}: {error}", path.display()).into()),
         }
-        let ours = |folder: &&Path| folder.components().any(|c| c.as_os_str() == "vipl");
+        let ours = |folder: &&Path| {
+            folder.components().any(|c| c.as_os_str() == "vipl") || folder.ends_with("libfabric")
+        };
         let beneath =
             |folder: &&Path| folder.starts_with(&place.prefix) || folder.starts_with("/etc");
         folders.extend(

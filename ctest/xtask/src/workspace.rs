@@ -74,7 +74,13 @@ impl Workspace {
     pub(crate) fn products(&self) -> Vec<String> {
         let plugins = self.plugin_packages();
         let names = plugins.filter_map(|package| package["name"].as_str());
-        let others = ["vipl", "kagent", "vipl-clan-device", "vipl-tools"];
+        let others = [
+            "vipl",
+            "kagent",
+            "vipl-clan-device",
+            "vipl-fi",
+            "vipl-tools",
+        ];
         names.chain(others).map(str::to_owned).collect()
     }
 

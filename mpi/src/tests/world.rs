@@ -12,7 +12,7 @@ const PATIENCE: c_int = 30_000;
 
 /// Starts an agent and says where the library is; once, before the first call of the provider.
 fn prepare() {
-    static READY: OnceLock<(tempfile::TempDir, vipl_ctest::Agent)> = OnceLock::new();
+    static READY: OnceLock<()> = OnceLock::new();
     READY.get_or_init(|| {
         let library = vipl_ctest::library_dir().join("libvipl.so.1");
         let dir = tempfile::tempdir().expect("a folder");
@@ -26,7 +26,7 @@ fn prepare() {
                 std::env::set_var("FI_VIPL_DEVICE", "via_lo");
             }
         }
-        (dir, agent)
+        vipl_ctest::until_exit((agent, dir));
     });
 }
 

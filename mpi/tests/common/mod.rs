@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use vipl_ctest::{Agent, Finished, Run, find_tool, library_dir, profile, skip, source, work_dir};
+use vipl_ctest::{
+    Agent, Finished, Run, find_tool, library_dir, profile, skip, source, until_exit, work_dir,
+};
 
 /// Seconds that a job may take.
 pub(crate) const PATIENCE: u64 = 240;
 
-/// Where the provider is, and the agent of this test program.
+/// Where the provider and the agent are.
 pub(crate) struct Place {
     /// The folder for `FI_PROVIDER_PATH`.
     pub(crate) folder: PathBuf,
-    /// The agent.
-    pub(crate) agent: Agent,
-    _dir: tempfile::TempDir,
+    /// The socket of the agent of this test program.
+    pub(crate) agent: PathBuf,
 }
 
 /// Puts the provider into a folder beside the library under test.
@@ -31,10 +32,11 @@ pub(crate) fn mpi() -> &'static Place {
         }
         let dir = tempfile::tempdir().expect("a folder");
         let agent = Agent::start_in(dir.path()).expect("an agent");
+        let socket = agent.socket().to_owned();
+        until_exit((agent, dir));
         Place {
             folder,
-            agent,
-            _dir: dir,
+            agent: socket,
         }
     })
 }
@@ -113,7 +115,7 @@ impl Job {
             .env("FI_PROVIDER_PATH", place.folder.as_os_str())
             .env("FI_PROVIDER", "vipl")
             .env("FI_VIPL_DEVICE", device)
-            .env("VIPL_AGENT", place.agent.socket().as_os_str())
+            .env("VIPL_AGENT", place.agent.as_os_str())
             .env("OMPI_MCA_pml", "cm")
             .env("OMPI_MCA_mtl", "ofi")
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
