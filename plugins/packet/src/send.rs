@@ -103,9 +103,12 @@ impl Sender {
             let header = &mut messages[place].msg_hdr;
             header.msg_iov = &raw mut parts[place];
             header.msg_iovlen = 1;
-            header.msg_name = (&raw const self.to).cast_mut().cast();
-            header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         }
+        // The others need no address: the kernel looks up the descriptor once for all of them, and sends none of them
+        // if the first is refused. Without one it also need not look for the interface.
+        let first = &mut messages[0].msg_hdr;
+        first.msg_name = (&raw const self.to).cast_mut().cast();
+        first.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: as many messages as frames, each with one valid part.
         let sent = unsafe {
             libc::sendmmsg(
