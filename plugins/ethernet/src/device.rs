@@ -13,7 +13,6 @@ use vipl_plugin_sdk::{Host, shm};
 use vipl_sys::mutex::Mutex;
 use vipl_wire::{Address, PeerProcesses};
 
-use crate::VIS_MAX;
 use crate::bell::Bell;
 use crate::card::LinkSource;
 use crate::coalescing::Coalescing;
@@ -25,13 +24,12 @@ use crate::try_lock::Guard;
 use crate::uplink::Uplink;
 use crate::version::VersionPeers;
 use crate::watch::Watch;
+use crate::{NO_VI, VIS_MAX};
 
 /// Payload of a frame between two processes of one host, through memory, without an emulated link.
 const LOCAL_MTU: usize = 8 << 10;
 /// Frames that one call of [`Device::receive`] takes.
 const LOOK_FRAMES: u32 = 64;
-/// No VI.
-pub(crate) const NO_VI: u32 = u32::MAX;
 
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {

@@ -57,10 +57,16 @@ impl Inbox {
         true
     }
 
+    /// Whether frames wait.
+    #[inline(always)]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
     /// Removes the oldest frame.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<Box<[u8]>> {
-        if self.filled.load(Ordering::Acquire) {
+        if self.is_filled() {
             self.take_locked()
         } else {
             None

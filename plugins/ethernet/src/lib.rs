@@ -59,5 +59,7 @@ pub use provider::Ethernet;
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;
+/// No VI.
+pub(crate) const NO_VI: u32 = u32::MAX;
 /// Levels on which RDMA Read works.
 pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;

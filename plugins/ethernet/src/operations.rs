@@ -6,8 +6,8 @@ use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Nic, Port, Status, Vi};
 use vipl_wire::Reason;
 
+use crate::NO_VI;
 use crate::connected::Connected;
-use crate::device::NO_VI;
 use crate::nic::EthernetNic;
 use crate::progress;
 

@@ -159,8 +159,10 @@ impl WatchThread<'_> {
             let polled = if device.schedule.is_served(*index, lately) {
                 Poll::Busy
             } else {
-                // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
-                let polled = unsafe { Host::get().poll(device.nic(), *index) };
+                let polled = device.watch.serve(*index, || {
+                    // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
+                    unsafe { Host::get().poll(device.nic(), *index) }
+                });
                 device.schedule.forget_served(*index);
                 polled
             };

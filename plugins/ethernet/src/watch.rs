@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use vipl_plugin_sdk::futex;
 use vipl_sys::mutex::{Mutex, MutexGuard};
 
+use crate::NO_VI;
 use crate::bell::Bell;
 
 /// Shortest nap while the application is active, in nanoseconds. A deadline that is missed by less wakes nobody.
@@ -22,7 +23,6 @@ pub(crate) fn enter() {
 }
 
 /// The state.
-#[derive(Default)]
 pub(crate) struct Watch {
     /// Counts kicks; naps sleep on it.
     pub(crate) kicks: AtomicU32,
@@ -36,11 +36,43 @@ pub(crate) struct Watch {
     pub(crate) active: AtomicBool,
     /// The watch thread has taken frames, whether or not they have completed anything.
     pub(crate) arrived: AtomicBool,
+    /// The VI that the thread serves.
+    serving: AtomicU32,
     pub(crate) stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch {
+            kicks: AtomicU32::new(0),
+            until: AtomicU64::new(0),
+            on_bell: AtomicBool::new(false),
+            trusting: AtomicBool::new(false),
+            active: AtomicBool::new(false),
+            arrived: AtomicBool::new(false),
+            serving: AtomicU32::new(NO_VI),
+            stop: AtomicBool::new(false),
+            thread: Mutex::default(),
+        }
+    }
+}
+
 impl Watch {
+    /// Calls `serve`, which polls the VI.
+    pub(crate) fn serve<T>(&self, index: u32, serve: impl FnOnce() -> T) -> T {
+        self.serving.store(index, Ordering::Relaxed);
+        let served = serve();
+        self.serving.store(NO_VI, Ordering::Relaxed);
+        served
+    }
+
+    /// Whether this thread is, or may be, the one that serves the VI for the application.
+    #[inline(always)]
+    pub(crate) fn serves(&self, index: u32) -> bool {
+        self.serving.load(Ordering::Relaxed) == index
+    }
+
     /// The application calls into this NIC.
     #[inline(always)]
     pub(crate) fn note_application(&self) {
@@ -101,5 +133,19 @@ impl Watch {
 
     pub(crate) fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.thread.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vi_is_served_while_it_is_polled() {
+        let watch = Watch::default();
+        assert!(!watch.serves(7));
+        let served = watch.serve(7, || (watch.serves(7), watch.serves(8)));
+        assert_eq!(served, (true, false));
+        assert!(!watch.serves(7));
     }
 }
