@@ -113,16 +113,24 @@ pub(crate) unsafe fn is_idle(object: *mut fid) -> bool {
 }
 
 impl CompletionQueue {
-    /// Reads entries.
+    /// Reads entries. `patient`: an empty answer means that there is nothing.
     ///
     /// # Safety
     /// `buffer` has room for `count` entries.
     #[inline]
-    unsafe fn read(&self, buffer: *mut c_void, count: usize) -> Result<usize, c_int> {
+    unsafe fn read(
+        &self,
+        buffer: *mut c_void,
+        count: usize,
+        patient: bool,
+    ) -> Result<usize, c_int> {
         let mut engine = self.nic.lock();
         let before = engine.shared.completions.get(self.id).ok_or(libc::EBADF)?;
         if before.entries.is_empty() {
-            engine.progress();
+            if std::mem::take(&mut before.emptied) && !patient {
+                return Err(libc::EAGAIN);
+            }
+            engine.progress_for(self.id, count);
         }
         let queue = engine.shared.completions.get(self.id).ok_or(libc::EBADF)?;
         let mut read = 0;
@@ -152,6 +160,7 @@ impl CompletionQueue {
             read += 1;
         }
         queue.settle();
+        queue.emptied = read > 0 && queue.entries.is_empty();
         if read == 0 && count > 0 {
             Err(libc::EAGAIN)
         } else {
@@ -172,7 +181,7 @@ impl CompletionQueue {
         let deadline = Deadline::new(timeout);
         loop {
             // SAFETY: the caller's promise.
-            let result = unsafe { self.read(buffer, count) };
+            let result = unsafe { self.read(buffer, count, true) };
             if result != Err(libc::EAGAIN) {
                 return result;
             }
@@ -198,7 +207,7 @@ impl CompletionQueue {
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buffer: *mut c_void, count: usize) -> isize {
     // SAFETY: libfabric's arguments, here and below.
-    size(|| unsafe { queue(cq.cast()).read(buffer, count) })
+    size(|| unsafe { queue(cq.cast()).read(buffer, count, false) })
 }
 
 /// Endpoints that are connected have no address vector.
@@ -223,7 +232,7 @@ unsafe extern "C" fn readfrom(
     size(|| {
         // SAFETY: see `read`.
         unsafe {
-            let read = queue(cq.cast()).read(buffer, count)?;
+            let read = queue(cq.cast()).read(buffer, count, false)?;
             no_sources(sources, read);
             Ok(read)
         }

@@ -82,6 +82,8 @@ pub(crate) struct Endpoint {
     pub(super) sent: [Sent; SENDS],
     pub(super) head: usize,
     pub(super) tail: usize,
+    /// How many of them somebody waits for.
+    pub(super) reporting: usize,
     /// Operations that are not posted, or not wholly.
     pub(super) queue: VecDeque<Operation>,
     pub(super) posted: VecDeque<Receive>,
@@ -119,6 +121,7 @@ impl Endpoint {
             sent: [const { Sent::Nothing }; SENDS],
             head: 0,
             tail: 0,
+            reporting: 0,
             queue: VecDeque::new(),
             posted: VecDeque::new(),
             assembly: None,
@@ -159,7 +162,9 @@ impl Endpoint {
     #[inline]
     pub(super) fn completed(&mut self, receive: bool, shared: &mut Shared) {
         // Sends first: a peer's answer must not be reported before the send that it answers.
-        self.take_sent(shared);
+        if !receive || self.reporting > 0 {
+            self.take_sent(shared);
+        }
         if receive {
             self.take_received(shared);
         }

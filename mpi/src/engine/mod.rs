@@ -98,13 +98,30 @@ impl Engine {
     }
 
     /// Takes what has completed.
-    #[inline]
     pub(crate) fn progress(&mut self) {
+        self.progress_while(|_| true);
+    }
+
+    /// The same for a program that reads entries of a queue: until there are as many as it wants. To look whether there
+    /// are more would delay the first.
+    #[inline]
+    pub(crate) fn progress_for(&mut self, queue: Id, wanted: usize) {
+        self.progress_while(|shared| {
+            let queue = shared.completions.get(queue);
+            queue.is_some_and(|queue| queue.entries.len() < wanted)
+        });
+    }
+
+    #[inline]
+    fn progress_while(&mut self, wants_more: impl Fn(&mut Shared) -> bool) {
         for _ in 0..BATCH {
             let Some((vi, receive)) = self.shared.device.next_entry() else {
                 break;
             };
             self.entry(vi, receive);
+            if !wants_more(&mut self.shared) {
+                break;
+            }
         }
         if !self.shared.abandoned.is_empty() {
             self.bury();

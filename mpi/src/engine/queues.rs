@@ -95,6 +95,9 @@ pub(crate) struct Completion {
 pub(crate) struct Completions {
     pub entries: VecDeque<Completion>,
     pub wake: Option<Wake>,
+    /// The program has just taken the last entry. `ofi_rxm` then asks once more before it hands the entry on, and is told
+    /// at once that there is none.
+    pub emptied: bool,
     /// Somebody who sleeps shall look again though there may be nothing: see `fi_cq_signal`.
     pub nudged: bool,
 }
@@ -104,6 +107,7 @@ impl Completions {
         Completions {
             entries: VecDeque::with_capacity(256),
             wake,
+            emptied: false,
             nudged: false,
         }
     }

@@ -55,6 +55,7 @@ impl Endpoint {
     ) {
         let at = self.tail % SENDS;
         let descriptor = self.block.prepare(at, control, remote, pieces);
+        self.reporting += usize::from(matches!(sent, Sent::Operation { .. }));
         self.sent[at] = sent;
         self.tail = self.tail.wrapping_add(1);
         // SAFETY: a descriptor of ours that is not posted. An error shows in its status, when it is done.
@@ -407,6 +408,7 @@ impl Endpoint {
                 kind,
             } = sent
             {
+                self.reporting -= 1;
                 self.finish(context, flags, kind, error, shared);
             }
             if error != 0 {
