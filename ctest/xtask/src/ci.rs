@@ -43,6 +43,7 @@ const STEPS: &[Step] = &[
     )
     .needs("build"),
     step("conformance", CONFORMANCE).needs("build"),
+    step("man", &["man", "--check"]).needs("build"),
     step("install", &["smoke"]).needs("build"),
     step("abi", &["abi", "--check"]).needs("install"),
 ];

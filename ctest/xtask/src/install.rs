@@ -9,6 +9,8 @@
 //!   PREFIX/LIBDIR/vipl/       manifest.txt
 //!   PREFIX/LIBDIR/vipl/abi1/  libvipl_NAME.so, the plug-ins
 //!   PREFIX/libexec/vipl/      vipkad, and vipl-NAME, the device processes that it starts
+//!   PREFIX/share/man/         manual pages; completions beside it, for bash, fish and zsh
+//!   PREFIX/share/doc/vipl/    the documents and the licences
 //!   PREFIX/etc/vipl/          vipl.conf.sample (/etc/vipl for the prefix /usr)
 //! ```
 //!
@@ -21,6 +23,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::Result;
+use crate::man;
 use crate::place::Place;
 use crate::uninstall;
 use crate::workspace::{Workspace, cargo, root, run as run_program};
@@ -30,6 +33,15 @@ const HEADERS: [&str; 3] = ["vipl.h", "vipl_ext.h", "vipl_plugin.h"];
 
 /// The agent, and the device processes that it looks for beside itself.
 const AGENT_PROGRAMS: [&str; 2] = ["vipkad", "vipl-clan"];
+
+/// What users read, beside `docs/*.md`.
+const DOCUMENTS: [&str; 5] = [
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "plugins/PLUGINS.md",
+];
 
 /// Arguments of `cargo xtask install`.
 #[derive(Args)]
@@ -177,7 +189,39 @@ fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Ent
         sample,
         0o644,
     );
+    let share = place.prefix.join("share");
+    for (path, text) in shared_texts(workspace, built)? {
+        add(Source::Text(text), share.join(path), 0o644);
+    }
+    let mut documents: Vec<PathBuf> = DOCUMENTS.iter().map(|name| root.join(name)).collect();
+    for found in fs::read_dir(root.join("docs"))? {
+        documents.push(found?.path());
+    }
+    for document in documents.into_iter().filter(|path| path.is_file()) {
+        let name = document.file_name().ok_or("a document without a name")?;
+        let path = share.join("doc/vipl").join(name);
+        add(Source::File(document), path, 0o644);
+    }
     Ok(entries)
+}
+
+/// Manual pages and completions, with their paths below `share`.
+fn shared_texts(workspace: &Workspace, built: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let pages = man::pages(&workspace.version)?.into_iter();
+    let pages = pages.chain(man::programs(workspace, built)?);
+    let mut texts: Vec<(PathBuf, String)> = pages
+        .map(|page| (Path::new("man").join(page.path()), page.text))
+        .collect();
+    for tool in workspace.programs("vipl-tools") {
+        for (shell, path) in [
+            ("bash", format!("bash-completion/completions/{tool}")),
+            ("fish", format!("fish/vendor_completions.d/{tool}.fish")),
+            ("zsh", format!("zsh/site-functions/_{tool}")),
+        ] {
+            texts.push((path.into(), man::generate(built, &tool, shell)?));
+        }
+    }
+    Ok(texts)
 }
 
 fn pkg_config(place: &Place, workspace: &Workspace) -> Result<String> {

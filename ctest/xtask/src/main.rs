@@ -18,6 +18,7 @@ mod headers;
 mod install;
 mod layout;
 mod loom;
+mod man;
 mod modules;
 mod place;
 mod references;
@@ -62,6 +63,8 @@ enum Command {
     Install(install::Options),
     /// Remove what `install` put under a prefix
     Uninstall(uninstall::Options),
+    /// Write the manual pages
+    Man(man::Options),
     /// Install to a temporary prefix, build and run a C program against it, uninstall
     Smoke(smoke::Options),
     /// Check that every reference to the specification resolves
@@ -114,6 +117,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Abi(options) => abi::run(&options)?,
         Command::Install(options) => install::run(&options)?,
         Command::Uninstall(options) => uninstall::run(&options)?,
+        Command::Man(options) => man::run(&options)?,
         Command::Smoke(options) => smoke::run(&options)?,
         Command::References => references::run()?,
         Command::Modules(options) => modules::run(&options)?,

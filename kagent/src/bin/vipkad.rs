@@ -14,6 +14,9 @@ fn main() -> ExitCode {
     if options.descriptor_helper {
         return help();
     }
+    if let Some(code) = options.generate.print::<Options>() {
+        return code;
+    }
     let log = Log::from_environment();
     match serve(&options, &log) {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use vipl_pages::Generate;
 
 const ABOUT: &str = "\
 The Kernel Agent of VIPL
@@ -70,6 +71,10 @@ pub struct Options {
     /// Be a helper of an agent, which alone uses this option.
     #[arg(long = HELPER, hide = true)]
     pub descriptor_helper: bool,
+
+    /// The manual page, or completions
+    #[command(flatten)]
+    pub generate: Generate,
 }
 
 /// The option that makes a helper of `vipkad`.

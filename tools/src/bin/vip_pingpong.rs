@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Value, json};
+use vipl_pages::Generate;
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::pingpong::{self, Driver, Outcome, Spec};
@@ -75,11 +76,17 @@ struct Options {
     /// The second process of --self
     #[arg(long, hide = true)]
     partner: Option<String>,
+
+    #[command(flatten)]
+    generate: Generate,
 }
 
 fn main() -> ExitCode {
     sys::end_with_the_reader();
     let options = Options::parse();
+    if let Some(code) = options.generate.print::<Options>() {
+        return code;
+    }
     sys::raise_file_limit();
     let waits = options.host.is_none() && !options.alone;
     // A client may ask for any size.

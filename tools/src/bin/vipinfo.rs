@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Map, Value, json};
+use vipl_pages::Generate;
 use vipl_tools::nic::{Attributes, Nic, address_text, level_names};
 use vipl_tools::options;
 use vipl_tools::report::{self, Table};
@@ -35,6 +36,9 @@ struct Options {
     /// Print JSON; everything, unless -d, -m or -e selects less
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    generate: Generate,
 }
 
 /// A device, and what came of opening it.
@@ -48,6 +52,9 @@ struct Device {
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
     let options = Options::parse();
+    if let Some(code) = options.generate.print::<Options>() {
+        return code;
+    }
     let done = Vipl::open()
         .and_then(|vipl| run(&options, vipl))
         .and_then(|text| report::print(&text));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
+use vipl_pages::Generate;
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::{Error, Result, size};
@@ -155,6 +156,9 @@ pub(crate) struct Options {
     /// The second process of --self
     #[arg(long, hide = true)]
     pub(crate) partner: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) generate: Generate,
 }
 
 /// The command line, understood.

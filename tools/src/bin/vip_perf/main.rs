@@ -47,6 +47,9 @@ use crate::tests::Test;
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
     let options = Options::parse();
+    if let Some(code) = options.generate.print::<Options>() {
+        return code;
+    }
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report::failed("vip_perf", &error, options.json),

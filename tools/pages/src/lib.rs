@@ -1,0 +1,100 @@
+//! What a program's command line tells about itself beside `--help`: its manual page, and completions for shells.
+//!
+//! A program flattens [`Generate`] into its options and calls [`Generate::print`] before it does anything else.
+
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::Shell;
+
+/// The option `--generate`.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct Generate {
+    /// Print the manual page, or completions for a shell, and exit
+    #[arg(long, value_name = "WHAT")]
+    generate: Option<What>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Man,
+    Bash,
+    Fish,
+    Zsh,
+}
+
+impl Generate {
+    /// Prints what was asked for to the standard output; gives the program's exit code then.
+    pub fn print<Options: CommandFactory>(&self) -> Option<ExitCode> {
+        let text = text(self.generate?, Options::command());
+        let printed = text.and_then(|text| io::stdout().write_all(&text));
+        Some(match printed {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("cannot write to standard output: {error}");
+                ExitCode::FAILURE
+            }
+        })
+    }
+}
+
+fn text(what: What, mut command: clap::Command) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let shell = match what {
+        What::Man => {
+            clap_mangen::Man::new(command)
+                .manual("VIPL Manual")
+                .render(&mut text)?;
+            return Ok(text);
+        }
+        What::Bash => Shell::Bash,
+        What::Fish => Shell::Fish,
+        What::Zsh => Shell::Zsh,
+    };
+    let name = command.get_name().to_owned();
+    clap_complete::generate(shell, &mut command, name, &mut text);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    /// Measures something.
+    #[derive(Parser)]
+    #[command(name = "measure", version)]
+    struct Options {
+        /// Bytes of a message
+        #[arg(long)]
+        size: Option<u32>,
+        #[command(flatten)]
+        generate: Generate,
+    }
+
+    #[test]
+    fn everything_names_the_options() {
+        for what in What::value_variants() {
+            let text = text(*what, Options::command()).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            assert!(
+                text.contains("size") && text.contains("measure"),
+                "{what:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_printed_unasked() {
+        let parse = |line: &str| Options::try_parse_from(line.split(' '));
+        let asked = parse("measure --generate zsh").unwrap();
+        assert_eq!(asked.generate.generate, Some(What::Zsh));
+        assert!(parse("measure --generate csh").is_err());
+        let plain = parse("measure --size 8").unwrap();
+        assert_eq!(plain.size, Some(8));
+        assert!(plain.generate.print::<Options>().is_none());
+    }
+}
