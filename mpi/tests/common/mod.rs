@@ -118,6 +118,8 @@ impl Job {
             .env("VIPL_AGENT", place.agent.as_os_str())
             .env("OMPI_MCA_pml", "cm")
             .env("OMPI_MCA_mtl", "ofi")
+            // One-sided calls by messages, not through memory that the ranks share.
+            .env("OMPI_MCA_osc", "pt2pt")
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             .seconds(PATIENCE);
