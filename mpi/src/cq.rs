@@ -132,6 +132,7 @@ impl CompletionQueue {
             }
             engine.progress_for(self.id, count);
         }
+        let dead = engine.shared.dead;
         let queue = engine.shared.completions.get(self.id).ok_or(libc::EBADF)?;
         let mut read = 0;
         while read < count {
@@ -162,7 +163,8 @@ impl CompletionQueue {
         queue.settle();
         queue.emptied = read > 0 && queue.entries.is_empty();
         if read == 0 && count > 0 {
-            Err(libc::EAGAIN)
+            // ofi_rxm waits for a peer that has gone; for a device that has gone nobody shall wait.
+            Err(if dead { libc::EIO } else { libc::EAGAIN })
         } else {
             Ok(read)
         }

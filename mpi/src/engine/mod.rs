@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub regions: Regions,
     /// Endpoints that nobody will close: connection requests whose peer has gone, or that were rejected.
     abandoned: Vec<Id>,
+    /// The device has failed, and nothing will ever complete again.
+    pub dead: bool,
 }
 
 impl Shared {
@@ -89,6 +91,7 @@ impl Engine {
                 passives: Slab::new(),
                 regions: Regions::new(),
                 abandoned: Vec::new(),
+                dead: false,
             },
             endpoints: Slab::new(),
             on_entry,
@@ -189,6 +192,7 @@ impl Engine {
     pub(crate) fn broken(&mut self, vi: Option<Handle>, everything: bool, code: i32) {
         crate::libfabric::info(|| format!("asynchronous error {code}"));
         if everything {
+            self.shared.dead = true;
             for (_, endpoint) in self.endpoints.iter() {
                 endpoint.fail(libc::EIO, &mut self.shared);
             }

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vipl_ctest::{
-    Agent, Finished, Run, find_tool, library_dir, profile, skip, source, until_exit, work_dir,
+    Agent, Finished, Run, Started, find_tool, library_dir, profile, skip, source, until_exit,
+    work_dir,
 };
 
 /// Seconds that a job may take.
@@ -105,6 +106,7 @@ pub(crate) struct Job {
     run: Run,
     ranks: usize,
     program: PathBuf,
+    arguments: Vec<String>,
 }
 
 impl Job {
@@ -127,7 +129,15 @@ impl Job {
             run,
             ranks,
             program: program.to_owned(),
+            arguments: Vec::new(),
         }
+    }
+
+    /// With an argument for the program.
+    #[allow(dead_code, reason = "not every file of tests has one")]
+    pub(crate) fn arg(mut self, argument: &str) -> Job {
+        self.arguments.push(argument.to_owned());
+        self
     }
 
     /// With a variable.
@@ -136,15 +146,27 @@ impl Job {
         self
     }
 
-    /// Runs it; one at a time, as each has more processes than a small machine has processors.
+    /// Runs it.
     pub(crate) fn run(self) -> Finished {
+        self.run_while(|_| ())
+    }
+
+    /// Runs it, one at a time, as each has more processes than a small machine has processors. Meanwhile something
+    /// happens, which may ask whether the job still runs.
+    pub(crate) fn run_while(self, happens: impl FnOnce(&mut Started)) -> Finished {
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        self.run
+        let mut run = self
+            .run
             .arg("--oversubscribe")
             .arg("-n")
             .arg(self.ranks.to_string())
-            .arg(&self.program)
-            .finish()
+            .arg(&self.program);
+        for argument in &self.arguments {
+            run = run.arg(argument);
+        }
+        let mut started = run.start();
+        happens(&mut started);
+        started.finish()
     }
 }
