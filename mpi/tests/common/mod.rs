@@ -1,5 +1,7 @@
 //! The provider as it would be installed, an agent, and jobs of MPI.
 
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,7 +63,7 @@ fn install(folder: &Path) {
 }
 
 /// Whether there is an Open MPI that can use libfabric.
-fn has_mpi() -> bool {
+pub(crate) fn has_mpi() -> bool {
     static HAS: OnceLock<Result<(), String>> = OnceLock::new();
     let has = HAS.get_or_init(|| {
         for tool in ["mpicc", "mpirun", "ompi_info"] {
@@ -134,7 +136,6 @@ impl Job {
     }
 
     /// With an argument for the program.
-    #[allow(dead_code, reason = "not every file of tests has one")]
     pub(crate) fn arg(mut self, argument: &str) -> Job {
         self.arguments.push(argument.to_owned());
         self
@@ -143,6 +144,12 @@ impl Job {
     /// With a variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Job {
         self.run = self.run.env(name, value);
+        self
+    }
+
+    /// In a folder.
+    pub(crate) fn within(mut self, folder: &Path) -> Job {
+        self.run = self.run.arg("--wdir").arg(folder);
         self
     }
 
