@@ -37,6 +37,7 @@ pub use logic::agent::{Agent, Census};
 pub use logic::events::process::Refused;
 pub use logic::limits;
 pub use logic::tables::link::Interface;
-pub use logic::values::ids::{ClientId, LinkId, Mac};
+pub use logic::values::host::{HostAddress, Medium};
+pub use logic::values::ids::{ClientId, LinkId};
 pub use logic::values::message::Malformed;
 pub use logic::values::output::{FrameOut, Join, Message, OpenDevice, OpenLink, Output};

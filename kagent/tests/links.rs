@@ -47,7 +47,7 @@ fn agent_with(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
 
 fn link(client: &mut Client, name: &str) -> Reply {
     let mut body = LinkOpen {
-        interface: [0; INTERFACE_BYTES],
+        interface: [0; LINK_BYTES],
     };
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
     client.ask(Op::LINK_OPEN, &body)

@@ -114,7 +114,7 @@ fn on_the_link(agent: &Daemon, user: u32, group: libc::gid_t) -> (Client, u64) {
     let mut client = as_user_in(user, group, || Client::connect(&socket)).unwrap();
     client.hello();
     let mut body = LinkOpen {
-        interface: [0; INTERFACE_BYTES],
+        interface: [0; LINK_BYTES],
     };
     body.interface[..INTERFACE.len()].copy_from_slice(INTERFACE.as_bytes());
     let link: LinkOpened = client.ask(Op::LINK_OPEN, &body).body();

@@ -44,6 +44,32 @@ pub(crate) fn enter(name: &str) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
+/// Makes IP compute checksums and lengths of packets in software, before they get to the interface.
+pub(crate) fn finish_packets() -> io::Result<()> {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    const SET_CHECKSUMS: u32 = 0x17; // ETHTOOL_STXCSUM
+    let mut value = [SET_CHECKSUMS, 0];
+    // SAFETY: all zero is a valid request; this call reads and writes two numbers.
+    unsafe {
+        let socket = OwnedFd::from_raw_fd(check(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            0,
+        ))?);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(INTERFACE.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+        check(libc::ioctl(
+            socket.as_raw_fd(),
+            SIOCETHTOOL,
+            &raw mut request,
+        ))
+        .map(drop)
+    }
+}
+
 /// A socket that sends and receives every frame of an interface.
 pub(crate) fn socket(name: &str) -> io::Result<OwnedFd> {
     const ALL: u16 = 3; // ETH_P_ALL

@@ -19,6 +19,7 @@ pub use apart::{Apart, on_first_host};
 pub use relay::Relay;
 pub use vipl_link_emulator::{FaultCounts, Impairments};
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -140,7 +141,27 @@ impl Namespaces {
     }
 
     fn up(&self) -> Result<(), String> {
-        for host in &self.hosts {
+        for (number, host) in self.hosts.iter().enumerate() {
+            // A host reaches its own addresses by way of this one.
+            ip(&["-n", host, "link", "set", "lo", "up"], &[])?;
+            for address in [
+                format!("{}/24", self.ipv4(number)),
+                format!("{}/64", self.ipv6(number)),
+            ] {
+                let add = ["-n", host, "address", "add", &address, "dev", INTERFACE];
+                // Nobody else has it: it need not be asked for.
+                let v6: &[&str] = if address.contains("::") {
+                    &["nodad"]
+                } else {
+                    &[]
+                };
+                if let Err(why) = ip(&add, v6) {
+                    // A kernel may do without IPv6.
+                    if v6.is_empty() {
+                        return Err(why);
+                    }
+                }
+            }
             ip(&["-n", host, "link", "set", INTERFACE, "up"], &[])?;
         }
         self.settle()
@@ -182,6 +203,39 @@ impl Namespaces {
     /// Address of a host's interface.
     pub fn address(&self, host: usize) -> [u8; 6] {
         [0x02, b'v', b'i', b'p', b'l', host as u8]
+    }
+
+    /// IPv4 address of a host's interface.
+    pub fn ipv4(&self, host: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 76, 0, 1 + host as u8)
+    }
+
+    /// Tells a host the Ethernet addresses of all others, so that a cable that corrupts frames cannot tell it wrong
+    /// ones.
+    fn introduce(&self, host: usize) {
+        for other in (0..self.hosts()).filter(|other| *other != host) {
+            let (to, mac) = (self.ipv4(other).to_string(), mac(other));
+            let at = ["-n", self.name(host), "neighbor", "replace", &to];
+            must(&[&at[..], &["lladdr", &mac, "dev", INTERFACE]].concat());
+        }
+    }
+
+    /// Takes a host's IPv4 address away.
+    pub fn take_ipv4(&self, host: usize) {
+        must(&[
+            "-n",
+            self.name(host),
+            "-4",
+            "address",
+            "flush",
+            "dev",
+            INTERFACE,
+        ]);
+    }
+
+    /// IPv6 address of a host's interface; cutting the cable of a pair takes it away.
+    pub fn ipv6(&self, host: usize) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd76, 0, 0, 0, 0, 0, 0, 1 + host as u16)
     }
 
     /// A command that runs on a host.

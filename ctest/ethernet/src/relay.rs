@@ -16,7 +16,7 @@ use std::time::Instant;
 use vipl_link_emulator::{FaultCounts, Impairments, LinkEmulator};
 
 use crate::Namespaces;
-use crate::inside::{enter, socket};
+use crate::inside::{self, enter, socket};
 
 /// Bytes of the Ethernet header.
 const HEADER_BYTES: usize = 14;
@@ -65,6 +65,9 @@ impl Relay {
             .to_owned();
         let addresses: Vec<_> = (0..hosts.hosts()).map(|host| hosts.address(host)).collect();
         for host in 0..hosts.hosts() {
+            // Otherwise packets of IP come here before they have been cut into frames, and without checksums.
+            hosts.inside(host, inside::finish_packets)??;
+            hosts.introduce(host);
             hosts.cut(host);
         }
         let shared = Arc::new(Shared::default());

@@ -16,9 +16,10 @@ use crate::checker::{Ended, Running, host_triple, runtime};
 use crate::workspace::{Workspace, cargo, have, root, run};
 
 /// Targets, and how many executions of each make the fixed sequence.
-const TARGETS: [(&str, u64); 7] = [
+const TARGETS: [(&str, u64); 8] = [
     ("descriptor", 8_000),
     ("agent_message", 300),
+    ("datagram", 8_000),
     ("peer", 800),
     ("queue", 80),
     ("config", 1_000),

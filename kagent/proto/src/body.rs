@@ -14,6 +14,8 @@ pub const NEIGHBOURS_MAX: usize = 24;
 pub const PROVIDER_BYTES: usize = 32;
 /// Bytes of the name of a network interface, zero padded.
 pub const INTERFACE_BYTES: usize = 16;
+/// Room for the name of a link, NUL included.
+pub const LINK_BYTES: usize = 64;
 /// Bytes of the name of a device process, zero padded.
 pub const DEVICE_BYTES: usize = 32;
 /// Bytes of the version of an agent, zero padded.
@@ -200,19 +202,20 @@ pub struct NicOpened {
 }
 
 /// `Op::LINK_OPEN`: a process wants a data socket on a network interface. Reply: [`LinkOpened`], or
-/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user), `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `BUSY` (another agent
+/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user), `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `NO_SECRET`, `BUSY` (another agent
 /// serves the interface) or `RESOURCE`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct LinkOpen {
-    /// Name of the interface, zero padded.
-    pub interface: [u8; INTERFACE_BYTES],
+    /// Name of the link, zero padded: that of an interface, or `udp:` and what it is to be bound to, an address of
+    /// this host or an interface; nothing: the address that reaches other networks.
+    pub interface: [u8; LINK_BYTES],
 }
 
 impl LinkOpen {
     /// Whether there is a name that ends.
     pub fn is_valid(&self) -> bool {
-        self.interface[0] != 0 && self.interface[INTERFACE_BYTES - 1] == 0
+        self.interface[0] != 0 && self.interface[LINK_BYTES - 1] == 0
     }
 }
 

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: u32 = u32::from_le_bytes(*b"VIPK");
 /// Protocol version; an agent answers another one with `Op::WELCOME` and `Status::VERSION`, its own
 /// version in the header.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Largest message in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// Most file descriptors beside one message.
@@ -96,6 +96,8 @@ impl Status {
     pub const NO_PRIVILEGE: Status = Status(14);
     /// `LINK_OPEN`: an agent of one user, which has no right to raw Ethernet.
     pub const NO_SYSTEM_AGENT: Status = Status(15);
+    /// `LINK_OPEN`: the agent cannot use the file with the secret that it was given.
+    pub const NO_SECRET: Status = Status(16);
 }
 
 impl Status {

@@ -2,15 +2,17 @@
 //! itself is `kagent`'s; docs/WIRE.md has a picture of each frame.
 //!
 //! Frames come from the network and are not trusted. Every length and every value is checked, and no input
-//! allocates or panics. Host addresses are those of the Ethernet header and are not repeated in the frame. The
+//! allocates or panics. Host addresses are those of the Ethernet or IP header and are not repeated in the frame. The
 //! checksum is that of the data frames (`vipl-wire`); version numbers of the two protocols are independent.
 
 mod call;
+mod datagram;
 mod reader;
 
 use vipl_wire::crc32c;
 
 pub use call::{Attributes, Call, DISCRIMINATOR_MAX, Discriminator};
+pub use datagram::{DATAGRAM_MAX, Datagram, Opened, SEAL};
 
 use reader::{Reader, Writer};
 

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::logic::tables::call::{Call, CallKind, Owner};
 use crate::logic::tables::exchange::State;
 use crate::logic::values::address::{ConnectionPoint, Discriminator};
-use crate::logic::values::ids::{ClientId, ExchangeKey, Mac};
+use crate::logic::values::ids::{ClientId, ExchangeKey};
 
 /// Describes a call that starts to wait.
 pub(crate) fn describe(call: &Call, user_of: impl Fn(ClientId) -> u32) -> String {
@@ -55,12 +55,6 @@ pub(crate) fn describe(call: &Call, user_of: impl Fn(ClientId) -> u32) -> String
 /// Formats a value for people.
 pub(crate) struct Shown<T>(pub(crate) T);
 
-impl fmt::Display for Shown<Mac> {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hexadecimal(&self.0, to)
-    }
-}
-
 impl fmt::Display for Shown<Discriminator> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match std::str::from_utf8(self.0.bytes()) {
@@ -84,7 +78,7 @@ impl fmt::Display for Shown<ConnectionPoint> {
 impl fmt::Display for Shown<ExchangeKey> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (number, side) = (self.0.number >> 32, self.0.side);
-        let host = Shown(self.0.host);
+        let host = self.0.host;
         write!(to, "exchange {number:08x} with {host} ({side:?})")
     }
 }

@@ -59,6 +59,27 @@ pub struct Options {
     )]
     pub link_group: String,
 
+    /// UDP port for agents of other hosts, at each address that is used
+    /// [34998, or any if it is taken]
+    #[arg(
+        long,
+        value_name = "PORT",
+        env = "VIPL_UDP_PORT",
+        value_parser = clap::value_parser!(u16).range(1..),
+        verbatim_doc_comment
+    )]
+    pub udp_port: Option<u16>,
+
+    /// Over UDP, speak only with agents that have the secret in this
+    /// file, which only its owner may read (16 to 4096 bytes)
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "VIPL_SECRET_FILE",
+        verbatim_doc_comment
+    )]
+    pub secret_file: Option<PathBuf>,
+
     /// Exit after N milliseconds without a process; 0 is never
     /// [3000; with --system 0: it stays until it is told to leave]
     #[arg(long, value_name = "N", verbatim_doc_comment)]

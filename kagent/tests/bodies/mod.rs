@@ -40,7 +40,7 @@ pub fn device_open(name: &str) -> DeviceOpen {
 
 pub fn link_open(name: &str) -> LinkOpen {
     let mut body = LinkOpen {
-        interface: [0; INTERFACE_BYTES],
+        interface: [0; LINK_BYTES],
     };
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
     body

@@ -68,11 +68,13 @@ impl Flood {
                 let from = self.random.below(self.hosts).to_le_bytes();
                 let from = [2, 9, from[0], from[1], from[2], from[3]];
                 let host = &mut self.net.hosts[0];
-                let taken = host.agent.handle_frame(host.now, LINK, from, false, &bytes);
+                let taken = host
+                    .agent
+                    .handle_frame(host.now, LINK, from.into(), false, &bytes);
                 assert_eq!(taken, Ok(()));
                 host.pump();
                 // Answers to strangers reach nobody.
-                host.frames.retain(|frame| frame.to == mac(1));
+                host.frames.retain(|frame| frame.to == mac(1).into());
             }
             self.net.run_ms(1);
         }

@@ -552,9 +552,9 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
     let length = kagent_setup::answer_version(&wrong, &mut room).unwrap();
     let host = &mut net.hosts[1];
     for (from, taken) in [(5, false), (0, true), (0, false)] {
-        let read = host
-            .agent
-            .handle_frame(host.now, LINK, mac(from), false, &room[..length]);
+        let read =
+            host.agent
+                .handle_frame(host.now, LINK, mac(from).into(), false, &room[..length]);
         let refused = matches!(read, Err(kagent_setup::Refused::OtherVersion(..)));
         assert_eq!(refused, taken, "{read:?}");
     }

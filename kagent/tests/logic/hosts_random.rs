@@ -466,9 +466,13 @@ fn strangers_are_answered_little_and_remembered_less() {
         host.pump();
         host.frames.clear();
         let before: usize = host.frames.iter().map(|frame| frame.bytes.len()).sum();
-        let _ = host
-            .agent
-            .handle_frame(host.now, LINK, stranger, random.below(9) == 0, &bytes);
+        let _ = host.agent.handle_frame(
+            host.now,
+            LINK,
+            stranger.into(),
+            random.below(9) == 0,
+            &bytes,
+        );
         host.pump();
         let after: usize = host.frames.iter().map(|frame| frame.bytes.len()).sum();
         assert!(

@@ -75,10 +75,10 @@ impl Net {
         for from in 0..self.hosts.len() {
             while let Some(frame) = self.hosts[from].frames.pop_front() {
                 assert_eq!(frame.link, LINK);
-                let to_all = frame.to == [0xFF; 6];
-                assert!(to_all || frame.to[0] & 1 == 0, "a frame to a group");
+                let to_all = frame.to.bytes() == [0xFF; 6];
+                assert!(to_all || frame.to.bytes()[0] & 1 == 0, "a frame to a group");
                 for to in 0..self.hosts.len() {
-                    if to != from && (to_all || mac(to) == frame.to) {
+                    if to != from && (to_all || mac(to) == frame.to.bytes()) {
                         self.fly(from, to, to_all, &frame.bytes);
                     }
                 }
@@ -141,9 +141,13 @@ impl Net {
                 }
                 let host = &mut self.hosts[flying.to];
                 let from = mac(flying.from);
-                let taken =
-                    host.agent
-                        .handle_frame(host.now, LINK, from, flying.to_all, &flying.bytes);
+                let taken = host.agent.handle_frame(
+                    host.now,
+                    LINK,
+                    from.into(),
+                    flying.to_all,
+                    &flying.bytes,
+                );
                 assert_eq!(taken, Ok(()));
                 host.pump();
             }

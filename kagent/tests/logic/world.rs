@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kagent::{Agent, Census, ClientId, FrameOut, Interface, OpenDevice, OpenLink, Output};
+use kagent::{Agent, Census, ClientId, FrameOut, Interface, Medium, OpenDevice, OpenLink, Output};
 use kagent_proto::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -185,7 +185,8 @@ impl World {
         let mut interface = Interface {
             index,
             name: [0; 16],
-            address,
+            medium: Medium::Ethernet,
+            address: address.into(),
             mtu: 1500,
             speed_mbit: 1000,
             driver: [0; 32],

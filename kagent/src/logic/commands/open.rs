@@ -18,7 +18,7 @@
 
 use crate::logic::agent::Agent;
 
-use kagent_proto::{Budget, DeviceOpen, INTERFACE_BYTES, LinkOpen, Status};
+use kagent_proto::{Budget, DeviceOpen, LINK_BYTES, LinkOpen, Status};
 
 use crate::logic::limits::ENDPOINTS_PER_CLIENT_MAX;
 use crate::logic::values::denial::{Denial, Outcome};
@@ -57,11 +57,7 @@ impl<F: Clone> Agent<F> {
 
     /// `Op::LINK_OPEN` after the rate limit. The runtime knows the interface and whether this process may
     /// have a socket there.
-    pub(crate) fn link_open_now(
-        &mut self,
-        caller: Caller,
-        interface: [u8; INTERFACE_BYTES],
-    ) -> Outcome {
+    pub(crate) fn link_open_now(&mut self, caller: Caller, interface: [u8; LINK_BYTES]) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
         if open >= ENDPOINTS_PER_CLIENT_MAX {

@@ -8,8 +8,10 @@ use kagent_proto::{Reason, Status};
 use kagent_setup::{Body, FRAME_MAX, Frame, Refused, Side, answer_version};
 
 use crate::logic::tables::exchange::State;
+use crate::logic::tables::link::Link;
 use crate::logic::values::denial::Denial;
-use crate::logic::values::ids::{ExchangeKey, LinkId, Mac};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::{ExchangeKey, LinkId};
 use crate::logic::values::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
@@ -19,16 +21,19 @@ impl<F: Clone> Agent<F> {
         &mut self,
         now: u64,
         link: LinkId,
-        from: Mac,
+        from: HostAddress,
         to_all: bool,
         bytes: &[u8],
     ) -> Result<(), Refused> {
         self.advance(now);
-        let Some(own) = self.links.get(&link).map(|link| link.address) else {
+        let Some(Link {
+            address, medium, ..
+        }) = self.links.get(&link)
+        else {
             return Ok(());
         };
         // Another host has neither a group address nor ours.
-        if from[0] & 1 != 0 || from == own {
+        if !from.is_host(*medium) || from == *address {
             return Err(Refused::Value);
         }
         let name = |number, side| ExchangeKey {

@@ -27,8 +27,14 @@ impl<F: Clone> Agent<F> {
             .find(|number| *number != 0 && !link.endpoints.contains_key(number))
     }
 
-    /// The answer of the runtime to an [`OpenLink`], before the next input: the interface, the number from
-    /// [`free_endpoint`](Self::free_endpoint), and the data socket; or the error.
+    /// Whether no endpoint on this link has the number.
+    pub fn is_free_endpoint(&self, index: LinkId, number: u16) -> bool {
+        let link = self.links.get(&index);
+        link.is_none_or(|link| !link.endpoints.contains_key(&number))
+    }
+
+    /// The answer of the runtime to an [`OpenLink`], before the next input: the interface, the number, which
+    /// [`is_free_endpoint`](Self::is_free_endpoint), and the data socket; or the error.
     pub fn handle_link_opened(
         &mut self,
         now: u64,
@@ -53,6 +59,7 @@ impl<F: Clone> Agent<F> {
         let user = client.uid;
         self.accounts.charge(user, Budget::Endpoints, 1);
         let link = self.links.entry(interface.index).or_insert(Link {
+            medium: interface.medium,
             address: interface.address,
             endpoints: BTreeMap::new(),
             exchanges: [0; 2],
@@ -76,14 +83,15 @@ impl<F: Clone> Agent<F> {
         };
         self.endpoints.insert(name, endpoint);
         let mut host = [0; HOST_BYTES_MAX];
-        host[..interface.address.len()].copy_from_slice(&interface.address);
+        let address = interface.address.bytes();
+        host[..address.len()].copy_from_slice(address);
         let body = LinkOpened {
             link: name,
             interface_index: interface.index,
             mtu: interface.mtu,
             speed_mbit: interface.speed_mbit,
             endpoint: number,
-            host_len: interface.address.len() as u16,
+            host_len: address.len() as u16,
             host,
             interface: interface.name,
             driver: interface.driver,

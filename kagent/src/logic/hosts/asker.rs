@@ -15,7 +15,8 @@ use crate::logic::meeting::attach::FarEnd;
 use crate::logic::tables::call::{Ask, CallKind, FinalStatus, Initiator, Owner};
 use crate::logic::tables::exchange::State;
 use crate::logic::values::denial::{Denial, Outcome};
-use crate::logic::values::ids::{CallKey, Caller, ExchangeKey, LinkId, Mac, NicId};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::{CallKey, Caller, ExchangeKey, LinkId, NicId};
 use crate::logic::values::timer::{NS_PER_MS, deadline};
 use crate::logic::values::wire::{attributes_agree, from_wire, status, to_wire};
 
@@ -34,17 +35,18 @@ fn denial(refusal: Refusal) -> Denial {
 impl<F: Clone> Agent<F> {
     /// The link and host of the wanted partner, if it is on another host: reachable over the NIC's link, and
     /// not an address of this host.
-    pub(crate) fn far(&self, nic: NicId, initiator: &Initiator) -> Option<(LinkId, Mac)> {
+    pub(crate) fn far(&self, nic: NicId, initiator: &Initiator) -> Option<(LinkId, HostAddress)> {
         let address = &initiator.remote.address;
         let link = self.link_of(nic)?;
-        let host: Mac = address.host().try_into().ok()?;
-        let another = !self.addresses.contains_key(address) && host[0] & 1 == 0;
+        let medium = self.links.get(&link)?.medium;
+        let host = HostAddress::of_host(medium, address.host())?;
+        let another = !self.addresses.contains_key(address);
         another.then_some((link, host))
     }
 
     /// Whether this host matches peer requests between the two: the host with the lower address does, and the
     /// other one asks it.
-    pub(crate) fn decides(&self, link: LinkId, host: Mac) -> bool {
+    pub(crate) fn decides(&self, link: LinkId, host: HostAddress) -> bool {
         self.links
             .get(&link)
             .is_some_and(|link| link.address < host)
@@ -56,7 +58,7 @@ impl<F: Clone> Agent<F> {
         caller: Caller,
         body: &Request,
         initiator: Initiator,
-        (link, host): (LinkId, Mac),
+        (link, host): (LinkId, HostAddress),
         ask: Ask,
     ) -> Outcome {
         let user = initiator.local.address.uid;

@@ -12,7 +12,8 @@ use kagent_setup::{Body, Frame};
 use crate::logic::tables::call::{CallKind, Owner, Search};
 use crate::logic::values::address::Address;
 use crate::logic::values::denial::Outcome;
-use crate::logic::values::ids::{CallKey, Caller, LinkId, Mac, NicId};
+use crate::logic::values::host::{HostAddress, Medium};
+use crate::logic::values::ids::{CallKey, Caller, LinkId, NicId};
 use crate::logic::values::timer::deadline;
 
 /// Number of rounds; any frame may be lost.
@@ -20,13 +21,12 @@ const ROUNDS: u32 = 4;
 
 const ROUND_MS: u64 = 60;
 
-/// The broadcast address.
-const ALL: Mac = [0xFF; 6];
-
 impl<F: Clone> Agent<F> {
-    /// `Op::NEIGHBOURS`: on a link, asks other hosts first.
+    /// `Op::NEIGHBOURS`: on an Ethernet, asks other hosts first.
     pub(crate) fn neighbours(&mut self, caller: Caller, nic: NicId) -> Outcome {
-        if self.own_nic(caller, nic)?.endpoint.is_some() {
+        self.own_nic(caller, nic)?;
+        let link = self.link_of(nic).and_then(|link| self.links.get(&link));
+        if link.is_some_and(|link| link.medium == Medium::Ethernet) {
             return self.search(caller, nic);
         }
         Ok(self.list_neighbours(caller, nic, &[])?)
@@ -38,7 +38,7 @@ impl<F: Clone> Agent<F> {
         &mut self,
         caller: Caller,
         nic: NicId,
-        found: &[Mac],
+        found: &[HostAddress],
     ) -> Result<(), Status> {
         let own = self.own_nic(caller, nic)?.address;
         let first = Address {
@@ -53,7 +53,7 @@ impl<F: Clone> Agent<F> {
             .addresses
             .range(first..=last)
             .map(|(other, _)| other.host());
-        let there = found.iter().map(|mac| &mac[..]);
+        let there = found.iter().map(HostAddress::bytes);
         let mut hosts = [[0; HOST_BYTES_MAX]; NEIGHBOURS_MAX];
         let mut count = 0;
         for address in std::iter::once(own.host()).chain(here).chain(there) {
@@ -109,13 +109,13 @@ impl<F: Clone> Agent<F> {
             call.deadline = until;
             self.timers.start(until, key);
             let body = Body::Who;
-            return self.send_to(link, ALL, &Frame { exchange, body });
+            return self.send_to(link, HostAddress::all(), &Frame { exchange, body });
         }
         let Some(call) = self.take_call(key) else {
             return;
         };
         if let (CallKind::Search(search), Owner::Process(caller, nic)) = (call.kind, call.owner) {
-            let found: Vec<Mac> = search.found.into_iter().collect();
+            let found: Vec<HostAddress> = search.found.into_iter().collect();
             if let Err(status) = self.list_neighbours(caller, nic, &found) {
                 self.done(caller, status);
             }
@@ -123,13 +123,13 @@ impl<F: Clone> Agent<F> {
     }
 
     /// Handles WHO.
-    pub(crate) fn answer_search(&mut self, link: LinkId, from: Mac, exchange: u64) {
+    pub(crate) fn answer_search(&mut self, link: LinkId, from: HostAddress, exchange: u64) {
         let body = Body::Here;
         self.send_to(link, from, &Frame { exchange, body });
     }
 
     /// Handles HERE. Hosts beyond the maximum are ignored.
-    pub(crate) fn found(&mut self, link: LinkId, host: Mac, exchange: u64) {
+    pub(crate) fn found(&mut self, link: LinkId, host: HostAddress, exchange: u64) {
         let call = self
             .searches
             .get(&(link, exchange))

@@ -47,7 +47,8 @@ impl<F: Clone> Agent<F> {
         let (client, state) = (caller.client, ConnectionState::Attaching(exchange));
         self.keep_connection(connection, Connection { client, nic, state });
         let mut remote_host = [0; HOST_BYTES_MAX];
-        remote_host[..exchange.host.len()].copy_from_slice(&exchange.host);
+        let host = exchange.host.bytes();
+        remote_host[..host.len()].copy_from_slice(host);
         let body = Connected {
             connection,
             key: end.key,
@@ -59,7 +60,7 @@ impl<F: Clone> Agent<F> {
             remote: 1,
             attributes: end.attributes,
             remote_endpoint: end.endpoint,
-            remote_host_len: exchange.host.len() as u16,
+            remote_host_len: host.len() as u16,
             reserved: 0,
             remote_host,
             data_address: DataAddress::NONE,

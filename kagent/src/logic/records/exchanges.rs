@@ -13,7 +13,8 @@ use crate::logic::note::Shown;
 use crate::logic::tables::accounts::share;
 use crate::logic::tables::call::Owner;
 use crate::logic::tables::exchange::{DOUBLINGS, Exchange, REMEMBERED, SLOW, State, interval};
-use crate::logic::values::ids::{ExchangeKey, LinkId, Mac};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::{ExchangeKey, LinkId};
 use crate::logic::values::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
@@ -32,7 +33,8 @@ impl<F: Clone> Agent<F> {
             link.asking.insert(key);
         }
         if key.side == Side::Answerer && state.is_idle() {
-            *link.idle.0.entry(key.host).or_default() += 1;
+            let source = key.host.source(link.medium);
+            *link.idle.0.entry(source).or_default() += 1;
             link.idle.1 += 1;
         }
         link.disconnecting += usize::from(matches!(state, State::Disconnecting { .. }));
@@ -81,13 +83,14 @@ impl<F: Clone> Agent<F> {
             link.exchanges[key.side as usize] -= 1;
             link.asking.remove(&key);
             link.disconnecting -= usize::from(matches!(gone.state, State::Disconnecting { .. }));
+            let source = key.host.source(link.medium);
             if key.side == Side::Answerer
                 && gone.state.is_idle()
-                && let Some(of_host) = link.idle.0.get_mut(&key.host)
+                && let Some(of_source) = link.idle.0.get_mut(&source)
             {
-                *of_host -= 1;
-                if *of_host == 0 {
-                    link.idle.0.remove(&key.host);
+                *of_source -= 1;
+                if *of_source == 0 {
+                    link.idle.0.remove(&source);
                 }
                 link.idle.1 -= 1;
             }
@@ -110,13 +113,15 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Whether one more exchange of another host may be remembered that involves no local process. One host
+    /// Whether one more exchange of another host may be remembered that involves no local process. One source
     /// may have half of what the others leave.
-    pub(crate) fn has_idle_room(&self, link: LinkId, host: Mac) -> bool {
-        let Some((hosts, all)) = self.links.get(&link).map(|link| &link.idle) else {
+    pub(crate) fn has_idle_room(&self, link: LinkId, host: HostAddress) -> bool {
+        let Some(link) = self.links.get(&link) else {
             return false;
         };
-        let own = hosts.get(&host).copied().unwrap_or(0);
+        let (sources, all) = &link.idle;
+        let own = sources.get(&host.source(link.medium)).copied();
+        let own = own.unwrap_or(0);
         own < share(IDLE_EXCHANGES_PER_LINK_MAX, all - own)
     }
 
@@ -166,8 +171,8 @@ impl<F: Clone> Agent<F> {
             number,
             side,
         };
-        let first = end([0; 6], 0, Side::Asker);
-        let last = end([0xFF; 6], u64::MAX, Side::Answerer);
+        let first = end(HostAddress::FIRST, 0, Side::Asker);
+        let last = end(HostAddress::LAST, u64::MAX, Side::Answerer);
         self.exchanges
             .range(first..=last)
             .map(|(key, _)| *key)
@@ -211,7 +216,7 @@ impl<F: Clone> Agent<F> {
         self.send_to(key.link, key.host, &Frame { exchange, body });
     }
 
-    pub(crate) fn send_to(&mut self, link: LinkId, to: Mac, frame: &Frame) {
+    pub(crate) fn send_to(&mut self, link: LinkId, to: HostAddress, frame: &Frame) {
         let mut room = [0; FRAME_MAX];
         let length = frame.emit(&mut room);
         let bytes = room[..length].to_vec();

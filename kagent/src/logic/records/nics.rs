@@ -53,7 +53,7 @@ impl<F: Clone> Agent<F> {
             .filter(|e| e.client == caller.client && e.nic.is_none())
             .ok_or(Status::INVALID)?;
         let link = self.links.get(&endpoint.link).ok_or(Status::INVALID)?;
-        if link.address != host {
+        if link.address.bytes() != host {
             return Err(Status::INVALID);
         }
         endpoint.nic = Some(nic);

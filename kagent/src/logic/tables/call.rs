@@ -8,7 +8,8 @@ use kagent_proto::{Attributes, Point};
 
 use crate::logic::tables::queue_key::{PeerKey, QueueKey};
 use crate::logic::values::address::{ConnectionPoint, Discriminator};
-use crate::logic::values::ids::{Caller, ConnectionId, ExchangeKey, LinkId, Mac, NicId};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::{Caller, ConnectionId, ExchangeKey, LinkId, NicId};
 
 /// The owner of a call.
 #[derive(Clone, Copy, Debug)]
@@ -80,13 +81,14 @@ impl RemoteCall {
 
     /// Its connection point, as reported to the server.
     pub(crate) fn point(&self) -> Point {
+        let host = self.exchange.host.bytes();
         let mut point = Point {
-            host_len: self.exchange.host.len() as u16,
+            host_len: host.len() as u16,
             discriminator_len: self.local.bytes().len() as u16,
             host: [0; kagent_proto::HOST_BYTES_MAX],
             discriminator: [0; kagent_proto::DISCRIMINATOR_BYTES_MAX],
         };
-        point.host[..self.exchange.host.len()].copy_from_slice(&self.exchange.host);
+        point.host[..host.len()].copy_from_slice(host);
         point.discriminator[..self.local.bytes().len()].copy_from_slice(self.local.bytes());
         point
     }
@@ -137,5 +139,5 @@ pub(crate) struct Search {
     pub(crate) link: LinkId,
     pub(crate) number: u64,
     pub(crate) round: u32,
-    pub(crate) found: BTreeSet<Mac>,
+    pub(crate) found: BTreeSet<HostAddress>,
 }

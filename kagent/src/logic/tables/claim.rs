@@ -21,7 +21,8 @@ use crate::logic::tables::call::{Ask, CallKind};
 use crate::logic::tables::queue_key::PeerKey;
 use crate::logic::values::address::Discriminator;
 use crate::logic::values::denial::{Denial, Outcome};
-use crate::logic::values::ids::{LinkId, Mac};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::LinkId;
 use crate::logic::values::timer::{Timers, deadline};
 
 /// What one user can own on a link. The link is the first field so that [`Claims::free_all_of`] can scan a
@@ -37,7 +38,7 @@ enum What {
     /// Servers at this discriminator.
     Server(Discriminator),
     /// A pair of peers: the other host, the local and the remote discriminator.
-    Peer(Mac, Discriminator, Discriminator),
+    Peer(HostAddress, Discriminator, Discriminator),
 }
 
 impl Claim {
@@ -46,7 +47,12 @@ impl Claim {
         Claim { link, what }
     }
 
-    pub(crate) fn peer(link: LinkId, host: Mac, here: Discriminator, there: Discriminator) -> Self {
+    pub(crate) fn peer(
+        link: LinkId,
+        host: HostAddress,
+        here: Discriminator,
+        there: Discriminator,
+    ) -> Self {
         let what = What::Peer(host, here, there);
         Claim { link, what }
     }

@@ -11,17 +11,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kagent_proto::{DRIVER_BYTES, INTERFACE_BYTES};
 
-use crate::logic::values::ids::{ClientId, EndpointId, ExchangeKey, LinkId, Mac, NicId};
+use crate::logic::values::host::{HostAddress, Medium};
+use crate::logic::values::ids::{ClientId, EndpointId, ExchangeKey, LinkId, NicId};
 
-/// What the runtime knows of a network interface.
+/// What the runtime knows of the network interface of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its number.
     pub index: LinkId,
     /// Its name, zero padded.
     pub name: [u8; INTERFACE_BYTES],
-    /// Its address.
-    pub address: Mac,
+    /// What it is made of.
+    pub medium: Medium,
+    /// Its address there.
+    pub address: HostAddress,
     /// Largest payload of a frame in bytes.
     pub mtu: u32,
     /// Speed in Mbit/s; 0 if unknown.
@@ -33,16 +36,17 @@ pub struct Interface {
 /// A link.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) address: Mac,
+    pub(crate) medium: Medium,
+    pub(crate) address: HostAddress,
     /// Endpoints by number.
     pub(crate) endpoints: BTreeMap<u16, EndpointId>,
     /// Exchanges that this host started, and that others started.
     pub(crate) exchanges: [usize; 2],
     /// Exchanges in which a local call waits for an answer.
     pub(crate) asking: BTreeSet<ExchangeKey>,
-    /// Exchanges that others started and that wait for a server or are remembered after their end: per host,
-    /// and in total.
-    pub(crate) idle: (BTreeMap<Mac, usize>, usize),
+    /// Exchanges that others started and that wait for a server or are remembered after their end: per
+    /// source, and in total.
+    pub(crate) idle: (BTreeMap<HostAddress, usize>, usize),
     /// Number of endpoints per user.
     pub(crate) users: BTreeMap<u32, usize>,
     /// Exchanges whose DISCONNECT is unacknowledged.

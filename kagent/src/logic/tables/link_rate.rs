@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kagent_proto::INTERFACE_BYTES;
+use kagent_proto::LINK_BYTES;
 
 use crate::logic::values::ids::{Caller, ClientId};
 use crate::logic::values::timer::{NS_PER_MS, Timers};
@@ -28,7 +28,7 @@ const REMEMBERED: usize = 1024;
 struct Bucket {
     /// The time at which the bucket is full again.
     paid: u64,
-    waiting: VecDeque<(Caller, [u8; INTERFACE_BYTES])>,
+    waiting: VecDeque<(Caller, [u8; LINK_BYTES])>,
     /// Deadline of the timer of the first queued request.
     due: Option<u64>,
 }
@@ -59,7 +59,7 @@ impl LinkRate {
     }
 
     /// Removes the first queued request if the bucket allows it; otherwise starts its timer.
-    pub(crate) fn pop(&mut self, user: u32, now: u64) -> Option<(Caller, [u8; INTERFACE_BYTES])> {
+    pub(crate) fn pop(&mut self, user: u32, now: u64) -> Option<(Caller, [u8; LINK_BYTES])> {
         let pace = self.users.get_mut(&user)?;
         self.timers.stop(pace.due.take(), user);
         if pace.waiting.is_empty() {
@@ -85,7 +85,7 @@ impl LinkRate {
         &mut self,
         user: u32,
         caller: Caller,
-        interface: [u8; INTERFACE_BYTES],
+        interface: [u8; LINK_BYTES],
         now: u64,
     ) {
         if self.users.len() > REMEMBERED {

@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crate::logic::values::address::{ConnectionPoint, Discriminator};
-use crate::logic::values::ids::{LinkId, Mac};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::LinkId;
 
 /// Where clients look for servers. A server whose NIC is on a link is in two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +36,7 @@ pub(crate) enum PeerKey {
         /// Their link.
         link: LinkId,
         /// The other host.
-        host: Mac,
+        host: HostAddress,
         /// Discriminator of the local peer.
         here: Discriminator,
         /// Discriminator of the remote peer.
@@ -49,7 +50,7 @@ impl PeerKey {
     /// Key of a local peer `here` that asks for `there` on another host.
     pub(crate) fn here(
         link: LinkId,
-        host: Mac,
+        host: HostAddress,
         here: Discriminator,
         there: Discriminator,
     ) -> PeerKey {

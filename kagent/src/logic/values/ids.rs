@@ -4,6 +4,8 @@
 
 use kagent_setup::Side;
 
+use crate::logic::values::host::HostAddress;
+
 /// The runtime's identifier of a process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
@@ -25,11 +27,8 @@ pub(crate) struct CallKey(pub(crate) u64);
 /// Identifier of one side of a connection.
 pub(crate) type ConnectionId = u64;
 
-/// Number of a network interface.
+/// Number of a link: that of its interface, or for UDP one that the runtime chooses.
 pub type LinkId = u32;
-
-/// Hardware address of an interface.
-pub type Mac = [u8; 6];
 
 /// Identifier of an endpoint.
 pub(crate) type EndpointId = u64;
@@ -39,7 +38,7 @@ pub(crate) type EndpointId = u64;
 pub(crate) struct ExchangeKey {
     pub(crate) link: LinkId,
     /// The other host.
-    pub(crate) host: Mac,
+    pub(crate) host: HostAddress,
     pub(crate) number: u64,
     /// Which side this host is.
     pub(crate) side: Side,

@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod denial;
+pub(crate) mod host;
 pub(crate) mod ids;
 pub(crate) mod keys;
 pub(crate) mod message;

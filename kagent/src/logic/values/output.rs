@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_proto::{DEVICE_BYTES, INTERFACE_BYTES};
+use kagent_proto::{DEVICE_BYTES, LINK_BYTES};
 
-use crate::logic::values::ids::{ClientId, ConnectionId, LinkId, Mac};
+use crate::logic::values::host::HostAddress;
+use crate::logic::values::ids::{ClientId, ConnectionId, LinkId};
 
 /// One action for the runtime. Actions are carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct FrameOut {
     /// On which link.
     pub link: LinkId,
     /// Destination.
-    pub to: Mac,
+    pub to: HostAddress,
     /// The frame.
     pub bytes: Vec<u8>,
 }
@@ -44,8 +45,8 @@ pub struct OpenLink {
     pub client: ClientId,
     /// Id of its call.
     pub call: u64,
-    /// Name of the interface, zero padded.
-    pub interface: [u8; INTERFACE_BYTES],
+    /// Name of the link, zero padded.
+    pub interface: [u8; LINK_BYTES],
 }
 
 /// A process asks for a connection to a device process of its user. The runtime answers with

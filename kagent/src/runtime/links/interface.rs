@@ -3,11 +3,11 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use kagent_proto::{DRIVER_BYTES, INTERFACE_BYTES};
+use kagent_proto::{DRIVER_BYTES, INTERFACE_BYTES, LINK_BYTES};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::Interface;
+use crate::{Interface, Medium};
 
 const ETHTOOL_GSET: u32 = 1;
 const ETHTOOL_GDRVINFO: u32 = 3;
@@ -36,22 +36,24 @@ struct DriverInfo {
 }
 
 /// Describes an interface. `None`: there is none of this name, or it is not Ethernet.
-pub(crate) fn describe(name: &[u8; INTERFACE_BYTES]) -> Result<Option<Interface>, Errno> {
-    // Any socket will do.
-    let socket = socket(
-        AddressFamily::Unix,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
-    let ask = Question {
-        socket,
-        name: *name,
-    };
-    match ask.interface() {
+pub(crate) fn describe(name: &[u8; LINK_BYTES]) -> Result<Option<Interface>, Errno> {
+    let (name, rest) = name.split_at(INTERFACE_BYTES);
+    let name: [u8; INTERFACE_BYTES] = name.try_into().unwrap_or_default();
+    if name[INTERFACE_BYTES - 1] != 0 || rest.iter().any(|byte| *byte != 0) {
+        return Ok(None);
+    }
+    match Question::of(name)?.interface() {
         Err(Errno::ENODEV) => Ok(None),
         other => other,
     }
+}
+
+/// MTU, speed and driver of any interface.
+pub(crate) fn properties(
+    name: &[u8; INTERFACE_BYTES],
+) -> Result<(u32, u32, [u8; DRIVER_BYTES]), Errno> {
+    let ask = Question::of(*name)?;
+    Ok((ask.mtu()?, ask.speed(), ask.driver()))
 }
 
 struct Question {
@@ -60,6 +62,22 @@ struct Question {
 }
 
 impl Question {
+    fn of(name: [u8; INTERFACE_BYTES]) -> Result<Question, Errno> {
+        // Any socket will do.
+        let socket = socket(
+            AddressFamily::Unix,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )?;
+        Ok(Question { socket, name })
+    }
+
+    fn mtu(&self) -> Result<u32, Errno> {
+        // SAFETY: SIOCGIFMTU writes the MTU.
+        Ok(unsafe { self.ask(libc::SIOCGIFMTU)?.ifr_ifru.ifru_mtu } as u32)
+    }
+
     fn interface(&self) -> Result<Option<Interface>, Errno> {
         // SAFETY: SIOCGIFHWADDR writes the address.
         let hardware = unsafe { self.ask(libc::SIOCGIFHWADDR)?.ifr_ifru.ifru_hwaddr };
@@ -70,8 +88,6 @@ impl Question {
         }
         // SAFETY: SIOCGIFINDEX writes the index.
         let index = unsafe { self.ask(libc::SIOCGIFINDEX)?.ifr_ifru.ifru_ifindex };
-        // SAFETY: SIOCGIFMTU writes the MTU.
-        let mtu = unsafe { self.ask(libc::SIOCGIFMTU)?.ifr_ifru.ifru_mtu };
         let mut address = [0; 6];
         for (to, from) in address.iter_mut().zip(hardware.sa_data) {
             *to = from as u8;
@@ -79,8 +95,9 @@ impl Question {
         Ok(Some(Interface {
             index: index as u32,
             name: self.name,
-            address,
-            mtu: mtu as u32,
+            medium: Medium::Ethernet,
+            address: address.into(),
+            mtu: self.mtu()?,
             speed_mbit: self.speed(),
             driver: self.driver(),
         }))
@@ -149,8 +166,8 @@ const _: () = assert!(size_of::<Settings>() == 44 && size_of::<DriverInfo>() == 
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> [u8; INTERFACE_BYTES] {
-        let mut name = [0; INTERFACE_BYTES];
+    fn name(text: &str) -> [u8; LINK_BYTES] {
+        let mut name = [0; LINK_BYTES];
         name[..text.len()].copy_from_slice(text.as_bytes());
         name
     }
@@ -159,5 +176,9 @@ mod tests {
     fn no_interface_and_no_ethernet() {
         assert_eq!(describe(&name("no-such-if")), Ok(None));
         assert_eq!(describe(&name("lo")), Ok(None));
+        assert_eq!(describe(&name("a-name-that-is-too-long")), Ok(None));
+        let mut lo = [0; INTERFACE_BYTES];
+        lo[..2].copy_from_slice(b"lo");
+        assert!(properties(&lo).is_ok_and(|(mtu, ..)| mtu >= 1500));
     }
 }

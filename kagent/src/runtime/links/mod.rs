@@ -1,10 +1,15 @@
 //! The open links, and the permission to have a data socket.
 
+mod gate;
 mod interface;
 mod raw;
+mod secret;
+mod udp;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use kagent_proto::Status;
 use nix::errno::Errno;
@@ -12,25 +17,100 @@ use nix::sys::epoll::Epoll;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::{Group, geteuid};
 
+pub(crate) use self::gate::Dropped;
 use self::raw::SetupSocket;
+use self::udp::UdpSetupSocket;
 use crate::OpenLink;
 use crate::runtime::log::Log;
-use crate::{Interface, LinkId};
+use crate::runtime::options::Options;
+use crate::runtime::processes::prepare;
+use crate::{HostAddress, Interface, LinkId, Medium};
 
 /// Socket option: supplementary groups of the peer process (Linux 4.13).
 const SO_PEERGROUPS: libc::c_int = 59;
 /// No system allows a process more groups.
 const GROUPS_MAX: usize = 65_536;
 
+/// The agent's own socket on a link.
+#[derive(Debug)]
+pub(crate) enum LinkSocket {
+    Ethernet(SetupSocket),
+    Udp(Box<UdpSetupSocket>),
+}
+
+impl AsFd for LinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            LinkSocket::Ethernet(socket) => socket.as_fd(),
+            LinkSocket::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// What came from a link.
+#[derive(Debug)]
+pub(crate) enum FrameIn<'a> {
+    /// A frame, and whether it was sent to all hosts.
+    Frame(HostAddress, bool, &'a [u8]),
+    /// Something that has been dealt with.
+    Handled,
+    /// Something that was dropped.
+    Dropped(HostAddress, Dropped),
+}
+
+/// Room for what one call receives.
+pub(crate) type Buffer = [u8; kagent_setup::DATAGRAM_MAX + 1];
+
+impl LinkSocket {
+    /// Sends one frame.
+    pub(crate) fn send(&mut self, now: u64, to: HostAddress, bytes: &[u8]) -> Result<(), Errno> {
+        match self {
+            LinkSocket::Ethernet(socket) => socket.send(to.bytes(), bytes),
+            LinkSocket::Udp(socket) => {
+                socket.send(now, to, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Receives one frame, if there is one.
+    pub(crate) fn receive<'a>(
+        &mut self,
+        now: u64,
+        buffer: &'a mut Buffer,
+    ) -> Result<Option<FrameIn<'a>>, Errno> {
+        Ok(match self {
+            LinkSocket::Ethernet(socket) => {
+                let got = socket.receive(&mut buffer[..kagent_setup::FRAME_MAX])?;
+                got.map(|(from, to_all, length)| {
+                    FrameIn::Frame(from.into(), to_all, &buffer[..length])
+                })
+            }
+            LinkSocket::Udp(socket) => socket.receive(now, buffer),
+        })
+    }
+}
+
 /// Open links.
 #[derive(Debug)]
 pub(crate) struct Links {
     /// Members of this group may have data sockets; `None`: only root and the agent's own user.
     group: Option<String>,
-    pub(crate) open: BTreeMap<LinkId, SetupSocket>,
+    /// The agent's UDP port, if it must be this one.
+    port: Option<u16>,
+    /// The file with the secret for links over UDP.
+    secret: Option<PathBuf>,
+    pub(crate) open: BTreeMap<LinkId, LinkSocket>,
+    /// The links over UDP by their addresses; each keeps its number.
+    udp: BTreeMap<IpAddr, LinkId>,
     /// Unused links, and when they are closed.
     idle: BTreeMap<LinkId, u64>,
 }
+
+/// The number of the first link over UDP: no interface has one as high.
+const FIRST_UDP: LinkId = 1 << 31;
+/// Links over UDP: addresses that a host has had during the life of its agent.
+const UDP_MAX: usize = 4096;
 
 /// Time for which an unused link stays open. Closing a packet socket takes the kernel some 10 ms, during
 /// which the agent serves nobody: a process that opens and closes the only data socket of an interface
@@ -38,10 +118,13 @@ pub(crate) struct Links {
 const IDLE_NS: u64 = 1_000_000_000;
 
 impl Links {
-    pub(crate) fn new(group: Option<String>) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         Self {
-            group,
+            group: options.system.then(|| options.link_group.clone()),
+            port: options.udp_port,
+            secret: options.secret_file.clone(),
             open: BTreeMap::new(),
+            udp: BTreeMap::new(),
             idle: BTreeMap::new(),
         }
     }
@@ -74,13 +157,16 @@ impl Links {
         }
     }
 
-    /// The interface that a process asks for, if it is permitted.
+    /// The interface of the link that a process asks for, if it is permitted.
     pub(crate) fn find(
-        &self,
+        &mut self,
         asker: BorrowedFd<'_>,
         open: &OpenLink,
         log: &Log,
     ) -> Result<Interface, Status> {
+        if let Some(argument) = udp::argument(&open.interface) {
+            return self.find_udp(argument);
+        }
         let name = String::from_utf8_lossy(&open.interface);
         let name = name.trim_end_matches('\0');
         if !self.may_have(asker) {
@@ -100,20 +186,82 @@ impl Links {
         }
     }
 
-    /// Opens the agent's own socket on a link. Returns whether it was newly opened.
-    pub(crate) fn ensure(&mut self, link: LinkId, log: &Log) -> Result<bool, Status> {
-        self.idle.remove(&link);
-        if self.open.contains_key(&link) {
-            return Ok(false);
+    /// A link over UDP. Every process may have one: it could open such a socket itself.
+    fn find_udp(&mut self, argument: &str) -> Result<Interface, Status> {
+        let next = FIRST_UDP + self.udp.len() as LinkId;
+        let mut found = udp::describe(argument, next).ok_or(Status::INVALID)?;
+        let ip = found.address.socket().ip();
+        if !self.udp.contains_key(&ip) && self.udp.len() >= UDP_MAX {
+            return Err(Status::RESOURCE);
         }
-        let socket = SetupSocket::open(link).map_err(|cause| self.failure(cause, link, log))?;
-        self.open.insert(link, socket);
-        Ok(true)
+        found.index = *self.udp.entry(ip).or_insert(next);
+        Ok(found)
     }
 
-    /// A data socket.
-    pub(crate) fn data(&self, link: LinkId, endpoint: u16, log: &Log) -> Result<OwnedFd, Status> {
-        raw::data_socket(link, endpoint).map_err(|cause| self.failure(cause, link, log))
+    /// Opens the agent's own socket on a link, and completes the address. Returns whether it was newly opened.
+    pub(crate) fn ensure(&mut self, interface: &mut Interface, log: &Log) -> Result<bool, Status> {
+        let link = interface.index;
+        self.idle.remove(&link);
+        let fresh = !self.open.contains_key(&link);
+        if fresh {
+            let socket = match interface.medium {
+                Medium::Ethernet => SetupSocket::open(link)
+                    .map(LinkSocket::Ethernet)
+                    .map_err(|cause| self.failure(cause, link, log))?,
+                Medium::Udp => LinkSocket::Udp(Box::new(self.open_udp(interface, log)?)),
+            };
+            self.open.insert(link, socket);
+        }
+        if let Some(LinkSocket::Udp(socket)) = self.open.get(&link) {
+            interface.address = socket.address().map_err(|_| Status::RESOURCE)?;
+            if fresh {
+                let address = interface.address.socket();
+                log.info("link", format_args!("this host is {address}"));
+            }
+        }
+        Ok(fresh)
+    }
+
+    fn open_udp(&self, interface: &Interface, log: &Log) -> Result<UdpSetupSocket, Status> {
+        // Without its secret nothing must be open to others.
+        let seals = match &self.secret {
+            None => None,
+            Some(path) => Some(secret::read(path).map_err(|cause| {
+                let path = path.display();
+                log.error("link", format_args!("the secret {path}: {cause}"));
+                Status::NO_SECRET
+            })?),
+        };
+        let cookies = prepare::random_seed().map_err(|_| Status::RESOURCE)?;
+        let ip = interface.address.socket().ip();
+        UdpSetupSocket::open(ip, self.port, cookies, seals).map_err(|cause| {
+            let port = self.port.unwrap_or(0);
+            log.warn("link", format_args!("UDP port {port} of {ip}: {cause}"));
+            match cause {
+                Errno::EADDRINUSE => Status::BUSY,
+                Errno::EACCES => Status::NO_PRIVILEGE,
+                _ => Status::RESOURCE,
+            }
+        })
+    }
+
+    /// A data socket, and the number of its endpoint. `free` is a number that is free; over UDP the kernel chooses.
+    pub(crate) fn data(
+        &self,
+        interface: &Interface,
+        free: u16,
+        log: &Log,
+    ) -> Result<(OwnedFd, u16), Status> {
+        let link = interface.index;
+        match interface.medium {
+            Medium::Ethernet => raw::data_socket(link, free)
+                .map(|socket| (socket, free))
+                .map_err(|cause| self.failure(cause, link, log)),
+            Medium::Udp => udp::data_socket(interface.address.socket().ip()).map_err(|cause| {
+                log.warn("link", format_args!("a data socket: {cause}"));
+                Status::RESOURCE
+            }),
+        }
     }
 
     fn may_have(&self, asker: BorrowedFd<'_>) -> bool {
@@ -187,8 +335,7 @@ fn groups_of(socket: BorrowedFd<'_>) -> Result<Vec<libc::gid_t>, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
+    use clap::Parser;
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
     use super::*;
@@ -198,7 +345,8 @@ mod tests {
         let kind = SockType::SeqPacket;
         let (ours, _theirs) =
             socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        assert!(Links::new(None).may_have(ours.as_fd()));
+        let links = Links::new(&Options::parse_from(["vipkad"]));
+        assert!(links.may_have(ours.as_fd()));
         let own = nix::unistd::getgroups().unwrap();
         let seen = groups_of(ours.as_fd()).unwrap();
         assert_eq!(seen, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());

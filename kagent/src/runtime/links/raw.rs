@@ -15,8 +15,8 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access, geteuid};
 use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE};
 
+use crate::LinkId;
 use crate::runtime::error::errno;
-use crate::{LinkId, Mac};
 
 /// Offset of the ethertype in a frame.
 const ETHERTYPE_OFFSET: u32 = 12;
@@ -88,19 +88,19 @@ fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, 
     Ok(socket)
 }
 
-fn link_address(link: LinkId, ethertype: u16, to: Mac) -> libc::sockaddr_ll {
+fn link_address(link: LinkId, ethertype: u16, to: &[u8]) -> libc::sockaddr_ll {
     // SAFETY: all zero is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = ethertype.to_be();
     address.sll_ifindex = link as i32;
     address.sll_halen = to.len() as u8;
-    address.sll_addr[..to.len()].copy_from_slice(&to);
+    address.sll_addr[..to.len()].copy_from_slice(to);
     address
 }
 
 fn bound(socket: OwnedFd, link: LinkId, ethertype: u16) -> Result<OwnedFd, Errno> {
-    let address = link_address(link, ethertype, [0; 6]);
+    let address = link_address(link, ethertype, &[0; 6]);
     // SAFETY: the address is as large as stated.
     let result = unsafe {
         libc::bind(
@@ -230,7 +230,7 @@ impl SetupSocket {
     }
 
     /// Sends one frame. If the interface has no room, the frame is lost, as any frame may be.
-    pub(crate) fn send(&self, to: Mac, bytes: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn send(&self, to: &[u8], bytes: &[u8]) -> Result<(), Errno> {
         let address = link_address(self.link, SETUP_ETHERTYPE, to);
         // SAFETY: buffer and address are as large as stated.
         let sent = unsafe {
@@ -251,7 +251,10 @@ impl SetupSocket {
 
     /// Receives one frame: sender, whether it was to all hosts, and length; `None` if there is none. Longer
     /// frames are truncated.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Option<(Mac, bool, usize)>, Errno> {
+    pub(crate) fn receive(
+        &self,
+        buffer: &mut [u8],
+    ) -> Result<Option<([u8; 6], bool, usize)>, Errno> {
         // SAFETY: all zero is a valid address.
         let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;

@@ -6,15 +6,19 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use kagent_proto::Status;
-use kagent_setup::{FRAME_MAX, Refused};
+use kagent_setup::Refused;
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 
-use super::{Server, TURN_MAX};
+use super::{NS_PER_MS, Server, TURN_MAX};
 use crate::runtime::helpers::held::{Held, SharedFd};
+use crate::runtime::links::{Buffer, Dropped, FrameIn, LinkSocket};
 use crate::runtime::token::Token;
 use crate::{FrameOut, OpenLink};
-use crate::{Interface, LinkId, Mac};
+use crate::{HostAddress, Interface, LinkId};
+
+/// Time between two lines about what was dropped.
+const TELL_DROPS_NS: u64 = 1000 * NS_PER_MS;
 
 impl Server<'_> {
     pub(super) fn open_link(&mut self, open: &OpenLink) {
@@ -25,11 +29,11 @@ impl Server<'_> {
     fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
         let uid = session.uid;
-        let interface = self.links.find(session.socket.as_fd(), open, self.log)?;
+        let mut interface = self.links.find(session.socket.as_fd(), open, self.log)?;
         let link = interface.index;
-        let endpoint = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
+        let free = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
         // First, since closing a data socket is slow.
-        if self.links.ensure(link, self.log)? {
+        if self.links.ensure(&mut interface, self.log)? {
             let event = Token::Link(link).event(EpollFlags::EPOLLIN);
             if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
                 self.log.warn("link", format_args!("epoll: {cause}"));
@@ -37,10 +41,15 @@ impl Server<'_> {
                 return Err(Status::RESOURCE);
             }
         }
-        let socket = self.links.data(link, endpoint, self.log).inspect_err(|_| {
+        let made = self.links.data(&interface, free, self.log);
+        let (socket, endpoint) = made.inspect_err(|_| {
             // Unless another endpoint is in use there.
             self.agent.close_link_if_idle(link);
         })?;
+        if !self.agent.is_free_endpoint(link, endpoint) {
+            // Its process has closed the socket and kept the NIC; the kernel has given the port to another.
+            return Err(Status::RESOURCE);
+        }
         let socket = Held::shared(socket, uid, &self.helpers.to_close);
         Ok((interface, endpoint, Rc::new(socket)))
     }
@@ -51,28 +60,45 @@ impl Server<'_> {
 
     /// Receives frames from other hosts, a limited number at once.
     pub(super) fn link_ready(&mut self, link: LinkId) {
-        let mut buffer = [0; FRAME_MAX];
+        let mut buffer: Buffer = [0; _];
         for _ in 0..TURN_MAX {
-            let Some(socket) = self.links.open.get(&link) else {
+            let now = self.now();
+            let Some(socket) = self.links.open.get_mut(&link) else {
                 return;
             };
-            match socket.receive(&mut buffer) {
-                Ok(Some((from, to_all, length))) => {
-                    let bytes = &buffer[..length];
-                    let now = self.now();
+            match socket.receive(now, &mut buffer) {
+                Ok(Some(FrameIn::Frame(from, to_all, bytes))) => {
                     if let Err(cause) = self.agent.handle_frame(now, link, from, to_all, bytes) {
-                        self.tell_refused(from, cause);
+                        self.tell_refused(link, from, cause);
                     }
                     self.run_outputs();
                 }
+                Ok(Some(FrameIn::Handled)) => {}
+                Ok(Some(FrameIn::Dropped(from, why))) => self.tell_dropped(from, why),
                 Ok(None) => return,
                 Err(cause) => return self.link_failed(link, cause),
             }
         }
     }
 
-    fn tell_refused(&self, from: Mac, cause: Refused) {
-        let from = from.map(|byte| format!("{byte:02x}")).join(":");
+    /// A datagram that did not pass the gate. Anybody can send one, so at most one line a second.
+    fn tell_dropped(&mut self, from: HostAddress, why: Dropped) {
+        let now = self.now();
+        if now >= self.tell_drops_at {
+            self.tell_drops_at = now + TELL_DROPS_NS;
+            let from = from.socket();
+            self.log.warn(
+                "link",
+                format_args!("dropped a datagram from {from}: {why}"),
+            );
+        }
+    }
+
+    fn tell_refused(&self, link: LinkId, from: HostAddress, cause: Refused) {
+        let from = match self.links.open.get(&link) {
+            Some(LinkSocket::Udp(_)) => from.socket().to_string(),
+            _ => from.to_string(),
+        };
         match cause {
             Refused::OtherVersion(_, lowest, highest) => self.log.warn(
                 "link",
@@ -85,11 +111,9 @@ impl Server<'_> {
     }
 
     pub(super) fn send_frame(&mut self, frame: &FrameOut) {
-        let sent = self
-            .links
-            .open
-            .get(&frame.link)
-            .map(|link| link.send(frame.to, &frame.bytes));
+        let now = self.now();
+        let link = self.links.open.get_mut(&frame.link);
+        let sent = link.map(|link| link.send(now, frame.to, &frame.bytes));
         if let Some(Err(cause)) = sent {
             self.link_failed(frame.link, cause);
         }

@@ -68,6 +68,8 @@ struct Server<'a> {
     quota: Quota,
     queued: Queued,
     links: Links,
+    /// When the log may next tell of a datagram that was dropped.
+    tell_drops_at: u64,
     devices: Devices,
     helpers: Helpers,
     last_client: u64,
@@ -106,7 +108,8 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         dying: BTreeSet::new(),
         quota: Quota::default(),
         queued: Queued::new(surroundings::descriptors(), options.system),
-        links: Links::new(options.system.then(|| options.link_group.clone())),
+        links: Links::new(options),
+        tell_drops_at: 0,
         devices: Devices::default(),
         helpers: Helpers::new(),
         last_client: 0,

@@ -30,9 +30,11 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 /// How often the reading thread checks whether the application has closed the socket.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The variables that a started agent gets.
-const KEPT_VARIABLES: [&[u8]; 7] = [
+/// The variables that a started agent gets: those for debugging, and those that are its own settings.
+const KEPT_VARIABLES: [&[u8]; 9] = [
     b"VIPL_LOG",
+    b"VIPL_UDP_PORT",
+    b"VIPL_SECRET_FILE",
     b"RUST_BACKTRACE",
     b"ASAN_OPTIONS",
     b"LSAN_OPTIONS",
@@ -302,7 +304,7 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     let mut environment = Vec::new();
     for (key, value) in std::env::vars_os() {
         let name = key.as_bytes();
-        // It serves other applications, too, so it inherits only variables for debugging.
+        // It serves other applications, too, so it inherits nothing of this one.
         if !KEPT_VARIABLES.contains(&name) {
             continue;
         }

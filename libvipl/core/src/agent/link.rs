@@ -9,20 +9,23 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kagent_proto::{INTERFACE_BYTES, LinkOpen, LinkOpened, Op, Status};
+use kagent_proto::{LINK_BYTES, LinkOpen, LinkOpened, Op, Status};
 use log::Level;
 use vipl_plugin_abi::*;
 
 use super::keeper::Agents;
 use crate::error::Error;
 
+/// How the name of a link over UDP begins.
+const UDP: &str = "udp:";
+
 /// Asks the agent. The caller owns the descriptor in the result.
 fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     let mut body = LinkOpen {
-        interface: [0; INTERFACE_BYTES],
+        interface: [0; LINK_BYTES],
     };
-    if name.is_empty() || name.len() >= INTERFACE_BYTES {
-        log::warn!(target: "link", "{name:?} is not a valid interface name");
+    if name.is_empty() || name.len() >= LINK_BYTES {
+        log::warn!(target: "link", "{name:?} is not a valid name of a link");
         return Err(VIPL_E_INVALID);
     }
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
@@ -83,6 +86,31 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
         _ => "",
     };
     match status {
+        Status::INVALID if name.starts_with(UDP) => {
+            log::warn!(target: "link", "{name}: this host has no such address or interface that others can reach");
+            VIPL_E_INVALID
+        }
+        Status::BUSY if name.starts_with(UDP) => {
+            log::error!(
+                target: "link",
+                "{name}: the UDP port that the Kernel Agent was told to use is taken (VIPL_UDP_PORT, vipkad --udp-port); that agent is {agent}"
+            );
+            VIPL_E_RESOURCE
+        }
+        Status::NO_PRIVILEGE if name.starts_with(UDP) => {
+            log::error!(
+                target: "link",
+                "{name}: the Kernel Agent may not use the UDP port that it was told to use (VIPL_UDP_PORT, vipkad --udp-port); that agent is {agent}"
+            );
+            VIPL_E_NOT_PERMITTED
+        }
+        Status::NO_SECRET => {
+            log::error!(
+                target: "link",
+                "{name}: the Kernel Agent cannot use its file with a secret (VIPL_SECRET_FILE, vipkad --secret-file): the file must belong to its user, be closed to others, and have 16 to 4096 bytes; that agent is {agent}"
+            );
+            VIPL_E_RESOURCE
+        }
         Status::INVALID => {
             log::warn!(target: "link", "{name}: no such network interface, or not Ethernet");
             VIPL_E_INVALID

@@ -1,0 +1,199 @@
+//! Addresses of hosts on a link.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// What a link is made of. It tells how the addresses on it are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// An Ethernet interface: addresses are those of interfaces, and frames may go to all.
+    Ethernet,
+    /// A UDP socket of the agent: addresses are its IP address and port, and nothing goes to all.
+    Udp,
+}
+
+/// Bytes of the longest address, IPv6 and a port.
+const BYTES_MAX: usize = 18;
+/// Bytes of an Ethernet address, and of IPv4 and a port.
+const SHORT: usize = 6;
+
+/// Address of a host on a link. Addresses on one link have the same length.
+///
+/// The order is that of the bytes: the host with the lower address brings peers together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostAddress {
+    length: u8,
+    bytes: [u8; BYTES_MAX],
+}
+
+impl HostAddress {
+    /// Before all addresses.
+    pub(crate) const FIRST: HostAddress = HostAddress {
+        length: 0,
+        bytes: [0; BYTES_MAX],
+    };
+    /// After all addresses.
+    pub(crate) const LAST: HostAddress = HostAddress {
+        length: u8::MAX,
+        bytes: [u8::MAX; BYTES_MAX],
+    };
+
+    /// All hosts of an Ethernet.
+    pub(crate) fn all() -> HostAddress {
+        [0xFF; SHORT].into()
+    }
+
+    /// The address that a process names. `None`: no host on such a link can have it.
+    pub(crate) fn of_host(medium: Medium, bytes: &[u8]) -> Option<HostAddress> {
+        if bytes.len() != SHORT && (medium, bytes.len()) != (Medium::Udp, BYTES_MAX) {
+            return None;
+        }
+        let mut address = Self::FIRST;
+        address.length = bytes.len() as u8;
+        address.bytes[..bytes.len()].copy_from_slice(bytes);
+        address.is_host(medium).then_some(address)
+    }
+
+    /// Whether one host can have this address.
+    pub(crate) fn is_host(&self, medium: Medium) -> bool {
+        match medium {
+            Medium::Ethernet => self.bytes[0] & 1 == 0,
+            Medium::Udp => {
+                let (ip, port) = (self.socket().ip(), self.socket().port());
+                let all = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+                port != 0 && !all && !ip.is_multicast() && !ip.is_unspecified()
+            }
+        }
+    }
+
+    /// Whose share of the agent's room the host uses. Whoever has an IP address has all of its ports; with IPv6,
+    /// a whole subnet of 64 bits.
+    pub(crate) fn source(&self, medium: Medium) -> HostAddress {
+        let mut source = *self;
+        if medium == Medium::Udp {
+            let kept = if self.bytes().len() == SHORT { 4 } else { 8 };
+            source.bytes[kept..].fill(0);
+        }
+        source
+    }
+
+    /// The bytes, as an application knows them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length).min(BYTES_MAX)]
+    }
+
+    /// The address on a UDP link.
+    pub fn socket(&self) -> SocketAddr {
+        let (ip, port) = self.bytes().split_at(self.bytes().len().saturating_sub(2));
+        let port = port.try_into().map_or(0, u16::from_be_bytes);
+        let ip = match <[u8; 16]>::try_from(ip) {
+            Ok(ip) => Ipv6Addr::from(ip).into(),
+            Err(_) => <[u8; 4]>::try_from(ip)
+                .map_or(Ipv4Addr::UNSPECIFIED, Ipv4Addr::from)
+                .into(),
+        };
+        SocketAddr::new(ip, port)
+    }
+}
+
+impl From<[u8; SHORT]> for HostAddress {
+    fn from(bytes: [u8; SHORT]) -> Self {
+        let mut address = Self::FIRST;
+        address.length = SHORT as u8;
+        address.bytes[..SHORT].copy_from_slice(&bytes);
+        address
+    }
+}
+
+impl From<SocketAddr> for HostAddress {
+    fn from(socket: SocketAddr) -> Self {
+        let mut address = Self::FIRST;
+        let length = match socket.ip() {
+            IpAddr::V4(ip) => {
+                address.bytes[..4].copy_from_slice(&ip.octets());
+                4
+            }
+            IpAddr::V6(ip) => {
+                address.bytes[..16].copy_from_slice(&ip.octets());
+                16
+            }
+        };
+        address.bytes[length..length + 2].copy_from_slice(&socket.port().to_be_bytes());
+        address.length = length as u8 + 2;
+        address
+    }
+}
+
+impl fmt::Display for HostAddress {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, byte) in self.bytes().iter().enumerate() {
+            let colon = if place == 0 { "" } else { ":" };
+            write!(to, "{colon}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HostAddress {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_survive() {
+        for text in ["192.0.2.7:34998", "[2001:db8::7]:9"] {
+            let socket: SocketAddr = text.parse().unwrap();
+            let address = HostAddress::from(socket);
+            assert_eq!(address.socket(), socket);
+            let read = HostAddress::of_host(Medium::Udp, address.bytes());
+            assert_eq!(read, Some(address));
+            assert!(HostAddress::FIRST < address && address < HostAddress::LAST);
+        }
+        let address: HostAddress = "192.0.2.7:258".parse::<SocketAddr>().unwrap().into();
+        assert_eq!(address.bytes(), [192, 0, 2, 7, 1, 2]);
+    }
+
+    #[test]
+    fn what_no_host_can_have() {
+        let udp = |text: &str| {
+            let address = HostAddress::from(text.parse::<SocketAddr>().unwrap());
+            HostAddress::of_host(Medium::Udp, address.bytes())
+        };
+        for text in [
+            "192.0.2.7:0",
+            "0.0.0.0:9",
+            "255.255.255.255:9",
+            "224.0.0.1:9",
+            "[ff02::1]:9",
+            "[::]:9",
+        ] {
+            assert_eq!(udp(text), None, "{text}");
+        }
+        let ethernet = |bytes: &[u8]| HostAddress::of_host(Medium::Ethernet, bytes);
+        assert_eq!(ethernet(&[1, 0, 0, 0, 0, 7]), None, "a group");
+        assert_eq!(ethernet(&[2; 18]), None);
+        assert_eq!(HostAddress::of_host(Medium::Udp, &[2; 7]), None);
+        assert_eq!(ethernet(&[2; 6]), Some([2; 6].into()));
+    }
+
+    #[test]
+    fn all_ports_of_one_address_are_one_source() {
+        let source = |text: &str| {
+            let address = HostAddress::from(text.parse::<SocketAddr>().unwrap());
+            address.source(Medium::Udp)
+        };
+        assert_eq!(source("192.0.2.7:1"), source("192.0.2.7:2"));
+        assert_ne!(source("192.0.2.7:1"), source("192.0.2.8:1"));
+        assert_eq!(source("[2001:db8::7]:1"), source("[2001:db8::9:0:0:1]:2"));
+        assert_ne!(source("[2001:db8::7]:1"), source("[2001:db8:0:1::7]:1"));
+        let mac = HostAddress::from([2, 0, 0, 0, 0, 9]);
+        assert_eq!(mac.source(Medium::Ethernet), mac);
+    }
+}

@@ -1,0 +1,314 @@
+//! The gate between a UDP socket and the logic: who may pass.
+//!
+//! - A frame passes only with a *cookie*, which its sender can only have if it receives what is sent to its address.
+//!   Nothing is kept for a sender before that. Cookies are keyed hashes, so none of them is stored here.
+//! - With a *secret*, every datagram carries a seal that nobody makes without it, and passes once. Its number tells: a
+//!   sender's numbers grow.
+//! - Each source of frames, an IP address or an IPv6 subnet, has a rate that it cannot exceed.
+//!
+//! Without sockets or a clock, so that a test can drive it.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use kagent_setup::{Datagram, SEAL};
+
+const SECOND: u64 = 1_000_000_000;
+/// Cookies of this period and of the one before it are valid.
+const PERIOD: u64 = 30 * SECOND;
+/// Hosts whose cookies and numbers are known.
+const PEERS_MAX: usize = 4096;
+/// Sources share this many rates.
+const RATES: usize = 1024;
+/// Frames of a source: at once, and per second after that. Setting up a connection takes three.
+const BURST: u64 = 8192;
+
+/// A key of keyed hashes.
+pub(crate) type Key = [u8; 32];
+
+/// What arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrived<'a> {
+    /// A frame for the logic.
+    Frame(&'a [u8]),
+    /// This is to be sent back.
+    Answer(Vec<u8>),
+    /// Nothing is to be done.
+    Nothing,
+}
+
+/// Why a datagram is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// It is no datagram of an agent, or of another version.
+    Malformed,
+    /// It has no seal: its sender has no secret.
+    NotSealed,
+    /// It has a seal: its sender has a secret, and this agent has none.
+    Sealed,
+    /// The seal is wrong: its sender has another secret.
+    OtherSecret,
+    /// It has been here before.
+    Replayed,
+    /// It has a cookie that is not valid.
+    Forged,
+    /// Its source sends too much.
+    TooMany,
+    /// Too many hosts are known.
+    Full,
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Dropped::Malformed => "no datagram of an agent",
+            Dropped::NotSealed => "its agent has no secret, this one has",
+            Dropped::Sealed => "its agent has a secret, this one has none",
+            Dropped::OtherSecret => "its agent has another secret",
+            Dropped::Replayed => "a datagram that has been here before",
+            Dropped::Forged => "a cookie that is not valid",
+            Dropped::TooMany => "too many frames",
+            Dropped::Full => "too many hosts",
+        })
+    }
+}
+
+/// A host that this one sends to.
+#[derive(Debug, Default)]
+struct Peer {
+    /// Its cookie for us; 0: none yet.
+    cookie: u64,
+    /// The last frame, until it is known to have had a valid cookie.
+    pending: Option<Vec<u8>>,
+    /// Its numbers that have been here, with a secret.
+    seen: Seen,
+    /// When it was last used.
+    used: u64,
+}
+
+/// The highest number, and which of the 64 below it have been here.
+#[derive(Debug, Default)]
+struct Seen {
+    highest: u64,
+    below: u64,
+}
+
+impl Seen {
+    /// Notes a number. False: it has been here, or may have been.
+    fn note(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let steps = number - self.highest;
+            self.below = match steps {
+                1..64 => self.below << steps | 1 << (steps - 1),
+                64 => 1 << 63,
+                _ => 0,
+            };
+            self.highest = number;
+            return true;
+        }
+        let bit = match self.highest - number {
+            distance @ 1..=64 => 1 << (distance - 1),
+            _ => return false,
+        };
+        let fresh = self.below & bit == 0;
+        self.below |= bit;
+        fresh
+    }
+}
+
+/// What a source may still send.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    left: u64,
+    /// When `left` was right.
+    at: u64,
+}
+
+/// The gate of one socket.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Makes our cookies.
+    cookies: Key,
+    /// Makes seals, with a secret.
+    seals: Option<Key>,
+    /// The number of the last datagram sent.
+    number: u64,
+    peers: HashMap<SocketAddr, Peer>,
+    rates: Box<[Rate]>,
+}
+
+/// The key of seals of everyone who has this secret.
+pub(crate) fn key_of_seals(secret: &[u8]) -> Key {
+    blake3::derive_key("VIPL 2026 datagrams between Kernel Agents", secret)
+}
+
+impl Gate {
+    /// A gate with a random key for its cookies. `clock_us` is the time of day, so that numbers grow across restarts.
+    pub(crate) fn new(cookies: Key, seals: Option<Key>, clock_us: u64) -> Gate {
+        let rate = Rate { left: BURST, at: 0 };
+        Gate {
+            cookies,
+            seals,
+            number: clock_us,
+            peers: HashMap::new(),
+            rates: vec![rate; RATES].into(),
+        }
+    }
+
+    /// The datagram for a frame to another host. `None`: too many hosts are known.
+    pub(crate) fn wrap(&mut self, now: u64, to: SocketAddr, frame: &[u8]) -> Option<Vec<u8>> {
+        let peer = self.peer(now, to)?;
+        peer.pending = Some(frame.to_vec());
+        let cookie = peer.cookie;
+        Some(self.seal(now, to, cookie, Some(frame)))
+    }
+
+    /// Examines a datagram.
+    pub(crate) fn examine<'a>(
+        &mut self,
+        now: u64,
+        from: SocketAddr,
+        bytes: &'a [u8],
+    ) -> Result<Arrived<'a>, Dropped> {
+        let opened = Datagram::open(bytes).ok_or(Dropped::Malformed)?;
+        match (&self.seals, opened.seal) {
+            (None, None) => {}
+            (None, Some(_)) => return Err(Dropped::Sealed),
+            (Some(_), None) => return Err(Dropped::NotSealed),
+            (Some(key), Some(seal)) => {
+                // The comparison takes the same time wherever they differ.
+                if blake3::keyed_hash(key, opened.sealed) != *seal {
+                    return Err(Dropped::OtherSecret);
+                }
+            }
+        }
+        let Datagram {
+            number,
+            cookie,
+            offer,
+            frame,
+        } = opened.datagram;
+        let valid = self.is_valid(now, from, cookie);
+        let Some(frame) = frame else {
+            // Only an answer to a datagram of ours has a valid one.
+            return if valid {
+                Ok(self.take_cookie(now, from, offer))
+            } else {
+                Err(Dropped::Forged)
+            };
+        };
+        if !valid {
+            return Ok(Arrived::Answer(self.seal(now, from, offer, None)));
+        }
+        if !self.admit(now, from) {
+            return Err(Dropped::TooMany);
+        }
+        let sealed = self.seals.is_some();
+        let peer = self.peer(now, from).ok_or(Dropped::Full)?;
+        if sealed && !peer.seen.note(number) {
+            return Err(Dropped::Replayed);
+        }
+        peer.cookie = offer;
+        peer.pending = None;
+        Ok(Arrived::Frame(frame))
+    }
+
+    /// Another host wants a cookie: it gets the last frame again, once.
+    fn take_cookie(&mut self, now: u64, from: SocketAddr, offer: u64) -> Arrived<'static> {
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return Arrived::Nothing;
+        };
+        peer.cookie = offer;
+        peer.used = now;
+        match peer.pending.take() {
+            Some(frame) => Arrived::Answer(self.seal(now, from, offer, Some(&frame))),
+            None => Arrived::Nothing,
+        }
+    }
+
+    /// What is known of a host; new ones take the place of the one that was not used for longest.
+    fn peer(&mut self, now: u64, host: SocketAddr) -> Option<&mut Peer> {
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&host) {
+            let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.used);
+            let (&oldest, used) = oldest.map(|(host, peer)| (host, peer.used))?;
+            // Its numbers must be remembered as long as its cookies are valid.
+            if self.seals.is_some() && now.saturating_sub(used) < 2 * PERIOD {
+                return None;
+            }
+            self.peers.remove(&oldest);
+        }
+        let peer = self.peers.entry(host).or_default();
+        peer.used = now;
+        Some(peer)
+    }
+
+    fn seal(&mut self, now: u64, to: SocketAddr, cookie: u64, frame: Option<&[u8]>) -> Vec<u8> {
+        self.number += 1;
+        let datagram = Datagram {
+            number: self.number,
+            cookie,
+            offer: self.cookie(to, now / PERIOD),
+            frame,
+        };
+        let mut bytes = datagram.emit(self.seals.is_some());
+        if let Some(key) = &self.seals {
+            let seal: [u8; SEAL] = blake3::keyed_hash(key, &bytes).into();
+            bytes.extend(seal);
+        }
+        bytes
+    }
+
+    /// The cookie of a host in a period; never 0.
+    fn cookie(&self, host: SocketAddr, period: u64) -> u64 {
+        let (ip, scope) = match host.ip() {
+            IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 0),
+            IpAddr::V6(ip) => (ip, 1),
+        };
+        let mut hash = blake3::Hasher::new_keyed(&self.cookies);
+        hash.update(&ip.octets()).update(&[scope]);
+        hash.update(&host.port().to_be_bytes());
+        hash.update(&period.to_be_bytes());
+        let mut word = [0; 8];
+        hash.finalize_xof().fill(&mut word);
+        u64::from_be_bytes(word).max(1)
+    }
+
+    fn is_valid(&self, now: u64, host: SocketAddr, cookie: u64) -> bool {
+        let period = now / PERIOD;
+        let before = period.checked_sub(1);
+        cookie != 0
+            && (cookie == self.cookie(host, period)
+                || before.is_some_and(|before| cookie == self.cookie(host, before)))
+    }
+
+    /// Whether the source of a frame may send another one. Sources are spread over the rates by a keyed hash: those
+    /// that share one with a source that sends too much are few, and nobody can choose them.
+    fn admit(&mut self, now: u64, from: SocketAddr) -> bool {
+        let source = match from.ip() {
+            IpAddr::V4(ip) => u64::from(u32::from(ip)),
+            IpAddr::V6(ip) => (u128::from(ip) >> 64) as u64,
+        };
+        let mut hash = blake3::Hasher::new_keyed(&self.cookies);
+        hash.update(b"rate").update(&source.to_be_bytes());
+        let place = usize::from(hash.finalize().as_bytes()[0])
+            | usize::from(hash.finalize().as_bytes()[1]) << 8;
+        let rate = &mut self.rates[place % RATES];
+        let more = now.saturating_sub(rate.at).saturating_mul(BURST) / SECOND;
+        if more > 0 {
+            *rate = Rate {
+                left: (rate.left + more).min(BURST),
+                at: now,
+            };
+        }
+        let admitted = rate.left > 0;
+        rate.left = rate.left.saturating_sub(1);
+        admitted
+    }
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

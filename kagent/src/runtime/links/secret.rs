@@ -1,0 +1,74 @@
+//! The secret that agents share, if their hosts have one: a file that only its owner can read.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::unistd::geteuid;
+
+use super::gate::{Key, key_of_seals};
+
+/// Fewest bytes of a secret: it must not be guessed by trying.
+const BYTES_MIN: usize = 16;
+const BYTES_MAX: usize = 4096;
+
+/// The key of seals from a file. White space around the secret does not count, so that every editor can write it.
+pub(crate) fn read(path: &Path) -> io::Result<Key> {
+    let unfit = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    let own = geteuid().as_raw();
+    if !about.is_file() {
+        return Err(unfit("not a file".to_owned()));
+    }
+    if about.uid() != own && about.uid() != 0 {
+        let owner = about.uid();
+        return Err(unfit(format!("it belongs to user {owner}, not to {own}")));
+    }
+    if about.mode() & 0o077 != 0 {
+        return Err(unfit("others may use it: chmod 600".to_owned()));
+    }
+    let mut secret = Vec::new();
+    (&mut file)
+        .take(BYTES_MAX as u64 + 1)
+        .read_to_end(&mut secret)?;
+    let words = secret.trim_ascii();
+    if !(BYTES_MIN..=BYTES_MAX).contains(&words.len()) {
+        let length = words.len();
+        return Err(unfit(format!(
+            "it has {length} bytes, not {BYTES_MIN} to {BYTES_MAX}"
+        )));
+    }
+    Ok(key_of_seals(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_a_private_file_with_enough_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        let write = |text: &str, mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read(&path)
+        };
+        assert!(read(&path).is_err(), "it is not there");
+        let key = write("sixteen bytes at least", 0o600).unwrap();
+        assert_eq!(write("  sixteen bytes at least\n", 0o400).unwrap(), key);
+        assert_ne!(write("sixteen bytes at most", 0o600).unwrap(), key);
+        assert!(write("fifteen bytes..", 0o600).is_err());
+        assert!(write(&"x".repeat(BYTES_MAX + 1), 0o600).is_err());
+        for mode in [0o640, 0o604, 0o660] {
+            assert!(write("sixteen bytes at least", mode).is_err(), "{mode:o}");
+        }
+        assert!(read(folder.path()).is_err(), "a folder");
+    }
+}

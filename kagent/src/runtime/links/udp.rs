@@ -1,0 +1,214 @@
+//! UDP sockets: the agent's own, and data sockets for processes. Neither takes a privilege.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kagent_proto::{INTERFACE_BYTES, LINK_BYTES};
+use kagent_setup::DATAGRAM_MAX;
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::gate::{Arrived, Gate, Key};
+use super::{FrameIn, interface};
+use crate::runtime::error::errno;
+use crate::{HostAddress, Interface, LinkId, Medium};
+
+/// How the names of these links begin.
+const PREFIX: &str = "udp:";
+/// The agent's port, unless it has another one; the number of our ethertype. Where it is taken, the agent takes any.
+const PORT: u16 = kagent_setup::SETUP_ETHERTYPE;
+/// Wanted room for frames that wait; the kernel gives what it allows.
+const ROOM: usize = 1 << 20;
+/// Bytes of the headers before a datagram.
+const HEADERS_V4: u32 = 20 + 8;
+const HEADERS_V6: u32 = 40 + 8;
+/// Longest datagram that the data protocol uses, whatever the interface allows; the loopback interface has 65536.
+const MTU_MAX: u32 = 9000;
+
+/// What a link's name says after its prefix, or `None`: it is a link of another kind.
+pub(crate) fn argument(name: &[u8; LINK_BYTES]) -> Option<&str> {
+    let name = name.split(|byte| *byte == 0).next()?;
+    std::str::from_utf8(name).ok()?.strip_prefix(PREFIX)
+}
+
+/// An address of this host that others can reach.
+struct Local {
+    ip: IpAddr,
+    interface: String,
+}
+
+/// Describes the link of that name; the port is not known yet. `None`: this host has no such address.
+pub(crate) fn describe(argument: &str, index: LinkId) -> Option<Interface> {
+    let local = find(argument)?;
+    let mut name = [0; INTERFACE_BYTES];
+    let bytes = local.interface.as_bytes();
+    name.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    let (mtu, speed_mbit, driver) = interface::properties(&name).ok()?;
+    let headers = if local.ip.is_ipv4() {
+        HEADERS_V4
+    } else {
+        HEADERS_V6
+    };
+    Some(Interface {
+        index,
+        name,
+        medium: Medium::Udp,
+        address: SocketAddr::new(local.ip, 0).into(),
+        mtu: mtu.saturating_sub(headers).min(MTU_MAX),
+        speed_mbit,
+        driver,
+    })
+}
+
+/// The address that an argument means: itself, that of an interface, or the one from which this host reaches others.
+fn find(argument: &str) -> Option<Local> {
+    let all: Vec<Local> = getifaddrs().ok()?.filter_map(|one| local(&one)).collect();
+    let wanted: Box<dyn Fn(&Local) -> bool> = if argument.is_empty() {
+        let ip = outward().or_else(|| {
+            all.iter()
+                .map(|local| local.ip)
+                .find(|ip| !ip.is_loopback())
+        });
+        let ip = ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        Box::new(move |local| local.ip == ip)
+    } else if let Ok(ip) = argument.parse::<IpAddr>() {
+        Box::new(move |local| local.ip == ip)
+    } else {
+        Box::new(move |local| local.interface == argument)
+    };
+    // IPv4 first: its addresses fit programs that know six bytes.
+    let mut fitting: Vec<Local> = all.into_iter().filter(|local| wanted(local)).collect();
+    fitting.sort_by_key(|local| local.ip.is_ipv6());
+    fitting.into_iter().next()
+}
+
+/// An address of an interface that is up. One that is valid on its link only would have to be told with an
+/// interface, for which an address has no room.
+fn local(one: &nix::ifaddrs::InterfaceAddress) -> Option<Local> {
+    let address = one.address.as_ref()?;
+    let v4 = address.as_sockaddr_in().map(|found| IpAddr::V4(found.ip()));
+    let v6 = address
+        .as_sockaddr_in6()
+        .map(|found| IpAddr::V6(found.ip()));
+    let ip = v4.or(v6)?;
+    let on_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    (one.flags.contains(InterfaceFlags::IFF_UP) && !on_link).then(|| Local {
+        ip,
+        interface: one.interface_name.clone(),
+    })
+}
+
+/// The address from which packets to other networks leave. Connecting a UDP socket sends nothing; the addresses are
+/// those of documentation.
+fn outward() -> Option<IpAddr> {
+    let from = |any: IpAddr, to: IpAddr| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((to, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let v4 = from(
+        Ipv4Addr::UNSPECIFIED.into(),
+        Ipv4Addr::new(192, 0, 2, 1).into(),
+    );
+    let there = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    v4.or_else(|| from(Ipv6Addr::UNSPECIFIED.into(), there.into()))
+}
+
+/// A data socket at an address of this host; its port is the number of its endpoint.
+pub(crate) fn data_socket(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
+    let socket = UdpSocket::bind((ip, 0))?;
+    socket.set_nonblocking(true)?;
+    let port = socket.local_addr()?.port();
+    Ok((socket.into(), port))
+}
+
+/// The agent's own socket at an address of this host.
+#[derive(Debug)]
+pub(crate) struct UdpSetupSocket {
+    socket: UdpSocket,
+    gate: Gate,
+}
+
+impl UdpSetupSocket {
+    /// With a port this one or none; otherwise the usual one, or any if it is taken.
+    pub(crate) fn open(
+        ip: IpAddr,
+        port: Option<u16>,
+        cookies: Key,
+        seals: Option<Key>,
+    ) -> Result<Self, Errno> {
+        let bind = |port| UdpSocket::bind((ip, port)).map_err(|cause| errno(&cause));
+        let socket = match port {
+            Some(port) => bind(port)?,
+            None => match bind(PORT) {
+                Err(Errno::EADDRINUSE) => bind(0)?,
+                other => other?,
+            },
+        };
+        socket
+            .set_nonblocking(true)
+            .map_err(|cause| errno(&cause))?;
+        let _ = setsockopt(&socket, sockopt::RcvBuf, &ROOM);
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH);
+        let clock_us = clock.map_or(0, |time| time.as_micros() as u64);
+        Ok(Self {
+            socket,
+            gate: Gate::new(cookies, seals, clock_us),
+        })
+    }
+
+    /// Its address.
+    pub(crate) fn address(&self) -> Result<HostAddress, Errno> {
+        let address = self.socket.local_addr().map_err(|cause| errno(&cause))?;
+        Ok(address.into())
+    }
+
+    /// Sends one frame. What the network says about a host it cannot reach concerns that host only, and may be
+    /// forged; the exchange finds out by itself.
+    pub(crate) fn send(&mut self, now: u64, to: HostAddress, frame: &[u8]) {
+        let to = to.socket();
+        if let Some(datagram) = self.gate.wrap(now, to, frame) {
+            self.pass(to, &datagram);
+        }
+    }
+
+    fn pass(&self, to: SocketAddr, datagram: &[u8]) {
+        let _ = self.socket.send_to(datagram, to);
+    }
+
+    /// Receives one datagram; `None` if there is none. The frame is in `buffer`.
+    pub(crate) fn receive<'a>(
+        &mut self,
+        now: u64,
+        buffer: &'a mut [u8; DATAGRAM_MAX + 1],
+    ) -> Option<FrameIn<'a>> {
+        let (length, from) = loop {
+            match self.socket.recv_from(buffer) {
+                Ok(got) => break got,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                // An ICMP message about a datagram of ours is reported here, and means nothing.
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => return None,
+            }
+        };
+        Some(match self.gate.examine(now, from, &buffer[..length]) {
+            Ok(Arrived::Frame(frame)) => FrameIn::Frame(from.into(), false, frame),
+            Ok(Arrived::Nothing) => FrameIn::Handled,
+            Ok(Arrived::Answer(answer)) => {
+                self.pass(from, &answer);
+                FrameIn::Handled
+            }
+            Err(why) => FrameIn::Dropped(from.into(), why),
+        })
+    }
+}
+
+impl AsFd for UdpSetupSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

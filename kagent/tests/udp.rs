@@ -1,0 +1,288 @@
+//! The real `vipkad` over UDP: addresses, ports, calls between two hosts, and the secret.
+
+#![allow(clippy::unwrap_used)]
+
+mod live;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kagent_proto::*;
+use kagent_setup::Datagram;
+use live::*;
+use vipl_ethernet_tests::{INTERFACE, Namespaces};
+
+/// The usual port of an agent.
+const PORT: u16 = 34_998;
+
+/// Two hosts, or the reason why there are none.
+fn hosts() -> Option<Namespaces> {
+    Namespaces::pair()
+        .map_err(|why| println!("SKIP network namespaces: {why}"))
+        .ok()
+}
+
+fn agent(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent");
+    let child = hosts
+        .command(host, env!("CARGO_BIN_EXE_vipkad"))
+        .arg("--socket")
+        .arg(&socket)
+        .args(options)
+        .env_remove("VIPL_UDP_PORT")
+        .env_remove("VIPL_SECRET_FILE")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    Daemon {
+        child,
+        socket,
+        folder,
+    }
+}
+
+fn link(client: &mut Client, argument: &str) -> Reply {
+    let name = format!("udp:{argument}");
+    let mut body = LinkOpen {
+        interface: [0; LINK_BYTES],
+    };
+    body.interface[..name.len()].copy_from_slice(name.as_bytes());
+    client.ask(Op::LINK_OPEN, &body)
+}
+
+/// A NIC on a link, and what the agent said about the link.
+fn open(client: &mut Client, argument: &str) -> (u64, LinkOpened) {
+    let reply = link(client, argument);
+    assert_eq!(reply.op, Op::LINK_OPENED, "{argument}: {reply:?}");
+    let opened: LinkOpened = reply.body();
+    let mut body = NicOpen {
+        provider: [0; PROVIDER_BYTES],
+        host_len: opened.host_len,
+        reserved: [0; 3],
+        host: opened.host,
+        link: opened.link,
+        data_address: DataAddress::NONE,
+    };
+    body.provider[..2].copy_from_slice(b"ip");
+    let nic = client.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;
+    (nic, opened)
+}
+
+fn address(opened: &LinkOpened) -> &[u8] {
+    &opened.host[..usize::from(opened.host_len)]
+}
+
+fn bytes_of(ip: IpAddr, port: u16) -> Vec<u8> {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    [&ip[..], &port.to_be_bytes()].concat()
+}
+
+#[test]
+fn a_link_has_the_address_of_its_host_and_the_port_of_its_agent() {
+    let Some(hosts) = hosts() else { return };
+    let agent = agent(&hosts, 0, &[]);
+    let mut client = agent.client();
+    let (v4, v6) = (IpAddr::from(hosts.ipv4(0)), IpAddr::from(hosts.ipv6(0)));
+    for (argument, ip, mtu) in [
+        ("", v4, 1472),
+        (&*v4.to_string(), v4, 1472),
+        (INTERFACE, v4, 1472),
+        (&*v6.to_string(), v6, 1452),
+        ("127.0.0.1", [127, 0, 0, 1].into(), 9000),
+    ] {
+        let reply = link(&mut client, argument);
+        assert_eq!(reply.op, Op::LINK_OPENED, "{argument}");
+        let opened: LinkOpened = reply.body();
+        assert_eq!(address(&opened), bytes_of(ip, PORT), "{argument}");
+        assert_eq!(opened.mtu, mtu, "{argument}");
+        let socket = UdpSocket::from(OwnedFd::from(reply.fds.into_iter().next().unwrap()));
+        let bound = socket.local_addr().unwrap();
+        assert_eq!(bound, SocketAddr::new(ip, opened.endpoint), "{argument}");
+    }
+    for argument in [
+        "10.76.0.9",
+        "nosuch0",
+        "fd76::9",
+        "fe80::1",
+        "0.0.0.0",
+        "1.2",
+    ] {
+        let status = link(&mut client, argument).status;
+        assert_eq!(status, Status::INVALID, "{argument}");
+    }
+}
+
+#[test]
+fn every_agent_of_a_host_has_a_port() {
+    let Some(hosts) = hosts() else { return };
+    let agents = [
+        &[][..],
+        &[],
+        &["--udp-port", "4711"],
+        &["--udp-port", "4711"],
+    ]
+    .map(|options| agent(&hosts, 0, options));
+    let mut clients = agents.each_ref().map(Daemon::client);
+    let mut port = |number: usize| {
+        let reply = link(&mut clients[number], "");
+        if reply.op != Op::LINK_OPENED {
+            return Err(reply.status);
+        }
+        let opened: LinkOpened = reply.body();
+        Ok(u16::from_be_bytes([opened.host[4], opened.host[5]]))
+    };
+    assert_eq!(port(0), Ok(PORT));
+    let other = port(1).unwrap();
+    assert!(other != PORT && other != 0);
+    assert_eq!(port(1), Ok(other), "one for all of its processes");
+    assert_eq!(port(2), Ok(4711));
+    assert_eq!(port(3), Err(Status::BUSY), "it wants this one or none");
+}
+
+/// A process of one agent connects to one of another; both sides confirm, and one ends it.
+fn connects(from: (&Daemon, &str), to: (&Daemon, &str)) {
+    let (mut client, mut server) = (from.0.client(), to.0.client());
+    let (near, _) = open(&mut client, from.1);
+    let (far, there) = open(&mut server, to.1);
+    let wait = server.wait(far, b"here");
+    let request = client.request(near, address(&there), b"here", 20_000);
+    let connection = server.accept(wait).body::<Connected>();
+    let confirm = |connection: u64| ConnectionRef { connection };
+    let confirmed = server.call(Op::CONFIRM, &confirm(connection.connection), &[]);
+    let own = client.reply(request).body::<Connected>();
+    assert_eq!((own.key, own.remote), (connection.key, 1));
+    let host = usize::from(own.remote_host_len);
+    assert_eq!(&own.remote_host[..host], address(&there));
+    let done = client.ask(Op::CONFIRM, &confirm(own.connection));
+    assert_eq!(done.status, Status::OK);
+    assert_eq!(server.reply(confirmed).status, Status::OK);
+    client.ask(Op::DISCONNECT, &confirm(own.connection));
+    server.expect_gone(connection.connection, 1);
+}
+
+#[test]
+fn agents_of_two_hosts_connect_over_both_families_and_agents_of_one_host_too() {
+    let Some(hosts) = hosts() else { return };
+    let agents = [
+        agent(&hosts, 0, &[]),
+        agent(&hosts, 1, &[]),
+        agent(&hosts, 0, &[]),
+    ];
+    connects((&agents[0], ""), (&agents[1], ""));
+    connects((&agents[1], ""), (&agents[0], ""));
+    let six = |host: usize| hosts.ipv6(host).to_string();
+    connects((&agents[0], &six(0)), (&agents[1], &six(1)));
+    connects((&agents[0], ""), (&agents[2], ""));
+    connects((&agents[2], "127.0.0.1"), (&agents[0], "127.0.0.1"));
+}
+
+/// A file with a secret.
+fn secret(folder: &tempfile::TempDir, name: &str, text: &str, mode: u32) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn only_agents_with_the_same_secret_connect() {
+    let Some(hosts) = hosts() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let right = secret(&folder, "right", "a secret of some length", 0o600);
+    let wrong = secret(&folder, "wrong", "another one of some length", 0o600);
+    let with =
+        |host, file: &PathBuf| agent(&hosts, host, &["--secret-file", file.to_str().unwrap()]);
+    let server = with(1, &right);
+    connects((&with(0, &right), ""), (&server, ""));
+    let mut process = server.client();
+    let (nic, there) = open(&mut process, "");
+    process.wait(nic, b"here");
+    for other in [with(0, &wrong), agent(&hosts, 0, &[])] {
+        let mut client = other.client();
+        let (nic, _) = open(&mut client, "");
+        let body = Request {
+            nic,
+            vi: 1,
+            timeout_ms: 300,
+            grace_ms: 0,
+            segment_bytes: 10_000,
+            reserved: 0,
+            attributes: attributes(),
+            local: Point::new(b"", b"me").unwrap(),
+            remote: Point::new(address(&there), b"here").unwrap(),
+        };
+        let reply = client.ask(Op::REQUEST, &body);
+        assert!(
+            [Status::TIMEOUT, Status::NOT_REACHABLE].contains(&reply.status),
+            "{reply:?}"
+        );
+    }
+    // The server has heard of nobody: its wait goes on, and finds the right one.
+    let right_one = with(0, &right);
+    let mut client = right_one.client();
+    let (near, _) = open(&mut client, "");
+    client.request(near, address(&there), b"here", 20_000);
+    assert_eq!(process.next().unwrap().op, Op::INCOMING);
+}
+
+#[test]
+fn a_secret_that_is_not_one_opens_nothing() {
+    let Some(hosts) = hosts() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let open = secret(&folder, "open", "a secret of some length", 0o644);
+    let short = secret(&folder, "short", "short", 0o600);
+    for file in [open, short, folder.path().join("none")] {
+        let agent = agent(&hosts, 0, &["--secret-file", file.to_str().unwrap()]);
+        let reply = link(&mut agent.client(), "");
+        assert_eq!(reply.status, Status::NO_SECRET, "{}", file.display());
+    }
+}
+
+/// Frames without cookies, as many as a host can send: nothing is kept of them, and others connect.
+#[test]
+fn a_flood_of_forged_calls_keeps_nobody_out() {
+    let Some(hosts) = hosts() else { return };
+    let agents = [agent(&hosts, 0, &[]), agent(&hosts, 1, &[])];
+    let mut process = agents[0].client();
+    let (_nic, there) = open(&mut process, "");
+    let port = u16::from_be_bytes([there.host[4], there.host[5]]);
+    let forged = Datagram {
+        number: 1,
+        cookie: 77,
+        offer: 78,
+        frame: Some(&[1; 200]),
+    };
+    let forged = forged.emit(false);
+    let mut flooder = agents[1].client();
+    let reply = link(&mut flooder, "");
+    let flood = UdpSocket::from(OwnedFd::from(reply.fds.into_iter().next().unwrap()));
+    let to = SocketAddr::new(hosts.ipv4(0).into(), port);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = flood.send_to(&forged, to);
+            }
+        });
+        let ended = Stop(&stop);
+        connects((&agents[1], ""), (&agents[0], ""));
+        drop(ended);
+    });
+}
+
+/// Ends the flood, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
