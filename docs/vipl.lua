@@ -1,4 +1,5 @@
--- Wireshark and tshark: VIPL's frames between two VIs, Ethertype 0x88b5 (docs/WIRE.md).
+-- Wireshark and tshark: VIPL's frames between two VIs, Ethertype 0x88b5 or in datagrams, and the envelopes of
+-- agents over UDP (docs/WIRE.md).
 --
 --   tshark -X lua_script:vipl.lua -i eth0 -f 'ether proto 0x88b5'
 --   wireshark: put this file into the folder of personal Lua plugins (Help, About, Folders)
@@ -192,3 +193,69 @@ function vipl.dissector(buffer, info, root)
 end
 
 DissectorTable.get("ethertype"):add(0x88b5, vipl)
+
+-- Over UDP the ports are any: a frame is known by its length and its CRC.
+local function over_udp(buffer, info, root)
+    local length = buffer:len()
+    if length < 16 or buffer(0, 1):uint() ~= 1 or not kinds[buffer(1, 1):uint()] then
+        return false
+    end
+    local last = buffer(1, 1):uint() == 255 and 12 or length - 4
+    local whole = last == 12 and length == 16 or length >= 36 and buffer(6, 2):uint() == length
+    if not whole or crc32c(buffer(0, last)) ~= buffer(last, 4):uint() then
+        return false
+    end
+    vipl.dissector(buffer, info, root)
+    return true
+end
+
+vipl:register_heuristic("udp", over_udp)
+
+local agents = Proto("vipl_agents", "Virtual Interface Architecture, agents over UDP")
+local envelopes = { [1] = "FRAME", [2] = "COOKIE" }
+local frames = {
+    [1] = "REQUEST", [2] = "PEER", [3] = "ANSWER", [4] = "ACK", [5] = "DISCONNECT", [6] = "GONE", [7] = "WHO",
+    [8] = "HERE", [255] = "VERSIONS",
+}
+local e = {
+    version = ProtoField.uint8("vipl_agents.version", "Version"),
+    kind = ProtoField.uint8("vipl_agents.kind", "Kind", base.DEC, envelopes),
+    sealed = ProtoField.bool("vipl_agents.sealed", "Sealed"),
+    number = ProtoField.uint64("vipl_agents.number", "Number"),
+    cookie = ProtoField.uint64("vipl_agents.cookie", "Cookie", base.HEX),
+    offer = ProtoField.uint64("vipl_agents.offer", "Cookie for the receiver", base.HEX),
+    frame = ProtoField.uint8("vipl_agents.frame", "Frame", base.DEC, frames),
+    exchange = ProtoField.uint64("vipl_agents.exchange", "Exchange", base.HEX),
+    seal = ProtoField.bytes("vipl_agents.seal", "Seal"),
+}
+agents.fields = e
+
+function agents.dissector(buffer, info, root)
+    if buffer:len() < 28 or buffer(0, 1):uint() ~= 1 then
+        return 0
+    end
+    info.cols.protocol = "VIPL agents"
+    local tree = root:add(agents, buffer())
+    local kind, sealed = buffer(1, 1):uint(), buffer(2, 1):uint() % 2 == 1
+    tree:add(e.version, buffer(0, 1))
+    tree:add(e.kind, buffer(1, 1))
+    tree:add(e.sealed, buffer(2, 1), sealed)
+    tree:add(e.number, buffer(4, 8))
+    tree:add(e.cookie, buffer(12, 8))
+    tree:add(e.offer, buffer(20, 8))
+    local last = buffer:len() - (sealed and 32 or 0)
+    local text = envelopes[kind] or ("kind " .. kind)
+    if last >= 28 + 12 then
+        local frame = buffer(29, 1):uint()
+        tree:add(e.frame, buffer(29, 1))
+        tree:add(e.exchange, buffer(32, 8))
+        text = frames[frame] or ("frame " .. frame)
+    end
+    if sealed and last >= 28 then
+        tree:add(e.seal, buffer(last, 32))
+    end
+    info.cols.info = text
+    return buffer:len()
+end
+
+DissectorTable.get("udp.port"):add(34998, agents)

@@ -37,8 +37,14 @@
 /* Kind of a plug-in that serves devices. */
 #define VIPL_KIND_PROVIDER      1
 
-#define VIPL_ADDRESS_MAX      32  /* Longest host address in bytes. */
-#define VIPL_DATA_ADDRESS_MAX 256 /* Longest data address in bytes. */
+/* Longest host address in bytes. */
+#define VIPL_ADDRESS_MAX      32
+/* Form of a host address: bytes without a meaning outside its network. */
+#define VIPL_ADDRESS_BYTES    0
+/* Form of a host address: an IP address and the UDP port of the host's agent. */
+#define VIPL_ADDRESS_IP       1
+/* Longest data address in bytes. */
+#define VIPL_DATA_ADDRESS_MAX 256
 
 /* Kind of a setting: any text. */
 #define VIPL_SETTING_TEXT     0
@@ -251,26 +257,29 @@ struct vipl_connection {
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
 };
 
-/* A data socket on a network interface, as `vipl_host.link` gives it. */
+/* A data socket on a link, as `vipl_host.link` gives it. A link's name is that of an Ethernet
+ * interface, or `udp:` and an address of this host or an interface; `udp:` alone is the address
+ * that reaches other networks. */
 struct vipl_link {
   /* `sizeof(vipl_link)` as the plug-in knows it, set by the plug-in before the call. */
   size_t size;
-  /* A socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, nonblocking
-   * and close-on-exec. It belongs to the plug-in, which closes it when the NIC closes. Its
-   * filter cannot be changed: it lets in what is addressed to this host and to `endpoint`. */
+  /* Ethernet: a socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5,
+   * whose filter cannot be changed: it lets in what is addressed to this host and to `endpoint`.
+   * UDP: a socket bound to the host's address and to the port `endpoint`. Both are nonblocking
+   * and close-on-exec, and belong to the plug-in, which closes them when the NIC closes. */
   int fd;
-  /* Number of the interface. */
+  /* Number of the interface; UDP: one of the agent's own. */
   uint32_t interface_index;
   /* Largest payload of a frame in bytes, at the time of the call. */
   uint32_t mtu;
   /* Speed in Mbit/s; 0 when the interface does not tell. */
   uint32_t speed_mbit;
-  /* What frames for this process carry, big-endian, at offset 16 (2 bytes after the Ethernet
-   * header). */
+  /* What frames for this process carry, big-endian, 2 bytes after the header of Ethernet or UDP. */
   uint16_t endpoint;
   /* Bytes of `address`. */
   uint16_t address_len;
-  /* Address of the interface. */
+  /* Address of the host there: that of the interface; UDP: the IP address of 4 or 16 bytes and
+   * the UDP port of the host's agent, big-endian. */
   uint8_t address[VIPL_ADDRESS_MAX];
   /* Name of the interface, NUL-terminated. */
   char name[16];
@@ -321,6 +330,8 @@ struct vipl_nic_info {
    * connected VI while the program may be calling nothing, in microseconds, at most 1000000. 0:
    * never. */
   uint32_t poll_us;
+  /* How `address` reads: `VIPL_ADDRESS_BYTES` or `VIPL_ADDRESS_IP`. */
+  uint32_t address_form;
 };
 
 /* What the library does for a plug-in. */

@@ -4,6 +4,7 @@
 
 use std::ffi::{CString, c_int, c_ulong, c_void};
 use std::mem::{MaybeUninit, offset_of};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -299,12 +300,29 @@ fn query(functions: &Functions, handle: VIP_NIC_HANDLE) -> Result<Attributes> {
 }
 
 impl Attributes {
+    /// The host address as people write it, and as others have to be told it.
+    #[must_use]
+    pub fn address_text(&self) -> String {
+        self.host_text(&self.address)
+    }
+
+    /// Another host's address on this NIC's network.
+    #[must_use]
+    pub fn host_text(&self, address: &[u8]) -> String {
+        let socket = self
+            .name
+            .starts_with("ip:")
+            .then(|| socket(address))
+            .flatten();
+        socket.map_or_else(|| address_text(address), |socket| socket.to_string())
+    }
+
     /// Every attribute: the name in the header, the value, and its unit.
     #[must_use]
     pub fn rows(&self) -> Vec<(&'static str, Value, &'static str)> {
         vec![
             ("Name", json!(self.name), ""),
-            ("LocalNicAddress", json!(address_text(&self.address)), ""),
+            ("LocalNicAddress", json!(self.address_text()), ""),
             ("NicAddressLen", json!(self.address.len()), "bytes"),
             ("HardwareVersion", json!(self.hardware_version), ""),
             ("ProviderVersion", json!(self.provider_version), ""),
@@ -365,9 +383,26 @@ pub fn address_text(address: &[u8]) -> String {
         .join(":")
 }
 
-/// Reads six or more bytes in hexadecimal with `:` or `-` between them.
+/// The IP address and port in an address of 6 or 18 bytes.
+fn socket(address: &[u8]) -> Option<SocketAddr> {
+    let (ip, port) = address.split_last_chunk::<2>()?;
+    let v4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);
+    let ip = v4
+        .or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from))
+        .ok()?;
+    Some(SocketAddr::new(ip, u16::from_be_bytes(*port)))
+}
+
+/// Reads six or more bytes in hexadecimal with `:` or `-` between them, or an IP address and a port.
 #[must_use]
 pub fn parse_address(text: &str) -> Option<Vec<u8>> {
+    if let Ok(socket) = text.parse::<SocketAddr>() {
+        let port = socket.port().to_be_bytes();
+        return Some(match socket.ip() {
+            IpAddr::V4(ip) => [&ip.octets()[..], &port].concat(),
+            IpAddr::V6(ip) => [&ip.octets()[..], &port].concat(),
+        });
+    }
     let parts: Vec<&str> = text.split([':', '-']).collect();
     if parts.len() < 6 {
         return None;
@@ -428,6 +463,15 @@ mod tests {
         let bytes = vec![0x02, 0, 0xff, 0x10, 0, 1];
         assert_eq!(parse_address(&address_text(&bytes)), Some(bytes.clone()));
         assert_eq!(parse_address("2-0-ff-10-0-1"), Some(bytes));
+        for text in ["192.0.2.7:34998", "[2001:db8::7]:9"] {
+            let address = parse_address(text).unwrap();
+            let attributes = Attributes {
+                name: "ip:eth0".to_owned(),
+                address,
+                ..Attributes::default()
+            };
+            assert_eq!(attributes.address_text(), text);
+        }
         assert_eq!(parse_address("localhost"), None);
         assert_eq!(parse_address("1:2:3:4:5"), None);
         assert_eq!(parse_address("1:2:3:4:5:100"), None);

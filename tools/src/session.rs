@@ -24,7 +24,7 @@ use crate::cable::{self, Cable};
 use crate::control::{Control, DOCUMENT_MAX, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::limits::Buffers;
-use crate::nic::{Nic, address_text, parse_address};
+use crate::nic::{Nic, parse_address};
 use crate::peers::Peers;
 use crate::pin::Pair;
 use crate::rendezvous::{CONNECT_MS, Rendezvous};
@@ -154,7 +154,7 @@ impl Session {
         };
         eprintln!(
             "connecting to {host} (address {}) on {device}, port {port}; waiting up to {} s for a server ...",
-            address_text(&remote_host),
+            nic.attributes().host_text(&remote_host),
             CONNECT_MS / 1000
         );
         Self::over_vi(nic, Side::Driver, remote_host, port)
@@ -167,7 +167,7 @@ impl Session {
     pub fn listen(vipl: &'static Vipl, device: &str, port: u16) -> Result<Self> {
         let nic = Nic::open(vipl, device)?;
         let address = nic.attributes().address.clone();
-        let shown = address_text(&address);
+        let shown = nic.attributes().address_text();
         eprintln!("waiting for a client on {device} (address {shown}), port {port} ...");
         Self::over_vi(nic, Side::Server, address, port)
     }

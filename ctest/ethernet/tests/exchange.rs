@@ -57,6 +57,26 @@ fn clan() {
     all_programs("clan");
 }
 
+#[test]
+fn ip() {
+    all_programs("ip");
+}
+
+/// Addresses of 18 bytes. An interface without an IPv4 address gives its IPv6 one.
+#[test]
+fn ip_version_6() {
+    let Some(hosts) = skipped(Namespaces::pair()) else {
+        return;
+    };
+    for host in 0..2 {
+        hosts.take_ipv4(host);
+    }
+    let apart = Apart::new(&hosts);
+    for name in ["tour", "rdma"] {
+        apart.run(name, "ip:eth0").pass();
+    }
+}
+
 /// The same with frames of 9000 bytes; and with the name that an M-VIA program used.
 #[test]
 fn large_frames() {
@@ -70,6 +90,7 @@ fn large_frames() {
     for name in ["tour", "rdma"] {
         apart.run(name, "gnic2:eth0").pass();
         apart.run(name, "clan:eth0").pass();
+        apart.run(name, "ip:eth0").pass();
         apart
             .run(name, "")
             .without("VIPL_DEVICE_MAP")
@@ -152,6 +173,11 @@ fn bad_cable_clan() {
     bad_cable("clan", 13);
 }
 
+#[test]
+fn bad_cable_ip() {
+    bad_cable("ip", 14);
+}
+
 /// A cable that is cut for two seconds costs time and nothing else.
 fn a_short_cut_is_survived(card: &str) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
@@ -176,6 +202,11 @@ fn a_short_cut_is_survived(card: &str) {
 #[test]
 fn a_short_cut_is_survived_by_gnic2() {
     a_short_cut_is_survived("gnic2");
+}
+
+#[test]
+fn a_short_cut_is_survived_by_ip() {
+    a_short_cut_is_survived("ip");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn without_plugin(word: &str) -> (bool, &str) {
         .chars()
         .all(|c| c == '_' || c.is_ascii_digit() || c.is_ascii_alphabetic());
     let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic());
-    if end >= 3 && letters && begins {
+    if (end >= 3 || name == "ip") && letters && begins {
         (true, &rest[1..])
     } else {
         (false, word)
@@ -35,6 +35,15 @@ fn entry(line: &str) -> Option<Option<Entry>> {
         .collect();
     let (first, names) = words.split_first()?;
     let (foreign, first) = without_plugin(first);
+    if first.parse::<std::net::SocketAddr>().is_ok() {
+        // An address of the plug-in `ip`, unless another one is named; none of those asks here.
+        let good = names.iter().all(|name| name.len() <= 255) && !names.is_empty();
+        return Some(good.then(|| Entry {
+            foreign: true,
+            address: [0; 6],
+            names: Vec::new(),
+        }));
+    }
     let mut address = Vec::new();
     let (mut digits, mut value) = (0, 0u32);
     for letter in first.chars().chain([':']) {

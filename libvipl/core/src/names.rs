@@ -1,15 +1,17 @@
 //! Name service (spec §3.32 to §3.34, §12): a table file, read at VipNSInit, and the names of this host. On a
-//! network interface, other names are looked up as other programs do (`neighbour`).
+//! network, other names are looked up as other programs do (`neighbour` on Ethernet, `resolver` on IP).
 
 use std::ffi::{CStr, c_char};
 
 use vipl_abi::{VIP_CHAR, VIP_ULONG};
+use vipl_plugin_abi::VIPL_ADDRESS_IP;
 
 use crate::error::Error;
 use crate::nic::Nic;
 
 pub mod discovery;
 mod neighbour;
+mod resolver;
 pub(crate) mod table;
 
 use table::Names;
@@ -94,6 +96,12 @@ pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>,
     // Every device knows its own host, whatever the system makes of that name.
     if index == 0 && is_own_name(name) {
         return Ok(nic.address().to_vec());
+    }
+    if index == 0 && nic.info.address_form == VIPL_ADDRESS_IP {
+        return resolver::find(name, nic.address()).map_err(|unknown| {
+            log::warn!(target: "ns", "{unknown}");
+            Error::NameService
+        });
     }
     if let (0, Some(interface)) = (index, interface(nic)) {
         return neighbour::find(name, &interface, nic.address()).map_err(|unknown| {

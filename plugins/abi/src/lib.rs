@@ -58,6 +58,10 @@ pub const VIPL_KIND_PROVIDER: u32 = 1;
 
 /// Longest host address in bytes.
 pub const VIPL_ADDRESS_MAX: usize = 32;
+/// Form of a host address: bytes without a meaning outside its network.
+pub const VIPL_ADDRESS_BYTES: u32 = 0;
+/// Form of a host address: an IP address and the UDP port of the host's agent.
+pub const VIPL_ADDRESS_IP: u32 = 1;
 /// Longest data address in bytes.
 pub const VIPL_DATA_ADDRESS_MAX: usize = 256;
 

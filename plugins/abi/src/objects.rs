@@ -172,27 +172,30 @@ pub struct vipl_connection {
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
 }
 
-/// A data socket on a network interface, as `vipl_host.link` gives it.
+/// A data socket on a link, as `vipl_host.link` gives it. A link's name is that of an Ethernet interface, or
+/// `udp:` and an address of this host or an interface; `udp:` alone is the address that reaches other networks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_link {
     /// `sizeof(vipl_link)` as the plug-in knows it, set by the plug-in before the call.
     pub size: usize,
-    /// A socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, nonblocking and
-    /// close-on-exec. It belongs to the plug-in, which closes it when the NIC closes. Its filter cannot
-    /// be changed: it lets in what is addressed to this host and to `endpoint`.
+    /// Ethernet: a socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, whose filter
+    /// cannot be changed: it lets in what is addressed to this host and to `endpoint`. UDP: a socket bound to
+    /// the host's address and to the port `endpoint`. Both are nonblocking and close-on-exec, and belong to the
+    /// plug-in, which closes them when the NIC closes.
     pub fd: c_int,
-    /// Number of the interface.
+    /// Number of the interface; UDP: one of the agent's own.
     pub interface_index: u32,
     /// Largest payload of a frame in bytes, at the time of the call.
     pub mtu: u32,
     /// Speed in Mbit/s; 0 when the interface does not tell.
     pub speed_mbit: u32,
-    /// What frames for this process carry, big-endian, at offset 16 (2 bytes after the Ethernet header).
+    /// What frames for this process carry, big-endian, 2 bytes after the header of Ethernet or UDP.
     pub endpoint: u16,
     /// Bytes of `address`.
     pub address_len: u16,
-    /// Address of the interface.
+    /// Address of the host there: that of the interface; UDP: the IP address of 4 or 16 bytes and the UDP port
+    /// of the host's agent, big-endian.
     pub address: [u8; VIPL_ADDRESS_MAX],
     /// Name of the interface, NUL-terminated.
     pub name: [c_char; 16],
@@ -264,4 +267,6 @@ pub struct vipl_nic_info {
     /// For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while
     /// the program may be calling nothing, in microseconds, at most 1000000. 0: never.
     pub poll_us: u32,
+    /// How `address` reads: `VIPL_ADDRESS_BYTES` or `VIPL_ADDRESS_IP`.
+    pub address_form: u32,
 }

@@ -199,6 +199,14 @@ pub(crate) const PROVIDERS: &[Provider] = &[
         on_interface: true,
     },
     Provider {
+        name: "ip",
+        device: "ip:eth0",
+        source: None,
+        abilities: ETHERNET,
+        ways: ONE_WAY,
+        on_interface: true,
+    },
+    Provider {
         name: "example-c",
         device: "example:",
         source: Some("../examples/plugin.c"),

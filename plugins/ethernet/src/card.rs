@@ -57,6 +57,8 @@ pub trait Card: 'static {
 pub enum Network {
     /// The interface of this name.
     Interface(String),
+    /// Any IP network, by UDP: an address of this host, an interface, or nothing for the usual one.
+    Datagrams(String),
     /// Other processes of this host only, through emulated links.
     Emulated {
         /// Creates the links.

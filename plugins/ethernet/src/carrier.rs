@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use vipl_packet::{ETHERNET, Frame, Header};
+use vipl_packet::Frame;
 use vipl_plugin_sdk::Host;
-use vipl_wire::{ETHERTYPE, Transmit};
+use vipl_wire::Transmit;
 
 use crate::bell::Bell;
 use crate::card::EmulatedLink;
 use crate::doorbell::Doorbell;
+use crate::medium::Header;
 use crate::segment::{InvalidCursor, Segment};
 
 /// A buffer for one frame, behind the link's own header.
@@ -50,10 +51,10 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// To the interface with this address, through the NIC's doorbell.
-    pub(crate) fn remote(to: [u8; 6], from: [u8; 6]) -> Carrier {
+    /// To another host, through the NIC's doorbell.
+    pub(crate) fn remote(header: Header) -> Carrier {
         Carrier::Remote(RemoteCarrier {
-            header: vipl_packet::header(to, from, ETHERTYPE),
+            header,
             spare: None,
         })
     }
@@ -94,11 +95,10 @@ impl Carrier {
                     Some(spare) => spare,
                     None => doorbell.buffer()?,
                 };
-                buffer.resize(ETHERNET + mtu, 0);
-                buffer[..ETHERNET].copy_from_slice(&remote.header);
+                remote.header.put(&mut buffer, mtu);
                 Some(FrameBuffer {
                     buffer,
-                    head: ETHERNET,
+                    head: remote.header.length(),
                 })
             }
             Carrier::Local(local) => local.buffer(mtu),

@@ -67,11 +67,12 @@ impl Connected {
                 (carrier, device.local_mtu(), None)
             }
             Some(uplink) => {
-                let mut to = [0; 6];
-                to.copy_from_slice(&connection.remote_address[..6]);
-                let peer = device.peers.of(to, connection.remote_endpoint);
-                let carrier = Carrier::remote(to, uplink.address);
-                (carrier, device.mtu, Some(peer))
+                let length = usize::from(connection.remote_address_len);
+                let host = connection.remote_address.get(..length).unwrap_or_default();
+                let endpoint = connection.remote_endpoint;
+                let header = uplink.medium.header(host, endpoint)?;
+                let peer = device.peers.of(host, endpoint);
+                (Carrier::remote(header), device.mtu, Some(peer))
             }
             None => return Err(std::io::Error::other("there is no interface")),
         };
@@ -190,7 +191,7 @@ impl Connected {
             self.coalesced = None;
             uplink.doorbell.ring();
         }
-        let nothing = !uplink.tip.has_frame()
+        let nothing = !uplink.inlet.may_have_frame()
             && !device.inbox(self.index).is_filled()
             && !uplink.doorbell.waits()
             && self.coalesced.is_none()

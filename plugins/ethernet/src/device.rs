@@ -7,7 +7,6 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use vipl_packet::{ETHERNET, Receiver};
 use vipl_plugin_sdk::abi::vipl_nic;
 use vipl_plugin_sdk::{Host, shm};
 use vipl_sys::mutex::Mutex;
@@ -19,8 +18,8 @@ use crate::coalescing::Coalescing;
 use crate::doorbell::Doorbell;
 use crate::inbox::Inbox;
 use crate::lingering::Lingering;
+use crate::medium::{Reading, Sender};
 use crate::schedule::Schedule;
-use crate::try_lock::Guard;
 use crate::uplink::Uplink;
 use crate::version::VersionPeers;
 use crate::watch::Watch;
@@ -187,13 +186,10 @@ impl Device {
     #[inline(always)]
     pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) {
         let Some(uplink) = &self.uplink else { return };
-        let reading = match uplink.tip.has_frame() {
-            true => uplink.receiver.try_lock(),
-            false => None,
-        };
+        let reading = uplink.inlet.reading();
         self.empty_inbox(own, &mut each);
-        if let Some(receiver) = reading {
-            self.read(uplink, receiver, LOOK_FRAMES, (own, check), each);
+        if let Some(reading) = reading {
+            self.read(uplink, reading, LOOK_FRAMES, (own, check), each);
         }
     }
 
@@ -204,12 +200,12 @@ impl Device {
         let Some(uplink) = &self.uplink else {
             return true;
         };
-        let Some(receiver) = uplink.receiver.try_lock() else {
+        let Some(reading) = uplink.inlet.try_lock() else {
             return false;
         };
         self.empty_inbox(own, &mut each);
-        let most = receiver.frames();
-        self.read(uplink, receiver, most, (own, check), each);
+        let most = reading.frames();
+        self.read(uplink, reading, most, (own, check), each);
         true
     }
 
@@ -228,32 +224,25 @@ impl Device {
     fn read(
         &self,
         uplink: &Uplink,
-        mut receiver: Guard<'_, Receiver>,
+        reading: Reading<'_>,
         most: u32,
         (own, check): (u32, u64),
         mut each: impl FnMut(&[u8]),
     ) {
         let mut others = false;
-        let received = receiver.receive(most, |frame| {
-            // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
-            let frame = unsafe { frame.in_place() };
-            let payload = frame.get(ETHERNET..).unwrap_or_default();
-            match vipl_wire::address(payload) {
-                Some(address) if address.endpoint == uplink.endpoint => {
-                    if (address.vi, address.check) == (own, check) {
-                        each(payload);
-                    } else {
-                        others |= self.deliver(uplink, address, frame);
-                    }
+        let received = reading.receive(most, |sender, payload| match vipl_wire::address(payload) {
+            Some(address) if address.endpoint == uplink.endpoint => {
+                if (address.vi, address.check) == (own, check) {
+                    each(payload);
+                } else {
+                    others |= self.deliver(uplink, address, sender, payload);
                 }
-                _ => self.unreadable(uplink, frame),
             }
+            _ => self.unreadable(uplink, sender(), payload),
         });
-        uplink.tip.follow(&receiver);
-        if received.losing {
-            count(self.counters.dropped, u64::from(receiver.take_drops()));
+        if received.dropped > 0 {
+            count(self.counters.dropped, u64::from(received.dropped));
         }
-        drop(receiver);
         if received.cut > 0 {
             count(self.counters.bad, u64::from(received.cut));
         }
@@ -270,17 +259,25 @@ impl Device {
 
     /// A frame for a VI other than the one in progress. True: that VI has something to do now.
     #[cold]
-    fn deliver(&self, uplink: &Uplink, address: Address, frame: &[u8]) -> bool {
+    fn deliver(
+        &self,
+        uplink: &Uplink,
+        address: Address,
+        sender: &dyn Fn() -> Sender,
+        payload: &[u8],
+    ) -> bool {
         if let Some(inbox) = self.inboxes.get(address.vi as usize)
-            && inbox.put(address.check, &frame[ETHERNET..])
+            && inbox.put(address.check, payload)
         {
             self.bell.mark(address.vi);
             return true;
         }
         // No connection that is open.
-        let now = Host::get().now_ns();
-        if !self.lingering.take(uplink, frame, now)
-            && !self.versions.take(uplink, &self.name, frame, now)
+        let (now, sender) = (Host::get().now_ns(), sender());
+        if !self.lingering.take(uplink, sender, payload, now)
+            && !self
+                .versions
+                .take(uplink, &self.name, (sender, payload), now)
         {
             count(self.counters.stray, 1);
         }
@@ -289,9 +286,10 @@ impl Device {
 
     /// A frame that means nothing in this version.
     #[cold]
-    fn unreadable(&self, uplink: &Uplink, frame: &[u8]) {
+    fn unreadable(&self, uplink: &Uplink, sender: Sender, payload: &[u8]) {
         count(self.counters.bad, 1);
         let now = Host::get().now_ns();
-        self.versions.take(uplink, &self.name, frame, now);
+        self.versions
+            .take(uplink, &self.name, (sender, payload), now);
     }
 }

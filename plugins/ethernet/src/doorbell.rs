@@ -8,13 +8,15 @@
 //!
 //! Frames for which the device has no room stay here, and no more are accepted until it has.
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use vipl_packet::{Frame, Sender, Sent};
+use vipl_packet::Frame;
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_sys::mutex::Mutex;
+
+use crate::medium::{Outlet, Sent};
 
 /// Frames of one burst.
 const BURST: usize = 32;
@@ -50,7 +52,7 @@ pub(crate) struct Counters {
 /// The transmit side of a NIC.
 pub(crate) struct Doorbell {
     policy: Policy,
-    socket: Sender,
+    socket: Outlet,
     frames: Mutex<Frames>,
     /// Whether frames wait; read without the lock.
     waiting: AtomicBool,
@@ -63,10 +65,10 @@ pub(crate) struct Doorbell {
 }
 
 impl Doorbell {
-    pub(crate) fn new(policy: Policy, socket: OwnedFd, counters: Counters) -> Doorbell {
+    pub(crate) fn new(policy: Policy, socket: Outlet, counters: Counters) -> Doorbell {
         Doorbell {
             policy,
-            socket: Sender::new(socket),
+            socket,
             frames: Mutex::default(),
             waiting: AtomicBool::new(false),
             trapped: AtomicBool::new(false),

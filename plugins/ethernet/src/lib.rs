@@ -5,6 +5,8 @@
 //! socket that the Kernel Agent has opened, between processes of one host through shared memory. The application needs
 //! no privileges, and there is one thread per NIC handle, which makes progress while the application does not.
 //!
+//! A member of the class may as well have UDP sockets instead, with the same frames in datagrams.
+//!
 //! Each module uses those below it:
 //!
 //! | module | content |
@@ -22,6 +24,7 @@
 //! | `carrier` | where the frames of one connection go |
 //! | `schedule`, `coalescing`, `inbox`, `watch` | parts of the shared state |
 //! | `doorbell` | transmission of frames in bursts |
+//! | `medium` | what carries frames: packet sockets or UDP |
 //! | `segment` | frames between two processes of one host |
 //! | `bell` | sleeping and waking, and which VIs have something to do |
 //! | `card`, `interface` | what a plug-in says about itself; the host's interfaces |
@@ -40,6 +43,7 @@ mod env;
 mod inbox;
 pub mod interface;
 mod lingering;
+mod medium;
 mod nic;
 mod operations;
 mod progress;

@@ -10,6 +10,7 @@ use vipl_wire::Closing;
 
 use crate::carrier::Carrier;
 use crate::doorbell::Doorbell;
+use crate::medium::Sender;
 use crate::schedule::NEVER;
 use crate::uplink::Uplink;
 
@@ -58,10 +59,7 @@ impl Lingering {
     }
 
     /// Handles a frame that belongs to no open connection. False: it belongs to none of these, either.
-    pub(crate) fn take(&self, uplink: &Uplink, frame: &[u8], now: u64) -> bool {
-        let Some((sender, payload)) = vipl_packet::split(frame) else {
-            return false;
-        };
+    pub(crate) fn take(&self, uplink: &Uplink, from: Sender, payload: &[u8], now: u64) -> bool {
         let doorbell = Some(&uplink.doorbell);
         let mut known = false;
         if let Some(address) = vipl_wire::address(payload) {
@@ -74,7 +72,10 @@ impl Lingering {
         }
         // A peer repeats its CLOSE to a side that has forgotten the connection.
         known || {
-            let mut carrier = Carrier::remote(sender, uplink.address);
+            let Some(header) = uplink.medium.answer(from) else {
+                return false;
+            };
+            let mut carrier = Carrier::remote(header);
             let mut out = carrier.transmitter(doorbell, uplink.mtu, now);
             Closing::answer_stray(payload, &mut out)
         }

@@ -44,21 +44,38 @@ impl EthernetNic {
             Host::get().log(VIPL_LOG_ERROR, &text);
             Status::Resource
         };
+        let open = |name: &str, datagrams| {
+            let link = Host::get().link(name)?;
+            let id = link.id;
+            let uplink = Uplink::open(C::NAME, C::DOORBELL, C::FRAME_MAX, link, datagrams);
+            uplink.map(|uplink| (id, uplink)).map_err(failed)
+        };
         let (uplink, emulated, address, mtu, name) = match network {
             Network::Interface(interface) => {
-                let link = Host::get().link(&interface)?;
-                info.link = link.id;
-                let uplink =
-                    Uplink::open(C::NAME, C::DOORBELL, C::FRAME_MAX, link).map_err(failed)?;
-                let (address, mtu) = (uplink.address, uplink.mtu);
+                let (id, uplink) = open(&interface, false)?;
+                info.link = id;
+                let (address, mtu) = (uplink.address.clone(), uplink.mtu);
                 (Some(uplink), None, address, mtu, format!("via_{interface}"))
+            }
+            Network::Datagrams(argument) => {
+                let (id, uplink) = open(&format!("udp:{argument}"), true)?;
+                (info.link, info.address_form) = (id, VIPL_ADDRESS_IP);
+                let (address, mtu) = (uplink.address.clone(), uplink.mtu);
+                let plugin = C::NAME.to_string_lossy();
+                (
+                    Some(uplink),
+                    None,
+                    address,
+                    mtu,
+                    format!("{plugin}:{argument}"),
+                )
             }
             Network::Emulated {
                 links,
                 mtu,
                 address,
                 name,
-            } => (None, Some(links), address, mtu, name),
+            } => (None, Some(links), address.to_vec(), mtu, name),
         };
         if mtu < MTU_MIN {
             let text = format!("an MTU of {mtu} is below {MTU_MIN}");
@@ -68,7 +85,7 @@ impl EthernetNic {
         let event = bell::create_event().map_err(failed)?;
         let own_event = shm::duplicate(event.as_raw_fd()).map_err(failed)?;
         let bell = Bell::open(page.as_raw_fd(), own_event).map_err(failed)?;
-        describe(C::NAME, &name, address, mtu, info);
+        describe(C::NAME, &name, &address, mtu, info);
         info.shared_fds = [page.as_raw_fd(), event.as_raw_fd()];
         let counters = Counters::of(C::NAME);
         let device = Device::new(nic, name, bell, (uplink, emulated), mtu, counters);
@@ -100,8 +117,8 @@ impl EthernetNic {
     }
 }
 
-fn describe(plugin: &CStr, name: &str, address: [u8; 6], mtu: usize, info: &mut vipl_nic_info) {
-    vipl_plugin_sdk::describe(info, name, &address);
+fn describe(plugin: &CStr, name: &str, address: &[u8], mtu: usize, info: &mut vipl_nic_info) {
+    vipl_plugin_sdk::describe(info, name, address);
     info.reliability_support = VIP_SERVICE_UNRELIABLE | READ_LEVELS;
     info.rdma_read_support = READ_LEVELS;
     info.vis_max = VIS_MAX;

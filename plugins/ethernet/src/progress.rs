@@ -146,7 +146,7 @@ impl WatchThread<'_> {
         } else if device
             .uplink
             .as_ref()
-            .is_some_and(|uplink| uplink.tip.has_frame())
+            .is_some_and(|uplink| uplink.inlet.has_frame())
         {
             found = Poll::Busy;
         }
@@ -199,17 +199,15 @@ impl WatchThread<'_> {
     }
 
     fn check_interface(&mut self, now: u64) {
-        if self.device.uplink.is_none() || self.failed || now < self.checked + CHECK_EVERY {
+        let Some(uplink) = &self.device.uplink else {
+            return;
+        };
+        if self.failed || now < self.checked + CHECK_EVERY {
             return;
         }
         self.checked = now;
-        let socket = self.device.socket();
-        if !socket.is_some_and(vipl_packet::is_bound) {
+        if let Some(what) = uplink.gone() {
             self.failed = true;
-            let what = match socket {
-                Some(_) => "the interface has been removed",
-                None => "the program has closed the descriptor of the interface",
-            };
             let text = format!("{}: {what}", self.device.name);
             Host::get().log(VIPL_LOG_WARN, &text);
             // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.

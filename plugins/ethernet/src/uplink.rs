@@ -1,23 +1,23 @@
-//! The interface of a NIC: its data socket, and its address on the link.
+//! The link of a NIC: its data socket, and its address there.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use vipl_packet::{Receiver, Tip};
 use vipl_plugin_sdk::settings::number;
 use vipl_plugin_sdk::{Host, Link};
 
 use crate::doorbell::{Counters, Doorbell, Policy};
+use crate::medium::{Inlet, Medium, Outlet};
 use crate::try_lock::TryLock;
 
-/// The interface of one NIC handle.
+/// The link of one NIC handle.
 pub(crate) struct Uplink {
     pub(crate) doorbell: Doorbell,
-    pub(crate) receiver: TryLock<Receiver>,
-    /// Where the receiver finds its next frame, for threads that do not hold it.
-    pub(crate) tip: Tip,
+    pub(crate) inlet: Inlet,
+    pub(crate) medium: Medium,
     pub(crate) endpoint: u16,
-    pub(crate) address: [u8; 6],
+    /// The host's address.
+    pub(crate) address: Vec<u8>,
     pub(crate) mtu: usize,
 }
 
@@ -29,14 +29,29 @@ impl Uplink {
         policy: Policy,
         frame_max: usize,
         link: Link,
+        datagrams: bool,
     ) -> std::io::Result<Uplink> {
+        let frame_max = number(name, c"mtu").map_or(frame_max, |most| frame_max.min(most as usize));
         let mtu = (link.mtu as usize).min(frame_max);
-        let frames = number(name, c"receive_frames").unwrap_or(256) as usize;
-        let receiver = Receiver::open(link.socket.as_raw_fd(), mtu, frames.next_power_of_two())?;
-        let address =
-            link.address.as_slice().try_into().map_err(|_| {
-                std::io::Error::other("the interface's address does not have 6 bytes")
-            })?;
+        let medium = Medium::of(&link, datagrams)?;
+        let fd = link.socket.as_raw_fd();
+        let (inlet, outlet) = if datagrams {
+            let receiver = vipl_datagram::Receiver::open(fd)?;
+            let sender = vipl_datagram::Sender::new(link.socket);
+            (
+                Inlet::Datagrams(TryLock::new(receiver)),
+                Outlet::Datagrams(sender),
+            )
+        } else {
+            let frames = number(name, c"receive_frames").unwrap_or(256) as usize;
+            let receiver = vipl_packet::Receiver::open(fd, mtu, frames.next_power_of_two())?;
+            let tip = vipl_packet::Tip::new(&receiver);
+            let sender = vipl_packet::Sender::new(link.socket);
+            (
+                Inlet::Packets(TryLock::new(receiver), tip),
+                Outlet::Packets(sender),
+            )
+        };
         let counter = |counter| Host::get().counter(name, counter);
         let counters = Counters {
             sent: counter(c"frames_sent"),
@@ -45,13 +60,24 @@ impl Uplink {
             kicks: counter(c"kicks"),
         };
         Ok(Uplink {
-            doorbell: Doorbell::new(policy, link.socket, counters),
-            tip: Tip::new(&receiver),
-            receiver: TryLock::new(receiver),
+            doorbell: Doorbell::new(policy, outlet, counters),
+            inlet,
+            medium,
             endpoint: link.endpoint,
-            address,
+            address: link.address,
             mtu,
         })
+    }
+
+    /// Why the link is gone, if it is.
+    pub(crate) fn gone(&self) -> Option<&'static str> {
+        match (self.socket(), &self.medium) {
+            (None, _) => Some("the program has closed the descriptor of the interface"),
+            // An address may come back, as with a cable.
+            (Some(_), Medium::Udp) => None,
+            (Some(socket), Medium::Ethernet(_)) if vipl_packet::is_bound(socket) => None,
+            (Some(_), Medium::Ethernet(_)) => Some("the interface has been removed"),
+        }
     }
 
     /// The data socket. `None`: the application has closed it.

@@ -12,6 +12,7 @@ use vipl_sys::mutex::Mutex;
 use vipl_wire::{Transmit, VERSION, VersionNegotiation};
 
 use crate::carrier::Carrier;
+use crate::medium::{Header, Sender};
 use crate::uplink::Uplink;
 
 /// Hosts that are remembered.
@@ -28,9 +29,9 @@ struct Peer {
     told: [bool; 2],
 }
 
-/// All of them, by the addresses of their interfaces.
+/// All of them, by their addresses.
 #[derive(Default)]
-pub(crate) struct VersionPeers(Mutex<HashMap<[u8; 6], Peer>>);
+pub(crate) struct VersionPeers(Mutex<HashMap<Sender, Peer>>);
 
 /// What is to be done about a frame.
 #[derive(Debug, Default, PartialEq)]
@@ -42,10 +43,13 @@ struct Duty {
 impl VersionPeers {
     /// Examines a frame that means nothing in this version, which arrived at the NIC `name`. True: it is part of
     /// version negotiation.
-    pub(crate) fn take(&self, uplink: &Uplink, name: &str, frame: &[u8], now: u64) -> bool {
-        let Some((host, payload)) = vipl_packet::split(frame) else {
-            return false;
-        };
+    pub(crate) fn take(
+        &self,
+        uplink: &Uplink,
+        name: &str,
+        (host, payload): (Sender, &[u8]),
+        now: u64,
+    ) -> bool {
         if let Some(refusal) = VersionNegotiation::parse(payload) {
             let (lowest, highest) = (refusal.lowest, refusal.highest);
             let ours = refusal.refused == VERSION && !(lowest..=highest).contains(&VERSION);
@@ -67,14 +71,13 @@ impl VersionPeers {
                 format!("sends frames of version {refused}: this side speaks version {VERSION}");
             tell(name, host, &what);
         }
-        // A group address is never that of a sender.
-        if duty.answer && host[0] & 1 == 0 {
-            send(uplink, host, &answer, now);
+        if let (true, Some(header)) = (duty.answer, uplink.medium.answer(host)) {
+            send(uplink, header, &answer, now);
         }
         true
     }
 
-    fn duty(&self, host: [u8; 6], refused: bool, now: u64) -> Duty {
+    fn duty(&self, host: Sender, refused: bool, now: u64) -> Duty {
         let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
             return Duty::default();
@@ -92,13 +95,12 @@ impl VersionPeers {
     }
 }
 
-fn tell(name: &str, host: [u8; 6], what: &str) {
-    let host = host.map(|byte| format!("{byte:02x}")).join(":");
+fn tell(name: &str, host: Sender, what: &str) {
     Host::get().log(VIPL_LOG_WARN, &format!("{name}: host {host} {what}"));
 }
 
-fn send(uplink: &Uplink, to: [u8; 6], answer: &VersionNegotiation, now: u64) {
-    let mut carrier = Carrier::remote(to, uplink.address);
+fn send(uplink: &Uplink, to: Header, answer: &VersionNegotiation, now: u64) {
+    let mut carrier = Carrier::remote(to);
     let mut out = carrier.transmitter(Some(&uplink.doorbell), uplink.mtu, now);
     // If the device is full the answer is lost; the next frame of that host gets another.
     let Some(mut frame) = out.frame() else {
@@ -116,7 +118,8 @@ mod tests {
     #[test]
     fn each_host_is_told_of_once_and_answered_once_a_second() {
         let peers = VersionPeers::default();
-        let of = |host, refused, now| peers.duty([2, 0, 0, 0, 0, host], refused, now);
+        let of =
+            |host, refused, now| peers.duty(Sender::Ethernet([2, 0, 0, 0, 0, host]), refused, now);
         let both = |tell, answer| Duty { tell, answer };
         assert_eq!(of(1, false, 5), both(true, true));
         assert_eq!(of(1, false, 6), both(false, false));

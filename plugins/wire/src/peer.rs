@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The address of a process's interface, and its endpoint there.
-type Address = ([u8; 6], u16);
+/// The address of a process's host, and its endpoint there.
+type Address = (Vec<u8>, u16);
 
 /// One process, which several connections share.
 #[derive(Debug, Default)]
@@ -29,9 +29,9 @@ impl PeerProcess {
 
 impl PeerProcesses {
     /// The process at this address, for one more connection.
-    pub fn of(&self, address: [u8; 6], endpoint: u16) -> Arc<PeerProcess> {
+    pub fn of(&self, address: &[u8], endpoint: u16) -> Arc<PeerProcess> {
         let mut known = self.0.lock().unwrap_or_else(|broken| broken.into_inner());
-        let key = (address, endpoint);
+        let key = (address.to_owned(), endpoint);
         if let Some(process) = known.get(&key).and_then(Weak::upgrade) {
             return process;
         }
@@ -49,14 +49,14 @@ mod tests {
     #[test]
     fn connections_of_one_process_share_what_they_hear() {
         let processes = PeerProcesses::default();
-        let (one, two) = (processes.of([2; 6], 7), processes.of([2; 6], 7));
-        let other = processes.of([2; 6], 8);
+        let (one, two) = (processes.of(&[2; 6], 7), processes.of(&[2; 6], 7));
+        let other = processes.of(&[2; 6], 8);
         assert_eq!((one.heard(20), two.heard(10)), (20, 20));
         assert_eq!(two.heard(30), 30);
         assert_eq!(other.heard(5), 5, "another process");
         drop((one, two));
         assert_eq!(
-            processes.of([2; 6], 7).heard(1),
+            processes.of(&[2; 6], 7).heard(1),
             1,
             "forgotten with its last connection"
         );

@@ -71,15 +71,32 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// A capture file: link type Ethernet, every frame with a header of its own.
-fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+/// The headers of IPv4 and UDP before so many bytes, without checksums.
+fn udp(bytes: usize) -> Vec<u8> {
+    let (ip, udp) = ((28 + bytes) as u16, (8 + bytes) as u16);
+    let mut headers = vec![0x45, 0];
+    headers.extend(ip.to_be_bytes());
+    headers.extend([0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    for word in [40_001, 40_002, udp, 0] {
+        headers.extend(word.to_be_bytes());
+    }
+    headers
+}
+
+/// A capture file: link type Ethernet, every frame with a header of its own, or in a datagram.
+fn capture(frames: &[Vec<u8>], in_datagrams: bool) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xA1B2_C3D4u32, 0x0004_0002, 0, 0, 65_535, 1] {
         file.extend(word.to_le_bytes());
     }
     for (number, frame) in frames.iter().enumerate() {
         let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-        bytes.extend(ETHERTYPE.to_be_bytes());
+        if in_datagrams {
+            bytes.extend([8, 0]);
+            bytes.extend(udp(frame.len()));
+        } else {
+            bytes.extend(ETHERTYPE.to_be_bytes());
+        }
         bytes.extend(frame);
         // Ethernet pads.
         bytes.resize(bytes.len().max(60), 0);
@@ -148,6 +165,15 @@ fn expected(frame: &[u8]) -> Vec<String> {
 
 #[test]
 fn tshark_reads_what_the_parser_reads() {
+    compare("ethernet", false);
+}
+
+#[test]
+fn tshark_finds_frames_in_datagrams() {
+    compare("udp", true);
+}
+
+fn compare(name: &str, in_datagrams: bool) {
     let version = Command::new("tshark").arg("-v").output();
     let Ok(version) = version else {
         println!("skipped: tshark is not installed");
@@ -178,11 +204,11 @@ fn tshark_reads_what_the_parser_reads() {
     let whole = frames.len();
     frames.push(broken);
 
-    let folder = format!("dissector-{}", std::process::id());
+    let folder = format!("dissector-{name}-{}", std::process::id());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).expect("a folder for the capture");
     let file = folder.join("vipl.pcap");
-    std::fs::write(&file, capture(&frames)).expect("the capture");
+    std::fs::write(&file, capture(&frames, in_datagrams)).expect("the capture");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vipl.lua");
     let mut tshark = Command::new("tshark");
     // No settings of whoever runs the test.
@@ -213,9 +239,11 @@ fn tshark_reads_what_the_parser_reads() {
         }
         assert_eq!(row.len(), FIELDS.len());
     }
+    // In a datagram nothing but its CRC tells a frame.
+    let broken = if in_datagrams { "" } else { "0" };
     assert_eq!(
         lines[whole].split(';').nth(11),
-        Some("0"),
+        Some(broken),
         "a broken frame is shown as such"
     );
     std::fs::remove_dir_all(&folder).expect("the folder goes");

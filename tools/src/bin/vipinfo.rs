@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::{Map, Value, json};
 use vipl_pages::Generate;
-use vipl_tools::nic::{Attributes, Nic, address_text, level_names};
+use vipl_tools::nic::{Attributes, Nic, level_names};
 use vipl_tools::options;
 use vipl_tools::report::{self, Table};
 use vipl_tools::vipl::Vipl;
@@ -177,7 +177,7 @@ fn device_text(device: &Device, verbose: bool) -> String {
         }
         Ok(attributes) => {
             let read = level_names(attributes.rdma_read_levels);
-            line("address", &address_text(&attributes.address));
+            line("address", &attributes.address_text());
             line(
                 "reliability levels",
                 &level_names(attributes.reliability_levels),

@@ -1,5 +1,7 @@
 //! Network addresses of the application: read and written bytewise, at any alignment (spec §2.2).
 
+use std::net::{IpAddr, SocketAddr};
+
 use kagent_proto::{DISCRIMINATOR_BYTES_MAX, HOST_BYTES_MAX, Point};
 use vipl_abi::VIP_NET_ADDRESS;
 
@@ -94,6 +96,15 @@ pub unsafe fn write_host(out: *mut VIP_NET_ADDRESS, host: &[u8]) {
     unsafe {
         bytes.cast::<u16>().write_unaligned(host.len() as u16);
         std::ptr::copy_nonoverlapping(host.as_ptr(), bytes.add(BYTES_AT), host.len());
+    }
+}
+
+/// An IP address and a port as bytes: 6 or 18, big-endian.
+pub(crate) fn socket_bytes(socket: SocketAddr) -> Vec<u8> {
+    let port = socket.port().to_be_bytes();
+    match socket.ip() {
+        IpAddr::V4(ip) => [&ip.octets()[..], &port].concat(),
+        IpAddr::V6(ip) => [&ip.octets()[..], &port].concat(),
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
         VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
     let address_max = info.address.len() as u64;
     let data_address_max = info.data_address.len() as u64;
-    let numbers: [(&str, u64, RangeInclusive<u64>); 11] = [
+    let numbers: [(&str, u64, RangeInclusive<u64>); 12] = [
         ("address_len", info.address_len.into(), 1..=address_max),
         (
             "data_address_len",
@@ -70,6 +70,11 @@ pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
         ),
         ("ptags_max", info.ptags_max.into(), 1..=u64::from(u32::MAX)),
         ("poll_us", info.poll_us.into(), 0..=POLL_US_MAX),
+        (
+            "address_form",
+            info.address_form.into(),
+            VIPL_ADDRESS_BYTES.into()..=VIPL_ADDRESS_IP.into(),
+        ),
     ];
     for (field, found, allowed) in numbers {
         if !allowed.contains(&found) {

@@ -1,7 +1,11 @@
 //! The table of host names: one entry per line of a file, in file order (spec §12).
 
-use crate::connect::address::parse_host;
+use std::net::SocketAddr;
 
+use crate::connect::address::{parse_host, socket_bytes};
+
+/// The plug-in that an IP address with a port is for.
+const IP: &str = "ip";
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -18,11 +22,16 @@ impl Entry {
     fn parse(line: &str) -> Option<Entry> {
         let mut words = line.split_whitespace();
         let (plugin, address) = split_plugin(words.next()?);
+        let socket = address.parse::<SocketAddr>().ok();
         let names: Vec<String> = words.map(str::to_owned).collect();
         let good = !names.is_empty() && names.iter().all(|name| name.len() <= NAME_BYTES_MAX);
         Some(Entry {
-            plugin: plugin.map(str::to_owned),
-            address: parse_host(address).filter(|_| good)?,
+            // Six bytes of this kind must not be taken for an Ethernet address.
+            plugin: plugin.or(socket.map(|_| IP)).map(str::to_owned),
+            address: socket
+                .map(socket_bytes)
+                .or_else(|| parse_host(address))
+                .filter(|_| good)?,
             names,
         })
     }
@@ -32,11 +41,11 @@ impl Entry {
     }
 }
 
-/// `PLUGIN:ADDRESS`, or an address alone. No byte of an address has three digits.
+/// `PLUGIN:ADDRESS`, or an address alone, which may be `IP:PORT`. No byte of an address has three digits.
 fn split_plugin(word: &str) -> (Option<&str>, &str) {
     match word.split_once(':') {
         Some((name, address))
-            if name.len() > 2
+            if (name.len() > 2 || name == IP)
                 && name.starts_with(|c: char| c.is_ascii_alphabetic())
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') =>
         {
@@ -110,6 +119,26 @@ mod tests {
         );
         assert_eq!(names.by_address("sim", &[2, 0, 0, 0, 0, 1]), None);
         assert_eq!(names.addresses("tulip").count(), 2);
+    }
+
+    #[test]
+    fn an_address_with_a_port_is_for_ip() {
+        let text =
+            "192.0.2.7:258 far\n[2001:db8::7]:9 far six\nip:192.0.2.8:9 near\n2:0:0:0:0:9 far\n";
+        let names = Names::parse(text, |_, line| panic!("{line}"));
+        let v4 = [192, 0, 2, 7, 1, 2];
+        assert_eq!(names.by_name("ip", "far", 0), Some(&v4[..]));
+        assert_eq!(names.by_name("ip", "six", 0).map(<[u8]>::len), Some(18));
+        assert_eq!(
+            names.by_name("ip", "near", 0),
+            Some(&[192, 0, 2, 8, 0, 9][..])
+        );
+        assert_eq!(names.by_address("ip", &v4), Some("far"));
+        assert_eq!(
+            names.by_name("tulip", "far", 0),
+            Some(&[2, 0, 0, 0, 0, 9][..])
+        );
+        assert_eq!(names.by_name("tulip", "near", 0), None);
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl LoadedPlugin {
             data_address_len: 0,
             data_address: [0; VIPL_DATA_ADDRESS_MAX],
             poll_us: 0,
+            address_form: VIPL_ADDRESS_BYTES,
         }
     }
 

@@ -139,7 +139,7 @@ impl Device {
             link: index,
             header: side.header(request.address),
             mtu,
-            peer: side.peers.of(request.address, request.endpoint),
+            peer: side.peers.of(&request.address, request.endpoint),
         }));
         self.warm(id);
     }

@@ -1,0 +1,339 @@
+//! What carries frames to other hosts: packet sockets of an interface, or UDP.
+//!
+//! A frame in a buffer has room for the medium's [`Header`] before it: that of Ethernet, or the address for the kernel.
+//! The rest of the crate knows neither.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use vipl_datagram::{Datagram, PEER, Peer};
+use vipl_packet::{ETHERNET, Frame, Tip};
+use vipl_plugin_sdk::Link;
+use vipl_wire::ETHERTYPE;
+
+use crate::try_lock::{Guard, TryLock};
+
+/// Room for a header before each frame. A copy of a known size costs less than one of the right size.
+const ROOM: usize = 32;
+
+/// What precedes a frame on its medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Header {
+    bytes: [u8; ROOM],
+    length: u8,
+}
+
+impl Header {
+    fn new(bytes: &[u8]) -> Header {
+        let mut header = Header {
+            bytes: [0; ROOM],
+            length: bytes.len() as u8,
+        };
+        header.bytes[..bytes.len()].copy_from_slice(bytes);
+        header
+    }
+
+    /// Its length.
+    #[inline(always)]
+    pub(crate) fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+
+    /// Makes room for a frame of up to `bytes` bytes in a buffer, behind this.
+    #[inline(always)]
+    pub(crate) fn put(&self, buffer: &mut Vec<u8>, bytes: usize) {
+        buffer.resize(ROOM + bytes, 0);
+        buffer[..ROOM].copy_from_slice(&self.bytes);
+    }
+}
+
+/// The sender of a frame, for answers and for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Sender {
+    Ethernet([u8; 6]),
+    Udp(Peer),
+}
+
+impl std::fmt::Display for Sender {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Sender::Ethernet(mac) => {
+                let mac = mac.map(|byte| format!("{byte:02x}"));
+                to.write_str(&mac.join(":"))
+            }
+            Sender::Udp(peer) => SocketAddr::from(*peer).fmt(to),
+        }
+    }
+}
+
+/// Which medium a link is, and this side's address on it.
+#[derive(Clone, Debug)]
+pub(crate) enum Medium {
+    Ethernet([u8; 6]),
+    Udp,
+}
+
+impl Medium {
+    /// That of a link to which the agent has given an address of this kind.
+    pub(crate) fn of(link: &Link, datagrams: bool) -> io::Result<Medium> {
+        if datagrams {
+            return Ok(Medium::Udp);
+        }
+        let address = link.address.as_slice().try_into();
+        let wrong = |_| io::Error::other("the interface's address does not have 6 bytes");
+        address.map(Medium::Ethernet).map_err(wrong)
+    }
+
+    /// The header of frames to an endpoint of a host. Over UDP the endpoint is a port at the host's IP address; the
+    /// port in the address is that of its agent.
+    pub(crate) fn header(&self, host: &[u8], endpoint: u16) -> io::Result<Header> {
+        let wrong = || io::Error::other("the address of the peer has another length");
+        match self {
+            Medium::Ethernet(own) => {
+                let to = host.try_into().map_err(|_| wrong())?;
+                Ok(Header::new(&vipl_packet::header(to, *own, ETHERTYPE)))
+            }
+            Medium::Udp => {
+                let ip = host.len().checked_sub(2).map(|length| &host[..length]);
+                let ip = ip.and_then(ip_of).ok_or_else(wrong)?;
+                let peer = Peer::from(SocketAddr::new(ip, endpoint));
+                Ok(Header::new(peer.bytes()))
+            }
+        }
+    }
+
+    /// The header of an answer. `None`: nobody can be answered there.
+    pub(crate) fn answer(&self, sender: Sender) -> Option<Header> {
+        match (self, sender) {
+            // A group address is never that of a sender.
+            (Medium::Ethernet(own), Sender::Ethernet(to)) if to[0] & 1 == 0 => {
+                Some(Header::new(&vipl_packet::header(to, *own, ETHERTYPE)))
+            }
+            (Medium::Udp, Sender::Udp(peer)) => Some(Header::new(peer.bytes())),
+            _ => None,
+        }
+    }
+}
+
+fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
+}
+
+/// A datagram is a frame behind an address.
+#[repr(transparent)]
+struct Addressed(Frame);
+
+impl Datagram for Addressed {
+    #[inline(always)]
+    fn contents(&self) -> &[u8] {
+        &self.0.buffer[..self.0.bytes]
+    }
+}
+
+/// Sends frames.
+pub(crate) enum Outlet {
+    Packets(vipl_packet::Sender),
+    Datagrams(vipl_datagram::Sender),
+}
+
+/// Result of sending.
+pub(crate) enum Sent {
+    /// This many frames were sent, at least one.
+    Frames(usize),
+    /// There is no room; the caller tries the same frames later.
+    Again,
+    /// The first frame cannot be sent, for this `errno`; the caller drops it.
+    Lost(i32),
+}
+
+impl Outlet {
+    /// The data socket. `None`: the application has closed it.
+    pub(crate) fn socket(&self) -> Option<RawFd> {
+        match self {
+            Outlet::Packets(sender) => sender.socket(),
+            Outlet::Datagrams(sender) => sender.socket(),
+        }
+    }
+
+    /// Sends as many frames as one system call takes.
+    #[inline(always)]
+    pub(crate) fn send(&self, frames: &[Frame]) -> Sent {
+        match self {
+            Outlet::Packets(sender) => match sender.send(frames) {
+                vipl_packet::Sent::Frames(count) => Sent::Frames(count),
+                vipl_packet::Sent::Again => Sent::Again,
+                vipl_packet::Sent::Lost(error) => Sent::Lost(error),
+            },
+            Outlet::Datagrams(sender) => match sender.send(Addressed::of(frames)) {
+                vipl_datagram::Sent::Datagrams(count) => Sent::Frames(count),
+                vipl_datagram::Sent::Again => Sent::Again,
+                vipl_datagram::Sent::Lost(error) => Sent::Lost(error),
+            },
+        }
+    }
+}
+
+impl Addressed {
+    #[inline(always)]
+    fn of(frames: &[Frame]) -> &[Addressed] {
+        // SAFETY: `Addressed` is a `Frame` and nothing else (`repr(transparent)`).
+        unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+    }
+}
+
+/// Receives frames; any thread may ask, one at a time reads.
+pub(crate) enum Inlet {
+    /// The ring, and where it has its next frame, for threads that do not hold it.
+    Packets(TryLock<vipl_packet::Receiver>, Tip),
+    Datagrams(TryLock<vipl_datagram::Receiver>),
+}
+
+/// An inlet that this thread reads.
+pub(crate) enum Reading<'a> {
+    Packets(Guard<'a, vipl_packet::Receiver>, &'a Tip),
+    Datagrams(Guard<'a, vipl_datagram::Receiver>),
+}
+
+/// Result of reading.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Received {
+    /// Frames passed to the caller.
+    pub(crate) frames: u32,
+    /// Frames that were longer than the link allows.
+    pub(crate) cut: u32,
+    /// Frames that the kernel has dropped.
+    pub(crate) dropped: u32,
+}
+
+impl Inlet {
+    /// Whether a frame is known to wait, without a system call; prefetches it.
+    #[inline(always)]
+    pub(crate) fn has_frame(&self) -> bool {
+        match self {
+            Inlet::Packets(_, tip) => tip.has_frame(),
+            Inlet::Datagrams(_) => false,
+        }
+    }
+
+    /// Whether a look may find a frame; prefetches it. Over UDP only a look can tell.
+    #[inline(always)]
+    pub(crate) fn may_have_frame(&self) -> bool {
+        match self {
+            Inlet::Packets(_, tip) => tip.has_frame(),
+            Inlet::Datagrams(_) => true,
+        }
+    }
+
+    /// For reading, if there may be a frame and no other thread reads.
+    #[inline(always)]
+    pub(crate) fn reading(&self) -> Option<Reading<'_>> {
+        match self {
+            Inlet::Packets(receiver, tip) => match tip.has_frame() {
+                true => Some(Reading::Packets(receiver.try_lock()?, tip)),
+                false => None,
+            },
+            Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
+        }
+    }
+
+    /// For reading, if no other thread reads.
+    pub(crate) fn try_lock(&self) -> Option<Reading<'_>> {
+        match self {
+            Inlet::Packets(receiver, tip) => Some(Reading::Packets(receiver.try_lock()?, tip)),
+            Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
+        }
+    }
+}
+
+/// More datagrams than a socket holds that is not privileged.
+const WAITING_DATAGRAMS: u32 = 1024;
+
+impl Reading<'_> {
+    /// How many frames can be waiting.
+    pub(crate) fn frames(&self) -> u32 {
+        match self {
+            Reading::Packets(receiver, _) => receiver.frames(),
+            Reading::Datagrams(_) => WAITING_DATAGRAMS,
+        }
+    }
+
+    /// Passes up to `most` frames to `each`, without their headers, and with what tells their senders.
+    #[inline(always)]
+    pub(crate) fn receive(
+        mut self,
+        most: u32,
+        mut each: impl FnMut(&dyn Fn() -> Sender, &[u8]),
+    ) -> Received {
+        match &mut self {
+            Reading::Packets(receiver, tip) => {
+                let received = receiver.receive(most, |frame| {
+                    // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
+                    let frame = unsafe { frame.in_place() };
+                    let payload = frame.get(ETHERNET..).unwrap_or_default();
+                    let sender = || {
+                        let sender = vipl_packet::split(frame).map(|(sender, _)| sender);
+                        Sender::Ethernet(sender.unwrap_or([0xFF; 6]))
+                    };
+                    each(&sender, payload);
+                });
+                tip.follow(receiver);
+                let dropped = if received.losing {
+                    receiver.take_drops()
+                } else {
+                    0
+                };
+                Received {
+                    frames: received.frames,
+                    cut: received.cut,
+                    dropped,
+                }
+            }
+            Reading::Datagrams(receiver) => {
+                let received =
+                    receiver.receive(most, |peer, payload| each(&|| Sender::Udp(*peer), payload));
+                Received {
+                    frames: received.datagrams,
+                    cut: 0,
+                    dropped: received.dropped,
+                }
+            }
+        }
+    }
+}
+
+const _: () = assert!(PEER <= ROOM && ETHERNET <= ROOM);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoint_is_the_port() {
+        let header = Medium::Udp.header(&[192, 0, 2, 7, 1, 2], 9).unwrap();
+        let peer = Peer::from("192.0.2.7:9".parse::<SocketAddr>().unwrap());
+        assert_eq!(header, Header::new(peer.bytes()));
+        assert_eq!(Medium::Udp.answer(Sender::Udp(peer)), Some(header));
+        let mut v6 = [0; 18];
+        v6[15] = 1;
+        let header = Medium::Udp.header(&v6, 9).unwrap();
+        let peer = Peer::from("[::1]:9".parse::<SocketAddr>().unwrap());
+        assert_eq!(header, Header::new(peer.bytes()));
+        for length in [0, 1, 2, 5, 7, 17, 32] {
+            assert!(Medium::Udp.header(&vec![1; length], 9).is_err());
+        }
+    }
+
+    #[test]
+    fn groups_are_not_answered() {
+        let ethernet = Medium::Ethernet([2; 6]);
+        assert!(
+            ethernet
+                .answer(Sender::Ethernet([2, 0, 0, 0, 0, 1]))
+                .is_some()
+        );
+        assert!(ethernet.answer(Sender::Ethernet([0xFF; 6])).is_none());
+    }
+}
