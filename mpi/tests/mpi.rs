@@ -59,6 +59,33 @@ fn a_tour_over_a_link_that_loses() {
     tour("sim:seed=7,loss=0.01", &[]);
 }
 
+/// Runs a program that says how many ranks it has in the end.
+fn runs(name: &str, device: &str, ranks: usize, in_the_end: usize) {
+    let Some(program) = program(name) else {
+        return;
+    };
+    let finished = Job::new(device, ranks, &program).run();
+    let told = format!("ok: {in_the_end} ranks");
+    let good = finished.status.success() && finished.stdout.contains(&told);
+    assert!(good && !finished.timed_out, "{}", finished.report(name));
+}
+
+#[test]
+fn many_threads_of_each_rank() {
+    runs("threads", "via_lo", 2, 2);
+    runs("threads", "clan:", 4, 4);
+}
+
+#[test]
+fn ranks_that_are_spawned() {
+    runs("spawn", "via_lo", 2, 4);
+}
+
+#[test]
+fn eight_ranks() {
+    runs("tour", "via_lo", 8, 8);
+}
+
 /// MPI ends the job; nothing waits for ever for the rank that has gone.
 #[test]
 fn a_rank_that_is_killed_ends_the_job() {

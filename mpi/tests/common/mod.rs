@@ -93,7 +93,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let program = work_dir().join(format!("mpi-{name}"));
     let new = program.with_extension("new");
     let status = Command::new("mpicc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&new)
         .arg(source(&format!("../mpi/tests/programs/{name}.c")))
         .status()
