@@ -134,6 +134,22 @@ static void print_counters(void)
     free(text);
 }
 
+/* What codes mean; nothing has to be opened for it. */
+static void names(void)
+{
+    char text[16];
+    VIP_ULONG all;
+
+    CHECK(strncmp(vipl_strerror(VIP_TIMEOUT), "VIP_TIMEOUT: ", 13) == 0, "names");
+    CHECK(strncmp(vipl_strerror_async(VIP_ERROR_CONN_LOST), "VIP_ERROR_CONN_LOST: ", 21) == 0, "names");
+    CHECK(strcmp(vipl_state_name(VIP_STATE_CONNECTED), "VIP_STATE_CONNECTED") == 0, "names");
+    CHECK(vipl_strerror(-1) != NULL && vipl_state_name(99) != NULL, "names");
+    all = vipl_status_text(VIP_STATUS_DONE | VIP_STATUS_LENGTH_ERROR | VIP_STATUS_OP_RECEIVE, text, sizeof text);
+    CHECK_EQ(all, sizeof "DONE|LENGTH_ERROR|OP_RECEIVE", "names");
+    CHECK(strcmp(text, "DONE|LENGTH_ERR") == 0, "names");
+    CHECK(vipl_status_text(0, NULL, 0) > 1, "names");
+}
+
 static void handles(struct side *side)
 {
     static struct world worlds[2];
@@ -142,6 +158,7 @@ static void handles(struct side *side)
     int i, first, round;
 
     w->side = side;
+    names();
     for (i = 0; i < HANDLES; i++) {
         open_node(&w->node[i], side->device, 1 << 20);
         CHECK(i == 0 || w->node[i].nic != w->node[i - 1].nic, "NIC-01");

@@ -1,6 +1,6 @@
-//! Our own addition for tools, declared in `vipl_ext.h`: what the library knows, as JSON.
+//! Our own additions, declared in `vipl_ext.h`: what the library knows, as JSON, and what its codes mean.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 
 use vipl_abi::*;
 
@@ -40,4 +40,50 @@ pub unsafe extern "C" fn vipl_describe(
         }
         Ok(())
     })
+}
+
+/// Name and meaning of what a function has returned: "VIP_TIMEOUT: the time is up".
+///
+/// The text is constant. Any number may be asked for, in any thread, also before VipOpenNic.
+#[unsafe(no_mangle)]
+pub extern "C" fn vipl_strerror(Code: c_int) -> *const VIP_CHAR {
+    vipl_core::meaning::of_return(Code).as_ptr()
+}
+
+/// Name and meaning of the code that an error callback gets: "VIP_ERROR_CONN_LOST: the connection is lost".
+///
+/// The text is constant. Any number may be asked for, in any thread, also before VipOpenNic.
+#[unsafe(no_mangle)]
+pub extern "C" fn vipl_strerror_async(Code: c_int) -> *const VIP_CHAR {
+    vipl_core::meaning::of_error(Code).as_ptr()
+}
+
+/// Name of a VI's state: "VIP_STATE_CONNECTED".
+///
+/// The text is constant. Any number may be asked for, in any thread, also before VipOpenNic.
+#[unsafe(no_mangle)]
+pub extern "C" fn vipl_state_name(State: c_int) -> *const VIP_CHAR {
+    vipl_core::meaning::of_state(State).as_ptr()
+}
+
+/// Names of the bits of a descriptor's Status: "DONE|LENGTH_ERROR|OP_RECEIVE".
+///
+/// Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Gives the bytes
+/// that all of it takes, with its NUL. Any thread, also before VipOpenNic.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vipl_status_text(
+    Status: VIP_UINT32,
+    Buffer: *mut VIP_CHAR,
+    Length: VIP_ULONG,
+) -> VIP_ULONG {
+    let text = vipl_core::meaning::of_status(Status);
+    if Length > 0 && !Buffer.is_null() {
+        let bytes = text.len().min(Length as usize - 1);
+        // SAFETY: `Buffer` has room for `Length` bytes, as the caller said.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr().cast(), Buffer, bytes);
+            *Buffer.add(bytes) = 0;
+        }
+    }
+    text.len() as VIP_ULONG + 1
 }

@@ -20,7 +20,7 @@
 //!                                      │
 //!   one process    process: agent, plugin::{loader, file, loaded}, settings, logger, counters
 //!                                      │
-//!   basis          object (handles, tables, locks), sync, clock, text, error
+//!   basis          object (handles, tables, locks), sync, clock, text, meaning, error
 //! ```
 //!
 //! A call on the data path: handle ─▶ slot of a table, locked ─▶ operation of the plug-in ─▶ `plugin::host`, if the
@@ -44,6 +44,7 @@ mod error;
 pub mod fuzzing;
 pub mod handlers;
 mod logger;
+pub mod meaning;
 pub mod memory;
 pub mod names;
 pub mod nic;

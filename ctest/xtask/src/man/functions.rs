@@ -162,7 +162,7 @@ fn page(group: &[&Function], items: &[String], version: &str) -> Page {
     if !said.returns.is_empty() {
         text.section("Return value");
         text.markdown(&said.returns);
-    } else if group[0].part.is_none() {
+    } else if group[0].part.is_none() && group[0].prototype.starts_with("VIP_RETURN") {
         text.section("Return value");
         text.markdown("VIP_SUCCESS, or an error as described above.");
     }
