@@ -53,7 +53,7 @@ const DEVICES: &[&str] = &[
     "--no-build",
     "--check",
     "--provider",
-    "tulip,gnic2,clan,clan-net,example-rs",
+    "tulip,gnic2,ip,clan,clan-net,example-rs",
 ];
 
 /// Runs the command; true if all is well.
