@@ -149,6 +149,11 @@ fn the_wrapper_runs_a_job() {
     let finished = run.finish();
     let good = finished.status.success() && finished.stdout.contains("ok: 2 ranks");
     assert!(good, "{}", finished.report("the wrapper"));
+    assert!(
+        !finished.stderr.contains("VIPL_FI_PATH"),
+        "{}",
+        finished.report("a variable of the wrapper's")
+    );
 
     let nowhere = Run::compatible(&wrapper)
         .env("VIPL_FI_PATH", "/nowhere")
