@@ -167,7 +167,7 @@ fn entries(place: &Place, workspace: &Workspace, built: &Path) -> Result<Vec<Ent
     }
     // The name by which libfabric recognizes a provider; cargo names a library after its crate.
     add(
-        Source::File(built.join("libvipl_fi.so")),
+        Source::File(built.join("libfi_vipl.so")),
         libraries.join("libfabric/libvipl-fi.so"),
         0o755,
     );

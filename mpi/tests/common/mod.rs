@@ -58,7 +58,7 @@ fn install(folder: &Path) {
     }
     fs::create_dir_all(folder).expect("a folder for the provider");
     let new = folder.join("libvipl-fi.new");
-    fs::copy(built.join("libvipl_fi.so"), &new).expect("the provider");
+    fs::copy(built.join("libfi_vipl.so"), &new).expect("the provider");
     fs::rename(new, folder.join("libvipl-fi.so")).expect("rename");
 }
 
