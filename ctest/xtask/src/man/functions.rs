@@ -162,9 +162,14 @@ fn page(group: &[&Function], items: &[String], version: &str) -> Page {
     if !said.returns.is_empty() {
         text.section("Return value");
         text.markdown(&said.returns);
-    } else if group[0].part.is_none() && group[0].prototype.starts_with("VIP_RETURN") {
+    } else if group[0].part.is_none() {
+        let code = group[0].prototype.starts_with("VIP_RETURN");
         text.section("Return value");
-        text.markdown("VIP_SUCCESS, or an error as described above.");
+        text.markdown(if code {
+            "VIP_SUCCESS, or an error as described above."
+        } else {
+            "As described above; there is no error."
+        });
     }
     if !said.notes.is_empty() {
         text.section("Notes");
