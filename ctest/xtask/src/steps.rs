@@ -19,7 +19,7 @@ use crate::workspace::{Workspace, cargo, have, root};
 /// A step is ended after so many seconds, where the program `timeout` is there to do it.
 const STEP_SECONDS_MAX: u64 = 1200;
 /// A run that fails first and passes when it is repeated is told by name; more of them fail the command.
-const UNSTABLE_MAX: usize = 8;
+const UNSTABLE_MAX: usize = 3;
 /// Stands for the seconds that a step takes of those that are left.
 pub(crate) const SECONDS: &str = "{seconds}";
 
