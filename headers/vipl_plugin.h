@@ -24,7 +24,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   4
+#define VIPL_PLUGIN_ABI_MINOR   5
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -413,6 +413,10 @@ struct vipl_host {
                       uint32_t flag);
   /* Copies between memory of this process: 1, or 0 where an address is bad. Any thread. */
   int (*copy)(void *to, const void *from, size_t bytes);
+  /* Asks the Kernel Agent whether `link` would give a data socket, without opening one:
+   * `VIPL_OK`, `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers.
+   * Nothing is logged. From `claim` too; blocks until the agent answers. (minor 5) */
+  int (*link_ask)(const char *interface);
 };
 
 /* What a plug-in does. Operations marked (optional) may be NULL. */

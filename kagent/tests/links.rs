@@ -46,11 +46,15 @@ fn agent_with(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
 }
 
 fn link(client: &mut Client, name: &str) -> Reply {
+    about_link(client, Op::LINK_OPEN, name)
+}
+
+fn about_link(client: &mut Client, op: Op, name: &str) -> Reply {
     let mut body = LinkOpen {
         interface: [0; LINK_BYTES],
     };
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
-    client.ask(Op::LINK_OPEN, &body)
+    client.ask(op, &body)
 }
 
 /// Sends a frame from a data socket; the interface says where it goes.
@@ -275,9 +279,33 @@ fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
                 && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
         };
         assert!(changed, "{}", Errno::last());
-        link(&mut daemon.client(), INTERFACE).status
+        let mut client = daemon.client();
+        let told = about_link(&mut client, Op::LINK_ASK, INTERFACE);
+        assert_eq!((told.op, told.fds.len()), (Op::DONE, 0));
+        let status = link(&mut client, INTERFACE).status;
+        assert_eq!(told.status, status, "asked and opened");
+        status
     };
     std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+}
+
+#[test]
+fn an_agent_tells_what_opening_a_link_would() {
+    let Some(hosts) = hosts() else { return };
+    let daemon = agent(&hosts, 0);
+    let mut client = daemon.client();
+    for (name, status) in [
+        (INTERFACE, Status::OK),
+        ("lo", Status::INVALID),
+        ("nosuch0", Status::INVALID),
+        ("udp:127.0.0.1", Status::OK),
+        ("udp:192.0.2.1", Status::INVALID),
+        ("", Status::INVALID),
+    ] {
+        let told = about_link(&mut client, Op::LINK_ASK, name);
+        assert_eq!((told.op, told.status), (Op::DONE, status), "{name}");
+        assert_eq!(link(&mut client, name).status, status, "{name}");
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use vipl_ctest::library_dir;
-use vipl_ethernet_tests::{INTERFACE, Namespaces};
+use vipl_ctest::{Run, library_dir};
+use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces};
 
 /// Runs `vip_perf` on host 0 with its partner on host 1.
 fn vip_perf(hosts: &Namespaces, arguments: &[&str]) -> Output {
@@ -154,4 +154,46 @@ fn an_agent_of_another_network_namespace_is_refused() {
     );
     let expected = format!("{INTERFACE}: the running Kernel Agent is in another network");
     assert!(!wrong.0 && wrong.1.contains(&expected), "{}", wrong.1);
+}
+
+/// `vipinfo` names the plug-in that a user gets: for a plain user, the names of raw Ethernet are those of UDP.
+#[test]
+fn vipinfo_tells_what_a_plain_user_gets() {
+    let Ok(hosts) = Namespaces::pair().map_err(|why| println!("SKIP network namespaces: {why}"))
+    else {
+        return;
+    };
+    let vipinfo = |apart: &Apart, arguments: &[&str]| {
+        let run = Run::strict(env!("CARGO_BIN_EXE_vipinfo"))
+            .env("VIPL_LIBRARY", apart.library().join("libvipl.so.1"));
+        let run = arguments
+            .iter()
+            .fold(run, |run, argument| run.arg(argument));
+        let finished = apart.on_first_host(run).finish();
+        assert!(finished.status.success(), "{}", finished.report("vipinfo"));
+        finished.stdout
+    };
+    let served = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        let word = line.and_then(|line| line.split_whitespace().nth(1));
+        word.unwrap_or_else(|| panic!("{name}: {text}")).to_owned()
+    };
+    let (via, address) = (format!("via_{INTERFACE}"), hosts.ipv4(0).to_string());
+    for (plain, ethernet, best) in [(false, "gnic2:eth0", "loopback:"), (true, "ip:eth0", "ip:")] {
+        let apart = match plain {
+            false => Apart::new(&hosts),
+            true => Apart::of_user(&hosts, 65_530),
+        };
+        let map = vipinfo(&apart, &["-m", &via, "VINIC"]);
+        assert_eq!(served(&map, &via), ethernet, "{map}");
+        assert_eq!(served(&map, "VINIC"), best, "{map}");
+        let list = vipinfo(&apart, &[]);
+        let of_device = list.split_once(&format!("{via}\n")).expect(&list).1;
+        assert_eq!(
+            served(of_device.trim_start(), "plug-in"),
+            ethernet,
+            "{list}"
+        );
+        assert_eq!(of_device.contains(&address), best == "ip:", "{list}");
+    }
 }

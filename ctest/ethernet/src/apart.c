@@ -5,13 +5,16 @@
  *   APART_HERE    file of the program's namespace
  *   APART_THERE   file of the child's namespace; without it the child stays
  *   APART_AGENT   socket of the agent there
+ *   APART_USER    number of the user and group that both become, without privileges
  */
 #define _GNU_SOURCE 1
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static int apart;
@@ -27,9 +30,27 @@ static void enter(const char *variable)
     close(file);
 }
 
+/* Becomes the user. `saved` 0: the way back stays open, for children that enter another namespace. */
+static void become(int saved)
+{
+    const char *user = getenv("APART_USER");
+    unsigned id = user != NULL ? (unsigned)atoi(user) : 0;
+
+    if (user == NULL)
+        return;
+    if (seteuid(0) != 0 || setgroups(0, NULL) != 0 || setresgid(id, id, id) != 0
+        || setresuid(id, id, saved ? id : 0) != 0) {
+        perror("FAIL apart: setresuid");
+        _exit(1);
+    }
+    /* As of a program that this user has started. */
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
 __attribute__((constructor)) static void start(void)
 {
     enter("APART_HERE");
+    become(getenv("APART_THERE") == NULL);
 }
 
 pid_t fork(void)
@@ -42,7 +63,10 @@ pid_t fork(void)
     if (child != 0 || apart || getenv("APART_THERE") == NULL)
         return child;
     apart = 1;
+    if (getenv("APART_USER") != NULL && seteuid(0) != 0)
+        _exit(1);
     enter("APART_THERE");
+    become(1);
     setenv("VIPL_AGENT", getenv("APART_AGENT"), 1);
     return child;
 }

@@ -19,6 +19,8 @@ pub struct Apart {
     agents: Vec<Child>,
     sockets: Vec<PathBuf>,
     names: Vec<String>,
+    /// The user to whom agents and programs belong; `None`: root.
+    user: Option<u32>,
     /// The sockets' folder, removed at the end.
     folder: PathBuf,
 }
@@ -29,9 +31,30 @@ impl Apart {
     /// # Panics
     /// If an agent does not start: that is a failure of the test.
     pub fn new(hosts: &Namespaces) -> Apart {
+        Apart::start(hosts, None)
+    }
+
+    /// The same for a user without privileges: agents and programs are this user's, and use files that it can read.
+    ///
+    /// # Panics
+    /// If an agent does not start.
+    pub fn of_user(hosts: &Namespaces, user: u32) -> Apart {
+        Apart::start(hosts, Some(user))
+    }
+
+    fn start(hosts: &Namespaces, user: Option<u32>) -> Apart {
         let folder = std::env::temp_dir().join(hosts.name(0));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        if let Some(user) = user {
+            // The folder of the build may be closed to others.
+            for file in std::fs::read_dir(library_dir()).expect("the library") {
+                let file = file.expect("a file");
+                std::fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
+            }
+            std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("chown");
+        }
         let mut apart = Apart {
+            user,
             agents: Vec::new(),
             sockets: Vec::new(),
             names: (0..hosts.hosts())
@@ -41,8 +64,17 @@ impl Apart {
         };
         for host in 0..hosts.hosts() {
             let socket = apart.folder.join(format!("agent{host}"));
-            let agent = hosts
-                .command(host, library_dir().join("vipkad"))
+            let mut agent = match user {
+                None => hosts.command(host, library_dir().join("vipkad")),
+                Some(user) => {
+                    let mut agent = hosts.command(host, "setpriv");
+                    let ids = [format!("--reuid={user}"), format!("--regid={user}")];
+                    agent.args(ids).arg("--clear-groups");
+                    agent.arg(apart.folder.join("vipkad"));
+                    agent
+                }
+            };
+            let agent = agent
                 .args(["--idle-ms", "0", "--socket"])
                 .arg(&socket)
                 .stdin(Stdio::null())
@@ -74,9 +106,23 @@ impl Apart {
             .env("APART_AGENT", &self.sockets[1])
     }
 
+    /// The folder with the library that programs get.
+    pub fn library(&self) -> &Path {
+        match self.user {
+            None => library_dir(),
+            Some(_) => &self.folder,
+        }
+    }
+
     /// Brings the program and all that it starts to host 0 and its agent.
     pub fn on_first_host(&self, run: Run) -> Run {
-        enter(&self.names[0], run).env("VIPL_AGENT", &self.sockets[0])
+        let run = enter(&self.names[0], run).env("VIPL_AGENT", &self.sockets[0]);
+        match self.user {
+            None => run,
+            Some(user) => run
+                .env("APART_USER", user.to_string())
+                .env("LD_LIBRARY_PATH", &self.folder),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     link,
     catastrophe,
     device,
+    link_ask,
 };
 
 thread_local! {
@@ -63,6 +64,10 @@ unsafe extern "C" fn link(_interface: *const c_char, _out: *mut vipl_link) -> c_
 
 unsafe extern "C" fn device(_name: *const c_char, _fd: *mut c_int, _pid: *mut u32) -> c_int {
     VIPL_E_INVALID
+}
+
+unsafe extern "C" fn link_ask(_interface: *const c_char) -> c_int {
+    VIPL_E_RESOURCE
 }
 
 unsafe extern "C" fn catastrophe(_nic: *const vipl_nic) {

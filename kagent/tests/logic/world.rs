@@ -139,6 +139,10 @@ impl World {
             match output {
                 Output::Send(message) => self.deliver(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::AskLink(open) => {
+                    self.agent
+                        .handle_link_asked(self.now, &open, Status::NOT_PERMITTED);
+                }
                 Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.frames.push_back(frame),
                 Output::CloseLink(link) => self.closed_links.push(link),

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::agent;
 use crate::error::Error;
 use crate::plugin::host::HOST;
+use crate::plugin::loaded::LoadedPlugin;
 use crate::plugin::map;
 use crate::process::{self, Process};
 use crate::settings::DECLARED;
@@ -92,12 +93,13 @@ fn plugins(process: &Process) -> Value {
 fn devices(process: &Process) -> Value {
     let mut plugins = process.plugins.lock();
     let found = plugins.refresh(&process.settings, &HOST).to_vec();
-    drop(plugins);
-    let list = found.into_iter().flat_map(|plugin| {
-        plugin.devices().into_iter().map(|name| {
-            let argument = plugin.claim(&name).map(|(_, argument)| argument);
+    let list = found.into_iter().flat_map(LoadedPlugin::devices);
+    // Another plug-in may have claimed the name.
+    let list = list.map(|name| match map::claimed(&plugins, &name) {
+        Some((plugin, argument)) => {
             json!({ "name": name, "plugin": plugin.name, "argument": argument })
-        })
+        }
+        None => json!({ "name": name }),
     });
     list.collect()
 }

@@ -112,6 +112,10 @@ pub struct vipl_host {
     ) -> c_int,
     /// Copies between memory of this process: 1, or 0 where an address is bad. Any thread.
     pub copy: unsafe extern "C" fn(to: *mut c_void, from: *const c_void, bytes: usize) -> c_int,
+    /// Asks the Kernel Agent whether `link` would give a data socket, without opening one: `VIPL_OK`,
+    /// `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers. Nothing is logged. From `claim`
+    /// too; blocks until the agent answers. (minor 5)
+    pub link_ask: unsafe extern "C" fn(interface: *const c_char) -> c_int,
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

@@ -4,6 +4,7 @@
 //! one in which it was mounted.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_plugin_sdk::shm::made;
@@ -174,6 +175,51 @@ pub fn all() -> Vec<Interface> {
     names.iter().filter_map(|name| find(name)).collect()
 }
 
+/// Names of the interfaces of every kind that are up and have an IP address by which other hosts can reach this one.
+pub fn addressed() -> Vec<String> {
+    let mut names = Vec::new();
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the list ends with NULL, its names are NUL-terminated, and it is freed once.
+    unsafe {
+        if libc::getifaddrs(&raw mut list) != 0 {
+            return names;
+        }
+        let mut next = list;
+        while let Some(one) = next.as_ref() {
+            next = one.ifa_next;
+            let flags = one.ifa_flags as i32;
+            let name = CStr::from_ptr(one.ifa_name).to_string_lossy();
+            if flags & libc::IFF_UP != 0
+                && flags & libc::IFF_LOOPBACK == 0
+                && is_for_others(one.ifa_addr)
+                && !names.iter().any(|known| *known == name)
+            {
+                names.push(name.into_owned());
+            }
+        }
+        libc::freeifaddrs(list);
+    }
+    names
+}
+
+/// An IP address that is valid beyond its link.
+///
+/// # Safety
+/// NULL, or an address of the size of its family.
+unsafe fn is_for_others(address: *const libc::sockaddr) -> bool {
+    // SAFETY: as asked of the caller.
+    unsafe {
+        match address.as_ref().map(|address| i32::from(address.sa_family)) {
+            Some(libc::AF_INET) => true,
+            Some(libc::AF_INET6) => {
+                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                !Ipv6Addr::from(address.sin6_addr.s6_addr).is_unicast_link_local()
+            }
+            _ => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +230,7 @@ mod tests {
         assert_eq!(find(""), None);
         assert_eq!(find("no-such-interface-at-all"), None);
         assert!(all().iter().all(|found| found.name != "lo"));
+        assert!(addressed().iter().all(|name| name != "lo"));
     }
 
     #[test]

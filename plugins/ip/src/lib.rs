@@ -6,13 +6,25 @@
 
 use std::ffi::CStr;
 
-use vipl_ethernet::interface::Interface;
+use vipl_ethernet::interface::{self, Interface};
 use vipl_ethernet::{Card, Ethernet, Network, Policy};
 use vipl_plugin_sdk::abi::vipl_setting;
-use vipl_plugin_sdk::{Status, settings};
+use vipl_plugin_sdk::{Host, Status, settings};
 
 /// The card.
 pub struct Ip;
+
+/// Rank for an interface whose Ethernet this process may not use: above that of the plug-ins for Ethernet.
+const RANK: i32 = 60;
+/// Rank for "the best device present", above that of loopback.
+const RANK_BEST: i32 = 2;
+
+/// Whether this process may have an interface as raw Ethernet. An agent that does not answer gives it nothing, but
+/// nothing over UDP either: the plug-ins for Ethernet then tell why.
+fn is_ethernet(interface: &str) -> bool {
+    let asked = Host::get().link_ask(interface);
+    !matches!(asked, Err(Status::NotPermitted | Status::Invalid))
+}
 
 impl Card for Ip {
     const NAME: &'static CStr = c"ip";
@@ -29,6 +41,28 @@ impl Card for Ip {
     /// Interfaces belong to the plug-ins for Ethernet.
     fn serves(_interface: &Interface) -> bool {
         false
+    }
+
+    /// Names of Ethernet, where it is not permitted: a program of a plain user reaches others all the same.
+    fn claim(name: &str) -> Option<(i32, String)> {
+        let addressed = interface::addressed();
+        if let "VINIC" | "VINIC0" = name {
+            let ethernet = interface::all().into_iter().find(|found| found.up);
+            let best = !addressed.is_empty() && !ethernet.is_some_and(|one| is_ethernet(&one.name));
+            return best.then(|| (RANK_BEST, String::new()));
+        }
+        let name = name.strip_prefix("via_")?;
+        let own = addressed.iter().any(|known| known == name);
+        (own && !is_ethernet(name)).then(|| (RANK, name.to_owned()))
+    }
+
+    /// The plug-ins for Ethernet name theirs.
+    fn devices() -> Vec<String> {
+        let others = interface::addressed().into_iter();
+        others
+            .filter(|name| interface::find(name).is_none())
+            .map(|name| format!("via_{name}"))
+            .collect()
     }
 
     fn network(argument: &str) -> Result<Network, Status> {

@@ -111,6 +111,10 @@ unsafe extern "C" fn link(_interface: *const c_char, _out: *mut vipl_link) -> c_
     VIPL_E_NOT_SUPPORTED
 }
 
+unsafe extern "C" fn link_ask(_interface: *const c_char) -> c_int {
+    VIPL_E_RESOURCE
+}
+
 unsafe extern "C" fn catastrophe(_nic: *const vipl_nic) {}
 
 unsafe extern "C" fn device(_name: *const c_char, _fd: *mut c_int, _pid: *mut u32) -> c_int {
@@ -130,6 +134,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     link,
     catastrophe,
     device,
+    link_ask,
 };
 
 fn install_host() {

@@ -164,6 +164,20 @@ impl Host {
         })
     }
 
+    /// Whether [`link`](Self::link) would give a data socket, without opening one. Blocks until the agent answers; from
+    /// [`Provider::claim`](crate::Provider::claim) too.
+    ///
+    /// # Errors
+    /// As there; nothing is logged. `Resource`: also where no agent answers.
+    pub fn link_ask(self, name: &str) -> Result<(), Status> {
+        let name = CString::new(name).map_err(|_| Status::Invalid)?;
+        if self.0.size <= std::mem::offset_of!(vipl_host, link_ask) {
+            return Err(Status::Resource);
+        }
+        // SAFETY: a NUL-terminated text.
+        Status::check(unsafe { (self.0.link_ask)(name.as_ptr()) })
+    }
+
     /// The device has failed for good: every connected VI of the NIC goes to Error, and the program gets
     /// one `VIP_ERROR_CATASTROPHIC` (spec §11). Once per NIC; more calls do nothing.
     ///

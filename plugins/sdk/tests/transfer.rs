@@ -51,6 +51,10 @@ unsafe extern "C" fn now() -> u64 {
 unsafe extern "C" fn link(_: *const c_char, _: *mut vipl_link) -> c_int {
     VIPL_E_NOT_SUPPORTED
 }
+unsafe extern "C" fn link_ask(_interface: *const c_char) -> c_int {
+    VIPL_E_RESOURCE
+}
+
 unsafe extern "C" fn catastrophe(_: *const vipl_nic) {}
 unsafe extern "C" fn device(_: *const c_char, _: *mut c_int, _: *mut u32) -> c_int {
     VIPL_E_NOT_SUPPORTED
@@ -69,6 +73,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     link,
     catastrophe,
     device,
+    link_ask,
 };
 
 /// Handle of the one region, which is in entry 0 of two.

@@ -73,6 +73,15 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
+    /// `Op::LINK_ASK`.
+    pub(crate) fn link_ask(&mut self, caller: Caller, body: &LinkOpen) {
+        self.outputs.push_back(Output::AskLink(OpenLink {
+            client: caller.client,
+            call: caller.id,
+            interface: body.interface,
+        }));
+    }
+
     /// `Op::DEVICE_OPEN`: the runtime knows which devices there are.
     pub(crate) fn device_open(&mut self, caller: Caller, body: &DeviceOpen) -> Result<(), Status> {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;

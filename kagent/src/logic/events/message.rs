@@ -85,6 +85,7 @@ impl<F: Clone> Agent<F> {
             Command::Adopt(body) => self.adopt(caller, &body)?,
             Command::Neighbours(body) => self.neighbours(caller, body.nic)?,
             Command::LinkOpen(body) => self.link_open(caller, &body)?,
+            Command::LinkAsk(body) => self.link_ask(caller, &body),
             Command::DeviceOpen(body) => self.device_open(caller, &body)?,
             Command::Budgets => self.budgets(caller),
             Command::Goodbye => {

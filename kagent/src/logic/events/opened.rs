@@ -103,6 +103,16 @@ impl<F: Clone> Agent<F> {
         }));
     }
 
+    /// The answer of the runtime to an [`Output::AskLink`], before the next input.
+    pub fn handle_link_asked(&mut self, now: u64, open: &OpenLink, status: Status) {
+        self.advance(now);
+        let caller = Caller {
+            client: open.client,
+            id: open.call,
+        };
+        self.done(caller, status);
+    }
+
     /// The runtime opened a link for a data socket that then failed.
     pub fn close_link_if_idle(&mut self, index: LinkId) {
         self.close_idle_link(index);

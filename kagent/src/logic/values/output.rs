@@ -16,6 +16,8 @@ pub enum Output<F> {
     Join(Join<F>),
     /// Open a data socket for a process.
     OpenLink(OpenLink),
+    /// Tell a process whether it may have a data socket.
+    AskLink(OpenLink),
     /// Connect a process to a device process.
     OpenDevice(OpenDevice),
     /// Send a frame; it may get lost.
@@ -37,8 +39,9 @@ pub struct FrameOut {
     pub bytes: Vec<u8>,
 }
 
-/// A process asks for a data socket. The runtime answers with
-/// [`handle_link_opened`](crate::Agent::handle_link_opened) before the next input.
+/// A process asks for a data socket, or whether it may have one. The runtime answers with
+/// [`handle_link_opened`](crate::Agent::handle_link_opened), or
+/// [`handle_link_asked`](crate::Agent::handle_link_asked), before the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenLink {
     /// The process.

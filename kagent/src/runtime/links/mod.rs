@@ -105,6 +105,8 @@ pub(crate) struct Links {
     udp: BTreeMap<IpAddr, LinkId>,
     /// Unused links, and when they are closed.
     idle: BTreeMap<LinkId, u64>,
+    /// Whether this agent has the right to raw Ethernet, once it is known.
+    raw: Option<Result<(), Errno>>,
 }
 
 /// The number of the first link over UDP: no interface has one as high.
@@ -126,6 +128,7 @@ impl Links {
             open: BTreeMap::new(),
             udp: BTreeMap::new(),
             idle: BTreeMap::new(),
+            raw: None,
         }
     }
 
@@ -183,6 +186,27 @@ impl Links {
                 log.warn("link", format_args!("{name}: {cause}"));
                 Err(Status::RESOURCE)
             }
+        }
+    }
+
+    /// Whether a process may have a link, without opening one.
+    pub(crate) fn ask(&mut self, asker: BorrowedFd<'_>, open: &OpenLink) -> Status {
+        if let Some(argument) = udp::argument(&open.interface) {
+            return self
+                .find_udp(argument)
+                .map_or_else(|status| status, |_| Status::OK);
+        }
+        if !self.may_have(asker) {
+            return Status::NOT_PERMITTED;
+        }
+        match interface::describe(&open.interface) {
+            Ok(Some(interface)) if self.open.contains_key(&interface.index) => Status::OK,
+            Ok(Some(_)) => match *self.raw.get_or_insert_with(raw::probe) {
+                Ok(()) => Status::OK,
+                Err(cause) => self.status_of(cause),
+            },
+            Ok(None) => Status::INVALID,
+            Err(_) => Status::RESOURCE,
         }
     }
 
@@ -284,7 +308,6 @@ impl Links {
         match cause {
             Errno::EADDRINUSE => {
                 log.warn("link", format_args!("another agent has interface {link}"));
-                Status::BUSY
             }
             Errno::EPERM | Errno::EACCES => {
                 log.warn(
@@ -293,16 +316,18 @@ impl Links {
                         "interface {link}: this agent has no right to raw Ethernet (CAP_NET_RAW)"
                     ),
                 );
-                if self.group.is_some() {
-                    Status::NO_PRIVILEGE
-                } else {
-                    Status::NO_SYSTEM_AGENT
-                }
             }
-            cause => {
-                log.warn("link", format_args!("interface {link}: {cause}"));
-                Status::RESOURCE
-            }
+            cause => log.warn("link", format_args!("interface {link}: {cause}")),
+        }
+        self.status_of(cause)
+    }
+
+    fn status_of(&self, cause: Errno) -> Status {
+        match cause {
+            Errno::EADDRINUSE => Status::BUSY,
+            Errno::EPERM | Errno::EACCES if self.group.is_some() => Status::NO_PRIVILEGE,
+            Errno::EPERM | Errno::EACCES => Status::NO_SYSTEM_AGENT,
+            _ => Status::RESOURCE,
         }
     }
 }

@@ -112,6 +112,11 @@ fn bound(socket: OwnedFd, link: LinkId, ethertype: u16) -> Result<OwnedFd, Errno
     Errno::result(result).map(|_| socket)
 }
 
+/// Whether this process may open packet sockets. Closing one is slow, so the answer is to be kept.
+pub(crate) fn probe() -> Result<(), Errno> {
+    filtered(libc::SOCK_RAW, &[REFUSE]).map(drop)
+}
+
 /// A data socket: frames of our ethertype, on this interface, for this host and this endpoint.
 pub(crate) fn data_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno> {
     let filter = [

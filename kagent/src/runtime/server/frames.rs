@@ -26,6 +26,14 @@ impl Server<'_> {
         self.agent.handle_link_opened(self.now(), open, result);
     }
 
+    pub(super) fn ask_link(&mut self, open: &OpenLink) {
+        let session = self.sessions.get(&open.client);
+        let status = session.map_or(Status::RESOURCE, |session| {
+            self.links.ask(session.socket.as_fd(), open)
+        });
+        self.agent.handle_link_asked(self.now(), open, status);
+    }
+
     fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
         let uid = session.uid;

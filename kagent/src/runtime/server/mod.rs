@@ -267,6 +267,7 @@ impl Server<'_> {
             match output {
                 Output::Send(message) => self.send(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::AskLink(open) => self.ask_link(&open),
                 Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.send_frame(&frame),
                 Output::CloseLink(link) => self.close_link(link),

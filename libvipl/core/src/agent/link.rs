@@ -19,16 +19,42 @@ use crate::error::Error;
 /// How the name of a link over UDP begins.
 const UDP: &str = "udp:";
 
-/// Asks the agent. The caller owns the descriptor in the result.
-fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
+/// The call about the link of this name, which need not be one.
+fn call_about(name: &str) -> Option<LinkOpen> {
     let mut body = LinkOpen {
         interface: [0; LINK_BYTES],
     };
-    if name.is_empty() || name.len() >= LINK_BYTES {
+    let room = body.interface[..LINK_BYTES - 1].get_mut(..name.len())?;
+    room.copy_from_slice(name.as_bytes());
+    (!name.is_empty()).then_some(body)
+}
+
+/// `vipl_host.link_ask`.
+pub(crate) fn ask(agents: &'static Agents, name: &str) -> c_int {
+    let Some(body) = call_about(name) else {
+        return VIPL_E_INVALID;
+    };
+    let Ok(agent) = agents.want() else {
+        return VIPL_E_RESOURCE;
+    };
+    match agent.call(Op::LINK_ASK, &body, &[]).status {
+        // Interfaces of another network namespace are not those of this process.
+        _ if !is_own_network(agent.network()) => VIPL_E_RESOURCE,
+        Status::OK => VIPL_OK,
+        Status::INVALID => VIPL_E_INVALID,
+        Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
+            VIPL_E_NOT_PERMITTED
+        }
+        _ => VIPL_E_RESOURCE,
+    }
+}
+
+/// Asks the agent. The caller owns the descriptor in the result.
+fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
+    let Some(body) = call_about(name) else {
         log::warn!(target: "link", "{name:?} is not a valid name of a link");
         return Err(VIPL_E_INVALID);
-    }
-    body.interface[..name.len()].copy_from_slice(name.as_bytes());
+    };
     let agent = agents.want();
     let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
     check_network(name, agent.network())?;
@@ -54,13 +80,23 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     })
 }
 
+/// Number of this process's network namespace; 0: unknown.
+fn own_network() -> u64 {
+    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+}
+
+fn is_own_network(theirs: u32) -> bool {
+    let ours = own_network();
+    ours == 0 || theirs == 0 || ours == u64::from(theirs)
+}
+
 /// The agent's interfaces are those of its own network namespace. In another one the same name means another
 /// interface, or the same one by mistake, as where two containers share `/run/vipl`.
 fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
-    let ours = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino());
-    if ours == 0 || theirs == 0 || ours == u64::from(theirs) {
+    if is_own_network(theirs) {
         return Ok(());
     }
+    let ours = own_network();
     log::error!(
         target: "link",
         "{name}: the running Kernel Agent is in another network namespace (net:[{theirs}], this program is in net:[{ours}]) and serves the interfaces there; start `vipkad --system --socket PATH` in this one and set VIPL_AGENT=PATH"

@@ -26,6 +26,7 @@ pub(crate) static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     link,
     catastrophe,
     device,
+    link_ask,
 };
 
 /// A plug-in's string.
@@ -137,6 +138,11 @@ unsafe extern "C" fn now() -> u64 {
 unsafe extern "C" fn link(interface: *const c_char, out: *mut vipl_link) -> c_int {
     // SAFETY: a plug-in's text, and room of the size that it states.
     unsafe { crate::agent::link::give(&process::get().agents, string(interface), out) }
+}
+
+unsafe extern "C" fn link_ask(interface: *const c_char) -> c_int {
+    // SAFETY: a plug-in's text.
+    crate::agent::link::ask(&process::get().agents, unsafe { string(interface) })
 }
 
 unsafe extern "C" fn catastrophe(nic: *const vipl_nic) {

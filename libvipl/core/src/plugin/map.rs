@@ -75,13 +75,8 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
             })
             .ok_or_else(|| no_plugin(process, plugins, short, ""));
     }
-    let claims = plugins.names().into_iter().filter_map(|plugin| {
-        let plugin = plugins.named(plugin)?;
-        let (rank, argument) = plugin.claim(short)?;
-        Some((rank, plugin, argument))
-    });
-    match claims.max_by_key(|(rank, _, _)| *rank) {
-        Some((_, plugin, argument)) => {
+    match claimed(plugins, short) {
+        Some((plugin, argument)) => {
             let reason = format!("the plug-in {} claims {short}", plugin.name);
             Ok(Route {
                 plugin,
@@ -96,6 +91,17 @@ fn look_up(process: &Process, plugins: &Plugins, name: &str) -> Result<Route, St
             how_to_map(short)
         )),
     }
+}
+
+/// The plug-in that claims a name with the highest rank, and its argument.
+pub(crate) fn claimed(plugins: &Plugins, name: &str) -> Option<(&'static LoadedPlugin, String)> {
+    let claims = plugins.names().into_iter().filter_map(|plugin| {
+        let plugin = plugins.named(plugin)?;
+        let (rank, argument) = plugin.claim(name)?;
+        Some((rank, plugin, argument))
+    });
+    let best = claims.max_by_key(|(rank, _, _)| *rank);
+    best.map(|(_, plugin, argument)| (plugin, argument))
 }
 
 /// The name without the folder of M-VIA's device files; some applications use `/etc/via_lo`.
