@@ -1,6 +1,10 @@
 //! The sender's bookkeeping of the ring: slots and payload that are free, as far as it knows.
 
-use crate::ring::{LINE, PAYLOAD, SLOTS};
+use crate::ring::{self, LINE, PAYLOAD, SLOTS, flag};
+
+/// Payload after which a short lap also begins a new lap of the payload area. What is left of the area is skipped, and
+/// free when the partner has consumed the slot.
+const SHORT_PAYLOAD: u32 = 16 << 10;
 
 /// The sender's bookkeeping of its direction. Numbers of slots and payload positions wrap.
 pub(crate) struct Outbox {
@@ -78,11 +82,29 @@ impl Outbox {
         };
     }
 
-    /// Counts a slot as sent.
+    /// Counts a slot with these flags as sent.
     #[inline(always)]
-    pub(crate) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self, flags: u8) {
         self.ends[(self.sent & (SLOTS - 1)) as usize] = self.payload;
-        self.sent = self.sent.wrapping_add(1);
+        if flags & flag::TURN != 0 {
+            self.turn();
+        }
+        self.sent = ring::next(self.sent, flags);
+    }
+
+    /// The lap ends here, and the payload area begins anew, too, if that leaves room for the next messages.
+    #[inline(always)]
+    fn turn(&mut self) {
+        if self.payload & (PAYLOAD - 1) >= SHORT_PAYLOAD {
+            self.payload = (self.payload | (PAYLOAD - 1)).wrapping_add(1);
+        }
+        self.ends[(SLOTS - 1) as usize] = self.payload;
+    }
+
+    /// Where the next payload begins, if it fits there.
+    #[inline(always)]
+    pub(crate) fn next_payload(&self) -> u32 {
+        self.payload
     }
 }
 
@@ -96,12 +118,12 @@ mod tests {
         let mut places = Vec::new();
         while let Some(place) = outbox.reserve(16 << 10) {
             places.push(place);
-            outbox.advance();
+            outbox.advance(0);
         }
         assert_eq!(places.len(), 16);
         outbox.learn(1);
         let place = outbox.reserve(16 << 10).unwrap();
-        outbox.advance();
+        outbox.advance(0);
         assert_eq!(place & (PAYLOAD - 1), 0, "the first place is used again");
         assert!(outbox.reserve(1).is_none());
         // A message that does not fit at the end begins at the start.
@@ -109,7 +131,7 @@ mod tests {
         let mut last = 0;
         for _ in 0..100 {
             last = outbox.reserve(60_000).unwrap();
-            outbox.advance();
+            outbox.advance(0);
             assert!((last & (PAYLOAD - 1)) + 60_000 <= PAYLOAD);
             outbox.learn(outbox.sent);
         }
@@ -120,7 +142,7 @@ mod tests {
     fn impossible_counts_are_ignored() {
         let mut outbox = Outbox::new();
         for _ in 0..10 {
-            outbox.advance();
+            outbox.advance(0);
         }
         outbox.learn(11);
         assert_eq!(outbox.consumed, 0);
@@ -134,8 +156,8 @@ mod tests {
     fn a_message_is_awaited_when_all_before_it_are_consumed() {
         let mut outbox = Outbox::new();
         assert!(outbox.is_awaited());
-        outbox.advance();
-        outbox.advance();
+        outbox.advance(0);
+        outbox.advance(0);
         outbox.learn(1);
         assert!(!outbox.is_awaited());
         outbox.learn(2);

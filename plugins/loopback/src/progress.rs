@@ -11,7 +11,7 @@ use vipl_plugin_sdk::{Entry, Port, Queue};
 use crate::cm::Closed;
 use crate::link::Link;
 use crate::nic::LoopbackNic;
-use crate::ring::{Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
+use crate::ring::{self, Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::segments::scatter_into;
 
 /// Slots taken in one go.
@@ -33,9 +33,9 @@ impl Link {
     #[inline(always)]
     pub(crate) fn progress(&mut self, nic: &LoopbackNic, port: &Port) {
         let before = self.arrived;
-        self.receive(nic, port, BATCH);
+        let all = self.receive(nic, port, BATCH);
         if self.arrived != before {
-            if self.arrived.wrapping_sub(before) == BATCH {
+            if all {
                 self.receive_more(nic, port);
             }
             self.acknowledge();
@@ -151,21 +151,23 @@ impl Link {
         }
     }
 
+    /// Takes so many slots, if they have arrived. True: as many as that.
     #[inline(always)]
-    fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) {
+    fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
         for _ in 0..most {
             let Some(arrival) = self.next_arrival() else {
-                return;
+                return false;
             };
             self.learn(&arrival);
             match self.take(nic, port, &arrival) {
-                Taken::Yes => self.arrived = self.arrived.wrapping_add(1),
-                Taken::Failed | Taken::Later => return,
+                Taken::Yes => self.arrived = ring::next(self.arrived, arrival.flags),
+                Taken::Failed | Taken::Later => return false,
             }
             if !port.is_connected() {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// The partner's counts, which every slot carries. Impossible ones are ignored.

@@ -10,7 +10,7 @@ use vipl_plugin_sdk::{Entry, Port, Queue, region};
 use crate::cm::Closed;
 use crate::link::{Link, Outstanding};
 use crate::nic::{LoopbackNic, READ_LEVELS};
-use crate::ring::{HASTENED_MAX, INLINE, flag, op};
+use crate::ring::{self, HASTENED_MAX, INLINE, flag, op};
 
 /// What became of a descriptor.
 pub(crate) enum Step {
@@ -260,24 +260,22 @@ impl Link {
             0
         };
         let (posted, consumed) = (self.posted_count(port), self.arrived);
+        let (number, awaited) = (self.outbox.sent, self.outbox.is_awaited());
+        let small = matches!(op, op::INLINE | op::EAGER);
+        let turns = awaited && small && ring::may_turn(number);
+        let flags = if turns { flags | flag::TURN } else { flags };
         self.ends.publish(
-            self.outbox.sent,
-            op,
-            flags,
-            length,
-            immediate,
-            payload,
-            posted,
-            consumed,
+            number, op, flags, length, immediate, payload, posted, consumed,
         );
-        if self.outbox.is_awaited() {
+        self.outbox.advance(flags);
+        if awaited {
             let bytes = if op == op::EAGER { length } else { 0 };
-            self.ends.hasten(self.outbox.sent, payload, bytes);
+            let next = self.outbox.next_payload();
+            self.ends.hasten(number, payload, bytes, next);
         } else {
-            self.ends.fetch_ahead(self.outbox.sent);
+            self.ends.fetch_ahead(number);
         }
-        self.outbox.advance();
-        if self.outbox.sent == 1 {
+        if number == 0 {
             // Release: whoever sees it finds the first slot.
             self.ends.own().sends.store(1, Ordering::Release);
         }
@@ -417,7 +415,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::SLOTS;
+    use crate::ring::{PAYLOAD, SLOTS};
     use crate::testing::{DONE, HANDLE, RD, RR, Told, U, code, pair, told};
 
     #[test]
@@ -457,6 +455,45 @@ mod tests {
             pair.left.progress();
         }
         assert_eq!(done(&pair), sends.len());
+    }
+
+    /// What is cold is not touched where messages wait for each other; afterwards everything is there for a stream.
+    #[test]
+    fn messages_one_by_one_use_the_first_slots_and_payload() {
+        for length in [8, 4000] {
+            let mut pair = pair(RD, true);
+            let mut laps = 0;
+            for round in 0..200 {
+                let data = pair.left.fill(0, length, round);
+                let receive = pair.right.receive(0, length as u32);
+                pair.left.send(0, length as u32);
+                pair.right.progress();
+                assert_eq!(pair.right.status(receive), DONE | VIP_STATUS_OP_RECEIVE);
+                assert_eq!(pair.right.bytes(0, length), data);
+                let answer = pair.left.receive(0, 8);
+                pair.right.send(0, 8);
+                pair.left.progress();
+                assert_eq!(pair.left.status(answer), DONE | VIP_STATUS_OP_RECEIVE);
+                let outbox = &pair.left.link().outbox;
+                assert!(outbox.sent % SLOTS < 16, "slot {}", outbox.sent);
+                assert!(outbox.next_payload() % PAYLOAD < 80 << 10);
+                laps = outbox.sent / SLOTS;
+            }
+            assert_eq!(laps, 200 / 16);
+            // The ring has skipped slots that are not known to be free, or are.
+            pair.left.link().learn_consumed();
+            for _ in 0..SLOTS {
+                pair.right.receive(0, 8);
+            }
+            let data: Vec<_> = (0..SLOTS).map(|_| pair.left.send(0, 8)).collect();
+            for send in &data {
+                assert_eq!(pair.left.status(*send), DONE);
+            }
+            for _ in 0..SLOTS / 32 {
+                pair.right.progress();
+            }
+            assert_eq!(pair.right.link().arrived, pair.left.link().outbox.sent);
+        }
     }
 
     /// E1 to E3.

@@ -11,6 +11,8 @@
 //! A slot is one cache line. Its first word is written last and holds the lap number, so the receiver
 //! knows a new slot by looking at the very line that brings the message. Every slot also carries the
 //! sender's own counts, which saves the other side from reading them where they lie.
+//!
+//! A lap may end early: numbers of slots then skip to the next lap.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,6 +21,10 @@ use crate::cache;
 
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 256;
+/// Slots of a short lap, at least.
+const SHORT: u32 = 16;
+/// See [`may_turn`]. A power of two, far fewer than there are lap numbers.
+const WHOLE_EVERY: u32 = 4096;
 /// Bytes that fit into the slot itself.
 pub(crate) const INLINE: usize = 40;
 /// Payload area of one direction in bytes.
@@ -70,6 +76,29 @@ pub(crate) mod flag {
     pub(crate) const REFUSED: u8 = 8;
     /// Unreliable only: the rest of the pieces will not come.
     pub(crate) const ABORTED: u8 = 16;
+    /// The lap ends here: the next slot is the first one again.
+    pub(crate) const TURN: u8 = 32;
+}
+
+/// Whether a lap may end with this slot, if the partner has consumed all before it.
+///
+/// A connection on which each message waits for the one before needs few slots. It turns round after these, which stay
+/// in the caches of a program with many such connections; the others would be cold each time. One lap in
+/// [`WHOLE_EVERY`] is a whole one, so that no slot keeps a lap number until that one comes again.
+#[inline(always)]
+pub(crate) fn may_turn(number: u32) -> bool {
+    number & (SLOTS - 1) >= SHORT - 1 && !(number / SLOTS + 1).is_multiple_of(WHOLE_EVERY)
+}
+
+/// The number behind this one, for a slot with these flags.
+#[inline(always)]
+pub(crate) fn next(number: u32, flags: u8) -> u32 {
+    let skipped = if flags & flag::TURN == 0 {
+        0
+    } else {
+        SLOTS - 1
+    };
+    (number | skipped).wrapping_add(1)
 }
 
 /// One slot.
@@ -310,10 +339,10 @@ impl Ends {
     }
 
     /// After `publish`, for a receiver that has taken everything before and waits: lets it find the slot, and the
-    /// message of `bytes` bytes at `payload`, sooner. The place of the next message of this size is fetched for
+    /// message of `bytes` bytes at `payload`, sooner. The place of a message of this size at `next` is fetched for
     /// writing; that of its slot is not, because the receiver looks there next.
     #[inline(always)]
-    pub(crate) fn hasten(&self, number: u32, payload: u32, bytes: u32) {
+    pub(crate) fn hasten(&self, number: u32, payload: u32, bytes: u32, next: u32) {
         cache::demote(self.out.slot(number).cast_const().cast());
         if bytes > HASTENED_MAX {
             return;
@@ -322,7 +351,6 @@ impl Ends {
         for line in 0..lines {
             cache::demote(self.payload_out(payload.wrapping_add(line * LINE)));
         }
-        let next = payload.wrapping_add(bytes.next_multiple_of(LINE));
         for line in 0..lines {
             cache::fetch_to_write(self.payload_out(next.wrapping_add(line * LINE)));
         }
@@ -372,11 +400,26 @@ mod tests {
         // SAFETY: large enough, and alive.
         let ends = unsafe { Ends::new(base, 1) };
         for (number, payload, bytes) in [(0, 0, 0), (255, PAYLOAD - 64, 41), (9, 5, HASTENED_MAX)] {
-            ends.hasten(number, payload, bytes);
+            ends.hasten(number, payload, bytes, payload + bytes);
             ends.fetch_ahead(number);
         }
         let memory = std::hint::black_box(memory);
         assert!(memory.into_iter().eq(0..SEGMENT as u64 / 8));
+    }
+
+    #[test]
+    fn a_lap_number_that_comes_again_finds_no_old_slot() {
+        for lap in 0..2 * WHOLE_EVERY {
+            let first = lap * SLOTS;
+            let turns = (first..first + SLOTS).filter(|number| may_turn(*number));
+            let whole = (lap + 1).is_multiple_of(WHOLE_EVERY);
+            let expected = if whole { 0 } else { SLOTS - SHORT + 1 };
+            assert_eq!(turns.count() as u32, expected, "lap {lap}");
+        }
+        assert!(u64::from(WHOLE_EVERY) < (1u64 << 32) / u64::from(SLOTS) / 2);
+        let last = u32::MAX - SLOTS + SHORT;
+        assert_eq!((next(last, flag::TURN), next(u32::MAX, 0)), (0, 0));
+        assert_eq!((next(15, flag::TURN), next(15, 0)), (SLOTS, 16));
     }
 
     #[test]
