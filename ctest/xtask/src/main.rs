@@ -8,6 +8,7 @@ mod checker;
 mod ci;
 mod compile;
 mod conformance;
+mod cross;
 mod deep;
 mod demo;
 mod diff;
@@ -65,6 +66,8 @@ enum Command {
     Uninstall(uninstall::Options),
     /// Write the manual pages
     Man(man::Options),
+    /// Build for another processor, i386 or aarch64
+    Cross(cross::Options),
     /// Install to a temporary prefix, build and run a C program against it, uninstall
     Smoke(smoke::Options),
     /// Check that every reference to the specification resolves
@@ -118,6 +121,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Install(options) => install::run(&options)?,
         Command::Uninstall(options) => uninstall::run(&options)?,
         Command::Man(options) => man::run(&options)?,
+        Command::Cross(options) => cross::run(&options)?,
         Command::Smoke(options) => smoke::run(&options)?,
         Command::References => references::run()?,
         Command::Modules(options) => modules::run(&options)?,
