@@ -54,7 +54,7 @@ pub fn register(range: Range) -> bool {
     false
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 mod fault {
     use super::{Ordering, RANGES};
     use std::sync::atomic::AtomicPtr;
@@ -70,19 +70,34 @@ mod fault {
     ) {
         let ucontext = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel passes a valid context.
-        let rip = unsafe { &mut (*ucontext).uc_mcontext.gregs[libc::REG_RIP as usize] };
-        let at = *rip as usize;
+        let next = unsafe { next_instruction(&mut *ucontext) };
+        let at = *next as usize;
         for slot in &RANGES {
             let start = slot.start.load(Ordering::Relaxed);
             if start == 0 {
                 break;
             }
             if (start..slot.end.load(Ordering::Acquire)).contains(&at) {
-                *rip = slot.fixup.load(Ordering::Relaxed) as i64;
+                *next = slot.fixup.load(Ordering::Relaxed) as _;
                 return;
             }
         }
         pass_on(signal, info, context);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn next_instruction(context: &mut libc::ucontext_t) -> &mut libc::greg_t {
+        &mut context.uc_mcontext.gregs[libc::REG_RIP as usize]
+    }
+
+    #[cfg(target_arch = "x86")]
+    fn next_instruction(context: &mut libc::ucontext_t) -> &mut libc::greg_t {
+        &mut context.uc_mcontext.gregs[libc::REG_EIP as usize]
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn next_instruction(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
+        &mut context.uc_mcontext.pc
     }
 
     /// Gives the fault to the handler that was there before us.
@@ -145,7 +160,7 @@ impl Drop for Blame<'_> {
 }
 
 /// Prints the line, if this thread is the one. Called in the handler: only system calls.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 fn accuse() {
     // SAFETY: both calls are safe in a handler. The line lives while this thread is blamed, and this is the
     // thread that stored it, so the order of the loads does not matter.
@@ -162,7 +177,7 @@ pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         register(crate::range());
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
         for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
             // SAFETY: plain system calls on valid structures; the old action is leaked on purpose.
             unsafe {

@@ -8,11 +8,23 @@
 //! common exit that returns 1. Faults anywhere else go to whatever handler was there before.
 //!
 //! An application that replaces the handler later and does not chain loses this protection and nothing else.
-//! On machines other than x86-64 the routines are plain copies.
+//! There are routines for x86-64, i386 and aarch64. On other machines they are plain copies, and [`CATCHES`] is false.
+
+/// Whether the routines survive a bad address on this machine.
+pub const CATCHES: bool = cfg!(any(
+    target_arch = "x86_64",
+    target_arch = "x86",
+    target_arch = "aarch64"
+));
 
 mod handler;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
+#[cfg_attr(target_arch = "x86", path = "x86.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")),
+    path = "portable.rs"
+)]
 mod routines;
 
 pub use handler::{Blame, Range, blame, install, register};

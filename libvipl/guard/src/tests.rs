@@ -39,7 +39,7 @@ fn every_length_is_copied_exactly() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 #[test]
 fn bad_addresses_are_errors() {
     install();
