@@ -170,7 +170,7 @@ static void bytes(void)
     int n = 0;
 
     CHECK(most >= block && most > node.bytes, "spec §2.3");
-    if (block >= (size_t)1 << 40) {
+    if (block >= (sizeof block > 4 ? SIZE_MAX >> 24 : SIZE_MAX / 2)) {
         ok("MaxRegisterBlockBytes is beyond what can be mapped here");
         return;
     }

@@ -282,6 +282,20 @@ fn whose_init_crashes() {
     );
 }
 
+/// The head of a library of the other word size is enough for the system's loader.
+#[test]
+fn for_programs_of_the_other_word_size() {
+    let (other, class) = if usize::BITS == 64 { (32, 1) } else { (64, 2) };
+    let dir = folder("other-class");
+    let file = dir.join("libvipl_bad.so");
+    let mut library = vec![0; 64];
+    library[..7].copy_from_slice(&[0x7F, b'E', b'L', b'F', class, 1, 1]);
+    std::fs::write(&file, library).expect("a file");
+    let own = usize::BITS;
+    let said = format!("is for {other}-bit programs, and this one has {own} bits");
+    refused_file(&dir, &file, &[&said]);
+}
+
 #[test]
 fn that_is_no_library_at_all() {
     let dir = folder("bad-no-elf");

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vipl_abi::VIP_RETURN;
+use vipl_abi::{VIP_RETURN, VIP_ULONG};
 
 use crate::address::{Address, SOCKADDR};
 use crate::device::Handle;
@@ -196,7 +196,9 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
     let mut pause = Duration::from_micros(100);
     let code = loop {
         let left = end.saturating_duration_since(Instant::now());
-        let timeout = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+        let timeout = VIP_ULONG::try_from(left.as_millis())
+            .unwrap_or(VIP_ULONG::MAX)
+            .max(1);
         let mut attributes = std::mem::MaybeUninit::<vipl_abi::VIP_VI_ATTRIBUTES>::zeroed();
         // SAFETY: a VI that is idle, addresses, and room for the attributes.
         let code = unsafe {

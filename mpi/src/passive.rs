@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use vipl_abi::VIP_RETURN;
+use vipl_abi::{VIP_RETURN, VIP_ULONG};
 
 use crate::address::{Address, VipAddress};
 use crate::attributes::Offer;
@@ -42,7 +42,7 @@ static CM_OPS: fi_ops_cm = fi_ops_cm {
 };
 
 /// Milliseconds that one wait takes; a listener that closes is noticed after this time.
-const WAIT: u64 = 100;
+const WAIT: VIP_ULONG = 100;
 
 /// Makes a listener.
 ///

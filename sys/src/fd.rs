@@ -81,8 +81,8 @@ impl Identity {
     pub fn of(fd: RawFd) -> Option<Identity> {
         // SAFETY: room for the answer; all zero is a valid one.
         let (status, answer) = unsafe {
-            let mut answer: libc::stat = zeroed();
-            (libc::fstat(fd, &raw mut answer), answer)
+            let mut answer: libc::stat64 = zeroed();
+            (libc::fstat64(fd, &raw mut answer), answer)
         };
         (status == 0).then_some(Identity {
             device: answer.st_dev,
@@ -192,7 +192,7 @@ pub fn set_size(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         libc::sigaddset(&raw mut excess, libc::SIGXFSZ);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const excess, &raw mut before);
         libc::sigpending(&raw mut pending);
-        let failed = libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) != 0;
+        let failed = libc::ftruncate64(fd.as_raw_fd(), bytes as libc::off64_t) != 0;
         let error = io::Error::last_os_error();
         if failed && libc::sigismember(&raw const pending, libc::SIGXFSZ) == 0 {
             let none: libc::timespec = zeroed();

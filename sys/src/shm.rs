@@ -86,8 +86,8 @@ impl Mapping {
             if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
                 return Err(io::Error::other("a shared memory is not sealed"));
             }
-            let mut status: libc::stat = std::mem::zeroed();
-            if libc::fstat(fd, &raw mut status) != 0 {
+            let mut status: libc::stat64 = std::mem::zeroed();
+            if libc::fstat64(fd, &raw mut status) != 0 {
                 return Err(io::Error::last_os_error());
             }
             if (status.st_size as u64) < offset.saturating_add(bytes as u64) {
@@ -98,13 +98,13 @@ impl Mapping {
             } else {
                 libc::PROT_READ
             };
-            let base = libc::mmap(
+            let base = libc::mmap64(
                 std::ptr::null_mut(),
                 bytes,
                 protection,
                 libc::MAP_SHARED,
                 fd,
-                offset as libc::off_t,
+                offset as libc::off64_t,
             );
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
@@ -136,7 +136,7 @@ mod tests {
 
     fn resize(fd: &OwnedFd, bytes: i64) -> Option<i32> {
         // SAFETY: a system call.
-        let done = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) };
+        let done = unsafe { libc::ftruncate64(fd.as_raw_fd(), bytes) };
         (done != 0).then(|| io::Error::last_os_error().raw_os_error())?
     }
 

@@ -35,7 +35,7 @@ pub(crate) fn inherited() -> Vec<String> {
         all.push("a mount namespace that is not that of process 1".to_owned());
     }
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && hard < FEW
+        && (hard as u64) < FEW
     {
         all.push(format!("a limit of {hard} descriptors"));
     }

@@ -210,21 +210,26 @@ impl Nic {
             LocalNicAddress: self.address.as_ptr(),
             ThreadSafe: VIP_TRUE,
             MaxDiscriminatorLen: info.discriminator_max,
-            MaxRegisterBytes: info.register_bytes_max as VIP_ULONG,
+            MaxRegisterBytes: at_most(info.register_bytes_max),
             MaxRegisterRegions: info.regions_max as VIP_ULONG,
-            MaxRegisterBlockBytes: info.register_block_max as VIP_ULONG,
+            MaxRegisterBlockBytes: at_most(info.register_block_max),
             MaxVI: info.vis_max as VIP_ULONG,
             MaxDescriptorsPerQueue: info.descriptors_max as VIP_ULONG,
             MaxSegmentsPerDesc: info.segments_max as VIP_ULONG,
             MaxCQ: info.cqs_max as VIP_ULONG,
             MaxCQEntries: info.cq_entries_max as VIP_ULONG,
-            MaxTransferSize: info.transfer_max as VIP_ULONG,
+            MaxTransferSize: at_most(info.transfer_max),
             NativeMTU: info.native_mtu as VIP_ULONG,
             MaxPtags: info.ptags_max as VIP_ULONG,
             ReliabilityLevelSupport: info.reliability_support,
             RDMAReadSupport: info.rdma_read_support,
         }
     }
+}
+
+/// A limit as a program sees it: the word of a 32-bit one is shorter than the plug-in's.
+pub(crate) fn at_most(limit: u64) -> VIP_ULONG {
+    limit.min(VIP_ULONG::MAX as u64) as VIP_ULONG
 }
 
 /// Puts an opened device into the table of NICs. `None`: there is no room for it.

@@ -15,6 +15,7 @@
 //! have a full fence in between, so one of the two sees the other. What peers write here is hostile input: at worst it
 //! wakes a thread for nothing, or leaves one asleep until the watch thread looks.
 
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -41,7 +42,7 @@ struct Page {
     ready: Marks<{ VIS_MAX as usize / 64 }>,
 }
 
-const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
+const _: () = assert!(size_of::<Page>() <= BELL_BYTES && offset_of!(Page, ready) == 128);
 
 /// The bell of this process's NIC, or of a peer's NIC on this host.
 pub(crate) struct Bell {

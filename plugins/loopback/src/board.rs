@@ -30,6 +30,7 @@
 
 use crate::segments::Segment;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::mem::offset_of;
 
 /// Bytes of a unit, of which parts consist.
 pub(crate) const UNIT: u32 = 4096;
@@ -99,6 +100,9 @@ pub(crate) struct Board {
     report: AtomicU64,
     pad: [AtomicU64; 7],
 }
+
+const _: () = assert!(offset_of!(Board, address) == 24 && offset_of!(Board, segments) == 32);
+const _: () = assert!(size_of::<Place>() == 16 && offset_of!(Board, report) == 32 + 16 * SEGMENTS);
 
 /// How far a helper is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ mod tests {
             demote(at);
         }
         assert!(std::hint::black_box(&memory).iter().copied().eq(0..=255));
-        for address in [0, 1, 4096, usize::MAX, 1 << 63] {
+        for address in [0, 1, 4096, usize::MAX, 1 << (usize::BITS - 1)] {
             fetch_to_write(std::ptr::without_provenance(address));
             demote(std::ptr::without_provenance(address));
         }

@@ -17,7 +17,7 @@ use vipl_sys::shm::Mapping;
 use crate::link::{Help, Link, Reach, carries_immediate, ends_here};
 use crate::nic::LoopbackNic;
 use crate::outbox::Outbox;
-use crate::ring::{Ends, SEGMENT};
+use crate::ring::{Ends, SEGMENT, WIDE};
 
 /// How long the end of a connection waits for a partner that is copying (spec §3.12).
 const COPY_TIME_MAX: Duration = Duration::from_secs(1);
@@ -124,8 +124,9 @@ fn introduce(link: &Link, port: &Port) {
     }
     own.pid.store(std::process::id(), Ordering::Relaxed);
     own.ptag.store(port.vi().ptag, Ordering::Relaxed);
-    own.probe_at
-        .store(PROBE.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
+    let wide = if usize::BITS == 64 { WIDE } else { 0 };
+    let probe_at = PROBE.as_ptr().expose_provenance() as u64 | wide;
+    own.probe_at.store(probe_at, Ordering::Relaxed);
     own.probe
         .store(PROBE.load(Ordering::Relaxed), Ordering::Relaxed);
     own.posted.store(link.posted_count(port), Ordering::Relaxed);

@@ -10,6 +10,7 @@ use vipl_sys::process_vm::{self, Way, piece};
 
 use crate::link::{Link, Reach, both_ends_are_here};
 use crate::nic::LoopbackNic;
+use crate::ring::WIDE;
 
 /// Bytes of one system call, so that the end of a connection waits for little.
 const CALL_BYTES_MAX: u64 = 512 << 10;
@@ -99,7 +100,15 @@ impl Link {
             Reach::None
         } else if both_ends_are_here(self.key) {
             Reach::Same
-        } else if known && pid as u32 != std::process::id() && probe(pid, at) == Some(value) {
+        } else if usize::BITS == 32 && at & WIDE != 0 {
+            let text = format!(
+                "loopback: process {pid} has 64-bit addresses and this one cannot access its memory; large messages from \
+                 there go through shared memory"
+            );
+            Host::get().log(VIPL_LOG_INFO, &text);
+            Reach::None
+        } else if known && pid as u32 != std::process::id() && probe(pid, at & !WIDE) == Some(value)
+        {
             Reach::Process(pid)
         } else {
             LoopbackNic::count(nic.counters.single_copy_refused, 1);
@@ -209,8 +218,8 @@ impl Link {
     #[inline(always)]
     fn begin_copy(&self) {
         self.ends.own().copying.fetch_add(1, Ordering::SeqCst);
-        // The locked instruction of x86-64 is a fence already.
-        #[cfg(not(target_arch = "x86_64"))]
+        // The locked instruction of x86 is a fence already.
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
         fence(Ordering::SeqCst);
     }
 
@@ -276,6 +285,7 @@ fn copy_within(
                         to.wrapping_add(body as usize),
                         from.wrapping_add(body as usize),
                     );
+                    fence(Ordering::Release);
                     vipl_guard::copy(to, from, tail as usize)
                 })
                 .map_err(|_| CopyError::Fault)?;

@@ -25,7 +25,11 @@ use vipl_sys::shm;
 use moving::{move_in, move_out};
 
 /// Bytes of the memfd: one for each address of a program.
-const SPACE: usize = 1 << 47;
+const SPACE: usize = if usize::BITS == 32 {
+    !0xFFF
+} else {
+    1 << (47 % usize::BITS)
+};
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
 

@@ -14,6 +14,7 @@
 //!
 //! A lap may end early: numbers of slots then skip to the next lap.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::board::Board;
@@ -115,7 +116,9 @@ pub(crate) struct Slot {
     inline: [u8; INLINE],
 }
 
-const _: () = assert!(size_of::<Slot>() == 64);
+// One layout for 32-bit and 64-bit programs, as in all memory that processes share: fields have a fixed width, and lie at
+// multiples of it by themselves.
+const _: () = assert!(size_of::<Slot>() == 64 && offset_of!(Slot, inline) == 24);
 
 /// A slot as the receiver read it, each field once.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +150,11 @@ pub(crate) struct Extra {
     pub(crate) reserved: u32,
 }
 
+const _: () = assert!(size_of::<Extra>() == 24 && offset_of!(Extra, offset) == 16);
+
+/// No address has this bit. A 32-bit process cannot name the addresses of one that sets it.
+pub(crate) const WIDE: u64 = 1 << 63;
+
 /// What one side tells the other; only that side writes it, if it is honest. A line of its own for each habit of
 /// writing. All of it is atomic, padding included: it stands behind shared references, and a peer may write it.
 #[repr(C, align(64))]
@@ -169,7 +177,7 @@ pub(crate) struct Side {
     pub(crate) pid: AtomicU32,
     /// Protection tag of the VI.
     pub(crate) ptag: AtomicU32,
-    /// Address of the probe word in this side's process.
+    /// Address of the probe word in this side's process; [`WIDE`] in one with 64-bit addresses.
     pub(crate) probe_at: AtomicU64,
     /// What is there.
     pub(crate) probe: AtomicU64,
@@ -185,7 +193,8 @@ pub(crate) struct Side {
     pad2: [AtomicU32; 15],
 }
 
-const _: () = assert!(size_of::<Side>() == 256);
+const _: () = assert!(size_of::<Side>() == 256 && offset_of!(Side, copying) == 184);
+const _: () = assert!(offset_of!(Side, probe_at) == 88 && offset_of!(Side, reach) == 104);
 const _: () = assert!(2 * (size_of::<Side>() + size_of::<Board>()) <= HEADER);
 
 /// One side's view of the segment.

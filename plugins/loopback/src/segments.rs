@@ -1,6 +1,7 @@
 //! Lists of segments: copies out of a list and into one.
 
 use std::ops::Deref;
+use std::sync::atomic::{Ordering, fence};
 
 use vipl_abi::{VIP_STATUS_LENGTH_ERROR, VIP_STATUS_PROTECTION_ERROR};
 pub(crate) use vipl_guard::Segment;
@@ -82,8 +83,10 @@ pub(crate) fn scatter(segments: &[Segment], offset: u32, from: *const u8, bytes:
         };
         // SAFETY: `from` has `bytes` bytes; faults are caught.
         let copied = unsafe {
-            vipl_guard::copy(to, at, body).is_ok()
-                && vipl_guard::copy(to.wrapping_add(body), at.wrapping_add(body), tail).is_ok()
+            vipl_guard::copy(to, at, body).is_ok() && {
+                fence(Ordering::Release);
+                vipl_guard::copy(to.wrapping_add(body), at.wrapping_add(body), tail).is_ok()
+            }
         };
         if !copied {
             return false;

@@ -9,6 +9,7 @@
 //! ```
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::RawFd;
 
 use vipl_plugin_sdk::abi::vipl_region;
@@ -36,7 +37,8 @@ struct Page {
     ready: ViMarks,
 }
 
-const _: () = assert!(size_of::<Page>() <= PAGE_BYTES);
+const _: () = assert!(size_of::<Page>() <= PAGE_BYTES && offset_of!(Page, ready) == 128);
+const _: () = assert!(size_of::<vipl_region>() == 32);
 
 /// A NIC's shared memory, as this process maps it.
 pub(crate) struct SharedNic {

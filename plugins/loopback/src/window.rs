@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -42,6 +43,8 @@ struct Window {
     region: AtomicU32,
     padding: AtomicU32,
 }
+
+const _: () = assert!(size_of::<Window>() == 24 && offset_of!(Memory, windows) == 16);
 
 impl Memory {
     /// Says which file it is.

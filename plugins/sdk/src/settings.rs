@@ -119,7 +119,7 @@ pub fn register_bytes_max(plugin: &CStr) -> u64 {
         if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
             memory
         } else {
-            limit.rlim_cur.max(REGISTER_BYTES_MIN).min(memory)
+            (limit.rlim_cur as u64).max(REGISTER_BYTES_MIN).min(memory)
         }
     }
 }

@@ -16,7 +16,41 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
         // SAFETY: as above.
         return unsafe { !hardware(!0, bytes) };
     }
+    #[cfg(target_arch = "x86")]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instruction.
+        return unsafe { !words(!0, bytes) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    if std::arch::is_aarch64_feature_detected!("crc") {
+        // SAFETY: the processor has the instruction.
+        return unsafe { !words(!0, bytes) };
+    }
     portable(bytes)
+}
+
+/// The CRC state after `bytes`, four bytes at a time, as wide as a register of i386.
+#[cfg(target_arch = "x86")]
+#[target_feature(enable = "sse4.2")]
+fn words(state: u32, bytes: &[u8]) -> u32 {
+    use std::arch::x86::{_mm_crc32_u8, _mm_crc32_u32};
+
+    let (words, rest) = bytes.as_chunks();
+    let step = |crc, word: &[u8; 4]| _mm_crc32_u32(crc, u32::from_le_bytes(*word));
+    let crc = words.iter().fold(state, step);
+    rest.iter().fold(crc, |crc, byte| _mm_crc32_u8(crc, *byte))
+}
+
+/// The CRC state after `bytes`, eight bytes at a time.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "crc")]
+fn words(state: u32, bytes: &[u8]) -> u32 {
+    use std::arch::aarch64::{__crc32cb, __crc32cd};
+
+    let (words, rest) = bytes.as_chunks();
+    let step = |crc, word: &[u8; 8]| __crc32cd(crc, u64::from_le_bytes(*word));
+    let crc = words.iter().fold(state, step);
+    rest.iter().fold(crc, |crc, byte| __crc32cb(crc, *byte))
 }
 
 /// The CRC state after `bytes`, eight bytes at a time. Three runs are computed side by side: the instruction has a
@@ -57,11 +91,13 @@ fn hardware(state: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Bytes of one of three runs.
+#[cfg(target_arch = "x86_64")]
 const RUN: usize = 128;
 /// The polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
 /// The CRC after `RUN` more zero bytes. The operation is linear, so four table look-ups suffice.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn behind_run(crc: u32) -> u32 {
     let [a, b, c, d] = crc.to_le_bytes();
@@ -72,6 +108,7 @@ fn behind_run(crc: u32) -> u32 {
 }
 
 static TABLE: [u32; 256] = table();
+#[cfg(target_arch = "x86_64")]
 static SHIFT: [[u32; 256]; 4] = shift();
 
 const fn table() -> [u32; 256] {
@@ -90,6 +127,7 @@ const fn table() -> [u32; 256] {
     table
 }
 
+#[cfg(target_arch = "x86_64")]
 const fn shift() -> [[u32; 256]; 4] {
     let one = table();
     // The result for each single bit; all others are sums of these.

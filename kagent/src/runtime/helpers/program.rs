@@ -80,7 +80,7 @@ fn fit(fd: &OwnedFd) -> Option<Fit> {
         // It has seals, so it is memory that `memfd_create` made.
         let wanted = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         let sealed = SealFlag::from_bits_retain(seals).contains(wanted);
-        let small = || fstat(fd).is_ok_and(|file| file.st_size <= MEMORY_BYTES_MAX);
+        let small = || fstat(fd).is_ok_and(|file| file.st_size as i64 <= MEMORY_BYTES_MAX);
         return (sealed && small()).then_some(Fit::Memory);
     }
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());

@@ -6,13 +6,13 @@ use vipl_abi::*;
 use super::address::Address;
 use crate::agent::GONE;
 use crate::error::Error;
-use crate::nic::Nic;
+use crate::nic::{Nic, at_most};
 
 /// A peer's attributes as the application sees them; its protection tag has no meaning on this side.
 pub(super) fn to_program(attributes: &Attributes) -> VIP_VI_ATTRIBUTES {
     VIP_VI_ATTRIBUTES {
         ReliabilityLevel: attributes.reliability,
-        MaxTransferSize: attributes.max_transfer_size as VIP_ULONG,
+        MaxTransferSize: at_most(attributes.max_transfer_size),
         QoS: std::ptr::null_mut(),
         Ptag: std::ptr::null_mut(),
         EnableRdmaWrite: VIP_BOOLEAN::from(attributes.rdma_write != 0),

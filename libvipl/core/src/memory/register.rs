@@ -72,8 +72,9 @@ pub(crate) fn register_on(
     attributes: Option<&VIP_MEM_ATTRIBUTES>,
 ) -> Result<VIP_MEM_HANDLE, Error> {
     let _inside = nic.enter()?;
+    let wraps = address.addr().checked_add(length as usize).is_none();
     let (base, length) = (address.addr() as u64, length as u64);
-    if base == 0 || length == 0 || base.checked_add(length).is_none() {
+    if base == 0 || length == 0 || wraps {
         log::warn!(
             target: "mem",
             "cannot register {length} bytes at {base:#x}: the range is empty, begins at 0 or wraps around"

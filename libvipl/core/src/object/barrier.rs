@@ -25,8 +25,10 @@ fn membarrier() -> bool {
 /// already and [`begin`] has not done it, the kernel waits for all processors, some milliseconds, so this runs with no
 /// lock held and off the data path.
 pub(crate) fn prepare() {
-    let works = cfg!(all(target_arch = "x86_64", target_os = "linux"))
-        && register(Scope::Process)
+    let works = cfg!(all(
+        any(target_arch = "x86_64", target_arch = "x86"),
+        target_os = "linux"
+    )) && register(Scope::Process)
         && membarrier();
     WORKS.fetch_or(works, Ordering::Relaxed);
 }
@@ -111,7 +113,16 @@ pub(crate) fn this_thread() -> usize {
         }
         pointer
     }
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    #[cfg(all(target_arch = "x86", target_os = "linux"))]
+    {
+        let pointer: usize;
+        // SAFETY: as above (ELF TLS for IA-32).
+        unsafe {
+            core::arch::asm!("mov {}, gs:0", out(reg) pointer, options(nostack, pure, readonly));
+        }
+        pointer
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "x86"), target_os = "linux")))]
     {
         !(OWNERS - 1)
     }

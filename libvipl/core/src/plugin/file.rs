@@ -9,6 +9,7 @@ use std::path::Path;
 use libloading::os::unix::Library;
 use vipl_plugin_abi::*;
 
+use super::folders::bits_of;
 use super::loaded::LoadedPlugin;
 use crate::settings::{BadDeclaration, Settings};
 
@@ -20,6 +21,8 @@ const FEATURES_KNOWN: u64 = 0;
 pub(crate) enum Refusal {
     #[error("cannot be loaded: {0}")]
     Load(String),
+    #[error("is for {0}-bit programs, and this one has {bits} bits", bits = usize::BITS)]
+    Class(u32),
     #[error("has no symbol vipl_plugin_v{VIPL_PLUGIN_ABI_MAJOR}")]
     NoSymbol,
     #[error("{field}: expected {expected:#x}, found {found:#x}")]
@@ -61,7 +64,11 @@ pub(super) fn load(
     // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
     let library = unsafe { Library::open(Some(path), flags) };
     vipl_guard::install();
-    let library = ManuallyDrop::new(library.map_err(|error| Refusal::Load(whole_story(&error)))?);
+    let library = library.map_err(|error| match bits_of(path) {
+        Some(bits) if bits != usize::BITS => Refusal::Class(bits),
+        _ => Refusal::Load(whole_story(&error)),
+    })?;
+    let library = ManuallyDrop::new(library);
     // SAFETY: the symbol is data; it is only read after its magic was checked.
     let symbol = unsafe { library.get::<*const vipl_plugin>(b"vipl_plugin_v1\0") };
     let plugin = *symbol.map_err(|_| Refusal::NoSymbol)?;

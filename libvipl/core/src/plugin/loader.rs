@@ -22,6 +22,12 @@ use super::loaded::LoadedPlugin;
 use crate::error::is_shortage;
 use crate::settings::Settings;
 
+/// Whether the folder of a file is in the setting `plugin_path`.
+fn is_named(settings: &Settings, path: &Path) -> bool {
+    let mut named = settings.text("plugin_path").split(':').map(Path::new);
+    named.any(|folder| path.parent() == Some(folder))
+}
+
 /// One file that was looked at.
 pub(crate) struct Seen {
     modified: Option<SystemTime>,
@@ -125,6 +131,10 @@ impl Plugins {
             Ok(plugin) => {
                 log::info!(target: "plugin", "{name} {} from {}", plugin.version, path.display());
                 self.order.push(plugin);
+            }
+            // A machine may have programs of both kinds, each with plug-ins of its own.
+            Err(Refusal::Class(_)) if !is_named(settings, &path) => {
+                log::info!(target: "plugin", "{} is for programs of the other word size", path.display());
             }
             Err(refusal) => {
                 log::warn!(target: "plugin", "{} refused: {refusal}", path.display());

@@ -14,6 +14,7 @@
 //! The device sleeps as the threads of a process do on their bell, but processes cannot write to its page: they
 //! wake it by a packet.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use vipl_sys::bell::{Bell, Marks, after_publishing};
@@ -92,5 +93,5 @@ pub struct NicPage {
     pub notices: Marks<WORDS>,
 }
 
-const _: () = assert!(size_of::<NicPage>() <= REGIONS_AT);
+const _: () = assert!(size_of::<NicPage>() <= REGIONS_AT && offset_of!(NicPage, ready) == 192);
 const _: () = assert!(size_of::<DevicePage>() <= DEVICE_BYTES);

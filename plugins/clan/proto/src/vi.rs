@@ -20,6 +20,7 @@
 //! program's side that looks fetches it from there, and the send completes when it has; what nobody
 //! fetches in time the device moves itself.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use vipl_guard::Segment;
@@ -144,6 +145,10 @@ pub struct Offer {
 }
 
 const _: () = assert!(8 + 16 * OFFER_SEGMENTS <= SMALL);
+// One layout for the device and for programs of 32 and of 64 bits.
+const _: () = assert!(offset_of!(SendLine, descriptor) == 8 && offset_of!(SendLine, first) == 32);
+const _: () = assert!(offset_of!(ReceiveLine, descriptor) == 8);
+const _: () = assert!(offset_of!(ReceiveLine, segments) == 32 && offset_of!(Received, data) == 24);
 
 impl Received {
     /// Says where an offered message lies.

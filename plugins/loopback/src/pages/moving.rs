@@ -84,12 +84,12 @@ pub(super) fn move_in(memory: i32, first: u64, end: u64) -> io::Result<()> {
     // it is put there.
     unsafe {
         // Room is taken now: no store finds later that there is none.
-        if libc::fallocate(memory, 0, first as libc::off_t, bytes as libc::off_t) != 0 {
+        if libc::fallocate64(memory, 0, first as libc::off64_t, bytes as libc::off64_t) != 0 {
             return Err(io::Error::last_os_error());
         }
         let none = std::ptr::null_mut();
-        let offset = first as libc::off_t;
-        let copy = libc::mmap(none, bytes, protection, libc::MAP_SHARED, memory, offset);
+        let offset = first as libc::off64_t;
+        let copy = libc::mmap64(none, bytes, protection, libc::MAP_SHARED, memory, offset);
         if copy == libc::MAP_FAILED {
             let error = io::Error::last_os_error();
             drop_pages(memory, first, bytes);
@@ -175,8 +175,8 @@ pub(super) fn private_copy(
         let mut done = 0;
         while done < bytes {
             let to = copy.cast::<u8>().add(done).cast();
-            let at = (offset + done as u64) as libc::off_t;
-            let count = libc::pread(memory, to, bytes - done, at);
+            let at = (offset + done as u64) as libc::off64_t;
+            let count = libc::pread64(memory, to, bytes - done, at);
             if count <= 0 {
                 libc::munmap(copy, bytes);
                 return None;
@@ -191,7 +191,7 @@ pub(super) fn private_copy(
 fn drop_pages(memory: i32, first: u64, bytes: usize) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: a system call; nothing of this process is mapped there any more.
-    unsafe { libc::fallocate(memory, mode, first as libc::off_t, bytes as libc::off_t) };
+    unsafe { libc::fallocate64(memory, mode, first as libc::off64_t, bytes as libc::off64_t) };
 }
 
 #[cfg(test)]

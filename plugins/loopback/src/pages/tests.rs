@@ -63,14 +63,14 @@ fn seen(address: u64) -> Option<u8> {
     let (number, _) = memory().unwrap();
     // SAFETY: a system call, and room for its answer.
     unsafe {
-        let data = libc::lseek(number, address as libc::off_t, libc::SEEK_DATA);
+        let data = libc::lseek64(number, address as libc::off64_t, libc::SEEK_DATA);
         let mut byte = 0u8;
-        (data == address as libc::off_t
-            && libc::pread(
+        (data == address as libc::off64_t
+            && libc::pread64(
                 number,
                 (&raw mut byte).cast(),
                 1,
-                address as libc::off_t + 77,
+                address as libc::off64_t + 77,
             ) == 1)
             .then_some(byte)
     }
