@@ -56,19 +56,19 @@ struct Toolchain {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result {
-    let names = TARGETS.map(|target| target.name).join(", ");
-    let target = TARGETS.iter().find(|target| target.name == options.target);
-    let target = target.ok_or_else(|| format!("--target: one of {names}"))?;
     let build = ["build", "--workspace", "--exclude", "xtask"].map(str::to_owned);
     let arguments = match options.arguments.as_slice() {
         [] => build.as_slice(),
         arguments => arguments,
     };
-    run_program(&mut command(target, arguments)?)
+    run_program(&mut command(&options.target, arguments)?)
 }
 
 /// The command of cargo with all that the target needs.
-fn command(target: &Target, arguments: &[String]) -> Result<Command> {
+pub(crate) fn command(target: &str, arguments: &[String]) -> Result<Command> {
+    let names = TARGETS.map(|target| target.name).join(", ");
+    let target = TARGETS.iter().find(|known| known.name == target);
+    let target = target.ok_or_else(|| format!("--target: one of {names}"))?;
     if !have(target.compiler) {
         return Err(format!("{} is not installed", target.compiler).into());
     }

@@ -41,6 +41,7 @@ const STEPS: &[Step] = &[
         "msrv",
         &["+1.89.0", "check", "--workspace", "--all-targets"],
     ),
+    step("deb", &["deb", "--lintian", "--trial"]),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
     step(
         "soak",

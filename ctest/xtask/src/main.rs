@@ -9,6 +9,7 @@ mod ci;
 mod compile;
 mod conformance;
 mod cross;
+mod deb;
 mod deep;
 mod demo;
 mod diff;
@@ -24,6 +25,7 @@ mod modules;
 mod place;
 mod references;
 mod sanitize;
+mod sbom;
 mod smoke;
 mod static_libs;
 mod steps;
@@ -64,6 +66,8 @@ enum Command {
     Install(install::Options),
     /// Remove what `install` put under a prefix
     Uninstall(uninstall::Options),
+    /// Build Debian packages
+    Deb(deb::Options),
     /// Write the manual pages
     Man(man::Options),
     /// Build for another processor, i386 or aarch64
@@ -120,6 +124,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Abi(options) => abi::run(&options)?,
         Command::Install(options) => install::run(&options)?,
         Command::Uninstall(options) => uninstall::run(&options)?,
+        Command::Deb(options) => deb::run(&options)?,
         Command::Man(options) => man::run(&options)?,
         Command::Cross(options) => cross::run(&options)?,
         Command::Smoke(options) => smoke::run(&options)?,

@@ -97,10 +97,7 @@ impl Bench<'_> {
     fn archive(&self) -> Result {
         let program = self.folder.join("archive");
         let mut command = self.compiler("cc", &["-std=c99"], &program);
-        command
-            .args(self.pkg_config(&["--cflags"])?)
-            .arg(self.prefix.join("lib/libvipl.a"));
-        run_quietly(command.args(static_libs::pinned()?))?;
+        run_quietly(command.args(self.pkg_config_of("vipl-static", &["--cflags", "--libs"])?))?;
         let text = output(self.environment(&mut Command::new(program)))?;
         println!("cc, archive: {}", text.trim().replace('\n', "; "));
         Ok(())
@@ -151,11 +148,15 @@ impl Bench<'_> {
     }
 
     fn pkg_config(&self, arguments: &[&str]) -> Result<Vec<String>> {
+        self.pkg_config_of("vipl", arguments)
+    }
+
+    fn pkg_config_of(&self, module: &str, arguments: &[&str]) -> Result<Vec<String>> {
         let mut command = Command::new("pkg-config");
         command
             .env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"))
             .args(arguments);
-        let text = output(command.arg("vipl"))?;
+        let text = output(command.arg(module))?;
         Ok(text.split_whitespace().map(str::to_owned).collect())
     }
 

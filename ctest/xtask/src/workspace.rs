@@ -152,6 +152,12 @@ pub(crate) fn have(program: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Whether a program that has no `--version` is there.
+pub(crate) fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
 /// Runs a program to its end with our own output; fails with its command line.
 pub(crate) fn run(command: &mut Command) -> Result {
     let status = command

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     if options.descriptor_helper {
         return help();
     }
-    if let Some(code) = options.generate.print::<Options>() {
+    if let Some(code) = options.generate.print::<Options>(8) {
         return code;
     }
     let log = Log::from_environment();

@@ -27,9 +27,10 @@ enum What {
 }
 
 impl Generate {
-    /// Prints what was asked for to the standard output; gives the program's exit code then.
-    pub fn print<Options: CommandFactory>(&self) -> Option<ExitCode> {
-        let text = text(self.generate?, Options::command());
+    /// Prints what was asked for to the standard output; gives the program's exit code then. `section` is that of the
+    /// manual page.
+    pub fn print<Options: CommandFactory>(&self, section: u8) -> Option<ExitCode> {
+        let text = text(self.generate?, Options::command(), section);
         let printed = text.and_then(|text| io::stdout().write_all(&text));
         Some(match printed {
             Ok(()) => ExitCode::SUCCESS,
@@ -41,12 +42,13 @@ impl Generate {
     }
 }
 
-fn text(what: What, mut command: clap::Command) -> io::Result<Vec<u8>> {
+fn text(what: What, mut command: clap::Command, section: u8) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let shell = match what {
         What::Man => {
             clap_mangen::Man::new(command)
                 .manual("VIPL Manual")
+                .section(section.to_string())
                 .render(&mut text)?;
             return Ok(text);
         }
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     fn everything_names_the_options() {
         for what in What::value_variants() {
-            let text = text(*what, Options::command()).unwrap();
+            let text = text(*what, Options::command(), 1).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert!(
                 text.contains("size") && text.contains("measure"),
@@ -95,6 +97,6 @@ mod tests {
         assert!(parse("measure --generate csh").is_err());
         let plain = parse("measure --size 8").unwrap();
         assert_eq!(plain.size, Some(8));
-        assert!(plain.generate.print::<Options>().is_none());
+        assert!(plain.generate.print::<Options>(1).is_none());
     }
 }

@@ -84,7 +84,7 @@ struct Options {
 fn main() -> ExitCode {
     sys::end_with_the_reader();
     let options = Options::parse();
-    if let Some(code) = options.generate.print::<Options>() {
+    if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }
     sys::raise_file_limit();

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | every function, section 3 | its declaration in the headers, and its part of `docs/SPECIFICATION.md` |
 //! | `vipl.conf(5)` | the sample file, `pkgconfig/vipl.conf` |
+//! | `vipl-mpirun(1)` | `docs/man/vipl-mpirun.1.md` |
 //! | `vipl(7)` | `docs/man/vipl.7.md`, with the list of functions and the rules for all of them put in |
 //! | `vipl_plugin(7)` | `plugins/PLUGINS.md` |
 //! | the tools, section 1, and `vipkad(8)` | their command lines, by `--generate man` |
@@ -89,6 +90,8 @@ pub(crate) fn pages(version: &str) -> Result<Vec<Page>> {
         .replace("@functions@", &functions::list(&functions))
         .replace("@rules@", &functions::rules(&specification)?);
     vipl.markdown(&source);
+    let mut wrapper = Text::new("vipl-mpirun", 1, version, "run a program of MPI over VIPL");
+    wrapper.markdown(&read("docs/man/vipl-mpirun.1.md")?);
     let mut plugin = Text::new("vipl_plugin", 7, version, "how to write a plug-in of VIPL");
     let guide = read("plugins/PLUGINS.md")?;
     let (_, sections) = guide
@@ -96,7 +99,7 @@ pub(crate) fn pages(version: &str) -> Result<Vec<Page>> {
         .ok_or("PLUGINS.md has no sections")?;
     plugin.markdown(&format!("## {sections}"));
     plugin.see_also(&[("vipl".to_owned(), 7), ("vipl.conf".to_owned(), 5)]);
-    pages.extend([vipl.page(), plugin.page()]);
+    pages.extend([vipl.page(), wrapper.page(), plugin.page()]);
     Ok(pages)
 }
 

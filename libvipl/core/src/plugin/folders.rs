@@ -10,6 +10,21 @@ use crate::agent::library_path;
 use crate::error::is_shortage;
 use crate::settings::Settings;
 
+/// Where systems install libraries for this processor: Debian, others. A program that was linked with `libvipl.a` is
+/// elsewhere.
+const SYSTEM: &[&str] = &[
+    #[cfg(target_arch = "x86_64")]
+    "/usr/lib/x86_64-linux-gnu",
+    #[cfg(target_arch = "x86")]
+    "/usr/lib/i386-linux-gnu",
+    #[cfg(target_arch = "aarch64")]
+    "/usr/lib/aarch64-linux-gnu",
+    #[cfg(target_pointer_width = "64")]
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+];
+
 /// Where plug-ins are looked for, best place first.
 pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
     let mut list: Vec<PathBuf> = Vec::new();
@@ -31,8 +46,9 @@ pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
         list.push(own.to_owned());
         list.push(own.join("vipl").join(&major));
     }
-    list.push(Path::new("/usr/lib/vipl").join(&major));
-    list.push(Path::new("/usr/local/lib/vipl").join(&major));
+    for folder in SYSTEM {
+        list.push(Path::new(folder).join("vipl").join(&major));
+    }
     let mut distinct = Vec::new();
     for directory in list {
         if !distinct.contains(&directory) {

@@ -47,7 +47,7 @@ use crate::tests::Test;
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
     let options = Options::parse();
-    if let Some(code) = options.generate.print::<Options>() {
+    if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }
     match run(&options) {
