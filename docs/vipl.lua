@@ -28,6 +28,9 @@ local f = {
     window = ProtoField.uint16("vipl.window", "Window"),
     flags = ProtoField.uint8("vipl.flags", "Flags", base.DEC),
     ask = ProtoField.bool("vipl.flags.ask", "Asks for an acknowledgement"),
+    sealed = ProtoField.bool("vipl.flags.sealed", "Sealed"),
+    seal_number = ProtoField.uint64("vipl.seal.number", "Number of the seal"),
+    seal_hash = ProtoField.bytes("vipl.seal.hash", "Keyed hash"),
     crc = ProtoField.uint32("vipl.crc", "CRC32C", base.HEX),
     crc_good = ProtoField.bool("vipl.crc.good", "CRC32C is right"),
     part = ProtoField.none("vipl.part", "Part"),
@@ -175,7 +178,16 @@ function vipl.dissector(buffer, info, root)
     tree:add(f.window, buffer(28, 2))
     local flags = tree:add(f.flags, buffer(30, 1))
     flags:add(f.ask, buffer(30, 1), buffer(30, 1):uint() % 2 == 1)
+    local sealed = math.floor(buffer(30, 1):uint() / 2) % 2 == 1
+    flags:add(f.sealed, buffer(30, 1), sealed)
     local body, last, text = 32, length - 4, ""
+    if sealed then
+        if last - body < 24 then
+            tree:add_proto_expert_info(malformed)
+            return buffer:len()
+        end
+        last = last - 24
+    end
     if kind == 1 then
         text = " " .. parts(buffer, tree, body, last)
     elseif kind == 2 and last > body then
@@ -187,7 +199,11 @@ function vipl.dissector(buffer, info, root)
         tree:add(f.close_operations, buffer(body + 8, 4))
         text = " " .. (reasons[reason] or reason)
     end
-    add_crc(tree, buffer, last)
+    if sealed then
+        tree:add(f.seal_number, buffer(last, 8))
+        tree:add(f.seal_hash, buffer(last + 8, 16))
+    end
+    add_crc(tree, buffer, length - 4)
     info.cols.info = name .. text .. ", seq " .. sequence .. ", ack " .. acknowledged
     return length
 end

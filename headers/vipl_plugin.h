@@ -255,6 +255,11 @@ struct vipl_connection {
   uint32_t data_address_len;                   /* Bytes of `data_address`. */
   /* What the peer's `nic_open` gave as its data address, wherever the peer is. */
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
+  /* 1: the hosts have a secret in common, and `seal` is one that only the two sides of this
+   * connection have. What arrives without a keyed hash that was made with it is then not from
+   * the peer. (minor 5) */
+  uint32_t sealed;
+  uint8_t seal[32];                            /* Only with `sealed`. */
 };
 
 /* A data socket on a link, as `vipl_host.link` gives it. A link's name is that of an Ethernet

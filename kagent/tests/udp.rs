@@ -147,8 +147,9 @@ fn every_agent_of_a_host_has_a_port() {
     assert_eq!(port(3), Err(Status::BUSY), "it wants this one or none");
 }
 
-/// A process of one agent connects to one of another; both sides confirm, and one ends it.
-fn connects(from: (&Daemon, &str), to: (&Daemon, &str)) {
+/// A process of one agent connects to one of another; both sides confirm, and one ends it. Gives the secret that both
+/// sides got for their data, if they got one.
+fn connects(from: (&Daemon, &str), to: (&Daemon, &str)) -> Option<[u8; 32]> {
     let (mut client, mut server) = (from.0.client(), to.0.client());
     let (near, _) = open(&mut client, from.1);
     let (far, there) = open(&mut server, to.1);
@@ -159,6 +160,7 @@ fn connects(from: (&Daemon, &str), to: (&Daemon, &str)) {
     let confirmed = server.call(Op::CONFIRM, &confirm(connection.connection), &[]);
     let own = client.reply(request).body::<Connected>();
     assert_eq!((own.key, own.remote), (connection.key, 1));
+    assert_eq!((own.sealed, own.seal), (connection.sealed, connection.seal));
     let host = usize::from(own.remote_host_len);
     assert_eq!(&own.remote_host[..host], address(&there));
     let done = client.ask(Op::CONFIRM, &confirm(own.connection));
@@ -166,6 +168,7 @@ fn connects(from: (&Daemon, &str), to: (&Daemon, &str)) {
     assert_eq!(server.reply(confirmed).status, Status::OK);
     client.ask(Op::DISCONNECT, &confirm(own.connection));
     server.expect_gone(connection.connection, 1);
+    (own.sealed != 0).then_some(own.seal)
 }
 
 #[test]
@@ -176,7 +179,8 @@ fn agents_of_two_hosts_connect_over_both_families_and_agents_of_one_host_too() {
         agent(&hosts, 1, &[]),
         agent(&hosts, 0, &[]),
     ];
-    connects((&agents[0], ""), (&agents[1], ""));
+    let seal = connects((&agents[0], ""), (&agents[1], ""));
+    assert_eq!(seal, None, "without a secret there is none for data");
     connects((&agents[1], ""), (&agents[0], ""));
     let six = |host: usize| hosts.ipv6(host).to_string();
     connects((&agents[0], &six(0)), (&agents[1], &six(1)));
@@ -201,7 +205,10 @@ fn only_agents_with_the_same_secret_connect() {
     let with =
         |host, file: &PathBuf| agent(&hosts, host, &["--secret-file", file.to_str().unwrap()]);
     let server = with(1, &right);
-    connects((&with(0, &right), ""), (&server, ""));
+    let client = with(0, &right);
+    let seals = [(); 3].map(|()| connects((&client, ""), (&server, "")).unwrap());
+    assert!(seals[0] != seals[1] && seals[1] != seals[2] && seals[0] != seals[2]);
+    assert!(!seals.contains(&[0; 32]));
     let mut process = server.client();
     let (nic, there) = open(&mut process, "");
     process.wait(nic, b"here");

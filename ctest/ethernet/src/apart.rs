@@ -31,7 +31,15 @@ impl Apart {
     /// # Panics
     /// If an agent does not start: that is a failure of the test.
     pub fn new(hosts: &Namespaces) -> Apart {
-        Apart::start(hosts, None)
+        Apart::start(hosts, None, None)
+    }
+
+    /// The same with a secret, which both agents have.
+    ///
+    /// # Panics
+    /// If an agent does not start.
+    pub fn with_secret(hosts: &Namespaces, secret: &Path) -> Apart {
+        Apart::start(hosts, None, Some(secret))
     }
 
     /// The same for a user without privileges: agents and programs are this user's, and use files that it can read.
@@ -39,10 +47,10 @@ impl Apart {
     /// # Panics
     /// If an agent does not start.
     pub fn of_user(hosts: &Namespaces, user: u32) -> Apart {
-        Apart::start(hosts, Some(user))
+        Apart::start(hosts, Some(user), None)
     }
 
-    fn start(hosts: &Namespaces, user: Option<u32>) -> Apart {
+    fn start(hosts: &Namespaces, user: Option<u32>, secret: Option<&Path>) -> Apart {
         let folder = std::env::temp_dir().join(hosts.name(0));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
         if let Some(user) = user {
@@ -74,6 +82,9 @@ impl Apart {
                     agent
                 }
             };
+            if let Some(secret) = secret {
+                agent.env("VIPL_SECRET_FILE", secret);
+            }
             let agent = agent
                 .args(["--idle-ms", "0", "--socket"])
                 .arg(&socket)

@@ -154,3 +154,47 @@ fn talk(mut stream: TcpStream, over: &AtomicBool) -> usize {
     }
     rounds
 }
+
+/// With a secret every frame of data has a seal: programs work, on a network that repeats frames too, whose copies are
+/// dropped. Without one nothing of it is there.
+#[test]
+fn a_secret_seals_the_data() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(hosts) = skipped(Namespaces::bridge(2)) else {
+        return;
+    };
+    let file = std::env::temp_dir().join(format!("{}-secret", hosts.name(0)));
+    let mut secret = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&file)
+        .expect("a file");
+    secret
+        .write_all(b"a secret of some length")
+        .expect("a secret");
+    let impairments = Impairments {
+        seed: 22,
+        duplicate: 0.05,
+        ..Impairments::default()
+    };
+    println!("{impairments:?}");
+    let relay = Relay::start(&hosts, impairments).expect("a relay");
+    let forged = |apart: &Apart| {
+        let finished = apart.run("handles", &device("ip")).pass();
+        counters(&finished, "ip")("frames_forged")
+    };
+    assert_eq!(forged(&Apart::new(&hosts)), 0);
+    let apart = Apart::with_secret(&hosts, &file);
+    let refused = forged(&apart);
+    for name in ["tour", "rdma", "errors"] {
+        apart.run(name, &device("ip")).pass();
+    }
+    std::fs::remove_file(&file).expect("the file");
+    let faults = relay.end();
+    assert!(
+        faults.duplicated > 0 && refused > 0,
+        "{refused}: {faults:?}"
+    );
+}

@@ -422,12 +422,14 @@ pub struct Connected {
     pub remote_endpoint: u16,
     /// Remote partner: bytes used in `remote_host`.
     pub remote_host_len: u16,
-    /// 0.
-    pub reserved: u32,
+    /// 1: `seal` is valid.
+    pub sealed: u32,
     /// Remote partner: its host address.
     pub remote_host: [u8; HOST_BYTES_MAX],
     /// Where the partner's NIC receives data.
     pub data_address: DataAddress,
+    /// Remote partner, where the hosts have a secret in common: one that only the two sides of this connection have.
+    pub seal: [u8; 32],
 }
 
 /// `Op::REJECT` and `Op::DISCONNECT`. Reply: `Op::DONE`, `OK` also when the partner has already gone.

@@ -194,6 +194,7 @@ impl World {
             mtu: 1500,
             speed_mbit: 1000,
             driver: [0; 32],
+            seals: None,
         };
         interface.name[..name.len()].copy_from_slice(name.as_bytes());
         self.interfaces.insert(name, interface);

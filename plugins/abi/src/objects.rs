@@ -170,6 +170,11 @@ pub struct vipl_connection {
     pub data_address_len: u32,
     /// What the peer's `nic_open` gave as its data address, wherever the peer is.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
+    /// 1: the hosts have a secret in common, and `seal` is one that only the two sides of this connection have. What
+    /// arrives without a keyed hash that was made with it is then not from the peer. (minor 5)
+    pub sealed: u32,
+    /// Only with `sealed`.
+    pub seal: [u8; 32],
 }
 
 /// A data socket on a link, as `vipl_host.link` gives it. A link's name is that of an Ethernet interface, or

@@ -7,7 +7,7 @@ use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, descriptor};
 use vipl_wire::{
     ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, PeerProcess, Reason, Received,
-    Refused, body_max, key_check,
+    Refused, key_check,
 };
 
 use crate::carrier::{Carrier, Transmitter, time};
@@ -95,6 +95,7 @@ impl Connected {
                 _ => PROBES,
             },
             now_ns: Host::get().now_ns(),
+            seal: (connection.remote != 0 && connection.sealed != 0).then_some(connection.seal),
         };
         Ok(Box::new(Connected {
             device: device.clone(),
@@ -153,7 +154,7 @@ impl Connected {
         let part = PartKind::Send.header() + message;
         let together = bytes + part;
         // A frame without room for another message of this size counts as full.
-        let full = together + part > body_max(self.mtu);
+        let full = together + part > self.connection.room();
         if full || !self.device.coalescing.begin(self.index) {
             self.stop_coalescing();
             self.coalesced = Some(0);
@@ -380,6 +381,7 @@ fn take(device: &Device, connection: &mut Connection, frame: &[u8], now: u64, en
     match connection.received(frame, now, env) {
         Received::Taken => {}
         Received::WrongKey => count(device.counters.stray, 1),
+        Received::Refused(Refused::Seal) => count(device.counters.forged, 1),
         Received::Refused(Refused::Corrupt) => count(device.counters.corrupt, 1),
         Received::Refused(_) => count(device.counters.bad, 1),
     }

@@ -37,6 +37,8 @@ pub(crate) struct Counters {
     pub(crate) corrupt: &'static AtomicU64,
     /// Truncated, of another version, or invalid.
     pub(crate) bad: &'static AtomicU64,
+    /// Without the seal of the connection.
+    pub(crate) forged: &'static AtomicU64,
     /// For no connection of this NIC, or dropped because an inbox was full.
     pub(crate) stray: &'static AtomicU64,
     /// Dropped by the kernel because the receive ring was full.
@@ -53,6 +55,7 @@ impl Counters {
             received: counter(c"frames_received"),
             corrupt: counter(c"frames_corrupt"),
             bad: counter(c"frames_bad"),
+            forged: counter(c"frames_forged"),
             stray: counter(c"frames_stray"),
             dropped: counter(c"frames_dropped"),
             sent_again: counter(c"frames_sent_again"),

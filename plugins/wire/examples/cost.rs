@@ -103,7 +103,7 @@ struct Pair {
     now: u64,
 }
 
-fn pair(level: Level, mtu: u16, bytes: u32) -> Pair {
+fn pair(level: Level, mtu: u16, bytes: u32, seal: Option<SealKey>) -> Pair {
     let host = || Host {
         memory: vec![1; 1 << 20],
         bytes,
@@ -128,6 +128,7 @@ fn pair(level: Level, mtu: u16, bytes: u32) -> Pair {
             ack_delay_ns: 20_000,
             probes_max: 7,
             now_ns: 0,
+            seal,
         })
     };
     Pair {
@@ -195,20 +196,39 @@ fn measure(name: &str, messages: u32, mut act: impl FnMut()) {
 fn main() {
     for level in [Level::Unreliable, Level::Delivery] {
         for bytes in [8, 1024] {
-            let mut there = pair(level, 1500, bytes);
+            let mut there = pair(level, 1500, bytes, None);
             measure(&format!("{level:?}, {bytes} bytes to and fro"), 2, || {
                 there.ping()
             });
             if level == Level::Delivery {
-                let mut many = pair(level, 1500, bytes);
+                let mut many = pair(level, 1500, bytes, None);
                 measure(&format!("{level:?}, {bytes} bytes, 64 at once"), 64, || {
                     many.burst(64)
                 });
             }
         }
     }
-    let mut large = pair(Level::Delivery, 9000, 65_536);
-    measure("Delivery, 64 KiB in frames of 9000", 1, || large.burst(1));
-    let mut large = pair(Level::Delivery, 1500, 65_536);
-    measure("Delivery, 64 KiB in frames of 1500", 1, || large.burst(1));
+    for mtu in [1500, 9000] {
+        let mut large = pair(Level::Delivery, mtu, 65_536, None);
+        measure(&format!("Delivery, 64 KiB in frames of {mtu}"), 1, || {
+            large.burst(1)
+        });
+    }
+    let key = Some([7; 32]);
+    for bytes in [8, 1024] {
+        let mut there = pair(Level::Delivery, 1500, bytes, key);
+        measure(&format!("sealed, {bytes} bytes to and fro"), 2, || {
+            there.ping()
+        });
+        let mut many = pair(Level::Delivery, 1500, bytes, key);
+        measure(&format!("sealed, {bytes} bytes, 64 at once"), 64, || {
+            many.burst(64)
+        });
+    }
+    for mtu in [1500, 9000] {
+        let mut large = pair(Level::Delivery, mtu, 65_536, key);
+        measure(&format!("sealed, 64 KiB in frames of {mtu}"), 1, || {
+            large.burst(1)
+        });
+    }
 }

@@ -3,8 +3,12 @@
 //! descriptor and which the device keeps until [`Closing::is_done`].
 
 use crate::config::NEVER;
+use crate::config::Received;
 use crate::env::Transmit;
-use crate::frame::{CLOSE_BODY, HEADER, Header, Kind, key_check, u16_at, u32_at};
+use crate::frame::{
+    CLOSE_BODY, FLAG_SEALED, HEADER, Header, Kind, Refused, key_check, u16_at, u32_at,
+};
+use crate::seal::{SEAL, Seals};
 
 /// First interval between two CLOSEs; it doubles.
 const FIRST_NS: u64 = 5_000_000;
@@ -74,12 +78,19 @@ pub struct Closing {
     confirmed: bool,
     tries: u32,
     next_ns: u64,
+    seals: Option<Box<Seals>>,
 }
 
 impl Closing {
     /// `known`: the peer has closed before, so it need not be informed.
-    pub(crate) fn new(header: Header, body: Body, known: bool) -> Closing {
+    pub(crate) fn new(
+        header: Header,
+        body: Body,
+        known: bool,
+        seals: Option<Box<Seals>>,
+    ) -> Closing {
         Closing {
+            seals,
             header,
             body,
             confirmed: known,
@@ -105,15 +116,37 @@ impl Closing {
 
     /// Handles a frame for the connection. Frames of other connections are ignored.
     pub fn received<T: Transmit>(&mut self, frame: &[u8], out: &mut T) {
-        if let Ok((header, _)) = Header::parse(frame)
+        if let Ok((header, body)) = Header::parse(frame)
             && header.check == !self.header.check
             && header.to_vi == self.body.from_vi
         {
-            self.take(&header, out);
+            self.take_sealed(&header, frame, body, out);
         }
     }
 
-    pub(crate) fn take<T: Transmit>(&mut self, header: &Header, out: &mut T) {
+    /// Handles a frame with the right key. A CLOSED needs no seal: a peer that has forgotten the connection has none,
+    /// and all that a forged one does is that the CLOSE is not repeated.
+    pub(crate) fn take_sealed<T: Transmit>(
+        &mut self,
+        header: &Header,
+        frame: &[u8],
+        body: &[u8],
+        out: &mut T,
+    ) -> Received {
+        let sealed = header.flags & FLAG_SEALED != 0;
+        let passes = match &mut self.seals {
+            None => !sealed,
+            Some(seals) if sealed => seals.open(frame, body).is_some(),
+            Some(_) => header.kind == Kind::Closed,
+        };
+        if !passes {
+            return Received::Refused(Refused::Seal);
+        }
+        self.take(header, out);
+        Received::Taken
+    }
+
+    fn take<T: Transmit>(&mut self, header: &Header, out: &mut T) {
         match header.kind {
             Kind::Closed => self.confirmed = true,
             Kind::Close => {
@@ -141,21 +174,19 @@ impl Closing {
                 kind,
                 ..self.header
             }
-            .emit(buffer, CLOSE_BODY);
+            .emit_sealed(buffer, CLOSE_BODY, &mut self.seals);
             out.transmit(frame, bytes);
         }
     }
 
     /// Confirms the CLOSE of the peer. If the confirmation is lost, the peer repeats its CLOSE.
-    pub(crate) fn confirm<T: Transmit>(&self, out: &mut T) {
+    pub(crate) fn confirm<T: Transmit>(&mut self, out: &mut T) {
         let kind = Kind::Closed;
-        send_empty(
-            &Header {
-                kind,
-                ..self.header
-            },
-            out,
-        );
+        let header = Header {
+            kind,
+            ..self.header
+        };
+        send_empty(&header, &mut self.seals, out);
     }
 
     /// Answers a CLOSE for a connection that this side has forgotten, so that the peer stops repeating it. The frame
@@ -164,6 +195,13 @@ impl Closing {
         let Ok((header, body)) = Header::parse(frame) else {
             return false;
         };
+        // A seal cannot be checked any more.
+        let seal = if header.flags & FLAG_SEALED == 0 {
+            0
+        } else {
+            SEAL
+        };
+        let body = &body[..body.len().saturating_sub(seal)];
         let Some(body) = Body::parse(body).filter(|_| header.kind == Kind::Close) else {
             return false;
         };
@@ -179,17 +217,21 @@ impl Closing {
             window: 0,
             flags: 0,
         };
-        send_empty(&answer, out);
+        send_empty(&answer, &mut None, out);
         true
     }
 }
 
 /// Sends a frame without a body, unless the device is full.
-pub(crate) fn send_empty<T: Transmit>(header: &Header, out: &mut T) -> bool {
+pub(crate) fn send_empty<T: Transmit>(
+    header: &Header,
+    seals: &mut Option<Box<Seals>>,
+    out: &mut T,
+) -> bool {
     let Some(mut frame) = out.frame() else {
         return false;
     };
-    let bytes = header.emit(frame.as_mut(), 0);
+    let bytes = header.emit_sealed(frame.as_mut(), 0, seals);
     out.transmit(frame, bytes);
     true
 }

@@ -2,6 +2,7 @@
 
 use crate::env::Level;
 use crate::frame::Refused;
+use crate::seal::SealKey;
 
 /// Default of [`Config::ack_delay_ns`].
 pub const ACK_DELAY_NS: u64 = 20_000;
@@ -15,7 +16,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) const WINDOW: u16 = 256;
 
 /// What the two sides have agreed on, and which of them this one is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Config {
     /// The key of the connection: known to both sides only, unpredictable, different for every connection.
     pub key: u64,
@@ -45,6 +46,8 @@ pub struct Config {
     pub probes_max: u32,
     /// The current time, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
+    /// With it all frames are sealed, and those of the peer must be. The peer has the same, and no other connection.
+    pub seal: Option<SealKey>,
 }
 
 /// Result of [`Connection::received`](crate::Connection::received).
@@ -76,6 +79,8 @@ pub struct Stats {
     pub corrupt: u64,
     /// Frames with the wrong key or VI.
     pub wrong_key: u64,
+    /// Frames without a valid seal, or with one where there is none.
+    pub wrong_seal: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
 }

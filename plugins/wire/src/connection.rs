@@ -27,9 +27,10 @@ use crate::arrivals::Arrivals;
 use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, NEVER, Received, Stats, WINDOW};
 use crate::env::{Cause, Env, Level, Transmit};
-use crate::frame::{HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
+use crate::frame::{FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
 use crate::keepalive::{Keepalive, Verdict};
 use crate::receiver::Receiver;
+use crate::seal::{SEAL, Seals};
 use crate::sender::Sender;
 
 /// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may have
@@ -64,6 +65,8 @@ pub struct Connection {
     acks: Acks,
     stats: Stats,
     closing: Option<Closing>,
+    /// Those of `closing`, once it is there.
+    seals: Option<Box<Seals>>,
     keepalive: Keepalive,
     /// Until when the CLOSE is awaited after the agent has reported an orderly end.
     gone_at_ns: u64,
@@ -92,6 +95,7 @@ impl Connection {
             acks: Acks::new(config.ack_delay_ns),
             stats: Stats::default(),
             closing: None,
+            seals: config.seal.as_ref().map(|key| Box::new(Seals::new(key))),
             keepalive: Keepalive::new(config.now_ns, config.probes_max),
             gone_at_ns: NEVER,
             blocked: false,
@@ -152,9 +156,16 @@ impl Connection {
             return Received::WrongKey;
         }
         if let Some(closing) = &mut self.closing {
-            closing.take(&header, env);
-            return Received::Taken;
+            return closing.take_sealed(&header, frame, body, env);
         }
+        let body = match &mut self.seals {
+            None if header.flags & FLAG_SEALED == 0 => body,
+            Some(seals) if header.flags & FLAG_SEALED != 0 => match seals.open(frame, body) {
+                Some(body) => body,
+                None => return self.refuse(Refused::Seal),
+            },
+            _ => return self.refuse(Refused::Seal),
+        };
         self.keepalive.heard(now_ns);
         if self.config.level != Level::Unreliable {
             self.acknowledged(&header, body, env);
@@ -170,8 +181,10 @@ impl Connection {
 
     #[cold]
     fn refuse(&mut self, refused: Refused) -> Received {
-        if refused == Refused::Corrupt {
-            self.stats.corrupt += 1;
+        match refused {
+            Refused::Corrupt => self.stats.corrupt += 1,
+            Refused::Seal => self.stats.wrong_seal += 1,
+            _ => {}
         }
         Received::Refused(refused)
     }
@@ -291,8 +304,9 @@ impl Connection {
 
     /// Bytes for the parts of one DATA frame.
     #[inline(always)]
-    fn room(&self) -> usize {
-        body_max(usize::from(self.config.mtu))
+    pub fn room(&self) -> usize {
+        let seal = if self.config.seal.is_some() { SEAL } else { 0 };
+        body_max(usize::from(self.config.mtu)) - seal
     }
 
     fn send_ack<E: Env>(&mut self, env: &mut E) {
@@ -303,7 +317,7 @@ impl Connection {
         let buffer = frame.as_mut();
         let body = self.receiver.map(&mut buffer[HEADER..HEADER + 32]);
         let header = self.header(Kind::Ack, self.sender.inflight.next());
-        let bytes = header.emit(buffer, body);
+        let bytes = header.emit_sealed(buffer, body, &mut self.seals);
         env.transmit(frame, bytes);
         self.stats.frames_sent += 1;
         self.acks.sent(true);
@@ -319,7 +333,7 @@ impl Connection {
             Verdict::Probe => {
                 let header = self.header(Kind::Probe, self.sender.inflight.next());
                 // If the device is full, the next check sends it.
-                if send_empty(&header, env) {
+                if send_empty(&header, &mut self.seals, env) {
                     self.stats.frames_sent += 1;
                     self.keepalive.probed(self.now_ns);
                 }

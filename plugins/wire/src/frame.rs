@@ -30,6 +30,8 @@ pub const TRAILER: usize = 4;
 pub const MTU_MIN: usize = 256;
 /// Flag: the receiver shall acknowledge at once.
 pub const FLAG_ASK: u8 = 1;
+/// Flag: a seal follows the body.
+pub const FLAG_SEALED: u8 = 2;
 /// Bytes of the body of a CLOSE.
 pub const CLOSE_BODY: usize = 12;
 
@@ -60,6 +62,8 @@ pub enum Refused {
     Corrupt,
     /// The kind is unknown in this version.
     Unknown,
+    /// The seal is missing or wrong, or the frame has been here before; or there is one, and the connection has none.
+    Seal,
 }
 
 /// The header of a frame.
@@ -123,7 +127,8 @@ pub const fn body_max(mtu: usize) -> usize {
 }
 
 impl Header {
-    /// Parses and checks a frame: version, length, CRC, kind. Returns the header and the body. Bytes after the frame's
+    /// Parses and checks a frame: version, length, CRC, kind. Returns the header and the body, with its seal if there is
+    /// one ([`FLAG_SEALED`]). Bytes after the frame's
     /// own length are padding of the link and ignored.
     #[inline(always)]
     pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Refused> {
@@ -167,7 +172,13 @@ impl Header {
     /// length of the frame.
     #[inline(always)]
     pub fn emit(&self, frame: &mut [u8], body: usize) -> usize {
-        let end = HEADER + body;
+        self.write(frame, HEADER + body);
+        finish(frame, HEADER + body)
+    }
+
+    /// Writes the header of a frame whose CRC is at `end`.
+    #[inline(always)]
+    pub(crate) fn write(&self, frame: &mut [u8], end: usize) {
         let length = end + TRAILER;
         let head = &mut frame[..HEADER];
         head[0] = VERSION;
@@ -182,10 +193,15 @@ impl Header {
         head[28..30].copy_from_slice(&self.window.to_be_bytes());
         head[30] = self.flags;
         head[31] = 0;
-        let crc = crc32c(&frame[..end]);
-        frame[end..length].copy_from_slice(&crc.to_be_bytes());
-        length
     }
+}
+
+/// Writes the CRC. Returns the length of the frame.
+#[inline(always)]
+pub(crate) fn finish(frame: &mut [u8], end: usize) -> usize {
+    let crc = crc32c(&frame[..end]);
+    frame[end..end + TRAILER].copy_from_slice(&crc.to_be_bytes());
+    end + TRAILER
 }
 
 #[inline(always)]

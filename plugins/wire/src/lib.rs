@@ -24,7 +24,7 @@
 //! ```text
 //!   connection  what happens: send, receive, deliver, read, resend, unreliable, complete, end
 //!     state     sender inflight | receiver arrivals ack | rtt pace spurious keepalive | closing
-//!     frames    frame part crc version          around it   env config peer
+//!     frames    frame part crc seal version         around it   env config peer
 //! ```
 //!
 //! docs/WIRE.md describes the frames and the rules of sequence, acknowledgement and time.
@@ -44,6 +44,7 @@ mod part;
 mod peer;
 mod receiver;
 mod rtt;
+mod seal;
 mod sender;
 mod spurious;
 mod version;
@@ -54,9 +55,12 @@ pub use connection::Connection;
 pub use crc::crc32c;
 pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
 pub use frame::{Address, address, body_max, key_check};
-pub use frame::{CLOSE_BODY, FLAG_ASK, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION};
+pub use frame::{
+    CLOSE_BODY, FLAG_ASK, FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION,
+};
 pub use part::{Part, PartKind, Parts};
 pub use peer::{PeerProcess, PeerProcesses};
+pub use seal::{SEAL, SealKey};
 pub use version::VersionNegotiation;
 
 /// Ethertype of frames that carry data between two VIs, one of the two reserved for local experiments.

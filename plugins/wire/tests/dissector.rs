@@ -10,7 +10,7 @@ use sim::network::Faults;
 use sim::world::World;
 use vipl_wire::*;
 
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 26] = [
     "vipl.version",
     "vipl.kind",
     "vipl.to_endpoint",
@@ -35,6 +35,8 @@ const FIELDS: [&str; 24] = [
     "vipl.close.operations",
     "vipl.ack.map",
     "vipl.versions.highest",
+    "vipl.seal.number",
+    "vipl.seal.hash",
 ];
 
 /// Frames of all kinds, from a world with losses.
@@ -43,7 +45,9 @@ fn frames() -> Vec<Vec<u8>> {
     for (seed, level) in [
         (1, Level::Delivery),
         (2, Level::Reception),
-        (3, Level::Unreliable),
+        (4, Level::Unreliable),
+        // With a secret.
+        (3, Level::Delivery),
     ] {
         let faults = Faults {
             loss: 150,
@@ -137,6 +141,17 @@ fn expected(frame: &[u8]) -> Vec<String> {
     row[9] = header.window.to_string();
     row[10] = header.flags.to_string();
     row[11] = "1".into();
+    let (body, seal) = match header.flags & FLAG_SEALED {
+        0 => (body, None),
+        _ => body
+            .split_last_chunk::<SEAL>()
+            .map(|(body, seal)| (body, Some(seal)))
+            .expect("a seal"),
+    };
+    if let Some((number, hash)) = seal.and_then(|seal| seal.split_first_chunk::<8>()) {
+        row[24] = u64::from_be_bytes(*number).to_string();
+        row[25] = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    }
     match header.kind {
         Kind::Data => {
             let parts: Vec<Part> = Parts::new(body)

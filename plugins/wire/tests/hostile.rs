@@ -231,7 +231,7 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
             u32::MAX,
         ])),
         window: rng.pick(&[0, 1, 256, u16::MAX]),
-        flags: rng.next() as u8,
+        flags: rng.next() as u8 & !FLAG_SEALED,
     };
     let bytes = header.emit(&mut frame, at - HEADER);
     frame.truncate(bytes);
@@ -392,4 +392,99 @@ fn a_stray_close_is_confirmed() {
         closing.timeout(at, &mut host);
     }
     assert!(host.out.len() > 5);
+}
+
+/// With a secret: what was made without it, or with another one, or has been here before, has no effect.
+#[test]
+fn frames_without_the_secret_have_no_effect() {
+    let mut world = World::new(7, Level::Delivery, 1500, Faults::NONE);
+    world.log = Some(Vec::new());
+    let mut script = sim::script::Script::default();
+    for _ in 0..20 {
+        script.post(&mut world, 0, Level::Delivery);
+    }
+    world.posted(0);
+    world.run(1_000_000_000);
+    script.check(&world, 0);
+    assert_eq!(script.checked, 20);
+    let log = world.log.take().unwrap();
+    let sealed = |frame: &[u8]| frame[30] & FLAG_SEALED != 0;
+    assert!(log.len() > 20 && log.iter().all(|(_, frame)| sealed(frame)));
+    let refused = |world: &mut World, side: usize, frame: &[u8]| {
+        world.call(side, |connection, now, host| {
+            let received = connection.received(frame, now, host);
+            assert_eq!(received, Received::Refused(Refused::Seal));
+        });
+    };
+    for (from, frame) in &log {
+        // As it was, again.
+        refused(&mut world, 1 - from, frame);
+        // With the next number, and as of another secret.
+        let mut forged = frame.clone();
+        let end = forged.len() - TRAILER;
+        forged[end - SEAL..end - SEAL + 8].copy_from_slice(&u64::from(u32::MAX).to_be_bytes());
+        seal(&mut forged);
+        refused(&mut world, 1 - from, &forged);
+        // Without a seal, as somebody makes it who has read the key.
+        let (header, body) = Header::parse(frame).unwrap();
+        let mut bare = frame.clone();
+        let header = Header { flags: 0, ..header };
+        let bytes = header.emit(&mut bare, body.len() - SEAL);
+        refused(&mut world, 1 - from, &bare[..bytes]);
+    }
+    let close = Header {
+        kind: Kind::Close,
+        flags: 0,
+        ..Header::parse(&log[0].1).unwrap().0
+    };
+    let mut frame = [0; 100];
+    let bytes = close.emit(&mut frame, CLOSE_BODY);
+    refused(&mut world, 1 - log[0].0, &frame[..bytes]);
+    // And everything goes on.
+    for _ in 0..20 {
+        script.post(&mut world, 0, Level::Delivery);
+    }
+    world.posted(0);
+    world.run(1_000_000_000);
+    script.check(&world, 0);
+    assert_eq!(script.checked, 40);
+    let stats = world.sides[1].connection.as_ref().unwrap().stats();
+    assert!(stats.wrong_seal > 40, "{stats:?}");
+}
+
+/// Without a secret a frame with a seal is refused: nobody could have agreed on it.
+#[test]
+fn seals_without_a_secret_are_refused() {
+    let frames = |seed: u64| {
+        let mut world = World::new(seed, Level::Delivery, 1500, Faults::NONE);
+        world.log = Some(Vec::new());
+        let mut script = sim::script::Script::default();
+        script.post(&mut world, 0, Level::Delivery);
+        world.posted(0);
+        world
+    };
+    let mut plain = frames(4);
+    let mut frame = plain.log.as_ref().unwrap()[0].1.clone();
+    frame[30] |= FLAG_SEALED;
+    seal(&mut frame);
+    plain.call(1, |connection, now, host| {
+        let received = connection.received(&frame, now, host);
+        assert_eq!(received, Received::Refused(Refused::Seal));
+    });
+}
+
+/// A side that has forgotten the connection cannot seal its answer to a CLOSE, which counts all the same.
+#[test]
+fn a_sealed_close_is_confirmed_by_a_stranger() {
+    let mut host = Host::new(1500, 0);
+    let sealed = Config {
+        seal: Some([9; 32]),
+        ..config(0, KEY, Level::Delivery, 1500, 0)
+    };
+    let mut closing = Connection::new(&sealed).close(Reason::Disconnected, 0, &mut host);
+    let close = host.out.pop().unwrap();
+    assert!(Closing::answer_stray(&close, &mut host));
+    let answer = host.out.pop().unwrap();
+    closing.received(&answer, &mut host);
+    assert!(closing.is_done());
 }

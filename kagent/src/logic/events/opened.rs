@@ -61,6 +61,7 @@ impl<F: Clone> Agent<F> {
         let link = self.links.entry(interface.index).or_insert(Link {
             medium: interface.medium,
             address: interface.address,
+            seals: interface.seals,
             endpoints: BTreeMap::new(),
             exchanges: [0; 2],
             asking: BTreeSet::new(),
@@ -71,6 +72,7 @@ impl<F: Clone> Agent<F> {
         });
         // The address of an interface may change while it has no connections.
         link.address = interface.address;
+        link.seals = interface.seals;
         link.last_endpoint = number;
         link.endpoints.insert(number, name);
         *link.users.entry(user).or_default() += 1;

@@ -34,6 +34,15 @@ pub(crate) struct FarEnd {
     pub(crate) attributes: Attributes,
 }
 
+/// The secret of one connection, from that of the hosts and from two numbers that one of them has chosen each. The other
+/// host makes the same.
+fn seal_of(secret: &[u8; 32], key: u64, exchange: u64) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new_keyed(secret);
+    hash.update(&key.to_be_bytes());
+    hash.update(&exchange.to_be_bytes());
+    hash.finalize().into()
+}
+
 impl<F: Clone> Agent<F> {
     /// Replies to a call: the process is to attach its VI to a VI on another host.
     pub(crate) fn attach(
@@ -49,6 +58,8 @@ impl<F: Clone> Agent<F> {
         let mut remote_host = [0; HOST_BYTES_MAX];
         let host = exchange.host.bytes();
         remote_host[..host.len()].copy_from_slice(host);
+        let secret = self.links.get(&exchange.link).and_then(|link| link.seals);
+        let seal = secret.map(|secret| seal_of(&secret, end.key, exchange.number));
         let body = Connected {
             connection,
             key: end.key,
@@ -61,9 +72,10 @@ impl<F: Clone> Agent<F> {
             attributes: end.attributes,
             remote_endpoint: end.endpoint,
             remote_host_len: host.len() as u16,
-            reserved: 0,
+            sealed: seal.is_some().into(),
             remote_host,
             data_address: DataAddress::NONE,
+            seal: seal.unwrap_or_default(),
         };
         self.reply(caller, Op::CONNECTED, &body);
     }

@@ -61,12 +61,13 @@ impl<F: Clone> Agent<F> {
                 attributes: partner.attributes,
                 remote_endpoint: 0,
                 remote_host_len: 0,
-                reserved: 0,
+                sealed: 0,
                 remote_host: [0; HOST_BYTES_MAX],
                 data_address: self
                     .nics
                     .get(&partner.nic)
                     .map_or(DataAddress::NONE, |nic| nic.data_address),
+                seal: [0; 32],
             };
             let bytes = message::emit(Op::CONNECTED, Status::OK, end.caller.id, &body);
             let fds = self

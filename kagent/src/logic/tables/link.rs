@@ -31,6 +31,8 @@ pub struct Interface {
     pub speed_mbit: u32,
     /// Name of its driver, zero padded.
     pub driver: [u8; DRIVER_BYTES],
+    /// The secret from which those of connections are made, if this host has one for the link.
+    pub seals: Option<[u8; 32]>,
 }
 
 /// A link.
@@ -38,6 +40,7 @@ pub struct Interface {
 pub(crate) struct Link {
     pub(crate) medium: Medium,
     pub(crate) address: HostAddress,
+    pub(crate) seals: Option<[u8; 32]>,
     /// Endpoints by number.
     pub(crate) endpoints: BTreeMap<u16, EndpointId>,
     /// Exchanges that this host started, and that others started.

@@ -145,6 +145,11 @@ pub(crate) fn key_of_seals(secret: &[u8]) -> Key {
     blake3::derive_key("VIPL 2026 datagrams between Kernel Agents", secret)
 }
 
+/// The key from which those of connections are made, for frames of data.
+pub(crate) fn key_of_data(secret: &[u8]) -> Key {
+    blake3::derive_key("VIPL 2026 frames of data between VIs", secret)
+}
+
 impl Gate {
     /// A gate with a random key for its cookies. `clock_us` is the time of day, so that numbers grow across restarts.
     pub(crate) fn new(cookies: Key, seals: Option<Key>, clock_us: u64) -> Gate {

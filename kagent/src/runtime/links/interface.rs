@@ -100,6 +100,7 @@ impl Question {
             mtu: self.mtu()?,
             speed_mbit: self.speed(),
             driver: self.driver(),
+            seals: None,
         }))
     }
 

@@ -238,6 +238,7 @@ impl Links {
         }
         if let Some(LinkSocket::Udp(socket)) = self.open.get(&link) {
             interface.address = socket.address().map_err(|_| Status::RESOURCE)?;
+            interface.seals = socket.data_key();
             if fresh {
                 let address = interface.address.socket();
                 log.info("link", format_args!("this host is {address}"));
@@ -248,7 +249,7 @@ impl Links {
 
     fn open_udp(&self, interface: &Interface, log: &Log) -> Result<UdpSetupSocket, Status> {
         // Without its secret nothing must be open to others.
-        let seals = match &self.secret {
+        let keys = match &self.secret {
             None => None,
             Some(path) => Some(secret::read(path).map_err(|cause| {
                 let path = path.display();
@@ -258,7 +259,7 @@ impl Links {
         };
         let cookies = prepare::random_seed().map_err(|_| Status::RESOURCE)?;
         let ip = interface.address.socket().ip();
-        UdpSetupSocket::open(ip, self.port, cookies, seals).map_err(|cause| {
+        UdpSetupSocket::open(ip, self.port, cookies, keys).map_err(|cause| {
             let port = self.port.unwrap_or(0);
             log.warn("link", format_args!("UDP port {port} of {ip}: {cause}"));
             match cause {

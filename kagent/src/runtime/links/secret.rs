@@ -9,14 +9,23 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
-use super::gate::{Key, key_of_seals};
+use super::gate::{Key, key_of_data, key_of_seals};
 
 /// Fewest bytes of a secret: it must not be guessed by trying.
 const BYTES_MIN: usize = 16;
 const BYTES_MAX: usize = 4096;
 
-/// The key of seals from a file. White space around the secret does not count, so that every editor can write it.
-pub(crate) fn read(path: &Path) -> io::Result<Key> {
+/// What is made from a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// Of the datagrams of agents.
+    pub(crate) agents: Key,
+    /// Of frames of data.
+    pub(crate) data: Key,
+}
+
+/// The keys from a file. White space around the secret does not count, so that every editor can write it.
+pub(crate) fn read(path: &Path) -> io::Result<Keys> {
     let unfit = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut file = File::open(path)?;
     let about = file.metadata()?;
@@ -42,7 +51,10 @@ pub(crate) fn read(path: &Path) -> io::Result<Key> {
             "it has {length} bytes, not {BYTES_MIN} to {BYTES_MAX}"
         )));
     }
-    Ok(key_of_seals(words))
+    Ok(Keys {
+        agents: key_of_seals(words),
+        data: key_of_data(words),
+    })
 }
 
 #[cfg(test)]
@@ -63,7 +75,9 @@ mod tests {
         assert!(read(&path).is_err(), "it is not there");
         let key = write("sixteen bytes at least", 0o600).unwrap();
         assert_eq!(write("  sixteen bytes at least\n", 0o400).unwrap(), key);
-        assert_ne!(write("sixteen bytes at most", 0o600).unwrap(), key);
+        let other = write("sixteen bytes at most", 0o600).unwrap();
+        assert!(other.agents != key.agents && other.data != key.data);
+        assert_ne!(key.agents, key.data);
         assert!(write("fifteen bytes..", 0o600).is_err());
         assert!(write(&"x".repeat(BYTES_MAX + 1), 0o600).is_err());
         for mode in [0o640, 0o604, 0o660] {

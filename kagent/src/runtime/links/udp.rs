@@ -13,6 +13,7 @@ use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::gate::{Arrived, Gate, Key};
+use super::secret::Keys;
 use super::{FrameIn, interface};
 use crate::runtime::error::errno;
 use crate::{HostAddress, Interface, LinkId, Medium};
@@ -61,6 +62,7 @@ pub(crate) fn describe(argument: &str, index: LinkId) -> Option<Interface> {
         mtu: mtu.saturating_sub(headers).min(MTU_MAX),
         speed_mbit,
         driver,
+        seals: None,
     })
 }
 
@@ -131,6 +133,7 @@ pub(crate) fn data_socket(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
 pub(crate) struct UdpSetupSocket {
     socket: UdpSocket,
     gate: Gate,
+    data: Option<Key>,
 }
 
 impl UdpSetupSocket {
@@ -139,7 +142,7 @@ impl UdpSetupSocket {
         ip: IpAddr,
         port: Option<u16>,
         cookies: Key,
-        seals: Option<Key>,
+        keys: Option<Keys>,
     ) -> Result<Self, Errno> {
         let bind = |port| UdpSocket::bind((ip, port)).map_err(|cause| errno(&cause));
         let socket = match port {
@@ -157,7 +160,8 @@ impl UdpSetupSocket {
         let clock_us = clock.map_or(0, |time| time.as_micros() as u64);
         Ok(Self {
             socket,
-            gate: Gate::new(cookies, seals, clock_us),
+            gate: Gate::new(cookies, keys.map(|keys| keys.agents), clock_us),
+            data: keys.map(|keys| keys.data),
         })
     }
 
@@ -165,6 +169,11 @@ impl UdpSetupSocket {
     pub(crate) fn address(&self) -> Result<HostAddress, Errno> {
         let address = self.socket.local_addr().map_err(|cause| errno(&cause))?;
         Ok(address.into())
+    }
+
+    /// The key from which those of connections are made.
+    pub(crate) fn data_key(&self) -> Option<Key> {
+        self.data
     }
 
     /// Sends one frame. What the network says about a host it cannot reach concerns that host only, and may be

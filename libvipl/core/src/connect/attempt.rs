@@ -290,6 +290,8 @@ fn attach(
         remote_address: connected.remote_host,
         data_address_len: connected.data_address.length,
         data_address: connected.data_address.bytes,
+        sealed: connected.sealed,
+        seal: connected.seal,
     };
     if vi.nic.has_failed() {
         agent.disconnect(connected.connection);

@@ -100,7 +100,7 @@ impl Connection {
         let sequence = self.sender.inflight.next();
         let mut header = self.header(Kind::Data, sequence);
         if self.config.level == Level::Unreliable {
-            let bytes = header.emit(frame.as_mut(), at - HEADER);
+            let bytes = header.emit_sealed(frame.as_mut(), at - HEADER, &mut self.seals);
             env.transmit(frame, bytes);
             self.stats.frames_sent += 1;
             self.sender.inflight.skip();
@@ -124,8 +124,8 @@ impl Connection {
         at: usize,
         env: &mut E,
     ) {
-        let bytes = header.emit(frame.as_mut(), at - HEADER);
-        debug_assert!(bytes == at + TRAILER);
+        let bytes = header.emit_sealed(frame.as_mut(), at - HEADER, &mut self.seals);
+        debug_assert!(bytes >= at + TRAILER);
         env.transmit(frame, bytes);
         self.look_at_clock(env);
         self.stats.frames_sent += 1;

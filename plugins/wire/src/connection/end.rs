@@ -17,7 +17,7 @@ impl Connection {
             return self.nonsense(env);
         };
         let confirm = self.header(Kind::Closed, self.sender.inflight.next());
-        send_empty(&confirm, env);
+        send_empty(&confirm, &mut self.seals, env);
         if matches!(self.phase, Phase::Open) {
             self.phase = Phase::Leaving {
                 body,
@@ -97,7 +97,7 @@ impl Connection {
             from_vi: self.config.own_vi,
             operations,
         };
-        let mut closing = Closing::new(header, body, known);
+        let mut closing = Closing::new(header, body, known, self.seals.take());
         closing.timeout(self.now_ns, out);
         self.closing = Some(closing);
     }

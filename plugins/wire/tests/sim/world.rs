@@ -71,6 +71,7 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
         ack_delay_ns: 20_000,
         probes_max: 7,
         now_ns,
+        seal: None,
     }
 }
 
@@ -88,7 +89,11 @@ impl World {
         let base = if wrap == 0 { 0 } else { u32::MAX - 20 };
         let side = |number: u32| Side {
             host: Host::new(usize::from(mtu), base),
-            connection: Some(Connection::new(&config(number, key, level, mtu, start))),
+            connection: Some(Connection::new(&Config {
+                // Every fourth world has a secret.
+                seal: (seed % 4 == 3).then_some([seed as u8; 32]),
+                ..config(number, key, level, mtu, start)
+            })),
             closing: None,
             crashed: false,
             stopped_until: 0,
