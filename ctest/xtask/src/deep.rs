@@ -27,7 +27,6 @@ pub(crate) struct Options {
 const STEPS: &[Step] = &[
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("devices", DEVICES).needs("build"),
-    step("ip", IP).needs("build"),
     step("thread", &["sanitize", "thread"]),
     step("address", &["sanitize", "address"]),
     step("loom", &["loom"]),
@@ -41,6 +40,7 @@ const STEPS: &[Step] = &[
         "msrv",
         &["+1.89.0", "check", "--workspace", "--all-targets"],
     ),
+    step("package", &["package"]),
     step("deb", &["deb", "--lintian", "--trial"]),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
     step(
@@ -55,10 +55,8 @@ const DEVICES: &[&str] = &[
     "--no-build",
     "--check",
     "--provider",
-    "tulip,gnic2,clan,clan-net,example-rs",
+    "tulip,gnic2,clan,clan-net,ip,example-rs",
 ];
-/// By itself: beside it, transfers of clan's device stood still for 20 s on two processors.
-const IP: &[&str] = &["conformance", "--no-build", "--check", "--provider", "ip"];
 
 /// Runs the command; true if all is well.
 pub(crate) fn run(options: &Options) -> Result<bool> {

@@ -22,6 +22,7 @@ mod layout;
 mod loom;
 mod man;
 mod modules;
+mod package;
 mod place;
 mod references;
 mod sanitize;
@@ -98,6 +99,8 @@ enum Command {
     Valgrind(valgrind::Options),
     /// Build the documentation without a warning
     Docs,
+    /// Package the crates that authors of plug-ins use
+    Package,
     /// Run everything that finds a mistake of today's change, fast steps first
     Ci(ci::Options),
     /// Run what takes longer: the other devices, sanitizers, models, fuzzing, kill, soak
@@ -131,6 +134,7 @@ fn run(command: Command) -> Result<bool> {
         Command::References => references::run()?,
         Command::Modules(options) => modules::run(&options)?,
         Command::Docs => docs::run()?,
+        Command::Package => package::run()?,
         Command::Conformance(options) => conformance::run(&options)?,
         Command::Kill(options) => stress::kill(&options)?,
         Command::Soak(options) => stress::soak(&options)?,

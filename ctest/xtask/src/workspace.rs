@@ -70,6 +70,20 @@ impl Workspace {
         folders
     }
 
+    /// The packages that may be published, sorted.
+    pub(crate) fn published(&self) -> Vec<String> {
+        // `publish` lists the registries; it is empty if there is none, and null if all are permitted.
+        let packages = self
+            .packages
+            .iter()
+            .filter(|package| package["publish"].is_null());
+        let mut names: Vec<String> = packages
+            .filter_map(|package| package["name"].as_str().map(str::to_owned))
+            .collect();
+        names.sort();
+        names
+    }
+
     /// The packages of what gets installed.
     pub(crate) fn products(&self) -> Vec<String> {
         let plugins = self.plugin_packages();
