@@ -293,6 +293,10 @@ fn is_program(path: &Path) -> bool {
     path.is_file() && unsafe { libc::access(text.as_ptr(), libc::X_OK) } == 0
 }
 
+/// Nobody who traces the application traces the agent. To gdb a child without an exit signal is a thread, and with its
+/// `execve` the agent would take the place of the application.
+const ALONE: libc::c_int = libc::CLONE_UNTRACED;
+
 /// Starts the agent as a child of init, so that the application sees no SIGCHLD and no result of `wait` for it.
 fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     let failed = |error| LaunchError::Start(program.display().to_string(), error);
@@ -320,7 +324,7 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     // SAFETY: the child only makes system calls. Without an exit signal it is invisible to the
     // application's `wait`, and the grandchild belongs to init.
     unsafe {
-        let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
+        let child = libc::syscall(libc::SYS_clone, ALONE, 0, 0, 0, 0);
         match child {
             -1 => return Err(failed(io::Error::last_os_error())),
             0 => detach_and_run(argv.as_ptr(), environment.as_ptr()),
@@ -348,7 +352,7 @@ unsafe fn detach_and_run(
     // SAFETY: system calls on valid pointers; this process shares nothing with its parent.
     unsafe {
         libc::setsid();
-        match libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) {
+        match libc::syscall(libc::SYS_clone, ALONE, 0, 0, 0, 0) {
             0 => {}
             -1 => libc::_exit(1),
             _ => libc::_exit(0),
