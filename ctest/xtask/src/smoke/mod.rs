@@ -1,7 +1,10 @@
 //! `cargo xtask smoke`: what is installed works from where it is installed.
 //!
 //! Installs to a temporary prefix, compiles a C program with the flags of pkg-config (C, C++, and
-//! the archive), runs each, runs an installed tool and a job of MPI, uninstalls, and looks for left-over files.
+//! the archive) and by CMake, runs each, prints values in gdb, runs an installed tool and a job of MPI, uninstalls, and
+//! looks for left-over files.
+
+mod consumers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,6 +68,8 @@ pub(crate) fn run(options: &Options) -> Result {
         bench.shared("c++", &["-xc++", "-std=c++17"])?;
     }
     bench.archive()?;
+    consumers::cmake(&bench)?;
+    consumers::gdb(&bench)?;
     bench.tool()?;
     bench.job()?;
     uninstall::run(&uninstall::Options { place: place() })?;

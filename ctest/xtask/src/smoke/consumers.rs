@@ -1,0 +1,107 @@
+//! The installed files for CMake and for gdb.
+
+use std::fs;
+use std::process::Command;
+
+use super::{Bench, DEVICE, run_quietly};
+use crate::Result;
+use crate::workspace::{have, output};
+
+const PROJECT: &str = include_str!("CMakeLists.txt");
+const PRINTED: &str = include_str!("printers.c");
+
+/// What is printed in gdb, and how.
+const PRINTERS: &[(&str, &str)] = &[
+    (
+        "m.d",
+        "RDMAWRITE|IMMEDIATE, 3 segments, 27 bytes, DONE|LENGTH_ERROR|OP_RDMA_WRITE|IMMEDIATE = {ImmediateData = 7, \
+         remote = 0x1000, memory handle 5, local[1] = 0x2000, 20 bytes, memory handle 6, local[2] = 0x3000, 7 bytes, \
+         memory handle 6}",
+    ),
+    (
+        "m.d.CS",
+        "RDMAWRITE|IMMEDIATE, 3 segments, 27 bytes, DONE|LENGTH_ERROR|OP_RDMA_WRITE|IMMEDIATE = {ImmediateData = 7, Next \
+         = 0x0}",
+    ),
+    ("a.net", "host 02:56:49:4c:00:01, discriminator 'hello'"),
+    ("level", "RELIABLE_DELIVERY"),
+    ("none", "NULL"),
+    (
+        "(VIP_CQ_HANDLE)0x0300000102000003",
+        "0x300000102000003 (CQ in slot 3)",
+    ),
+    ("state", "VIP_STATE_CONNECT_PENDING"),
+    ("result", "VIP_SUCCESS"),
+    (
+        "$vip_status(0x10021)",
+        "\"DONE|DESC_FLUSHED_ERROR|OP_RECEIVE\"",
+    ),
+];
+
+/// A project that finds the installation configures, builds with the library and with the archive, and runs.
+pub(super) fn cmake(bench: &Bench) -> Result {
+    if !have("cmake") || !have("make") {
+        println!("SKIP the files for CMake: cmake or make is not installed");
+        return Ok(());
+    }
+    let source = bench.folder.join("cmake");
+    fs::create_dir(&source)?;
+    fs::write(source.join("CMakeLists.txt"), PROJECT)?;
+    fs::copy(bench.source, source.join("smoke.c"))?;
+    let build = source.join("build");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(&source).arg("-B").arg(&build);
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", bench.prefix.display());
+    run_quietly(configure.arg(prefix))?;
+    run_quietly(Command::new("cmake").arg("--build").arg(&build))?;
+    for (program, argument) in [("shared", Some(DEVICE)), ("archive", None)] {
+        let mut command = Command::new(build.join(program));
+        let text = output(bench.environment(command.args(argument)))?;
+        println!("CMake, {program}: {}", text.trim().replace('\n', "; "));
+    }
+    Ok(())
+}
+
+/// gdb loads the printers with the library, and prints each type as it should.
+pub(super) fn gdb(bench: &Bench) -> Result {
+    if !have("gdb") {
+        println!("SKIP the printers: gdb is not installed");
+        return Ok(());
+    }
+    let source = bench.folder.join("printers.c");
+    fs::write(&source, PRINTED)?;
+    let program = bench.folder.join("printers");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-std=c99", "-g", "-O0"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&program);
+    run_quietly(compiler.args(bench.pkg_config(&["--cflags", "--libs"])?))?;
+    let mut gdb = Command::new("gdb");
+    gdb.args(["--quiet", "--batch", "-nx"]);
+    let scripts = bench.prefix.join("share/gdb/auto-load");
+    for setting in [
+        "set debuginfod enabled off".to_owned(),
+        format!("add-auto-load-safe-path {}", scripts.display()),
+        format!("add-auto-load-scripts-directory {}", scripts.display()),
+    ] {
+        gdb.arg("-iex").arg(setting);
+    }
+    for line in ["break stop", "run", "set print pretty off", "set width 0"] {
+        gdb.arg("-ex").arg(line);
+    }
+    for (expression, _) in PRINTERS {
+        gdb.arg("-ex").arg(format!("print {expression}"));
+    }
+    gdb.arg("--args").arg(&program).arg(DEVICE);
+    let text = output(bench.environment(&mut gdb))?;
+    for (number, (expression, expected)) in PRINTERS.iter().enumerate() {
+        let line = format!("${} = {expected}", number + 1);
+        if !text.lines().any(|said| said == line) {
+            return Err(format!("gdb: {expression} is not printed as {expected}:\n{text}").into());
+        }
+    }
+    println!("gdb: {} values printed by name", PRINTERS.len());
+    Ok(())
+}
