@@ -38,6 +38,7 @@ fn data(bytes: &[u8]) {
         ack_delay_ns: 0,
         probes_max: 7,
         now_ns: 0,
+        shared_path: false,
         seal: Some([7; 32]),
     })
     .close(Reason::Disconnected, 0, &mut Nowhere);

@@ -61,6 +61,7 @@ impl Connected {
         connection: &vipl_connection,
     ) -> std::io::Result<Box<Connected>> {
         let index = port.vi().index;
+        let mut shared_path = false;
         let (carrier, mtu, peer) = match &device.uplink {
             _ if connection.remote == 0 => {
                 let carrier = local(device, index, connection)?;
@@ -71,6 +72,7 @@ impl Connected {
                 let host = connection.remote_address.get(..length).unwrap_or_default();
                 let endpoint = connection.remote_endpoint;
                 let header = uplink.medium.header(host, endpoint)?;
+                shared_path = uplink.medium.is_shared(host);
                 let peer = device.peers.of(host, endpoint);
                 (Carrier::remote(header), device.mtu, Some(peer))
             }
@@ -95,6 +97,7 @@ impl Connected {
                 _ => PROBES,
             },
             now_ns: Host::get().now_ns(),
+            shared_path,
             seal: (connection.remote != 0 && connection.sealed != 0).then_some(connection.seal),
         };
         Ok(Box::new(Connected {

@@ -4,7 +4,7 @@
 //! one in which it was mounted.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_plugin_sdk::shm::made;
@@ -202,21 +202,95 @@ pub fn addressed() -> Vec<String> {
     names
 }
 
+/// The network of one of this host's addresses: which addresses are on the same link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    address: Ipv6Addr,
+    mask: u128,
+}
+
+impl Subnet {
+    fn new(address: IpAddr, mask: IpAddr) -> Subnet {
+        let mask = match mask {
+            IpAddr::V4(mask) => u128::from(u32::from(mask)) | !u128::from(u32::MAX),
+            IpAddr::V6(mask) => u128::from(mask),
+        };
+        Subnet {
+            address: as_v6(address),
+            mask,
+        }
+    }
+
+    /// Whether an address is on this link, so that no router is on the way.
+    pub fn has(&self, other: IpAddr) -> bool {
+        let differ = u128::from(self.address) ^ u128::from(as_v6(other));
+        differ & self.mask == 0
+    }
+}
+
+fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
+
+/// The network of an address of this host. Without one everything but the address is elsewhere.
+pub fn subnet(own: IpAddr) -> Subnet {
+    let mut found = Subnet {
+        address: as_v6(own),
+        mask: u128::MAX,
+    };
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the list ends with NULL, its addresses have the size of their family, and it is freed once.
+    unsafe {
+        if libc::getifaddrs(&raw mut list) != 0 {
+            return found;
+        }
+        let mut next = list;
+        while let Some(one) = next.as_ref() {
+            next = one.ifa_next;
+            if let (Some(address), Some(mask)) = (ip(one.ifa_addr), ip(one.ifa_netmask))
+                && address == own
+            {
+                found = Subnet::new(address, mask);
+            }
+        }
+        libc::freeifaddrs(list);
+    }
+    found
+}
+
+/// An IP address as the kernel writes it.
+///
+/// # Safety
+/// NULL, or an address of the size of its family.
+unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: as asked of the caller.
+    unsafe {
+        match i32::from(address.as_ref()?.sa_family) {
+            libc::AF_INET => {
+                let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                let v6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(IpAddr::from(v6.sin6_addr.s6_addr))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// An IP address that is valid beyond its link.
 ///
 /// # Safety
 /// NULL, or an address of the size of its family.
 unsafe fn is_for_others(address: *const libc::sockaddr) -> bool {
     // SAFETY: as asked of the caller.
-    unsafe {
-        match address.as_ref().map(|address| i32::from(address.sa_family)) {
-            Some(libc::AF_INET) => true,
-            Some(libc::AF_INET6) => {
-                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                !Ipv6Addr::from(address.sin6_addr.s6_addr).is_unicast_link_local()
-            }
-            _ => false,
-        }
+    match unsafe { ip(address) } {
+        Some(IpAddr::V6(address)) => !address.is_unicast_link_local(),
+        other => other.is_some(),
     }
 }
 
@@ -245,5 +319,22 @@ mod tests {
         assert!(interface("8139too", Some(100)).is_tulip_like());
         assert!(!interface("e1000e", Some(1000)).is_tulip_like());
         assert!(!interface("virtio_net", None).is_tulip_like());
+    }
+
+    #[test]
+    fn a_subnet_has_what_its_mask_leaves_open() {
+        let on = |own: &str, mask: &str, other: &str| {
+            let [own, mask, other] = [own, mask, other].map(|text| text.parse().unwrap());
+            Subnet::new(own, mask).has(other)
+        };
+        assert!(on("192.0.2.1", "255.255.255.0", "192.0.2.200"));
+        assert!(!on("192.0.2.1", "255.255.255.0", "192.0.3.1"));
+        assert!(!on("192.0.2.1", "255.255.255.0", "2001:db8::1"));
+        assert!(on("2001:db8::1", "ffff:ffff::", "2001:db8:1::9"));
+        assert!(!on("2001:db8::1", "ffff:ffff:ffff:ffff::", "2001:db8:1::9"));
+        let own = subnet([127, 0, 0, 1].into());
+        assert!(own.has([127, 9, 9, 9].into()) && !own.has([10, 0, 0, 1].into()));
+        let none = subnet([192, 0, 2, 77].into());
+        assert!(none.has([192, 0, 2, 77].into()) && !none.has([192, 0, 2, 78].into()));
     }
 }

@@ -12,6 +12,7 @@ use vipl_packet::{ETHERNET, Frame, Tip};
 use vipl_plugin_sdk::Link;
 use vipl_wire::ETHERTYPE;
 
+use crate::interface::{self, Subnet};
 use crate::try_lock::{Guard, TryLock};
 
 /// Room for a header before each frame. A copy of a known size costs less than one of the right size.
@@ -71,14 +72,15 @@ impl std::fmt::Display for Sender {
 #[derive(Clone, Debug)]
 pub(crate) enum Medium {
     Ethernet([u8; 6]),
-    Udp,
+    Udp(Subnet),
 }
 
 impl Medium {
     /// That of a link to which the agent has given an address of this kind.
     pub(crate) fn of(link: &Link, datagrams: bool) -> io::Result<Medium> {
         if datagrams {
-            return Ok(Medium::Udp);
+            let own = ip_of_host(&link.address);
+            return own.map(|own| Medium::Udp(interface::subnet(own)));
         }
         let address = link.address.as_slice().try_into();
         let wrong = |_| io::Error::other("the interface's address does not have 6 bytes");
@@ -88,18 +90,24 @@ impl Medium {
     /// The header of frames to an endpoint of a host. Over UDP the endpoint is a port at the host's IP address; the
     /// port in the address is that of its agent.
     pub(crate) fn header(&self, host: &[u8], endpoint: u16) -> io::Result<Header> {
-        let wrong = || io::Error::other("the address of the peer has another length");
         match self {
             Medium::Ethernet(own) => {
-                let to = host.try_into().map_err(|_| wrong())?;
+                let to = host.try_into().map_err(|_| wrong_length())?;
                 Ok(Header::new(&vipl_packet::header(to, *own, ETHERTYPE)))
             }
-            Medium::Udp => {
-                let ip = host.len().checked_sub(2).map(|length| &host[..length]);
-                let ip = ip.and_then(ip_of).ok_or_else(wrong)?;
+            Medium::Udp(_) => {
+                let ip = ip_of_host(host)?;
                 let peer = Peer::from(SocketAddr::new(ip, endpoint));
                 Ok(Header::new(peer.bytes()))
             }
+        }
+    }
+
+    /// Whether the way to a host has other users: routers are on it.
+    pub(crate) fn is_shared(&self, host: &[u8]) -> bool {
+        match self {
+            Medium::Ethernet(_) => false,
+            Medium::Udp(subnet) => ip_of_host(host).is_ok_and(|ip| !subnet.has(ip)),
         }
     }
 
@@ -110,16 +118,22 @@ impl Medium {
             (Medium::Ethernet(own), Sender::Ethernet(to)) if to[0] & 1 == 0 => {
                 Some(Header::new(&vipl_packet::header(to, *own, ETHERTYPE)))
             }
-            (Medium::Udp, Sender::Udp(peer)) => Some(Header::new(peer.bytes())),
+            (Medium::Udp(_), Sender::Udp(peer)) => Some(Header::new(peer.bytes())),
             _ => None,
         }
     }
 }
 
-fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .ok()
+fn wrong_length() -> io::Error {
+    io::Error::other("the address of the peer has another length")
+}
+
+/// The IP address of a host, whose port follows.
+fn ip_of_host(host: &[u8]) -> io::Result<IpAddr> {
+    let (ip, _port) = host.split_last_chunk::<2>().ok_or_else(wrong_length)?;
+    let v4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from))
+        .map_err(|_| wrong_length())
 }
 
 /// A datagram is a frame behind an address.
@@ -312,17 +326,18 @@ mod tests {
 
     #[test]
     fn the_endpoint_is_the_port() {
-        let header = Medium::Udp.header(&[192, 0, 2, 7, 1, 2], 9).unwrap();
+        let udp = Medium::Udp(interface::subnet([192, 0, 2, 1].into()));
+        let header = udp.header(&[192, 0, 2, 7, 1, 2], 9).unwrap();
         let peer = Peer::from("192.0.2.7:9".parse::<SocketAddr>().unwrap());
         assert_eq!(header, Header::new(peer.bytes()));
-        assert_eq!(Medium::Udp.answer(Sender::Udp(peer)), Some(header));
+        assert_eq!(udp.answer(Sender::Udp(peer)), Some(header));
         let mut v6 = [0; 18];
         v6[15] = 1;
-        let header = Medium::Udp.header(&v6, 9).unwrap();
+        let header = udp.header(&v6, 9).unwrap();
         let peer = Peer::from("[::1]:9".parse::<SocketAddr>().unwrap());
         assert_eq!(header, Header::new(peer.bytes()));
         for length in [0, 1, 2, 5, 7, 17, 32] {
-            assert!(Medium::Udp.header(&vec![1; length], 9).is_err());
+            assert!(udp.header(&vec![1; length], 9).is_err());
         }
     }
 

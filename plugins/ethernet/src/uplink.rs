@@ -74,7 +74,7 @@ impl Uplink {
         match (self.socket(), &self.medium) {
             (None, _) => Some("the program has closed the descriptor of the interface"),
             // An address may come back, as with a cable.
-            (Some(_), Medium::Udp) => None,
+            (Some(_), Medium::Udp(_)) => None,
             (Some(socket), Medium::Ethernet(_)) if vipl_packet::is_bound(socket) => None,
             (Some(_), Medium::Ethernet(_)) => Some("the interface has been removed"),
         }

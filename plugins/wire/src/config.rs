@@ -46,6 +46,8 @@ pub struct Config {
     pub probes_max: u32,
     /// The current time, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
+    /// The path has other users, as across routers: every loss counts as congestion, as for TCP.
+    pub shared_path: bool,
     /// With it all frames are sealed, and those of the peer must be. The peer has the same, and no other connection.
     pub seal: Option<SealKey>,
 }

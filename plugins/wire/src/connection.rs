@@ -89,7 +89,7 @@ impl Connection {
             now_ns: config.now_ns,
             check: key_check(config.key, side),
             partner_check: key_check(config.key, side ^ 1),
-            sender: Sender::new(first(side)),
+            sender: Sender::new(first(side), config.shared_path),
             receiver: Receiver::new(first(side ^ 1)),
             arrivals: Arrivals::default(),
             acks: Acks::new(config.ack_delay_ns),

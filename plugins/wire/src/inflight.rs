@@ -285,23 +285,25 @@ impl Inflight {
         }
     }
 
-    /// Finds lost frames by what has overtaken them. Returns the number of new ones.
-    pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> u32 {
+    /// Finds lost frames by what has overtaken them. Returns the number of new ones, and when the last of them was sent.
+    pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> (u32, u64) {
         if let Some(transmission) = self.timeout.decide(now_ns) {
             self.arrived(transmission);
         }
         self.lost_at_ns = self.timeout.until_ns;
-        let Some(latest) = self.latest else { return 0 };
+        let Some(latest) = self.latest else {
+            return (0, 0);
+        };
         if self
             .flights
             .front()
             .is_some_and(|first| !first.again && is_newer(first.transmission, latest))
         {
             // All others were sent later.
-            return 0;
+            return (0, 0);
         }
         let patience = patience_ns(rtt);
-        let mut found = 0;
+        let (mut found, mut sent_ns) = (0, 0);
         for flight in &mut self.flights {
             if flight.state != State::UnderWay {
                 continue;
@@ -313,6 +315,7 @@ impl Inflight {
             let at = flight.sent_ns + patience;
             if behind >= REORDER as i32 || at <= now_ns {
                 flight.state = State::Lost;
+                sent_ns = sent_ns.max(flight.sent_ns);
                 found += 1;
             } else {
                 self.lost_at_ns = self.lost_at_ns.min(at);
@@ -320,7 +323,7 @@ impl Inflight {
         }
         self.under_way -= found;
         self.lost += found;
-        found
+        (found, sent_ns)
     }
 
     /// The retransmission timeout: the oldest frame counts as lost.
@@ -394,7 +397,7 @@ mod tests {
         // Frames 1 and 2 have arrived.
         select(&mut inflight, &[0b11], 2000);
         assert_eq!(
-            inflight.find_lost(2000, &rtt),
+            inflight.find_lost(2000, &rtt).0,
             0,
             "two later ones are not enough"
         );
@@ -404,20 +407,20 @@ mod tests {
             "but time will be"
         );
         select(&mut inflight, &[0b111], 2000);
-        assert_eq!(inflight.find_lost(2000, &rtt), 1);
+        assert_eq!(inflight.find_lost(2000, &rtt).0, 1);
         assert_eq!(
             inflight.lost(),
             Some((0, Load::Whole { first: 0, count: 1 }))
         );
         inflight.sent_again(0, false);
         inflight.left(0, 3000);
-        assert_eq!(inflight.find_lost(3000, &rtt), 0);
+        assert_eq!(inflight.find_lost(3000, &rtt).0, 0);
         // The rest arrives, and three new ones: the second transmission was lost as well.
         for number in 6..9 {
             send(&mut inflight, number, 3100);
         }
         select(&mut inflight, &[0xFF], 4100);
-        assert_eq!(inflight.find_lost(4100, &rtt), 1);
+        assert_eq!(inflight.find_lost(4100, &rtt).0, 1);
         assert_eq!((inflight.under_way(), inflight.has_lost()), (0, true));
     }
 

@@ -23,7 +23,7 @@
 //!
 //! ```text
 //!   connection  what happens: send, receive, deliver, read, resend, unreliable, complete, end
-//!     state     sender inflight | receiver arrivals ack | rtt pace spurious keepalive | closing
+//!     state     sender inflight | receiver arrivals ack | rtt pace cubic spurious keepalive | closing
 //!     frames    frame part crc seal version         around it   env config peer
 //! ```
 //!
@@ -35,6 +35,7 @@ mod closing;
 mod config;
 mod connection;
 mod crc;
+mod cubic;
 mod env;
 mod frame;
 mod inflight;

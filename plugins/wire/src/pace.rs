@@ -5,8 +5,14 @@
 //! is at its maximum, frames are paced over the round-trip time instead of leaving in bursts. A sender that sleeps
 //! looks late; it then sends what would have left meanwhile.
 //!
+//! On a path that is shared with others the window is that of [`Cubic`](crate::cubic::Cubic), and frames are always
+//! paced.
+//!
 //! At repeated retransmission timeouts the window is halved each time. If a timeout turns out to be spurious, that is
 //! undone. Otherwise the window grows fast up to half of its former size, and slowly from there.
+
+use crate::cubic::Cubic;
+use crate::rtt::Rtt;
 
 /// Initial window.
 const FIRST: u32 = 64;
@@ -29,6 +35,8 @@ const TOLERATED: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     window: u32,
+    /// On a shared path: decides the window.
+    cubic: Option<Cubic>,
     /// Acknowledged frames that count toward the next step of the window.
     credit: u32,
     delivered: u32,
@@ -46,13 +54,15 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new() -> Pace {
+    pub(crate) fn new(shared_path: bool) -> Pace {
+        let cubic = shared_path.then(Cubic::new);
         Pace {
-            window: FIRST,
+            window: cubic.map_or(FIRST, |cubic| cubic.window()),
+            cubic,
             credit: 0,
             delivered: 0,
             lost: 0,
-            careful: false,
+            careful: shared_path,
             target: MOST,
             before: None,
             next_ns: 0,
@@ -67,9 +77,16 @@ impl Pace {
         self.window
     }
 
-    /// Frames have arrived.
+    /// Frames have arrived; `under_way` are left.
     #[inline(always)]
-    pub(crate) fn delivered(&mut self, frames: u32) {
+    pub(crate) fn delivered(&mut self, frames: u32, under_way: u32, now_ns: u64, rtt: &Rtt) {
+        if let Some(cubic) = &mut self.cubic {
+            let limited = 2 * (under_way + frames) > self.window;
+            let times = (rtt.smoothed_ns(), rtt.shortest_ns());
+            cubic.delivered(frames, limited, now_ns, times);
+            self.window = cubic.window();
+            return;
+        }
         self.delivered += frames;
         if self.window < MOST {
             if self.careful && self.window >= self.target {
@@ -88,9 +105,15 @@ impl Pace {
         }
     }
 
-    /// Frames have been lost.
-    pub(crate) fn lost(&mut self, frames: u32) {
-        self.lost += frames;
+    /// Frames have been lost, the last of which was sent at `sent_ns`.
+    pub(crate) fn lost(&mut self, frames: u32, sent_ns: u64, now_ns: u64) {
+        match &mut self.cubic {
+            Some(cubic) if frames > 0 => {
+                cubic.lost(sent_ns, now_ns);
+                self.window = cubic.window();
+            }
+            _ => self.lost += frames,
+        }
     }
 
     fn round(&mut self) {
@@ -104,8 +127,11 @@ impl Pace {
 
     /// A retransmission timeout. A single one may be the end of a lost burst, or a peer without a processor; the window
     /// shrinks if it happens `again`.
-    pub(crate) fn timed_out(&mut self, again: bool) {
-        if again {
+    pub(crate) fn timed_out(&mut self, again: bool, now_ns: u64) {
+        if let Some(cubic) = &mut self.cubic {
+            cubic.timed_out(now_ns);
+            self.window = cubic.window();
+        } else if again {
             self.shrink(5);
         } else {
             self.before = Some((self.window, self.careful, self.target));
@@ -115,7 +141,10 @@ impl Pace {
 
     /// The timeout was spurious.
     pub(crate) fn undo_timeout(&mut self) {
-        if let Some((window, careful, target)) = self.before.take() {
+        if let Some(cubic) = &mut self.cubic {
+            cubic.undo_timeout();
+            self.window = cubic.window();
+        } else if let Some((window, careful, target)) = self.before.take() {
             self.window = self.window.max(window);
             (self.careful, self.target, self.credit) = (careful, target, 0);
         }
@@ -155,9 +184,11 @@ impl Pace {
         }
     }
 
-    /// A quarter faster than the window demands, so that the window remains the limit.
+    /// A quarter faster than the window demands, so that the window remains the limit; twice as fast while it doubles.
     fn gap_ns(&self, rtt_ns: u64) -> u64 {
-        (rtt_ns * 4 / 5 / u64::from(self.window)).min(GAP_MAX_NS)
+        let starting = self.cubic.is_some_and(|cubic| cubic.is_starting());
+        let round_ns = if starting { rtt_ns / 2 } else { rtt_ns * 4 / 5 };
+        (round_ns / u64::from(self.window)).min(GAP_MAX_NS)
     }
 }
 
@@ -167,30 +198,30 @@ mod tests {
 
     #[test]
     fn loss_by_chance_changes_nothing_and_congestion_does() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(false);
         for _ in 0..1000 {
-            pace.lost(1);
-            pace.delivered(99);
+            pace.lost(1, 0, 0);
+            pace.delivered(99, 0, 0, &Rtt::default());
         }
         assert_eq!((pace.window(), pace.next_ns(1_000_000)), (MOST, 0));
         for _ in 0..1000 {
-            pace.lost(1);
-            pace.delivered(4);
+            pace.lost(1, 0, 0);
+            pace.delivered(4, 0, 0, &Rtt::default());
         }
         assert!(pace.window() < 20, "{}", pace.window());
         assert!(pace.window() >= LEAST && pace.careful);
         // It recovers, and forgets.
         for _ in 0..1000 {
-            pace.delivered(100);
+            pace.delivered(100, 0, 0, &Rtt::default());
         }
         assert_eq!((pace.window(), pace.careful), (MOST, false));
     }
 
     #[test]
     fn frames_are_spaced_out_after_congestion() {
-        let mut pace = Pace::new();
-        pace.timed_out(false);
-        pace.timed_out(true);
+        let mut pace = Pace::new(false);
+        pace.timed_out(false, 0);
+        pace.timed_out(true, 0);
         let rtt = 1_000_000;
         let mut sent = 0;
         while pace.next_ns(rtt) <= 10_000_000 {
@@ -220,9 +251,9 @@ mod tests {
     fn who_looks_once_a_millisecond_sends_as_much_as_who_looks_always() {
         let rtt = 2_000_000;
         let total = |every: u64| {
-            let mut pace = Pace::new();
-            pace.timed_out(false);
-            pace.timed_out(true);
+            let mut pace = Pace::new(false);
+            pace.timed_out(false, 0);
+            pace.timed_out(true, 0);
             let mut now = 10_000_000;
             let (mut sent, mut most) = (look(&mut pace, now, rtt), 0);
             while now < 110_000_000 {
@@ -245,9 +276,9 @@ mod tests {
 
     #[test]
     fn time_in_which_nothing_was_to_be_sent_makes_no_burst() {
-        let (mut pace, rtt) = (Pace::new(), 2_000_000);
-        pace.timed_out(false);
-        pace.timed_out(true);
+        let (mut pace, rtt) = (Pace::new(false), 2_000_000);
+        pace.timed_out(false, 0);
+        pace.timed_out(true, 0);
         look(&mut pace, 10_000_000, rtt);
         let mut sent = 0;
         while pace.next_ns(rtt) <= 50_000_000 {
@@ -259,28 +290,28 @@ mod tests {
 
     #[test]
     fn a_silence_that_was_no_loss_is_taken_back_and_one_that_was_is_not() {
-        let mut late = Pace::new();
-        late.delivered(1000);
-        late.timed_out(false);
+        let mut late = Pace::new(false);
+        late.delivered(1000, 0, 0, &Rtt::default());
+        late.timed_out(false, 0);
         assert_eq!(
             (late.window(), late.careful),
             (MOST, false),
             "once is not enough"
         );
-        late.timed_out(true);
-        late.timed_out(true);
+        late.timed_out(true, 0);
+        late.timed_out(true, 0);
         assert_eq!((late.window(), late.careful), (MOST / 4, true));
         let mut lost = late;
         late.undo_timeout();
         assert_eq!((late.window(), late.careful), (MOST, false));
         // Up to half of what it was it grows fast, and slowly from there.
-        lost.delivered(MOST / 4);
+        lost.delivered(MOST / 4, 0, 0, &Rtt::default());
         assert_eq!(lost.window(), MOST / 2);
-        lost.delivered(MOST / 2);
+        lost.delivered(MOST / 2, 0, 0, &Rtt::default());
         assert_eq!(lost.window(), MOST / 2 + 1);
         // What is found later about an older silence does not count.
-        lost.lost(100);
-        lost.delivered(100);
+        lost.lost(100, 0, 0);
+        lost.delivered(100, 0, 0, &Rtt::default());
         let shrunk = lost.window();
         lost.undo_timeout();
         assert!(shrunk < MOST / 2);

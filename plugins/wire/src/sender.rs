@@ -113,7 +113,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(first: u32) -> Sender {
+    pub(crate) fn new(first: u32, shared_path: bool) -> Sender {
         Sender {
             operations: VecDeque::new(),
             base: 0,
@@ -123,7 +123,7 @@ impl Sender {
             reads_open: 0,
             inflight: Inflight::new(first),
             rtt: Rtt::default(),
-            pace: Pace::new(),
+            pace: Pace::new(shared_path),
             window: u32::from(WINDOW),
             halted: false,
             retry_at_ns: NEVER,

@@ -88,6 +88,7 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         ack_delay_ns: ACK_DELAY_NS,
         probes_max: PROBES,
         now_ns: now_ns(),
+        shared_path: false,
         // Raw Ethernet has none.
         seal: None,
     }

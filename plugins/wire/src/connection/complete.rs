@@ -48,16 +48,20 @@ impl Connection {
         if progress.spurious {
             sender.pace.undo_timeout();
         }
-        sender.pace.delivered(progress.arrived);
         sender.rtt.progress();
         progress.measure(&mut sender.rtt);
+        let under_way = sender.inflight.under_way();
+        let arrived = progress.arrived;
+        sender
+            .pace
+            .delivered(arrived, under_way, now_ns, &sender.rtt);
         if sender.inflight.is_empty() {
             sender.inflight.all_arrived();
             sender.retry_at_ns = NEVER;
         } else {
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
-            let lost = sender.inflight.find_lost(now_ns, &sender.rtt);
-            sender.pace.lost(lost);
+            let (lost, sent_ns) = sender.inflight.find_lost(now_ns, &sender.rtt);
+            sender.pace.lost(lost, sent_ns, now_ns);
         }
         if progress.advanced {
             sender.stuck_ns = 0;
@@ -103,8 +107,8 @@ impl Connection {
     pub(super) fn sender_timeout<E: Env>(&mut self, env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         if sender.inflight.lost_at_ns <= now_ns {
-            let lost = sender.inflight.find_lost(now_ns, &sender.rtt);
-            sender.pace.lost(lost);
+            let (lost, sent_ns) = sender.inflight.find_lost(now_ns, &sender.rtt);
+            sender.pace.lost(lost, sent_ns, now_ns);
         }
         if sender.retry_at_ns <= now_ns {
             // A timeout counts with its nominal duration, however late this function is called. While the peer is
@@ -114,7 +118,7 @@ impl Connection {
             }
             sender.inflight.lose_first();
             sender.overdue = true;
-            sender.pace.timed_out(sender.rtt.back_off());
+            sender.pace.timed_out(sender.rtt.back_off(), now_ns);
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
             if sender.stuck_ns > STUCK_NS {

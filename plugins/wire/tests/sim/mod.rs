@@ -4,6 +4,7 @@
 
 pub mod host;
 pub mod network;
+pub mod rival;
 pub mod script;
 pub mod world;
 

@@ -56,6 +56,20 @@ impl Line {
         }
     }
 
+    /// When so many bytes have left the queue before the line; `None`: it is full.
+    pub fn leaves(&mut self, bytes: usize, now: u64) -> Option<u64> {
+        let Faults { rate, queue, .. } = self.faults;
+        if rate == 0 {
+            return Some(now);
+        }
+        let start = now.max(self.free_ns);
+        if (start - now) * rate / 1000 > queue {
+            return None;
+        }
+        self.free_ns = start + bytes as u64 * 1000 / rate;
+        Some(self.free_ns)
+    }
+
     /// When and how a frame arrives: not at all, once or twice.
     pub fn carry(&mut self, mut frame: Vec<u8>, now: u64, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
         let faults = self.faults;
@@ -68,16 +82,10 @@ impl Line {
             self.lost += 1;
             return Vec::new();
         }
-        let mut start = now;
-        if faults.rate > 0 {
-            start = now.max(self.free_ns);
-            if (start - now) * faults.rate / 1000 > faults.queue {
-                self.lost += 1;
-                return Vec::new();
-            }
-            start += frame.len() as u64 * 1000 / faults.rate;
-            self.free_ns = start;
-        }
+        let Some(start) = self.leaves(frame.len(), now) else {
+            self.lost += 1;
+            return Vec::new();
+        };
         let mut at = start + faults.latency_ns + rng.below(faults.jitter_ns + 1);
         if rng.permille(faults.reordering) {
             at += rng.between(1, 3 * faults.latency_ns);

@@ -8,6 +8,7 @@ use vipl_wire::{Closing, Config, Connection, Level, Operation, Reason};
 use super::Rng;
 use super::host::{Host, Recv, Send, UNTOUCHED};
 use super::network::{Faults, Line};
+use super::rival::{PACKET, Rival};
 
 /// One side.
 pub struct Side {
@@ -33,6 +34,8 @@ enum Event {
     Poll(usize),
     Timer(usize),
     Wake(usize),
+    /// The rival on this line hears of a packet: when it was sent, and whether it has arrived.
+    Rival(usize, u64, bool),
 }
 
 pub struct World {
@@ -40,6 +43,8 @@ pub struct World {
     pub rng: Rng,
     pub sides: [Side; 2],
     pub lines: [Line; 2],
+    /// Another flow on a line.
+    pub rivals: [Option<Rival>; 2],
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     count: u64,
     /// How long a host takes to look after its device.
@@ -71,6 +76,7 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
         ack_delay_ns: 20_000,
         probes_max: 7,
         now_ns,
+        shared_path: false,
         seal: None,
     }
 }
@@ -107,6 +113,7 @@ impl World {
             now: start,
             sides: [side(0), side(1)],
             lines: [Line::new(faults), Line::new(faults)],
+            rivals: [None, None],
             events: BinaryHeap::new(),
             count: 0,
             poll_ns: rng.between(0, 10_000),
@@ -249,8 +256,36 @@ impl World {
                 self.timer(side);
             }
             Event::Wake(_) => {}
+            Event::Rival(line, sent, arrived) => {
+                if let Some(rival) = &mut self.rivals[line] {
+                    rival.heard(self.now, sent, arrived);
+                }
+                self.rival_sends(line);
+            }
         }
         true
+    }
+
+    /// Another flow begins on a line.
+    pub fn begin_rival(&mut self, line: usize) {
+        self.rivals[line] = Some(Rival::default());
+        self.rival_sends(line);
+    }
+
+    fn rival_sends(&mut self, line: usize) {
+        let latency = self.lines[line].faults.latency_ns;
+        while let Some(rival) = self.rivals[line].as_mut().filter(|rival| rival.may_send()) {
+            rival.under_way += 1;
+            let by_chance = self.rng.permille(self.lines[line].faults.loss);
+            let left = self.lines[line].leaves(PACKET, self.now);
+            // A loss is noticed by those behind it.
+            let waits = left.unwrap_or(
+                self.now
+                    + self.lines[line].faults.queue * 1000 / self.lines[line].faults.rate.max(1),
+            );
+            let arrived = left.is_some() && !by_chance;
+            self.push(waits + 2 * latency, Event::Rival(line, self.now, arrived));
+        }
     }
 
     fn is_stopped(&self, side: usize) -> bool {

@@ -1,0 +1,236 @@
+//! CUBIC (RFC 9438): the congestion window on a path that is shared with others, in frames.
+//!
+//! Every loss counts as congestion, once for each round trip, as it does for the TCP of others. After one the window
+//! grows fast toward the size at which frames were lost, slowly around it, and fast again beyond.
+
+use crate::config::WINDOW;
+
+/// First window, of RFC 6928.
+const FIRST: f64 = 10.0;
+/// Smallest window.
+const LEAST: f64 = 2.0;
+/// What is left of the window after a loss.
+const BETA: f64 = 0.7;
+/// Steepness, in frames per cubic second.
+const C: f64 = 0.4;
+/// Frames per round trip that give the window of Reno with this `BETA`.
+const RENO: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// In slow start a queue of this length has built up where the round trip is longer than the shortest one by so much.
+const QUEUE_MIN_NS: u64 = 4_000_000;
+
+/// The state of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cubic {
+    window: f64,
+    /// Slow start below this.
+    threshold: f64,
+    /// Window at the last loss.
+    top: f64,
+    /// Window that Reno would have.
+    reno: f64,
+    /// Since when the window grows by the curve, and the seconds until it is at the top; `None`: since the next
+    /// acknowledgement.
+    curve: Option<(u64, f64)>,
+    /// Frames sent before this time were sent with the window of before the last loss.
+    shrunk_ns: u64,
+    /// Window, threshold and top before a timeout.
+    before: Option<(f64, f64, f64)>,
+}
+
+impl Cubic {
+    pub(crate) fn new() -> Cubic {
+        Cubic {
+            window: FIRST,
+            threshold: f64::INFINITY,
+            top: 0.0,
+            reno: 0.0,
+            curve: None,
+            shrunk_ns: 0,
+            before: None,
+        }
+    }
+
+    pub(crate) fn window(&self) -> u32 {
+        self.window as u32
+    }
+
+    /// The window doubles in each round trip.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.window < self.threshold
+    }
+
+    /// Frames have arrived. `limited`: the window was in use, so it is what limits the sender.
+    pub(crate) fn delivered(
+        &mut self,
+        frames: u32,
+        limited: bool,
+        now_ns: u64,
+        (rtt_ns, shortest_ns): (u64, u64),
+    ) {
+        let frames = f64::from(frames);
+        if !limited {
+            // The curve must not run ahead while there is nothing to send.
+            self.curve = None;
+            return;
+        }
+        if self.is_starting() {
+            self.window = (self.window + frames).min(self.threshold);
+            if rtt_ns > shortest_ns + (shortest_ns / 8).max(QUEUE_MIN_NS) {
+                self.threshold = self.window;
+            }
+        } else {
+            self.grow(frames, now_ns, rtt_ns);
+        }
+        self.window = self.window.min(f64::from(WINDOW));
+    }
+
+    fn grow(&mut self, frames: f64, now_ns: u64, rtt_ns: u64) {
+        let (since_ns, ascent) = *self.curve.get_or_insert_with(|| {
+            self.top = self.top.max(self.window);
+            self.reno = self.window;
+            (now_ns, ((self.top - self.window) / C).cbrt())
+        });
+        let time = (now_ns.saturating_sub(since_ns) + rtt_ns) as f64 / 1e9;
+        let wanted = self.top + C * (time - ascent).powi(3);
+        let wanted = wanted.clamp(self.window, 1.5 * self.window);
+        let step = if self.reno < self.top { RENO } else { 1.0 };
+        self.reno += step * frames / self.window;
+        self.window += (wanted - self.window) / self.window * frames;
+        self.window = self.window.max(self.reno);
+    }
+
+    /// Frames have been lost, the last of which was sent at this time.
+    pub(crate) fn lost(&mut self, sent_ns: u64, now_ns: u64) {
+        if sent_ns < self.shrunk_ns {
+            return;
+        }
+        self.shrink(now_ns);
+        self.window = self.threshold;
+        self.before = None;
+    }
+
+    fn shrink(&mut self, now_ns: u64) {
+        // Somebody else has come, perhaps: leave some room.
+        let shrinks_again = self.window < self.top;
+        self.top = self.window
+            * if shrinks_again {
+                (1.0 + BETA) / 2.0
+            } else {
+                1.0
+            };
+        self.threshold = (self.window * BETA).max(LEAST);
+        self.curve = None;
+        self.shrunk_ns = now_ns;
+    }
+
+    /// A retransmission timeout.
+    pub(crate) fn timed_out(&mut self, now_ns: u64) {
+        if self.before.is_none() {
+            self.before = Some((self.window, self.threshold, self.top));
+        }
+        if self.window > LEAST {
+            self.shrink(now_ns);
+        }
+        self.window = LEAST;
+    }
+
+    /// The timeout was spurious.
+    pub(crate) fn undo_timeout(&mut self) {
+        if let Some((window, threshold, top)) = self.before.take() {
+            self.window = self.window.max(window);
+            (self.threshold, self.top) = (threshold, top);
+            self.curve = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const RTT: (u64, u64) = (100 * MS, 100 * MS);
+
+    /// Acknowledges a window in each round trip; gives the windows.
+    fn rounds(cubic: &mut Cubic, now: &mut u64, count: usize) -> Vec<u32> {
+        let round = |_| {
+            *now += RTT.0;
+            cubic.delivered(cubic.window(), true, *now, RTT);
+            cubic.window()
+        };
+        (0..count).map(round).collect()
+    }
+
+    /// The curve of RFC 9438, section 4.2, for a window of 200 at a loss and a round trip of 100 ms.
+    #[test]
+    fn after_a_loss_the_window_follows_the_curve() {
+        let (mut cubic, mut now) = (Cubic::new(), 1000 * MS);
+        assert_eq!(rounds(&mut cubic, &mut now, 3), [20, 40, 80]);
+        rounds(&mut cubic, &mut now, 1);
+        cubic.window = 200.0;
+        cubic.lost(now, now);
+        assert_eq!((cubic.window(), cubic.is_starting()), (140, false));
+        // Other losses of the same round trip do not count.
+        cubic.lost(now - 1, now + 50 * MS);
+        assert_eq!(cubic.window(), 140);
+        let ascent = (60.0 / C).cbrt();
+        let windows = rounds(&mut cubic, &mut now, 60);
+        for (round, window) in windows.iter().enumerate() {
+            let time = (round + 1) as f64 * 0.1;
+            let curve = 200.0 + C * (time - ascent).powi(3);
+            assert!(
+                (f64::from(*window) - curve).abs() < 4.0,
+                "{round}: {window} {curve}"
+            );
+        }
+        // Another loss below the old top leaves more room.
+        cubic.window = 150.0;
+        cubic.top = 200.0;
+        cubic.lost(now, now);
+        assert!((cubic.top - 127.5).abs() < 0.1, "{}", cubic.top);
+    }
+
+    #[test]
+    fn on_a_short_path_it_is_as_fast_as_reno() {
+        let (mut cubic, mut now) = (Cubic::new(), 1000 * MS);
+        cubic.window = 60.0;
+        cubic.lost(now, now);
+        let short = (MS, MS);
+        for _ in 0..40 {
+            now += MS;
+            cubic.delivered(cubic.window(), true, now, short);
+        }
+        // 42 frames, 0.53 more in each round trip up to 60, and one from there; the curve alone would be near 42.
+        assert!((64..=66).contains(&cubic.window()), "{}", cubic.window());
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow() {
+        let mut cubic = Cubic::new();
+        cubic.delivered(5, false, MS, RTT);
+        assert_eq!(cubic.window(), 10);
+    }
+
+    #[test]
+    fn slow_start_ends_when_a_queue_builds_up() {
+        let mut cubic = Cubic::new();
+        cubic.delivered(10, true, MS, (105 * MS, 100 * MS));
+        assert!(cubic.is_starting());
+        cubic.delivered(20, true, MS, (113 * MS, 100 * MS));
+        assert!(!cubic.is_starting());
+    }
+
+    #[test]
+    fn a_timeout_begins_anew_and_a_spurious_one_is_undone() {
+        let mut cubic = Cubic::new();
+        cubic.window = 100.0;
+        cubic.timed_out(MS);
+        cubic.timed_out(2 * MS);
+        assert_eq!((cubic.window(), cubic.is_starting()), (2, true));
+        let mut real = cubic;
+        cubic.undo_timeout();
+        assert_eq!(cubic.window(), 100);
+        real.delivered(200, true, 3 * MS, (MS, MS));
+        assert_eq!((real.window(), real.is_starting()), (70, false));
+    }
+}

@@ -1,0 +1,176 @@
+//! A path across routers, in virtual time: one queue before a slow line, and another flow in it. What is shared is shared
+//! fairly, and what is there is used.
+
+mod sim;
+
+use sim::host::{Recv, Send, UNTOUCHED};
+use sim::network::Faults;
+use sim::world::{World, config};
+use vipl_wire::{Config, Connection, Level, Operation};
+
+const SECOND: u64 = 1_000_000_000;
+const BYTES: usize = 16_384;
+
+fn path(rate: u64, latency_ns: u64, queue: u64) -> Faults {
+    Faults {
+        rate,
+        latency_ns,
+        queue,
+        ..Faults::NONE
+    }
+}
+
+/// A world in which side 1 sends across routers.
+fn world(faults: Faults) -> World {
+    let mut world = World::new(5, Level::Delivery, 1472, faults);
+    world.poll_ns = 1_000;
+    for side in 0..2 {
+        let config = Config {
+            shared_path: true,
+            ..config(side as u32, 0x1234_5678, Level::Delivery, 1472, world.now)
+        };
+        world.sides[side].connection = Some(Connection::new(&config));
+    }
+    world
+}
+
+/// Side 1 has always something to send, for so many seconds. Gives the bytes that have been acknowledged in the last
+/// three quarters of that, of side 1 and of the other flow.
+fn send_for(world: &mut World, seconds: u64) -> (u64, u64) {
+    let from = world.sides[1].host.area(BYTES, 9);
+    let to = world.sides[0].host.area(BYTES, UNTOUCHED);
+    let (begun, end) = (
+        world.now + seconds * SECOND / 4,
+        world.now + seconds * SECOND,
+    );
+    let (mut posted, mut before) = (0, None);
+    while world.now < end {
+        let done = world.sides[1].host.sends_done;
+        while posted < done + 64 {
+            world.sides[0].host.recvs.push(Recv {
+                segments: vec![(to.handle, to.at, to.bytes)],
+                fault: None,
+                gone: false,
+                result: None,
+            });
+            world.sides[1].host.sends.push(Send {
+                operation: Operation::Send,
+                segments: vec![(from.handle, from.at, from.bytes)],
+                immediate: 0,
+                flagged: false,
+                fenced: false,
+                remote: (0, 0),
+                fault: None,
+                status: None,
+            });
+            posted += 1;
+        }
+        world.posted(1);
+        world.until(end - world.now, |world| {
+            world.sides[1].host.sends_done > done
+        });
+        assert!(world.sides[1].host.failed.is_none(), "the connection holds");
+        if before.is_none() && world.now >= begun {
+            before = Some(state(world));
+        }
+    }
+    let (before, after) = (before.expect("some time has passed"), state(world));
+    (after.0 - before.0, after.1 - before.1)
+}
+
+fn state(world: &World) -> (u64, u64) {
+    let rival = world.rivals[1].as_ref().map_or(0, |rival| rival.delivered);
+    (world.sides[1].host.sends_done as u64 * BYTES as u64, rival)
+}
+
+#[test]
+fn beside_cubic_each_has_its_share() {
+    for (rate, latency_ns, queue) in [
+        (1, 20_000_000, 40_000),
+        (12, 5_000_000, 60_000),
+        (12, 5_000_000, 120_000),
+        (12, 1_000_000, 120_000),
+        (60, 1_000_000, 120_000),
+    ] {
+        for late in [false, true] {
+            let mut world = world(path(rate, latency_ns, queue));
+            if late {
+                // The other flow finds the line in use.
+                send_for(&mut world, 4);
+            }
+            world.begin_rival(1);
+            let seconds = if rate == 60 { 3 } else { 16 };
+            let (ours, theirs) = send_for(&mut world, seconds);
+            let share = ours as f64 / theirs as f64;
+            let used = (ours + theirs) as f64 * 1000.0 / (rate * seconds * 3 * SECOND / 4) as f64;
+            println!(
+                "{rate} MB/s, {latency_ns} ns, {queue} bytes, late {late}: {share:.2}, {used:.2} used"
+            );
+            assert!((0.33..=3.0).contains(&share), "share {share:.2}");
+            assert!(used > 0.8, "{used:.2} of the line is used");
+        }
+    }
+}
+
+#[test]
+fn at_loss_the_goodput_is_that_of_cubic() {
+    for (loss, latency_ns) in [
+        (1, 5_000_000),
+        (10, 5_000_000),
+        (10, 1_000_000),
+        (30, 5_000_000),
+    ] {
+        let faults = Faults {
+            loss,
+            ..path(25, latency_ns, 256_000)
+        };
+        let (ours, _) = send_for(&mut world(faults), 12);
+        let mut other = world(faults);
+        other.begin_rival(1);
+        other.run(12 * SECOND);
+        let theirs = state(&other).1 * 3 / 4;
+        let share = ours as f64 / theirs as f64;
+        println!("{loss} of 1000 lost, {latency_ns} ns: {ours} bytes, {share:.2} of the other's");
+        assert!(share > 0.7, "{share:.2}");
+    }
+}
+
+/// Alone, it uses the line, and does not fill a queue that is deep.
+#[test]
+fn alone_it_uses_the_line() {
+    for (rate, latency_ns, queue) in [
+        (1, 20_000_000, 100_000),
+        (12, 5_000_000, 120_000),
+        (60, 1_000_000, 120_000),
+    ] {
+        let mut world = world(path(rate, latency_ns, queue));
+        let (ours, _) = send_for(&mut world, 5);
+        let used = ours as f64 * 1000.0 / (rate * 5 * 3 * SECOND / 4) as f64;
+        let line = &world.lines[1];
+        println!(
+            "{rate} MB/s: {used:.2} used, {} of {} lost",
+            line.lost, line.frames
+        );
+        assert!(used > 0.75, "{used:.2} of the line");
+        assert!(
+            line.lost * 50 < line.frames,
+            "{} of {}",
+            line.lost,
+            line.frames
+        );
+    }
+}
+
+/// The path is cut for a while, and comes back slower: the sender finds its rate again.
+#[test]
+fn a_path_that_changes_is_followed() {
+    let mut world = world(path(12, 5_000_000, 120_000));
+    send_for(&mut world, 4);
+    world.lines[1].faults.cut = Some((world.now, world.now + SECOND));
+    world.lines[1].faults.rate = 3;
+    send_for(&mut world, 4);
+    let (ours, _) = send_for(&mut world, 8);
+    let used = ours as f64 * 1000.0 / (3 * 8 * 3 / 4 * SECOND) as f64;
+    println!("{used:.2} used");
+    assert!(used > 0.75, "{used:.2} of the line");
+}

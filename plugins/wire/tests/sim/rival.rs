@@ -1,0 +1,70 @@
+//! Another flow through the same queue: a TCP that has always something to send, with the window of CUBIC as RFC 9438
+//! describes it. It learns of a loss a round trip later, and sends what was lost again as if it were new.
+
+/// Bytes of a packet.
+pub const PACKET: usize = 1500;
+
+#[derive(Debug)]
+pub struct Rival {
+    window: f64,
+    threshold: f64,
+    top: f64,
+    reno: f64,
+    since: Option<u64>,
+    shrunk: u64,
+    pub under_way: u32,
+    pub delivered: u64,
+    pub lost: u64,
+}
+
+impl Default for Rival {
+    fn default() -> Rival {
+        Rival {
+            window: 10.0,
+            threshold: f64::INFINITY,
+            top: 0.0,
+            reno: 0.0,
+            since: None,
+            shrunk: 0,
+            under_way: 0,
+            delivered: 0,
+            lost: 0,
+        }
+    }
+}
+
+impl Rival {
+    pub fn may_send(&self) -> bool {
+        f64::from(self.under_way) < self.window
+    }
+
+    /// What became of a packet that was sent at this time.
+    pub fn heard(&mut self, now: u64, sent: u64, arrived: bool) {
+        self.under_way -= 1;
+        if !arrived {
+            self.lost += 1;
+            if sent >= self.shrunk {
+                self.top = self.window * if self.window < self.top { 0.85 } else { 1.0 };
+                self.window = (0.7 * self.window).max(2.0);
+                (self.threshold, self.since, self.shrunk) = (self.window, None, now);
+            }
+            return;
+        }
+        self.delivered += PACKET as u64;
+        if self.window < self.threshold {
+            self.window += 1.0;
+            return;
+        }
+        let (since, rtt) = (*self.since.get_or_insert(now), (now - sent) as f64 / 1e9);
+        if since == now {
+            (self.top, self.reno) = (self.top.max(self.window), self.window);
+        }
+        let ascent = ((self.top - 0.7 * self.top) / 0.4).cbrt();
+        let time = (now - since) as f64 / 1e9 + rtt;
+        let wanted = self.top + 0.4 * (time - ascent).powi(3);
+        let wanted = wanted.clamp(self.window, 1.5 * self.window);
+        self.window += (wanted - self.window) / self.window;
+        self.reno += if self.reno < self.top { 0.53 } else { 1.0 } / self.window;
+        self.window = self.window.max(self.reno);
+    }
+}
