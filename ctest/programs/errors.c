@@ -42,6 +42,7 @@ static void prepare(struct run *r)
     struct remote remote;
     size_t bytes = target == SMALL ? 50 : BUFFER;
 
+    memset(&remote, 0, sizeof remote); /* its padding is sent as well */
     memset(r->buffer, 0xEE, BUFFER);
     memset(r->region, 0xEE, BUFFER);
     if (target == REGION_CLOSED || target == REGION_CLOSED_NOTHING)

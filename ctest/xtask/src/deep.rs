@@ -42,6 +42,7 @@ const STEPS: &[Step] = &[
     ),
     step("package", &["package"]),
     step("deb", &["deb", "--lintian", "--trial"]),
+    step("rpm", &["rpm", "--no-build", "--trial"]).needs("deb"),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
     step(
         "soak",

@@ -25,6 +25,7 @@ mod modules;
 mod package;
 mod place;
 mod references;
+mod rpm;
 mod sanitize;
 mod sbom;
 mod smoke;
@@ -69,6 +70,8 @@ enum Command {
     Uninstall(uninstall::Options),
     /// Build Debian packages
     Deb(deb::Options),
+    /// Build RPM packages
+    Rpm(rpm::Options),
     /// Write the manual pages
     Man(man::Options),
     /// Build for another processor, i386 or aarch64
@@ -128,6 +131,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Install(options) => install::run(&options)?,
         Command::Uninstall(options) => uninstall::run(&options)?,
         Command::Deb(options) => deb::run(&options)?,
+        Command::Rpm(options) => rpm::run(&options)?,
         Command::Man(options) => man::run(&options)?,
         Command::Cross(options) => cross::run(&options)?,
         Command::Smoke(options) => smoke::run(&options)?,
