@@ -14,9 +14,12 @@ fn profile_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let exe = std::env::current_exe().expect("the path of the test program");
-        // target/PROFILE/deps/test-HASH, or target/PROFILE/program
+        // target/PROFILE/deps/test-HASH, target/PROFILE/examples/example, or target/PROFILE/program
         let dir = exe.parent().expect("a folder");
-        match dir.file_name().is_some_and(|name| name == "deps") {
+        match dir
+            .file_name()
+            .is_some_and(|name| name == "deps" || name == "examples")
+        {
             true => dir.parent().expect("target/PROFILE").to_owned(),
             false => dir.to_owned(),
         }

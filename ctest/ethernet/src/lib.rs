@@ -6,16 +6,20 @@
 //!   pair:  host 0 ─ eth0 ══════ eth0 ─ host 1          bridge:  host 0 ─ eth0 ══ port0 ┐
 //!                                                               host 1 ─ eth0 ══ port1 ┼ switch
 //!                                                               host 2 ─ eth0 ══ port2 ┘
+//!   routed:  host 0 ─ eth0 ══ port0 ─ router ─ port1 ══ eth0 ─ host 1, each in a subnet of its own
 //! ```
 //!
 //! It needs root. [`Namespaces::pair`] and [`Namespaces::bridge`] say why there is nothing, for a test that
 //! is then to be skipped. Nothing ever leaves the machine: no namespace has a way out.
 
 mod apart;
+mod flow;
 mod inside;
 mod relay;
+mod routed;
 
 pub use apart::{Apart, on_first_host};
+pub use flow::{beside_tcp, stream};
 pub use relay::Relay;
 pub use vipl_link_emulator::{FaultCounts, Impairments};
 
@@ -36,8 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Namespaces {
     hosts: Vec<String>,
-    /// The namespace of the switch; without one there is a cable.
+    /// The namespace of the switch, or of the router; without one there is a cable.
     switch: Option<String>,
+    /// It is a router.
+    routed: bool,
 }
 
 impl Namespaces {
@@ -126,6 +132,7 @@ impl Namespaces {
         let mut made = Namespaces {
             hosts: Vec::new(),
             switch: None,
+            routed: false,
         };
         for host in 0..hosts {
             let name = name(&host.to_string());
@@ -205,9 +212,14 @@ impl Namespaces {
         [0x02, b'v', b'i', b'p', b'l', host as u8]
     }
 
+    /// Number of the subnet that a host is in.
+    fn subnet(&self, host: usize) -> u16 {
+        if self.routed { host as u16 } else { 0 }
+    }
+
     /// IPv4 address of a host's interface.
     pub fn ipv4(&self, host: usize) -> Ipv4Addr {
-        Ipv4Addr::new(10, 76, 0, 1 + host as u8)
+        Ipv4Addr::new(10, 76, self.subnet(host) as u8, 1 + host as u8)
     }
 
     /// Tells a host the Ethernet addresses of all others, so that a cable that corrupts frames cannot tell it wrong
@@ -235,7 +247,7 @@ impl Namespaces {
 
     /// IPv6 address of a host's interface; cutting the cable of a pair takes it away.
     pub fn ipv6(&self, host: usize) -> Ipv6Addr {
-        Ipv6Addr::new(0xfd76, 0, 0, 0, 0, 0, 0, 1 + host as u16)
+        Ipv6Addr::new(0xfd76, 0, 0, self.subnet(host), 0, 0, 0, 1 + host as u16)
     }
 
     /// A command that runs on a host.

@@ -1,5 +1,5 @@
 //! Another flow through the same queue: a TCP that has always something to send, with the window of CUBIC as RFC 9438
-//! describes it. It learns of a loss a round trip later, and sends what was lost again as if it were new.
+//! describes it, but for Reno's window above the last top, which grows as in Linux. It learns of a loss a round trip later, and sends what was lost again as if it were new.
 
 /// Bytes of a packet.
 pub const PACKET: usize = 1500;
@@ -64,7 +64,7 @@ impl Rival {
         let wanted = self.top + 0.4 * (time - ascent).powi(3);
         let wanted = wanted.clamp(self.window, 1.5 * self.window);
         self.window += (wanted - self.window) / self.window;
-        self.reno += if self.reno < self.top { 0.53 } else { 1.0 } / self.window;
+        self.reno += 0.53 / self.window;
         self.window = self.window.max(self.reno);
     }
 }

@@ -1,0 +1,72 @@
+//! Two hosts with a router between them, and a line that is slower than the hosts.
+
+use crate::{INTERFACE, Namespaces, ip, port};
+
+/// Number of the router in each subnet.
+const ROUTER: u16 = 254;
+
+impl Namespaces {
+    /// Two hosts in subnets of their own, and a router.
+    ///
+    /// # Errors
+    /// Why this machine or this user cannot have them.
+    pub fn routed() -> Result<Self, String> {
+        let mut made = Self::empty(2, true)?;
+        made.routed = true;
+        let router = made.switch.clone().unwrap_or_default();
+        for (number, host) in made.hosts.iter().enumerate() {
+            let (port, subnet) = (port(number), made.subnet(number));
+            let peer = ["peer", "name", INTERFACE, "netns", host];
+            ip(
+                &["-n", &router, "link", "add", &port, "type", "veth"],
+                &peer,
+            )?;
+            let v4 = format!("10.76.{subnet}.{ROUTER}/24");
+            let v6 = format!("fd76:0:0:{subnet:x}::{ROUTER:x}/64");
+            ip(&["-n", &router, "address", "add", &v4, "dev", &port], &[])?;
+            ip(
+                &["-n", &router, "address", "add", &v6, "dev", &port],
+                &["nodad"],
+            )?;
+            ip(&["-n", &router, "link", "set", &port, "up"], &[])?;
+        }
+        made.up()?;
+        made.on_router("sh", &["-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"])?;
+        for (number, host) in made.hosts.iter().enumerate() {
+            let subnet = made.subnet(number);
+            let (v4, v6) = (
+                format!("10.76.{subnet}.{ROUTER}"),
+                format!("fd76:0:0:{subnet:x}::{ROUTER:x}"),
+            );
+            ip(&["-n", host, "route", "add", "default", "via", &v4], &[])?;
+            ip(
+                &["-n", host, "-6", "route", "add", "default", "via", &v6],
+                &[],
+            )?;
+        }
+        Ok(made)
+    }
+
+    /// From now on the line from the router to host 1 has this rate, and a queue of so many bytes before it.
+    ///
+    /// # Errors
+    /// Why this kernel cannot have one: it takes `tc` and `tbf`.
+    pub fn bottleneck(&self, megabits: u32, queue: u32) -> Result<(), String> {
+        let (rate, limit) = (format!("{megabits}mbit"), queue.to_string());
+        let line = [
+            "qdisc", "replace", "dev", "port1", "root", "tbf", "rate", &rate,
+        ];
+        self.on_router(
+            "tc",
+            &[&line[..], &["burst", "16000", "limit", &limit]].concat(),
+        )
+    }
+
+    fn on_router(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
+        let router = self.switch.as_deref().unwrap_or_default();
+        ip(
+            &[&["netns", "exec", router, program], arguments].concat(),
+            &[],
+        )
+    }
+}
