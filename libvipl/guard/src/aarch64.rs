@@ -2,7 +2,7 @@
 
 use core::arch::global_asm;
 
-use crate::{Fault, Image, Range, Segment};
+use crate::{Fault, Image, Segment, checked};
 
 // The C convention: arguments in x0 to x3, the result in w0. No routine touches the stack or the link register, so the
 // common exit may simply return.
@@ -107,10 +107,13 @@ global_asm!(
 unsafe extern "C" {
     static vipl_guard_first: u8;
     static vipl_guard_last: u8;
-    fn vipl_guard_copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
+    #[link_name = "vipl_guard_copy"]
+    pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
     fn vipl_guard_load(descriptor: *const u8, fields: *mut Fields) -> u32;
-    fn vipl_guard_complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
-    fn vipl_guard_store32(address: *mut u8, value: u32) -> u32;
+    #[link_name = "vipl_guard_complete"]
+    pub(crate) fn complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
+    #[link_name = "vipl_guard_store32"]
+    pub(crate) fn store32(address: *mut u8, value: u32) -> u32;
 }
 
 /// What `vipl_guard_load` writes.
@@ -124,48 +127,19 @@ struct Fields {
     first: Segment,
 }
 
-fn checked(result: u32) -> Result<(), Fault> {
-    if result == 0 { Ok(()) } else { Err(Fault) }
-}
+/// Has one way only.
+pub(crate) use copy as copy_blocks;
 
-/// Where these routines are, for [`crate::register`].
-pub fn range() -> Range {
+/// Where the first label and the last one are.
+pub(crate) fn bounds() -> (usize, usize) {
     let first = &raw const vipl_guard_first as usize;
-    let last = &raw const vipl_guard_last as usize;
-    Range {
-        start: first,
-        end: last,
-        fixup: last,
-    }
+    (first, &raw const vipl_guard_last as usize)
 }
 
-/// Copies `bytes` bytes; after a fault some of them may have been copied.
-///
 /// # Safety
-/// Neither range may be memory that this process's own Rust or C objects rely on not to change, and the
-/// ranges must not overlap. They need not be mapped.
+/// See [`crate::load_descriptor`].
 #[inline(always)]
-pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_copy(to, from, bytes) })
-}
-
-/// Copies more than 32 bytes.
-///
-/// # Safety
-/// As for [`copy`].
-#[inline(always)]
-pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller.
-    unsafe { copy(to, from, bytes) }
-}
-
-/// Reads the fields of a descriptor that is aligned to 64 bytes.
-///
-/// # Safety
-/// `descriptor` is an application's descriptor; it need not be mapped.
-#[inline(always)]
-pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
+pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     let mut fields = Fields::default();
     // SAFETY: as asked of the caller; faults are caught.
     checked(unsafe { vipl_guard_load(descriptor, &raw mut fields) })?;
@@ -176,29 +150,4 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
         length: fields.length,
         first: fields.first,
     })
-}
-
-/// Writes ImmediateData, Length and, last, Status.
-///
-/// # Safety
-/// `descriptor` is an application's descriptor, owned by the provider; it need not be mapped.
-#[inline(always)]
-pub unsafe fn complete(
-    descriptor: *mut u8,
-    immediate: u32,
-    length: u32,
-    status: u32,
-) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_complete(descriptor, immediate, length, status) })
-}
-
-/// Writes four bytes.
-///
-/// # Safety
-/// As for [`copy`].
-#[inline(always)]
-pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_store32(address, value) })
 }

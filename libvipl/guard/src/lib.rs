@@ -28,7 +28,6 @@ mod handler;
 mod routines;
 
 pub use handler::{Blame, Range, blame, install, register};
-pub use routines::{complete, copy, copy_blocks, load_descriptor, range, store32};
 
 /// The fields of a descriptor that a provider reads, each read once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +59,96 @@ pub struct Segment {
 /// The memory could not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
+
+/// What a routine has returned.
+#[inline(always)]
+fn checked(result: u32) -> Result<(), Fault> {
+    if result == 0 { Ok(()) } else { Err(Fault) }
+}
+
+/// Where the routines are, for [`register`]. Empty where they are plain copies.
+pub fn range() -> Range {
+    let (start, end) = routines::bounds();
+    Range {
+        start,
+        end,
+        fixup: end,
+    }
+}
+
+/// Copies `bytes` bytes; after a fault some of them may have been copied.
+///
+/// # Safety
+/// Neither range may be memory that this process's own Rust or C objects rely on not to change, and the
+/// ranges must not overlap. They need not be mapped, where the routines survive that ([`CATCHES`]).
+#[inline(always)]
+pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { routines::copy(to, from, bytes) })
+}
+
+/// Copies more than 32 bytes. On x86-64 without REP MOVSB, which [`copy`] uses for large pieces: that starts later where
+/// another processor has the lines of `to`, and is faster where many copies follow each other.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+    debug_assert!(bytes > 32, "the routine copies the last 32 bytes at once");
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { routines::copy_blocks(to, from, bytes) })
+}
+
+/// Reads the fields of a descriptor that is aligned to 64 bytes.
+///
+/// # Safety
+/// `descriptor` is an application's descriptor; it need not be mapped, as for [`copy`].
+#[inline(always)]
+pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
+    // SAFETY: as asked of the caller; faults are caught.
+    unsafe { routines::load_descriptor(descriptor) }
+}
+
+/// Writes ImmediateData, Length and, last, Status.
+///
+/// # Safety
+/// `descriptor` is an application's descriptor, owned by the provider; it need not be mapped, as for [`copy`].
+#[inline(always)]
+pub unsafe fn complete(
+    descriptor: *mut u8,
+    immediate: u32,
+    length: u32,
+    status: u32,
+) -> Result<(), Fault> {
+    publish(descriptor.wrapping_add(28));
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { routines::complete(descriptor, immediate, length, status) })
+}
+
+/// Writes four bytes.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
+    publish(address);
+    // SAFETY: as asked of the caller; faults are caught.
+    checked(unsafe { routines::store32(address, value) })
+}
+
+/// Status tells other threads of the application that the rest of a descriptor, and its buffers, are written.
+/// The routines are unknown to ThreadSanitizer; a check with it (`--cfg tsan`) is told of this order here.
+#[inline(always)]
+fn publish(_status: *mut u8) {
+    #[cfg(tsan)]
+    {
+        unsafe extern "C" {
+            fn __tsan_release(at: *const core::ffi::c_void);
+        }
+        // SAFETY: only the address counts.
+        unsafe { __tsan_release(_status.cast_const().cast()) };
+    }
+}
 
 #[cfg(test)]
 mod tests;

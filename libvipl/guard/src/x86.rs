@@ -2,7 +2,7 @@
 
 use core::arch::{asm, global_asm};
 
-use crate::{Fault, Image, Range, Segment};
+use crate::{Fault, Image, Segment, checked};
 
 // Not the C convention: edi is where to write, edx what to read, ecx how much, and eax is the result. So no routine
 // needs the stack or a register that it would have to give back, and the common exit may simply return. esi and ebx are
@@ -126,28 +126,16 @@ unsafe extern "C" {
     fn vipl_guard_store32();
 }
 
-fn checked(result: u32) -> Result<(), Fault> {
-    if result == 0 { Ok(()) } else { Err(Fault) }
-}
-
-/// Where these routines are, for [`crate::register`].
-pub fn range() -> Range {
+/// Where the first label and the last one are.
+pub(crate) fn bounds() -> (usize, usize) {
     let first = &raw const vipl_guard_first as usize;
-    let last = &raw const vipl_guard_last as usize;
-    Range {
-        start: first,
-        end: last,
-        fixup: last,
-    }
+    (first, &raw const vipl_guard_last as usize)
 }
 
-/// Copies `bytes` bytes; after a fault some of them may have been copied.
-///
 /// # Safety
-/// Neither range may be memory that this process's own Rust or C objects rely on not to change, and the
-/// ranges must not overlap. They need not be mapped.
+/// See [`crate::copy`].
 #[inline(always)]
-pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
     let fault: u32;
     // SAFETY: the routine writes the registers named here and memory as asked of the caller; faults are caught.
     unsafe {
@@ -164,25 +152,16 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fau
             out("xmm3") _,
         );
     }
-    checked(fault)
+    fault
 }
 
-/// Copies more than 32 bytes.
-///
-/// # Safety
-/// As for [`copy`].
-#[inline(always)]
-pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller.
-    unsafe { copy(to, from, bytes) }
-}
+/// There is one way only.
+pub(crate) use copy as copy_blocks;
 
-/// Reads the fields of a descriptor that is aligned to 64 bytes.
-///
 /// # Safety
-/// `descriptor` is an application's descriptor; it need not be mapped.
+/// See [`crate::load_descriptor`].
 #[inline(always)]
-pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
+pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     let fault: u32;
     let mut fields = [0u32; 8];
     // SAFETY: the routine writes the registers named here and the fields; faults are caught.
@@ -219,17 +198,15 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     })
 }
 
-/// Writes ImmediateData, Length and, last, Status.
-///
 /// # Safety
-/// `descriptor` is an application's descriptor, owned by the provider; it need not be mapped.
+/// See [`crate::complete`].
 #[inline(always)]
-pub unsafe fn complete(
+pub(crate) unsafe fn complete(
     descriptor: *mut u8,
     immediate: u32,
     length: u32,
     status: u32,
-) -> Result<(), Fault> {
+) -> u32 {
     let fault: u32;
     // SAFETY: as asked of the caller; faults are caught.
     unsafe {
@@ -242,15 +219,13 @@ pub unsafe fn complete(
             inlateout("eax") immediate => fault,
         );
     }
-    checked(fault)
+    fault
 }
 
-/// Writes four bytes.
-///
 /// # Safety
-/// As for [`copy`].
+/// See [`crate::store32`].
 #[inline(always)]
-pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
+pub(crate) unsafe fn store32(address: *mut u8, value: u32) -> u32 {
     let fault: u32;
     // SAFETY: as asked of the caller; faults are caught.
     unsafe {
@@ -262,5 +237,5 @@ pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
             lateout("eax") fault,
         );
     }
-    checked(fault)
+    fault
 }

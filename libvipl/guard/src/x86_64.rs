@@ -2,7 +2,7 @@
 
 use core::arch::global_asm;
 
-use crate::{Fault, Image, Range, Segment};
+use crate::{Fault, Image, Segment, checked};
 
 // System V: rdi, rsi, rdx are the arguments, eax the result. No routine writes to the stack, so the
 // common exit may simply return.
@@ -119,71 +119,27 @@ global_asm!(
 unsafe extern "C" {
     static vipl_guard_first: u8;
     static vipl_guard_last: u8;
-    fn vipl_guard_copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
-    fn vipl_guard_copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> u32;
+    #[link_name = "vipl_guard_copy"]
+    pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
+    #[link_name = "vipl_guard_copy_blocks"]
+    pub(crate) fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> u32;
     fn vipl_guard_load();
-    fn vipl_guard_complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
-    fn vipl_guard_store32(address: *mut u8, value: u32) -> u32;
+    #[link_name = "vipl_guard_complete"]
+    pub(crate) fn complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
+    #[link_name = "vipl_guard_store32"]
+    pub(crate) fn store32(address: *mut u8, value: u32) -> u32;
 }
 
-/// Status tells other threads of the application that the rest of a descriptor, and its buffers, are written.
-/// The routines are unknown to ThreadSanitizer; a check with it (`--cfg tsan`) is told of this order here.
-#[inline(always)]
-fn publish(_status: *mut u8) {
-    #[cfg(tsan)]
-    {
-        unsafe extern "C" {
-            fn __tsan_release(at: *const core::ffi::c_void);
-        }
-        // SAFETY: only the address counts.
-        unsafe { __tsan_release(_status.cast_const().cast()) };
-    }
-}
-
-fn checked(result: u32) -> Result<(), Fault> {
-    if result == 0 { Ok(()) } else { Err(Fault) }
-}
-
-/// Where these routines are, for [`crate::register`].
-pub fn range() -> Range {
+/// Where the first label and the last one are.
+pub(crate) fn bounds() -> (usize, usize) {
     let first = &raw const vipl_guard_first as usize;
-    let last = &raw const vipl_guard_last as usize;
-    Range {
-        start: first,
-        end: last,
-        fixup: last,
-    }
+    (first, &raw const vipl_guard_last as usize)
 }
 
-/// Copies `bytes` bytes; after a fault some of them may have been copied.
-///
 /// # Safety
-/// Neither range may be memory that this process's own Rust or C objects rely on not to change, and the
-/// ranges must not overlap. They need not be mapped.
+/// See [`crate::load_descriptor`].
 #[inline(always)]
-pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_copy(to, from, bytes) })
-}
-
-/// Copies more than 32 bytes without REP MOVSB, which [`copy`] uses for large pieces: that starts later where another
-/// processor has the lines of `to`, and is faster where many copies follow each other.
-///
-/// # Safety
-/// As for [`copy`].
-#[inline(always)]
-pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
-    debug_assert!(bytes > 32, "the routine copies the last 32 bytes at once");
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_copy_blocks(to, from, bytes) })
-}
-
-/// Reads the fields of a descriptor that is aligned to 64 bytes.
-///
-/// # Safety
-/// `descriptor` is an application's descriptor; it need not be mapped.
-#[inline(always)]
-pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
+pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     let fault: u32;
     let (seg_count, control, immediate, length): (u32, u32, u32, u32);
     let (address, handle, segment_length): (u64, u32, u32);
@@ -216,31 +172,4 @@ pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
             length: segment_length,
         },
     })
-}
-
-/// Writes ImmediateData, Length and, last, Status.
-///
-/// # Safety
-/// `descriptor` is an application's descriptor, owned by the provider; it need not be mapped.
-#[inline(always)]
-pub unsafe fn complete(
-    descriptor: *mut u8,
-    immediate: u32,
-    length: u32,
-    status: u32,
-) -> Result<(), Fault> {
-    publish(descriptor.wrapping_add(28));
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_complete(descriptor, immediate, length, status) })
-}
-
-/// Writes four bytes.
-///
-/// # Safety
-/// As for [`copy`].
-#[inline(always)]
-pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
-    publish(address);
-    // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { vipl_guard_store32(address, value) })
 }
