@@ -18,6 +18,8 @@ use crate::supervisor::{Run, Setting};
 
 const HOSTS: usize = 3;
 const PARTIES: usize = 6;
+/// UDP port of an agent that is alone on its host.
+const AGENT_PORT: u16 = 34_998;
 /// One setting in so many is the worst of all.
 const WORST: u64 = 4;
 /// How long one setting lasts.
@@ -25,8 +27,19 @@ const SETTING_TIME: Duration = Duration::from_secs(10);
 /// The time between two lines that tell how far it has come.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
+/// The address of a host for a device: over UDP its IPv4 address, and the usual port of its agent.
+fn address(hosts: &Namespaces, device: &str, host: usize) -> [u8; 6] {
+    if !device.starts_with("ip:") {
+        return hosts.address(host);
+    }
+    let [a, b, c, d] = hosts.ipv4(host).octets();
+    let [high, low] = AGENT_PORT.to_be_bytes();
+    [a, b, c, d, high, low]
+}
+
 /// Every party has a link with every other one, also with the one on its own host.
-fn mesh(hosts: &Namespaces, levels: &[u16], dice: &mut Dice) -> Vec<Vec<Spec>> {
+fn mesh(hosts: &Namespaces, setting: &Setting, dice: &mut Dice) -> Vec<Vec<Spec>> {
+    let levels = &setting.levels;
     let mut parties = vec![Vec::new(); PARTIES];
     let mut id = 0;
     for one in 0..PARTIES {
@@ -45,7 +58,7 @@ fn mesh(hosts: &Namespaces, levels: &[u16], dice: &mut Dice) -> Vec<Vec<Spec>> {
                 parties[party].push(Spec {
                     id,
                     server: party == server,
-                    at: Some(hosts.address(server % HOSTS)),
+                    at: Some(address(hosts, &setting.device, server % HOSTS)),
                     level: levels[id % levels.len()],
                     mode,
                 });
@@ -84,7 +97,7 @@ pub(crate) fn run(mut setting: Setting, time: Duration) -> Result<String, String
     let mut dice = Dice::new(setting.seed);
     let hosts = Namespaces::bridge(HOSTS)?;
     setting.hosts = (0..HOSTS).map(|host| hosts.name(host).to_owned()).collect();
-    let parties = mesh(&hosts, &setting.levels, &mut dice);
+    let parties = mesh(&hosts, &setting, &mut dice);
     let relay = Relay::start(&hosts, impairments(&mut dice)).map_err(|error| error.to_string())?;
     let begun = Instant::now();
     let mut run = Run::start(setting, parties)?;

@@ -37,6 +37,11 @@ fn gnic2() {
 }
 
 #[test]
+fn ip() {
+    soak("ip:eth0");
+}
+
+#[test]
 fn clan() {
     soak("clan:eth0");
 }

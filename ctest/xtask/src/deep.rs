@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
         &["kill", "--no-build", "--times", "30", "--seed", "1"],
     )
     .needs("build"),
+    step("kill-ip", KILL_IP).needs("build"),
     cargo_step(
         "msrv",
         &["+1.89.0", "check", "--workspace", "--all-targets"],
@@ -50,6 +51,18 @@ const STEPS: &[Step] = &[
     )
     .needs("build")
     .share(80, 10),
+];
+/// The next agent does not know the data sockets of the one before, so none is killed.
+const KILL_IP: &[&str] = &[
+    "kill",
+    "--no-build",
+    "--times",
+    "8",
+    "--seed",
+    "1",
+    "--device",
+    "ip:127.0.0.1",
+    "--spare-agents",
 ];
 const DEVICES: &[&str] = &[
     "conformance",

@@ -32,6 +32,7 @@ enum Card {
     Tulip,
     Gnic2,
     Clan,
+    Ip,
 }
 
 /// Runs the command.
@@ -41,6 +42,7 @@ pub(crate) fn run(options: &Options) -> Result {
         Card::Tulip => "tulip:eth0",
         Card::Gnic2 => "gnic2:eth0",
         Card::Clan => "clan:eth0",
+        Card::Ip => "ip:eth0",
     };
     let arguments = ["ethernet", "--minutes", &minutes, "--seconds", &seconds];
     // On Unreliable a lost message is nobody's fault, and would be missed for ever.
