@@ -165,6 +165,7 @@ struct options {
     int level;           /* VIP_SERVICE_..., or 0 for all */
     int words;           /* what else stood on the command line */
     char **word;
+    char **arguments;    /* all of it */
 };
 
 /* U, RD or RR; 0 for anything else. */
@@ -201,6 +202,7 @@ static inline struct options parse_options(int argc, char **argv)
     }
     options.words = argc - optind;
     options.word = argv + optind;
+    options.arguments = argv;
     return options;
 }
 
@@ -324,6 +326,33 @@ static inline void *run_second_side(void *argument)
     return NULL;
 }
 
+/* Side 1 may be another build of the program, for instance for another word size: its file is $CTEST_SECOND, and
+ * $CTEST_SECOND_PRELOAD what is loaded before it. */
+static inline void become_second(const struct options *options, const struct side *side)
+{
+    const char *file = getenv("CTEST_SECOND"), *preload = getenv("CTEST_SECOND_PRELOAD");
+    char text[32];
+
+    if (file == NULL)
+        return;
+    snprintf(text, sizeof text, "%d %d", side->link, side->run);
+    setenv("CTEST_SIDE", text, 1);
+    if (preload != NULL)
+        setenv("LD_PRELOAD", preload, 1);
+    else
+        unsetenv("LD_PRELOAD");
+    execv(file, options->arguments);
+    CHECK(0, "exec of the other build");
+}
+
+/* Whether this is that build; then it is side 1 and nothing else. */
+static inline int is_second(struct side *side)
+{
+    const char *text = getenv("CTEST_SIDE");
+
+    return text != NULL && sscanf(text, "%d %d", &side->link, &side->run) == 2;
+}
+
 /* Runs one body as side 0 and side 1. Call it before any VIPL function. */
 static inline void both_sides(const struct options *options, void (*body)(struct side *))
 {
@@ -339,6 +368,10 @@ static inline void both_sides(const struct options *options, void (*body)(struct
         sides[i].level = options->level;
         sides[i].device = options->device;
         sides[i].extra = NULL;
+    }
+    if (is_second(&sides[1])) {
+        body(&sides[1]);
+        exit(0);
     }
     if (options->one_process) {
         struct second_side second;
@@ -356,6 +389,7 @@ static inline void both_sides(const struct options *options, void (*body)(struct
 
         if (pid == 0) {
             close(ends[0]);
+            become_second(options, &sides[1]);
             body(&sides[1]);
             fflush(NULL);
             exit(0);

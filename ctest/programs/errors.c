@@ -31,6 +31,7 @@ struct run {
 struct remote {
     uint64_t address;
     VIP_MEM_HANDLE handle;
+    uint32_t reserved; /* as many bytes on either side, whatever their word sizes */
 };
 
 /* Side 0 gets ready and tells where RDMA may go. */

@@ -115,12 +115,13 @@ static void rdma(struct tour *t)
     struct {
         uint64_t address;
         VIP_MEM_HANDLE handle;
+        uint32_t reserved; /* as many bytes on either side, whatever their word sizes */
     } target;
     size_t n = t->largest;
 
     if (t->side->number == 0) {
         memset(t->received, 0xEE, n);
-        memset(&target, 0, sizeof target); /* the padding travels, too */
+        memset(&target, 0, sizeof target);
         target.address = (uint64_t)(uintptr_t)t->received;
         target.handle = t->node.handle;
         tell(t->side, &target, sizeof target);

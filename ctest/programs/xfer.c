@@ -245,7 +245,7 @@ static void unreliable(struct world *w)
     enum { N = 1000 }; /* fewer than the errors that are kept for a slow handler (spec §11) */
     VIP_DESCRIPTOR *found, *in[64];
     unsigned char *received[64];
-    unsigned long number, last = 0;
+    uint64_t number, last = 0; /* it travels, to a side that may have another word size */
     int i, got = 0;
     char c = 'e';
 

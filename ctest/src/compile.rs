@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::library::{library_dir, work_dir};
+use crate::library::{Build, library_dir};
 
 /// Flags of every C source: plain C99.
 const C_FLAGS: &[&str] = &["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"];
@@ -41,6 +41,8 @@ pub enum CompilerChoice {
     C,
     /// `$CXX`, otherwise `c++`.
     Cxx,
+    /// The C compiler for i386, as Debian names it.
+    I386,
     /// A compiler of this name.
     Named(&'static str),
 }
@@ -53,6 +55,7 @@ impl CompilerChoice {
         match self {
             CompilerChoice::C => Command::new(from_env("CC", "cc")),
             CompilerChoice::Cxx => Command::new(from_env("CXX", "c++")),
+            CompilerChoice::I386 => Command::new("i686-linux-gnu-gcc"),
             CompilerChoice::Named(name) => Command::new(name),
         }
     }
@@ -98,6 +101,14 @@ impl Program {
     pub fn flag(mut self, flag: impl Into<OsString>) -> Program {
         self.flags.push(flag.into());
         self
+    }
+
+    /// For a build.
+    pub fn of(self, build: Build) -> Program {
+        match build {
+            Build::Own => self,
+            Build::I386 => self.compiler(CompilerChoice::I386),
+        }
     }
 
     /// As a shared library.
@@ -148,38 +159,56 @@ impl Program {
 
 /// A program of `programs/`, linked with the library under test and compiled once per run.
 pub fn program(name: &str) -> PathBuf {
-    type Once = Arc<OnceLock<PathBuf>>;
-    static BUILT: Mutex<Option<HashMap<String, Once>>> = Mutex::new(None);
+    program_of(Build::Own, name)
+}
+
+/// The same, of another build.
+pub fn program_of(build: Build, name: &str) -> PathBuf {
+    once(build.work_dir().join("bin").join(name), |output| {
+        let file = match name {
+            "cxx" => "cxx.cpp".to_owned(),
+            _ => format!("{name}.c"),
+        };
+        let program = Program::new(source("programs").join(file)).of(build);
+        let program = program.linked_in(&build.library_dir());
+        match name {
+            "shadow" => program.flag("-rdynamic").build(output),
+            _ => program.build(output),
+        }
+    })
+}
+
+/// The same, linked with a library that can do nothing: it works where the real one is loaded before.
+pub fn program_over_stub(build: Build, name: &str) -> PathBuf {
+    let dir = build.work_dir().join("over-stub");
+    let library = once(dir.join("libvipl.so"), |output| {
+        Program::new(source("programs/stub.c"))
+            .of(build)
+            .shared()
+            .flag("-Wl,-soname,libvipl.so")
+            .build(output)
+    });
+    once(dir.join(name), |output| {
+        Program::new(source("programs").join(format!("{name}.c")))
+            .of(build)
+            .linked_in(library.parent().expect("a folder"))
+            .build(output)
+    })
+}
+
+/// Makes a file once per run of the tests.
+fn once(file: PathBuf, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
+    type Once = Arc<OnceLock<()>>;
+    static MADE: Mutex<Option<HashMap<PathBuf, Once>>> = Mutex::new(None);
     let once = {
-        let mut built = BUILT
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        Arc::clone(
-            built
-                .get_or_insert_default()
-                .entry(name.to_owned())
-                .or_default(),
-        )
+        let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let made = made.get_or_insert_default();
+        Arc::clone(made.entry(file.clone()).or_default())
     };
     once.get_or_init(|| {
-        let file = if name == "cxx" {
-            "cxx.cpp".to_owned()
-        } else {
-            format!("{name}.c")
-        };
-        let source = source("programs").join(file);
         // A name of its own for each test program: they may run at the same time.
-        let output = work_dir()
-            .join("bin")
-            .join(format!("{name}.{}", std::process::id()));
-        let program = Program::new(source).linked();
-        let built = match name {
-            "shadow" => program.flag("-rdynamic").build(&output),
-            _ => program.build(&output),
-        };
-        let last = work_dir().join("bin").join(name);
-        std::fs::rename(built, &last).expect("rename");
-        last
-    })
-    .clone()
+        let output = file.with_extension(std::process::id().to_string());
+        std::fs::rename(make(&output), &file).expect("rename");
+    });
+    file
 }

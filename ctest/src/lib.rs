@@ -22,9 +22,11 @@ mod library;
 mod run;
 
 pub use agent::Agent;
-pub use compile::{CompilerChoice, Program, find_tool, headers, program, source};
+pub use compile::{
+    CompilerChoice, Program, find_tool, headers, program, program_of, program_over_stub, source,
+};
 pub use exit::until_exit;
-pub use library::{example_in_rust, library_dir, profile, work_dir};
+pub use library::{Build, example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, start_together};
 
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.

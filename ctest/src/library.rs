@@ -26,11 +26,54 @@ fn profile_dir() -> &'static Path {
     })
 }
 
+/// Which build of the library and of the C programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Build {
+    /// The one that this program is part of.
+    Own,
+    /// The one for i386, made by `cargo xtask cross`.
+    I386,
+}
+
+impl Build {
+    /// The folder `target/PROFILE`, or what stands for it.
+    fn profile_dir(self) -> PathBuf {
+        let own = profile_dir();
+        let (target, profile) = (own.parent(), own.file_name());
+        match (self, target, profile) {
+            (Build::I386, Some(target), Some(profile)) => {
+                target.join("i686-unknown-linux-gnu").join(profile)
+            }
+            _ => own.to_owned(),
+        }
+    }
+
+    /// Whether its library has been built.
+    pub fn is_here(self) -> bool {
+        self == Build::Own || self.profile_dir().join("libvipl.so").exists()
+    }
+
+    /// The folder that everything made for it goes to.
+    pub fn work_dir(self) -> PathBuf {
+        let dir = self.profile_dir().join("ctest");
+        fs::create_dir_all(&dir).expect("a folder for the tests");
+        dir
+    }
+
+    /// The folder with its library and plug-ins, as if installed. The agent and the devices beside them are those of
+    /// the own build, which serve programs of both.
+    pub fn library_dir(self) -> PathBuf {
+        static DIR: OnceLock<PathBuf> = OnceLock::new();
+        match self {
+            Build::Own => library_dir().to_owned(),
+            Build::I386 => DIR.get_or_init(|| put_together(self)).clone(),
+        }
+    }
+}
+
 /// The folder that everything made by these tests goes to.
 pub fn work_dir() -> PathBuf {
-    let dir = profile_dir().join("ctest");
-    fs::create_dir_all(&dir).expect("a folder for the tests");
-    dir
+    Build::Own.work_dir()
 }
 
 /// A lock between the test programs of one target folder; held while the value lives.
@@ -63,22 +106,28 @@ pub fn library_dir() -> &'static Path {
             let others = ["vipl", "kagent", "vipl-clan-device"].map(str::to_owned);
             build(plugins.iter().chain(&others));
         }
-        let dir = work_dir().join("lib");
-        fs::create_dir_all(&dir).expect("a folder for the library");
-        // Copies, so that a build that goes on elsewhere does not change what is tested.
-        copy("libvipl.so", &dir, "libvipl.so.1");
-        for plugin in PLUGINS {
-            let file = format!("libvipl_{plugin}.so");
-            copy(&file, &dir, &file);
-        }
-        copy("vipkad", &dir, "vipkad");
-        copy("vipl-clan", &dir, "vipl-clan");
-        let link = dir.join("libvipl.so");
-        if fs::symlink_metadata(&link).is_err() {
-            std::os::unix::fs::symlink("libvipl.so.1", link).expect("a link to the library");
-        }
-        dir
+        put_together(Build::Own)
     })
+}
+
+/// Puts the library, its plug-ins and the agent into one folder. Copies, so that a build that goes on elsewhere does not
+/// change what is tested.
+fn put_together(build: Build) -> PathBuf {
+    let (from, dir) = (build.profile_dir(), build.work_dir().join("lib"));
+    fs::create_dir_all(&dir).expect("a folder for the library");
+    copy(&from.join("libvipl.so"), &dir, "libvipl.so.1");
+    for plugin in PLUGINS {
+        let file = format!("libvipl_{plugin}.so");
+        copy(&from.join(&file), &dir, &file);
+    }
+    for program in ["vipkad", "vipl-clan"] {
+        copy(&profile_dir().join(program), &dir, program);
+    }
+    let link = dir.join("libvipl.so");
+    if fs::symlink_metadata(&link).is_err() {
+        std::os::unix::fs::symlink("libvipl.so.1", link).expect("a link to the library");
+    }
+    dir
 }
 
 /// The cargo profile of this very build.
@@ -101,7 +150,7 @@ pub fn example_in_rust() -> &'static Path {
         let dir = work_dir().join("example_rs");
         fs::create_dir_all(&dir).expect("a folder for the example");
         let file = "libvipl_example_rs.so";
-        copy(file, &dir, file);
+        copy(&profile_dir().join(file), &dir, file);
         dir
     })
 }
@@ -119,14 +168,14 @@ fn build<'a>(packages: impl Iterator<Item = &'a String>) {
 }
 
 /// Copies a built file, unless the copy is up to date. By way of a rename: the old one may be running.
-fn copy(from: &str, dir: &Path, to: &str) {
-    let (from, to) = (profile_dir().join(from), dir.join(to));
+fn copy(from: &Path, dir: &Path, to: &str) {
+    let to = dir.join(to);
     let modified = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
-    let built = modified(&from).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+    let built = modified(from).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
     if modified(&to).is_ok_and(|copied| copied >= built) {
         return;
     }
     let new = to.with_extension("new");
-    fs::copy(&from, &new).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+    fs::copy(from, &new).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
     fs::rename(&new, &to).expect("rename");
 }

@@ -3,13 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::library::library_dir;
+use crate::library::{Build, library_dir};
 
 /// How long a program may take unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,6 +31,8 @@ pub struct Run {
     shown: String,
     patience: Duration,
     allowed: Vec<String>,
+    build: Build,
+    preload: Vec<PathBuf>,
 }
 
 /// What came of it.
@@ -83,7 +85,27 @@ impl Run {
             shown,
             patience: PATIENCE,
             allowed: Vec::new(),
+            build: Build::Own,
+            preload: Vec::new(),
         }
+    }
+
+    /// Says of which build the program is.
+    pub fn of(mut self, build: Build) -> Run {
+        self.build = build;
+        self
+    }
+
+    /// Of which build the program is.
+    pub fn build(&self) -> Build {
+        self.build
+    }
+
+    /// With a library loaded before all others, one more.
+    pub fn preload(mut self, library: &Path) -> Run {
+        self.preload.push(library.to_owned());
+        let list = std::env::join_paths(&self.preload).expect("paths without a colon");
+        self.env("LD_PRELOAD", list)
     }
 
     /// With an argument.

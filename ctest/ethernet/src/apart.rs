@@ -2,11 +2,11 @@
 //! loaded before everything else (`apart.c`) brings program and child to where they belong.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Run, library_dir, program, work_dir};
+use vipl_ctest::{Build, Program, Run, library_dir, program};
 
 use crate::Namespaces;
 
@@ -143,8 +143,8 @@ pub fn on_first_host(hosts: &Namespaces, run: Run) -> Run {
 }
 
 fn enter(name: &str, run: Run) -> Run {
-    run.env("LD_PRELOAD", preload())
-        .env("APART_HERE", file(name))
+    let library = preload(run.build());
+    run.preload(&library).env("APART_HERE", file(name))
 }
 
 /// The file that stands for a namespace.
@@ -162,21 +162,17 @@ impl Drop for Apart {
     }
 }
 
-/// The small library; the first call compiles it.
-fn preload() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/apart.c");
-        // Every test program makes its own: several may run at once.
-        let made = work_dir().join(format!("libapart-{}.so", std::process::id()));
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let status = Command::new(compiler)
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([&made, &source])
-            .arg("-ldl")
-            .status()
-            .expect("a C compiler");
-        assert!(status.success(), "apart.c does not compile");
-        made
-    })
+/// The small library for programs of a build; the first call compiles it.
+fn preload(build: Build) -> PathBuf {
+    static MADE: Mutex<()> = Mutex::new(());
+    let _one = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/apart.c");
+    // Every test program makes its own: several may run at once.
+    let made = build
+        .work_dir()
+        .join(format!("libapart-{}.so", std::process::id()));
+    match made.exists() {
+        true => made,
+        false => Program::new(source).of(build).shared().build(&made),
+    }
 }

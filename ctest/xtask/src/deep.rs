@@ -27,6 +27,10 @@ pub(crate) struct Options {
 const STEPS: &[Step] = &[
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("devices", DEVICES).needs("build"),
+    step("i386", &["cross", "--or-skip"]),
+    step("i386-unit", I386_UNIT).needs("i386"),
+    step("i386-pairs", I386_PAIRS).needs("i386"),
+    step("aarch64", AARCH64),
     step("thread", &["sanitize", "thread"]),
     step("address", &["sanitize", "address"]),
     step("loom", &["loom"]),
@@ -70,6 +74,48 @@ const DEVICES: &[&str] = &[
     "--check",
     "--provider",
     "tulip,gnic2,clan,clan-net,ip,example-rs",
+];
+/// What is different in a build of 32 bits: assembly, shared memory, system calls.
+const I386_UNIT: &[&str] = &[
+    "cross",
+    "--or-skip",
+    "test",
+    "--tests",
+    "-p",
+    "vipl-guard",
+    "-p",
+    "vipl-sys",
+    "-p",
+    "vipl-loopback",
+    "-p",
+    "vipl-wire",
+];
+/// Programs of 32 bits with each other and with those of 64, on every device; all of the suite is `--class 32` without a
+/// filter.
+const I386_PAIRS: &[&str] = &[
+    "conformance",
+    "--no-build",
+    "--class",
+    "32,64-32,32-64",
+    "--provider",
+    "loopback,clan,sim,tulip,gnic2,ip",
+    "--filter",
+    "rdma_strict_two,rdma_strict_apart,tour_default,xfer_strict_two_RD",
+];
+/// What runs without the calls that qemu's emulation of Linux lacks.
+const AARCH64: &[&str] = &[
+    "cross",
+    "--target",
+    "aarch64-unknown-linux-gnu",
+    "--or-skip",
+    "test",
+    "--tests",
+    "-p",
+    "vipl-guard",
+    "-p",
+    "vipl-rules",
+    "-p",
+    "vipl-wire",
 ];
 
 /// Runs the command; true if all is well.

@@ -9,9 +9,11 @@
 
 mod assertions;
 mod check;
+mod class;
 mod ground;
 mod page;
 mod plan;
+mod program;
 mod provider;
 mod report;
 mod results;
@@ -23,8 +25,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use class::Class;
 use plan::{RUST_TESTS, RustTest};
 use provider::{PROVIDERS, Provider};
+use vipl_ctest::{Build, find_tool};
 
 /// Runs the conformance suite.
 #[derive(Parser)]
@@ -33,12 +37,20 @@ struct Options {
     /// Only these plug-ins
     #[arg(long, value_name = "P", value_delimiter = ',')]
     provider: Vec<String>,
+    /// Of how many bits the two sides of the programs are; assertions are judged with 64 only
+    #[arg(
+        long,
+        value_name = "CLASS",
+        value_delimiter = ',',
+        default_value = "64"
+    )]
+    class: Vec<Class>,
     /// How many programs run at the same time
     #[arg(long, value_name = "N", default_value_t = 6)]
     jobs: usize,
-    /// Only runs whose name contains this; assertions are not judged then
-    #[arg(long, value_name = "NAME")]
-    filter: Option<String>,
+    /// Only runs whose name contains one of these; assertions are not judged then
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    filter: Vec<String>,
     /// Print the names of the runs and what each has to show
     #[arg(long)]
     list: bool,
@@ -79,16 +91,17 @@ fn suite(options: &Options) -> Result<bool, String> {
         return Ok(complaints.is_empty());
     }
     let mut providers = chosen(&options.provider)?;
+    let is_here = || Build::I386.is_here() && find_tool("i686-linux-gnu-gcc").is_some();
+    if options.class != [Class::Own] && !is_here() {
+        println!("SKIP no library or C compiler for i386: cargo xtask cross builds the library");
+        return Ok(true);
+    }
     if !options.list {
         providers.retain(is_present);
     }
-    let runs = plan::runs(&providers);
-    let wanted = |name: &str| {
-        options
-            .filter
-            .as_ref()
-            .is_none_or(|filter| name.contains(filter.as_str()))
-    };
+    let runs = plan::runs(&providers, &options.class);
+    let filters = &options.filter;
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|one| name.contains(one));
     let able: Vec<_> = runs
         .iter()
         .copied()
@@ -110,7 +123,7 @@ fn suite(options: &Options) -> Result<bool, String> {
             println!("shown {}: {}", outcome.run, shown.join(" "));
         }
     }
-    if options.filter.is_some() {
+    if !filters.is_empty() || options.class != [Class::Own] {
         return Ok(filtered(&outcomes));
     }
     let asked = |test: &RustTest| providers.iter().any(|p| p.name == test.provider);
@@ -221,9 +234,12 @@ fn filtered(outcomes: &[run::Outcome]) -> bool {
         .iter()
         .filter(|outcome| outcome.unstable.is_some())
         .count();
-    println!(
-        "\n{} runs, {failed} failed, {unstable} unstable",
-        outcomes.len()
-    );
+    for outcome in outcomes.iter().filter(|o| o.failure.is_some()) {
+        println!("test {} ... FAILED", outcome.run);
+    }
+    let (runs, passed) = (outcomes.len(), outcomes.len() - failed);
+    println!("\n{runs} runs, {failed} failed, {unstable} unstable");
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {word}. {passed} passed; {failed} failed; 0 ignored");
     failed == 0 && !outcomes.is_empty()
 }

@@ -8,11 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use vipl_ctest::{Run, library_dir, profile, program};
+use vipl_ctest::{Run, library_dir, profile};
 
 use crate::assertions::ids_in;
+use crate::class::Class;
 use crate::ground::Ground;
 use crate::plan::{Form, Mode, Planned, RustTest};
+use crate::program;
 
 /// A run that takes longer is ended; it takes seconds, but the machine may be busy with other things.
 const WATCHDOG_SECONDS: u64 = 900;
@@ -74,17 +76,14 @@ fn attempt(run: &Planned, plugins: &OsStr) -> (Outcome, Option<String>) {
 
 /// The command of a run.
 fn command(run: &Planned, plugins: &OsStr, ground: &Ground) -> Run {
-    let file = program(run.entry.program);
-    let mut command = match run.mode {
-        Mode::Strict => Run::strict(file),
-        Mode::Default => Run::compatible(file),
-    };
-    command = command
+    let mut command = program::command(run)
         .seconds(WATCHDOG_SECONDS)
         .arg("-d")
         .arg(run.provider.device);
+    if run.class == Class::Own {
+        command = command.env("VIPL_PLUGIN_PATH", plugins);
+    }
     command = command
-        .env("VIPL_PLUGIN_PATH", plugins)
         .env("VIPL_HOSTS", ground.table())
         .env("CTEST_OTHER_DEVICE", run.provider.other_device())
         .env("CTEST_LACKS", run.provider.lacks());
@@ -109,14 +108,12 @@ fn command(run: &Planned, plugins: &OsStr, ground: &Ground) -> Run {
 /// Compiles the programs of these runs, `jobs` at a time.
 pub(crate) fn compile(runs: &[Planned], jobs: usize) {
     library_dir();
-    let names: Vec<&str> = runs
-        .iter()
-        .map(|run| run.entry.program)
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
-    in_parallel(&names, jobs, |name| {
-        program(name);
+    let mut needed: Vec<&Planned> = runs.iter().collect();
+    let key = |run: &&Planned| (run.entry.program, run.class, run.mode == Mode::Default);
+    needed.sort_by_key(key);
+    needed.dedup_by_key(|run| key(run));
+    in_parallel(&needed, jobs, |run| {
+        program::command(run);
     });
 }
 

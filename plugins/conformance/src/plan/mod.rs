@@ -8,6 +8,7 @@ mod table;
 use std::fmt;
 
 use crate::assertions::expand;
+use crate::class::Class;
 use crate::provider::{Abilities, NO_OVERRUN, NONE, Provider, RD, RR, U};
 pub(crate) use table::{ELSEWHERE, ENTRIES, RUST_TESTS};
 
@@ -234,7 +235,7 @@ impl Entry {
     }
 
     /// The runs of this entry on a provider.
-    fn runs(&'static self, provider: &'static Provider) -> Vec<Planned> {
+    fn runs(&'static self, provider: &'static Provider, class: Class) -> Vec<Planned> {
         let mut forms: Vec<Option<Form>> = some_or_none(self.forms);
         if provider.on_interface && self.forms.contains(&Form::Two) {
             forms.push(Some(Form::Apart));
@@ -264,6 +265,7 @@ impl Entry {
                                 level,
                                 way,
                                 agent,
+                                class,
                             });
                         }
                     }
@@ -298,9 +300,18 @@ pub(crate) struct Planned {
     pub(crate) way: usize,
     /// The agent.
     pub(crate) agent: Agent,
+    /// Word sizes of the two sides.
+    pub(crate) class: Class,
 }
 
 impl Planned {
+    /// Whether there is such a run: two builds need two processes, and examples are built for one word size.
+    fn is_possible(&self) -> bool {
+        let (first, second) = self.class.builds();
+        let processes = matches!(self.form, Some(Form::Two | Form::Apart));
+        self.class == Class::Own || self.provider.source.is_none() && (first == second || processes)
+    }
+
     /// What the run needs and the provider has not.
     pub(crate) fn lacks(&self) -> Abilities {
         let level = self.level.map_or(NONE, Level::ability);
@@ -354,7 +365,7 @@ impl fmt::Display for Planned {
         if self.agent == Agent::Auto {
             f.write_str("_agent-auto")?;
         }
-        Ok(())
+        f.write_str(self.class.suffix())
     }
 }
 
@@ -378,11 +389,14 @@ pub(crate) struct Elsewhere {
     pub(crate) why: &'static str,
 }
 
-/// All runs on these providers.
-pub(crate) fn runs(providers: &[&'static Provider]) -> Vec<Planned> {
-    let entries = || ENTRIES.iter().copied();
-    providers
-        .iter()
-        .flat_map(|provider| entries().flat_map(|entry| entry.runs(provider)))
-        .collect()
+/// All runs of these classes on these providers.
+pub(crate) fn runs(providers: &[&'static Provider], classes: &[Class]) -> Vec<Planned> {
+    let mut all = Vec::new();
+    for &class in classes {
+        for provider in providers {
+            let runs = ENTRIES.iter().flat_map(|entry| entry.runs(provider, class));
+            all.extend(runs.filter(Planned::is_possible));
+        }
+    }
+    all
 }
