@@ -13,6 +13,8 @@ const RELEASE: &str = "bookworm";
 /// What the packages depend on, and what a user has who compiles a program.
 const PACKAGES: &str =
     "gcc,libc6-dev,libfabric1,libgcc-s1,pkg-config,systemd-standalone-sysusers,util-linux";
+/// The same for 32-bit programs beside them.
+const PACKAGES_I386: &str = "gcc-multilib,libc6:i386,libgcc-s1:i386";
 /// How long an archive of the folder is as good as a fresh one.
 const ARCHIVE_TIME_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -23,14 +25,18 @@ pub(super) struct Chroot {
 
 impl Chroot {
     /// Unpacks the archive below `folder`, which is made first unless a recent one is there.
-    pub(super) fn new(folder: &Path, architecture: &str) -> Result<Self> {
-        let archive = folder.join(format!("{RELEASE}-{architecture}.tar"));
+    pub(super) fn new(folder: &Path, architecture: &str, with_i386: bool) -> Result<Self> {
+        let mut architectures = architecture.to_owned();
+        if with_i386 {
+            architectures.push_str(",i386");
+        }
+        let archive = folder.join(format!("{RELEASE}-{architectures}.tar"));
         let modified = archive.metadata().and_then(|file| file.modified());
         let is_recent = |time: SystemTime| time.elapsed().is_ok_and(|age| age < ARCHIVE_TIME_MAX);
         if modified.is_ok_and(is_recent) {
             println!("trial: {RELEASE} from {}", archive.display());
         } else {
-            make(&archive, architecture)?;
+            make(&archive, &architectures, with_i386)?;
         }
         let folder = tempfile::Builder::new().prefix("root").tempdir_in(folder)?;
         let mut unpack = Command::new("tar");
@@ -69,13 +75,16 @@ impl Chroot {
     }
 }
 
-fn make(archive: &Path, architecture: &str) -> Result {
+fn make(archive: &Path, architectures: &str, with_i386: bool) -> Result {
     println!("trial: fetching {RELEASE}");
     let fresh = archive.with_extension("new.tar");
     let mut command = Command::new("mmdebstrap");
     command.args(["--quiet", "--variant=minbase"]);
-    command.arg(format!("--architectures={architecture}"));
+    command.arg(format!("--architectures={architectures}"));
     command.arg(format!("--include={PACKAGES}"));
+    if with_i386 {
+        command.arg(format!("--include={PACKAGES_I386}"));
+    }
     // The package lists are half of it, and not needed again.
     command.arg("--customize-hook=rm -rf \"$1\"/var/lib/apt/lists/* \"$1\"/var/cache/apt");
     output(command.arg(RELEASE).arg(&fresh))?;

@@ -37,6 +37,9 @@ pub(crate) struct Options {
     /// Install, use, upgrade, remove and purge the packages in a fresh Debian below target/deb; takes root
     #[arg(long)]
     trial: bool,
+    /// With --trial: install i386 packages beside these, made by --target i686-unknown-linux-gnu before
+    #[arg(long)]
+    beside_i386: bool,
 }
 
 /// Runs the command.
@@ -58,7 +61,10 @@ pub(crate) fn run(options: &Options) -> Result {
         lintian(&build.folder)?;
     }
     if options.trial {
-        trial::run(&build, &packages)?;
+        let beside = options
+            .beside_i386
+            .then(|| workspace.target.join("deb/i386"));
+        trial::run(&build, &packages, beside.as_deref())?;
     }
     Ok(())
 }
@@ -180,8 +186,8 @@ fn lintian(folder: &Path) -> Result {
     let mut command = Command::new("lintian");
     command.args(["--tag-display-limit", "0", "--allow-root"]);
     command.args(["--fail-on", LINTIAN_FAILS_ON]).args(changes);
-    let said = output(&mut command)?;
-    print!("{said}");
+    // What it finds is on its standard output.
+    run_program(&mut command)?;
     println!("lintian: no error, no warning");
     Ok(())
 }

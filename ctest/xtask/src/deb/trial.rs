@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Build;
 use super::chroot::Chroot;
+use super::{Build, files_named};
 use crate::Result;
 use crate::workspace::{in_path, root};
 
@@ -16,7 +16,7 @@ const SERVICE: &str = "packaging/systemd/vipkad.service.in";
 const NEXT: &str = "+next";
 
 /// Runs the trial, or says why it cannot.
-pub(super) fn run(build: &Build, packages: &[PathBuf]) -> Result {
+pub(super) fn run(build: &Build, packages: &[PathBuf], beside: Option<&Path>) -> Result {
     let obstacle = if !is_root()? {
         Some("it takes root")
     } else if !in_path("mmdebstrap") {
@@ -32,13 +32,22 @@ pub(super) fn run(build: &Build, packages: &[PathBuf]) -> Result {
     }
     let next = build.packages(Some(NEXT))?;
     let parent = build.folder.parent().ok_or("a folder without a parent")?;
-    let chroot = Chroot::new(parent, &build.architecture)?;
-    for (name, files) in [("first", packages), ("next", &next)] {
+    let chroot = Chroot::new(parent, &build.architecture, beside.is_some())?;
+    let mut folders = vec![("first", packages.to_vec()), ("next", next)];
+    if let Some(beside) = beside {
+        // The library, its plug-ins and what programs are linked with.
+        let chosen = |name: &str| {
+            let wanted = ["libvipl1_", "libvipl-dev_", "vipl-plugins_"];
+            wanted.iter().any(|start| name.starts_with(start)) && name.ends_with(".deb")
+        };
+        folders.push(("beside", files_named(beside, chosen)?));
+    }
+    for (name, files) in folders {
         let folder = chroot.trial(name);
         fs::create_dir(&folder)?;
         for file in files {
             fs::copy(
-                file,
+                &file,
                 folder.join(file.file_name().ok_or("a package without a name")?),
             )?;
         }

@@ -50,6 +50,18 @@ tester 'ldd ./hello-archive' | grep libvipl && fail "the archive's program needs
 tester './hello-archive' | grep -q '^27 bytes' || fail "the archive's program"
 echo "trial: the same with the archive"
 
+if [ -d /trial/beside ]; then
+    dpkg --install /trial/beside/*.deb >/tmp/dpkg.log || { cat /tmp/dpkg.log; fail "dpkg --install of i386"; }
+    tester 'cc -m32 /usr/share/doc/vipl-doc/examples/hello.c -o hello32 -lvipl'
+    tester 'ldd ./hello32' | grep -q '/i386-linux-gnu/libvipl.so.1' || fail "the 32-bit program has no library"
+    for device in /dev/via_lo clan: ip:; do
+        said=$(tester "./hello32 $device") || fail "hello32 $device: $said"
+        [ "$said" = "27 bytes: hello from another process" ] || fail "hello32 $device said $said"
+    done
+    dpkg --purge libvipl1:i386 libvipl-dev:i386 vipl-plugins:i386 >/tmp/dpkg.log || { cat /tmp/dpkg.log; fail "dpkg --purge of i386"; }
+    echo "trial: a 32-bit program with the 64-bit agent and device, both libraries installed"
+fi
+
 # The agent for all users, with the rights that its unit gives it.
 setpriv --bounding-set="$(cat /trial/capabilities)" --no-new-privs /usr/libexec/vipl/vipkad --system &
 agent=$!
