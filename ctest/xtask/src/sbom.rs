@@ -1,7 +1,7 @@
 //! The list of what the installed files were built from (SBOM), as an SPDX 2.3 document.
 //!
 //! Each product depends on its crates; those of others have the checksum that `Cargo.lock` pins. Dependencies of
-//! tests are left out, those of all processors are in, so that the list is the same for each.
+//! tests and of other systems are left out. The list is the same for each processor, as packages that are installed together want it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 use crate::Result;
 use crate::workspace::{Workspace, cargo, output, root};
 
+/// Any of those that the project is for: without one, cargo would fetch the crates of other systems.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
 /// The text of the document.
 pub(crate) fn document(workspace: &Workspace) -> Result<String> {
     let mut command = cargo();
-    let text = output(command.args(["metadata", "--locked", "--format-version", "1"]))?;
+    command.args(["metadata", "--locked", "--format-version", "1"]);
+    let text = output(command.args(["--filter-platform", PLATFORM]))?;
     let metadata: Value = serde_json::from_str(&text)?;
     let lock = std::fs::read_to_string(root().join("Cargo.lock"))?;
     let document = described(

@@ -43,7 +43,10 @@ pub(super) fn directories(settings: &Settings) -> Vec<PathBuf> {
     }
     let major = format!("abi{VIPL_PLUGIN_ABI_MAJOR}");
     if let Some(own) = library_path().as_deref().and_then(Path::parent) {
-        list.push(own.to_owned());
+        // A system's folder has thousands of files, which would be looked through at every VipOpenNic, and no plug-in.
+        if !SYSTEM.iter().any(|system| Path::new(system) == own) {
+            list.push(own.to_owned());
+        }
         list.push(own.join("vipl").join(&major));
     }
     for folder in SYSTEM {
