@@ -1,10 +1,11 @@
 //! The limits of the cable between two hosts, which the two processes of a session measure together on the
-//! very interface that their device is on: frames without a protocol, and TCP.
+//! very interface that their device is on: frames without a protocol, UDP and TCP.
 //!
 //! ```text
 //!   driver                                server
 //!     cable-open  ───────────────────────▶  both look whether it is allowed, and open a raw socket
 //!     cable-tcp   ───────────────────────▶  listens, and accepts one connection
+//!     cable-udp   ───────────────────────▶  binds a socket, and connects it with that of the driver
 //!     cable-turns, cable-stream  ────────▶  serves its side
 //! ```
 
@@ -19,6 +20,7 @@ use crate::frames::Frames;
 use crate::link::Link;
 use crate::session::{Session, bytes_of};
 use crate::tcp::{self, Tcp};
+use crate::udp::Udp;
 use crate::{Error, Result};
 
 /// One end of the cable.
@@ -26,6 +28,7 @@ pub struct Cable {
     link: Link,
     frames: Frames,
     tcp: Option<Tcp>,
+    udp: Option<Udp>,
     /// The smaller of both sides' MTUs.
     mtu: usize,
     rounds: u32,
@@ -36,8 +39,20 @@ pub struct Cable {
 pub enum Turns {
     /// Raw frames.
     Frames,
+    /// UDP.
+    Udp,
     /// TCP.
     Tcp,
+}
+
+impl Turns {
+    fn name(self) -> &'static str {
+        match self {
+            Turns::Frames => "frames",
+            Turns::Udp => "udp",
+            Turns::Tcp => "tcp",
+        }
+    }
 }
 
 /// Bytes of a frame that an Ethernet header takes.
@@ -66,6 +81,7 @@ impl Cable {
         Ok(Self {
             frames: Frames::open(&link)?,
             tcp: None,
+            udp: None,
             mtu: link.mtu,
             link,
             rounds: 0,
@@ -102,6 +118,12 @@ impl Cable {
         let port = session.ask(&question)?["port"].as_u64().unwrap_or(0) as u16;
         let to = tcp::endpoint(partner, port, self.link.index);
         self.tcp = Some(Tcp::connect(to, own)?);
+        let udp = Udp::bind(tcp::endpoint(own, 0, self.link.index))?;
+        let question = json!({"op": "cable-udp", "ip": partner.to_string(),
+            "driver": own.to_string(), "port": udp.port()?});
+        let port = session.ask(&question)?["port"].as_u64().unwrap_or(0) as u16;
+        udp.connect(tcp::endpoint(partner, port, self.link.index))?;
+        self.udp = Some(udp);
         Ok(())
     }
 
@@ -148,10 +170,16 @@ pub fn one_way(
     let cable = of(session)?;
     cable.rounds += 1;
     let (round, fits) = (cable.rounds, size <= cable.mtu);
-    if (what == Turns::Tcp && cable.tcp.is_none()) || (what == Turns::Frames && !fits) {
+    let possible = match what {
+        Turns::Frames => fits,
+        // Larger datagrams would be sent in fragments.
+        Turns::Udp => fits && cable.udp.is_some(),
+        Turns::Tcp => cable.tcp.is_some(),
+    };
+    if !possible {
         return Ok(None);
     }
-    let question = json!({"op": "cable-turns", "tcp": what == Turns::Tcp, "size": size,
+    let question = json!({"op": "cable-turns", "what": what.name(), "size": size,
         "turns": turns, "round": round});
     session.ask(&question)?;
     of(session)?
@@ -187,10 +215,19 @@ impl Cable {
         size: usize,
         turns: u64,
     ) -> Result<f64> {
-        match (what, &mut self.tcp) {
-            (Turns::Tcp, Some(tcp)) => tcp.ping_pong(side, size, turns),
-            (Turns::Tcp, None) => Err(Error::Partner("has no TCP connection".to_owned())),
-            (Turns::Frames, _) => self.frames.ping_pong(side, round, size, turns),
+        let missing = || Error::Partner(format!("has no {}", what.name()));
+        match what {
+            Turns::Tcp => self
+                .tcp
+                .as_mut()
+                .ok_or_else(missing)?
+                .ping_pong(side, size, turns),
+            Turns::Udp => self
+                .udp
+                .as_mut()
+                .ok_or_else(missing)?
+                .ping_pong(side, size, turns),
+            Turns::Frames => self.frames.ping_pong(side, round, size, turns),
         }
     }
 }
@@ -239,9 +276,29 @@ pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
                 Err(error) => session.reply(&json!({"error": error.to_string()})),
             }
         }
+        "cable-udp" => {
+            let index = of(session)?.link.index;
+            let ip = |name: &str| question[name].as_str().and_then(|ip| ip.parse().ok());
+            let (own, driver): (Option<IpAddr>, Option<IpAddr>) = (ip("ip"), ip("driver"));
+            let open = || {
+                let missing = || Error::Partner("has no address".to_owned());
+                let udp = Udp::bind(tcp::endpoint(own.ok_or_else(missing)?, 0, index))?;
+                let to = tcp::endpoint(driver.ok_or_else(missing)?, number("port") as u16, index);
+                udp.connect(to)?;
+                Ok::<_, Error>((udp.port()?, udp))
+            };
+            match open() {
+                Ok((port, udp)) => {
+                    of(session)?.udp = Some(udp);
+                    session.reply(&json!({"port": port}))
+                }
+                Err(error) => session.reply(&json!({"error": error.to_string()})),
+            }
+        }
         "cable-turns" => {
-            let tcp = question["tcp"].as_bool().unwrap_or(false);
-            let what = if tcp { Turns::Tcp } else { Turns::Frames };
+            let named = |what: &Turns| question["what"].as_str() == Some(what.name());
+            let what = [Turns::Udp, Turns::Tcp].into_iter().find(named);
+            let what = what.unwrap_or(Turns::Frames);
             let size = number("size") as usize;
             session.reply(&json!({}))?;
             let cable = of(session)?;

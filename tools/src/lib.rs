@@ -45,6 +45,7 @@ pub mod size;
 pub mod stats;
 pub mod sys;
 pub mod tcp;
+pub mod udp;
 pub mod vipl;
 
 pub use error::{Error, Result};

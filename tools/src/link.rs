@@ -40,11 +40,21 @@ impl Link {
         let mut found: Vec<Self> = names()
             .iter()
             .filter_map(|name| Self::read(name))
-            .filter(|link| link.address == *address)
+            .filter(|link| link.address == *address || link.has_ip(address))
             .collect();
         // A bridge and its port share an address; the device is named after its interface.
         found.sort_by_key(|link| !device.ends_with(&link.name));
         found.into_iter().next()
+    }
+
+    /// Whether this is the host address of a device over UDP: an IP address of the interface, and a port.
+    fn has_ip(&self, address: &[u8]) -> bool {
+        let bytes = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let ip = address.split_last_chunk::<2>().map(|(ip, _port)| ip);
+        ip.is_some_and(|ip| self.ip_addresses().into_iter().any(|own| bytes(own) == ip))
     }
 
     fn read(name: &str) -> Option<Self> {

@@ -97,7 +97,10 @@ fn figures_are_divided_by_those_of_the_interface() {
     // Messages that do not fit into a frame are compared with TCP alone.
     let latency = ["latency", "-s", "64,65536", "--limits", "-d", "gnic2:eth0"];
     let with = vip_perf(&hosts, &latency);
-    let both: [(&str, &[&str]); 2] = [("latency", &["raw frames", "TCP"]), ("latency", &["TCP"])];
+    let both: [(&str, &[&str]); 2] = [
+        ("latency", &["raw frames", "UDP", "TCP"]),
+        ("latency", &["TCP"]),
+    ];
     expect(&with, &both);
 }
 

@@ -110,7 +110,7 @@ pub(crate) struct Options {
     pub(crate) port: u16,
 
     /// Compare with the limits of the machine, measured before and after each run; runs between which
-    /// they changed by more than a quarter are discarded. With --netns, compare with raw frames and TCP
+    /// they changed by more than a quarter are discarded. With --netns, compare with raw frames, UDP and TCP
     /// on the interface. That saturates the link, so it must be a veth in a network namespace
     #[arg(long)]
     pub(crate) limits: bool,

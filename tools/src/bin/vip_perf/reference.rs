@@ -26,6 +26,8 @@ pub(crate) enum Reference {
     BothHalves,
     /// Raw frames to and fro on the interface, one way.
     FrameTurns,
+    /// UDP to and fro on the interface, one way.
+    UdpTurns,
     /// TCP to and fro on the interface, one way.
     TcpTurns,
     /// A stream of raw frames, each as large as the interface lets it be.
@@ -47,6 +49,7 @@ impl Reference {
             Self::ProcessWriteTurns => "polled process_vm_writev",
             Self::BothHalves => "both halves",
             Self::FrameTurns => "raw frames",
+            Self::UdpTurns => "UDP",
             Self::TcpTurns => "TCP",
             Self::FrameStream => "raw stream",
             Self::FrameRate => "64 B raw frames",
@@ -60,6 +63,7 @@ impl Reference {
             | Self::RawPingPong
             | Self::ProcessWriteTurns
             | Self::FrameTurns
+            | Self::UdpTurns
             | Self::TcpTurns => "ns",
             Self::Memcpy | Self::ProcessWrite | Self::BothHalves | Self::FrameStream => "GB/s",
             Self::RawRing | Self::FrameRate => "M/s",
@@ -96,6 +100,7 @@ impl Reference {
             Self::ProcessWriteTurns => machine::write_turns(session),
             Self::BothHalves => machine::halves_rate(session, bytes),
             Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes, most),
+            Self::UdpTurns => cable::one_way(session, Turns::Udp, bytes, most),
             Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes, most),
             Self::FrameStream => {
                 let (rate, payload) = cable::stream(session, None, most)?;

@@ -178,7 +178,11 @@ impl Test {
     /// The limits of the interface that it is compared with when the two processes are on two hosts.
     pub(crate) fn cable_limits(self) -> &'static [Reference] {
         match self {
-            Self::Latency | Self::WriteLatency => &[Reference::FrameTurns, Reference::TcpTurns],
+            Self::Latency | Self::WriteLatency => &[
+                Reference::FrameTurns,
+                Reference::UdpTurns,
+                Reference::TcpTurns,
+            ],
             Self::Bandwidth | Self::Write | Self::Read => &[Reference::FrameStream],
             Self::Rate => &[Reference::FrameRate],
             _ => &[],
