@@ -102,6 +102,24 @@ impl Apart {
         apart
     }
 
+    /// Kills the agents of both hosts. Others take their places, at the same sockets.
+    ///
+    /// # Panics
+    /// If one does not start.
+    pub fn replace_agents(&mut self, hosts: &Namespaces) {
+        for host in 0..self.agents.len() {
+            let _ = self.agents[host].kill();
+            let _ = self.agents[host].wait();
+            self.agents[host] = hosts
+                .command(host, library_dir().join("vipkad"))
+                .args(["--idle-ms", "0", "--socket"])
+                .arg(&self.sockets[host])
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("vipkad");
+        }
+    }
+
     /// A C program whose side 0 runs on host 0 and whose side 1 runs on host 1, over a device that exists
     /// on both.
     pub fn run(&self, name: &str, device: &str) -> Run {

@@ -199,6 +199,32 @@ fn a_short_cut_is_survived(card: &str) {
     });
 }
 
+/// Connections outlive the agents that made them, and end in good order with the next ones.
+#[test]
+fn connections_of_ip_outlive_their_agents() {
+    let Some(hosts) = skipped(Namespaces::bridge(2)) else {
+        return;
+    };
+    let relay = Relay::start(&hosts, Impairments::default()).expect("a relay");
+    let mut apart = Apart::new(&hosts);
+    let run = apart.run("cable", &format!("ip:{INTERFACE}"));
+    // That there are other agents is told, and that nothing new can be connected.
+    let run = run.arg("survive").allow("the Kernel Agent exited");
+    let run = run.allow("does not know the data socket");
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| run.pass());
+        wait_for_traffic(&relay);
+        apart.replace_agents(&hosts);
+        let finished = program.join();
+        let finished = finished.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let told = finished
+            .stderr
+            .matches("another one has taken over")
+            .count();
+        assert_eq!(told, 2, "{}", finished.report("both sides have new agents"));
+    });
+}
+
 #[test]
 fn a_short_cut_is_survived_by_gnic2() {
     a_short_cut_is_survived("gnic2");
