@@ -196,6 +196,7 @@ pub(crate) struct Side {
 const _: () = assert!(size_of::<Side>() == 256 && offset_of!(Side, copying) == 184);
 const _: () = assert!(offset_of!(Side, probe_at) == 88 && offset_of!(Side, reach) == 104);
 const _: () = assert!(2 * (size_of::<Side>() + size_of::<Board>()) <= HEADER);
+const _: () = assert!(matches!(Board::FIELDS, [24, 32, 128]));
 
 /// One side's view of the segment.
 #[derive(Clone, Copy)]
