@@ -54,9 +54,12 @@ impl Apart {
         let folder = std::env::temp_dir().join(hosts.name(0));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
         if let Some(user) = user {
-            // The folder of the build may be closed to others.
+            // The folder of the build may be closed to others. What is in folders there is for tests of MPI.
             for file in std::fs::read_dir(library_dir()).expect("the library") {
                 let file = file.expect("a file");
+                if file.path().is_dir() {
+                    continue;
+                }
                 std::fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
             }
             std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("chown");
