@@ -98,7 +98,11 @@ impl Apart {
             apart.sockets.push(socket);
         }
         let begun = Instant::now();
-        while !apart.sockets.iter().all(|socket| socket.exists()) {
+        let is_ready = |apart: &Apart| {
+            let mut all = apart.agents.iter().zip(&apart.sockets);
+            all.all(|(agent, socket)| listens(agent.id(), socket))
+        };
+        while !is_ready(&apart) {
             assert!(begun.elapsed() < PATIENCE, "an agent does not start");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -156,6 +160,16 @@ impl Apart {
                 .env("LD_LIBRARY_PATH", &self.folder),
         }
     }
+}
+
+/// Whether a process listens on this path: a path is there before its socket listens.
+pub fn listens(process: u32, socket: &Path) -> bool {
+    // Of the network namespace of the process.
+    let all = std::fs::read_to_string(format!("/proc/{process}/net/unix")).unwrap_or_default();
+    let path = socket.to_string_lossy();
+    // The flag of a socket that listens.
+    all.lines()
+        .any(|line| line.contains(" 00010000 ") && line.ends_with(&*path))
 }
 
 /// Brings a program and all that it starts to host 0; finding an agent there is its own matter.

@@ -18,7 +18,7 @@ mod inside;
 mod relay;
 mod routed;
 
-pub use apart::{Apart, on_first_host};
+pub use apart::{Apart, listens, on_first_host};
 pub use flow::{beside_tcp, stream};
 pub use relay::Relay;
 pub use vipl_link_emulator::{FaultCounts, Impairments};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::Spec;
 use crate::talk::Spice;
+use vipl_ethernet_tests::listens;
 use vipl_sys::clock::now_ns;
 
 /// Bounds everything that must happen: a loaded machine is no error.
@@ -492,15 +493,8 @@ fn start_agent(program: &Path, socket: &Path, namespace: Option<&str>) -> Outcom
     command.env_remove("VIPL_LOG").env_remove("VIPL_LOG_FILE");
     let child = command.stdin(Stdio::null()).spawn();
     let child = child.map_err(|error| format!("{}: {error}", program.display()))?;
-    let table = format!("/proc/{}/net/unix", child.id());
-    let listening = || {
-        let all = std::fs::read_to_string(&table).unwrap_or_default();
-        // The flag of a socket that listens, and its path.
-        all.lines()
-            .any(|line| line.contains(" 00010000 ") && line.ends_with(&*socket.to_string_lossy()))
-    };
     let end = Instant::now() + PATIENCE;
-    while !listening() {
+    while !listens(child.id(), socket) {
         if Instant::now() > end {
             return Err("an agent that does not listen".into());
         }

@@ -201,34 +201,26 @@ fn bound(origin: &Origin) -> Result<OwnedFd, Error> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
         .map_err(trying("making a socket"))?;
-    let Origin::Path { path, mode, .. } = origin else {
-        return Err(Error::Activation);
-    };
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push("~");
-    let unfinished = PathBuf::from(unfinished);
-    for place in [path, &unfinished] {
-        if std::fs::symlink_metadata(place).is_ok_and(|old| !old.file_type().is_socket()) {
-            return Err(Error::NotASocket(place.to_owned()));
-        }
+    match origin {
+        Origin::Path { path, mode, .. } => bind_path(&fd, path, *mode)?,
+        Origin::Inherited => return Err(Error::Activation),
     }
-    bind_path(&fd, &unfinished, *mode)?;
     // A process may send descriptors once it has been accepted.
     allow_descriptors(fd.as_fd(), false);
     listen(&fd, Backlog::MAXCONN).map_err(trying("listen"))?;
-    // Whoever sees the path can connect. We hold its lock: a socket that is there belongs to a dead agent.
-    let what = path.display().to_string();
-    std::fs::rename(&unfinished, path).map_err(|cause| Error::System {
-        what,
-        cause: errno(&cause),
-    })?;
     Ok(fd)
 }
 
-/// Binds a path where nothing is but the socket of an agent that died before it was ready.
+/// Binds a path whose lock we hold: an existing socket belongs to a dead agent.
 fn bind_path(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(), Error> {
     let what = path.display().to_string();
-    let _ = std::fs::remove_file(path);
+    match std::fs::symlink_metadata(path) {
+        Ok(old) if old.file_type().is_socket() => {
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(_) => return Err(Error::NotASocket(path.to_owned())),
+        Err(_) => {}
+    }
     let address = UnixAddr::new(path).map_err(trying(what.clone()))?;
     // The mode must be right from the start. The process has one thread, so the temporary umask affects
     // nothing else.
