@@ -178,24 +178,10 @@ fn check_outcome(world: &World, row: &Row, expected: &Outcome, name: &str) {
 fn survives(world: &mut World, name: &str) {
     let area = world.sides[0].host.area(300, UNTOUCHED);
     if world.sides[0].host.recvs_done == world.sides[0].host.recvs.len() {
-        world.sides[0].host.recvs.push(Recv {
-            segments: vec![(area.handle, area.at, area.bytes)],
-            fault: None,
-            gone: false,
-            result: None,
-        });
+        world.sides[0].host.recvs.push(Recv::into_area(&area));
     }
     let local = world.sides[1].host.area(200, 9);
-    world.sides[1].host.sends.push(Send {
-        operation: Operation::Send,
-        segments: vec![(local.handle, local.at, local.bytes)],
-        immediate: 0,
-        flagged: false,
-        fenced: false,
-        remote: (0, 0),
-        fault: None,
-        status: None,
-    });
+    world.sides[1].host.sends.push(Send::message(&local));
     world.posted(1);
     world.run(SECOND);
     let result = world.sides[0]

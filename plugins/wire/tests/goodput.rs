@@ -6,7 +6,7 @@ mod sim;
 use sim::host::{Recv, Send, UNTOUCHED};
 use sim::network::Faults;
 use sim::world::World;
-use vipl_wire::{Level, Operation};
+use vipl_wire::Level;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -24,22 +24,8 @@ fn stream_in(world: &mut World, bytes: usize, count: usize, window: usize) -> u6
     let mut posted = 0;
     while posted < count {
         while posted < count && posted - world.sides[1].host.sends_done < window {
-            world.sides[0].host.recvs.push(Recv {
-                segments: vec![(to.handle, to.at, to.bytes)],
-                fault: None,
-                gone: false,
-                result: None,
-            });
-            world.sides[1].host.sends.push(Send {
-                operation: Operation::Send,
-                segments: vec![(from.handle, from.at, from.bytes)],
-                immediate: 0,
-                flagged: false,
-                fenced: false,
-                remote: (0, 0),
-                fault: None,
-                status: None,
-            });
+            world.sides[0].host.recvs.push(Recv::into_area(&to));
+            world.sides[1].host.sends.push(Send::message(&from));
             posted += 1;
         }
         world.posted(1);

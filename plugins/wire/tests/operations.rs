@@ -20,12 +20,7 @@ fn world(level: Level) -> World {
 
 fn post_recv(world: &mut World, side: usize, bytes: usize) -> Area {
     let area = world.sides[side].host.area(bytes, UNTOUCHED);
-    world.sides[side].host.recvs.push(Recv {
-        segments: vec![(area.handle, area.at, area.bytes)],
-        fault: None,
-        gone: false,
-        result: None,
-    });
+    world.sides[side].host.recvs.push(Recv::into_area(&area));
     area
 }
 

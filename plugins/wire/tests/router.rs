@@ -6,7 +6,7 @@ mod sim;
 use sim::host::{Recv, Send, UNTOUCHED};
 use sim::network::Faults;
 use sim::world::{World, config};
-use vipl_wire::{Config, Connection, Level, Operation};
+use vipl_wire::{Config, Connection, Level};
 
 const SECOND: u64 = 1_000_000_000;
 const BYTES: usize = 16_384;
@@ -47,22 +47,8 @@ fn send_for(world: &mut World, seconds: u64) -> (u64, u64) {
     while world.now < end {
         let done = world.sides[1].host.sends_done;
         while posted < done + 64 {
-            world.sides[0].host.recvs.push(Recv {
-                segments: vec![(to.handle, to.at, to.bytes)],
-                fault: None,
-                gone: false,
-                result: None,
-            });
-            world.sides[1].host.sends.push(Send {
-                operation: Operation::Send,
-                segments: vec![(from.handle, from.at, from.bytes)],
-                immediate: 0,
-                flagged: false,
-                fenced: false,
-                remote: (0, 0),
-                fault: None,
-                status: None,
-            });
+            world.sides[0].host.recvs.push(Recv::into_area(&to));
+            world.sides[1].host.sends.push(Send::message(&from));
             posted += 1;
         }
         world.posted(1);

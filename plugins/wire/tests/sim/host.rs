@@ -49,6 +49,34 @@ pub struct Recv {
     pub result: Option<(u32, u32, u32)>,
 }
 
+impl Send {
+    /// A message of all of an area.
+    pub fn message(from: &Area) -> Send {
+        Send {
+            operation: Operation::Send,
+            segments: vec![(from.handle, from.at, from.bytes)],
+            immediate: 0,
+            flagged: false,
+            fenced: false,
+            remote: (0, 0),
+            fault: None,
+            status: None,
+        }
+    }
+}
+
+impl Recv {
+    /// Into all of an area.
+    pub fn into_area(to: &Area) -> Recv {
+        Recv {
+            segments: vec![(to.handle, to.at, to.bytes)],
+            fault: None,
+            gone: false,
+            result: None,
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Host {
     pub memory: Vec<u8>,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vipl_wire::{Closing, Config, Connection, Level, Operation, Reason};
+use vipl_wire::{Closing, Config, Connection, Level, Reason};
 
 use super::Rng;
 use super::host::{Host, Recv, Send, UNTOUCHED};
@@ -355,23 +355,9 @@ pub fn sending(level: Level, faults: Faults, sizes: &[usize]) -> World {
     let mut world = World::new(1, level, 1500, faults);
     for bytes in sizes {
         let buffer = world.sides[0].host.area(*bytes, UNTOUCHED);
-        world.sides[0].host.recvs.push(Recv {
-            segments: vec![(buffer.handle, buffer.at, buffer.bytes)],
-            fault: None,
-            gone: false,
-            result: None,
-        });
+        world.sides[0].host.recvs.push(Recv::into_area(&buffer));
         let local = world.sides[1].host.area(*bytes, 9);
-        world.sides[1].host.sends.push(Send {
-            operation: Operation::Send,
-            segments: vec![(local.handle, local.at, local.bytes)],
-            immediate: 0,
-            flagged: false,
-            fenced: false,
-            remote: (0, 0),
-            fault: None,
-            status: None,
-        });
+        world.sides[1].host.sends.push(Send::message(&local));
     }
     world
 }
