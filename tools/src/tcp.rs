@@ -114,7 +114,8 @@ fn whole(bytes: usize, mut some: impl FnMut(usize) -> std::io::Result<usize>) ->
     Ok(())
 }
 
-fn again(error: &std::io::Error) -> bool {
+/// Whether a call on a socket that does not block is to be made again.
+pub(crate) fn again(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{Error as IoError, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 
 use crate::arena::Side;
 use crate::limits::{Patience, median_turn};
+use crate::tcp::again;
 use crate::{Error, Result};
 
 /// One end.
@@ -79,8 +79,6 @@ impl Udp {
 
 fn until_done(mut call: impl FnMut() -> std::io::Result<usize>) -> Result<()> {
     let mut patience = Patience::new("waiting for the peer over UDP");
-    let again =
-        |error: &IoError| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
     loop {
         match call() {
             Ok(_) => return Ok(()),
