@@ -5,7 +5,8 @@
  *   APART_HERE    file of the program's namespace
  *   APART_THERE   file of the child's namespace; without it the child stays
  *   APART_AGENT   socket of the agent there
- *   APART_USER    number of the user and group that both become, without privileges
+ *   APART_USER    number of the user and group that the program becomes, without privileges
+ *   APART_USER_THERE  the same for the child
  */
 #define _GNU_SOURCE 1
 #include <dlfcn.h>
@@ -30,10 +31,10 @@ static void enter(const char *variable)
     close(file);
 }
 
-/* Becomes the user. `saved` 0: the way back stays open, for children that enter another namespace. */
-static void become(int saved)
+/* Becomes the user of this variable. `saved` 0: the way back stays open, for children that enter another namespace. */
+static void become(const char *variable, int saved)
 {
-    const char *user = getenv("APART_USER");
+    const char *user = getenv(variable);
     unsigned id = user != NULL ? (unsigned)atoi(user) : 0;
 
     if (user == NULL)
@@ -50,7 +51,7 @@ static void become(int saved)
 __attribute__((constructor)) static void start(void)
 {
     enter("APART_HERE");
-    become(getenv("APART_THERE") == NULL);
+    become("APART_USER", getenv("APART_THERE") == NULL);
 }
 
 pid_t fork(void)
@@ -66,7 +67,7 @@ pid_t fork(void)
     if (getenv("APART_USER") != NULL && seteuid(0) != 0)
         _exit(1);
     enter("APART_THERE");
-    become(1);
+    become("APART_USER_THERE", 1);
     setenv("VIPL_AGENT", getenv("APART_AGENT"), 1);
     return child;
 }

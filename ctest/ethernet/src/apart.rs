@@ -19,9 +19,9 @@ pub struct Apart {
     agents: Vec<Child>,
     sockets: Vec<PathBuf>,
     names: Vec<String>,
-    /// The user to whom agents and programs belong; `None`: root.
-    user: Option<u32>,
-    /// The sockets' folder, removed at the end.
+    /// The users to whom agent and program of each side belong; `None`: root.
+    users: Option<[u32; 2]>,
+    /// The folder of the sockets, or of theirs, removed at the end.
     folder: PathBuf,
 }
 
@@ -47,13 +47,32 @@ impl Apart {
     /// # Panics
     /// If an agent does not start.
     pub fn of_user(hosts: &Namespaces, user: u32) -> Apart {
-        Apart::start(hosts, Some(user), None)
+        Apart::start(hosts, Some([user; 2]), None)
     }
 
-    fn start(hosts: &Namespaces, user: Option<u32>, secret: Option<&Path>) -> Apart {
+    /// Two users on host 0, with an agent each: side 0 is the first one's, side 1 the second one's.
+    ///
+    /// # Panics
+    /// If an agent does not start.
+    pub fn of_users(hosts: &Namespaces, users: [u32; 2]) -> Apart {
+        Apart::begin(hosts, &[0, 0], Some(users), None)
+    }
+
+    fn start(hosts: &Namespaces, users: Option<[u32; 2]>, secret: Option<&Path>) -> Apart {
+        let all: Vec<usize> = (0..hosts.hosts()).collect();
+        Apart::begin(hosts, &all, users, secret)
+    }
+
+    /// `sides` are the hosts of the agents.
+    fn begin(
+        hosts: &Namespaces,
+        sides: &[usize],
+        users: Option<[u32; 2]>,
+        secret: Option<&Path>,
+    ) -> Apart {
         let folder = std::env::temp_dir().join(hosts.name(0));
         std::fs::create_dir_all(&folder).expect("a folder for sockets");
-        if let Some(user) = user {
+        if users.is_some() {
             // The folder of the build may be closed to others. What is in folders there is for tests of MPI.
             for file in std::fs::read_dir(library_dir()).expect("the library") {
                 let file = file.expect("a file");
@@ -62,23 +81,26 @@ impl Apart {
                 }
                 std::fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
             }
-            std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("chown");
         }
         let mut apart = Apart {
-            user,
+            users,
             agents: Vec::new(),
             sockets: Vec::new(),
-            names: (0..hosts.hosts())
-                .map(|host| hosts.name(host).to_owned())
+            names: sides
+                .iter()
+                .map(|host| hosts.name(*host).to_owned())
                 .collect(),
             folder,
         };
-        for host in 0..hosts.hosts() {
-            let socket = apart.folder.join(format!("agent{host}"));
-            let mut agent = match user {
-                None => hosts.command(host, library_dir().join("vipkad")),
-                Some(user) => {
-                    let mut agent = hosts.command(host, "setpriv");
+        for (side, host) in sides.iter().enumerate() {
+            let home = apart.folder.join(format!("side{side}"));
+            std::fs::create_dir_all(&home).expect("a folder for a socket");
+            let mut agent = match users {
+                None => hosts.command(*host, library_dir().join("vipkad")),
+                Some(users) => {
+                    let user = users[side];
+                    std::os::unix::fs::chown(&home, Some(user), Some(user)).expect("chown");
+                    let mut agent = hosts.command(*host, "setpriv");
                     let ids = [format!("--reuid={user}"), format!("--regid={user}")];
                     agent.args(ids).arg("--clear-groups");
                     agent.arg(apart.folder.join("vipkad"));
@@ -88,6 +110,7 @@ impl Apart {
             if let Some(secret) = secret {
                 agent.env("VIPL_SECRET_FILE", secret);
             }
+            let socket = home.join("agent");
             let agent = agent
                 .args(["--idle-ms", "0", "--socket"])
                 .arg(&socket)
@@ -135,16 +158,21 @@ impl Apart {
             .seconds(240)
     }
 
-    /// Brings the program to host 0 and its first child to host 1, each to the agent there.
+    /// Brings the program to side 0 and its first child to side 1, each to the agent there.
     pub fn on_two_hosts(&self, run: Run) -> Run {
-        self.on_first_host(run)
+        let run = self
+            .on_first_host(run)
             .env("APART_THERE", file(&self.names[1]))
-            .env("APART_AGENT", &self.sockets[1])
+            .env("APART_AGENT", &self.sockets[1]);
+        match self.users {
+            None => run,
+            Some([_, there]) => run.env("APART_USER_THERE", there.to_string()),
+        }
     }
 
     /// The folder with the library that programs get.
     pub fn library(&self) -> &Path {
-        match self.user {
+        match self.users {
             None => library_dir(),
             Some(_) => &self.folder,
         }
@@ -153,10 +181,10 @@ impl Apart {
     /// Brings the program and all that it starts to host 0 and its agent.
     pub fn on_first_host(&self, run: Run) -> Run {
         let run = enter(&self.names[0], run).env("VIPL_AGENT", &self.sockets[0]);
-        match self.user {
+        match self.users {
             None => run,
-            Some(user) => run
-                .env("APART_USER", user.to_string())
+            Some([here, _]) => run
+                .env("APART_USER", here.to_string())
                 .env("LD_LIBRARY_PATH", &self.folder),
         }
     }

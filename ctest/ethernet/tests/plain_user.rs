@@ -1,11 +1,12 @@
-//! A plain user on two hosts: the names of raw Ethernet, which it may not use, and "the best device".
+//! A plain user on two hosts: the names of raw Ethernet, which it may not use, and "the best device". Two users on one
+//! host.
 
 use std::process::Command;
 
 use vipl_ctest::{Run, program};
 use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces};
 
-/// Nobody of this machine, we hope.
+/// Nobody of this machine, we hope; nor is the next one.
 const USER: u32 = 65_530;
 
 fn hosts() -> Option<Namespaces> {
@@ -42,6 +43,16 @@ fn names_of_ethernet_lead_to_udp() {
             let told = said.iter().filter(|line| line.contains(&to)).count();
             assert!(told >= 2, "{}", finished.report("both sides tell"));
         }
+    }
+}
+
+/// Two users of one host, each with an agent, find each other over UDP: their agents have a port each.
+#[test]
+fn two_users_of_one_host_connect() {
+    let Some(hosts) = hosts() else { return };
+    let apart = Apart::of_users(&hosts, [USER, USER + 1]);
+    for name in ["tour", "rdma", "peer"] {
+        apart.run(name, "ip:").pass();
     }
 }
 
