@@ -33,8 +33,19 @@ pub(crate) struct Cubic {
     curve: Option<(u64, f64)>,
     /// Frames sent before this time were sent with the window of before the last loss.
     shrunk_ns: u64,
-    /// Window, threshold and top before a timeout.
-    before: Option<(f64, f64, f64)>,
+    /// Before a timeout.
+    before: Option<Former>,
+    /// Before the last loss, if no timeout came after it.
+    before_loss: Option<Former>,
+}
+
+/// What a reduction of the window replaces.
+#[derive(Clone, Copy, Debug)]
+struct Former {
+    window: f64,
+    threshold: f64,
+    top: f64,
+    curve: Option<(u64, f64)>,
 }
 
 impl Cubic {
@@ -47,6 +58,7 @@ impl Cubic {
             curve: None,
             shrunk_ns: 0,
             before: None,
+            before_loss: None,
         }
     }
 
@@ -104,9 +116,37 @@ impl Cubic {
         if sent_ns < self.shrunk_ns {
             return;
         }
+        self.before_loss = Some(self.former());
         self.shrink(now_ns);
         self.window = self.threshold;
         self.before = None;
+    }
+
+    /// The frames of the last loss have arrived: as if nothing had been.
+    pub(crate) fn undo_loss(&mut self) {
+        if let Some(former) = self.before_loss.take() {
+            self.restore(former);
+            self.curve = former.curve;
+            self.shrunk_ns = 0;
+        }
+    }
+
+    pub(crate) fn reduced_ns(&self) -> u64 {
+        self.shrunk_ns
+    }
+
+    fn former(&self) -> Former {
+        Former {
+            window: self.window,
+            threshold: self.threshold,
+            top: self.top,
+            curve: self.curve,
+        }
+    }
+
+    fn restore(&mut self, former: Former) {
+        self.window = self.window.max(former.window);
+        (self.threshold, self.top) = (former.threshold, former.top);
     }
 
     fn shrink(&mut self, now_ns: u64) {
@@ -126,8 +166,9 @@ impl Cubic {
     /// A retransmission timeout.
     pub(crate) fn timed_out(&mut self, now_ns: u64) {
         if self.before.is_none() {
-            self.before = Some((self.window, self.threshold, self.top));
+            self.before = Some(self.former());
         }
+        self.before_loss = None;
         if self.window > LEAST {
             self.shrink(now_ns);
         }
@@ -136,9 +177,9 @@ impl Cubic {
 
     /// The timeout was spurious.
     pub(crate) fn undo_timeout(&mut self) {
-        if let Some((window, threshold, top)) = self.before.take() {
-            self.window = self.window.max(window);
-            (self.threshold, self.top) = (threshold, top);
+        if let Some(former) = self.before.take() {
+            self.restore(former);
+            // It would have run ahead in the silence.
             self.curve = None;
         }
     }
@@ -232,5 +273,26 @@ mod tests {
         assert_eq!(cubic.window(), 100);
         real.delivered(200, true, 3 * MS, (MS, MS));
         assert_eq!((real.window(), real.is_starting()), (70, false));
+    }
+
+    #[test]
+    fn a_loss_that_was_none_leaves_no_trace() {
+        let (mut cubic, mut now) = (Cubic::new(), 1000 * MS);
+        cubic.window = 100.0;
+        cubic.lost(now, now);
+        rounds(&mut cubic, &mut now, 3);
+        let mut same = cubic;
+        cubic.lost(now, now);
+        assert!(cubic.window() < same.window());
+        cubic.undo_loss();
+        assert_eq!(
+            rounds(&mut cubic, &mut now.clone(), 20),
+            rounds(&mut same, &mut now, 20)
+        );
+        // Only the last one, and none that a timeout confirms.
+        cubic.lost(now, now);
+        cubic.timed_out(now);
+        cubic.undo_loss();
+        assert_eq!(cubic.window(), 2);
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! A frame counts as lost when the peer has a frame that was transmitted later, by three frames or by more than a round
 //! trip. "Later" refers to the count of transmissions, not to sequence numbers: a retransmission is a new transmission.
+//! Across routers [`Rack`](crate::rack::Rack) says how much later it must have been.
 
 use std::collections::VecDeque;
 
 use crate::config::NEVER;
 use crate::env::Remote;
+use crate::rack::Rack;
 use crate::rtt::Rtt;
 use crate::spurious::{TimeoutCheck, is_newer};
 
@@ -50,6 +52,8 @@ struct Flight {
     transmission: u32,
     again: bool,
     state: State,
+    /// Counts as lost for this reduction of the congestion window ([`Rack`]).
+    episode: u8,
 }
 
 /// Result of an acknowledgement.
@@ -61,6 +65,8 @@ pub(crate) struct Progress {
     pub(crate) advanced: bool,
     /// The last retransmission timeout was spurious: nothing had been lost.
     pub(crate) spurious: bool,
+    /// All frames for which the congestion window was reduced last were late, not lost.
+    pub(crate) all_late: bool,
     /// Shortest and longest round trip of the frames that were sent once; shortest above longest if there is none.
     shortest_ns: u64,
     longest_ns: u64,
@@ -71,6 +77,7 @@ impl Progress {
         arrived: 0,
         advanced: false,
         spurious: false,
+        all_late: false,
         shortest_ns: u64::MAX,
         longest_ns: 0,
     };
@@ -91,15 +98,17 @@ pub(crate) struct Inflight {
     transmissions: u32,
     under_way: u32,
     lost: u32,
-    /// Latest transmission that has arrived.
-    latest: Option<u32>,
+    /// Latest transmission that has arrived, and its round trip.
+    latest: Option<(u32, u64)>,
     timeout: TimeoutCheck,
+    /// On a path with other users.
+    rack: Option<Box<Rack>>,
     /// When the next frame counts as lost if it is not acknowledged before.
     pub(crate) lost_at_ns: u64,
 }
 
 impl Inflight {
-    pub(crate) fn new(first: u32) -> Inflight {
+    pub(crate) fn new(first: u32, shared_path: bool) -> Inflight {
         Inflight {
             flights: VecDeque::new(),
             first,
@@ -108,6 +117,7 @@ impl Inflight {
             lost: 0,
             latest: None,
             timeout: TimeoutCheck::NONE,
+            rack: shared_path.then(|| Box::new(Rack::new())),
             lost_at_ns: NEVER,
         }
     }
@@ -162,6 +172,7 @@ impl Inflight {
             transmission: self.transmissions,
             again: false,
             state: State::UnderWay,
+            episode: 0,
         });
         self.transmissions = self.transmissions.wrapping_add(1);
         self.under_way += 1;
@@ -217,9 +228,10 @@ impl Inflight {
             return None;
         }
         let mut progress = Progress::NONE;
-        for _ in 0..count {
+        for place in 0..count {
             let flight = self.flights.pop_front()?;
-            self.note(&flight, now_ns, rtt, &mut progress);
+            let arrived = self.first.wrapping_add(place);
+            self.note(arrived, &flight, now_ns, rtt, &mut progress);
         }
         self.first = sequence;
         progress.advanced = count > 0;
@@ -228,38 +240,84 @@ impl Inflight {
 
     /// Counts a frame that has arrived.
     #[inline(always)]
-    fn note(&mut self, flight: &Flight, now_ns: u64, rtt: &Rtt, progress: &mut Progress) {
+    fn note(
+        &mut self,
+        sequence: u32,
+        flight: &Flight,
+        now_ns: u64,
+        rtt: &Rtt,
+        progress: &mut Progress,
+    ) {
         match flight.state {
             State::Arrived => return,
-            State::Lost => self.lost -= 1,
+            State::Lost => {
+                self.lost -= 1;
+                progress.all_late |= self.was_late(flight.episode, now_ns, rtt);
+            }
             State::UnderWay => self.under_way -= 1,
         }
         progress.arrived += 1;
         let took = now_ns.saturating_sub(flight.sent_ns);
-        if !flight.again {
-            progress.shortest_ns = progress.shortest_ns.min(took);
-            progress.longest_ns = progress.longest_ns.max(took);
-            progress.spurious |= self.timeout.was_spurious(flight.transmission);
-        } else if took < rtt.shortest_ns() {
-            // The first transmission has arrived; the time of this one means nothing.
-            return;
-        } else if self
-            .timeout
-            .is_acknowledged(flight.transmission, now_ns + patience_ns(rtt))
-        {
+        if flight.again {
+            let episode = (flight.state == State::UnderWay).then_some(flight.episode);
+            progress.all_late |=
+                self.again_arrived(flight.transmission, episode, took, now_ns, rtt);
             return;
         }
-        self.arrived(flight.transmission);
+        progress.shortest_ns = progress.shortest_ns.min(took);
+        progress.longest_ns = progress.longest_ns.max(took);
+        progress.spurious |= self.timeout.was_spurious(flight.transmission);
+        if !self.arrived(flight.transmission, took) {
+            self.arrived_late(sequence);
+        }
     }
 
-    #[inline(always)]
-    fn arrived(&mut self, transmission: u32) {
-        if self
-            .latest
-            .is_none_or(|latest| is_newer(transmission, latest))
-        {
-            self.latest = Some(transmission);
+    /// A frame has arrived that was sent more than once, and counted as lost for `episode` before the last time. Returns
+    /// [`Progress::all_late`].
+    #[cold]
+    fn again_arrived(
+        &mut self,
+        transmission: u32,
+        episode: Option<u8>,
+        took_ns: u64,
+        now_ns: u64,
+        rtt: &Rtt,
+    ) -> bool {
+        if took_ns < rtt.shortest_ns() {
+            // An earlier transmission has arrived; the time of this one means nothing.
+            return episode.is_some_and(|episode| self.was_late(episode, now_ns, rtt));
         }
+        let decided_ns = now_ns + patience_ns(rtt);
+        if !self.timeout.is_acknowledged(transmission, decided_ns) {
+            self.arrived(transmission, took_ns);
+        }
+        false
+    }
+
+    #[cold]
+    fn arrived_late(&mut self, sequence: u32) {
+        if let Some(rack) = &mut self.rack {
+            rack.arrived_late(sequence);
+        }
+    }
+
+    /// Returns whether no later transmission has arrived.
+    #[inline(always)]
+    fn arrived(&mut self, transmission: u32, took_ns: u64) -> bool {
+        let newest = self
+            .latest
+            .is_none_or(|(latest, _)| is_newer(transmission, latest));
+        if newest {
+            self.latest = Some((transmission, took_ns));
+        }
+        newest
+    }
+
+    /// A frame that counted as lost has arrived, and not by a transmission since. Returns [`Progress::all_late`].
+    #[cold]
+    fn was_late(&mut self, episode: u8, now_ns: u64, rtt: &Rtt) -> bool {
+        let rack = self.rack.as_mut();
+        rack.is_some_and(|rack| rack.was_late(episode, now_ns, rtt))
     }
 
     /// All frames have been acknowledged.
@@ -279,19 +337,24 @@ impl Inflight {
                 let Some(flight) = self.flights.get(place).copied() else {
                     return;
                 };
-                self.note(&flight, now_ns, rtt, progress);
+                let sequence = self.first.wrapping_add(place as u32);
+                self.note(sequence, &flight, now_ns, rtt, progress);
                 self.flights[place].state = State::Arrived;
+                if let Some(rack) = &mut self.rack {
+                    rack.arrived_early(sequence);
+                }
             }
         }
     }
 
     /// Finds lost frames by what has overtaken them. Returns the number of new ones, and when the last of them was sent.
-    pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt) -> (u32, u64) {
+    /// The congestion window was reduced last at `reduced_ns`.
+    pub(crate) fn find_lost(&mut self, now_ns: u64, rtt: &Rtt, reduced_ns: u64) -> (u32, u64) {
         if let Some(transmission) = self.timeout.decide(now_ns) {
-            self.arrived(transmission);
+            self.arrived(transmission, rtt.smoothed_ns());
         }
         self.lost_at_ns = self.timeout.until_ns;
-        let Some(latest) = self.latest else {
+        let Some((latest, took_ns)) = self.latest else {
             return (0, 0);
         };
         if self
@@ -302,8 +365,14 @@ impl Inflight {
             // All others were sent later.
             return (0, 0);
         }
-        let patience = patience_ns(rtt);
-        let (mut found, mut sent_ns) = (0, 0);
+        let (by_count, patience) = match &self.rack {
+            None => (true, patience_ns(rtt)),
+            Some(rack) => {
+                let patience = took_ns + rack.window_ns(rtt);
+                (rack.keeps_order(), patience.max(REORDER_MIN_NS))
+            }
+        };
+        let (mut found, mut since, mut sent_ns) = (0, 0, 0);
         for flight in &mut self.flights {
             if flight.state != State::UnderWay {
                 continue;
@@ -313,13 +382,21 @@ impl Inflight {
                 continue;
             }
             let at = flight.sent_ns + patience;
-            if behind >= REORDER as i32 || at <= now_ns {
+            if (by_count && behind >= REORDER as i32) || at <= now_ns {
                 flight.state = State::Lost;
                 sent_ns = sent_ns.max(flight.sent_ns);
                 found += 1;
+                if let Some(rack) = &self.rack {
+                    let next = flight.sent_ns >= reduced_ns;
+                    flight.episode = rack.episode(next);
+                    since += u32::from(next);
+                }
             } else {
                 self.lost_at_ns = self.lost_at_ns.min(at);
             }
+        }
+        if let Some(rack) = &mut self.rack {
+            rack.claim(since, found - since);
         }
         self.under_way -= found;
         self.lost += found;
@@ -332,6 +409,10 @@ impl Inflight {
             && flight.state == State::UnderWay
         {
             flight.state = State::Lost;
+            if let Some(rack) = &self.rack {
+                // Not by the rule: nothing is learned from it.
+                flight.episode = rack.episode(false).wrapping_sub(1);
+            }
             self.under_way -= 1;
             self.lost += 1;
         }
@@ -364,7 +445,7 @@ mod tests {
     }
 
     fn sent(first: u32, count: u32) -> Inflight {
-        let mut inflight = Inflight::new(first);
+        let mut inflight = Inflight::new(first, false);
         for number in 0..count {
             send(&mut inflight, number, 1000);
         }
@@ -397,7 +478,7 @@ mod tests {
         // Frames 1 and 2 have arrived.
         select(&mut inflight, &[0b11], 2000);
         assert_eq!(
-            inflight.find_lost(2000, &rtt).0,
+            inflight.find_lost(2000, &rtt, 0).0,
             0,
             "two later ones are not enough"
         );
@@ -407,20 +488,20 @@ mod tests {
             "but time will be"
         );
         select(&mut inflight, &[0b111], 2000);
-        assert_eq!(inflight.find_lost(2000, &rtt).0, 1);
+        assert_eq!(inflight.find_lost(2000, &rtt, 0).0, 1);
         assert_eq!(
             inflight.lost(),
             Some((0, Load::Whole { first: 0, count: 1 }))
         );
         inflight.sent_again(0, false);
         inflight.left(0, 3000);
-        assert_eq!(inflight.find_lost(3000, &rtt).0, 0);
+        assert_eq!(inflight.find_lost(3000, &rtt, 0).0, 0);
         // The rest arrives, and three new ones: the second transmission was lost as well.
         for number in 6..9 {
             send(&mut inflight, number, 3100);
         }
         select(&mut inflight, &[0xFF], 4100);
-        assert_eq!(inflight.find_lost(4100, &rtt).0, 1);
+        assert_eq!(inflight.find_lost(4100, &rtt, 0).0, 1);
         assert_eq!((inflight.under_way(), inflight.has_lost()), (0, true));
     }
 

@@ -23,7 +23,7 @@
 //!
 //! ```text
 //!   connection  what happens: send, receive, deliver, read, resend, unreliable, complete, end
-//!     state     sender inflight | receiver arrivals ack | rtt pace cubic spurious keepalive | closing
+//!     state     sender inflight | receiver arrivals ack | rtt pace cubic rack spurious keepalive | closing
 //!     frames    frame part crc seal version         around it   env config peer
 //! ```
 //!
@@ -43,6 +43,7 @@ mod keepalive;
 mod pace;
 mod part;
 mod peer;
+mod rack;
 mod receiver;
 mod rtt;
 mod seal;

@@ -150,6 +150,20 @@ impl Pace {
         }
     }
 
+    /// No frame of the last reduction was lost.
+    pub(crate) fn undo_loss(&mut self) {
+        if let Some(cubic) = &mut self.cubic {
+            cubic.undo_loss();
+            self.window = cubic.window();
+        }
+    }
+
+    /// When the window of a shared path was reduced last.
+    #[inline(always)]
+    pub(crate) fn reduced_ns(&self) -> u64 {
+        self.cubic.map_or(0, |cubic| cubic.reduced_ns())
+    }
+
     fn shrink(&mut self, tenths: u32) {
         self.window = (self.window * tenths / 10).max(LEAST);
         self.credit = 0;

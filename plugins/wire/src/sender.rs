@@ -121,7 +121,7 @@ impl Sender {
             writes: 0,
             reads: 0,
             reads_open: 0,
-            inflight: Inflight::new(first),
+            inflight: Inflight::new(first, shared_path),
             rtt: Rtt::default(),
             pace: Pace::new(shared_path),
             window: u32::from(WINDOW),
@@ -181,6 +181,14 @@ impl Sender {
         if self.retry_at_ns == NEVER {
             self.retry_at_ns = now_ns + self.rtt.timeout_ns();
         }
+    }
+
+    /// Finds lost frames, and lets the window know.
+    #[inline(always)]
+    pub(crate) fn find_lost(&mut self, now_ns: u64) {
+        let reduced_ns = self.pace.reduced_ns();
+        let (lost, sent_ns) = self.inflight.find_lost(now_ns, &self.rtt, reduced_ns);
+        self.pace.lost(lost, sent_ns, now_ns);
     }
 
     /// Number of the last operation.

@@ -72,7 +72,7 @@ mod tests {
 
     /// Six frames, of which the first is sent again after a timeout; it has arrived by then.
     fn retried(rtt: &mut Rtt) -> Inflight {
-        let mut inflight = Inflight::new(0);
+        let mut inflight = Inflight::new(0, false);
         for first in 0..6 {
             inflight.push(Load::Whole { first, count: 1 });
             inflight.left(first, 1000);
@@ -83,7 +83,7 @@ mod tests {
         inflight.left(0, 4_000_000);
         let progress = inflight.acknowledged(1, 5_000_000, rtt).unwrap();
         assert!(!progress.spurious);
-        assert_eq!(inflight.find_lost(5_000_000, rtt).0, 0, "not decided");
+        assert_eq!(inflight.find_lost(5_000_000, rtt, 0).0, 0, "not decided");
         inflight
     }
 
@@ -93,7 +93,7 @@ mod tests {
         let mut inflight = retried(&mut rtt);
         let progress = inflight.acknowledged(3, 5_500_000, &rtt).unwrap();
         assert!(progress.spurious);
-        assert_eq!(inflight.find_lost(9_000_000, &rtt).0, 0);
+        assert_eq!(inflight.find_lost(9_000_000, &rtt, 0).0, 0);
         assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 3));
     }
 
@@ -103,8 +103,8 @@ mod tests {
         let mut inflight = retried(&mut rtt);
         let decided = inflight.lost_at_ns;
         assert_eq!(decided, 5_000_000 + 1_125_000);
-        assert_eq!(inflight.find_lost(decided - 1, &rtt).0, 0);
-        assert_eq!(inflight.find_lost(decided, &rtt).0, 5);
+        assert_eq!(inflight.find_lost(decided - 1, &rtt, 0).0, 0);
+        assert_eq!(inflight.find_lost(decided, &rtt, 0).0, 5);
         assert_eq!((inflight.lost_at_ns, inflight.under_way()), (NEVER, 0));
     }
 }

@@ -44,6 +44,7 @@ fn faults(rng: &mut Rng) -> Faults {
         loss: rng.pick(&[0, 0, 10, 10, 50, 150]),
         duplication: rng.pick(&[0, 0, 10, 100]),
         reordering: rng.pick(&[0, 0, 10, 100]),
+        hold_ns: 0,
         corruption: rng.pick(&[0, 0, 10, 50]),
         rate: rng.pick(&[0, 0, 12, 125, 1250]),
         queue: 64_000,

@@ -48,6 +48,9 @@ impl Connection {
         if progress.spurious {
             sender.pace.undo_timeout();
         }
+        if progress.all_late {
+            sender.pace.undo_loss();
+        }
         sender.rtt.progress();
         progress.measure(&mut sender.rtt);
         let under_way = sender.inflight.under_way();
@@ -60,8 +63,7 @@ impl Connection {
             sender.retry_at_ns = NEVER;
         } else {
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
-            let (lost, sent_ns) = sender.inflight.find_lost(now_ns, &sender.rtt);
-            sender.pace.lost(lost, sent_ns, now_ns);
+            sender.find_lost(now_ns);
         }
         if progress.advanced {
             sender.stuck_ns = 0;
@@ -107,8 +109,7 @@ impl Connection {
     pub(super) fn sender_timeout<E: Env>(&mut self, env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         if sender.inflight.lost_at_ns <= now_ns {
-            let (lost, sent_ns) = sender.inflight.find_lost(now_ns, &sender.rtt);
-            sender.pace.lost(lost, sent_ns, now_ns);
+            sender.find_lost(now_ns);
         }
         if sender.retry_at_ns <= now_ns {
             // A timeout counts with its nominal duration, however late this function is called. While the peer is

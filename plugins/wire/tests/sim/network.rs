@@ -10,6 +10,8 @@ pub struct Faults {
     pub loss: u64,
     pub duplication: u64,
     pub reordering: u64,
+    /// How long at most a frame is held back then; 0: three times the latency.
+    pub hold_ns: u64,
     pub corruption: u64,
     /// Bytes in a microsecond; 0: no limit.
     pub rate: u64,
@@ -28,6 +30,7 @@ impl Faults {
         loss: 0,
         duplication: 0,
         reordering: 0,
+        hold_ns: 0,
         corruption: 0,
         rate: 0,
         queue: 0,
@@ -88,7 +91,11 @@ impl Line {
         };
         let mut at = start + faults.latency_ns + rng.below(faults.jitter_ns + 1);
         if rng.permille(faults.reordering) {
-            at += rng.between(1, 3 * faults.latency_ns);
+            let most = match faults.hold_ns {
+                0 => 3 * faults.latency_ns,
+                hold_ns => hold_ns,
+            };
+            at += rng.between(1, most);
         } else {
             // Jitter alone keeps the order.
             at = at.max(self.last_ns);

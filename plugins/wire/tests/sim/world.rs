@@ -98,6 +98,8 @@ impl World {
             connection: Some(Connection::new(&Config {
                 // Every fourth world has a secret.
                 seal: (seed % 4 == 3).then_some([seed as u8; 32]),
+                // Every fifth one has routers.
+                shared_path: seed % 5 == 4,
                 ..config(number, key, level, mtu, start)
             })),
             closing: None,
