@@ -7,7 +7,8 @@
 local vipl = Proto("vipl", "Virtual Interface Architecture")
 
 local kinds = {
-    [1] = "DATA", [2] = "ACK", [3] = "PROBE", [4] = "CLOSE", [5] = "CLOSED", [255] = "VERSIONS",
+    [1] = "DATA", [2] = "ACK", [3] = "PROBE", [4] = "CLOSE", [5] = "CLOSED", [6] = "TRY", [7] = "TRIED",
+    [8] = "SLICE", [255] = "VERSIONS",
 }
 local part_kinds = { [1] = "SEND", [2] = "PIECE", [3] = "WRITE", [4] = "READ", [5] = "DATA" }
 local part_headers = { [1] = 12, [2] = 20, [3] = 32, [4] = 32, [5] = 20 }
@@ -48,6 +49,10 @@ local f = {
     close_reason = ProtoField.uint16("vipl.close.reason", "Reason", base.DEC, reasons),
     close_vi = ProtoField.uint32("vipl.close.from_vi", "From VI"),
     close_operations = ProtoField.uint32("vipl.close.operations", "Operations processed"),
+    tried = ProtoField.uint16("vipl.tried.length", "Length that has arrived"),
+    slice_offset = ProtoField.uint16("vipl.slice.offset", "Offset in the body of the frame"),
+    slice_total = ProtoField.uint16("vipl.slice.total", "Length of the body of the frame"),
+    slice_payload = ProtoField.bytes("vipl.slice.payload", "Payload"),
     lowest = ProtoField.uint8("vipl.versions.lowest", "Lowest version spoken"),
     highest = ProtoField.uint8("vipl.versions.highest", "Highest version spoken"),
     refused = ProtoField.uint8("vipl.versions.refused", "Version refused"),
@@ -198,6 +203,16 @@ function vipl.dissector(buffer, info, root)
         tree:add(f.close_vi, buffer(body + 4, 4))
         tree:add(f.close_operations, buffer(body + 8, 4))
         text = " " .. (reasons[reason] or reason)
+    elseif kind == 6 then
+        text = " " .. length
+    elseif kind == 7 and last - body == 2 then
+        tree:add(f.tried, buffer(body, 2))
+        text = " " .. buffer(body, 2):uint()
+    elseif kind == 8 and last - body > 8 then
+        tree:add(f.slice_offset, buffer(body, 2))
+        tree:add(f.slice_total, buffer(body + 2, 2))
+        tree:add(f.slice_payload, buffer(body + 8, last - body - 8))
+        text = " " .. buffer(body, 2):uint() .. " of " .. buffer(body + 2, 2):uint()
     end
     if sealed then
         tree:add(f.seal_number, buffer(last, 8))

@@ -62,6 +62,25 @@ impl Namespaces {
         )
     }
 
+    /// From now on the interface of the router toward host 1 carries packets of at most so many bytes. The router tells
+    /// host 0 of those that are longer; longer ones of host 1 vanish.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn narrow(&self, bytes: u32) -> Result<(), String> {
+        let bytes = bytes.to_string();
+        self.on_router("ip", &["link", "set", "port1", "mtu", &bytes])
+    }
+
+    /// Fragments that any host, or the router, has made or put together, of both versions of IP.
+    ///
+    /// # Panics
+    /// If the kernel does not tell.
+    pub fn fragments(&self) -> u64 {
+        let all = self.hosts.iter().chain(&self.switch);
+        all.map(|name| fragments(name)).sum()
+    }
+
     fn on_router(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
         let router = self.switch.as_deref().unwrap_or_default();
         ip(
@@ -69,4 +88,33 @@ impl Namespaces {
             &[],
         )
     }
+}
+
+/// Those of one namespace.
+fn fragments(namespace: &str) -> u64 {
+    let mut command = std::process::Command::new("ip");
+    command.args(["netns", "exec", namespace, "cat"]);
+    let output = command.args(["/proc/net/snmp", "/proc/net/snmp6"]).output();
+    let text = String::from_utf8(output.expect("ip").stdout).expect("text");
+    let v4: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("Ip: "))
+        .collect();
+    let [names, values] = v4.as_slice() else {
+        panic!("no counters of IP in {text}");
+    };
+    let v4 = names.split(' ').zip(values.split(' '));
+    let v6 = text
+        .lines()
+        .filter_map(|line| line.split_once(char::is_whitespace));
+    let counts = [
+        "FragCreates",
+        "ReasmReqds",
+        "Ip6FragCreates",
+        "Ip6ReasmReqds",
+    ];
+    let counted = v4.chain(v6).filter(|(name, _)| counts.contains(name));
+    counted
+        .map(|(_, count)| count.trim().parse::<u64>().expect("a number"))
+        .sum()
 }

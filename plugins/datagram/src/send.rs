@@ -1,7 +1,7 @@
 //! Sending: one system call for each train, and one for several trains.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vipl_sys::fd::Kept;
 
@@ -15,6 +15,9 @@ const CONTROL: usize = size_of::<libc::cmsghdr>() + 8;
 /// Wanted send buffer; the kernel gives what it allows.
 const ROOM: i32 = 4 << 20;
 
+/// Datagrams that leave one by one after a train was refused.
+const SINGLE: usize = 4096;
+
 /// A TCP socket that is connected refuses this, and UDP does not know it; all other kinds refuse the address.
 const UDP_ONLY: i32 = libc::MSG_FASTOPEN;
 
@@ -22,6 +25,12 @@ const UDP_ONLY: i32 = libc::MSG_FASTOPEN;
 pub trait Datagram {
     /// The address ([`Peer`]), and behind it the datagram.
     fn contents(&self) -> &[u8];
+
+    /// It is in no train: what becomes of it must not depend on others, nor they on it.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        false
+    }
 }
 
 /// Result of [`Sender::send`].
@@ -42,17 +51,24 @@ struct Control([u8; CONTROL]);
 /// The sending side of a data socket.
 pub struct Sender {
     socket: Kept,
-    /// The kernel takes trains, here and on this way.
-    trains: AtomicBool,
+    /// Datagrams that leave one by one before the next train.
+    single: AtomicUsize,
 }
 
 impl Sender {
     /// Takes a UDP socket.
     pub fn new(socket: OwnedFd) -> Sender {
-        let _ = option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
+        let fd = socket.as_raw_fd();
+        let _ = option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
+        // Nobody fragments a datagram, and one as long as the interface allows leaves it: the engine finds out what the
+        // path carries. Each family refuses the option of the other.
+        let probe = libc::IP_PMTUDISC_PROBE;
+        let _ = option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe);
+        let probe = libc::IPV6_PMTUDISC_PROBE;
+        let _ = option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe);
         Sender {
             socket: Kept::new(socket),
-            trains: AtomicBool::new(true),
+            single: AtomicUsize::new(0),
         }
     }
 
@@ -74,10 +90,11 @@ impl Sender {
         }
         match std::io::Error::last_os_error().raw_os_error().unwrap_or(0) {
             libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,
-            // The train is longer than this way takes, or its interface computes no checksums.
+            // Its datagrams are longer than the interface takes by now, or that computes no checksums.
             libc::EINVAL | libc::EIO | libc::EMSGSIZE
-                if datagrams.len() > 1 && self.trains.swap(false, Ordering::Relaxed) =>
+                if datagrams.len() > 1 && self.single.load(Ordering::Relaxed) == 0 =>
             {
+                self.single.store(SINGLE, Ordering::Relaxed);
                 self.send(&datagrams[..1])
             }
             error => Sent::Lost(error),
@@ -111,11 +128,16 @@ impl Sender {
             part.iov_base = bytes.as_ptr().cast_mut().cast();
             part.iov_len = bytes.len();
         }
-        let trains = self.trains.load(Ordering::Relaxed);
+        let single = self.single.load(Ordering::Relaxed);
+        if single > 0 {
+            // Threads that do this at the same time end it a little sooner or later.
+            let left = single.saturating_sub(datagrams.len());
+            self.single.store(left, Ordering::Relaxed);
+        }
         let mut lengths = [0; BURST_MAX];
         let (mut first, mut count) = (0, 0);
         while first < datagrams.len() {
-            let length = if trains {
+            let length = if single == 0 {
                 train(&datagrams[first..])
             } else {
                 1
@@ -156,11 +178,15 @@ impl Sender {
 fn train<D: Datagram>(datagrams: &[D]) -> usize {
     let (to, bytes) = datagrams[0].contents().split_at(PEER);
     let mut all = bytes.len();
+    if datagrams[0].is_alone() {
+        return 1;
+    }
     for (number, next) in datagrams.iter().enumerate().skip(1) {
         let (there, more) = next.contents().split_at(PEER);
         all += more.len();
         // An empty one would not be seen at the end of a train.
         let fits = !more.is_empty() && more.len() <= bytes.len() && all <= TRAIN_BYTES;
+        let fits = fits && !next.is_alone();
         if there != to || !fits || number == TRAIN {
             return number;
         }
@@ -198,6 +224,10 @@ pub(crate) mod tests {
         fn contents(&self) -> &[u8] {
             &self.0
         }
+
+        fn is_alone(&self) -> bool {
+            self.0.get(PEER) == Some(&7)
+        }
     }
 
     pub(crate) fn made(to: SocketAddr, bytes: &[u8]) -> Made {
@@ -225,6 +255,8 @@ pub(crate) mod tests {
         assert_eq!(length(&[(one, 0), (one, 0)]), 1);
         assert_eq!(length(&[(one, 9); 100]), TRAIN);
         assert_eq!(length(&[(one, 9000); 9]), 7);
+        let alone = [0, 0, 7, 0].map(|first| made(one, &[first, 1, 2]));
+        assert_eq!([0, 1, 2, 3].map(|from| train(&alone[from..])), [2, 1, 1, 1]);
     }
 
     #[test]
@@ -236,7 +268,7 @@ pub(crate) mod tests {
         let to: SocketAddr = "127.0.0.1:9".parse().unwrap();
         let sender = Sender {
             socket: Kept::new(near.try_clone().unwrap().into()),
-            trains: AtomicBool::new(true),
+            single: AtomicUsize::new(0),
         };
         let one = sender.send(&[made(to, b"one")]);
         assert!(matches!(one, Sent::Lost(_)), "{one:?}");
@@ -252,7 +284,7 @@ pub(crate) mod tests {
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = far.local_addr().unwrap();
         let sender = Sender::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
-        sender.trains.store(false, Ordering::Relaxed);
+        sender.single.store(SINGLE, Ordering::Relaxed);
         let sent = sender.send(&[made(to, b"one"), made(to, b"two"), made(to, b"")]);
         assert_eq!(sent, Sent::Datagrams(3));
         for expected in [&b"one"[..], b"two", b""] {

@@ -10,7 +10,7 @@ use vipl_wire::Transmit;
 use crate::bell::Bell;
 use crate::card::EmulatedLink;
 use crate::doorbell::Doorbell;
-use crate::medium::Header;
+use crate::medium::{Header, Sender};
 use crate::segment::{InvalidCursor, Segment};
 
 /// A buffer for one frame, behind the link's own header.
@@ -79,6 +79,14 @@ impl Carrier {
     #[inline(always)]
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self, Carrier::Remote(_))
+    }
+
+    /// Where the frames go, if that is another host.
+    pub(crate) fn peer(&self) -> Option<Sender> {
+        match self {
+            Carrier::Remote(remote) => remote.header.receiver(),
+            Carrier::Local(_) => None,
+        }
     }
 
     /// A buffer for a frame of `mtu` bytes. `None`: the device or the segment is full.

@@ -134,8 +134,12 @@ impl Connected {
             mtu: self.mtu,
             now: None,
         };
-        let peer = self.peer.as_deref();
-        let mut env = ViEnv { port, out, peer };
+        let mut env = ViEnv {
+            port,
+            out,
+            peer: self.peer.as_deref(),
+            device: &self.device,
+        };
         self.connection.posted(0, &mut env);
         let now = time(&mut env.out.now);
         self.device.schedule.note_posted(self.index, now);
@@ -232,6 +236,7 @@ impl Connected {
                 now: Some(now),
             },
             peer: self.peer.as_deref(),
+            device,
         };
         if waiting {
             connection.posted(now, &mut env);
@@ -333,9 +338,13 @@ impl Connected {
             let now = Host::get().now_ns();
             let doorbell = self.device.doorbell();
             let out = self.carrier.transmitter(doorbell, self.mtu, now);
-            let peer = self.peer.as_deref();
-            self.connection
-                .partner_gone(orderly, now, &mut ViEnv { port, out, peer });
+            let mut env = ViEnv {
+                port,
+                out,
+                peer: self.peer.as_deref(),
+                device: &self.device,
+            };
+            self.connection.partner_gone(orderly, now, &mut env);
             self.finish(now, self.connection.deadline());
         }
     }

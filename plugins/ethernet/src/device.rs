@@ -45,6 +45,8 @@ pub(crate) struct Counters {
     pub(crate) dropped: &'static AtomicU64,
     /// DATA frames sent again.
     pub(crate) sent_again: &'static AtomicU64,
+    /// Times that a path did not carry frames of the size in use any more.
+    pub(crate) black_holes: &'static AtomicU64,
 }
 
 impl Counters {
@@ -59,6 +61,7 @@ impl Counters {
             stray: counter(c"frames_stray"),
             dropped: counter(c"frames_dropped"),
             sent_again: counter(c"frames_sent_again"),
+            black_holes: counter(c"black_holes"),
         }
     }
 }

@@ -8,13 +8,14 @@ use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
-use vipl_plugin_sdk::{Port, Queue};
+use vipl_plugin_sdk::{Host, Port, Queue};
 use vipl_wire::{
     Cause, Env, Incoming, MemoryFault, Operation, Outgoing, PeerProcess, Remote, Transmit,
 };
 
 use crate::READ_LEVELS;
 use crate::carrier::{FrameBuffer, Transmitter};
+use crate::device::{Device, count};
 
 /// A VI during one operation.
 pub(crate) struct ViEnv<'a> {
@@ -22,6 +23,7 @@ pub(crate) struct ViEnv<'a> {
     pub(crate) out: Transmitter<'a>,
     /// The peer process, on another host.
     pub(crate) peer: Option<&'a PeerProcess>,
+    pub(crate) device: &'a Device,
 }
 
 impl Transmit for ViEnv<'_> {
@@ -165,6 +167,25 @@ impl Env for ViEnv<'_> {
 
     fn partner_heard(&mut self, heard_ns: u64) -> u64 {
         self.peer.map_or(heard_ns, |peer| peer.heard(heard_ns))
+    }
+
+    #[cold]
+    fn path_carries(&mut self, bytes: u16, black_hole: bool) {
+        let name = &self.device.name;
+        let to = match self.out.carrier.peer() {
+            Some(peer) => format!("to {peer}"),
+            None => "within this host".to_owned(),
+        };
+        if black_hole {
+            count(self.device.counters.black_holes, 1);
+            Host::get().log(
+                VIPL_LOG_WARN,
+                &format!("{name}: long frames {to} vanish; they have {bytes} bytes from now on"),
+            );
+        } else {
+            let text = format!("{name}: the path {to} carries frames of {bytes} bytes");
+            Host::get().log(VIPL_LOG_INFO, &text);
+        }
     }
 
     fn raise(&mut self, code: u32, opcode: u32) {

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use vipl_datagram::{Datagram, PEER, Peer};
 use vipl_packet::{ETHERNET, Frame, Tip};
 use vipl_plugin_sdk::Link;
-use vipl_wire::ETHERTYPE;
+use vipl_wire::{ETHERTYPE, Kind};
 
 use crate::interface::{self, Subnet};
 use crate::try_lock::{Guard, TryLock};
@@ -41,6 +41,18 @@ impl Header {
         usize::from(self.length)
     }
 
+    /// Where the frame goes.
+    pub(crate) fn receiver(&self) -> Option<Sender> {
+        match self.length() {
+            ETHERNET => self.bytes.first_chunk().copied().map(Sender::Ethernet),
+            PEER => {
+                let peer = self.bytes.first_chunk().copied();
+                peer.map(Peer::of_bytes).map(Sender::Udp)
+            }
+            _ => None,
+        }
+    }
+
     /// Makes room for a frame of up to `bytes` bytes in a buffer, behind this.
     #[inline(always)]
     pub(crate) fn put(&self, buffer: &mut Vec<u8>, bytes: usize) {
@@ -49,7 +61,7 @@ impl Header {
     }
 }
 
-/// The sender of a frame, for answers and for the log.
+/// The sender of a frame, or its receiver, for answers and for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Sender {
     Ethernet([u8; 6]),
@@ -144,6 +156,11 @@ impl Datagram for Addressed {
     #[inline(always)]
     fn contents(&self) -> &[u8] {
         &self.0.buffer[..self.0.bytes]
+    }
+
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        Kind::is_try(&self.0.buffer[PEER..])
     }
 }
 

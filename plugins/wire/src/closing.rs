@@ -154,7 +154,7 @@ impl Closing {
                 self.confirm(out);
             }
             // The peer does not know yet. The repetition of the CLOSE informs it.
-            Kind::Data | Kind::Probe | Kind::Ack => {}
+            _ => {}
         }
     }
 

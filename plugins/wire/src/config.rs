@@ -46,7 +46,8 @@ pub struct Config {
     pub probes_max: u32,
     /// The current time, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
-    /// The path has other users, as across routers: every loss counts as congestion, as for TCP.
+    /// The path has other users, as across routers: every loss counts as congestion, as for TCP. The largest frame that
+    /// it carries is searched for.
     pub shared_path: bool,
     /// With it all frames are sealed, and those of the peer must be. The peer has the same, and no other connection.
     pub seal: Option<SealKey>,
@@ -85,4 +86,6 @@ pub struct Stats {
     pub wrong_seal: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// Times that the path did not carry frames of the size in use any more.
+    pub black_holes: u64,
 }

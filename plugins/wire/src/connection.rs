@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `send` | what is sent next |
 //! | `build`, `resend` | frames of posted operations, and lost frames once more |
+//! | `path` | what the path carries: the size of frames |
 //! | `complete` | acknowledgements, and the sends that they complete |
 //! | `receive`, `deliver` | frames into order, and their parts into receive descriptors and memory |
 //! | `unreliable` | both of these for Unreliable connections |
@@ -16,6 +17,7 @@ mod build;
 mod complete;
 mod deliver;
 mod end;
+mod path;
 mod read;
 mod receive;
 mod resend;
@@ -27,10 +29,11 @@ use crate::arrivals::Arrivals;
 use crate::closing::{Body, Closing, Reason, send_empty};
 use crate::config::{Config, NEVER, Received, Stats, WINDOW};
 use crate::env::{Cause, Env, Level, Transmit};
-use crate::frame::{FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, body_max, key_check};
+use crate::frame::{FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, key_check};
 use crate::keepalive::{Keepalive, Verdict};
 use crate::receiver::Receiver;
-use crate::seal::{SEAL, Seals};
+use crate::seal::Seals;
+use crate::search::Search;
 use crate::sender::Sender;
 
 /// How long to wait for the CLOSE after the agent has reported an orderly end. The peer repeats the CLOSE, and may have
@@ -70,6 +73,14 @@ pub struct Connection {
     keepalive: Keepalive,
     /// Until when the CLOSE is awaited after the agent has reported an orderly end.
     gone_at_ns: u64,
+    search: Search,
+    /// The earlier one of `gone_at_ns` and the search's deadline.
+    rare_at_ns: u64,
+    /// Bytes for the parts of one DATA frame.
+    room: usize,
+    /// The largest frame in use, and the one that the owner knows of.
+    size: u16,
+    size_told: u16,
     blocked: bool,
 }
 
@@ -83,7 +94,9 @@ impl Connection {
         let side = config.side & 1;
         // Each direction starts at a number of its own that both sides know.
         let first = |side: u32| (config.key >> (32 * side)) as u32;
-        Connection {
+        let blind = config.level == Level::Unreliable;
+        let search = Search::new(config.mtu, config.shared_path, blind, config.now_ns);
+        let mut connection = Connection {
             config: *config,
             phase: Phase::Open,
             now_ns: config.now_ns,
@@ -98,8 +111,15 @@ impl Connection {
             seals: config.seal.as_ref().map(|key| Box::new(Seals::new(key))),
             keepalive: Keepalive::new(config.now_ns, config.probes_max),
             gone_at_ns: NEVER,
+            search,
+            rare_at_ns: search.deadline(),
+            room: 0,
+            size: search.size(),
+            size_told: search.size(),
             blocked: false,
-        }
+        };
+        connection.room = connection.room_of(search.size());
+        connection
     }
 
     /// Whether the connection still carries data. If not, the VI is in Error.
@@ -174,6 +194,9 @@ impl Connection {
             Kind::Data if self.is_open() => self.take_data(&header, body, env),
             Kind::Probe => self.acks.hurry(now_ns),
             Kind::Close if self.is_open() => self.take_close(&header, body, env),
+            Kind::Try => self.take_try(body.len(), env),
+            Kind::Tried => self.take_tried(body, env),
+            Kind::Slice if self.is_open() => self.take_slice(&header, body, env),
             _ => {}
         }
         Received::Taken
@@ -215,7 +238,7 @@ impl Connection {
             Phase::Open => {
                 let sender = self.sender.deadline();
                 let receiver = self.acks.due_ns().min(self.arrivals.deadline());
-                let partner = self.keepalive.deadline().min(self.gone_at_ns);
+                let partner = self.keepalive.deadline().min(self.rare_at_ns);
                 sender.min(receiver).min(partner)
             }
             Phase::Leaving { until_ns, .. } => until_ns,
@@ -252,6 +275,9 @@ impl Connection {
         if self.keepalive.deadline() <= now_ns {
             self.check_keepalive(env);
         }
+        if self.search.deadline() <= now_ns {
+            self.search_path(env);
+        }
         if self.is_open() {
             self.sender_timeout(env);
         }
@@ -278,7 +304,10 @@ impl Connection {
         self.now_ns = now_ns;
         match self.phase {
             // The report may have overtaken the last acknowledgement and the CLOSE.
-            Phase::Open if orderly => self.gone_at_ns = now_ns + CLOSE_WAIT_NS,
+            Phase::Open if orderly => {
+                self.gone_at_ns = now_ns + CLOSE_WAIT_NS;
+                self.set_rare();
+            }
             Phase::Leaving { .. } if orderly => {}
             Phase::Open => self.end(Reason::Lost, Cause::LOST, 0, env),
             Phase::Leaving { body, .. } => self.partner_left(body, env),
@@ -305,8 +334,17 @@ impl Connection {
     /// Bytes for the parts of one DATA frame.
     #[inline(always)]
     pub fn room(&self) -> usize {
-        let seal = if self.config.seal.is_some() { SEAL } else { 0 };
-        body_max(usize::from(self.config.mtu)) - seal
+        self.room
+    }
+
+    /// The largest frame in use, in bytes.
+    pub fn frame_bytes(&self) -> u16 {
+        self.size
+    }
+
+    #[cold]
+    fn set_rare(&mut self) {
+        self.rare_at_ns = self.gone_at_ns.min(self.search.deadline());
     }
 
     fn send_ack<E: Env>(&mut self, env: &mut E) {

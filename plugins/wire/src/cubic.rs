@@ -163,6 +163,14 @@ impl Cubic {
         self.shrunk_ns = now_ns;
     }
 
+    /// Frames have another length: as many bytes remain in flight.
+    pub(crate) fn resize(&mut self, before: u16, after: u16) {
+        let scale = f64::from(before) / f64::from(after);
+        self.window = (self.window * scale).clamp(LEAST, f64::from(WINDOW));
+        (self.threshold, self.top) = (self.threshold * scale, self.top * scale);
+        (self.curve, self.before) = (None, None);
+    }
+
     /// A retransmission timeout.
     pub(crate) fn timed_out(&mut self, now_ns: u64) {
         if self.before.is_none() {
@@ -250,6 +258,16 @@ mod tests {
         let mut cubic = Cubic::new();
         cubic.delivered(5, false, MS, RTT);
         assert_eq!(cubic.window(), 10);
+    }
+
+    #[test]
+    fn with_longer_frames_there_are_fewer() {
+        let mut cubic = Cubic::new();
+        cubic.resize(1200, 9000);
+        assert_eq!((cubic.window(), cubic.is_starting()), (2, true));
+        cubic.window = 60.0;
+        cubic.resize(9000, 1200);
+        assert_eq!(cubic.window(), 256);
     }
 
     #[test]

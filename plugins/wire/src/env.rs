@@ -98,6 +98,12 @@ pub trait Env: Transmit {
         heard_ns
     }
 
+    /// Frames have at most so many bytes from now on, which the path has been found to carry; `black_hole`: it does not
+    /// carry those of the former size.
+    fn path_carries(&mut self, bytes: u16, black_hole: bool) {
+        let _ = (bytes, black_hole);
+    }
+
     /// Raises an asynchronous error, a `VIP_ERROR_CODE`. The VI does not change its state.
     fn raise(&mut self, code: u32, opcode: u32);
 

@@ -49,6 +49,21 @@ pub enum Kind {
     Close = 4,
     /// Answers a CLOSE.
     Closed = 5,
+    /// Asks whether a frame of its length arrives.
+    Try = 6,
+    /// Answers a TRY; the body names its length.
+    Tried = 7,
+    /// A piece of a DATA frame that is too long for the path.
+    Slice = 8,
+}
+
+impl Kind {
+    /// Whether a frame that the engine has made is a [`Kind::Try`]. It must reach the network by itself, not as a part
+    /// of something larger that shares its fate.
+    #[inline(always)]
+    pub fn is_try(frame: &[u8]) -> bool {
+        frame.get(1) == Some(&(Kind::Try as u8))
+    }
 }
 
 /// Why a frame is dropped.
@@ -79,7 +94,7 @@ pub struct Header {
     pub to_vi: u32,
     /// Proof that the sender knows the connection's key ([`key_check`]).
     pub check: u64,
-    /// DATA: the frame's number. Others: the number of the next DATA frame.
+    /// DATA, SLICE: the frame's number. Others: the number of the next DATA frame.
     pub sequence: u32,
     /// Every DATA frame before this number has been processed.
     pub acknowledged: u32,
@@ -152,6 +167,9 @@ impl Header {
             3 => Kind::Probe,
             4 => Kind::Close,
             5 => Kind::Closed,
+            6 => Kind::Try,
+            7 => Kind::Tried,
+            8 => Kind::Slice,
             _ => return Err(Refused::Unknown),
         };
         let header = Header {

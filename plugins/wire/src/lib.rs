@@ -47,7 +47,9 @@ mod rack;
 mod receiver;
 mod rtt;
 mod seal;
+mod search;
 mod sender;
+mod slices;
 mod spurious;
 mod version;
 

@@ -139,6 +139,14 @@ impl Pace {
         }
     }
 
+    /// The length of frames has changed.
+    pub(crate) fn resize(&mut self, before: u16, after: u16) {
+        if let Some(cubic) = &mut self.cubic {
+            cubic.resize(before, after);
+            self.window = cubic.window();
+        }
+    }
+
     /// The timeout was spurious.
     pub(crate) fn undo_timeout(&mut self) {
         if let Some(cubic) = &mut self.cubic {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::part::Part;
+use crate::slices::Slices;
 
 /// Limit of the bytes of kept frames.
 const KEPT_BYTES_MAX: usize = 256 << 10;
@@ -53,6 +54,7 @@ pub(crate) struct Receiver {
     pub(crate) writing: Option<Arriving>,
     /// Bytes of the oldest RDMA Read of this side that have arrived.
     pub(crate) answered: u32,
+    pub(crate) slices: Slices,
 }
 
 impl Receiver {
@@ -69,6 +71,7 @@ impl Receiver {
             receiving: None,
             writing: None,
             answered: 0,
+            slices: Slices::default(),
         }
     }
 

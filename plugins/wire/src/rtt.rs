@@ -52,13 +52,17 @@ impl Rtt {
 
     /// The retransmission timeout.
     pub(crate) fn timeout_ns(&self) -> u64 {
-        let base = if self.smoothed_ns == 0 {
+        (self.answer_ns() << self.backoff).min(RTO_MAX_NS)
+    }
+
+    /// How long an answer may take: the timeout without its doublings.
+    pub(crate) fn answer_ns(&self) -> u64 {
+        if self.smoothed_ns == 0 {
             RTO_FIRST_NS
         } else {
             let slack = (4 * self.variation_ns).max(SLACK_MIN_NS);
             (self.smoothed_ns + slack).min(RTO_MAX_NS)
-        };
-        (base << self.backoff).min(RTO_MAX_NS)
+        }
     }
 
     /// The timeout has expired. True if this is not the first time since an acknowledgement.

@@ -108,6 +108,8 @@ pub(crate) struct Sender {
     pub(crate) pace_at_ns: u64,
     /// RDMA Reads of the peer that this side answers.
     pub(crate) serving: VecDeque<Serving>,
+    /// A lost frame of which slices have been sent, and up to where.
+    pub(crate) sliced: Option<(u32, usize)>,
     /// Answers and own operations alternate.
     pub(crate) answered_last: bool,
 }
@@ -131,6 +133,7 @@ impl Sender {
             overdue: false,
             pace_at_ns: NEVER,
             serving: VecDeque::new(),
+            sliced: None,
             answered_last: false,
         }
     }

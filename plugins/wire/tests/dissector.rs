@@ -10,7 +10,7 @@ use sim::network::Faults;
 use sim::world::World;
 use vipl_wire::*;
 
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 29] = [
     "vipl.version",
     "vipl.kind",
     "vipl.to_endpoint",
@@ -37,6 +37,9 @@ const FIELDS: [&str; 26] = [
     "vipl.versions.highest",
     "vipl.seal.number",
     "vipl.seal.hash",
+    "vipl.tried.length",
+    "vipl.slice.offset",
+    "vipl.slice.total",
 ];
 
 /// Frames of all kinds, from a world with losses.
@@ -61,6 +64,11 @@ fn frames() -> Vec<Vec<u8>> {
         }
         world.posted(0);
         world.run(4_000_000_000);
+        // The path carries less than before: TRY, TRIED, SLICE.
+        world.lines[0].faults.largest = 700;
+        script.post(&mut world, 0, level);
+        world.posted(0);
+        world.run(2_000_000_000);
         world.close(1, Reason::Disconnected);
         world.run(1_000_000_000);
         frames.extend(
@@ -173,7 +181,9 @@ fn expected(frame: &[u8]) -> Vec<String> {
             row[20] = u16::from_be_bytes([body[0], body[1]]).to_string();
             row[21] = u32::from_be_bytes([body[8], body[9], body[10], body[11]]).to_string();
         }
-        Kind::Probe | Kind::Closed => {}
+        Kind::Tried => row[26] = number(HEADER),
+        Kind::Slice => (row[27], row[28]) = (number(HEADER), number(HEADER + 2)),
+        Kind::Probe | Kind::Closed | Kind::Try => {}
     }
     row
 }
@@ -210,7 +220,7 @@ fn compare(name: &str, in_datagrams: bool) {
     let kinds: std::collections::BTreeSet<u8> = frames.iter().map(|frame| frame[1]).collect();
     assert_eq!(
         kinds.into_iter().collect::<Vec<_>>(),
-        [1, 2, 3, 4, 5, 255],
+        [1, 2, 3, 4, 5, 6, 7, 8, 255],
         "all kinds"
     );
     // One that is broken, at the end.

@@ -185,6 +185,10 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
         Kind::Probe,
         Kind::Close,
         Kind::Closed,
+        Kind::Try,
+        Kind::Tried,
+        Kind::Slice,
+        Kind::Slice,
     ];
     let mut frame = vec![0; 1500];
     let mut at = HEADER;
@@ -203,6 +207,25 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
         Kind::Ack => {
             at += rng.below(200) as usize;
             frame[HEADER..at].fill_with(|| rng.next() as u8);
+        }
+        Kind::Slice => {
+            // Whole frames of one part in two slices, and all that is not.
+            let (part, bytes) = part(rng, (open.at as u64, open.handle));
+            let body = HEADER + 8;
+            part.emit(&mut frame[body..]);
+            let total = (part.kind.header() + bytes) as u16;
+            let offset = rng.pick(&[0, 0, 128, 128, 256, 1, 16_256, 65_408, u16::MAX]);
+            let total = rng.pick(&[total, total, total, 0, 128, 16_384, 16_385, u16::MAX]);
+            frame[HEADER..HEADER + 2].copy_from_slice(&offset.to_be_bytes());
+            frame[HEADER + 2..HEADER + 4].copy_from_slice(&total.to_be_bytes());
+            let left = usize::from(total.saturating_sub(offset)).min(1400);
+            at = body + rng.pick(&[left, left.min(128), left.min(128), 0, 1, 200]);
+        }
+        Kind::Try => at += rng.below(1400) as usize,
+        Kind::Tried => {
+            at += rng.pick(&[2, 2, 2, 0, 3]);
+            let length = rng.pick(&[0u16, 64, 512, 1200, 1472, 1500, u16::MAX]);
+            frame[HEADER..HEADER + 2].copy_from_slice(&length.to_be_bytes());
         }
         _ => {
             // Rarely, so that other content is tried, too.
@@ -322,7 +345,7 @@ fn frames_with_a_wrong_key_have_no_effect() {
         let mut noise: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
         if length > HEADER && rng.permille(700) {
             let header = Header {
-                kind: rng.pick(&[Kind::Data, Kind::Close, Kind::Ack]),
+                kind: rng.pick(&[Kind::Data, Kind::Close, Kind::Ack, Kind::Try, Kind::Slice]),
                 to_endpoint: 101,
                 from_endpoint: 100,
                 to_vi: 11,

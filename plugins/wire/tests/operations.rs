@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000_000_000;
 const KEY: u64 = 0x1111_2222_3333_4444;
 
 fn world(level: Level) -> World {
-    let mut world = World::new(4, level, 1500, Faults::NONE);
+    let mut world = World::new(5, level, 1500, Faults::NONE);
     world.log = Some(Vec::new());
     world
 }

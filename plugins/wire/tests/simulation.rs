@@ -27,6 +27,8 @@ enum Story {
     Crash,
     /// One side leaves in the middle.
     Leave,
+    /// The network carries shorter frames than before, perhaps in fragments of the longer ones.
+    Shrink,
 }
 
 struct Outcome {
@@ -48,8 +50,8 @@ fn faults(rng: &mut Rng) -> Faults {
         corruption: rng.pick(&[0, 0, 10, 50]),
         rate: rng.pick(&[0, 0, 12, 125, 1250]),
         queue: 64_000,
-        largest: 0,
         cut: None,
+        ..Faults::NONE
     }
 }
 
@@ -67,12 +69,13 @@ fn is_over(world: &World) -> bool {
 fn run(seed: u64) -> Outcome {
     let mut rng = Rng::new(seed ^ 0xABCD);
     let level = [Level::Unreliable, Level::Delivery, Level::Reception][(seed % 3) as usize];
-    let story = match rng.below(10) {
+    let story = match rng.below(12) {
         0..=4 => Story::Faults,
         5 | 6 => Story::Cut,
         7 => Story::CutForGood,
         8 => Story::Crash,
-        _ => Story::Leave,
+        9 => Story::Leave,
+        _ => Story::Shrink,
     };
     let mtu = rng.pick(&[256, 576, 1500, 1500, 9000]);
     let mut world = World::new(seed, level, mtu, faults(&mut rng));
@@ -101,6 +104,13 @@ fn run(seed: u64) -> Outcome {
                 }
                 Story::Crash => world.sides[1].crashed = true,
                 Story::Leave => world.close(1, Reason::Disconnected),
+                Story::Shrink => {
+                    let largest = rng.between(560, 1600) as usize;
+                    for line in &mut world.lines {
+                        line.faults.largest = largest;
+                        line.faults.fragments = rng.permille(200);
+                    }
+                }
                 Story::Faults => {}
             }
         }
@@ -184,7 +194,7 @@ fn describe(world: &World) -> String {
 fn finish(world: &mut World, story: Story, level: Level) {
     let lost = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32);
     match story {
-        Story::Faults | Story::Cut => {
+        Story::Faults | Story::Cut | Story::Shrink => {
             for side in &world.sides {
                 assert_eq!(
                     side.host.failed, None,

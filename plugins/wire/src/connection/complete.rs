@@ -10,7 +10,7 @@ use crate::frame::{Header, Kind};
 use crate::sender::Stage;
 
 /// How long the oldest frame may be retransmitted in vain while the peer answers PROBEs. Then the path is broken: it
-/// carries small frames and not ours, for instance since the MTU of an interface has shrunk.
+/// carries PROBEs and not ours, not even the smallest.
 const STUCK_NS: u64 = 7_000_000_000;
 
 impl Connection {
@@ -119,10 +119,15 @@ impl Connection {
             }
             sender.inflight.lose_first();
             sender.overdue = true;
-            sender.pace.timed_out(sender.rtt.back_off(), now_ns);
+            let again = sender.rtt.back_off();
+            sender.pace.timed_out(again, now_ns);
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
-            if sender.stuck_ns > STUCK_NS {
+            let stuck = sender.stuck_ns > STUCK_NS;
+            if again && !self.keepalive.is_probing() {
+                self.suspect_path();
+            }
+            if stuck {
                 self.partner_is_dead(env);
             }
         }

@@ -5,10 +5,11 @@ use vipl_abi::VIP_STATUS_PROTECTION_ERROR;
 use super::Connection;
 use super::send::{Next, Step};
 use crate::env::{Env, Operation};
-use crate::frame::{FLAG_ASK, HEADER, Kind};
+use crate::frame::{FLAG_ASK, HEADER, Header, Kind};
 use crate::inflight::Load;
 use crate::part::PartKind;
 use crate::sender::Stage;
+use crate::slices::{self, SLICE};
 
 impl Connection {
     /// Rebuilds and sends the oldest lost frame.
@@ -56,12 +57,61 @@ impl Connection {
         };
         let mut header = self.header(Kind::Data, sequence);
         header.flags |= FLAG_ASK;
+        let at = match self.slice(sequence, at, buffer) {
+            None => at,
+            Some((end, last)) => {
+                header.kind = Kind::Slice;
+                if !last {
+                    self.send_slice(frame, &header, end, env);
+                    return Step::Moved;
+                }
+                end
+            }
+        };
         let sender = &mut self.sender;
         let overdue = std::mem::take(&mut sender.overdue);
         sender.inflight.sent_again(sequence, overdue);
         self.stats.sent_again += 1;
         self.transmit(frame, &header, at, env);
         Step::Moved
+    }
+
+    /// If a frame whose body ends at `at` is too long for the path: puts its next slice into its place. Returns where
+    /// that ends, and whether it is the last one.
+    fn slice(&mut self, sequence: u32, at: usize, buffer: &mut [u8]) -> Option<(usize, bool)> {
+        let (room, total) = (self.room(), at - HEADER);
+        if total <= room {
+            return None;
+        }
+        let offset = match self.sender.sliced.take() {
+            Some((of, offset)) if of == sequence && offset < total => offset,
+            _ => 0,
+        };
+        let bytes = slices::length(room, offset, total);
+        let (from, to) = (HEADER + offset, HEADER + SLICE);
+        buffer.copy_within(from..from + bytes, to);
+        slices::emit(&mut buffer[HEADER..], offset, total);
+        let last = offset + bytes == total;
+        if !last {
+            self.sender.sliced = Some((sequence, offset + bytes));
+        }
+        Some((to + bytes, last))
+    }
+
+    /// Sends a slice after which others follow: the frame stays lost until the last one has left.
+    fn send_slice<E: Env>(
+        &mut self,
+        mut frame: E::Frame,
+        header: &Header,
+        end: usize,
+        env: &mut E,
+    ) {
+        let bytes = header.emit_sealed(frame.as_mut(), end - HEADER, &mut self.seals);
+        env.transmit(frame, bytes);
+        self.look_at_clock(env);
+        self.stats.frames_sent += 1;
+        let sender = &mut self.sender;
+        sender.pace.sent(self.now_ns, sender.rtt.smoothed_ns());
     }
 
     /// Rebuilds one part. The error is the operation that has failed and its status, or `None` if it had failed before.

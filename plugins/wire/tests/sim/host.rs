@@ -104,6 +104,8 @@ pub struct Host {
     /// When the peer's process was last heard on another connection.
     pub partner_heard: Option<u64>,
     pub mtu: usize,
+    /// What the engine has said last about the path.
+    pub carries: Option<(u16, bool)>,
     /// RDMA Writes under way: where, and which bytes have been written.
     covered: Vec<(u64, Vec<bool>)>,
 }
@@ -428,6 +430,10 @@ impl Env for Host {
         recv.result = Some((status, length, immediate));
         self.recvs_done += 1;
         true
+    }
+
+    fn path_carries(&mut self, bytes: u16, black_hole: bool) {
+        self.carries = Some((bytes, black_hole));
     }
 
     fn raise(&mut self, code: u32, opcode: u32) {

@@ -19,6 +19,10 @@ pub struct Faults {
     pub queue: u64,
     /// Larger frames do not arrive; 0: all do.
     pub largest: usize,
+    /// They are fragmented instead, and arrive if all fragments do.
+    pub fragments: bool,
+    /// Frames of later kinds do not arrive: the peer does not know them. 0: it knows all.
+    pub newest_kind: u8,
     /// Nothing arrives between these times.
     pub cut: Option<(u64, u64)>,
 }
@@ -35,6 +39,8 @@ impl Faults {
         rate: 0,
         queue: 0,
         largest: 0,
+        fragments: false,
+        newest_kind: 0,
         cut: None,
     };
 }
@@ -80,8 +86,13 @@ impl Line {
         let cut = faults
             .cut
             .is_some_and(|(from, to)| (from..to).contains(&now));
-        let large = faults.largest > 0 && frame.len() > faults.largest;
-        if cut || large || rng.permille(faults.loss) {
+        let pieces = match faults.largest {
+            0 => 1,
+            largest => frame.len().div_ceil(largest),
+        };
+        let large = pieces > 1 && !faults.fragments;
+        let unknown = faults.newest_kind > 0 && frame[1] > faults.newest_kind;
+        if cut || large || unknown || (0..pieces).any(|_| rng.permille(faults.loss)) {
             self.lost += 1;
             return Vec::new();
         }

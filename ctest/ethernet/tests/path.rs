@@ -1,0 +1,97 @@
+//! Across a router whose links carry packets of different sizes: frames are as long as the path carries, and nobody
+//! fragments them.
+
+use std::time::{Duration, Instant};
+
+use vipl_ctest::Finished;
+use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces};
+
+/// An interface of kind `veth` takes packets in that are longer than its MTU, by the tag of a VLAN.
+const EXTRA: usize = 4;
+
+fn skipped(made: Result<Namespaces, String>) -> Option<Namespaces> {
+    made.map_err(|why| println!("SKIP network namespaces: {why}"))
+        .ok()
+}
+
+/// Lengths of frames that a search has found, of both sides.
+fn found(finished: &Finished) -> Vec<usize> {
+    let lines = finished.log(&["info"]).into_iter();
+    let sizes =
+        lines.filter_map(|line| line.split_once(" carries frames of ")?.1.split(' ').next());
+    sizes.map(|size| size.parse().expect("a number")).collect()
+}
+
+/// Programs across a router one of whose links is narrower than the interfaces of the hosts, over IPv4 and IPv6.
+#[test]
+fn the_size_of_the_path_is_found() {
+    let Some(hosts) = skipped(Namespaces::routed()) else {
+        return;
+    };
+    hosts.narrow(1300).expect("a narrow link");
+    let apart = Apart::new(&hosts);
+    for headers in [28, 48] {
+        for name in ["tour", "rdma"] {
+            let run = apart.run(name, &format!("ip:{INTERFACE}"));
+            run.pass();
+        }
+        let run = apart.run("cable", &format!("ip:{INTERFACE}"));
+        let finished = run.arg("survive").env("VIPL_LOG", "info").allow("").pass();
+        let (sizes, most) = (found(&finished), 1300 - headers);
+        println!("frames of {sizes:?} bytes, of at most {most}");
+        assert_eq!(
+            sizes.len(),
+            2,
+            "{}",
+            finished.report("both sides have searched")
+        );
+        assert!(
+            sizes
+                .iter()
+                .all(|size| (most - 7..=most + EXTRA).contains(size)),
+            "{sizes:?}"
+        );
+        (0..2).for_each(|host| hosts.take_ipv4(host));
+    }
+    assert_eq!(hosts.fragments(), 0, "fragments");
+}
+
+/// The link becomes narrower while two programs talk. What is under way arrives in slices, the rest in shorter frames.
+#[test]
+fn a_path_that_becomes_narrower_is_followed() {
+    let Some(hosts) = skipped(Namespaces::routed()) else {
+        return;
+    };
+    let apart = Apart::new(&hosts);
+    let run = apart.run("cable", &format!("ip:{INTERFACE}"));
+    let run = run.arg("survive").env("VIPL_LOG", "info").allow("");
+    let finished = std::thread::scope(|scope| {
+        let program = scope.spawn(|| run.pass());
+        let begun = Instant::now();
+        while received(&hosts) < 2000 {
+            assert!(begun.elapsed() < Duration::from_secs(120), "no traffic");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        hosts.narrow(1300).expect("a narrow link");
+        program.join().expect("the program passes")
+    });
+    let sizes = found(&finished);
+    println!("frames of {sizes:?} bytes");
+    assert!(sizes.contains(&1472), "{}", finished.report("before"));
+    let after = sizes
+        .iter()
+        .filter(|size| (1265..=1272 + EXTRA).contains(*size));
+    assert_eq!(after.count(), 2, "{}", finished.report("after, both sides"));
+    let warned = finished.log(&["warn"]);
+    let vanish = |line: &&&str| line.contains("long frames to ") && line.contains(" vanish");
+    assert_eq!(warned.iter().filter(vanish).count(), 2, "{warned:?}");
+    assert_eq!(hosts.fragments(), 0, "fragments");
+}
+
+/// Packets that host 1 has received.
+fn received(hosts: &Namespaces) -> u64 {
+    let path = format!("/sys/class/net/{INTERFACE}/statistics/rx_packets");
+    let output = hosts.command(1, "cat").arg(path).output().expect("cat");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.trim().parse().unwrap_or(0)
+}

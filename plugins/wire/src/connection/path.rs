@@ -1,0 +1,120 @@
+//! What the path carries: TRYs and their answers, the size of frames, and slices of frames that have become too long.
+
+use super::Connection;
+use crate::config::WINDOW;
+use crate::env::{Env, Level};
+use crate::frame::{HEADER, Header, Kind, TRAILER, body_max, u16_at};
+use crate::seal::SEAL;
+use crate::search::Change;
+
+/// Bytes of the body of a TRIED.
+const TRIED: usize = 2;
+
+impl Connection {
+    /// Bytes that a seal adds to each frame.
+    fn seal_bytes(&self) -> usize {
+        if self.config.seal.is_some() { SEAL } else { 0 }
+    }
+
+    /// Bytes for the parts of a frame of this length.
+    pub(super) fn room_of(&self, bytes: u16) -> usize {
+        body_max(usize::from(bytes)) - self.seal_bytes()
+    }
+
+    /// The search is due.
+    #[cold]
+    pub(super) fn search_path<E: Env>(&mut self, env: &mut E) {
+        let wait_ns = self.sender.rtt.answer_ns();
+        while self.search.deadline() <= self.now_ns {
+            let Some(frame) = env.frame() else {
+                self.search.postpone(self.now_ns);
+                return self.set_rare();
+            };
+            let (change, tried) = self.search.due(self.now_ns, wait_ns);
+            self.path_changed(change, env);
+            if let Some(bytes) = tried {
+                self.send_try(frame, bytes, env);
+            }
+        }
+    }
+
+    /// Frames are lost again and again: they may be too long for the path.
+    #[cold]
+    pub(super) fn suspect_path(&mut self) {
+        self.search.suspect(self.now_ns);
+        self.set_rare();
+    }
+
+    /// Sends a TRY of this length.
+    fn send_try<E: Env>(&mut self, mut frame: E::Frame, bytes: u16, env: &mut E) {
+        let body = self.room_of(bytes);
+        let buffer = frame.as_mut();
+        // Buffers hold earlier frames, perhaps of other connections.
+        buffer[HEADER..HEADER + body].fill(0);
+        let header = self.header(Kind::Try, self.sender.inflight.next());
+        let bytes = header.emit_sealed(buffer, body, &mut self.seals);
+        env.transmit(frame, bytes);
+        self.stats.frames_sent += 1;
+    }
+
+    /// Handles a TRY whose body, without its seal, has this length.
+    #[cold]
+    pub(super) fn take_try<E: Env>(&mut self, body: usize, env: &mut E) {
+        let Some(mut frame) = env.frame() else {
+            return;
+        };
+        let length = HEADER + body + self.seal_bytes() + TRAILER;
+        let buffer = frame.as_mut();
+        buffer[HEADER..HEADER + TRIED].copy_from_slice(&(length as u16).to_be_bytes());
+        let header = self.header(Kind::Tried, self.sender.inflight.next());
+        let bytes = header.emit_sealed(buffer, TRIED, &mut self.seals);
+        env.transmit(frame, bytes);
+        self.stats.frames_sent += 1;
+    }
+
+    /// Handles a TRIED.
+    #[cold]
+    pub(super) fn take_tried<E: Env>(&mut self, body: &[u8], env: &mut E) {
+        if body.len() == TRIED {
+            let change = self.search.answered(u16_at(body, 0), self.now_ns);
+            self.path_changed(change, env);
+        }
+    }
+
+    fn path_changed<E: Env>(&mut self, change: Change, env: &mut E) {
+        self.set_rare();
+        let (before, size) = (self.size, self.search.size());
+        if size != before {
+            self.size = size;
+            self.sender.pace.resize(before, size);
+        }
+        self.room = self.room_of(size);
+        let black_hole = change == Change::BlackHole;
+        if black_hole {
+            self.stats.black_holes += 1;
+            // What was in vain so far was so for this reason.
+            self.sender.stuck_ns = 0;
+        }
+        if black_hole || (change == Change::Found && size != self.size_told) {
+            self.size_told = size;
+            env.path_carries(size, black_hole);
+        }
+    }
+
+    /// Handles a SLICE.
+    #[cold]
+    pub(super) fn take_slice<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
+        let ahead = header.sequence.wrapping_sub(self.receiver.next());
+        if self.config.level == Level::Unreliable || ahead as i32 >= i32::from(WINDOW) {
+            return;
+        }
+        if (ahead as i32) < 0 || self.receiver.has(ahead as usize) {
+            // The frame is here already.
+            self.acks.hurry(self.now_ns);
+            self.stats.duplicates += 1;
+        } else if let Some(whole) = self.receiver.slices.add(header.sequence, body) {
+            self.take_data(header, &whole, env);
+            self.receiver.slices.recycle(whole);
+        }
+    }
+}
