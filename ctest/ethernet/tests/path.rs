@@ -82,7 +82,7 @@ fn a_path_that_becomes_narrower_is_followed() {
         .iter()
         .filter(|size| (1265..=1272 + EXTRA).contains(*size));
     assert_eq!(after.count(), 2, "{}", finished.report("after, both sides"));
-    let warned = finished.log(&["warn"]);
+    let warned = finished.log(&["info"]);
     let vanish = |line: &&&str| line.contains("long frames to ") && line.contains(" vanish");
     assert_eq!(warned.iter().filter(vanish).count(), 2, "{warned:?}");
     assert_eq!(hosts.fragments(), 0, "fragments");

@@ -178,10 +178,8 @@ impl Env for ViEnv<'_> {
         };
         if black_hole {
             count(self.device.counters.black_holes, 1);
-            Host::get().log(
-                VIPL_LOG_WARN,
-                &format!("{name}: long frames {to} vanish; they have {bytes} bytes from now on"),
-            );
+            let text = format!("{name}: long frames {to} vanish; they have {bytes} bytes now");
+            Host::get().log(VIPL_LOG_INFO, &text);
         } else {
             let text = format!("{name}: the path {to} carries frames of {bytes} bytes");
             Host::get().log(VIPL_LOG_INFO, &text);

@@ -22,6 +22,8 @@ const USUAL: u16 = 1472;
 pub(crate) const CONTROL: u16 = 64;
 /// Trials that must fail before a size counts as too large.
 const TRIALS: u8 = 3;
+/// The same for the size in use: on a path that loses much, it must not look like one that is too long.
+const TRIALS_IN_USE: u8 = 6;
 /// The search ends when so many bytes are left to win.
 const STEP: u16 = 8;
 /// Shortest time to wait for an answer.
@@ -196,8 +198,9 @@ impl Search {
             self.silent += 1;
         }
         let confirms = self.tried == self.size;
-        if self.failed < TRIALS {
-            if self.silent == TRIALS {
+        let trials = if confirms { TRIALS_IN_USE } else { TRIALS };
+        if self.failed < trials {
+            if self.silent == trials {
                 self.next(now_ns);
                 if self.tried != 0 {
                     self.due_ns = now_ns + PAUSE_NS;
