@@ -5,6 +5,9 @@ use crate::{INTERFACE, Namespaces, ip, port};
 /// Number of the router in each subnet.
 const ROUTER: u16 = 254;
 
+/// UDP port of an agent.
+const AGENT: u16 = 34_998;
+
 impl Namespaces {
     /// Two hosts in subnets of their own, and a router.
     ///
@@ -70,6 +73,76 @@ impl Namespaces {
     pub fn narrow(&self, bytes: u32) -> Result<(), String> {
         let bytes = bytes.to_string();
         self.on_router("ip", &["link", "set", "port1", "mtu", &bytes])
+    }
+
+    /// From now on the router translates these UDP ports of a host to others, as if it had forgotten those by which the
+    /// peers know the host: what comes for them vanishes.
+    ///
+    /// # Errors
+    /// Why that is not possible: it takes `nft`.
+    pub fn translate(&self, host: usize, ports: &[u16]) -> Result<(), String> {
+        let (ip, mut rules) = (self.ipv4(host), Vec::new());
+        for port in ports {
+            let other = port ^ 1;
+            rules.push(format!(
+                "ip saddr {ip} udp sport {port} udp sport set {other}"
+            ));
+            rules.push(format!("ip daddr {ip} udp dport {port} drop"));
+            rules.push(format!(
+                "ip daddr {ip} udp dport {other} udp dport set {port}"
+            ));
+        }
+        self.rules(&[("filter hook forward priority 0", &rules)])
+    }
+
+    /// From now on the router translates every UDP port of a host but its agent's, and lets packets for the host pass only as
+    /// answers.
+    ///
+    /// # Errors
+    /// Why that is not possible: it takes `nft`.
+    pub fn hide(&self, host: usize) -> Result<(), String> {
+        let ip = self.ipv4(host);
+        let others = format!("snat to {ip}:20000-29999");
+        self.rules(&[
+            (
+                "nat hook postrouting priority 100",
+                &[format!("ip saddr {ip} udp sport != {AGENT} {others}")],
+            ),
+            (
+                "filter hook forward priority 0",
+                &[format!(
+                    "ip daddr {ip} udp dport != {AGENT} ct state new drop"
+                )],
+            ),
+        ])
+    }
+
+    /// Adds chains of rules to the router.
+    fn rules(&self, chains: &[(&str, &[String])]) -> Result<(), String> {
+        let chain = |(number, (kind, rules)): (usize, &(&str, &[String]))| {
+            let rules = rules.join("; ");
+            format!("chain chain{number} {{ type {kind}; {rules}; }};")
+        };
+        let chains: Vec<String> = chains.iter().enumerate().map(chain).collect();
+        let text = format!("table ip vipl {{ {} }}", chains.join(" "));
+        self.on_router("nft", &[&text])
+    }
+
+    /// The ports of UDP sockets on a host, but for that of its agent.
+    ///
+    /// # Panics
+    /// If the kernel does not tell.
+    pub fn data_ports(&self, host: usize) -> Vec<u16> {
+        let mut command = self.command(host, "cat");
+        let output = command.arg("/proc/net/udp").output().expect("cat");
+        let text = String::from_utf8(output.stdout).expect("text");
+        // A line: number, address:port, and more.
+        let port = |line: &str| {
+            let own = line.split_whitespace().nth(1)?.split_once(':')?.1;
+            u16::from_str_radix(own, 16).ok()
+        };
+        let ports = text.lines().filter_map(port);
+        ports.filter(|port| *port != AGENT).collect()
     }
 
     /// Fragments that any host, or the router, has made or put together, of both versions of IP.

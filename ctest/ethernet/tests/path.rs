@@ -1,9 +1,10 @@
 //! Across a router whose links carry packets of different sizes: frames are as long as the path carries, and nobody
-//! fragments them.
+//! fragments them. And one that translates ports: the peer is followed.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-use vipl_ctest::Finished;
+use vipl_ctest::{Finished, Run};
 use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces};
 
 /// An interface of kind `veth` takes packets in that are longer than its MTU, by the tag of a VLAN.
@@ -65,16 +66,7 @@ fn a_path_that_becomes_narrower_is_followed() {
     let apart = Apart::new(&hosts);
     let run = apart.run("cable", &format!("ip:{INTERFACE}"));
     let run = run.arg("survive").env("VIPL_LOG", "info").allow("");
-    let finished = std::thread::scope(|scope| {
-        let program = scope.spawn(|| run.pass());
-        let begun = Instant::now();
-        while received(&hosts) < 2000 {
-            assert!(begun.elapsed() < Duration::from_secs(120), "no traffic");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        hosts.narrow(1300).expect("a narrow link");
-        program.join().expect("the program passes")
-    });
+    let finished = meanwhile(&hosts, run, || hosts.narrow(1300).expect("a narrow link"));
     let sizes = found(&finished);
     println!("frames of {sizes:?} bytes");
     assert!(sizes.contains(&1472), "{}", finished.report("before"));
@@ -86,6 +78,90 @@ fn a_path_that_becomes_narrower_is_followed() {
     let vanish = |line: &&&str| line.contains("long frames to ") && line.contains(" vanish");
     assert_eq!(warned.iter().filter(vanish).count(), 2, "{warned:?}");
     assert_eq!(hosts.fragments(), 0, "fragments");
+}
+
+/// The router begins to translate the port of a data socket, as when it forgets one translation and makes another: frames
+/// to the old port vanish. With a secret the peer follows.
+#[test]
+fn a_peer_that_moves_is_followed() {
+    let Some((hosts, apart)) = with_secret(|hosts| hosts.translate(0, &[])) else {
+        return;
+    };
+    let run = apart
+        .run("cable", &format!("ip:{INTERFACE}"))
+        .arg("survive");
+    let finished = meanwhile(&hosts, run.env("VIPL_LOG", "info").allow(""), || {
+        let ports = hosts.data_ports(0);
+        assert!(!ports.is_empty(), "host 0 has a data socket");
+        hosts.translate(0, &ports).expect("nft");
+    });
+    let moved = moved(&finished);
+    println!("{moved:?}");
+    assert_eq!(moved.len(), 1, "{}", finished.report("host 1 follows once"));
+    assert!(moved[0].contains("the peer at 10.76.0.1:"), "{moved:?}");
+}
+
+/// The ports of data sockets of a host are translated from the beginning. With a secret the peer learns where the host is from
+/// its first frame.
+#[test]
+fn a_peer_behind_other_ports_is_found() {
+    let Some((_hosts, apart)) = with_secret(|hosts| hosts.hide(0)) else {
+        return;
+    };
+    for name in ["tour", "rdma"] {
+        let run = apart.run(name, &format!("ip:{INTERFACE}"));
+        let finished = run.env("VIPL_LOG", "info").allow("").pass();
+        let moved = moved(&finished);
+        assert!(!moved.is_empty(), "{}", finished.report("host 1 follows"));
+        let elsewhere = |line: &&str| line.contains("at 10.76.0.1:2");
+        assert!(moved.iter().all(elsewhere), "{moved:?}");
+    }
+}
+
+/// Hosts with a secret and a router with these rules.
+fn with_secret(
+    rules: impl FnOnce(&Namespaces) -> Result<(), String>,
+) -> Option<(Namespaces, Apart)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let hosts = skipped(Namespaces::routed())?;
+    if let Err(why) = rules(&hosts) {
+        println!("SKIP a router that translates: {why}");
+        return None;
+    }
+    // A folder that goes with the agents.
+    let folder = std::env::temp_dir().join(hosts.name(0));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let secret = folder.join("secret");
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = file.open(&secret).expect("a file");
+    file.write_all(b"a secret of some length")
+        .expect("a secret");
+    let apart = Apart::with_secret(&hosts, &secret);
+    Some((hosts, apart))
+}
+
+/// What the log says about peers that are elsewhere.
+fn moved(finished: &Finished) -> Vec<&str> {
+    let lines = finished.log(&["info"]).into_iter();
+    lines
+        .filter(|line| line.contains(": the peer at "))
+        .collect()
+}
+
+/// Runs a program, and something else while it is busy.
+fn meanwhile(hosts: &Namespaces, run: Run, what: impl FnOnce()) -> Finished {
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| run.pass());
+        let begun = Instant::now();
+        while received(hosts) < 2000 {
+            assert!(begun.elapsed() < Duration::from_secs(120), "no traffic");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        what();
+        let panicked = |panic| std::panic::resume_unwind(panic);
+        program.join().unwrap_or_else(panicked)
+    })
 }
 
 /// Packets that host 1 has received.

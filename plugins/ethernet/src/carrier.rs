@@ -89,6 +89,13 @@ impl Carrier {
         }
     }
 
+    /// From now on frames go there.
+    pub(crate) fn follow(&mut self, to: Header) {
+        if let Carrier::Remote(remote) = self {
+            remote.header = to;
+        }
+    }
+
     /// A buffer for a frame of `mtu` bytes. `None`: the device or the segment is full.
     #[inline(always)]
     pub(crate) fn buffer(

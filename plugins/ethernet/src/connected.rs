@@ -14,6 +14,7 @@ use crate::carrier::{Carrier, Transmitter, time};
 use crate::device::{Device, count};
 use crate::doorbell::Doorbell;
 use crate::env::ViEnv;
+use crate::medium::Sender;
 use crate::segment::{SEGMENT, Segment};
 
 /// Unanswered PROBEs after which a peer on this host is dead. The agent reports the death of its process at once, so a
@@ -46,6 +47,8 @@ pub(crate) struct Connected {
     frame: Vec<u8>,
     /// Frames sent again that have been added to the counter.
     counted: u64,
+    /// Frames have seals, and go where the newest one of the peer has come from.
+    pub(crate) follows: bool,
     /// Frames go to another host through a doorbell that waits for bursts.
     may_coalesce: bool,
     /// Bytes of the messages that wait in the send queue for a full frame. `None`: the next post makes a frame.
@@ -100,6 +103,8 @@ impl Connected {
             shared_path,
             seal: (connection.remote != 0 && connection.sealed != 0).then_some(connection.seal),
         };
+        let datagrams = matches!(&device.uplink, Some(uplink) if uplink.medium.is_udp());
+        let follows = datagrams && config.seal.is_some();
         Ok(Box::new(Connected {
             device: device.clone(),
             connection: Connection::new(&config),
@@ -110,6 +115,7 @@ impl Connected {
             peer,
             frame: Vec::new(),
             counted: 0,
+            follows,
             may_coalesce,
             coalesced: None,
             glances: 0,
@@ -245,9 +251,13 @@ impl Connected {
             doorbell.ring();
         }
         let mut frames = 0u32;
-        device.receive(self.index, self.check, |frame| {
+        let follows = self.follows;
+        device.receive(self.index, self.check, |frame, from| {
             frames += 1;
-            take(device, connection, frame, now, &mut env);
+            let received = take(device, connection, frame, now, &mut env);
+            if follows && received == Received::Taken {
+                follow(connection, from(), now, &mut env);
+            }
         });
         let mut invalid = false;
         for _ in 0..LOOK_FRAMES {
@@ -280,8 +290,11 @@ impl Connected {
         if deadline <= now {
             // All frames that have arrived count before the deadline does.
             let all = match self.peer {
-                Some(_) => device.catch_up(self.index, self.check, |frame| {
-                    take(device, connection, frame, now, &mut env);
+                Some(_) => device.catch_up(self.index, self.check, |frame, from| {
+                    let received = take(device, connection, frame, now, &mut env);
+                    if follows && received == Received::Taken {
+                        follow(connection, from(), now, &mut env);
+                    }
                 }),
                 None => {
                     for _ in 0..WAITING_FRAMES {
@@ -389,12 +402,41 @@ fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::
 }
 
 #[inline(always)]
-fn take(device: &Device, connection: &mut Connection, frame: &[u8], now: u64, env: &mut ViEnv) {
-    match connection.received(frame, now, env) {
+fn take(
+    device: &Device,
+    connection: &mut Connection,
+    frame: &[u8],
+    now: u64,
+    env: &mut ViEnv,
+) -> Received {
+    let received = connection.received(frame, now, env);
+    match received {
         Received::Taken => {}
         Received::WrongKey => count(device.counters.stray, 1),
         Received::Refused(Refused::Seal) => count(device.counters.forged, 1),
         Received::Refused(Refused::Corrupt) => count(device.counters.corrupt, 1),
         Received::Refused(_) => count(device.counters.bad, 1),
+    }
+    received
+}
+
+/// A sealed frame has come from here: that is where the peer is, if no newer one has come from elsewhere.
+fn follow(connection: &mut Connection, from: Option<Sender>, now: u64, env: &mut ViEnv) {
+    let (Some(from), Some(known)) = (from, env.out.carrier.peer()) else {
+        return;
+    };
+    if from == known || !connection.is_newest() {
+        return;
+    }
+    let device = env.device;
+    let header = device.uplink.as_ref().and_then(|up| up.medium.answer(from));
+    if let Some(header) = header {
+        env.out.carrier.follow(header);
+        if !from.is_same_host(&known) {
+            connection.path_is_new(now);
+        }
+        count(device.counters.moved, 1);
+        let text = format!("{}: the peer at {known} is at {from} now", device.name);
+        Host::get().log(VIPL_LOG_INFO, &text);
     }
 }

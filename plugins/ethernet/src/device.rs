@@ -30,6 +30,9 @@ const LOCAL_MTU: usize = 8 << 10;
 /// Frames that one call of [`Device::receive`] takes.
 const LOOK_FRAMES: u32 = 64;
 
+/// Tells where a frame has come from.
+pub(crate) type Origin<'a> = &'a dyn Fn() -> Option<Sender>;
+
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {
     pub(crate) received: &'static AtomicU64,
@@ -47,6 +50,8 @@ pub(crate) struct Counters {
     pub(crate) sent_again: &'static AtomicU64,
     /// Times that a path did not carry frames of the size in use any more.
     pub(crate) black_holes: &'static AtomicU64,
+    /// Peers whose frames have come from another address.
+    pub(crate) moved: &'static AtomicU64,
 }
 
 impl Counters {
@@ -62,6 +67,7 @@ impl Counters {
             dropped: counter(c"frames_dropped"),
             sent_again: counter(c"frames_sent_again"),
             black_holes: counter(c"black_holes"),
+            moved: counter(c"peers_moved"),
         }
     }
 }
@@ -187,10 +193,10 @@ impl Device {
     }
 
     /// Reads the socket. Frames of the connection of the VI `own` that has this key check go to `each`, without their
-    /// Ethernet header, in order of arrival; those of other VIs go to their inboxes. If another thread is reading, it
+    /// Ethernet header, with what tells their sender if it is known, in order of arrival; those of other VIs go to their inboxes. If another thread is reading, it
     /// fills the inbox of `own`. If there is no frame the lock is not tried.
     #[inline(always)]
-    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) {
+    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8], Origin)) {
         let Some(uplink) = &self.uplink else { return };
         let reading = uplink.inlet.reading();
         self.empty_inbox(own, &mut each);
@@ -202,7 +208,12 @@ impl Device {
     /// The same for everything that has arrived by now. False: another thread is reading, and may hold frames for this
     /// VI.
     #[cold]
-    pub(crate) fn catch_up(&self, own: u32, check: u64, mut each: impl FnMut(&[u8])) -> bool {
+    pub(crate) fn catch_up(
+        &self,
+        own: u32,
+        check: u64,
+        mut each: impl FnMut(&[u8], Origin),
+    ) -> bool {
         let Some(uplink) = &self.uplink else {
             return true;
         };
@@ -217,10 +228,10 @@ impl Device {
 
     /// Frames in the inbox came before those in the ring.
     #[inline(always)]
-    fn empty_inbox(&self, own: u32, each: &mut impl FnMut(&[u8])) {
+    fn empty_inbox(&self, own: u32, each: &mut impl FnMut(&[u8], Origin)) {
         if let Some(inbox) = self.inboxes.get(own as usize) {
-            while let Some(frame) = inbox.take() {
-                each(&frame);
+            while let Some((from, frame)) = inbox.take() {
+                each(&frame, &|| from);
             }
         }
     }
@@ -233,13 +244,13 @@ impl Device {
         reading: Reading<'_>,
         most: u32,
         (own, check): (u32, u64),
-        mut each: impl FnMut(&[u8]),
+        mut each: impl FnMut(&[u8], Origin),
     ) {
         let mut others = false;
         let received = reading.receive(most, |sender, payload| match vipl_wire::address(payload) {
             Some(address) if address.endpoint == uplink.endpoint => {
                 if (address.vi, address.check) == (own, check) {
-                    each(payload);
+                    each(payload, &|| Some(sender()));
                 } else {
                     others |= self.deliver(uplink, address, sender, payload);
                 }
@@ -260,7 +271,7 @@ impl Device {
 
     /// Reads the socket into the inboxes of all VIs.
     pub(crate) fn receive_all(&self) {
-        self.receive(NO_VI, 0, |_| {});
+        self.receive(NO_VI, 0, |_, _| {});
     }
 
     /// A frame for a VI other than the one in progress. True: that VI has something to do now.
@@ -273,7 +284,7 @@ impl Device {
         payload: &[u8],
     ) -> bool {
         if let Some(inbox) = self.inboxes.get(address.vi as usize)
-            && inbox.put(address.check, payload)
+            && inbox.put(address.check, sender, payload)
         {
             self.bell.mark(address.vi);
             return true;

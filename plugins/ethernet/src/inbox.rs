@@ -9,16 +9,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vipl_sys::mutex::Mutex;
 
+use crate::medium::Sender;
+
 /// Limit of the bytes that wait for one VI: more than a whole window of the protocol.
 const BYTES_MAX: usize = 5 << 19;
 /// Limit of the frames that wait for one VI.
 const FRAMES_MAX: usize = 512;
 
+/// A frame, and where it has come from if somebody wants to know.
+pub(crate) type Arrived = (Option<Sender>, Box<[u8]>);
+
 #[derive(Default)]
 struct State {
     /// Key check of the connection whose frames are accepted.
     check: Option<u64>,
-    frames: VecDeque<Box<[u8]>>,
+    /// The connection wants to know where its frames come from.
+    follows: bool,
+    frames: VecDeque<Arrived>,
     bytes: usize,
 }
 
@@ -31,9 +38,10 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Accepts frames with this key check from now on.
-    pub(crate) fn admit(&self, check: u64) {
-        self.state.lock().check = Some(check);
+    /// Accepts frames with this key check from now on; `follows`: together with where they have come from.
+    pub(crate) fn admit(&self, check: u64, follows: bool) {
+        let mut state = self.state.lock();
+        (state.check, state.follows) = (Some(check), follows);
     }
 
     /// Accepts no more frames, and drops those that wait.
@@ -45,14 +53,15 @@ impl Inbox {
 
     /// Adds a frame with this key check. False: it does not belong to the connection, or the limit is reached. The
     /// connection examines the check again, after the CRC of the frame.
-    pub(crate) fn put(&self, check: u64, payload: &[u8]) -> bool {
+    pub(crate) fn put(&self, check: u64, sender: &dyn Fn() -> Sender, payload: &[u8]) -> bool {
         let mut state = self.state.lock();
         let fits = state.frames.len() < FRAMES_MAX && state.bytes + payload.len() <= BYTES_MAX;
         if !fits || state.check != Some(check) {
             return false;
         }
         state.bytes += payload.len();
-        state.frames.push_back(payload.into());
+        let from = state.follows.then(sender);
+        state.frames.push_back((from, payload.into()));
         self.filled.store(true, Ordering::Release);
         true
     }
@@ -65,7 +74,7 @@ impl Inbox {
 
     /// Removes the oldest frame.
     #[inline(always)]
-    pub(crate) fn take(&self) -> Option<Box<[u8]>> {
+    pub(crate) fn take(&self) -> Option<Arrived> {
         if self.is_filled() {
             self.take_locked()
         } else {
@@ -73,10 +82,10 @@ impl Inbox {
         }
     }
 
-    fn take_locked(&self) -> Option<Box<[u8]>> {
+    fn take_locked(&self) -> Option<Arrived> {
         let mut state = self.state.lock();
         let frame = state.frames.pop_front();
-        state.bytes -= frame.as_ref().map_or(0, |frame| frame.len());
+        state.bytes -= frame.as_ref().map_or(0, |(_, frame)| frame.len());
         self.filled
             .store(!state.frames.is_empty(), Ordering::Release);
         frame
@@ -90,22 +99,27 @@ mod tests {
     #[test]
     fn only_frames_of_the_connection_are_accepted_up_to_a_limit() {
         let (inbox, frame) = (Inbox::default(), [1; 100]);
-        assert!(!inbox.put(7, &frame), "nobody is connected");
-        inbox.admit(7);
-        assert!(!inbox.put(8, &frame), "another key");
+        let from = || Sender::Ethernet([2; 6]);
+        assert!(!inbox.put(7, &from, &frame), "nobody is connected");
+        inbox.admit(7, false);
+        assert!(!inbox.put(8, &from, &frame), "another key");
         for _ in 0..FRAMES_MAX {
-            assert!(inbox.put(7, &frame));
+            assert!(inbox.put(7, &from, &frame));
         }
-        assert!(!inbox.put(7, &frame), "as many frames as there may be");
-        assert_eq!(inbox.take().unwrap()[..], frame);
-        assert!(inbox.put(7, &frame));
+        assert!(
+            !inbox.put(7, &from, &frame),
+            "as many frames as there may be"
+        );
+        assert_eq!(inbox.take().unwrap(), (None, frame.into()));
+        assert!(inbox.put(7, &from, &frame));
         inbox.dismiss();
-        assert!(inbox.take().is_none() && !inbox.put(7, &frame));
-        inbox.admit(9);
+        assert!(inbox.take().is_none() && !inbox.put(7, &from, &frame));
+        inbox.admit(9, true);
         let mut put = 0;
-        while inbox.put(9, &[0; 9000]) {
+        while inbox.put(9, &from, &[0; 9000]) {
             put += 1;
         }
         assert_eq!(put, BYTES_MAX / 9000);
+        assert_eq!(inbox.take().unwrap().0, Some(from()));
     }
 }

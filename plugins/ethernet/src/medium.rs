@@ -68,6 +68,18 @@ pub(crate) enum Sender {
     Udp(Peer),
 }
 
+impl Sender {
+    /// Whether another sender has the same address but for the port.
+    pub(crate) fn is_same_host(&self, other: &Sender) -> bool {
+        match (self, other) {
+            (Sender::Udp(one), Sender::Udp(other)) => {
+                SocketAddr::from(*one).ip() == SocketAddr::from(*other).ip()
+            }
+            _ => self == other,
+        }
+    }
+}
+
 impl std::fmt::Display for Sender {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -113,6 +125,11 @@ impl Medium {
                 Ok(Header::new(peer.bytes()))
             }
         }
+    }
+
+    /// Whether frames are datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        matches!(self, Medium::Udp(_))
     }
 
     /// Whether the way to a host has other users: routers are on it.

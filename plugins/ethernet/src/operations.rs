@@ -95,7 +95,9 @@ impl Vi for EthernetVi {
             Host::get().log(VIPL_LOG_ERROR, &text);
             Status::Resource
         })?;
-        device.inbox(connected.index).admit(connected.check);
+        device
+            .inbox(connected.index)
+            .admit(connected.check, connected.follows);
         device.schedule.set_connected(connected.index, true);
         device.set_deadline(
             connected.index,

@@ -134,6 +134,12 @@ impl Connection {
         self.blocked
     }
 
+    /// Whether the frame that was taken last has a seal and is the newest of the peer: where it came from is where the
+    /// peer is now.
+    pub fn is_newest(&self) -> bool {
+        self.seals.as_ref().is_some_and(|seals| seals.newest)
+    }
+
     /// The counters.
     #[inline(always)]
     pub fn stats(&self) -> Stats {

@@ -51,6 +51,8 @@ pub(crate) struct Seals {
     /// The number of the next frame of this side.
     next: u64,
     seen: Seen,
+    /// The last frame that was opened has the highest number so far.
+    pub(crate) newest: bool,
 }
 
 impl std::fmt::Debug for Seals {
@@ -65,6 +67,7 @@ impl Seals {
             key: *key,
             next: 0,
             seen: Seen::default(),
+            newest: false,
         }
     }
 
@@ -95,6 +98,7 @@ impl Seals {
         if std::hint::black_box(differ) != 0 {
             return None;
         }
+        self.newest = number >= self.seen.end;
         self.seen.note(number);
         Some(&body[..length])
     }
@@ -181,7 +185,11 @@ mod tests {
         }
         let mut stranger = Seals::new(&[8; 32]);
         assert_eq!(stranger.open(&frame, &frame[HEADER..]), None);
+        let mut later = frame;
+        one.append(&mut later, HEADER + 40);
+        assert!(other.open(&later, &later[HEADER..]).is_some() && other.newest);
         assert_eq!(other.open(&frame, &frame[HEADER..]), Some(&[3; 40][..]));
+        assert!(!other.newest, "it was sent before the last one");
         assert_eq!(other.open(&frame, &frame[HEADER..]), None, "again");
         assert_eq!(
             other.open(&frame[..HEADER + 9], &frame[HEADER..][..9]),

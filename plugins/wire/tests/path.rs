@@ -261,3 +261,43 @@ fn unreliable_connections_follow_too() {
     world.run(30 * SECOND);
     assert!((1293..=1300).contains(&size(&world)), "{}", size(&world));
 }
+
+/// A router translates addresses and forgets those of one side. With seals the other side follows the newest frame, and
+/// nothing is lost; a frame from before that arrives late, or again, does not lead it back.
+#[test]
+fn with_seals_the_peer_is_followed() {
+    for moves in 0..2 {
+        let faults = Faults {
+            reordering: 50,
+            duplication: 50,
+            ..path(0)
+        };
+        let mut world = world(1472, true, Some([7; 32]), faults);
+        for _ in 0..4 {
+            post(&mut world, 20);
+            world.run(10_000_000);
+            world.rebind(moves);
+            arrive(&mut world, 60);
+            let (seen, known) = (world.sides[moves].port, world.sides[1 - moves].to_port);
+            assert_eq!(seen, known, "side {moves}");
+        }
+        // Nobody has anything to send: the PROBE of a silent side is enough.
+        world.rebind(moves);
+        world.run(4 * SECOND);
+        post(&mut world, 1);
+        arrive(&mut world, 10);
+    }
+}
+
+/// Without seals anybody who has seen a frame could have others follow him: the connection ends.
+#[test]
+fn without_seals_nobody_is_followed() {
+    let mut world = world(1472, true, None, path(0));
+    post(&mut world, 20);
+    arrive(&mut world, 20);
+    world.rebind(0);
+    post(&mut world, 1);
+    let over = |world: &World| world.sides[1].host.failed.is_some();
+    assert!(world.until(20 * SECOND, over));
+    assert_eq!(world.sides[1].to_port, 0);
+}

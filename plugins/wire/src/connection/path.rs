@@ -4,8 +4,9 @@ use super::Connection;
 use crate::config::WINDOW;
 use crate::env::{Env, Level};
 use crate::frame::{HEADER, Header, Kind, TRAILER, body_max, u16_at};
+use crate::pace::Pace;
 use crate::seal::SEAL;
-use crate::search::Change;
+use crate::search::{Change, Search};
 
 /// Bytes of the body of a TRIED.
 const TRIED: usize = 2;
@@ -35,6 +36,19 @@ impl Connection {
             if let Some(bytes) = tried {
                 self.send_try(frame, bytes, env);
             }
+        }
+    }
+
+    /// The peer is at another address of the network: what is known of the path is not known of this one.
+    pub fn path_is_new(&mut self, now_ns: u64) {
+        if self.config.shared_path {
+            self.now_ns = now_ns;
+            let blind = self.config.level == Level::Unreliable;
+            self.search = Search::new(self.config.mtu, true, blind, now_ns);
+            self.sender.pace = Pace::new(true);
+            self.size = self.search.size();
+            self.room = self.room_of(self.size);
+            self.set_rare();
         }
     }
 

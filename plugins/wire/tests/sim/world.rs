@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vipl_wire::{Closing, Config, Connection, Level, Reason};
+use vipl_wire::{Closing, Config, Connection, Level, Reason, Received};
 
 use super::Rng;
 use super::host::{Host, Recv, Send, UNTOUCHED};
@@ -19,7 +19,10 @@ pub struct Side {
     pub crashed: bool,
     /// The process has no processor before this time. Frames wait at its device until then.
     pub stopped_until: u64,
-    inbox: Vec<Vec<u8>>,
+    /// The port that others see, and the one to which frames go, as the device knows it.
+    pub port: u16,
+    pub to_port: u16,
+    inbox: Vec<(u16, Vec<u8>)>,
     polling: bool,
     /// When the application, and the thread that looks after its deadlines, last looked.
     attended_ns: u64,
@@ -30,7 +33,8 @@ pub struct Side {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Arrive(usize, Vec<u8>),
+    /// A frame from one port to another.
+    Arrive(usize, (u16, u16), Vec<u8>),
     Poll(usize),
     Timer(usize),
     Wake(usize),
@@ -105,6 +109,8 @@ impl World {
             closing: None,
             crashed: false,
             stopped_until: 0,
+            port: 0,
+            to_port: 0,
             inbox: Vec::new(),
             polling: false,
             attended_ns: 0,
@@ -155,12 +161,13 @@ impl World {
             deadline = deadline.min(closing.deadline());
         }
         let frames = std::mem::take(&mut s.host.out);
+        let ports = (s.port, s.to_port);
         for frame in frames {
             if let Some(log) = &mut self.log {
                 log.push((side, frame.clone()));
             }
             for (at, frame) in self.lines[side].carry(frame, self.now, &mut self.rng) {
-                self.push(at, Event::Arrive(1 - side, frame));
+                self.push(at, Event::Arrive(1 - side, ports, frame));
             }
         }
         if deadline != u64::MAX {
@@ -209,14 +216,19 @@ impl World {
         }
         if let Some(closing) = &mut s.closing {
             s.host.room = usize::MAX;
-            for frame in &frames {
+            for (_, frame) in &frames {
                 closing.received(frame, &mut s.host);
             }
             return self.update(side);
         }
+        let mut moved = None;
         self.call(side, |connection, now, host| {
-            for frame in &frames {
-                connection.received(frame, now, host);
+            for (from, frame) in &frames {
+                let received = connection.received(frame, now, host);
+                // As a device does it.
+                if received == Received::Taken && connection.is_newest() {
+                    moved = Some(*from);
+                }
             }
             connection.flush(now, host);
             if naps {
@@ -224,6 +236,13 @@ impl World {
                 connection.flush_acks(now, host);
             }
         });
+        self.sides[side].to_port = moved.unwrap_or(self.sides[side].to_port);
+    }
+
+    /// A router that translates addresses forgets those of a side: its frames come from another port from now on, and
+    /// those to the old one vanish.
+    pub fn rebind(&mut self, side: usize) {
+        self.sides[side].port += 1;
     }
 
     /// Runs the next event, if it comes before `until`. False: there is none.
@@ -240,8 +259,11 @@ impl World {
         };
         self.now = self.now.max(at);
         match event {
-            Event::Arrive(side, frame) => {
-                self.sides[side].inbox.push(frame);
+            Event::Arrive(side, (_, to), _) if to != self.sides[side].port => {
+                self.lines[1 - side].lost += 1;
+            }
+            Event::Arrive(side, (from, _), frame) => {
+                self.sides[side].inbox.push((from, frame));
                 if !self.sides[side].polling {
                     self.sides[side].polling = true;
                     let stalled = self.stalls.0 > 0 && self.rng.permille(self.stalls.0);
