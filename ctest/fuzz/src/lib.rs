@@ -4,3 +4,4 @@
 pub mod host;
 pub mod input;
 pub mod memory;
+pub mod plain;
