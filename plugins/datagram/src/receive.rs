@@ -32,12 +32,18 @@ struct Control([u8; CONTROL]);
 pub struct Receiver {
     socket: RawFd,
     piece: Box<[u8]>,
-    /// What is left of the last piece: where it begins and ends, and the length of its datagrams.
-    left: (usize, usize, usize),
+    /// A piece has been fetched and not been passed on.
+    piece_is_here: bool,
+    /// Its bytes.
+    bytes: usize,
+    /// The length of its datagrams, of which the last one may be shorter.
+    length: usize,
     /// Its sender.
     from: Peer,
     /// The kernel's count of dropped datagrams.
     dropped: u32,
+    /// The part of it that the caller knows.
+    told: u32,
 }
 
 impl Receiver {
@@ -53,42 +59,75 @@ impl Receiver {
         // Kernels without it deliver each datagram by itself.
         let _ = option(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
         option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
-        Ok(Receiver {
-            socket,
-            piece: vec![0; PIECE].into(),
-            left: (0, 0, 1),
-            from: Peer::of_bytes([0; PEER]),
-            dropped: 0,
-        })
+        Ok(Receiver::of(socket))
     }
 
-    /// Passes up to `most` datagrams and their senders to `each`, in order of arrival.
+    fn of(socket: RawFd) -> Receiver {
+        Receiver {
+            socket,
+            piece: vec![0; PIECE].into(),
+            piece_is_here: false,
+            bytes: 0,
+            length: 1,
+            from: Peer::of_bytes([0; PEER]),
+            dropped: 0,
+            told: 0,
+        }
+    }
+
+    /// Whether datagrams are here, or else have been waiting in the kernel and are here now, for
+    /// [`receive`](Self::receive).
     #[inline]
-    pub fn receive(&mut self, most: u32, mut each: impl FnMut(&Peer, &[u8])) -> Received {
-        let before = self.dropped;
+    pub fn fetch(&mut self) -> bool {
+        self.piece_is_here || self.next_piece()
+    }
+
+    /// Passes datagrams and their senders to `each`, in order of arrival, a whole piece at a time, until there have been
+    /// `most` of them, or no more are waiting.
+    #[inline]
+    pub fn receive(&mut self, most: u32, each: impl FnMut(&Peer, &[u8])) -> Received {
+        self.pass(most, |_| false, each)
+    }
+
+    /// The same, but a datagram that came alone and that somebody `awaits` is the last one: it need not be held up by the
+    /// system call that finds nothing more.
+    #[inline]
+    pub fn look(
+        &mut self,
+        most: u32,
+        awaits: impl Fn(&[u8]) -> bool,
+        each: impl FnMut(&Peer, &[u8]),
+    ) -> Received {
+        self.pass(most, awaits, each)
+    }
+
+    #[inline(always)]
+    fn pass(
+        &mut self,
+        most: u32,
+        awaits: impl Fn(&[u8]) -> bool,
+        mut each: impl FnMut(&Peer, &[u8]),
+    ) -> Received {
         let mut datagrams = 0;
-        while datagrams < most {
-            let (at, end, length) = self.left;
-            if at >= end {
-                // The kernel has given less than a piece holds when there was no more.
-                if !self.next_piece() {
-                    break;
-                }
-                if self.left.1 == 0 {
-                    // An empty datagram.
-                    each(&self.from, &[]);
-                    datagrams += 1;
-                }
-                continue;
-            }
-            let next = (at + length).min(end);
-            self.left.0 = next;
+        while datagrams < most && self.fetch() {
+            self.piece_is_here = false;
+            // An empty datagram is one, too.
+            let (first, rest) = self.piece[..self.bytes].split_at(self.length.min(self.bytes));
+            each(&self.from, first);
             datagrams += 1;
-            each(&self.from, &self.piece[at..next]);
+            for datagram in rest.chunks(self.length) {
+                each(&self.from, datagram);
+                datagrams += 1;
+            }
+            if rest.is_empty() && awaits(first) {
+                break;
+            }
         }
         Received {
             datagrams,
-            dropped: self.dropped.wrapping_sub(before),
+            dropped: self
+                .dropped
+                .wrapping_sub(std::mem::replace(&mut self.told, self.dropped)),
         }
     }
 
@@ -114,7 +153,8 @@ impl Receiver {
             return false;
         };
         self.from = Peer::of_bytes(from);
-        self.left = (0, got, got.max(1));
+        self.piece_is_here = true;
+        (self.bytes, self.length) = (got, got.max(1));
         let filled = (message.msg_controllen as usize).min(CONTROL);
         self.read_control(&control.0[..filled]);
         true
@@ -131,7 +171,7 @@ impl Receiver {
             let number = value.and_then(|value| Some(i32::from_ne_bytes(value.try_into().ok()?)));
             match (head.cmsg_level, head.cmsg_type, number) {
                 (libc::SOL_UDP, libc::UDP_GRO, Some(length)) if length > 0 => {
-                    self.left.2 = length as usize;
+                    self.length = length as usize;
                 }
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) => {
                     self.dropped = dropped as u32;
@@ -161,6 +201,7 @@ mod tests {
         let from = near.local_addr().unwrap();
         let sender = Sender::new(near.into());
         let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
+        assert!(!receiver.fetch());
         assert_eq!(receiver.receive(9, |_, _| panic!()), Received::default());
         let sizes = [1200, 1200, 1200, 7, 1200, 0, 1300, 1300, 1];
         let sent: Vec<Vec<u8>> = (0u8..).zip(sizes).map(|(n, size)| vec![n; size]).collect();
@@ -175,11 +216,17 @@ mod tests {
         let mut got = Vec::new();
         let mut calls = 0;
         while got.len() < sent.len() {
-            // A piece may have more than one call takes.
-            receiver.receive(2, |peer, bytes| {
-                assert_eq!(SocketAddr::from(*peer), from);
-                got.push(bytes.to_vec());
-            });
+            receiver.look(
+                2,
+                |bytes| bytes.len() < 9,
+                |peer, bytes| {
+                    assert_eq!(SocketAddr::from(*peer), from);
+                    got.push(bytes.to_vec());
+                },
+            );
+            // What has been fetched is not fetched again.
+            receiver.fetch();
+            receiver.fetch();
             calls += 1;
             assert!(calls < 1_000_000, "{} of {}", got.len(), sent.len());
         }
@@ -227,13 +274,7 @@ mod tests {
         let (far, _) = listener.accept().unwrap();
         io::Write::write_all(&mut &far, b"data").unwrap();
         near.peek(&mut [0; 4]).unwrap();
-        let mut receiver = Receiver {
-            socket: near.as_raw_fd(),
-            piece: vec![0; PIECE].into(),
-            left: (0, 0, 1),
-            from: Peer::of_bytes([0; PEER]),
-            dropped: 0,
-        };
+        let mut receiver = Receiver::of(near.as_raw_fd());
         assert_eq!(receiver.receive(9, |_, _| panic!()), Received::default());
         let mut room = [0; 9];
         assert_eq!(io::Read::read(&mut &near, &mut room).unwrap(), 4);

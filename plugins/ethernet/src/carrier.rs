@@ -127,12 +127,12 @@ impl Carrier {
         doorbell: Option<&Doorbell>,
         now: impl FnOnce() -> u64,
         frame: FrameBuffer,
-        bytes: usize,
+        (bytes, urgent): (usize, bool),
     ) {
         let (buffer, bytes) = (frame.buffer, frame.head + bytes);
         match (self, doorbell) {
             (Carrier::Remote(remote), Some(doorbell)) => {
-                if let Some(spare) = doorbell.push(Frame { buffer, bytes }) {
+                if let Some(spare) = doorbell.push(Frame { buffer, bytes }, urgent) {
                     remote.spare = Some(spare);
                 }
             }
@@ -174,6 +174,7 @@ impl Carrier {
             carrier: self,
             doorbell,
             mtu,
+            urgent: false,
             now: Some(now),
         }
     }
@@ -235,6 +236,8 @@ pub(crate) struct Transmitter<'a> {
     pub(crate) carrier: &'a mut Carrier,
     pub(crate) doorbell: Option<&'a Doorbell>,
     pub(crate) mtu: usize,
+    /// The next frame need not wait for others.
+    pub(crate) urgent: bool,
     /// The time, once it is known.
     pub(crate) now: Option<u64>,
 }
@@ -256,7 +259,9 @@ impl Transmit for Transmitter<'_> {
     #[inline(always)]
     fn transmit(&mut self, frame: FrameBuffer, bytes: usize) {
         let now = || time(&mut self.now);
-        self.carrier.transmit(self.doorbell, now, frame, bytes);
+        let urgent = std::mem::take(&mut self.urgent);
+        self.carrier
+            .transmit(self.doorbell, now, frame, (bytes, urgent));
     }
 
     #[inline(always)]

@@ -138,6 +138,7 @@ impl Connected {
             carrier: &mut self.carrier,
             doorbell: self.device.doorbell(),
             mtu: self.mtu,
+            urgent: self.may_coalesce && self.connection.is_quiet(),
             now: None,
         };
         let mut env = ViEnv {
@@ -205,7 +206,7 @@ impl Connected {
             self.coalesced = None;
             uplink.doorbell.ring();
         }
-        let nothing = !uplink.inlet.may_have_frame()
+        let nothing = !uplink.inlet.finds_frame()
             && !device.inbox(self.index).is_filled()
             && !uplink.doorbell.waits()
             && self.coalesced.is_none()
@@ -239,6 +240,7 @@ impl Connected {
                 carrier: &mut self.carrier,
                 doorbell: device.doorbell(),
                 mtu: self.mtu,
+                urgent: false,
                 now: Some(now),
             },
             peer: self.peer.as_deref(),

@@ -27,8 +27,6 @@ use crate::{NO_VI, VIS_MAX};
 
 /// Payload of a frame between two processes of one host, through memory, without an emulated link.
 const LOCAL_MTU: usize = 8 << 10;
-/// Frames that one call of [`Device::receive`] takes.
-const LOOK_FRAMES: u32 = 64;
 
 /// Tells where a frame has come from.
 pub(crate) type Origin<'a> = &'a dyn Fn() -> Option<Sender>;
@@ -201,7 +199,7 @@ impl Device {
         let reading = uplink.inlet.reading();
         self.empty_inbox(own, &mut each);
         if let Some(reading) = reading {
-            self.read(uplink, reading, LOOK_FRAMES, (own, check), each);
+            self.read(uplink, reading, false, (own, check), each);
         }
     }
 
@@ -221,8 +219,7 @@ impl Device {
             return false;
         };
         self.empty_inbox(own, &mut each);
-        let most = reading.frames();
-        self.read(uplink, reading, most, (own, check), each);
+        self.read(uplink, reading, true, (own, check), each);
         true
     }
 
@@ -242,12 +239,12 @@ impl Device {
         &self,
         uplink: &Uplink,
         reading: Reading<'_>,
-        most: u32,
+        all: bool,
         (own, check): (u32, u64),
         mut each: impl FnMut(&[u8], Origin),
     ) {
         let mut others = false;
-        let received = reading.receive(most, |sender, payload| match vipl_wire::address(payload) {
+        let received = reading.receive(all, |sender, payload| match vipl_wire::address(payload) {
             Some(address) if address.endpoint == uplink.endpoint => {
                 if (address.vi, address.check) == (own, check) {
                     each(payload, &|| Some(sender()));

@@ -4,7 +4,8 @@
 //! [`Policy::Trap`] each operation that has made frames ends with one. With [`Policy::Batch`] frames of several posts
 //! are collected and passed in one call: when a burst is full, when the application looks for completions or goes to
 //! sleep, or else when the watch thread looks, a millisecond later at most. Small messages share a frame in the same
-//! way (`coalescing`).
+//! way (`coalescing`). Only a frame of a connection on which nothing is under way leaves at once: the peer is waiting for
+//! it, and there is nothing to collect it with.
 //!
 //! Frames for which the device has no room stay here, and no more are accepted until it has.
 
@@ -90,12 +91,13 @@ impl Doorbell {
         (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
     }
 
-    /// Accepts a whole frame. A full burst is sent at once; so is the first frame of an operation with [`Policy::Trap`]
-    /// if none waits, so that the rest of the operation overlaps with its transmission. In that case the buffer is
-    /// returned.
+    /// Accepts a whole frame. A full burst is sent at once; so is, if none waits, one that is `urgent`, or the first of an
+    /// operation with [`Policy::Trap`], so that the rest of the operation overlaps with its transmission. In that case
+    /// the buffer is returned.
     #[inline(always)]
-    pub(crate) fn push(&self, frame: Frame) -> Option<Vec<u8>> {
-        if self.policy == Policy::Trap && !self.waits() && !self.trapped.load(Ordering::Relaxed) {
+    pub(crate) fn push(&self, frame: Frame, urgent: bool) -> Option<Vec<u8>> {
+        let traps = self.policy == Policy::Trap && !self.trapped.load(Ordering::Relaxed);
+        if (urgent || traps) && !self.waits() {
             self.trapped.store(true, Ordering::Relaxed);
             // No lock: the kernel accepts frames from several threads.
             let sent = self.socket.send(std::slice::from_ref(&frame));

@@ -266,12 +266,14 @@ impl Inlet {
         }
     }
 
-    /// Whether a look may find a frame; prefetches it. Over UDP only a look can tell.
+    /// Whether a frame waits for this thread; prefetches it. Over UDP this asks the kernel, and takes the frame.
     #[inline(always)]
-    pub(crate) fn may_have_frame(&self) -> bool {
+    pub(crate) fn finds_frame(&self) -> bool {
         match self {
             Inlet::Packets(_, tip) => tip.has_frame(),
-            Inlet::Datagrams(_) => true,
+            Inlet::Datagrams(receiver) => receiver
+                .try_lock()
+                .is_some_and(|mut receiver| receiver.fetch()),
         }
     }
 
@@ -296,27 +298,23 @@ impl Inlet {
     }
 }
 
+/// Frames that one look takes.
+const LOOK_FRAMES: u32 = 64;
 /// More datagrams than a socket holds that is not privileged.
 const WAITING_DATAGRAMS: u32 = 1024;
 
 impl Reading<'_> {
-    /// How many frames can be waiting.
-    pub(crate) fn frames(&self) -> u32 {
-        match self {
-            Reading::Packets(receiver, _) => receiver.frames(),
-            Reading::Datagrams(_) => WAITING_DATAGRAMS,
-        }
-    }
-
-    /// Passes up to `most` frames to `each`, without their headers, and with what tells their senders.
+    /// Passes frames to `each`, without their headers, and with what tells their senders: `all` that are waiting, or as
+    /// many as one look takes.
     #[inline(always)]
     pub(crate) fn receive(
         mut self,
-        most: u32,
+        all: bool,
         mut each: impl FnMut(&dyn Fn() -> Sender, &[u8]),
     ) -> Received {
         match &mut self {
             Reading::Packets(receiver, tip) => {
+                let most = if all { receiver.frames() } else { LOOK_FRAMES };
                 let received = receiver.receive(most, |frame| {
                     // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
                     let frame = unsafe { frame.in_place() };
@@ -340,8 +338,13 @@ impl Reading<'_> {
                 }
             }
             Reading::Datagrams(receiver) => {
-                let received =
-                    receiver.receive(most, |peer, payload| each(&|| Sender::Udp(*peer), payload));
+                let each = |peer: &Peer, payload: &[u8]| each(&|| Sender::Udp(*peer), payload);
+                let received = if all {
+                    receiver.receive(WAITING_DATAGRAMS, each)
+                } else {
+                    // After an acknowledgement there may be more, and it pays to send for all of them at once.
+                    receiver.look(LOOK_FRAMES, vipl_wire::is_data, each)
+                };
                 Received {
                     frames: received.datagrams,
                     cut: 0,

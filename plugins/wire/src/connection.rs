@@ -140,6 +140,12 @@ impl Connection {
         self.seals.as_ref().is_some_and(|seals| seals.newest)
     }
 
+    /// Whether everything that was sent has been acknowledged. Never of an Unreliable connection, which does not know.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        self.config.level != Level::Unreliable && self.sender.inflight.under_way() == 0
+    }
+
     /// The counters.
     #[inline(always)]
     pub fn stats(&self) -> Stats {

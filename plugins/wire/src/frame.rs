@@ -135,6 +135,12 @@ pub fn address(frame: &[u8]) -> Option<Address> {
     })
 }
 
+/// Whether a frame of this version carries data, without checking the rest of it.
+#[inline(always)]
+pub fn is_data(frame: &[u8]) -> bool {
+    matches!(frame, [VERSION, kind, ..] if *kind == Kind::Data as u8)
+}
+
 /// Bytes of the body of a frame on a link with this MTU.
 #[inline(always)]
 pub const fn body_max(mtu: usize) -> usize {
