@@ -30,6 +30,7 @@ local f = {
     flags = ProtoField.uint8("vipl.flags", "Flags", base.DEC),
     ask = ProtoField.bool("vipl.flags.ask", "Asks for an acknowledgement"),
     sealed = ProtoField.bool("vipl.flags.sealed", "Sealed"),
+    marks = ProtoField.uint8("vipl.marks", "Marked frames"),
     seal_number = ProtoField.uint64("vipl.seal.number", "Number of the seal"),
     seal_hash = ProtoField.bytes("vipl.seal.hash", "Keyed hash"),
     crc = ProtoField.uint32("vipl.crc", "CRC32C", base.HEX),
@@ -185,6 +186,7 @@ function vipl.dissector(buffer, info, root)
     flags:add(f.ask, buffer(30, 1), buffer(30, 1):uint() % 2 == 1)
     local sealed = math.floor(buffer(30, 1):uint() / 2) % 2 == 1
     flags:add(f.sealed, buffer(30, 1), sealed)
+    tree:add(f.marks, buffer(31, 1))
     local body, last, text = 32, length - 4, ""
     if sealed then
         if last - body < 24 then

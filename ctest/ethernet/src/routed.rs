@@ -1,5 +1,7 @@
 //! Two hosts with a router between them, and a line that is slower than the hosts.
 
+use std::process::Command;
+
 use crate::{INTERFACE, Namespaces, ip, port};
 
 /// Number of the router in each subnet.
@@ -154,6 +156,50 @@ impl Namespaces {
         all.map(|name| fragments(name)).sum()
     }
 
+    /// From now on the router marks so many of a thousand packets, chosen at random, of those that may be marked (RFC 3168).
+    /// The qdiscs that mark for their queue are in few kernels.
+    ///
+    /// # Errors
+    /// Why this machine cannot: it takes `nft`.
+    pub fn mark(&self, permille: u32) -> Result<(), String> {
+        let chosen = format!("numgen random mod 1000 < {permille} counter");
+        let rules = format!(
+            "table inet router {{ chain marks {{ type filter hook forward priority 0;
+                 ip ecn {{ ect0, ect1 }} {chosen} ip ecn set ce;
+                 ip6 ecn {{ ect0, ect1 }} {chosen} ip6 ecn set ce;
+             }}; }};"
+        );
+        self.on_router("nft", &[&rules])
+    }
+
+    /// Packets that the router has marked.
+    ///
+    /// # Panics
+    /// If it does not tell.
+    pub fn marked(&self) -> u64 {
+        numbers_after("packets", &self.router_says("nft", &["list", "ruleset"]))
+    }
+
+    /// Packets that the router has dropped before its slow line.
+    ///
+    /// # Panics
+    /// If it does not tell.
+    pub fn dropped(&self) -> u64 {
+        let told = self.router_says("tc", &["-s", "qdisc", "show", "dev", "port1"]);
+        numbers_after("(dropped", &told)
+    }
+
+    fn router_says(&self, program: &str, arguments: &[&str]) -> String {
+        let router = self.switch.as_deref().unwrap_or_default();
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", router, program])
+            .args(arguments);
+        let output = command.output().expect("ip");
+        assert!(output.status.success(), "{program}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     fn on_router(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
         let router = self.switch.as_deref().unwrap_or_default();
         ip(
@@ -190,4 +236,12 @@ fn fragments(namespace: &str) -> u64 {
     counted
         .map(|(_, count)| count.trim().parse::<u64>().expect("a number"))
         .sum()
+}
+
+/// The sum of the numbers that follow a word.
+fn numbers_after(word: &str, text: &str) -> u64 {
+    let words: Vec<_> = text.split_whitespace().collect();
+    let number = |pair: &[&str]| pair[1].trim_end_matches(',').parse::<u64>().ok();
+    let found = words.windows(2).filter(|pair| pair[0] == word);
+    found.map(|pair| number(pair).expect("a number")).sum()
 }

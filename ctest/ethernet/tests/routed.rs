@@ -49,3 +49,33 @@ fn a_slow_line_is_shared_with_tcp() {
     assert!((0.33..=3.0).contains(&share), "{share:.2}");
     assert!(alone > line / 2.0, "{alone} of {line} bytes per second");
 }
+
+/// A router that marks packets now and then need not drop any: `ip` slows down at each mark, and its queue stays short. The
+/// same path without marks drops.
+#[test]
+fn a_router_that_marks_does_not_drop() {
+    let Some(hosts) = skipped(Namespaces::routed()) else {
+        return;
+    };
+    let apart = Apart::new(&hosts);
+    if let Err(why) = hosts.bottleneck(100, 200_000) {
+        return println!("SKIP a slow line: {why}");
+    }
+    let device = format!("ip:{INTERFACE}");
+    let line = 12_500_000.0;
+    let without = stream(&apart, &device, 3);
+    let dropped = hosts.dropped();
+    if let Err(why) = hosts.mark(5) {
+        return println!("SKIP marks: {why}");
+    }
+    let with = stream(&apart, &device, 3);
+    let (marked, more) = (hosts.marked(), hosts.dropped() - dropped);
+    println!(
+        "without marks {:.2} of the line and {dropped} dropped; with {marked} marks {:.2} and {more}",
+        without / line,
+        with / line
+    );
+    assert!(marked > 0);
+    assert!(more == 0 || more < dropped, "{more} and {dropped}");
+    assert!(with > line / 2.0, "{with} of {line} bytes per second");
+}

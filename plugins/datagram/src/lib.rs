@@ -24,6 +24,24 @@ const TRAIN: usize = 64;
 /// Bytes of one train.
 const TRAIN_BYTES: usize = 65_000;
 
+/// Whether datagrams leave with the ECT codepoint, and marks are told.
+fn use_marks(socket: std::os::fd::RawFd, on: bool) {
+    let tos = if on { ECT_0 } else { 0 };
+    // The socket knows one of the two versions of IP.
+    for (level, name, value) in [
+        (libc::IPPROTO_IP, libc::IP_TOS, tos),
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, i32::from(on)),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, tos),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, i32::from(on)),
+    ] {
+        let _ = option(socket, level, name, value);
+    }
+}
+
+/// The codepoint ECT(0), and that of a mark, in the field of type of service or traffic class.
+const ECT_0: i32 = 2;
+const CONGESTION: u8 = 3;
+
 /// Sets an integer option.
 fn option(socket: i32, level: i32, name: i32, value: i32) -> std::io::Result<()> {
     // SAFETY: the option's value is one integer.

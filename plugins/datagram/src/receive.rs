@@ -3,15 +3,16 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::option;
 use crate::peer::{PEER, Peer};
+use crate::{CONGESTION, option};
 
 /// Bytes of the longest piece that the kernel makes.
 const PIECE: usize = 1 << 16;
 /// Wanted room for datagrams that wait; the kernel gives what it allows.
 const ROOM: i32 = 8 << 20;
-/// Room for control messages: the length of the datagrams of a piece, and the count of dropped ones.
-const CONTROL: usize = 64;
+/// Room for control messages: the length of the datagrams of a piece, the mark of a router, and the count of dropped
+/// datagrams.
+const CONTROL: usize = 96;
 
 /// UDP ignores this; all other kinds of sockets have nothing to give for it.
 const UDP_ONLY: i32 = libc::MSG_OOB;
@@ -38,8 +39,9 @@ pub struct Receiver {
     bytes: usize,
     /// The length of its datagrams, of which the last one may be shorter.
     length: usize,
-    /// Its sender.
+    /// Its sender, and whether a router has marked it. The kernel puts no marked and unmarked ones together.
     from: Peer,
+    marked: bool,
     /// The kernel's count of dropped datagrams.
     dropped: u32,
     /// The part of it that the caller knows.
@@ -70,6 +72,7 @@ impl Receiver {
             bytes: 0,
             length: 1,
             from: Peer::of_bytes([0; PEER]),
+            marked: false,
             dropped: 0,
             told: 0,
         }
@@ -82,10 +85,11 @@ impl Receiver {
         self.piece_is_here || self.next_piece()
     }
 
-    /// Passes datagrams and their senders to `each`, in order of arrival, a whole piece at a time, until there have been
-    /// `most` of them, or no more are waiting.
+    /// Passes datagrams to `each`, in order of arrival, with their senders and whether they are marked
+    /// ([`Sender::mark`](crate::Sender::mark)), a whole piece at a time, until there have been `most` of them, or no more
+    /// are waiting.
     #[inline]
-    pub fn receive(&mut self, most: u32, each: impl FnMut(&Peer, &[u8])) -> Received {
+    pub fn receive(&mut self, most: u32, each: impl FnMut(&Peer, &[u8], bool)) -> Received {
         self.pass(most, |_| false, each)
     }
 
@@ -96,7 +100,7 @@ impl Receiver {
         &mut self,
         most: u32,
         awaits: impl Fn(&[u8]) -> bool,
-        each: impl FnMut(&Peer, &[u8]),
+        each: impl FnMut(&Peer, &[u8], bool),
     ) -> Received {
         self.pass(most, awaits, each)
     }
@@ -106,17 +110,17 @@ impl Receiver {
         &mut self,
         most: u32,
         awaits: impl Fn(&[u8]) -> bool,
-        mut each: impl FnMut(&Peer, &[u8]),
+        mut each: impl FnMut(&Peer, &[u8], bool),
     ) -> Received {
         let mut datagrams = 0;
         while datagrams < most && self.fetch() {
             self.piece_is_here = false;
             // An empty datagram is one, too.
             let (first, rest) = self.piece[..self.bytes].split_at(self.length.min(self.bytes));
-            each(&self.from, first);
+            each(&self.from, first, self.marked);
             datagrams += 1;
             for datagram in rest.chunks(self.length) {
-                each(&self.from, datagram);
+                each(&self.from, datagram, self.marked);
                 datagrams += 1;
             }
             if rest.is_empty() && awaits(first) {
@@ -155,6 +159,7 @@ impl Receiver {
         self.from = Peer::of_bytes(from);
         self.piece_is_here = true;
         (self.bytes, self.length) = (got, got.max(1));
+        self.marked = false;
         let filled = (message.msg_controllen as usize).min(CONTROL);
         self.read_control(&control.0[..filled]);
         true
@@ -172,6 +177,13 @@ impl Receiver {
             match (head.cmsg_level, head.cmsg_type, number) {
                 (libc::SOL_UDP, libc::UDP_GRO, Some(length)) if length > 0 => {
                     self.length = length as usize;
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS, Some(_))
+                | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, Some(_)) => {
+                    // One byte, or an integer.
+                    let size = length.saturating_sub(HEAD).min(size_of::<i32>());
+                    let set = |byte: &u8| byte & CONGESTION == CONGESTION;
+                    self.marked = control[HEAD..HEAD + size].iter().any(set);
                 }
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) => {
                     self.dropped = dropped as u32;
@@ -191,7 +203,7 @@ mod tests {
 
     use super::*;
     use crate::send::tests::made;
-    use crate::{Sender, Sent};
+    use crate::{Sender, Sent, use_marks};
 
     fn exchange(host: &str) {
         let far = UdpSocket::bind((host, 0)).unwrap();
@@ -202,7 +214,7 @@ mod tests {
         let sender = Sender::new(near.into());
         let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
         assert!(!receiver.fetch());
-        assert_eq!(receiver.receive(9, |_, _| panic!()), Received::default());
+        assert_eq!(receiver.receive(9, |_, _, _| panic!()), Received::default());
         let sizes = [1200, 1200, 1200, 7, 1200, 0, 1300, 1300, 1];
         let sent: Vec<Vec<u8>> = (0u8..).zip(sizes).map(|(n, size)| vec![n; size]).collect();
         let all: Vec<_> = sent.iter().map(|bytes| made(to, bytes)).collect();
@@ -219,7 +231,8 @@ mod tests {
             receiver.look(
                 2,
                 |bytes| bytes.len() < 9,
-                |peer, bytes| {
+                |peer, bytes, marked| {
+                    assert!(!marked);
                     assert_eq!(SocketAddr::from(*peer), from);
                     got.push(bytes.to_vec());
                 },
@@ -243,6 +256,70 @@ mod tests {
         exchange("::1");
     }
 
+    /// A sender may set the mark as well as a router.
+    #[test]
+    fn marks_are_told_where_they_are_wanted() {
+        for host in ["127.0.0.1", "::1"] {
+            let Ok(far) = UdpSocket::bind((host, 0)) else {
+                println!("SKIP {host}: no such address here");
+                continue;
+            };
+            far.set_nonblocking(true).unwrap();
+            let near = UdpSocket::bind((host, 0)).unwrap();
+            let mark = |value: u8| {
+                for (level, name) in [
+                    (libc::IPPROTO_IP, libc::IP_TOS),
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+                ] {
+                    let _ = option(near.as_raw_fd(), level, name, i32::from(value));
+                }
+            };
+            let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
+            let mut heard = |value: u8| {
+                mark(value);
+                near.send_to(&[value], far.local_addr().unwrap()).unwrap();
+                let mut heard = None;
+                while heard.is_none() {
+                    receiver.receive(9, |_, bytes, marked| heard = Some((bytes[0], marked)));
+                }
+                heard.unwrap()
+            };
+            assert_eq!(heard(CONGESTION), (CONGESTION, false));
+            use_marks(far.as_raw_fd(), true);
+            // Other bits are those of the class of the traffic.
+            for value in [0, 1, 2, 0xFC, 0xFE] {
+                assert_eq!(heard(value), (value, false));
+                assert_eq!(heard(value | CONGESTION), (value | CONGESTION, true));
+            }
+            // What this side sends may be marked, until a router refuses that.
+            let sender = Sender::new(near.into());
+            for (on, tos) in [(true, 2), (true, 2), (false, 0), (true, 0)] {
+                sender.mark(on);
+                let got = [
+                    (libc::IPPROTO_IP, libc::IP_TOS),
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+                ]
+                .map(|(level, name)| value_of(sender.socket().unwrap(), level, name));
+                assert_eq!(got[usize::from(host == "::1")], tos, "{host}");
+            }
+        }
+    }
+
+    fn value_of(socket: RawFd, level: i32, name: i32) -> i32 {
+        let (mut value, mut length) = (-1i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: the value has room for what is stated.
+        unsafe {
+            libc::getsockopt(
+                socket,
+                level,
+                name,
+                (&raw mut value).cast(),
+                &raw mut length,
+            )
+        };
+        value
+    }
+
     #[test]
     fn dropped_datagrams_are_counted() {
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -256,7 +333,7 @@ mod tests {
         let mut sum = Received::default();
         // The count comes with a datagram that was queued after the drop.
         for _ in 0..2 {
-            let got = receiver.receive(1000, |_, _| {});
+            let got = receiver.receive(1000, |_, _, _| {});
             sum.datagrams += got.datagrams;
             sum.dropped += got.dropped;
             send(1);
@@ -275,7 +352,7 @@ mod tests {
         io::Write::write_all(&mut &far, b"data").unwrap();
         near.peek(&mut [0; 4]).unwrap();
         let mut receiver = Receiver::of(near.as_raw_fd());
-        assert_eq!(receiver.receive(9, |_, _| panic!()), Received::default());
+        assert_eq!(receiver.receive(9, |_, _, _| panic!()), Received::default());
         let mut room = [0; 9];
         assert_eq!(io::Read::read(&mut &near, &mut room).unwrap(), 4);
     }

@@ -1,12 +1,12 @@
 //! Sending: one system call for each train, and one for several trains.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vipl_sys::fd::Kept;
 
 use crate::peer::{PEER, Peer};
-use crate::{TRAIN, TRAIN_BYTES, option};
+use crate::{TRAIN, TRAIN_BYTES, option, use_marks};
 
 /// Datagrams of one `sendmmsg`.
 const BURST_MAX: usize = 64;
@@ -53,6 +53,8 @@ pub struct Sender {
     socket: Kept,
     /// Datagrams that leave one by one before the next train.
     single: AtomicUsize,
+    /// Routers drop datagrams with the ECT codepoint.
+    refused: AtomicBool,
 }
 
 impl Sender {
@@ -69,12 +71,23 @@ impl Sender {
         Sender {
             socket: Kept::new(socket),
             single: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
         }
     }
 
     /// The socket. `None`: the application has closed it.
     pub fn socket(&self) -> Option<RawFd> {
         self.socket.fd().ok()
+    }
+
+    /// From now on datagrams carry the ECT codepoint of RFC 3168, so that a congested router marks them instead of
+    /// dropping them, and the receiver of the same socket tells of the marks of others. With `false` never again.
+    pub fn mark(&self, on: bool) {
+        let refused = !on || self.refused.load(Ordering::SeqCst);
+        self.refused.store(refused, Ordering::SeqCst);
+        if let Some(socket) = self.socket() {
+            use_marks(socket, !refused);
+        }
     }
 
     /// Sends as many of the datagrams as one system call takes.
@@ -269,6 +282,7 @@ pub(crate) mod tests {
         let sender = Sender {
             socket: Kept::new(near.try_clone().unwrap().into()),
             single: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
         };
         let one = sender.send(&[made(to, b"one")]);
         assert!(matches!(one, Sent::Lost(_)), "{one:?}");

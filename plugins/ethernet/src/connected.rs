@@ -76,6 +76,9 @@ impl Connected {
                 let endpoint = connection.remote_endpoint;
                 let header = uplink.medium.header(host, endpoint)?;
                 shared_path = uplink.medium.is_shared(host);
+                if shared_path {
+                    uplink.doorbell.mark(true);
+                }
                 let peer = device.peers.of(host, endpoint);
                 (Carrier::remote(header), device.mtu, Some(peer))
             }
@@ -254,9 +257,9 @@ impl Connected {
         }
         let mut frames = 0u32;
         let follows = self.follows;
-        device.receive(self.index, self.check, |frame, from| {
+        device.receive(self.index, self.check, |frame, marked, from| {
             frames += 1;
-            let received = take(device, connection, frame, now, &mut env);
+            let received = take(device, connection, (frame, marked), now, &mut env);
             if follows && received == Received::Taken {
                 follow(connection, from(), now, &mut env);
             }
@@ -266,7 +269,7 @@ impl Connected {
             match env.out.carrier.take(&mut self.frame) {
                 Ok(true) => {
                     frames += 1;
-                    take(device, connection, &self.frame, now, &mut env);
+                    take(device, connection, (&self.frame, false), now, &mut env);
                 }
                 Ok(false) => break,
                 Err(_) => {
@@ -292,8 +295,8 @@ impl Connected {
         if deadline <= now {
             // All frames that have arrived count before the deadline does.
             let all = match self.peer {
-                Some(_) => device.catch_up(self.index, self.check, |frame, from| {
-                    let received = take(device, connection, frame, now, &mut env);
+                Some(_) => device.catch_up(self.index, self.check, |frame, marked, from| {
+                    let received = take(device, connection, (frame, marked), now, &mut env);
                     if follows && received == Received::Taken {
                         follow(connection, from(), now, &mut env);
                     }
@@ -303,7 +306,7 @@ impl Connected {
                         let Ok(true) = env.out.carrier.take(&mut self.frame) else {
                             break;
                         };
-                        take(device, connection, &self.frame, now, &mut env);
+                        take(device, connection, (&self.frame, false), now, &mut env);
                     }
                     true
                 }
@@ -407,12 +410,16 @@ fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::
 fn take(
     device: &Device,
     connection: &mut Connection,
-    frame: &[u8],
+    (frame, marked): (&[u8], bool),
     now: u64,
     env: &mut ViEnv,
 ) -> Received {
     let received = connection.received(frame, now, env);
     match received {
+        Received::Taken if marked => {
+            connection.marked(frame);
+            count(device.counters.marked, 1);
+        }
         Received::Taken => {}
         Received::WrongKey => count(device.counters.stray, 1),
         Received::Refused(Refused::Seal) => count(device.counters.forged, 1),

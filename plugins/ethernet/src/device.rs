@@ -40,6 +40,8 @@ pub(crate) struct Counters {
     pub(crate) bad: &'static AtomicU64,
     /// Without the seal of the connection.
     pub(crate) forged: &'static AtomicU64,
+    /// Marked by a congested router.
+    pub(crate) marked: &'static AtomicU64,
     /// For no connection of this NIC, or dropped because an inbox was full.
     pub(crate) stray: &'static AtomicU64,
     /// Dropped by the kernel because the receive ring was full.
@@ -61,6 +63,7 @@ impl Counters {
             corrupt: counter(c"frames_corrupt"),
             bad: counter(c"frames_bad"),
             forged: counter(c"frames_forged"),
+            marked: counter(c"frames_marked"),
             stray: counter(c"frames_stray"),
             dropped: counter(c"frames_dropped"),
             sent_again: counter(c"frames_sent_again"),
@@ -191,10 +194,10 @@ impl Device {
     }
 
     /// Reads the socket. Frames of the connection of the VI `own` that has this key check go to `each`, without their
-    /// Ethernet header, with what tells their sender if it is known, in order of arrival; those of other VIs go to their inboxes. If another thread is reading, it
-    /// fills the inbox of `own`. If there is no frame the lock is not tried.
+    /// Ethernet header, with whether a router has marked them and what tells their sender if it is known, in order of
+    /// arrival; those of other VIs go to their inboxes. If another thread is reading, it fills the inbox of `own`. If there is no frame the lock is not tried.
     #[inline(always)]
-    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8], Origin)) {
+    pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8], bool, Origin)) {
         let Some(uplink) = &self.uplink else { return };
         let reading = uplink.inlet.reading();
         self.empty_inbox(own, &mut each);
@@ -210,7 +213,7 @@ impl Device {
         &self,
         own: u32,
         check: u64,
-        mut each: impl FnMut(&[u8], Origin),
+        mut each: impl FnMut(&[u8], bool, Origin),
     ) -> bool {
         let Some(uplink) = &self.uplink else {
             return true;
@@ -225,10 +228,10 @@ impl Device {
 
     /// Frames in the inbox came before those in the ring.
     #[inline(always)]
-    fn empty_inbox(&self, own: u32, each: &mut impl FnMut(&[u8], Origin)) {
+    fn empty_inbox(&self, own: u32, each: &mut impl FnMut(&[u8], bool, Origin)) {
         if let Some(inbox) = self.inboxes.get(own as usize) {
-            while let Some((from, frame)) = inbox.take() {
-                each(&frame, &|| from);
+            while let Some((from, frame, marked)) = inbox.take() {
+                each(&frame, marked, &|| from);
             }
         }
     }
@@ -241,18 +244,20 @@ impl Device {
         reading: Reading<'_>,
         all: bool,
         (own, check): (u32, u64),
-        mut each: impl FnMut(&[u8], Origin),
+        mut each: impl FnMut(&[u8], bool, Origin),
     ) {
         let mut others = false;
-        let received = reading.receive(all, |sender, payload| match vipl_wire::address(payload) {
-            Some(address) if address.endpoint == uplink.endpoint => {
-                if (address.vi, address.check) == (own, check) {
-                    each(payload, &|| Some(sender()));
-                } else {
-                    others |= self.deliver(uplink, address, sender, payload);
+        let received = reading.receive(all, |sender, payload, marked| {
+            match vipl_wire::address(payload) {
+                Some(address) if address.endpoint == uplink.endpoint => {
+                    if (address.vi, address.check) == (own, check) {
+                        each(payload, marked, &|| Some(sender()));
+                    } else {
+                        others |= self.deliver(uplink, address, sender, (payload, marked));
+                    }
                 }
+                _ => self.unreadable(uplink, sender(), payload),
             }
-            _ => self.unreadable(uplink, sender(), payload),
         });
         if received.dropped > 0 {
             count(self.counters.dropped, u64::from(received.dropped));
@@ -268,7 +273,7 @@ impl Device {
 
     /// Reads the socket into the inboxes of all VIs.
     pub(crate) fn receive_all(&self) {
-        self.receive(NO_VI, 0, |_, _| {});
+        self.receive(NO_VI, 0, |_, _, _| {});
     }
 
     /// A frame for a VI other than the one in progress. True: that VI has something to do now.
@@ -278,10 +283,10 @@ impl Device {
         uplink: &Uplink,
         address: Address,
         sender: &dyn Fn() -> Sender,
-        payload: &[u8],
+        (payload, marked): (&[u8], bool),
     ) -> bool {
         if let Some(inbox) = self.inboxes.get(address.vi as usize)
-            && inbox.put(address.check, sender, payload)
+            && inbox.put(address.check, sender, (payload, marked))
         {
             self.bell.mark(address.vi);
             return true;

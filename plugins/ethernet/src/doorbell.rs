@@ -83,6 +83,13 @@ impl Doorbell {
         self.socket.socket()
     }
 
+    /// Frames carry the ECT codepoint, if the medium knows it; or never again.
+    pub(crate) fn mark(&self, on: bool) {
+        if let Outlet::Datagrams(sender) = &self.socket {
+            sender.mark(on);
+        }
+    }
+
     /// A buffer with the content of an earlier frame. `None`: the device has not sent what it was given before.
     #[inline(always)]
     pub(crate) fn buffer(&self) -> Option<Vec<u8>> {

@@ -186,6 +186,12 @@ impl Env for ViEnv<'_> {
         }
     }
 
+    fn path_refuses_ect(&mut self) {
+        if let Some(doorbell) = self.out.doorbell {
+            doorbell.mark(false);
+        }
+    }
+
     fn raise(&mut self, code: u32, opcode: u32) {
         use VIP_ERROR_CODE::*;
         // All errors that leave a connection open; any other would be a bug of the engine.

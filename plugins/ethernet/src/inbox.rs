@@ -16,8 +16,8 @@ const BYTES_MAX: usize = 5 << 19;
 /// Limit of the frames that wait for one VI.
 const FRAMES_MAX: usize = 512;
 
-/// A frame, and where it has come from if somebody wants to know.
-pub(crate) type Arrived = (Option<Sender>, Box<[u8]>);
+/// A frame, where it has come from if somebody wants to know, and whether a router has marked it.
+pub(crate) type Arrived = (Option<Sender>, Box<[u8]>, bool);
 
 #[derive(Default)]
 struct State {
@@ -53,7 +53,12 @@ impl Inbox {
 
     /// Adds a frame with this key check. False: it does not belong to the connection, or the limit is reached. The
     /// connection examines the check again, after the CRC of the frame.
-    pub(crate) fn put(&self, check: u64, sender: &dyn Fn() -> Sender, payload: &[u8]) -> bool {
+    pub(crate) fn put(
+        &self,
+        check: u64,
+        sender: &dyn Fn() -> Sender,
+        (payload, marked): (&[u8], bool),
+    ) -> bool {
         let mut state = self.state.lock();
         let fits = state.frames.len() < FRAMES_MAX && state.bytes + payload.len() <= BYTES_MAX;
         if !fits || state.check != Some(check) {
@@ -61,7 +66,7 @@ impl Inbox {
         }
         state.bytes += payload.len();
         let from = state.follows.then(sender);
-        state.frames.push_back((from, payload.into()));
+        state.frames.push_back((from, payload.into(), marked));
         self.filled.store(true, Ordering::Release);
         true
     }
@@ -85,7 +90,7 @@ impl Inbox {
     fn take_locked(&self) -> Option<Arrived> {
         let mut state = self.state.lock();
         let frame = state.frames.pop_front();
-        state.bytes -= frame.as_ref().map_or(0, |(_, frame)| frame.len());
+        state.bytes -= frame.as_ref().map_or(0, |(_, frame, _)| frame.len());
         self.filled
             .store(!state.frames.is_empty(), Ordering::Release);
         frame
@@ -100,23 +105,25 @@ mod tests {
     fn only_frames_of_the_connection_are_accepted_up_to_a_limit() {
         let (inbox, frame) = (Inbox::default(), [1; 100]);
         let from = || Sender::Ethernet([2; 6]);
-        assert!(!inbox.put(7, &from, &frame), "nobody is connected");
+        assert!(!inbox.put(7, &from, (&frame, false)), "nobody is connected");
         inbox.admit(7, false);
-        assert!(!inbox.put(8, &from, &frame), "another key");
-        for _ in 0..FRAMES_MAX {
-            assert!(inbox.put(7, &from, &frame));
+        assert!(!inbox.put(8, &from, (&frame, false)), "another key");
+        assert!(inbox.put(7, &from, (&frame, true)));
+        for _ in 1..FRAMES_MAX {
+            assert!(inbox.put(7, &from, (&frame, false)));
         }
         assert!(
-            !inbox.put(7, &from, &frame),
+            !inbox.put(7, &from, (&frame, false)),
             "as many frames as there may be"
         );
-        assert_eq!(inbox.take().unwrap(), (None, frame.into()));
-        assert!(inbox.put(7, &from, &frame));
+        assert_eq!(inbox.take(), Some((None, frame.into(), true)));
+        assert_eq!(inbox.take(), Some((None, frame.into(), false)));
+        assert!(inbox.put(7, &from, (&frame, false)));
         inbox.dismiss();
-        assert!(inbox.take().is_none() && !inbox.put(7, &from, &frame));
+        assert!(inbox.take().is_none() && !inbox.put(7, &from, (&frame, false)));
         inbox.admit(9, true);
         let mut put = 0;
-        while inbox.put(9, &from, &[0; 9000]) {
+        while inbox.put(9, &from, (&[0; 9000], false)) {
             put += 1;
         }
         assert_eq!(put, BYTES_MAX / 9000);

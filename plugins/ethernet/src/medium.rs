@@ -304,13 +304,13 @@ const LOOK_FRAMES: u32 = 64;
 const WAITING_DATAGRAMS: u32 = 1024;
 
 impl Reading<'_> {
-    /// Passes frames to `each`, without their headers, and with what tells their senders: `all` that are waiting, or as
-    /// many as one look takes.
+    /// Passes frames to `each`, without their headers, with what tells their senders, and whether a router has marked
+    /// them: `all` that are waiting, or as many as one look takes.
     #[inline(always)]
     pub(crate) fn receive(
         mut self,
         all: bool,
-        mut each: impl FnMut(&dyn Fn() -> Sender, &[u8]),
+        mut each: impl FnMut(&dyn Fn() -> Sender, &[u8], bool),
     ) -> Received {
         match &mut self {
             Reading::Packets(receiver, tip) => {
@@ -323,7 +323,7 @@ impl Reading<'_> {
                         let sender = vipl_packet::split(frame).map(|(sender, _)| sender);
                         Sender::Ethernet(sender.unwrap_or([0xFF; 6]))
                     };
-                    each(&sender, payload);
+                    each(&sender, payload, false);
                 });
                 tip.follow(receiver);
                 let dropped = if received.losing {
@@ -338,7 +338,9 @@ impl Reading<'_> {
                 }
             }
             Reading::Datagrams(receiver) => {
-                let each = |peer: &Peer, payload: &[u8]| each(&|| Sender::Udp(*peer), payload);
+                let each = |peer: &Peer, payload: &[u8], marked| {
+                    each(&|| Sender::Udp(*peer), payload, marked);
+                };
                 let received = if all {
                     receiver.receive(WAITING_DATAGRAMS, each)
                 } else {

@@ -216,6 +216,7 @@ impl Closing {
             acknowledged: header.sequence,
             window: 0,
             flags: 0,
+            marks: 0,
         };
         send_empty(&answer, &mut None, out);
         true

@@ -53,6 +53,13 @@ pub struct Config {
     pub seal: Option<SealKey>,
 }
 
+impl Config {
+    /// Number of the first frame of a side: each direction starts at one of its own, which both sides know.
+    pub(crate) fn first(&self, side: u32) -> u32 {
+        (self.key >> (32 * (side & 1))) as u32
+    }
+}
+
 /// Result of [`Connection::received`](crate::Connection::received).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {

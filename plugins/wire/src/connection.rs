@@ -92,8 +92,6 @@ impl Connection {
     pub fn new(config: &Config) -> Connection {
         assert!(usize::from(config.mtu) >= MTU_MIN, "mtu {}", config.mtu);
         let side = config.side & 1;
-        // Each direction starts at a number of its own that both sides know.
-        let first = |side: u32| (config.key >> (32 * side)) as u32;
         let blind = config.level == Level::Unreliable;
         let search = Search::new(config.mtu, config.shared_path, blind, config.now_ns);
         let mut connection = Connection {
@@ -102,8 +100,8 @@ impl Connection {
             now_ns: config.now_ns,
             check: key_check(config.key, side),
             partner_check: key_check(config.key, side ^ 1),
-            sender: Sender::new(first(side), config.shared_path),
-            receiver: Receiver::new(first(side ^ 1)),
+            sender: Sender::new(config.first(side), config.shared_path),
+            receiver: Receiver::new(config.first(side ^ 1)),
             arrivals: Arrivals::default(),
             acks: Acks::new(config.ack_delay_ns),
             stats: Stats::default(),
@@ -212,6 +210,17 @@ impl Connection {
             _ => {}
         }
         Received::Taken
+    }
+
+    /// A router on the way has marked this frame, which [`Connection::received`] has just taken: it was about to drop
+    /// it. The peer is told, and sends less.
+    #[cold]
+    pub fn marked(&mut self, frame: &[u8]) {
+        // Acknowledgements cannot be fewer.
+        if frame[1] == Kind::Data as u8 {
+            self.receiver.marks = self.receiver.marks.wrapping_add(1);
+            self.acks.hurry(self.now_ns);
+        }
     }
 
     #[cold]
@@ -340,6 +349,7 @@ impl Connection {
             acknowledged: self.receiver.next(),
             window: WINDOW,
             flags: 0,
+            marks: self.receiver.marks,
         }
     }
 

@@ -11,6 +11,8 @@ const FIRST: f64 = 10.0;
 const LEAST: f64 = 2.0;
 /// What is left of the window after a loss.
 const BETA: f64 = 0.7;
+/// What is left of the window after a mark (RFC 8511): routers mark before their queues are long.
+const BETA_MARK: f64 = 0.85;
 /// Steepness, in frames per cubic second.
 const C: f64 = 0.4;
 /// Frames per round trip that give the window of Reno with this `BETA`.
@@ -66,6 +68,11 @@ impl Cubic {
         self.window as u32
     }
 
+    /// Reductions by marks do not make the window smaller than this: it grows as much in the round trip between two.
+    pub(crate) fn is_least(&self) -> bool {
+        self.window < 2.0 * LEAST
+    }
+
     /// The window doubles in each round trip.
     pub(crate) fn is_starting(&self) -> bool {
         self.window < self.threshold
@@ -116,10 +123,27 @@ impl Cubic {
         if sent_ns < self.shrunk_ns {
             return;
         }
-        self.before_loss = Some(self.former());
-        self.shrink(now_ns);
+        let former = self.former();
+        self.shrink(now_ns, BETA);
         self.window = self.threshold;
-        self.before = None;
+        (self.before, self.before_loss) = (None, Some(former));
+    }
+
+    /// A frame of this time was marked by a router that would drop it otherwise.
+    pub(crate) fn marked(&mut self, sent_ns: u64, now_ns: u64) {
+        if sent_ns >= self.shrunk_ns {
+            self.shrink(now_ns, BETA_MARK);
+            self.window = self.threshold;
+            (self.before, self.before_loss) = (None, None);
+        }
+    }
+
+    /// The marks meant nothing: as at the beginning.
+    pub(crate) fn start_again(&mut self, now_ns: u64) {
+        *self = Cubic {
+            shrunk_ns: now_ns,
+            ..Cubic::new()
+        };
     }
 
     /// The frames of the last loss have arrived: as if nothing had been.
@@ -149,7 +173,7 @@ impl Cubic {
         (self.threshold, self.top) = (former.threshold, former.top);
     }
 
-    fn shrink(&mut self, now_ns: u64) {
+    fn shrink(&mut self, now_ns: u64, left: f64) {
         // Somebody else has come, perhaps: leave some room.
         let shrinks_again = self.window < self.top;
         self.top = self.window
@@ -158,7 +182,7 @@ impl Cubic {
             } else {
                 1.0
             };
-        self.threshold = (self.window * BETA).max(LEAST);
+        self.threshold = (self.window * left).max(LEAST);
         self.curve = None;
         self.shrunk_ns = now_ns;
     }
@@ -178,7 +202,7 @@ impl Cubic {
         }
         self.before_loss = None;
         if self.window > LEAST {
-            self.shrink(now_ns);
+            self.shrink(now_ns, BETA);
         }
         self.window = LEAST;
     }

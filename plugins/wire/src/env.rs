@@ -104,6 +104,9 @@ pub trait Env: Transmit {
         let _ = (bytes, black_hole);
     }
 
+    /// No frame with the ECT codepoint arrives at the peer: a router on the way drops them. Frames must leave without it.
+    fn path_refuses_ect(&mut self) {}
+
     /// Raises an asynchronous error, a `VIP_ERROR_CODE`. The VI does not change its state.
     fn raise(&mut self, code: u32, opcode: u32);
 

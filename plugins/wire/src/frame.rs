@@ -9,7 +9,7 @@
 //!    ├───────────────────────────────────┼─────────────────────────────────┤
 //!    │ ... key check                     │ sequence                        │
 //!    ├───────────────────────────────────┼─────────────────┬────────┬──────┤
-//!    │ acknowledged                      │ window          │ flags  │ 0    │
+//!    │ acknowledged                      │ window          │ flags  │marks │
 //!    ├───────────────────────────────────┴─────────────────┴────────┴──────┤
 //!    │ body, to `length` - 4                                 CRC32C        │
 //!    └─────────────────────────────────────────────────────────────────────┘
@@ -102,6 +102,8 @@ pub struct Header {
     pub window: u16,
     /// `FLAG_*`.
     pub flags: u8,
+    /// DATA frames that have arrived with the mark of a congested router, modulo 256.
+    pub marks: u8,
 }
 
 /// The key check that a side sends. The two sides send different ones, so that a reflected frame is not taken for a
@@ -188,6 +190,7 @@ impl Header {
             acknowledged: u32_at(frame, 24),
             window: u16_at(frame, 28),
             flags: frame[30],
+            marks: frame[31],
         };
         Ok((header, &frame[HEADER..end]))
     }
@@ -216,7 +219,7 @@ impl Header {
         head[24..28].copy_from_slice(&self.acknowledged.to_be_bytes());
         head[28..30].copy_from_slice(&self.window.to_be_bytes());
         head[30] = self.flags;
-        head[31] = 0;
+        head[31] = self.marks;
     }
 }
 
@@ -262,6 +265,7 @@ mod tests {
             acknowledged: 7,
             window: 256,
             flags: FLAG_ASK,
+            marks: 200,
         }
     }
 

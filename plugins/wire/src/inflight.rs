@@ -163,6 +163,11 @@ impl Inflight {
         self.flights.iter().any(answer)
     }
 
+    /// Round trip of the latest transmission that has arrived.
+    pub(crate) fn latest_took_ns(&self) -> u64 {
+        self.latest.map_or(0, |(_, took_ns)| took_ns)
+    }
+
     /// Adds a new frame.
     #[inline(always)]
     pub(crate) fn push(&mut self, load: Load) {

@@ -23,7 +23,7 @@
 //!
 //! ```text
 //!   connection  what happens: send, receive, deliver, read, resend, unreliable, complete, end
-//!     state     sender inflight | receiver arrivals ack | rtt pace cubic rack spurious keepalive | closing
+//!     state     sender inflight | receiver arrivals ack | rtt pace cubic ecn rack spurious keepalive | closing
 //!     frames    frame part crc seal version         around it   env config peer
 //! ```
 //!
@@ -36,6 +36,7 @@ mod config;
 mod connection;
 mod crc;
 mod cubic;
+mod ecn;
 mod env;
 mod frame;
 mod inflight;

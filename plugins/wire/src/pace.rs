@@ -166,6 +166,24 @@ impl Pace {
         }
     }
 
+    /// A router has marked a frame that was sent at `sent_ns`, or one after it.
+    pub(crate) fn marked(&mut self, sent_ns: u64, now_ns: u64) {
+        if let Some(cubic) = &mut self.cubic {
+            cubic.marked(sent_ns, now_ns);
+            self.window = cubic.window();
+        }
+    }
+
+    /// The marks meant nothing. Returns whether the window was as small as they can make it.
+    pub(crate) fn forget_marks(&mut self, now_ns: u64) -> bool {
+        let Some(cubic) = self.cubic.as_mut().filter(|cubic| cubic.is_least()) else {
+            return false;
+        };
+        cubic.start_again(now_ns);
+        self.window = cubic.window();
+        true
+    }
+
     /// When the window of a shared path was reduced last.
     #[inline(always)]
     pub(crate) fn reduced_ns(&self) -> u64 {

@@ -55,6 +55,8 @@ pub(crate) struct Receiver {
     /// Bytes of the oldest RDMA Read of this side that have arrived.
     pub(crate) answered: u32,
     pub(crate) slices: Slices,
+    /// DATA frames that a router has marked, modulo 256.
+    pub(crate) marks: u8,
 }
 
 impl Receiver {
@@ -72,6 +74,7 @@ impl Receiver {
             writing: None,
             answered: 0,
             slices: Slices::default(),
+            marks: 0,
         }
     }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::config::{NEVER, WINDOW};
+use crate::ecn::{Marks, Meaning};
 use crate::env::{Operation, Outgoing, Remote};
 use crate::inflight::Inflight;
 use crate::pace::{MOST, Pace};
@@ -96,6 +97,7 @@ pub(crate) struct Sender {
     pub(crate) inflight: Inflight,
     pub(crate) rtt: Rtt,
     pub(crate) pace: Pace,
+    pub(crate) marks: Marks,
     /// Window of the peer.
     pub(crate) window: u32,
     /// No new operations: one has failed.
@@ -126,6 +128,7 @@ impl Sender {
             inflight: Inflight::new(first, shared_path),
             rtt: Rtt::default(),
             pace: Pace::new(shared_path),
+            marks: Marks::new(first),
             window: u32::from(WINDOW),
             halted: false,
             retry_at_ns: NEVER,
@@ -192,6 +195,18 @@ impl Sender {
         let reduced_ns = self.pace.reduced_ns();
         let (lost, sent_ns) = self.inflight.find_lost(now_ns, &self.rtt, reduced_ns);
         self.pace.lost(lost, sent_ns, now_ns);
+    }
+
+    /// The peer's count of marked frames has changed.
+    #[cold]
+    pub(crate) fn hear_marks(&mut self, count: u8, now_ns: u64) {
+        let meaning = self.marks.hear(count, self.inflight.first());
+        if meaning == Meaning::All && self.pace.forget_marks(now_ns) {
+            self.marks.ignore();
+        } else if meaning != Meaning::Nothing {
+            let sent_ns = now_ns.saturating_sub(self.inflight.latest_took_ns());
+            self.pace.marked(sent_ns, now_ns);
+        }
     }
 
     /// Number of the last operation.

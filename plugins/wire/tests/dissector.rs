@@ -6,11 +6,11 @@ mod sim;
 use std::path::Path;
 use std::process::Command;
 
-use sim::network::Faults;
+use sim::network::{Faults, Router};
 use sim::world::World;
 use vipl_wire::*;
 
-const FIELDS: [&str; 29] = [
+const FIELDS: [&str; 30] = [
     "vipl.version",
     "vipl.kind",
     "vipl.to_endpoint",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 29] = [
     "vipl.tried.length",
     "vipl.slice.offset",
     "vipl.slice.total",
+    "vipl.marks",
 ];
 
 /// Frames of all kinds, from a world with losses.
@@ -67,6 +68,7 @@ fn frames() -> Vec<Vec<u8>> {
         // The path carries less than before: TRY, TRIED, SLICE.
         world.lines[0].faults.largest = 700;
         script.post(&mut world, 0, level);
+        world.lines[0].faults.router = Router::MarksAll;
         world.posted(0);
         world.run(2_000_000_000);
         world.close(1, Reason::Disconnected);
@@ -148,6 +150,7 @@ fn expected(frame: &[u8]) -> Vec<String> {
     row[8] = header.acknowledged.to_string();
     row[9] = header.window.to_string();
     row[10] = header.flags.to_string();
+    row[29] = header.marks.to_string();
     row[11] = "1".into();
     let (body, seal) = match header.flags & FLAG_SEALED {
         0 => (body, None),
@@ -223,6 +226,8 @@ fn compare(name: &str, in_datagrams: bool) {
         [1, 2, 3, 4, 5, 6, 7, 8, 255],
         "all kinds"
     );
+    let marks = |frame: &Vec<u8>| frame[1] != 255 && frame[31] > 0;
+    assert!(frames.iter().any(marks), "marks");
     // One that is broken, at the end.
     let mut broken = frames[0].clone();
     broken[33] ^= 1;

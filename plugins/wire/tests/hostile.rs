@@ -255,6 +255,7 @@ fn forged(rng: &mut Rng, host: &Host) -> Vec<u8> {
         ])),
         window: rng.pick(&[0, 1, 256, u16::MAX]),
         flags: rng.next() as u8 & !FLAG_SEALED,
+        marks: rng.next() as u8,
     };
     let bytes = header.emit(&mut frame, at - HEADER);
     frame.truncate(bytes);
@@ -354,6 +355,7 @@ fn frames_with_a_wrong_key_have_no_effect() {
                 acknowledged: rng.next() as u32,
                 window: 1,
                 flags: 1,
+                marks: 0,
             };
             noise.resize(length + TRAILER, 0);
             header.emit(&mut noise, length - HEADER);

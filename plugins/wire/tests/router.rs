@@ -4,7 +4,7 @@
 mod sim;
 
 use sim::host::{Recv, Send, UNTOUCHED};
-use sim::network::Faults;
+use sim::network::{Faults, Router};
 use sim::world::{World, config};
 use vipl_wire::{Config, Connection, Level};
 
@@ -193,4 +193,69 @@ fn a_path_that_changes_is_followed() {
     let used = ours as f64 * 1000.0 / (3 * 8 * 3 / 4 * SECOND) as f64;
     println!("{used:.2} used");
     assert!(used > 0.75, "{used:.2} of the line");
+}
+
+/// A router that marks is heeded before it has to drop anything.
+#[test]
+fn marks_replace_losses() {
+    for (rate, latency_ns, queue, above) in [
+        (12, 5_000_000, 120_000, 40_000),
+        (25, 5_000_000, 256_000, 60_000),
+        (60, 1_000_000, 120_000, 40_000),
+    ] {
+        let faults = Faults {
+            router: Router::MarksAbove(above),
+            ..path(rate, latency_ns, queue)
+        };
+        let mut world = world(faults);
+        // At the end of slow start the queue may be too short for the round trip that a mark takes.
+        send_for(&mut world, 1);
+        let before = (world.lines[1].lost, world.sent_again());
+        let (ours, _) = send_for(&mut world, 8);
+        let used = ours as f64 * 1000.0 / (rate * 8 * 3 * SECOND / 4) as f64;
+        let (lost, again) = (
+            world.lines[1].lost - before.0,
+            world.sent_again() - before.1,
+        );
+        println!("{rate} MB/s: {used:.2} used, {lost} lost, {again} sent again");
+        assert!(used > 0.9, "{used:.2} of the line");
+        assert_eq!((lost, again), (0, 0));
+    }
+}
+
+/// Where both heed marks, each has its share, too.
+#[test]
+fn marks_are_shared_fairly() {
+    for (rate, latency_ns) in [(12, 5_000_000), (12, 20_000_000), (60, 1_000_000)] {
+        let faults = Faults {
+            router: Router::MarksAbove(60_000),
+            ..path(rate, latency_ns, 256_000)
+        };
+        let mut world = world(faults);
+        world.begin_rival(1);
+        let seconds = if rate == 60 { 3 } else { 16 };
+        let (ours, theirs) = send_for(&mut world, seconds);
+        let share = ours as f64 / theirs as f64;
+        let used = (ours + theirs) as f64 * 1000.0 / (rate * seconds * 3 * SECOND / 4) as f64;
+        println!("{rate} MB/s, {latency_ns} ns: {share:.2}, {used:.2} used");
+        assert!((0.33..=3.0).contains(&share), "share {share:.2}");
+        assert!(used > 0.8, "{used:.2} of the line is used");
+    }
+}
+
+/// Routers that do with marks what they should not cost a moment at the beginning.
+#[test]
+fn a_path_that_mangles_marks_does_no_harm() {
+    let clean = path(12, 5_000_000, 120_000);
+    let (usual, _) = send_for(&mut world(clean), 12);
+    for router in [Router::MarksAll, Router::Refuses] {
+        let mut world = world(Faults { router, ..clean });
+        let (ours, _) = send_for(&mut world, 12);
+        let share = ours as f64 / usual as f64;
+        println!("{router:?}: {share:.2} of the goodput");
+        assert!(share > 0.9, "{share:.2}");
+        for side in world.sides {
+            assert_eq!(side.host.not_ect, router == Router::Refuses);
+        }
+    }
 }

@@ -5,7 +5,7 @@
 mod sim;
 
 use sim::Rng;
-use sim::network::Faults;
+use sim::network::{Faults, Router};
 use sim::script::Script;
 use sim::world::World;
 use vipl_abi::*;
@@ -50,6 +50,11 @@ fn faults(rng: &mut Rng) -> Faults {
         corruption: rng.pick(&[0, 0, 10, 50]),
         rate: rng.pick(&[0, 0, 12, 125, 1250]),
         queue: 64_000,
+        router: rng.pick(&[
+            Router::ClearsMarks,
+            Router::MarksAbove(16_000),
+            Router::MarksAll,
+        ]),
         cut: None,
         ..Faults::NONE
     }

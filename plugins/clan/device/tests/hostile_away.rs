@@ -38,6 +38,7 @@ fn frame(chance: &mut Chance, stranger: &OwnedFd, endpoint: u16, key: u64) {
         acknowledged: key as u32 + chance.below(3) as u32,
         window: chance.next() as u16,
         flags: chance.below(4) as u8,
+        marks: 0,
     };
     let mut bytes = 14 + header.emit(&mut frame[14..], body);
     if chance.below(4) == 0 {

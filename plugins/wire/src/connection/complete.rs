@@ -12,6 +12,8 @@ use crate::sender::Stage;
 /// How long the oldest frame may be retransmitted in vain while the peer answers PROBEs. Then the path is broken: it
 /// carries PROBEs and not ours, not even the smallest.
 const STUCK_NS: u64 = 7_000_000_000;
+/// The same for the first frame, until it leaves without the ECT codepoint.
+const REFUSED_NS: u64 = 1_000_000_000;
 
 impl Connection {
     /// E1 to E3: the last operation fails. On the reliable levels the connection ends when it is the oldest.
@@ -41,6 +43,9 @@ impl Connection {
         if !map.is_empty() {
             let inflight = &mut sender.inflight;
             inflight.selected(map, now_ns, &sender.rtt, &mut progress);
+        }
+        if sender.marks.differ(header.marks) {
+            sender.hear_marks(header.marks, now_ns);
         }
         if progress.arrived == 0 && !progress.advanced {
             return;
@@ -123,6 +128,9 @@ impl Connection {
             sender.pace.timed_out(again, now_ns);
             sender.retry_at_ns = now_ns + sender.rtt.timeout_ns();
             self.stats.timeouts += 1;
+            if sender.stuck_ns > REFUSED_NS && sender.rtt.smoothed_ns() == 0 {
+                env.path_refuses_ect();
+            }
             let stuck = sender.stuck_ns > STUCK_NS;
             if again && !self.keepalive.is_probing() {
                 self.suspect_path();

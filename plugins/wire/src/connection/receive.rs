@@ -12,6 +12,10 @@ use crate::env::{Env, Level};
 use crate::frame::{FLAG_ASK, Header};
 use crate::part::{Part, PartKind, Parts};
 use crate::receiver::Kept;
+/// Frames that a peer may send before it has an acknowledgement, across routers, and how many of them come twice before the
+/// path is taken for one that drops frames with the ECT codepoint.
+const FIRST_FRAMES: u32 = 10;
+const REFUSED_ACKS: u64 = 3;
 
 impl Connection {
     /// Handles a DATA frame.
@@ -81,6 +85,7 @@ impl Connection {
         self.acks.hurry(self.now_ns);
         if (ahead as i32) < 0 || self.receiver.has(ahead as usize) {
             self.stats.duplicates += 1;
+            self.check_ect(env);
             return;
         }
         if ahead >= u32::from(WINDOW) {
@@ -94,6 +99,15 @@ impl Connection {
         if let Some(kept) = kept {
             self.stats.out_of_order += 1;
             self.receiver.keep(ahead as usize, kept);
+        }
+    }
+
+    /// The peer sends its first frames again and again: acknowledgements do not reach it.
+    fn check_ect<E: Env>(&mut self, env: &mut E) {
+        let first = self.config.first(self.config.side ^ 1);
+        let came = self.receiver.next().wrapping_sub(first);
+        if self.stats.duplicates == REFUSED_ACKS && came <= FIRST_FRAMES {
+            env.path_refuses_ect();
         }
     }
 

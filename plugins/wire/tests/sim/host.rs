@@ -103,6 +103,8 @@ pub struct Host {
     pub clock: Option<u64>,
     /// When the peer's process was last heard on another connection.
     pub partner_heard: Option<u64>,
+    /// Frames must leave without the ECT codepoint.
+    pub not_ect: bool,
     pub mtu: usize,
     /// What the engine has said last about the path.
     pub carries: Option<(u16, bool)>,
@@ -268,6 +270,10 @@ impl Transmit for Host {
 
 impl Env for Host {
     type Segments = Vec<Segment>;
+
+    fn path_refuses_ect(&mut self) {
+        self.not_ect = true;
+    }
 
     fn partner_heard(&mut self, heard_ns: u64) -> u64 {
         self.partner_heard.unwrap_or(0).max(heard_ns)

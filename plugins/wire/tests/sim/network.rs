@@ -2,6 +2,22 @@
 
 use super::Rng;
 
+/// What a router does with marks of congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Router {
+    /// It knows none, and removes those of others.
+    ClearsMarks,
+    /// It marks what finds so many bytes in the queue.
+    MarksAbove(u64),
+    /// It marks everything.
+    MarksAll,
+    /// It drops what may be marked.
+    Refuses,
+}
+
+/// A frame that has arrived, and whether it is marked.
+pub type Carried = (Vec<u8>, bool);
+
 /// What the network does to frames; parts of a thousand and nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
@@ -17,6 +33,8 @@ pub struct Faults {
     pub rate: u64,
     /// Bytes that wait for the line before frames are dropped.
     pub queue: u64,
+    /// What the router before the line does with the ECT codepoint.
+    pub router: Router,
     /// Larger frames do not arrive; 0: all do.
     pub largest: usize,
     /// They are fragmented instead, and arrive if all fragments do.
@@ -38,6 +56,7 @@ impl Faults {
         corruption: 0,
         rate: 0,
         queue: 0,
+        router: Router::ClearsMarks,
         largest: 0,
         fragments: false,
         newest_kind: 0,
@@ -65,6 +84,20 @@ impl Line {
         }
     }
 
+    /// Bytes that wait for the line.
+    pub fn waiting(&self, now: u64) -> u64 {
+        self.free_ns.saturating_sub(now) * self.faults.rate / 1000
+    }
+
+    /// Whether a frame that may be marked is.
+    pub fn marks(&self, now: u64) -> bool {
+        match self.faults.router {
+            Router::ClearsMarks | Router::Refuses => false,
+            Router::MarksAbove(bytes) => self.waiting(now) > bytes,
+            Router::MarksAll => true,
+        }
+    }
+
     /// When so many bytes have left the queue before the line; `None`: it is full.
     pub fn leaves(&mut self, bytes: usize, now: u64) -> Option<u64> {
         let Faults { rate, queue, .. } = self.faults;
@@ -72,15 +105,21 @@ impl Line {
             return Some(now);
         }
         let start = now.max(self.free_ns);
-        if (start - now) * rate / 1000 > queue {
+        if self.waiting(now) > queue {
             return None;
         }
         self.free_ns = start + bytes as u64 * 1000 / rate;
         Some(self.free_ns)
     }
 
-    /// When and how a frame arrives: not at all, once or twice.
-    pub fn carry(&mut self, mut frame: Vec<u8>, now: u64, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
+    /// When and how a frame arrives, which may be marked: not at all, once or twice.
+    pub fn carry(
+        &mut self,
+        mut frame: Vec<u8>,
+        may_mark: bool,
+        now: u64,
+        rng: &mut Rng,
+    ) -> Vec<(u64, Carried)> {
         let faults = self.faults;
         self.frames += 1;
         let cut = faults
@@ -92,7 +131,10 @@ impl Line {
         };
         let large = pieces > 1 && !faults.fragments;
         let unknown = faults.newest_kind > 0 && frame[1] > faults.newest_kind;
-        if cut || large || unknown || (0..pieces).any(|_| rng.permille(faults.loss)) {
+        let refused = may_mark && faults.router == Router::Refuses;
+        let marked = may_mark && self.marks(now);
+        let stopped = cut || large || unknown || refused;
+        if stopped || (0..pieces).any(|_| rng.permille(faults.loss)) {
             self.lost += 1;
             return Vec::new();
         }
@@ -125,9 +167,12 @@ impl Line {
         }
         let mut arrivals = Vec::new();
         if rng.permille(faults.duplication) {
-            arrivals.push((at + rng.below(2 * faults.latency_ns), frame.clone()));
+            arrivals.push((
+                at + rng.below(2 * faults.latency_ns),
+                (frame.clone(), marked),
+            ));
         }
-        arrivals.push((at, frame));
+        arrivals.push((at, (frame, marked)));
         arrivals
     }
 }

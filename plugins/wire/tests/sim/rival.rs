@@ -39,15 +39,17 @@ impl Rival {
     }
 
     /// What became of a packet that was sent at this time.
-    pub fn heard(&mut self, now: u64, sent: u64, arrived: bool) {
+    pub fn heard(&mut self, now: u64, sent: u64, arrived: bool, marked: bool) {
         self.under_way -= 1;
-        if !arrived {
-            self.lost += 1;
+        if !arrived || marked {
+            self.lost += u64::from(!arrived);
             if sent >= self.shrunk {
                 self.top = self.window * if self.window < self.top { 0.85 } else { 1.0 };
                 self.window = (0.7 * self.window).max(2.0);
                 (self.threshold, self.since, self.shrunk) = (self.window, None, now);
             }
+        }
+        if !arrived {
             return;
         }
         self.delivered += PACKET as u64;

@@ -7,7 +7,7 @@ use vipl_wire::{Closing, Config, Connection, Level, Reason, Received};
 
 use super::Rng;
 use super::host::{Host, Recv, Send, UNTOUCHED};
-use super::network::{Faults, Line};
+use super::network::{Carried, Faults, Line};
 use super::rival::{PACKET, Rival};
 
 /// One side.
@@ -22,7 +22,7 @@ pub struct Side {
     /// The port that others see, and the one to which frames go, as the device knows it.
     pub port: u16,
     pub to_port: u16,
-    inbox: Vec<(u16, Vec<u8>)>,
+    inbox: Vec<(u16, Carried)>,
     polling: bool,
     /// When the application, and the thread that looks after its deadlines, last looked.
     attended_ns: u64,
@@ -34,12 +34,12 @@ pub struct Side {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A frame from one port to another.
-    Arrive(usize, (u16, u16), Vec<u8>),
+    Arrive(usize, (u16, u16), Carried),
     Poll(usize),
     Timer(usize),
     Wake(usize),
-    /// The rival on this line hears of a packet: when it was sent, and whether it has arrived.
-    Rival(usize, u64, bool),
+    /// The rival on this line hears of a packet: when it was sent, whether it has arrived, whether it was marked.
+    Rival(usize, u64, bool, bool),
 }
 
 pub struct World {
@@ -160,13 +160,13 @@ impl World {
         if let Some(closing) = &s.closing {
             deadline = deadline.min(closing.deadline());
         }
-        let frames = std::mem::take(&mut s.host.out);
+        let (frames, may_mark) = (std::mem::take(&mut s.host.out), !s.host.not_ect);
         let ports = (s.port, s.to_port);
         for frame in frames {
             if let Some(log) = &mut self.log {
                 log.push((side, frame.clone()));
             }
-            for (at, frame) in self.lines[side].carry(frame, self.now, &mut self.rng) {
+            for (at, frame) in self.lines[side].carry(frame, may_mark, self.now, &mut self.rng) {
                 self.push(at, Event::Arrive(1 - side, ports, frame));
             }
         }
@@ -216,15 +216,18 @@ impl World {
         }
         if let Some(closing) = &mut s.closing {
             s.host.room = usize::MAX;
-            for (_, frame) in &frames {
+            for (_, (frame, _)) in &frames {
                 closing.received(frame, &mut s.host);
             }
             return self.update(side);
         }
         let mut moved = None;
         self.call(side, |connection, now, host| {
-            for (from, frame) in &frames {
+            for (from, (frame, marked)) in &frames {
                 let received = connection.received(frame, now, host);
+                if received == Received::Taken && *marked {
+                    connection.marked(frame);
+                }
                 // As a device does it.
                 if received == Received::Taken && connection.is_newest() {
                     moved = Some(*from);
@@ -280,9 +283,9 @@ impl World {
                 self.timer(side);
             }
             Event::Wake(_) => {}
-            Event::Rival(line, sent, arrived) => {
+            Event::Rival(line, sent, arrived, marked) => {
                 if let Some(rival) = &mut self.rivals[line] {
-                    rival.heard(self.now, sent, arrived);
+                    rival.heard(self.now, sent, arrived, marked);
                 }
                 self.rival_sends(line);
             }
@@ -301,6 +304,7 @@ impl World {
         while let Some(rival) = self.rivals[line].as_mut().filter(|rival| rival.may_send()) {
             rival.under_way += 1;
             let by_chance = self.rng.permille(self.lines[line].faults.loss);
+            let marked = self.lines[line].marks(self.now);
             let left = self.lines[line].leaves(PACKET, self.now);
             // A loss is noticed by those behind it.
             let waits = left.unwrap_or(
@@ -308,7 +312,10 @@ impl World {
                     + self.lines[line].faults.queue * 1000 / self.lines[line].faults.rate.max(1),
             );
             let arrived = left.is_some() && !by_chance;
-            self.push(waits + 2 * latency, Event::Rival(line, self.now, arrived));
+            self.push(
+                waits + 2 * latency,
+                Event::Rival(line, self.now, arrived, marked),
+            );
         }
     }
 
