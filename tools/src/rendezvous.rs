@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Side;
 use crate::endpoint::Vi;
-use crate::nic::{NetAddress, Nic, address_text};
+use crate::nic::{NetAddress, Nic};
 use crate::{Error, Result};
 
 /// Milliseconds that a connection may take.
@@ -58,7 +58,7 @@ impl Rendezvous<'_> {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 Err(error) => {
-                    let host = address_text(self.remote_host);
+                    let host = self.nic.attributes().host_text(self.remote_host);
                     let advice = if matches!(&error, Error::Call { code, .. } if [NO_MATCH, TIMEOUT].contains(code))
                     {
                         ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
