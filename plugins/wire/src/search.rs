@@ -200,7 +200,8 @@ impl Search {
         let confirms = self.tried == self.size;
         let trials = if confirms { TRIALS_IN_USE } else { TRIALS };
         if self.failed < trials {
-            if self.silent == trials {
+            // Where some are answered, it is only a bad path.
+            if self.silent == trials && self.failed == 0 || self.silent == 3 * trials {
                 self.next(now_ns);
                 if self.tried != 0 {
                     self.due_ns = now_ns + PAUSE_NS;
