@@ -14,7 +14,7 @@ use crate::medium::Sender;
 /// Limit of the bytes that wait for one VI: more than a whole window of the protocol.
 const BYTES_MAX: usize = 5 << 19;
 /// Limit of the frames that wait for one VI.
-const FRAMES_MAX: usize = 512;
+const FRAMES_MAX: usize = 2048;
 
 /// A frame, where it has come from if somebody wants to know, and whether a router has marked it.
 pub(crate) type Arrived = (Option<Sender>, Box<[u8]>, bool);

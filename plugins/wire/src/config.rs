@@ -14,6 +14,8 @@ pub const PROBES: u32 = 7;
 pub(crate) const NEVER: u64 = u64::MAX;
 /// DATA frames from the acknowledged one on that a receiver accepts.
 pub(crate) const WINDOW: u16 = 256;
+/// The same across routers, where round trips are longer.
+pub(crate) const WINDOW_SHARED: u16 = 1024;
 
 /// What the two sides have agreed on, and which of them this one is.
 #[derive(Clone, Copy)]
@@ -54,6 +56,16 @@ pub struct Config {
 }
 
 impl Config {
+    /// DATA frames from the acknowledged one on that this side accepts.
+    #[inline(always)]
+    pub(crate) fn window(&self) -> u16 {
+        if self.shared_path {
+            WINDOW_SHARED
+        } else {
+            WINDOW
+        }
+    }
+
     /// Number of the first frame of a side: each direction starts at one of its own, which both sides know.
     pub(crate) fn first(&self, side: u32) -> u32 {
         (self.key >> (32 * (side & 1))) as u32

@@ -27,7 +27,7 @@ mod unreliable;
 use crate::ack::Acks;
 use crate::arrivals::Arrivals;
 use crate::closing::{Body, Closing, Reason, send_empty};
-use crate::config::{Config, NEVER, Received, Stats, WINDOW};
+use crate::config::{Config, NEVER, Received, Stats};
 use crate::env::{Cause, Env, Level, Transmit};
 use crate::frame::{FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, key_check};
 use crate::keepalive::{Keepalive, Verdict};
@@ -347,7 +347,7 @@ impl Connection {
             check: self.check,
             sequence,
             acknowledged: self.receiver.next(),
-            window: WINDOW,
+            window: self.config.window(),
             flags: 0,
             marks: self.receiver.marks,
         }
@@ -375,7 +375,8 @@ impl Connection {
             return;
         };
         let buffer = frame.as_mut();
-        let body = self.receiver.map(&mut buffer[HEADER..HEADER + 32]);
+        let most = usize::from(self.config.window()) / 8;
+        let body = self.receiver.map(&mut buffer[HEADER..HEADER + most]);
         let header = self.header(Kind::Ack, self.sender.inflight.next());
         let bytes = header.emit_sealed(buffer, body, &mut self.seals);
         env.transmit(frame, bytes);

@@ -3,7 +3,7 @@
 //! Every loss counts as congestion, once for each round trip, as it does for the TCP of others. After one the window
 //! grows fast toward the size at which frames were lost, slowly around it, and fast again beyond.
 
-use crate::config::WINDOW;
+use crate::config::WINDOW_SHARED;
 
 /// First window, of RFC 6928.
 const FIRST: f64 = 10.0;
@@ -100,7 +100,7 @@ impl Cubic {
         } else {
             self.grow(frames, now_ns, rtt_ns);
         }
-        self.window = self.window.min(f64::from(WINDOW));
+        self.window = self.window.min(f64::from(WINDOW_SHARED));
     }
 
     fn grow(&mut self, frames: f64, now_ns: u64, rtt_ns: u64) {
@@ -190,7 +190,7 @@ impl Cubic {
     /// Frames have another length: as many bytes remain in flight.
     pub(crate) fn resize(&mut self, before: u16, after: u16) {
         let scale = f64::from(before) / f64::from(after);
-        self.window = (self.window * scale).clamp(LEAST, f64::from(WINDOW));
+        self.window = (self.window * scale).clamp(LEAST, f64::from(WINDOW_SHARED));
         (self.threshold, self.top) = (self.threshold * scale, self.top * scale);
         (self.curve, self.before) = (None, None);
     }
@@ -289,9 +289,9 @@ mod tests {
         let mut cubic = Cubic::new();
         cubic.resize(1200, 9000);
         assert_eq!((cubic.window(), cubic.is_starting()), (2, true));
-        cubic.window = 60.0;
+        cubic.window = 200.0;
         cubic.resize(9000, 1200);
-        assert_eq!(cubic.window(), 256);
+        assert_eq!(cubic.window(), u32::from(WINDOW_SHARED));
     }
 
     #[test]

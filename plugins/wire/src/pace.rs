@@ -19,7 +19,7 @@ const FIRST: u32 = 64;
 /// Smallest window.
 const LEAST: u32 = 4;
 /// Largest window.
-pub(crate) const MOST: u32 = 256;
+const MOST: u32 = 256;
 /// Paced frames that may leave together.
 const BURST: u64 = 8;
 /// Longest interval between two paced frames.

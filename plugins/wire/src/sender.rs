@@ -9,7 +9,7 @@ use crate::config::{NEVER, WINDOW};
 use crate::ecn::{Marks, Meaning};
 use crate::env::{Operation, Outgoing, Remote};
 use crate::inflight::Inflight;
-use crate::pace::{MOST, Pace};
+use crate::pace::Pace;
 use crate::part::{Part, PartKind};
 use crate::rtt::Rtt;
 
@@ -98,7 +98,7 @@ pub(crate) struct Sender {
     pub(crate) rtt: Rtt,
     pub(crate) pace: Pace,
     pub(crate) marks: Marks,
-    /// Window of the peer.
+    /// Window of the peer, as far as this side uses it.
     pub(crate) window: u32,
     /// No new operations: one has failed.
     pub(crate) halted: bool,
@@ -227,6 +227,6 @@ impl Sender {
     /// Whether the window takes a new frame.
     #[inline(always)]
     pub(crate) fn has_window(&self) -> bool {
-        self.inflight.span() < self.window.min(MOST)
+        self.inflight.span() < self.window
     }
 }

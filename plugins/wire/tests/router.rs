@@ -162,6 +162,8 @@ fn alone_it_uses_the_line() {
         (1, 20_000_000, 100_000),
         (12, 5_000_000, 120_000),
         (60, 1_000_000, 120_000),
+        // More than 256 frames are on their way.
+        (125, 5_000_000, 1_000_000),
     ] {
         let mut world = world(path(rate, latency_ns, queue));
         let (ours, _) = send_for(&mut world, 5);

@@ -38,7 +38,7 @@ impl Connection {
             return;
         };
         // A window of 0 would stop the connection forever.
-        sender.window = u32::from(header.window).max(1);
+        sender.window = u32::from(header.window.clamp(1, self.config.window()));
         let map = if header.kind == Kind::Ack { body } else { &[] };
         if !map.is_empty() {
             let inflight = &mut sender.inflight;

@@ -1,7 +1,6 @@
 //! What the path carries: TRYs and their answers, the size of frames, and slices of frames that have become too long.
 
 use super::Connection;
-use crate::config::WINDOW;
 use crate::env::{Env, Level};
 use crate::frame::{HEADER, Header, Kind, TRAILER, body_max, u16_at};
 use crate::pace::Pace;
@@ -119,7 +118,8 @@ impl Connection {
     #[cold]
     pub(super) fn take_slice<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let ahead = header.sequence.wrapping_sub(self.receiver.next());
-        if self.config.level == Level::Unreliable || ahead as i32 >= i32::from(WINDOW) {
+        if self.config.level == Level::Unreliable || ahead as i32 >= i32::from(self.config.window())
+        {
             return;
         }
         if (ahead as i32) < 0 || self.receiver.has(ahead as usize) {

@@ -7,7 +7,6 @@
 //! wait: an earlier operation may fail, and then it must not have had an effect.
 
 use super::Connection;
-use crate::config::WINDOW;
 use crate::env::{Env, Level};
 use crate::frame::{FLAG_ASK, Header};
 use crate::part::{Part, PartKind, Parts};
@@ -88,7 +87,7 @@ impl Connection {
             self.check_ect(env);
             return;
         }
-        if ahead >= u32::from(WINDOW) {
+        if ahead >= u32::from(self.config.window()) {
             return;
         }
         let placed = Parts::single(body).filter(|(part, bytes)| self.place_early(part, bytes, env));
