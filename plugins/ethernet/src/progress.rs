@@ -238,11 +238,21 @@ impl WatchThread<'_> {
         }
     }
 
-    fn nap(&self, kicks: u32, time: u64) {
+    /// Naps, unless there has been another kick. A deadline shortens a long nap to the shortest, and does not end it:
+    /// while the application is active there is a new one every few messages.
+    fn nap(&mut self, kicks: u32, time: u64) {
         let watch = &self.device.watch;
+        watch.hurried.store(false, Ordering::Relaxed);
         let time = self.announce(time);
         futex::wait(&watch.kicks, kicks, time);
         watch.until.store(0, Ordering::SeqCst);
+        if time > NAP_MIN && watch.hurried.load(Ordering::Relaxed) {
+            self.nap = NAP_MIN;
+            let kicks = watch.kicks.load(Ordering::SeqCst);
+            if !watch.stop.load(Ordering::SeqCst) {
+                self.nap(kicks, NAP_MIN);
+            }
+        }
     }
 
     /// Sleeps on the bell: a frame, a peer on this host or a kick ends it.

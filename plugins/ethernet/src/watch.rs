@@ -28,6 +28,8 @@ pub(crate) struct Watch {
     pub(crate) kicks: AtomicU32,
     /// When the thread looks next at the latest, in nanoseconds; 0 while it looks.
     pub(crate) until: AtomicU64,
+    /// The last kick was for a deadline.
+    pub(crate) hurried: AtomicBool,
     /// It sleeps on the bell instead of `kicks`.
     pub(crate) on_bell: AtomicBool,
     /// It sleeps because a thread of the application leads; to be kicked when that one wakes.
@@ -47,6 +49,7 @@ impl Default for Watch {
         Watch {
             kicks: AtomicU32::new(0),
             until: AtomicU64::new(0),
+            hurried: AtomicBool::new(false),
             on_bell: AtomicBool::new(false),
             trusting: AtomicBool::new(false),
             active: AtomicBool::new(false),
@@ -113,6 +116,7 @@ impl Watch {
             .until
             .compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
         if first.is_ok() {
+            self.hurried.store(true, Ordering::Relaxed);
             self.kick(Some(bell));
         }
     }
