@@ -156,7 +156,8 @@ fn of(session: &mut Session) -> Result<&mut Cable> {
     session.cable.as_mut().ok_or_else(missing)
 }
 
-/// One way of a message of `size` bytes in ns, in `most` turns at most; None if it does not fit into a frame, or there is no TCP.
+/// One way of a message of `size` bytes in ns, in `most` turns at most; None if it does not fit into a frame, or there
+/// is no TCP.
 ///
 /// # Errors
 /// The partner does not answer.

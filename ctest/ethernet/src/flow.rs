@@ -26,8 +26,8 @@ fn use_cubic(stream: &TcpStream) {
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// TCP, with CUBIC, from host 0 to host 1 as fast as it can, while `what` runs; gives what that gives, and the rate of TCP in
-/// bytes per second in the time in which it ran, but for the first second.
+/// TCP, with CUBIC, from host 0 to host 1 as fast as it can, while `what` runs; gives what that gives, and the rate of
+/// TCP in bytes per second in the time in which it ran, but for the first second.
 ///
 /// # Panics
 /// If TCP does not work between the hosts.

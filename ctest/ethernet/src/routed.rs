@@ -97,8 +97,8 @@ impl Namespaces {
         self.rules(&[("filter hook forward priority 0", &rules)])
     }
 
-    /// From now on the router translates every UDP port of a host but its agent's, and lets packets for the host pass only as
-    /// answers.
+    /// From now on the router translates every UDP port of a host but its agent's, and lets packets for the host pass
+    /// only as answers.
     ///
     /// # Errors
     /// Why that is not possible: it takes `nft`.
@@ -156,8 +156,8 @@ impl Namespaces {
         all.map(|name| fragments(name)).sum()
     }
 
-    /// From now on the router marks so many of a thousand packets, chosen at random, of those that may be marked (RFC 3168).
-    /// The qdiscs that mark for their queue are in few kernels.
+    /// From now on the router marks so many of a thousand packets, chosen at random, of those that may be marked (RFC
+    /// 3168). The qdiscs that mark for their queue are in few kernels.
     ///
     /// # Errors
     /// Why this machine cannot: it takes `nft`.

@@ -80,8 +80,8 @@ fn a_path_that_becomes_narrower_is_followed() {
     assert_eq!(hosts.fragments(), 0, "fragments");
 }
 
-/// The router begins to translate the port of a data socket, as when it forgets one translation and makes another: frames
-/// to the old port vanish. With a secret the peer follows.
+/// The router begins to translate the port of a data socket, as when it forgets one translation and makes another:
+/// frames to the old port vanish. With a secret the peer follows.
 #[test]
 fn a_peer_that_moves_is_followed() {
     let Some((hosts, apart)) = with_secret(|hosts| hosts.translate(0, &[])) else {
@@ -101,8 +101,8 @@ fn a_peer_that_moves_is_followed() {
     assert!(moved[0].contains("the peer at 10.76.0.1:"), "{moved:?}");
 }
 
-/// The ports of data sockets of a host are translated from the beginning. With a secret the peer learns where the host is from
-/// its first frame.
+/// The ports of data sockets of a host are translated from the beginning. With a secret the peer learns where the host
+/// is from its first frame.
 #[test]
 fn a_peer_behind_other_ports_is_found() {
     let Some((_hosts, apart)) = with_secret(|hosts| hosts.hide(0)) else {

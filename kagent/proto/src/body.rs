@@ -202,8 +202,8 @@ pub struct NicOpened {
 }
 
 /// `Op::LINK_OPEN`: a process wants a data socket on a network interface. Reply: [`LinkOpened`], or
-/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user), `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `NO_SECRET`, `BUSY` (another agent
-/// serves the interface) or `RESOURCE`.
+/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user),
+/// `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `NO_SECRET`, `BUSY` (another agent serves the interface) or `RESOURCE`.
 ///
 /// `Op::LINK_ASK`: whether the process may have one. Nothing is opened. Reply: `Op::DONE` with `OK`, `INVALID`,
 /// `NOT_PERMITTED`, `NO_PRIVILEGE`, `NO_SYSTEM_AGENT` or `RESOURCE`.

@@ -195,7 +195,8 @@ impl Device {
 
     /// Reads the socket. Frames of the connection of the VI `own` that has this key check go to `each`, without their
     /// Ethernet header, with whether a router has marked them and what tells their sender if it is known, in order of
-    /// arrival; those of other VIs go to their inboxes. If another thread is reading, it fills the inbox of `own`. If there is no frame the lock is not tried.
+    /// arrival; those of other VIs go to their inboxes. If another thread is reading, it fills the inbox of `own`. If
+    /// there is no frame the lock is not tried.
     #[inline(always)]
     pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8], bool, Origin)) {
         let Some(uplink) = &self.uplink else { return };

@@ -81,8 +81,8 @@ struct Place {
     rest: AtomicU64,
 }
 
-/// A side's board; zeroes are a closed one, as generation 0 is never open. All of it is atomic: a peer may write it. With one segment the helper reads
-/// one line.
+/// A side's board; zeroes are a closed one, as generation 0 is never open. All of it is atomic: a peer may write it.
+/// With one segment the helper reads one line.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Board {

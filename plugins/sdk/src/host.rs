@@ -127,7 +127,8 @@ impl Host {
         }
     }
 
-    /// Asks for a data socket on the interface of this name. Blocks until the agent answers; from [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
+    /// Asks for a data socket on the interface of this name. Blocks until the agent answers; from
+    /// [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
     ///
     /// # Errors
     /// `Invalid`: no such interface, or no Ethernet; `NotPermitted`, with a line in the log that says
