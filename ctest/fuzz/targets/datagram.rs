@@ -69,6 +69,7 @@ const FIRST: Header = Header {
     acknowledged: 0x0123_4567,
     window: 256,
     flags: 0,
+    marks: 0,
 };
 
 /// A frame with this body has the effect of its slices, in any order, with some of them twice; frames of the kinds that ask
