@@ -6,8 +6,11 @@ const SLACK_MIN_NS: u64 = 2_000_000;
 const RTO_MAX_NS: u64 = 500_000_000;
 /// Timeout before the first measurement.
 const RTO_FIRST_NS: u64 = 20_000_000;
-/// Largest number of doublings.
+/// Largest number of doublings on a path that is shared with others.
 const BACKOFF_MAX: u32 = 8;
+/// The same within a subnet. What fills the peer's receive ring there is most likely the same sender, by way of other
+/// connections, which do not wait: one that doubled its timeout more often would hardly get a frame through.
+const BACKOFF_NEAR_MAX: u32 = 4;
 
 /// The measurement.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,11 +21,20 @@ pub(crate) struct Rtt {
     /// Doublings. They last until a frame that was sent once is acknowledged: if the network has become slower, no
     /// other frame measures it.
     backoff: u32,
+    /// The path is shared with others.
+    shared: bool,
     /// The timeout has expired, and nothing has been acknowledged since.
     silent: bool,
 }
 
 impl Rtt {
+    pub(crate) fn new(shared_path: bool) -> Rtt {
+        Rtt {
+            shared: shared_path,
+            ..Rtt::default()
+        }
+    }
+
     /// Adds the round trips of frames that were sent once (Karn: others cannot be measured). One sample per
     /// acknowledgement: many equal samples at once would make the variation vanish.
     #[inline(always)]
@@ -67,7 +79,12 @@ impl Rtt {
 
     /// The timeout has expired. True if this is not the first time since an acknowledgement.
     pub(crate) fn back_off(&mut self) -> bool {
-        self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+        let most = if self.shared {
+            BACKOFF_MAX
+        } else {
+            BACKOFF_NEAR_MAX
+        };
+        self.backoff = (self.backoff + 1).min(most);
         std::mem::replace(&mut self.silent, true)
     }
 
@@ -101,6 +118,11 @@ mod tests {
         rtt.progress();
         assert_eq!(rtt.timeout_ns(), 4 * slow, "nothing was measured");
         assert!(!rtt.back_off());
+        for _ in 0..100 {
+            rtt.back_off();
+        }
+        assert_eq!(rtt.timeout_ns(), (slow << BACKOFF_NEAR_MAX).min(RTO_MAX_NS));
+        rtt.shared = true;
         for _ in 0..100 {
             rtt.back_off();
         }

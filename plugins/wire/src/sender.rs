@@ -126,7 +126,7 @@ impl Sender {
             reads: 0,
             reads_open: 0,
             inflight: Inflight::new(first, shared_path),
-            rtt: Rtt::default(),
+            rtt: Rtt::new(shared_path),
             pace: Pace::new(shared_path),
             marks: Marks::new(first),
             window: u32::from(WINDOW),
