@@ -177,7 +177,8 @@ impl Datagram for Addressed {
 
     #[inline(always)]
     fn is_alone(&self) -> bool {
-        Kind::is_try(&self.0.buffer[PEER..])
+        // Its fate must be its own, and a train is forwarded or dropped as a whole.
+        Kind::Try.is_of(&self.0.buffer[PEER..])
     }
 }
 
@@ -345,7 +346,7 @@ impl Reading<'_> {
                     receiver.receive(WAITING_DATAGRAMS, each)
                 } else {
                     // After an acknowledgement there may be more, and it pays to send for all of them at once.
-                    receiver.look(LOOK_FRAMES, vipl_wire::is_data, each)
+                    receiver.look(LOOK_FRAMES, |frame: &[u8]| Kind::Data.is_of(frame), each)
                 };
                 Received {
                     frames: received.datagrams,

@@ -217,7 +217,7 @@ impl Connection {
     #[cold]
     pub fn marked(&mut self, frame: &[u8]) {
         // Acknowledgements cannot be fewer.
-        if frame[1] == Kind::Data as u8 {
+        if Kind::Data.is_of(frame) {
             self.receiver.marks = self.receiver.marks.wrapping_add(1);
             self.acks.hurry(self.now_ns);
         }

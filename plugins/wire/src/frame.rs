@@ -58,11 +58,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether a frame that the engine has made is a [`Kind::Try`]. It must reach the network by itself, not as a part
-    /// of something larger that shares its fate.
+    /// Whether a frame of this version is of this kind, without checking the rest of it.
     #[inline(always)]
-    pub fn is_try(frame: &[u8]) -> bool {
-        frame.get(1) == Some(&(Kind::Try as u8))
+    pub fn is_of(self, frame: &[u8]) -> bool {
+        matches!(frame, [VERSION, kind, ..] if *kind == self as u8)
     }
 }
 
@@ -135,12 +134,6 @@ pub fn address(frame: &[u8]) -> Option<Address> {
         vi: u32_at(frame, 8),
         check: u64_at(frame, 12),
     })
-}
-
-/// Whether a frame of this version carries data, without checking the rest of it.
-#[inline(always)]
-pub fn is_data(frame: &[u8]) -> bool {
-    matches!(frame, [VERSION, kind, ..] if *kind == Kind::Data as u8)
 }
 
 /// Bytes of the body of a frame on a link with this MTU.

@@ -59,7 +59,7 @@ pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
 pub use connection::Connection;
 pub use crc::crc32c;
 pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
-pub use frame::{Address, address, body_max, is_data, key_check};
+pub use frame::{Address, address, body_max, key_check};
 pub use frame::{
     CLOSE_BODY, FLAG_ASK, FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION,
 };

@@ -11,6 +11,7 @@ use crate::env::{Env, Level};
 use crate::frame::{FLAG_ASK, Header};
 use crate::part::{Part, PartKind, Parts};
 use crate::receiver::Kept;
+
 /// Frames that a peer may send before it has an acknowledgement, across routers, and how many of them come twice before the
 /// path is taken for one that drops frames with the ECT codepoint.
 const FIRST_FRAMES: u32 = 10;
