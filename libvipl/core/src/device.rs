@@ -9,8 +9,8 @@ use vipl_plugin_abi::*;
 use crate::agent::NicRegistration;
 use crate::connect;
 use crate::error::Error;
-use crate::nic;
 use crate::nic::shared::Shared;
+use crate::nic::{self, idle};
 use crate::object::barrier::{self, Registering};
 use crate::plugin::loaded::LoadedPlugin;
 use crate::plugin::map::{self, Nowhere, Route};
@@ -33,6 +33,7 @@ const NAME_BYTES_MAX: usize = 63;
 fn prepare() -> (&'static Process, Registering) {
     vipl_guard::install();
     let process = process::get();
+    idle::prepare(&process.settings);
     (process, barrier::begin(&process.registering))
 }
 
