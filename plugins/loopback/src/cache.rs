@@ -16,6 +16,18 @@ pub(crate) fn fetch_to_write(at: *const u8) {
     let _ = at;
 }
 
+/// Fetches the line of this address for reading, because it is read soon after the other side has written it.
+#[inline(always)]
+pub(crate) fn fetch_to_read(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is valid for every address.
+    unsafe {
+        core::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Moves a line that has been written from this processor's own caches to the one that all share, where the other
 /// side finds it sooner.
 #[inline(always)]
@@ -38,11 +50,13 @@ mod tests {
         let memory: Vec<u8> = (0..=255).collect();
         for at in (0..256).map(|offset| &raw const memory[offset]) {
             fetch_to_write(at);
+            fetch_to_read(at);
             demote(at);
         }
         assert!(std::hint::black_box(&memory).iter().copied().eq(0..=255));
         for address in [0, 1, 4096, usize::MAX, 1 << (usize::BITS - 1)] {
             fetch_to_write(std::ptr::without_provenance(address));
+            fetch_to_read(std::ptr::without_provenance(address));
             demote(std::ptr::without_provenance(address));
         }
     }

@@ -74,6 +74,7 @@ pub(crate) fn attach(
     let link = Box::new(Link {
         ends,
         arrived: 0,
+        expected: None,
         listening: false,
         outbox: Outbox::new(),
         partner_posted: 0,

@@ -130,6 +130,8 @@ pub(crate) struct Link {
     pub(crate) ends: Ends,
     /// Next incoming slot.
     pub(crate) arrived: u32,
+    /// Where the payload of the next message is looked for in advance.
+    pub(crate) expected: Option<u32>,
     /// The partner has sent something.
     pub(crate) listening: bool,
     pub(crate) outbox: Outbox,

@@ -2,10 +2,6 @@
 
 use crate::ring::{self, LINE, PAYLOAD, SLOTS, flag};
 
-/// Payload after which a short lap also begins a new lap of the payload area. What is left of the area is skipped, and
-/// free when the partner has consumed the slot.
-const SHORT_PAYLOAD: u32 = 16 << 10;
-
 /// The sender's bookkeeping of its direction. Numbers of slots and payload positions wrap.
 pub(crate) struct Outbox {
     /// Slots written so far.
@@ -95,9 +91,7 @@ impl Outbox {
     /// The lap ends here, and the payload area begins anew, too, if that leaves room for the next messages.
     #[inline(always)]
     fn turn(&mut self) {
-        if self.payload & (PAYLOAD - 1) >= SHORT_PAYLOAD {
-            self.payload = (self.payload | (PAYLOAD - 1)).wrapping_add(1);
-        }
+        self.payload = ring::next_payload(self.payload, flag::TURN);
         self.ends[(SLOTS - 1) as usize] = self.payload;
     }
 

@@ -11,7 +11,7 @@ use vipl_plugin_sdk::{Entry, Port, Queue};
 use crate::cm::Closed;
 use crate::link::Link;
 use crate::nic::LoopbackNic;
-use crate::ring::{self, Arrival, INLINE, PAYLOAD, SLOTS, flag, op};
+use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::segments::scatter_into;
 
 /// Slots taken in one go.
@@ -156,6 +156,9 @@ impl Link {
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
         for _ in 0..most {
             let Some(arrival) = self.next_arrival() else {
+                if let Some(place) = self.expected {
+                    self.ends.look_ahead(place);
+                }
                 return false;
             };
             self.learn(&arrival);
@@ -187,6 +190,8 @@ impl Link {
                 self.deliver(port, arrival, arrival.inline)
             }
             op::EAGER if arrival.length <= PAYLOAD => {
+                let another = arrival.length <= EXPECTED_MAX;
+                self.expected = another.then(|| arrival.next_payload());
                 match self.ends.payload_in(arrival.payload, arrival.length) {
                     Some(from) => self.deliver(port, arrival, from),
                     None => self.nonsense(port),

@@ -38,6 +38,12 @@ pub(crate) const LINE: u32 = 64;
 /// The largest message that `Ends::hasten` moves. Larger ones gain 3 %, and where many follow each other, some of
 /// which look awaited when the sender has waited for room, they lose more.
 pub(crate) const HASTENED_MAX: u32 = 8 << 10;
+/// The largest message after which a receiver expects another one like it (`Ends::look_ahead`). The sender writes the
+/// first line of a larger one too early before its slot: the receiver would take it away again.
+pub(crate) const EXPECTED_MAX: u32 = 128;
+/// Payload after which a short lap also begins a new lap of the payload area. What is left of the area is skipped, and
+/// free when the partner has consumed the slot.
+const SHORT_PAYLOAD: u32 = 16 << 10;
 const HEADER: usize = 4096;
 const DIRECTION: usize = SLOTS as usize * size_of::<Slot>() + PAYLOAD as usize;
 /// Size of the segment.
@@ -100,6 +106,16 @@ pub(crate) fn next(number: u32, flags: u8) -> u32 {
         SLOTS - 1
     };
     (number | skipped).wrapping_add(1)
+}
+
+/// The payload position behind this one, for a slot with these flags.
+#[inline(always)]
+pub(crate) fn next_payload(payload: u32, flags: u8) -> u32 {
+    if flags & flag::TURN != 0 && payload & (PAYLOAD - 1) >= SHORT_PAYLOAD {
+        (payload | (PAYLOAD - 1)).wrapping_add(1)
+    } else {
+        payload
+    }
 }
 
 /// One slot.
@@ -366,6 +382,13 @@ impl Ends {
         }
     }
 
+    /// A look has found nothing: fetches the line where the next payload is expected, so that it comes together with the
+    /// slot and not after it.
+    #[inline(always)]
+    pub(crate) fn look_ahead(&self, at: u32) {
+        cache::fetch_to_read(self.in_.payload.wrapping_add((at & (PAYLOAD - 1)) as usize));
+    }
+
     /// The incoming slot with this number, if it has arrived.
     #[inline(always)]
     pub(crate) fn arrival(&self, number: u32) -> Option<Arrival> {
@@ -392,6 +415,15 @@ impl Ends {
 }
 
 impl Arrival {
+    /// Where the payload of the next message begins, if the sender lets it follow this one.
+    #[inline(always)]
+    pub(crate) fn next_payload(&self) -> u32 {
+        let end = self
+            .payload
+            .wrapping_add(self.length.next_multiple_of(LINE));
+        next_payload(end, self.flags)
+    }
+
     /// The words that describe RDMA and pieces, read once.
     pub(crate) fn extra(&self) -> Extra {
         // SAFETY: inside the slot; every bit pattern is valid.
@@ -412,6 +444,7 @@ mod tests {
         for (number, payload, bytes) in [(0, 0, 0), (255, PAYLOAD - 64, 41), (9, 5, HASTENED_MAX)] {
             ends.hasten(number, payload, bytes, payload + bytes);
             ends.fetch_ahead(number);
+            ends.look_ahead(payload + bytes);
         }
         let memory = std::hint::black_box(memory);
         assert!(memory.into_iter().eq(0..SEGMENT as u64 / 8));
