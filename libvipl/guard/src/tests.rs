@@ -39,6 +39,23 @@ fn every_length_is_copied_exactly() {
     }
 }
 
+/// Copies whose distance is a page and a little take another routine.
+#[test]
+fn every_distance_is_copied_exactly() {
+    install();
+    let mut memory: Vec<u8> = (0..16_384u32).map(|i| (i * 7 + i / 256) as u8).collect();
+    for distance in (4090..4140).chain([8192 + 16, 8192 + 31]) {
+        for length in [767, 768, 1000, 4001] {
+            let mut expected = memory.clone();
+            expected.copy_within(5..5 + length, 5 + distance);
+            let from = memory.as_mut_ptr().wrapping_add(5);
+            // SAFETY: both ranges are ours, and apart.
+            unsafe { copy(from.wrapping_add(distance), from, length) }.unwrap();
+            assert!(memory == expected, "{length} bytes over {distance}");
+        }
+    }
+}
+
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 #[test]
 fn bad_addresses_are_errors() {
