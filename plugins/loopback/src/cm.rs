@@ -18,6 +18,7 @@ use crate::link::{Help, Link, Reach, carries_immediate, ends_here};
 use crate::nic::LoopbackNic;
 use crate::outbox::Outbox;
 use crate::ring::{Ends, SEGMENT, WIDE};
+use crate::road::{Choice, Gauge};
 
 /// How long the end of a connection waits for a partner that is copying (spec §3.12).
 const COPY_TIME_MAX: Duration = Duration::from_secs(1);
@@ -100,6 +101,8 @@ pub(crate) fn attach(
         writing: None,
         serving: None,
         help: Help::default(),
+        road: Choice::new(),
+        gauge: Gauge::default(),
         written: 0,
         partner_rdma_write: connection.partner_rdma_write != 0,
         partner_rdma_read: connection.partner_rdma_read != 0,

@@ -1,8 +1,5 @@
-//! Messages that are larger than `eager_max`: fetched by the receiver from the sender's memory in one copy, or,
-//! where the kernel does not permit that, sent through the payload area in pieces.
-//!
-//! Pieces are the slower way even where two processors share the copies. Two processors, GB/s, best of three: 32 KiB
-//! 7.1 in pieces, 9.2 fetched; 64 KiB 6.8 and 10.3; 1 MiB 6.9 and 15.6. On one processor they are alike.
+//! Messages that are larger than `eager_max`: fetched by the receiver from the sender's memory in one copy, or sent through
+//! the payload area in pieces, where that is faster (`road`) or the kernel does not permit the other way.
 
 use std::sync::atomic::Ordering;
 
@@ -19,10 +16,12 @@ use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::progress::{CONN_LOST, Taken};
 use crate::queue::Step;
-use crate::ring::{Arrival, Extra, flag, op};
+use crate::ring::{Arrival, Extra, LINE, flag, op};
+use crate::road::Road;
 use crate::segments::{cut, gather, scatter};
+use crate::ticks::ticks;
 
-/// Bytes of one piece of a message that goes through the payload area.
+/// The most bytes of one piece of a message that goes through the payload area.
 pub(crate) const PIECE: u32 = 16 << 10;
 /// Segments of one message.
 const SEGMENTS_MAX: u32 = 4096;
@@ -42,7 +41,7 @@ impl Link {
                 self.kick_hard();
                 return Step::Wait;
             }
-            1 => {}
+            1 if self.road_of(outgoing.length) == Road::Fetch => {}
             _ => {
                 self.sending = Some(Pieces {
                     offset: 0,
@@ -76,6 +75,20 @@ impl Link {
         self.when_consumed(VIP_STATUS_OP_SEND)
     }
 
+    /// The road of a large message whose receiver can fetch it. Within a process that is a plain copy.
+    fn road_of(&mut self, bytes: u32) -> Road {
+        if self.reach == Reach::Same || bytes <= PIECE {
+            Road::Fetch
+        } else {
+            self.road.next(&self.ends.partner().costs)
+        }
+    }
+
+    /// The receiver has all of a large message.
+    fn measured(&mut self, road: Road, bytes: u32) {
+        self.gauge.end(ticks(), road, bytes, &self.ends.own().costs);
+    }
+
     /// A message that goes through the payload area in pieces, as room comes free.
     #[cold]
     pub(crate) fn send_pieces(
@@ -90,7 +103,7 @@ impl Link {
         let total = outgoing.length;
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
-            let bytes = (total - offset).min(PIECE);
+            let bytes = (total - offset).min(piece_of(total));
             let piece = Extra {
                 offset,
                 bytes,
@@ -183,7 +196,8 @@ impl Link {
         match begun {
             Some(Shared::Later) => return Taken::Later,
             Some(Shared::Done) => return self.fetched(nic, port, arrival, arrival.length.into()),
-            Some(Shared::Alone) | None => {}
+            Some(Shared::Alone) => {}
+            None => self.gauge.begin(ticks(), 0),
         }
         let number = port.completed(Queue::Recv);
         if number == port.posted(Queue::Recv) {
@@ -237,6 +251,7 @@ impl Link {
     /// A large message is in the posted buffers.
     fn fetched(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival, bytes: u64) -> Taken {
         LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
+        self.measured(Road::Fetch, arrival.length);
         self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
     }
 
@@ -293,10 +308,14 @@ impl Link {
             });
             return self.cannot_receive(port, VIP_STATUS_PROTECTION_ERROR, 0);
         }
+        if arrival.flags & flag::FIRST != 0 {
+            self.gauge.begin(ticks(), extra.bytes);
+        }
         if !last {
             return Taken::Yes;
         }
         self.receiving = None;
+        self.measured(Road::Pieces, arrival.length);
         self.received(port, arrival, VIP_STATUS_OP_RECEIVE)
     }
 
@@ -336,6 +355,12 @@ impl Link {
     }
 }
 
+/// Bytes of one piece of a message: all are of one size, so that both sides copy at the same time.
+fn piece_of(total: u32) -> u32 {
+    let pieces = total.div_ceil(PIECE).max(1);
+    total.div_ceil(pieces).next_multiple_of(LINE).min(PIECE)
+}
+
 /// Whether this VI may still use all of these.
 fn are_local(port: &Port, segments: &[Segment]) -> bool {
     let (nic, tag) = (port.nic(), port.vi().ptag);
@@ -349,4 +374,47 @@ fn are_local(port: &Port, segments: &[Segment]) -> bool {
 pub(crate) fn is_live(table: Table, segment: &Segment) -> bool {
     let length = u64::from(segment.length);
     length == 0 || region::is_registered(table, segment.handle, segment.address, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{DONE, RD, RR, pair};
+
+    #[test]
+    fn pieces_of_a_message_are_alike() {
+        for (total, piece) in [(16_385, 8256), (20_000, 10_048), (65_536, PIECE), (0, 0)] {
+            assert_eq!(piece_of(total), piece);
+        }
+    }
+
+    /// Messages on both roads arrive in the order in which they were posted, and complete.
+    #[test]
+    fn both_roads_are_one_queue() {
+        const LENGTHS: [usize; 4] = [30_000, 8, 50_000, 17_000];
+        const PLACES: [usize; 4] = [0, 30_000, 31_000, 82_000];
+        for level in [RD, RR] {
+            let mut pair = pair(level, true);
+            for round in 0..40 {
+                let data = [0, 1, 2, 3].map(|at| pair.left.fill(PLACES[at], LENGTHS[at], round));
+                let receives =
+                    [0, 1, 2, 3].map(|at| pair.right.receive(PLACES[at], LENGTHS[at] as u32));
+                let sends = [0, 1, 2, 3].map(|at| pair.left.send(PLACES[at], LENGTHS[at] as u32));
+                for _ in 0..8 {
+                    pair.right.progress();
+                    pair.left.progress();
+                }
+                // As if the receiver were another process.
+                pair.left.link().reach = Reach::Process(0);
+                for at in 0..4 {
+                    let received = DONE | VIP_STATUS_OP_RECEIVE;
+                    assert_eq!(pair.left.status(sends[at]), DONE, "round {round}");
+                    assert_eq!(pair.right.status(receives[at]), received, "round {round}");
+                    let result = (LENGTHS[at] as u32, 0);
+                    assert_eq!(pair.right.result(receives[at]), result);
+                    assert_eq!(pair.right.bytes(PLACES[at], LENGTHS[at]), data[at]);
+                }
+            }
+        }
+    }
 }

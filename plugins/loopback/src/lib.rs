@@ -2,9 +2,10 @@
 //!
 //! Each connection has one segment with a ring of slots per direction (`ring`). A small message travels
 //! in the slot that announces it, a larger one in the ring's payload area; the receiver copies it out.
-//! What is larger still is only announced, and the receiver fetches it from the sender's memory in one copy. RDMA is
-//! one copy, made by the initiator without any help from the target. Where the kernel does not let one process touch
-//! another's memory, all of it goes through the payload area in pieces.
+//! What is larger still is only announced, and the receiver fetches it from the sender's memory in one copy; or it goes
+//! through the payload area in pieces, where that is measured to be faster. RDMA is one copy, made by the initiator
+//! without any help from the target. Where the kernel does not let one process touch another's memory, all of it goes in
+//! pieces.
 //!
 //! No lock lies in shared memory, so a process that dies anywhere leaves nothing held. Everything that
 //! the partner writes is hostile input: it is read once, checked, and can only hurt this connection.
@@ -21,6 +22,7 @@
 //! | `queue` | the send doorbell: from descriptors to slots |
 //! | `progress` | the receive side: from slots to descriptors; acknowledgements |
 //! | `large` | messages that are fetched or travel in pieces, both sides |
+//! | `road` | which of the two is faster |
 //! | `rdma`, `target` | RDMA Write and Read: the initiator; the target |
 //! | `segments` | copies out of a list of segments and into one |
 //! | `mem` | copies between processes |
@@ -47,6 +49,7 @@ mod progress;
 mod queue;
 mod rdma;
 mod ring;
+mod road;
 mod segments;
 mod shared;
 mod target;
@@ -80,7 +83,7 @@ impl Provider for Loopback {
         settings::boolean(
             c"single_copy",
             true,
-            c"let large messages and RDMA go straight from process to process",
+            c"let RDMA, and large messages where that is faster, go straight from process to process",
         ),
         settings::boolean(
             c"share_regions",

@@ -13,6 +13,7 @@ use vipl_sys::shm::Mapping;
 
 use crate::outbox::Outbox;
 use crate::ring::{Arrival, Ends};
+use crate::road::{Choice, Gauge};
 use crate::shared::SharedNic;
 use crate::watch::Watch;
 use crate::window::Chunk;
@@ -166,6 +167,9 @@ pub(crate) struct Link {
     pub(crate) serving: Option<Serving>,
     /// This side's copies that the partner may help with.
     pub(crate) help: Help,
+    /// Which way large messages go to the partner, and what those of the partner cost.
+    pub(crate) road: Choice,
+    pub(crate) gauge: Gauge,
     /// Slot behind the last piece of an RDMA Write that went through the ring.
     pub(crate) written: u32,
     pub(crate) partner_rdma_write: bool,

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::board::Board;
 use crate::cache;
+use crate::road::Costs;
 
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 256;
@@ -199,7 +200,9 @@ pub(crate) struct Side {
     pub(crate) probe: AtomicU64,
     /// Whether this side can touch the other side's memory: 0 not known yet, 1 yes, 2 no.
     pub(crate) reach: AtomicU32,
-    reserved: [AtomicU32; 4],
+    /// What large messages cost this side.
+    pub(crate) costs: Costs,
+    reserved: [AtomicU32; 2],
     /// 1 once this side has sent anything: before that nobody touches the memory of its ring.
     pub(crate) sends: AtomicU32,
     pad1: [AtomicU32; 14],
