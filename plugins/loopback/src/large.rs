@@ -125,6 +125,10 @@ impl Link {
             if offset + bytes == total {
                 break;
             }
+            if offset == 0 {
+                // A receiver that sleeps, or looks at marks, shall take pieces while the others are copied.
+                self.kick();
+            }
         }
         self.sending = None;
         self.messages = self.messages.wrapping_add(1);
