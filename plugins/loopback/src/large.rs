@@ -71,6 +71,7 @@ impl Link {
             std::ptr::copy_nonoverlapping(from, self.ends.payload_out(place), bytes as usize);
         }
         self.publish(port, op::FETCH, outgoing, place);
+        self.road.sent();
         self.messages = self.messages.wrapping_add(1);
         self.when_consumed(VIP_STATUS_OP_SEND)
     }
@@ -86,7 +87,9 @@ impl Link {
 
     /// The receiver has all of a large message.
     fn measured(&mut self, road: Road, bytes: u32) {
-        self.gauge.end(ticks(), road, bytes, &self.ends.own().costs);
+        if bytes > PIECE {
+            self.gauge.end(ticks(), road, bytes, &self.ends.own().costs);
+        }
     }
 
     /// A message that goes through the payload area in pieces, as room comes free.
@@ -101,6 +104,7 @@ impl Link {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
         };
         let total = outgoing.length;
+        self.road.looks(ticks());
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
             let bytes = (total - offset).min(piece_of(total));
@@ -110,6 +114,7 @@ impl Link {
                 ..Extra::default()
             };
             let Some(flags) = self.put_piece(&segments, total, piece) else {
+                self.road.waits(ticks());
                 return Step::Wait;
             };
             let Ok((flags, place)) = flags else {
@@ -125,12 +130,11 @@ impl Link {
             if offset + bytes == total {
                 break;
             }
-            if offset == 0 {
-                // A receiver that sleeps, or looks at marks, shall take pieces while the others are copied.
-                self.kick();
-            }
+            // A receiver that sleeps, or looks at marks, shall take pieces while the others are copied.
+            self.kick();
         }
         self.sending = None;
+        self.road.sent();
         self.messages = self.messages.wrapping_add(1);
         self.accepted(port, VIP_STATUS_OP_SEND)
     }
@@ -383,7 +387,7 @@ pub(crate) fn is_live(table: Table, segment: &Segment) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{DONE, RD, RR, pair};
+    use crate::testing::{DONE, RD, RR, U, pair};
 
     #[test]
     fn pieces_of_a_message_are_alike() {
@@ -397,7 +401,7 @@ mod tests {
     fn both_roads_are_one_queue() {
         const LENGTHS: [usize; 4] = [30_000, 8, 50_000, 17_000];
         const PLACES: [usize; 4] = [0, 30_000, 31_000, 82_000];
-        for level in [RD, RR] {
+        for level in [U, RD, RR] {
             let mut pair = pair(level, true);
             for round in 0..40 {
                 let data = [0, 1, 2, 3].map(|at| pair.left.fill(PLACES[at], LENGTHS[at], round));

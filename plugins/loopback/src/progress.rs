@@ -205,6 +205,7 @@ impl Link {
     fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: Arrival) -> Taken {
         let arrival = &arrival;
         self.watch.note_arrival();
+        self.expected = None;
         match arrival.op {
             op::FETCH => self.fetch(nic, port, arrival),
             op::PIECE => self.piece(port, arrival),

@@ -14,6 +14,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// One trial begins in so many messages, and takes so many.
 const PERIOD: u32 = 512;
 const TRIAL: u32 = 4;
+/// A sender that has not looked for so long while pieces of its message waited for room, almost a millisecond, twice in
+/// a row, does something else. Once it may have lost its processor.
+const AWAY_TICKS: u64 = 2_000_000;
+/// How many messages are fetched after that, at first and at most.
+const ATTENDED_MIN: u32 = PERIOD;
+const ATTENDED_MAX: u32 = PERIOD << 8;
 
 /// A road, and its place in [`Costs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,21 +56,72 @@ impl Costs {
 }
 
 /// The sender's choice.
+///
+/// Pieces need a sender that looks: what has found no room waits for it, while a fetch needs it no more. A program that
+/// computes meanwhile shows it by the time between two looks, and its messages are fetched for a while.
 pub(crate) struct Choice {
     present: Road,
+    /// The road of the message that comes next, once chosen: it may have to wait for room.
+    chosen: Option<Road>,
     messages: u32,
+    /// When pieces last found no room; 0 if they have.
+    waited: u64,
+    /// The look before came late.
+    late: bool,
+    /// So many messages are fetched, and were so the last time.
+    fetched: u32,
+    fetched_last: u32,
 }
 
 impl Choice {
     pub(crate) fn new() -> Choice {
         Choice {
             present: Road::Fetch,
+            chosen: None,
             messages: 0,
+            waited: 0,
+            late: false,
+            fetched: 0,
+            fetched_last: ATTENDED_MIN / 2,
         }
     }
 
-    /// The road of the next message.
+    /// The road of the next message, the same until that is `sent`.
     pub(crate) fn next(&mut self, costs: &Costs) -> Road {
+        let road = self.chosen.unwrap_or_else(|| self.choose(costs));
+        self.chosen = Some(road);
+        road
+    }
+
+    /// The message has left.
+    pub(crate) fn sent(&mut self) {
+        (self.chosen, self.waited) = (None, 0);
+    }
+
+    /// Pieces look for room.
+    pub(crate) fn looks(&mut self, now: u64) {
+        if self.waited == 0 {
+            return;
+        }
+        let late = now.saturating_sub(self.waited) > AWAY_TICKS;
+        if late && self.late {
+            self.fetched_last = (2 * self.fetched_last).min(ATTENDED_MAX);
+            self.fetched = self.fetched_last;
+        }
+        self.late = late && !self.late;
+        self.waited = 0;
+    }
+
+    /// They have found none.
+    pub(crate) fn waits(&mut self, now: u64) {
+        self.waited = now;
+    }
+
+    fn choose(&mut self, costs: &Costs) -> Road {
+        if self.fetched > 0 {
+            self.fetched -= 1;
+            return Road::Fetch;
+        }
         let other = self.present.other();
         let [now, then] = [self.present, other].map(|road| u64::from(costs.of(road)));
         // Roads that are alike do not alternate.
@@ -102,14 +159,14 @@ impl Gauge {
         if bytes == 0 {
             return;
         }
-        let ticks = now.saturating_sub(self.begun);
+        let ticks = now.saturating_sub(self.begun).min(u64::from(u32::MAX));
         let cost = (ticks << 16) / u64::from(bytes);
         let cost = u32::try_from(cost).unwrap_or(u32::MAX).max(1);
         let mean = &mut self.means[road as usize];
         *mean = match *mean {
             0 => cost,
             old if cost < old => old - (old - cost) / 2,
-            old => old.saturating_add((cost - old).min(old.saturating_mul(3)) / 8),
+            old => old.saturating_add((cost - old).min(old.saturating_mul(3)).div_ceil(8)),
         };
         costs.tell(road, *mean);
     }
@@ -124,6 +181,12 @@ mod tests {
         let mut taken = [0, 0];
         for _ in 0..PERIOD {
             let road = choice.next(costs);
+            assert_eq!(
+                choice.next(costs),
+                road,
+                "it is asked again when there was no room"
+            );
+            choice.sent();
             taken[road as usize] += 1;
             gauge.begin(1000, 0);
             gauge.end(1000 + prices[road as usize], road, 1 << 16, costs);
@@ -144,6 +207,36 @@ mod tests {
         // What is alike does not alternate.
         assert_eq!(taken([3_900, 4_000]), [TRIAL, PERIOD - TRIAL]);
         assert!(taken([4_000, 30_000])[0] > PERIOD - 3 * TRIAL);
+    }
+
+    #[test]
+    fn messages_of_a_sender_that_computes_are_fetched() {
+        let costs = Costs::default();
+        costs.tell(Road::Fetch, 20_000);
+        costs.tell(Road::Pieces, 10_000);
+        let mut choice = Choice::new();
+        // Each message that goes in pieces waits for room at three looks.
+        let mut taken = |messages: u32, away: u64| {
+            let mut pieces = 0;
+            for _ in 0..messages {
+                if choice.next(&costs) == Road::Pieces {
+                    pieces += 1;
+                    for look in 1..4 {
+                        choice.looks(look * away);
+                        choice.waits(look * away);
+                    }
+                }
+                choice.sent();
+            }
+            pieces
+        };
+        assert_eq!(taken(4, AWAY_TICKS), 4);
+        assert_eq!(taken(1, AWAY_TICKS + 1), 0, "the trial of the other road");
+        assert_eq!(taken(4, AWAY_TICKS + 1), 1);
+        assert_eq!(taken(ATTENDED_MIN, 0), 0);
+        assert_eq!(taken(1, AWAY_TICKS + 1), 1);
+        assert_eq!(taken(2 * ATTENDED_MIN, 0), 0);
+        assert!(taken(ATTENDED_MIN / 2, 0) > ATTENDED_MIN / 4);
     }
 
     #[test]
