@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
@@ -168,7 +169,20 @@ pub fn run_on(cpu: usize) -> Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(Error::Usage(format!("there is no CPU {cpu}")));
     }
+    ALLOWED.get_or_init(allowed_cpus);
     pin(Some(cpu)).map_err(|error| Error::io(format!("pinning to CPU {cpu}"), error))
+}
+
+/// The CPUs of the first thread that was kept on one of them, before it was.
+static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// Lets the calling thread run on all CPUs again that it might use before `run_on`.
+///
+/// # Errors
+/// They are no longer allowed.
+pub fn run_on_all() -> Result<()> {
+    let cpus = ALLOWED.get_or_init(allowed_cpus);
+    bind(cpus.iter().copied()).map_err(|error| Error::io("leaving one CPU", error))
 }
 
 /// Makes a command run on one CPU from its first instruction on; with None on all of the machine, whatever
@@ -184,6 +198,11 @@ fn pin(cpu: Option<usize>) -> std::io::Result<()> {
     if wanted.end > most {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
+    bind(wanted)
+}
+
+/// Keeps the calling thread on these CPUs, all below CPU_SETSIZE.
+fn bind(wanted: impl Iterator<Item = usize>) -> std::io::Result<()> {
     // SAFETY: the all-zero set is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for cpu in wanted {

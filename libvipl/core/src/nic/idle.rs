@@ -151,17 +151,26 @@ fn rules(settings: &Settings) -> Rules {
     static RULES: OnceLock<Rules> = OnceLock::new();
     *RULES.get_or_init(|| Rules {
         most: settings.number("yield_after") as u32,
-        alone_ns: (SWITCHED * system_call_ns()).max(ALONE_MIN_NS),
+        alone_ns: alone_ns(),
     })
 }
 
-/// The shortest of a few system calls, in nanoseconds.
-fn system_call_ns() -> u64 {
+/// What a yield to nobody takes at most, in nanoseconds, reading the clock included.
+fn alone_ns() -> u64 {
+    let clock = shortest_ns(|| ());
+    // SAFETY: no pointers, and it cannot fail.
+    let system_call = shortest_ns(|| unsafe {
+        libc::getppid();
+    });
+    (SWITCHED * system_call.saturating_sub(clock)).max(ALONE_MIN_NS) + clock
+}
+
+/// The shortest of a few times that something takes, in nanoseconds, reading the clock included.
+fn shortest_ns(what: impl Fn()) -> u64 {
     let times = (0..16).map(|_| {
         let from = clock::now_ns();
-        // SAFETY: no pointers, and it cannot fail.
-        unsafe { libc::getppid() };
-        clock::now_ns() - from
+        what();
+        clock::now_ns().saturating_sub(from)
     });
     times.min().unwrap_or(0)
 }

@@ -89,8 +89,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1000)]
     pub(crate) vis: usize,
 
-    /// CPUs of the two processes; all, and always with scale: do not pin them [default: two on
-    /// different cores]
+    /// CPUs of the two processes; all: do not pin them [default: two on different cores]. The
+    /// processes of scale share all CPUs
     #[arg(long, value_name = "A,B")]
     pub(crate) cpu: Option<String>,
 
@@ -216,8 +216,7 @@ impl Job {
             None | Some("all") => Pair::choose(),
             Some(text) => Pair::parse(text)?,
         };
-        // What the processes of scale inherit must not be one CPU for all of them.
-        let pinned = cpu != Some("all") && !tests.contains(&Test::Scale);
+        let pinned = cpu != Some("all");
         Ok(Self {
             tests,
             host,
@@ -331,18 +330,6 @@ mod unit {
         let job = job(&["latency", "node7", "rate"]).unwrap();
         assert_eq!(job.tests, [Test::Latency, Test::Rate]);
         assert_eq!(job.host.as_deref(), Some("node7"));
-    }
-
-    #[test]
-    fn two_processes_have_a_cpu_each_and_many_have_all() {
-        for (arguments, pinned) in [
-            (&["latency", "--self"][..], true),
-            (&["latency", "--self", "--cpu", "all"], false),
-            (&["scale"], false),
-            (&["post", "scale"], false),
-        ] {
-            assert_eq!(job(arguments).unwrap().pins().is_some(), pinned);
-        }
     }
 
     #[test]

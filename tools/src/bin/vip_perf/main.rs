@@ -151,9 +151,14 @@ fn measure_apart(
                 params,
                 ..job.game(options)
             };
+            // The processes inherit what this one may use.
+            sys::run_on_all()?;
             for processes in &options.processes {
                 let once = || scale::measure(vipl, &options.device, game, *processes);
                 output.add(tests::measure_apart(test, params, 1, once)?);
+            }
+            if let Some(cpus) = job.pins() {
+                sys::run_on(cpus.0)?;
             }
         }
         Test::Pinned => {
