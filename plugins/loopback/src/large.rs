@@ -20,6 +20,7 @@ use crate::ring::{Arrival, Extra, LINE, flag, op};
 use crate::road::Road;
 use crate::segments::{cut, gather, scatter};
 use crate::ticks::ticks;
+use crate::watch;
 
 /// The most bytes of one piece of a message that goes through the payload area.
 pub(crate) const PIECE: u32 = 16 << 10;
@@ -104,7 +105,8 @@ impl Link {
             return self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
         };
         let total = outgoing.length;
-        self.road.looks(ticks());
+        let watching = watch::is_this_thread();
+        self.road.looks(ticks(), watching);
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
             let bytes = (total - offset).min(piece_of(total));
@@ -132,6 +134,9 @@ impl Link {
             }
             // A receiver that sleeps, or looks at marks, shall take pieces while the others are copied.
             self.kick();
+            if watching {
+                self.watch.note_arrival();
+            }
         }
         self.sending = None;
         self.road.sent();

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// One trial begins in so many messages, and takes so many.
 const PERIOD: u32 = 512;
 const TRIAL: u32 = 4;
-/// A sender that has not looked for so long while pieces of its message waited for room, almost a millisecond, twice in
-/// a row, does something else. Once it may have lost its processor.
+/// A program that has not looked for so long, almost a millisecond, while pieces of its message waited for room has done
+/// something else.
 const AWAY_TICKS: u64 = 2_000_000;
-/// How many messages are fetched after that, at first and at most.
-const ATTENDED_MIN: u32 = PERIOD;
-const ATTENDED_MAX: u32 = PERIOD << 8;
+/// How many messages of a sender that does not look are fetched, at first and at most.
+const AWAY_MIN: u32 = PERIOD;
+const AWAY_MAX: u32 = PERIOD << 8;
 
 /// A road, and its place in [`Costs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,9 @@ impl Costs {
 
 /// The sender's choice.
 ///
-/// Pieces need a sender that looks: what has found no room waits for it, while a fetch needs it no more. A program that
-/// computes meanwhile shows it by the time between two looks, and its messages are fetched for a while.
+/// Pieces need a sender that looks: what has found no room waits for it, while a fetch needs it no more. Where the watch
+/// thread looks for room, or the program does so late, the next messages are fetched, and more of them if that happens
+/// twice in a row.
 pub(crate) struct Choice {
     present: Road,
     /// The road of the message that comes next, once chosen: it may have to wait for room.
@@ -66,8 +67,8 @@ pub(crate) struct Choice {
     messages: u32,
     /// When pieces last found no room; 0 if they have.
     waited: u64,
-    /// The look before came late.
-    late: bool,
+    /// The look before was one of a sender that was away.
+    away: bool,
     /// So many messages are fetched, and were so the last time.
     fetched: u32,
     fetched_last: u32,
@@ -80,9 +81,9 @@ impl Choice {
             chosen: None,
             messages: 0,
             waited: 0,
-            late: false,
+            away: false,
             fetched: 0,
-            fetched_last: ATTENDED_MIN / 2,
+            fetched_last: AWAY_MIN,
         }
     }
 
@@ -98,17 +99,19 @@ impl Choice {
         (self.chosen, self.waited) = (None, 0);
     }
 
-    /// Pieces look for room.
-    pub(crate) fn looks(&mut self, now: u64) {
+    /// Pieces look for room: the watch thread does it for them, or the program.
+    pub(crate) fn looks(&mut self, now: u64, watching: bool) {
         if self.waited == 0 {
             return;
         }
-        let late = now.saturating_sub(self.waited) > AWAY_TICKS;
-        if late && self.late {
-            self.fetched_last = (2 * self.fetched_last).min(ATTENDED_MAX);
+        let away = watching || now.saturating_sub(self.waited) > AWAY_TICKS;
+        if away && self.away {
+            self.fetched_last = (2 * self.fetched_last).min(AWAY_MAX);
+        }
+        if away {
             self.fetched = self.fetched_last;
         }
-        self.late = late && !self.late;
+        self.away = away && !self.away;
         self.waited = 0;
     }
 
@@ -215,28 +218,30 @@ mod tests {
         costs.tell(Road::Fetch, 20_000);
         costs.tell(Road::Pieces, 10_000);
         let mut choice = Choice::new();
-        // Each message that goes in pieces waits for room at three looks.
-        let mut taken = |messages: u32, away: u64| {
+        // Each message that goes in pieces waits for room, and is looked after so often by a sender that is away.
+        let mut taken = |messages: u32, times: u32, late: u64, watching: bool| {
             let mut pieces = 0;
             for _ in 0..messages {
                 if choice.next(&costs) == Road::Pieces {
                     pieces += 1;
-                    for look in 1..4 {
-                        choice.looks(look * away);
-                        choice.waits(look * away);
+                    for _ in 0..times {
+                        choice.waits(1);
+                        choice.looks(1 + late, watching);
                     }
+                    choice.waits(1);
+                    choice.looks(1, false);
                 }
                 choice.sent();
             }
             pieces
         };
-        assert_eq!(taken(4, AWAY_TICKS), 4);
-        assert_eq!(taken(1, AWAY_TICKS + 1), 0, "the trial of the other road");
-        assert_eq!(taken(4, AWAY_TICKS + 1), 1);
-        assert_eq!(taken(ATTENDED_MIN, 0), 0);
-        assert_eq!(taken(1, AWAY_TICKS + 1), 1);
-        assert_eq!(taken(2 * ATTENDED_MIN, 0), 0);
-        assert!(taken(ATTENDED_MIN / 2, 0) > ATTENDED_MIN / 4);
+        assert_eq!(taken(4, 1, AWAY_TICKS, false), 4);
+        assert_eq!(taken(1, 1, 0, true), 0, "the trial of the other road");
+        assert_eq!(taken(4, 1, 0, true), 1);
+        assert_eq!(taken(AWAY_MIN, 0, 0, false), 0);
+        assert_eq!(taken(1, 2, AWAY_TICKS + 1, false), 1);
+        assert_eq!(taken(2 * AWAY_MIN, 0, 0, false), 0);
+        assert!(taken(AWAY_MIN / 2, 0, 0, false) > AWAY_MIN / 4);
     }
 
     #[test]

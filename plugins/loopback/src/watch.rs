@@ -5,6 +5,7 @@
 //! make progress, and for a while goes on doing so now and then, at first often and then less, before it
 //! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -24,6 +25,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const QUIET_LOOKS: u32 = 12;
 /// Longest sleep: a partner that misbehaves may keep the bell from being rung.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+thread_local! {
+    static WATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this is a watch thread, and not one of the program.
+pub(crate) fn is_this_thread() -> bool {
+    WATCHING.get()
+}
 
 /// The host's NIC, for `Host::poll`.
 struct NicPointer(*const vipl_nic);
@@ -91,6 +101,7 @@ impl Watch {
     }
 
     fn run(&self) {
+        WATCHING.set(true);
         let bell = self.shared.bell();
         while !self.stop.load(Ordering::Acquire) {
             let epoch = bell.arm();
@@ -141,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// Something arrived that completes no descriptor.
+    /// Something arrived or left that completes no descriptor.
     pub(crate) fn note_arrival(&self) {
         self.arrived.store(true, Ordering::Relaxed);
     }
