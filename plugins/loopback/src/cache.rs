@@ -3,42 +3,41 @@
 //! They change no memory, order nothing and never fault, so they need no pairing with the other side. A processor
 //! without them executes them as no-operations; other architectures have none.
 
+/// One of them, by the name of its instruction.
+macro_rules! hint {
+    ($instruction:literal, $at:expr) => {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint is valid for every address.
+        unsafe {
+            core::arch::asm!(
+                concat!($instruction, " [{}]"),
+                in(reg) $at,
+                options(nostack, preserves_flags)
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = $at;
+    };
+}
+
 /// Fetches the line of this address for writing, because a store to it follows soon. The other side's copy is
 /// invalidated now and not when the store waits for it.
 #[inline(always)]
 pub(crate) fn fetch_to_write(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is valid for every address.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    hint!("prefetchw", at);
 }
 
 /// Fetches the line of this address for reading, because it is read soon after the other side has written it.
 #[inline(always)]
 pub(crate) fn fetch_to_read(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is valid for every address.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    hint!("prefetcht0", at);
 }
 
 /// Moves a line that has been written from this processor's own caches to the one that all share, where the other
 /// side finds it sooner.
 #[inline(always)]
 pub(crate) fn demote(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint is valid for every address.
-    unsafe {
-        core::arch::asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    hint!("cldemote", at);
 }
 
 #[cfg(test)]

@@ -155,8 +155,8 @@ impl Gauge {
         (self.begun, self.before) = (now, before);
     }
 
-    /// All of a message of so many bytes has come. A mean falls fast and rises slowly, because what keeps a receiver for long is another
-    /// thread on its processor and not the road.
+    /// All of a message of so many bytes has come. A mean falls fast and rises slowly, because what keeps a receiver for
+    /// long is another thread on its processor and not the road.
     pub(crate) fn end(&mut self, now: u64, road: Road, bytes: u32, costs: &Costs) {
         let bytes = bytes.saturating_sub(self.before);
         if bytes == 0 {
