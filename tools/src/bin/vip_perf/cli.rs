@@ -212,11 +212,11 @@ impl Job {
             vis: options.vis.max(1),
         };
         let cpu = options.cpu.as_deref();
-        let cpus = match cpu {
-            None | Some("all") => Pair::choose(),
-            Some(text) => Pair::parse(text)?,
-        };
         let pinned = cpu != Some("all");
+        let cpus = match cpu {
+            Some(text) if pinned => Pair::parse(text)?,
+            _ => Pair::choose(),
+        };
         Ok(Self {
             tests,
             host,
