@@ -24,7 +24,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   5
+#define VIPL_PLUGIN_ABI_MINOR   6
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -107,6 +107,7 @@ typedef struct vipl_setting vipl_setting;
 typedef struct vipl_entry vipl_entry;
 typedef struct vipl_queue vipl_queue;
 typedef struct vipl_region vipl_region;
+typedef struct vipl_guard_entry vipl_guard_entry;
 typedef struct vipl_nic vipl_nic;
 typedef struct vipl_vi vipl_vi;
 typedef struct vipl_request vipl_request;
@@ -182,6 +183,14 @@ struct vipl_region {
   uint64_t access;   /* Protection tag in the upper half, `VIPL_REGION_*` bits in the lower. */
   uint32_t handle;   /* The handle; the entry's index is `handle & (region_count - 1)`. 0: free. */
   uint32_t reserved; /* 0. */
+};
+
+/* Instructions of a plug-in that may fault, and where they continue then. Each field is the
+ * distance from its own address, so that a table of these needs no relocation. */
+struct vipl_guard_entry {
+  int32_t start; /* To the first instruction. */
+  int32_t end;   /* To the end of the last one. */
+  int32_t fixup; /* To where they continue. */
 };
 
 /* One opening of a device. */
@@ -422,6 +431,9 @@ struct vipl_host {
    * `VIPL_OK`, `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers.
    * Nothing is logged. From `claim` too; blocks until the agent answers. (minor 5) */
   int (*link_ask)(const char *interface);
+  /* As `guard`, for all instructions of a table, which lives as long as the process. Any thread.
+   * (minor 6) */
+  int (*guard_table)(const vipl_guard_entry *entries, size_t count);
 };
 
 /* What a plug-in does. Operations marked (optional) may be NULL. */

@@ -20,7 +20,6 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     raise,
     fail,
     poll,
-    guard,
     now,
     link,
     catastrophe,
@@ -99,11 +98,6 @@ unsafe extern "C" fn fail(vi: *mut vipl_vi, _: c_int, _: u32, _: *mut VIP_DESCRI
 /// The plug-in's thread finds the program always at work: the target alone makes progress.
 unsafe extern "C" fn poll(_: *const vipl_nic, _: u32) -> c_int {
     VIPL_POLL_NOTHING
-}
-
-unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
-    let registered = vipl_guard::register(vipl_guard::Range { start, end, fixup });
-    if registered { VIPL_OK } else { VIPL_E_RESOURCE }
 }
 
 unsafe extern "C" fn now() -> u64 {

@@ -7,18 +7,18 @@ use crate::{Fault, Image, Segment, checked};
 // The C convention: arguments in x0 to x3, the result in w0. No routine touches the stack or the link register, so the
 // common exit may simply return.
 global_asm!(
-    ".globl vipl_guard_first",
-    ".hidden vipl_guard_first",
+    ".pushsection vipl_guard, \"aR\", @progbits",
+    ".balign 4",
+    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
+    ".popsection",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
     ".globl vipl_guard_load",
     ".hidden vipl_guard_load",
     ".globl vipl_guard_complete",
     ".hidden vipl_guard_complete",
-    ".globl vipl_guard_store32",
-    ".hidden vipl_guard_store32",
-    ".globl vipl_guard_last",
-    ".hidden vipl_guard_last",
+    ".globl vipl_guard_store_status",
+    ".hidden vipl_guard_store_status",
     ".p2align 6",
     "vipl_guard_first:",
     // copy(to, from, bytes)
@@ -93,10 +93,10 @@ global_asm!(
     "str w3, [x0, #28]",
     "mov w0, #0",
     "ret",
-    // store32(address, value), in release order. With a barrier: a store-release faults at an odd address.
-    "vipl_guard_store32:",
+    // store_status(descriptor, status), in release order. With a barrier: a store-release faults at an odd address.
+    "vipl_guard_store_status:",
     "dmb ish",
-    "str w1, [x0]",
+    "str w1, [x0, #28]",
     "mov w0, #0",
     "ret",
     "vipl_guard_last:",
@@ -105,15 +105,13 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    static vipl_guard_first: u8;
-    static vipl_guard_last: u8;
     #[link_name = "vipl_guard_copy"]
     pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
     fn vipl_guard_load(descriptor: *const u8, fields: *mut Fields) -> u32;
     #[link_name = "vipl_guard_complete"]
     pub(crate) fn complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
-    #[link_name = "vipl_guard_store32"]
-    pub(crate) fn store32(address: *mut u8, value: u32) -> u32;
+    #[link_name = "vipl_guard_store_status"]
+    pub(crate) fn store_status(descriptor: *mut u8, status: u32) -> u32;
 }
 
 /// What `vipl_guard_load` writes.
@@ -129,12 +127,6 @@ struct Fields {
 
 /// Has one way only.
 pub(crate) use copy as copy_blocks;
-
-/// Where the first label and the last one are.
-pub(crate) fn bounds() -> (usize, usize) {
-    let first = &raw const vipl_guard_first as usize;
-    (first, &raw const vipl_guard_last as usize)
-}
 
 /// # Safety
 /// See [`crate::load_descriptor`].

@@ -1,10 +1,35 @@
-//! The signal handler that sends a faulting routine to its exit. It only reads the table of ranges.
+//! The signal handler that sends a faulting routine to where it goes on. It only reads the tables and the ranges.
 
 use std::marker::PhantomData;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
-/// Instructions that may fault, and where they go on then.
+use crate::table::{Entry, table};
+
+/// Libraries and plug-ins that have the routines.
+const TABLES_MAX: usize = 64;
+static TABLES: [(AtomicPtr<Entry>, AtomicUsize); TABLES_MAX] =
+    [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0)) }; TABLES_MAX];
+
+/// Adds a table; `false` when there is no room.
+pub fn register(table: &'static [Entry]) -> bool {
+    let first = table.as_ptr().cast_mut();
+    for (entries, count) in &TABLES {
+        let null = std::ptr::null_mut();
+        match entries.compare_exchange(null, first, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // Release: a handler that sees the count sees the table.
+                count.store(table.len(), Ordering::Release);
+                return true;
+            }
+            Err(taken) if taken == first => return true,
+            Err(_) => {}
+        }
+    }
+    false
+}
+
+/// Instructions that may fault, and where they go on then, for code that has no table.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     /// Address of the first instruction.
@@ -21,7 +46,6 @@ struct Slot {
     fixup: AtomicUsize,
 }
 
-/// One range per library or plug-in that has the routines.
 const RANGES_MAX: usize = 64;
 static RANGES: [Slot; RANGES_MAX] = [const {
     Slot {
@@ -31,11 +55,8 @@ static RANGES: [Slot; RANGES_MAX] = [const {
     }
 }; RANGES_MAX];
 
-/// Adds a range; `false` when the table is full.
-pub fn register(range: Range) -> bool {
-    if range.start == range.end {
-        return true;
-    }
+/// Adds a range; `false` when there is no room.
+pub fn register_range(range: Range) -> bool {
     for slot in &RANGES {
         match slot
             .start
@@ -54,10 +75,34 @@ pub fn register(range: Range) -> bool {
     false
 }
 
+/// Where an instruction that has faulted goes on.
+#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+fn landing(at: usize) -> Option<usize> {
+    let tables = TABLES.iter().map(|(entries, count)| {
+        // Acquire pairs with the release in `register`; before it the table is empty.
+        let count = count.load(Ordering::Acquire);
+        match entries.load(Ordering::Relaxed) {
+            first if first.is_null() || count == 0 => &[],
+            // SAFETY: a table that was registered, and lives as long as the process.
+            first => unsafe { std::slice::from_raw_parts(first, count) },
+        }
+    });
+    let ranges = RANGES.iter().filter_map(|slot| {
+        // Acquire pairs with the release in `register_range`; before it the range is empty.
+        let end = slot.end.load(Ordering::Acquire);
+        (slot.start.load(Ordering::Relaxed)..end)
+            .contains(&at)
+            .then(|| slot.fixup.load(Ordering::Relaxed))
+    });
+    tables
+        .flatten()
+        .find_map(|entry| entry.landing(at))
+        .or_else(|| ranges.into_iter().next())
+}
+
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 mod fault {
-    use super::{Ordering, RANGES};
-    use std::sync::atomic::AtomicPtr;
+    use std::sync::atomic::{AtomicPtr, Ordering};
 
     /// What was there before, per signal; leaked, because a handler may run for ever.
     pub(super) static BEFORE: [AtomicPtr<libc::sigaction>; 2] =
@@ -71,18 +116,10 @@ mod fault {
         let ucontext = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel passes a valid context.
         let next = unsafe { next_instruction(&mut *ucontext) };
-        let at = *next as usize;
-        for slot in &RANGES {
-            let start = slot.start.load(Ordering::Relaxed);
-            if start == 0 {
-                break;
-            }
-            if (start..slot.end.load(Ordering::Acquire)).contains(&at) {
-                *next = slot.fixup.load(Ordering::Relaxed) as _;
-                return;
-            }
+        match super::landing(*next as usize) {
+            Some(landing) => *next = landing as _,
+            None => pass_on(signal, info, context),
         }
-        pass_on(signal, info, context);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -172,11 +209,11 @@ fn accuse() {
     }
 }
 
-/// Installs the handler, once per process, and registers this crate's own routines.
+/// Installs the handler, once per process, and registers this library's own table.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        register(crate::range());
+        register(table());
         #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
         for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
             // SAFETY: plain system calls on valid structures; the old action is leaked on purpose.

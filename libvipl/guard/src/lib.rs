@@ -26,8 +26,10 @@ mod handler;
     path = "portable.rs"
 )]
 mod routines;
+mod table;
 
-pub use handler::{Blame, Range, blame, install, register};
+pub use handler::{Blame, Range, blame, install, register, register_range};
+pub use table::{Entry, table};
 
 /// The fields of a descriptor that a provider reads, each read once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,16 +66,6 @@ pub struct Fault;
 #[inline(always)]
 fn checked(result: u32) -> Result<(), Fault> {
     if result == 0 { Ok(()) } else { Err(Fault) }
-}
-
-/// Where the routines are, for [`register`]. Empty where they are plain copies.
-pub fn range() -> Range {
-    let (start, end) = routines::bounds();
-    Range {
-        start,
-        end,
-        fixup: end,
-    }
 }
 
 /// Copies `bytes` bytes; after a fault some of them may have been copied.
@@ -125,15 +117,15 @@ pub unsafe fn complete(
     checked(unsafe { routines::complete(descriptor, immediate, length, status) })
 }
 
-/// Writes four bytes.
+/// Writes Status alone, which lies at offset 28 (spec §2.4).
 ///
 /// # Safety
-/// As for [`copy`].
+/// As for [`complete`].
 #[inline(always)]
-pub unsafe fn store32(address: *mut u8, value: u32) -> Result<(), Fault> {
-    publish(address);
+pub unsafe fn store_status(descriptor: *mut u8, status: u32) -> Result<(), Fault> {
+    publish(descriptor.wrapping_add(28));
     // SAFETY: as asked of the caller; faults are caught.
-    checked(unsafe { routines::store32(address, value) })
+    checked(unsafe { routines::store_status(descriptor, status) })
 }
 
 /// Status tells other threads of the application that the rest of a descriptor, and its buffers, are written.

@@ -4,11 +4,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Fault, Image, Segment};
 
-/// There is nothing to register.
-pub(crate) fn bounds() -> (usize, usize) {
-    (0, 0)
-}
-
 /// # Safety
 /// Both ranges are mapped and do not overlap.
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
@@ -60,9 +55,9 @@ pub(crate) unsafe fn complete(
 }
 
 /// # Safety
-/// `address` is mapped.
-pub(crate) unsafe fn store32(address: *mut u8, value: u32) -> u32 {
+/// `descriptor` is mapped and owned by the provider.
+pub(crate) unsafe fn store_status(descriptor: *mut u8, status: u32) -> u32 {
     // SAFETY: as asked of the caller.
-    unsafe { address.cast::<u32>().write_unaligned(value) };
+    unsafe { AtomicU32::from_ptr(descriptor.add(28).cast()).store(status, Ordering::Release) };
     0
 }

@@ -85,8 +85,8 @@ fn bad_addresses_are_errors() {
         }
         assert_eq!(load_descriptor(none), Err(Fault));
         assert_eq!(complete(read_only, 1, 2, 3), Err(Fault));
-        assert_eq!(store32(none, 1), Err(Fault));
-        assert_eq!(store32(good, 7), Ok(()));
+        assert_eq!(store_status(none, 1), Err(Fault));
+        assert_eq!(store_status(good, 7), Ok(()));
     }
 }
 

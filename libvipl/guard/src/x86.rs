@@ -8,18 +8,18 @@ use crate::{Fault, Image, Segment, checked};
 // needs the stack or a register that it would have to give back, and the common exit may simply return. esi and ebx are
 // the compiler's.
 global_asm!(
-    ".globl vipl_guard_first",
-    ".hidden vipl_guard_first",
+    ".pushsection vipl_guard, \"aR\", @progbits",
+    ".balign 4",
+    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
+    ".popsection",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
     ".globl vipl_guard_load",
     ".hidden vipl_guard_load",
     ".globl vipl_guard_complete",
     ".hidden vipl_guard_complete",
-    ".globl vipl_guard_store32",
-    ".hidden vipl_guard_store32",
-    ".globl vipl_guard_last",
-    ".hidden vipl_guard_last",
+    ".globl vipl_guard_store_status",
+    ".hidden vipl_guard_store_status",
     ".p2align 6",
     "vipl_guard_first:",
     // copy
@@ -107,9 +107,9 @@ global_asm!(
     "mov dword ptr [edi + 28], ecx",
     "xor eax, eax",
     "ret",
-    // store32: address in edi, value in edx
-    "vipl_guard_store32:",
-    "mov dword ptr [edi], edx",
+    // store_status: descriptor in edi, status in edx
+    "vipl_guard_store_status:",
+    "mov dword ptr [edi + 28], edx",
     "xor eax, eax",
     "ret",
     "vipl_guard_last:",
@@ -118,18 +118,10 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    static vipl_guard_first: u8;
-    static vipl_guard_last: u8;
     fn vipl_guard_copy();
     fn vipl_guard_load();
     fn vipl_guard_complete();
-    fn vipl_guard_store32();
-}
-
-/// Where the first label and the last one are.
-pub(crate) fn bounds() -> (usize, usize) {
-    let first = &raw const vipl_guard_first as usize;
-    (first, &raw const vipl_guard_last as usize)
+    fn vipl_guard_store_status();
 }
 
 /// # Safety
@@ -223,17 +215,17 @@ pub(crate) unsafe fn complete(
 }
 
 /// # Safety
-/// See [`crate::store32`].
+/// See [`crate::store_status`].
 #[inline(always)]
-pub(crate) unsafe fn store32(address: *mut u8, value: u32) -> u32 {
+pub(crate) unsafe fn store_status(descriptor: *mut u8, status: u32) -> u32 {
     let fault: u32;
     // SAFETY: as asked of the caller; faults are caught.
     unsafe {
         asm!(
             "call {store}",
-            store = sym vipl_guard_store32,
-            in("edi") address,
-            in("edx") value,
+            store = sym vipl_guard_store_status,
+            in("edi") descriptor,
+            in("edx") status,
             lateout("eax") fault,
         );
     }

@@ -1,26 +1,37 @@
-//! The routines for x86-64. Everything between the first and the last label may fault.
+//! The routines for x86-64. Those of a few instructions are inlined where they are called, each with an entry in the table;
+//! the others are functions and have one entry together.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 
-use crate::{Fault, Image, Segment, checked};
+use crate::{Fault, Image, Segment};
+
+/// Instructions that may fault, where to go on then, and their operands.
+macro_rules! guarded {
+    ($($instruction:literal),+; $landing:literal; $($operands:tt)*) => {
+        asm!(
+            "2:",
+            $($instruction,)+
+            "3:",
+            ".pushsection vipl_guard, \"aR\", @progbits",
+            ".balign 4",
+            concat!(".long 2b - ., 3b - ., ", $landing, " - ."),
+            ".popsection",
+            $($operands)*
+        )
+    };
+}
 
 // System V: rdi, rsi, rdx are the arguments, eax the result. No routine writes to the stack, so the
 // common exit may simply return.
 global_asm!(
-    ".globl vipl_guard_first",
-    ".hidden vipl_guard_first",
+    ".pushsection vipl_guard, \"aR\", @progbits",
+    ".balign 4",
+    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
+    ".popsection",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
     ".globl vipl_guard_copy_blocks",
     ".hidden vipl_guard_copy_blocks",
-    ".globl vipl_guard_load",
-    ".hidden vipl_guard_load",
-    ".globl vipl_guard_complete",
-    ".hidden vipl_guard_complete",
-    ".globl vipl_guard_store32",
-    ".hidden vipl_guard_store32",
-    ".globl vipl_guard_last",
-    ".hidden vipl_guard_last",
     ".p2align 6",
     "vipl_guard_first:",
     // copy(to, from, bytes)
@@ -93,80 +104,82 @@ global_asm!(
     "rep movsb",
     "xor eax, eax",
     "ret",
-    // load_descriptor: descriptor in rdi; fields in registers. Each is loaded with its own width, so
-    // that the loads are forwarded from the stores with which the application has just written them.
-    "vipl_guard_load:",
-    "movzx ecx, word ptr [rdi + 12]",
-    "movzx edx, word ptr [rdi + 14]",
-    "mov esi, dword ptr [rdi + 20]",
-    "mov r8d, dword ptr [rdi + 24]",
-    "mov r9, qword ptr [rdi + 32]",
-    "mov r10d, dword ptr [rdi + 40]",
-    "mov r11d, dword ptr [rdi + 44]",
-    "xor eax, eax",
-    "ret",
-    // complete(descriptor, immediate, length, status): status last, which is release order here.
-    "vipl_guard_complete:",
-    "mov dword ptr [rdi + 20], esi",
-    "mov dword ptr [rdi + 24], edx",
-    "mov dword ptr [rdi + 28], ecx",
-    "xor eax, eax",
-    "ret",
-    // store32(address, value)
-    "vipl_guard_store32:",
-    "mov dword ptr [rdi], esi",
-    "xor eax, eax",
-    "ret",
     "vipl_guard_last:",
     "mov eax, 1",
     "ret",
 );
 
 unsafe extern "C" {
-    static vipl_guard_first: u8;
-    static vipl_guard_last: u8;
-    #[link_name = "vipl_guard_copy"]
-    pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
+    fn vipl_guard_copy(to: *mut u8, from: *const u8, bytes: usize) -> u32;
     #[link_name = "vipl_guard_copy_blocks"]
     pub(crate) fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> u32;
-    fn vipl_guard_load();
-    #[link_name = "vipl_guard_complete"]
-    pub(crate) fn complete(descriptor: *mut u8, immediate: u32, length: u32, status: u32) -> u32;
-    #[link_name = "vipl_guard_store32"]
-    pub(crate) fn store32(address: *mut u8, value: u32) -> u32;
 }
 
-/// Where the first label and the last one are.
-pub(crate) fn bounds() -> (usize, usize) {
-    let first = &raw const vipl_guard_first as usize;
-    (first, &raw const vipl_guard_last as usize)
+/// # Safety
+/// See [`crate::copy`].
+#[inline(always)]
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
+    if !(8..=16).contains(&bytes) {
+        // SAFETY: as asked of the caller.
+        return unsafe { vipl_guard_copy(to, from, bytes) };
+    }
+    // SAFETY: as asked of the caller; faults are caught.
+    unsafe {
+        guarded!(
+            "mov {first}, qword ptr [{from}]",
+            "mov {last}, qword ptr [{from} + {bytes} - 8]",
+            "mov qword ptr [{to}], {first}",
+            "mov qword ptr [{to} + {bytes} - 8], {last}";
+            "{landing}";
+            to = in(reg) to,
+            from = in(reg) from,
+            bytes = in(reg) bytes,
+            first = out(reg) _,
+            last = out(reg) _,
+            landing = label { return 1 },
+            options(nostack, preserves_flags),
+        );
+    }
+    0
 }
 
+/// Each field is loaded with its own width, so that the loads are forwarded from the stores with which the application has
+/// just written them.
+///
 /// # Safety
 /// See [`crate::load_descriptor`].
 #[inline(always)]
 pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
-    let fault: u32;
-    let (seg_count, control, immediate, length): (u32, u32, u32, u32);
+    /// No 16 bits say that.
+    const FAULT: u32 = u32::MAX;
+    let seg_count: u32;
+    let (control, immediate, length): (u32, u32, u32);
     let (address, handle, segment_length): (u64, u32, u32);
-    // SAFETY: the routine only reads, writes the registers named here, and catches faults.
+    // SAFETY: the instructions only read, and faults are caught. The count comes last; without it, it says so.
     unsafe {
-        core::arch::asm!(
-            "call {load}",
-            load = sym vipl_guard_load,
-            in("rdi") descriptor,
-            lateout("eax") fault,
-            lateout("ecx") seg_count,
-            lateout("edx") control,
-            lateout("esi") immediate,
-            lateout("r8d") length,
-            lateout("r9") address,
-            lateout("r10d") handle,
-            lateout("r11d") segment_length,
-            options(readonly),
+        guarded!(
+            "movzx {control:e}, word ptr [{at} + 14]",
+            "mov {immediate:e}, dword ptr [{at} + 20]",
+            "mov {length:e}, dword ptr [{at} + 24]",
+            "mov {address}, qword ptr [{at} + 32]",
+            "mov {handle:e}, dword ptr [{at} + 40]",
+            "mov {segment_length:e}, dword ptr [{at} + 44]",
+            "movzx {seg_count:e}, word ptr [{at} + 12]";
+            "3b";
+            at = in(reg) descriptor,
+            seg_count = inout(reg) FAULT => seg_count,
+            control = out(reg) control,
+            immediate = out(reg) immediate,
+            length = out(reg) length,
+            address = out(reg) address,
+            handle = out(reg) handle,
+            segment_length = out(reg) segment_length,
+            options(readonly, nostack, preserves_flags),
         );
     }
-    checked(fault)?;
+    if seg_count == FAULT {
+        return Err(Fault);
+    }
     Ok(Image {
         seg_count: seg_count as u16,
         control: control as u16,
@@ -178,4 +191,51 @@ pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fau
             length: segment_length,
         },
     })
+}
+
+/// Status is stored last, which is release order here.
+///
+/// # Safety
+/// See [`crate::complete`].
+#[inline(always)]
+pub(crate) unsafe fn complete(
+    descriptor: *mut u8,
+    immediate: u32,
+    length: u32,
+    status: u32,
+) -> u32 {
+    // SAFETY: as asked of the caller; faults are caught.
+    unsafe {
+        guarded!(
+            "mov dword ptr [{at} + 20], {immediate:e}",
+            "mov dword ptr [{at} + 24], {length:e}",
+            "mov dword ptr [{at} + 28], {status:e}";
+            "{landing}";
+            at = in(reg) descriptor,
+            immediate = in(reg) immediate,
+            length = in(reg) length,
+            status = in(reg) status,
+            landing = label { return 1 },
+            options(nostack, preserves_flags),
+        );
+    }
+    0
+}
+
+/// # Safety
+/// See [`crate::store_status`].
+#[inline(always)]
+pub(crate) unsafe fn store_status(descriptor: *mut u8, status: u32) -> u32 {
+    // SAFETY: as asked of the caller; faults are caught.
+    unsafe {
+        guarded!(
+            "mov dword ptr [{at} + 28], {status:e}";
+            "{landing}";
+            at = in(reg) descriptor,
+            status = in(reg) status,
+            landing = label { return 1 },
+            options(nostack, preserves_flags),
+        );
+    }
+    0
 }

@@ -54,6 +54,18 @@ pub struct vipl_region {
     pub reserved: u32,
 }
 
+/// Instructions of a plug-in that may fault, and where they continue then. Each field is the distance from its own
+/// address, so that a table of these needs no relocation.
+#[repr(C)]
+pub struct vipl_guard_entry {
+    /// To the first instruction.
+    pub start: i32,
+    /// To the end of the last one.
+    pub end: i32,
+    /// To where they continue.
+    pub fixup: i32,
+}
+
 /// One opening of a device.
 #[repr(C)]
 pub struct vipl_nic {

@@ -5,7 +5,8 @@ use core::ffi::{c_char, c_int, c_void};
 use vipl_abi::VIP_DESCRIPTOR;
 
 use crate::{
-    vipl_connection, vipl_link, vipl_nic, vipl_nic_info, vipl_queue, vipl_request, vipl_vi,
+    vipl_connection, vipl_guard_entry, vipl_link, vipl_nic, vipl_nic_info, vipl_queue,
+    vipl_request, vipl_vi,
 };
 
 /// What the library does for a plug-in.
@@ -116,6 +117,8 @@ pub struct vipl_host {
     /// `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers. Nothing is logged. From `claim`
     /// too; blocks until the agent answers. (minor 5)
     pub link_ask: unsafe extern "C" fn(interface: *const c_char) -> c_int,
+    /// As `guard`, for all instructions of a table, which lives as long as the process. Any thread. (minor 6)
+    pub guard_table: unsafe extern "C" fn(entries: *const vipl_guard_entry, count: usize) -> c_int,
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

@@ -97,12 +97,6 @@ unsafe extern "C" fn poll(_nic: *const vipl_nic, _index: u32) -> c_int {
     VIPL_POLL_NOTHING
 }
 
-unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
-    vipl_guard::install();
-    let registered = vipl_guard::register(vipl_guard::Range { start, end, fixup });
-    if registered { VIPL_OK } else { VIPL_E_RESOURCE }
-}
-
 unsafe extern "C" fn now() -> u64 {
     vipl_sys::clock::now_ns()
 }
@@ -129,7 +123,6 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     raise,
     fail,
     poll,
-    guard,
     now,
     link,
     catastrophe,
@@ -140,6 +133,7 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
 fn install_host() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        vipl_guard::install();
         // SAFETY: every operation may be absent, and sizes may be 0.
         let mut provider: vipl_provider = unsafe { std::mem::zeroed() };
         provider.size = size_of::<vipl_provider>();

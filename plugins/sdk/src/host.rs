@@ -66,9 +66,15 @@ impl Host {
     pub(crate) unsafe fn set(host: *const vipl_host) -> c_int {
         // SAFETY: as asked of the caller.
         unsafe { Host::adopt(host) };
-        let range = vipl_guard::range();
         // SAFETY: as asked of the caller.
-        unsafe { ((*host).guard)(range.start, range.end, range.fixup) }
+        let known = unsafe { &*host };
+        if known.size <= std::mem::offset_of!(vipl_host, guard_table) {
+            Host::get().log(VIPL_LOG_ERROR, "the library is older than this plug-in");
+            return VIPL_E_NOT_SUPPORTED;
+        }
+        let table = vipl_guard::table();
+        // SAFETY: the table of this file, which stays loaded.
+        unsafe { (known.guard_table)(table.as_ptr().cast(), table.len()) }
     }
 
     /// Remembers the table of functions that [`Port`](crate::Port) calls, without more: for the host itself.

@@ -216,6 +216,42 @@ pub unsafe extern "C" fn copy(to: *mut c_void, from: *const c_void, bytes: usize
         .into()
 }
 
+/// `vipl_host.guard`
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
+    registered(vipl_guard::register_range(vipl_guard::Range {
+        start,
+        end,
+        fixup,
+    }))
+}
+
+const _: () = assert!(size_of::<vipl_guard_entry>() == size_of::<vipl_guard::Entry>());
+
+/// `vipl_host.guard_table`
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn guard_table(entries: *const vipl_guard_entry, count: usize) -> c_int {
+    if count == 0 {
+        return VIPL_OK;
+    }
+    // SAFETY: a table of so many entries, which lives as long as the process. Both types are the same three fields.
+    registered(vipl_guard::register(unsafe {
+        std::slice::from_raw_parts(entries.cast(), count)
+    }))
+}
+
+fn registered(there_was_room: bool) -> c_int {
+    if there_was_room {
+        VIPL_OK
+    } else {
+        VIPL_E_RESOURCE
+    }
+}
+
 /// The table of a host: its own functions by their names in [`vipl_host`], and the helpers of this module.
 #[macro_export]
 macro_rules! host_table {
@@ -223,6 +259,8 @@ macro_rules! host_table {
         $crate::abi::vipl_host {
             size: size_of::<$crate::abi::vipl_host>(),
             $($own,)*
+            guard: $crate::kit::guard,
+            guard_table: $crate::kit::guard_table,
             next_send: $crate::kit::next_send,
             next_receive: $crate::kit::next_receive,
             gather: $crate::kit::gather,

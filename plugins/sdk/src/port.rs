@@ -135,7 +135,7 @@ impl Port {
         let written = unsafe {
             match data {
                 Some((length, immediate)) => vipl_guard::complete(at, immediate, length, status),
-                None => vipl_guard::store32(at.wrapping_add(28), status),
+                None => vipl_guard::store_status(at, status),
             }
         };
         if written.is_err() {

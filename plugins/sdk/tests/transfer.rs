@@ -42,9 +42,6 @@ unsafe extern "C" fn fail(vi: *mut vipl_vi, cause: c_int, _: u32, _: *mut VIP_DE
 unsafe extern "C" fn poll(_: *const vipl_nic, _: u32) -> c_int {
     VIPL_POLL_NOTHING
 }
-unsafe extern "C" fn guard(_: usize, _: usize, _: usize) -> c_int {
-    VIPL_OK
-}
 unsafe extern "C" fn now() -> u64 {
     0
 }
@@ -68,7 +65,6 @@ static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     raise,
     fail,
     poll,
-    guard,
     now,
     link,
     catastrophe,

@@ -21,7 +21,6 @@ pub(crate) static HOST: vipl_host = vipl_plugin_sdk::host_table! {
     raise,
     fail,
     poll,
-    guard,
     now,
     link,
     catastrophe,
@@ -120,14 +119,6 @@ unsafe extern "C" fn poll(nic: *const vipl_nic, index: u32) -> c_int {
         Polled::Nothing => VIPL_POLL_NOTHING,
         Polled::Progress => VIPL_POLL_PROGRESS,
         Polled::Busy => VIPL_POLL_BUSY,
-    }
-}
-
-unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
-    if vipl_guard::register(vipl_guard::Range { start, end, fixup }) {
-        VIPL_OK
-    } else {
-        VIPL_E_RESOURCE
     }
 }
 

@@ -115,7 +115,7 @@ fn write_flushed(descriptor: *mut VIP_DESCRIPTOR, which: Which, status: u32) {
     let _ = unsafe {
         match which {
             Which::Recv => vipl_guard::complete(at, 0, 0, status),
-            Which::Send => vipl_guard::store32(at.wrapping_add(28), status),
+            Which::Send => vipl_guard::store_status(at, status),
         }
     };
 }

@@ -28,8 +28,8 @@ pub fn post(
     if queue.posted.wrapping_sub(queue.taken) >= own.room {
         grow(&mut vi, which, descriptor)?;
     }
-    // SAFETY: an application's descriptor; a fault is caught. Status is at offset 28 (spec §2.4).
-    if unsafe { vipl_guard::store32(descriptor.cast::<u8>().wrapping_add(28), 0) }.is_err() {
+    // SAFETY: an application's descriptor; a fault is caught.
+    if unsafe { vipl_guard::store_status(descriptor.cast(), 0) }.is_err() {
         return Err(bad_descriptor(&mut vi, which, descriptor));
     }
     let (queue, _) = vi.queue(which);

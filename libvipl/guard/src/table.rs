@@ -1,0 +1,47 @@
+//! The table of the instructions that may fault: one in each library and plug-in that has the routines.
+//!
+//! The routines leave entries in the section `vipl_guard`, which the linker joins. Nothing names them, so the section is
+//! to be retained (R); and an entry says how far everything is from the entry itself, so that nothing is to be relocated.
+
+/// Instructions that may fault, and where they go on then. Each field is the distance from its own address.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Entry {
+    start: i32,
+    end: i32,
+    fixup: i32,
+}
+
+impl Entry {
+    /// Where to go on, if the instruction at this address is one of these.
+    pub(crate) fn landing(&self, at: usize) -> Option<usize> {
+        let address = |field: &i32| {
+            let here = std::ptr::from_ref(field).addr();
+            here.wrapping_add_signed(*field as isize)
+        };
+        (address(&self.start)..address(&self.end))
+            .contains(&at)
+            .then(|| address(&self.fixup))
+    }
+}
+
+// The linker's names for the bounds of the section. Each library has its own.
+#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+core::arch::global_asm!(".hidden __start_vipl_guard", ".hidden __stop_vipl_guard");
+
+/// The table of this library or plug-in, for [`register`](crate::register). Empty where the routines are plain copies.
+pub fn table() -> &'static [Entry] {
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+    {
+        unsafe extern "C" {
+            static __start_vipl_guard: [Entry; 0];
+            static __stop_vipl_guard: [Entry; 0];
+        }
+        let (first, end) = (&raw const __start_vipl_guard, &raw const __stop_vipl_guard);
+        let count = (end.addr() - first.addr()) / size_of::<Entry>();
+        // SAFETY: the linker's bounds of the section; its entries are whole, and nobody writes to them.
+        unsafe { std::slice::from_raw_parts(first.cast(), count) }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")))]
+    &[]
+}
