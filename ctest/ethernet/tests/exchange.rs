@@ -99,6 +99,20 @@ fn large_frames() {
     }
 }
 
+/// The interface takes frames of 9000 bytes and the other end drops them, which the kernel reports as a lack of room.
+#[test]
+fn large_frames_at_one_end() {
+    let Some(hosts) = skipped(Namespaces::pair()) else {
+        return;
+    };
+    hosts.set_mtu(0, 9000);
+    let apart = Apart::new(&hosts);
+    for (name, device) in [("tour", "gnic2:eth0"), ("rdma", "clan:eth0")] {
+        let allowed = "a frame cannot be sent";
+        apart.run(name, device).allow(allowed).pass();
+    }
+}
+
 /// The name that a program of the card used: the interface comes from a setting, and from nowhere else.
 #[test]
 fn the_name_of_the_card() {

@@ -7,7 +7,8 @@
 //! way (`coalescing`). Only a frame of a connection on which nothing is under way leaves at once: the peer is waiting for
 //! it, and there is nothing to collect it with.
 //!
-//! Frames for which the device has no room stay here, and no more are accepted until it has.
+//! Frames for which the device has no room stay here, and no more are accepted until it has, or is found to have none for
+//! the first of them.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -60,8 +61,9 @@ pub(crate) struct Doorbell {
     /// A frame of the current operation was sent. Operations of several VIs may share this; frames that it holds back
     /// are sent at the end of one of them.
     trapped: AtomicBool,
-    /// The last `errno` in the log.
+    /// The last `errno` in the log, and whether it has a line about a lack of room.
     told: AtomicI32,
+    full_told: AtomicBool,
     counters: Counters,
 }
 
@@ -74,6 +76,7 @@ impl Doorbell {
             waiting: AtomicBool::new(false),
             trapped: AtomicBool::new(false),
             told: AtomicI32::new(0),
+            full_told: AtomicBool::new(false),
             counters,
         }
     }
@@ -202,10 +205,16 @@ impl Doorbell {
         }
     }
 
-    /// One log line for each new kind of failure, not one for each frame.
+    /// One log line for each new kind of failure, not one for each frame. A lack of room is told once: it may be one for long
+    /// frames only, and each frame that is sent in between would ask for another line.
     #[cold]
     fn tell(&self, error: i32) {
-        if self.told.swap(error, Ordering::Relaxed) != error {
+        if error == libc::ENOBUFS {
+            if !self.full_told.swap(true, Ordering::Relaxed) {
+                let text = "a frame cannot be sent: the interface has no room for it; if others are sent, compare the MTU of both ends";
+                Host::get().log(VIPL_LOG_WARN, text);
+            }
+        } else if self.told.swap(error, Ordering::Relaxed) != error {
             let error = std::io::Error::from_raw_os_error(error);
             Host::get().log(VIPL_LOG_WARN, &format!("a frame cannot be sent: {error}"));
         }
