@@ -1,14 +1,14 @@
 /* A cable that is cut while two hosts talk. Whoever runs this does the cutting when it reads the line
  * `cut`, and the mending, if any, on its own.
  *
- *   cable survive    messages both ways for five seconds; every one arrives, in order, byte by byte
- *   cable lose       messages both ways until the connection ends; both sides are told, by CONN_LOST or by
- *                    a descriptor, and the VI is in Error
+ *   cable survive [S]  messages both ways for five seconds, or S; every one arrives, in order, byte by byte
+ *   cable lose         messages both ways until the connection ends; both sides are told, by CONN_LOST or by
+ *                      a descriptor, and the VI is in Error
  */
 #include "common.h"
 
 #define BYTES 20000
-#define BUSY_MS 5000
+#define BUSY_S 5
 
 /* What a send or receive that the connection did not survive may say. */
 static int is_lost(VIP_RETURN result, VIP_DESCRIPTOR *found)
@@ -19,8 +19,9 @@ static int is_lost(VIP_RETURN result, VIP_DESCRIPTOR *found)
 
 static void cable(struct side *side)
 {
-    const char *word = (const char *)side->extra;
-    const int lose = strcmp(word, "lose") == 0;
+    const struct options *options = side->extra;
+    const int lose = strcmp(options->word[0], "lose") == 0;
+    const double busy_ms = 1000.0 * (options->words > 1 ? atoi(options->word[1]) : BUSY_S);
     VIP_DESCRIPTOR *in[2], *out, *found;
     unsigned char *received[2], *sent;
     unsigned long round = 0;
@@ -51,7 +52,7 @@ static void cable(struct side *side)
     }
     /* to and fro; a message of one byte is the last one of its sender */
     while (!last) {
-        size_t bytes = side->number == 0 && !lose && now_ms() - start > BUSY_MS ? 1 : BYTES;
+        size_t bytes = side->number == 0 && !lose && now_ms() - start > busy_ms ? 1 : BYTES;
 
         if (side->number == 0) {
             fill(sent, bytes, round);
@@ -91,23 +92,21 @@ static void cable(struct side *side)
     close_node(&node);
 }
 
-static const char *the_word;
+static struct options the_options;
 
-static void with_word(struct side *side)
+static void with_options(struct side *side)
 {
-    side->extra = (void *)the_word;
+    side->extra = &the_options;
     cable(side);
 }
 
 int main(int argc, char **argv)
 {
-    struct options options = parse_options(argc, argv);
-
-    if (options.words != 1) {
-        fprintf(stderr, "usage: %s [-d DEVICE] survive|lose\n", argv[0]);
+    the_options = parse_options(argc, argv);
+    if (the_options.words < 1) {
+        fprintf(stderr, "usage: %s [-d DEVICE] survive [SECONDS]|lose\n", argv[0]);
         return 2;
     }
-    the_word = options.word[0];
-    both_sides(&options, with_word);
+    both_sides(&the_options, with_options);
     return 0;
 }
