@@ -65,6 +65,8 @@ pub struct Nic {
     pub(crate) closing: AtomicBool,
     /// The failure of the device has been reported.
     failure_reported: AtomicBool,
+    /// Threads that sleep on this NIC, or are about to.
+    sleepers: AtomicU32,
     /// The thread that makes progress where the plug-in has none; it sleeps while there are no VIs.
     pub(crate) poller: OnceLock<Thread>,
 }
@@ -192,12 +194,27 @@ impl Nic {
         }
     }
 
-    /// Ends every sleep on this NIC.
+    /// Ends every sleep on this NIC. That is a system call, which a thread that polls does not need.
     pub(crate) fn wake(&self) {
-        if let Some(wake) = self.ops.wake {
+        // Pairs with the fence in `fall_asleep`: either the sleeper is seen here, or its last look sees what was done.
+        fence(Ordering::SeqCst);
+        if let (1.., Some(wake)) = (self.sleepers.load(Ordering::Relaxed), self.ops.wake) {
             // SAFETY: the NIC is open.
             unsafe { wake(self.abi()) };
         }
+    }
+
+    /// Counts a sleeper as long as the result lives. To be called before its last look.
+    pub(crate) fn fall_asleep(&self) -> impl Drop + use<'_> {
+        struct Asleep<'a>(&'a AtomicU32);
+        impl Drop for Asleep<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Asleep(&self.sleepers)
     }
 
     pub(crate) fn attributes(&self) -> VIP_NIC_ATTRIBUTES {
@@ -246,6 +263,7 @@ pub(crate) fn insert(
         let nic = Arc::new(Nic {
             handle,
             process,
+            sleepers: AtomicU32::new(0),
             plugin,
             ops: plugin.ops,
             address: Box::new(info.address),

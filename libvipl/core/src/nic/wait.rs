@@ -6,6 +6,8 @@ use crate::nic::Nic;
 use crate::settings::Settings;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
+/// Polls between two looks at the clock, which takes longer than one of them.
+const POLLS: u32 = 4;
 /// Step of a sleep when the plug-in cannot wake anybody.
 const STEP: Duration = Duration::from_micros(50);
 
@@ -19,7 +21,8 @@ pub(crate) fn until<R>(
     let spin_end = Instant::now() + spin_time;
     let mut polled = false;
     loop {
-        if let Some(result) = check() {
+        let polls = if polled { POLLS } else { 1 };
+        if let Some(result) = (0..polls).find_map(|_| check()) {
             if polled && EMPTY_WAITS.load(Ordering::Relaxed) != 0 {
                 EMPTY_WAITS.store(0, Ordering::Relaxed);
             }
@@ -59,6 +62,7 @@ pub(crate) fn step<R>(
         std::thread::sleep(left.min(STEP));
         return check();
     };
+    let _asleep = nic.fall_asleep();
     // SAFETY: the NIC is open while a thread waits on an object of it.
     let epoch = unsafe { arm(nic.abi()) };
     let result = check();
