@@ -30,7 +30,7 @@ use crate::settings::Settings;
 use crate::sync::OnceLock;
 
 /// Empty polls that are counted at a time, and the fewest before a yield.
-const OFTEN: u32 = 8;
+pub(crate) const OFTEN: u32 = 8;
 /// Empty polls before the first yield, and before a nap.
 const FIRST: u32 = 64;
 /// A yield that takes so many times as long as the shortest system call has switched to another thread. Measured are 2
@@ -51,10 +51,9 @@ const NAP_NS: u64 = 200_000;
 const NAPPING_MIN_NS: u64 = 20_000_000;
 const NAPPING_MAX_NS: u64 = 640_000_000;
 
-/// What a thread does after empty polls.
+/// What a thread does after enough empty polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    Poll,
     Yield,
     Nap,
 }
@@ -194,25 +193,39 @@ pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
     wait::step(nic, Some(end), &mut || has_something().then_some(()));
 }
 
-/// Counts empty polls of the calling thread, which holds no lock, and yields if it is time for that. True:
-/// the thread should [`nap`].
-pub(crate) fn yield_processor(settings: &Settings, row: u32) -> bool {
+/// What became of a thread that has polled without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// It keeps the processor.
+    Nothing,
+    /// Others could have the processor for so many nanoseconds.
+    Time(u64),
+    /// Nothing, and the thread should sleep: [`nap`].
+    Nap,
+}
+
+/// Counts empty polls of the calling thread, which holds no lock, and yields if it is time for that.
+pub(crate) fn yield_processor(settings: &Settings, row: u32) -> Given {
     let rules = rules(settings);
     if rules.most == 0 {
-        return false;
+        return Given::Nothing;
     }
     let mut pace = PACE.get();
-    let mut action = Action::Poll;
+    let mut given = Given::Nothing;
     if pace.count(row == OFTEN, rules.most) {
         let from = clock::now_ns();
-        action = pace.action(from);
-        if action == Action::Yield {
-            std::thread::yield_now();
-            pace.yielded(from, clock::now_ns(), rules);
+        match pace.action(from) {
+            Action::Nap => given = Given::Nap,
+            Action::Yield => {
+                std::thread::yield_now();
+                let to = clock::now_ns();
+                pace.yielded(from, to, rules);
+                given = Given::Time(to.saturating_sub(from));
+            }
         }
     }
     PACE.set(pace);
-    action == Action::Nap
+    given
 }
 
 #[cfg(test)]

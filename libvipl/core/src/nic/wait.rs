@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::nic::Nic;
+use crate::nic::idle::{self, Given};
 use crate::settings::Settings;
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// Polls between two looks at the clock, which takes longer than one of them.
-const POLLS: u32 = 4;
 /// Step of a sleep when the plug-in cannot wake anybody.
 const STEP: Duration = Duration::from_micros(50);
 
@@ -17,29 +17,9 @@ pub(crate) fn until<R>(
     deadline: Option<Instant>,
     mut check: impl FnMut() -> Option<R>,
 ) -> Option<R> {
-    let spin_time = spin_time(&nic.process.settings);
-    let spin_end = Instant::now() + spin_time;
-    let mut polled = false;
-    loop {
-        let polls = if polled { POLLS } else { 1 };
-        if let Some(result) = (0..polls).find_map(|_| check()) {
-            if polled && EMPTY_WAITS.load(Ordering::Relaxed) != 0 {
-                EMPTY_WAITS.store(0, Ordering::Relaxed);
-            }
-            return Some(result);
-        }
-        let now = Instant::now();
-        if deadline.is_some_and(|deadline| now >= deadline) {
-            return None;
-        }
-        if now >= spin_end {
-            break;
-        }
-        polled = true;
-        std::hint::spin_loop();
-    }
-    if polled {
-        EMPTY_WAITS.fetch_add(1, Ordering::Relaxed);
+    let found = check().or_else(|| poll(&nic.process.settings, deadline, &mut check));
+    if found.is_some() {
+        return found;
     }
     loop {
         if let Some(result) = step(nic, deadline, &mut check) {
@@ -49,6 +29,38 @@ pub(crate) fn until<R>(
             return check();
         }
     }
+}
+
+/// The part of a wait before it sleeps. It gives the processor away as a program does that polls (`idle`), and the time that
+/// others use does not count: to wait for a turn takes no more than to sleep, and nobody needs to wake this thread. It
+/// does not nap beside threads that compute, because it will sleep soon.
+fn poll<R>(
+    settings: &Settings,
+    deadline: Option<Instant>,
+    check: &mut impl FnMut() -> Option<R>,
+) -> Option<R> {
+    let time = spin_time(settings);
+    if time.is_zero() {
+        return None;
+    }
+    let mut now = Instant::now();
+    let (mut end, mut row) = (now + time, 0_u32);
+    while now < end && deadline.is_none_or(|deadline| now < deadline) {
+        std::hint::spin_loop();
+        if let Some(result) = (0..idle::OFTEN).find_map(|_| check()) {
+            if EMPTY_WAITS.load(Ordering::Relaxed) != 0 {
+                EMPTY_WAITS.store(0, Ordering::Relaxed);
+            }
+            return Some(result);
+        }
+        row = row.wrapping_add(idle::OFTEN);
+        if let Given::Time(ns) = idle::yield_processor(settings, row) {
+            end += Duration::from_nanos(ns);
+        }
+        now = Instant::now();
+    }
+    EMPTY_WAITS.fetch_add(1, Ordering::Relaxed);
+    None
 }
 
 /// One sleep: announce it, look again, sleep.
@@ -87,18 +99,12 @@ const RETRY_PERIOD: u32 = 64;
 /// Waits that have polled without success, or not at all, since one last found something by polling.
 static EMPTY_WAITS: AtomicU32 = AtomicU32::new(0);
 
-/// How long this wait polls before it sleeps: `spin_us`, unless polling keeps the peer from running. It does
-/// on a machine with one processor, and when both processes are confined to the same one. The latter cannot
-/// be asked for; it shows in polls that never find anything. A process that is pinned while its peer
-/// runs elsewhere polls like any other.
+/// How long this wait polls before it sleeps: `spin_us`, unless polling keeps the peer from running, as it does beside
+/// threads that compute when both processes are confined to the same processor. That cannot be asked for; it shows in
+/// polls that never find anything. A process that is pinned while its peer runs elsewhere polls like any other.
 fn spin_time(settings: &Settings) -> Duration {
-    static TIME: crate::sync::OnceLock<Duration> = crate::sync::OnceLock::new();
-    let time = *TIME.get_or_init(|| {
-        let spin_us = settings.number("spin_us");
-        // SAFETY: no pointers.
-        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        Duration::from_micros(if online == 1 { 0 } else { spin_us })
-    });
+    static TIME: OnceLock<Duration> = OnceLock::new();
+    let time = *TIME.get_or_init(|| Duration::from_micros(settings.number("spin_us")));
     if EMPTY_WAITS.load(Ordering::Relaxed) < EMPTY_MAX || !is_confined() {
         return time;
     }

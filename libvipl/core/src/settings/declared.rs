@@ -183,7 +183,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "agent_program" (Kind::Text("path")) "" "the vipkad to start; default: beside the library"
     "plugin_path" (Kind::Text("directories")) "" "folders searched for plug-ins first"
     "plugins" (Kind::Text("names")) "" "only these plug-ins (a,b), or all but these (^a,b)"
-    "spin_us" (Kind::Number("microseconds", 0, 10_000_000)) "20" "time that a wait polls before it sleeps"
+    "spin_us" (Kind::Number("microseconds", 0, 10_000_000)) "20" "time that a wait polls before it sleeps; what other threads use of the processor does not count"
     "yield_after" (Kind::Number("polls", 0, 1_000_000_000)) "1000" "empty polls after which a thread yields its processor, sooner if others use it; 0: never"
     "max_transfer_size" (Kind::Bytes(32_768, 1 << 30)) "65536" "largest message"
     "max_register_bytes" (Kind::Bytes(0, i64::MAX as u64)) "0" "memory that may be registered; 0: the plug-in's default, for loopback RLIMIT_MEMLOCK but at least 64 MiB"
