@@ -119,7 +119,7 @@ fn of_another_major_version() {
 /// Its size is not one that the minor version which it states can have.
 #[test]
 fn whose_size_and_minor_version_differ() {
-    refused("MINOR", &["vipl_plugin.size", "abi_minor 4"]);
+    refused("MINOR", &["vipl_plugin.size", "abi_minor 5"]);
 }
 
 /// Plug-ins that were compiled with the header of an older or a newer minor version are used: what they have

@@ -366,19 +366,23 @@ fn an_interface_of_clan_that_is_switched_off() {
     told("clan", |hosts| hosts.set_up(1, false));
 }
 
+/// Frames become shorter. Nobody tells the other host, which finds out.
+fn with_a_smaller_mtu(card: &str) {
+    let allowed = ["a frame cannot be sent"];
+    meanwhile(card, "survive", &allowed, |hosts| hosts.set_mtu(0, 600));
+}
+
 #[test]
 fn a_smaller_mtu_of_gnic2() {
-    told("gnic2", |hosts| hosts.set_mtu(0, 600));
+    with_a_smaller_mtu("gnic2");
 }
 
 #[test]
 fn a_smaller_mtu_of_clan() {
-    told("clan", |hosts| hosts.set_mtu(0, 600));
+    with_a_smaller_mtu("clan");
 }
 
-/// Frames become shorter. Nobody tells the other host, which finds out.
 #[test]
 fn a_smaller_mtu_of_ip() {
-    let allowed = ["a frame cannot be sent"];
-    meanwhile("ip", "survive", &allowed, |hosts| hosts.set_mtu(0, 600));
+    with_a_smaller_mtu("ip");
 }

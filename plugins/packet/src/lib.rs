@@ -12,6 +12,7 @@ compile_error!("AF_PACKET: Linux");
 
 mod error;
 mod ring;
+mod room;
 mod send;
 
 use std::os::fd::RawFd;

@@ -1,19 +1,15 @@
 //! Sending: one system call for one frame (`sendto`) or for a burst (`sendmmsg`).
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use vipl_sys::clock;
 use vipl_sys::fd::Kept;
 
+use crate::room::Room;
 use crate::{Frame, bound_to, error};
 
 /// Frames of one `sendmmsg`.
 const BURST_MAX: usize = 64;
-
-/// How long the device may have no room. A thousand frames, which is the usual queue of an interface, take 12 ms at 1 Gbit/s,
-/// and each that leaves makes room.
-const PATIENCE_NS: u64 = 50_000_000;
 
 /// Result of [`Sender::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +18,8 @@ pub enum Sent {
     Frames(usize),
     /// The device has no room; the caller tries the same frames later.
     Again,
-    /// The first frame cannot be sent, for this `errno`; the caller drops it. ENOBUFS: the device has had no room for
-    /// some time, but may have it for other frames. `veth` says so of a frame that its other end does not take.
+    /// The first frame cannot be sent, for this `errno`; the caller drops it. ENOBUFS: the device has had no room
+    /// for it for some time.
     Lost(i32),
 }
 
@@ -37,8 +33,7 @@ pub struct Sender {
     socket: Kept,
     /// The interface, for every call.
     to: libc::sockaddr_ll,
-    /// Since when the device has had no room, or 0.
-    full_since_ns: AtomicU64,
+    room: Room,
 }
 
 impl Sender {
@@ -51,7 +46,7 @@ impl Sender {
         Sender {
             socket: Kept::new(socket),
             to,
-            full_since_ns: AtomicU64::new(0),
+            room: Room::default(),
         }
     }
 
@@ -73,9 +68,7 @@ impl Sender {
             frames => self.send_many(&frames[..frames.len().min(BURST_MAX)]),
         };
         if sent > 0 {
-            if self.full_since_ns.load(Ordering::Relaxed) != 0 {
-                self.full_since_ns.store(0, Ordering::Relaxed);
-            }
+            self.room.found(&frames[..sent as usize]);
             return Sent::Frames(sent as usize);
         }
         if sent == 0 {
@@ -84,19 +77,8 @@ impl Sender {
         }
         match error::last() {
             libc::EAGAIN | libc::EINTR => Sent::Again,
-            libc::ENOBUFS if self.may_wait(clock::now_ns()) => Sent::Again,
+            libc::ENOBUFS if self.room.may_come(frames[0].bytes, clock::now_ns()) => Sent::Again,
             error => Sent::Lost(error),
-        }
-    }
-
-    /// The device has no room now: whether it is worth waiting for it.
-    fn may_wait(&self, now_ns: u64) -> bool {
-        match self.full_since_ns.load(Ordering::Relaxed) {
-            0 => {
-                self.full_since_ns.store(now_ns, Ordering::Relaxed);
-                true
-            }
-            since => now_ns.saturating_sub(since) < PATIENCE_NS,
         }
     }
 
@@ -154,17 +136,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
-    #[test]
-    fn a_full_device_is_waited_for_but_not_for_ever() {
-        let (near, _far) = UnixDatagram::pair().unwrap();
-        let sender = Sender::new(near.into());
-        assert!(sender.may_wait(7));
-        assert!(sender.may_wait(6 + PATIENCE_NS));
-        assert!(!sender.may_wait(7 + PATIENCE_NS));
-        sender.full_since_ns.store(0, Ordering::Relaxed);
-        assert!(sender.may_wait(8 + PATIENCE_NS));
-    }
-
     /// A socket that has taken the number of a closed data socket gets no byte.
     #[test]
     fn no_other_socket_takes_a_frame() {
@@ -181,7 +152,7 @@ mod tests {
             let sender = Sender {
                 socket,
                 to,
-                full_since_ns: AtomicU64::new(0),
+                room: Room::default(),
             };
             let one = sender.send(&[frame()]);
             assert!(matches!(one, Sent::Lost(_)), "{name}: {one:?}");
