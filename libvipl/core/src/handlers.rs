@@ -82,7 +82,7 @@ fn call(nic: &Nic, job: Job) {
 fn watch(nic: &Nic, due: Option<Instant>) {
     wait::step(nic, due, &mut || {
         of_nic::progress(nic);
-        nic.events.ends_watch().then_some(())
+        nic.events.ends_watch(due).then_some(())
     });
 }
 

@@ -181,10 +181,14 @@ impl Events {
         }
     }
 
-    /// Whether the thread that watches the NIC should go on with something else.
-    pub(crate) fn ends_watch(&self) -> bool {
+    /// Whether the thread that watches the NIC until `due` should go on with something else.
+    pub(crate) fn ends_watch(&self, due: Option<Instant>) -> bool {
         let state = self.state.lock();
-        state.stop || state.open_requests <= 0 || !state.items.is_empty()
+        let sooner = |notice: &Notice| due.is_none_or(|due| notice.due < due);
+        state.stop
+            || state.open_requests <= 0
+            || !state.items.is_empty()
+            || state.notices.iter().any(sooner)
     }
 
     fn wake(&self, state: &State) -> bool {
@@ -432,11 +436,27 @@ mod tests {
         let events = Events::default();
         assert!(!events.count_requests(1), "no thread sleeps yet");
         assert!(matches!(events.next(), Step::Watch(None)));
-        assert!(!events.ends_watch());
+        assert!(!events.ends_watch(None));
         assert!(events.push(vec![call(1)]), "it sleeps on the NIC");
-        assert!(events.ends_watch());
+        assert!(events.ends_watch(None));
         assert!(matches!(events.next(), Step::Call(_)));
         assert!(!events.push(Vec::new()), "it is awake");
+    }
+
+    /// The thread may not have been asleep yet when it was woken.
+    #[test]
+    fn a_notice_ends_a_watch_that_would_last_longer() {
+        let events = Events::default();
+        let _ = events.count_requests(1);
+        let due = Instant::now();
+        let _ = events.add_notice(Notice {
+            due,
+            vi: 7,
+            epoch: 3,
+        });
+        assert!(events.ends_watch(None));
+        assert!(events.ends_watch(Some(due + std::time::Duration::from_nanos(1))));
+        assert!(!events.ends_watch(Some(due)));
     }
 
     #[test]
