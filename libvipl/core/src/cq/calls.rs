@@ -192,7 +192,7 @@ fn yield_processor(cq: Locked) {
     let (slot, generation, row) = (cq.slot(), cq.generation(), cq.empty_polls);
     let process = cq.nic.process;
     drop(cq);
-    if idle::yield_processor(&process.settings, row) != idle::Given::Nap {
+    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Nap {
         return;
     }
     let Some(nic) = slot.lock(generation).map(|cq| Arc::clone(&cq.nic)) else {

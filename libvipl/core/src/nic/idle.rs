@@ -187,6 +187,11 @@ pub(crate) fn is_due(row: u32) -> bool {
     row.is_multiple_of(OFTEN)
 }
 
+/// Whether such a row has just begun.
+pub(crate) fn begins(row: u32) -> bool {
+    row == OFTEN
+}
+
 /// Sleeps until the NIC has something, `has_something` says so, or [`NAP_NS`] have passed.
 pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_nanos(NAP_NS);
@@ -198,21 +203,22 @@ pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
 pub(crate) enum Given {
     /// It keeps the processor.
     Nothing,
-    /// Others could have the processor for so many nanoseconds.
-    Time(u64),
+    /// Others could have the processor for so long.
+    Time(Duration),
     /// Nothing, and the thread should sleep: [`nap`].
     Nap,
 }
 
-/// Counts empty polls of the calling thread, which holds no lock, and yields if it is time for that.
-pub(crate) fn yield_processor(settings: &Settings, row: u32) -> Given {
+/// Counts [`OFTEN`] empty polls of the calling thread, which holds no lock, and yields if it is time for that. `begins`: those
+/// before count no more.
+pub(crate) fn yield_processor(settings: &Settings, begins: bool) -> Given {
     let rules = rules(settings);
     if rules.most == 0 {
         return Given::Nothing;
     }
     let mut pace = PACE.get();
     let mut given = Given::Nothing;
-    if pace.count(row == OFTEN, rules.most) {
+    if pace.count(begins, rules.most) {
         let from = clock::now_ns();
         match pace.action(from) {
             Action::Nap => given = Given::Nap,
@@ -220,7 +226,7 @@ pub(crate) fn yield_processor(settings: &Settings, row: u32) -> Given {
                 std::thread::yield_now();
                 let to = clock::now_ns();
                 pace.yielded(from, to, rules);
-                given = Given::Time(to.saturating_sub(from));
+                given = Given::Time(Duration::from_nanos(to.saturating_sub(from)));
             }
         }
     }

@@ -57,7 +57,7 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
 fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     let (slot, generation, process) = (vi.slot(), vi.generation(), vi.nic.process);
     drop(vi);
-    if idle::yield_processor(&process.settings, row) != idle::Given::Nap {
+    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Nap {
         return;
     }
     let Some(nic) = slot.lock(generation).map(|vi| vi.nic.clone()) else {
