@@ -3,9 +3,9 @@
 //! Descriptors and buffers belong to the application, which may unmap or write-protect them while they are
 //! posted. That is the application's mistake, but it must end as a protection error and not as a crash (spec
 //! §10.4), and it must not cost a system call per message. So every access of the data path to a
-//! application's memory goes through the few leaf routines of this crate. They are written in assembly,
-//! touch no stack, and return 0; when one of them faults, a handler for SIGSEGV and SIGBUS sends it to a
-//! common exit that returns 1. Faults anywhere else go to whatever handler was there before.
+//! application's memory goes through the few routines of this crate. They are written in assembly and
+//! touch no stack; when one of them faults, a handler for SIGSEGV and SIGBUS sends it to where it reports the error. Faults
+//! anywhere else go to whatever handler was there before.
 //!
 //! An application that replaces the handler later and does not chain loses this protection and nothing else.
 //! There are routines for x86-64, i386 and aarch64. On other machines they are plain copies, and [`CATCHES`] is false.

@@ -25,7 +25,7 @@ impl Entry {
     }
 }
 
-// The linker's names for the bounds of the section. Each library has its own.
+// The linker's names for the bounds of the section, which is there even without an entry. Each library has its own.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 core::arch::global_asm!(".hidden __start_vipl_guard", ".hidden __stop_vipl_guard");
 
