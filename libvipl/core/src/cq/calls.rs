@@ -198,7 +198,7 @@ fn yield_processor(cq: Locked) {
     let Some(nic) = slot.lock(generation).map(|cq| Arc::clone(&cq.nic)) else {
         return;
     };
-    idle::nap(&nic, || {
+    nic_wait::nap(&nic, || {
         of_nic::progress(&nic);
         slot.lock(generation)
             .is_none_or(|cq| !cq.entries.is_empty())

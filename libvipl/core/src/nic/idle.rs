@@ -11,7 +11,7 @@
 //! | more | others made use of it, and gave it back | yields four times as often, up to [`OFTEN`] |
 //! | more than [`LONG_NS`], and again within [`PAIR_NS`] | a thread that computes took its time slice | naps instead of yields for a while |
 //!
-//! A nap is a sleep of [`NAP_NS`] at most that ends when the NIC has something, like that of a wait. A thread
+//! A nap is a sleep of 0.2 ms at most that ends when the NIC has something, like that of a wait. A thread
 //! that sleeps is not charged for it, so the scheduler runs it soon after it wakes, beside threads that
 //! compute; a thread that yields pays with its time slice. Naps cost a wake-up per message, hence the
 //! return to yields, first after [`NAPPING_MIN_NS`], later when they keep failing after twice the time.
@@ -21,11 +21,9 @@
 //! one turn of all others, so a thread begins with few polls ([`FIRST`]), and naps after few.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::clock;
-use crate::nic::Nic;
-use crate::nic::wait;
 use crate::settings::Settings;
 use crate::sync::OnceLock;
 
@@ -44,9 +42,6 @@ const LONG_NS: u64 = 3_000_000;
 /// A thread that computes causes another long yield within this time, in nanoseconds. One by itself may be due to
 /// anything, such as a process that starts.
 const PAIR_NS: u64 = 50_000_000;
-/// The longest nap, in nanoseconds. It bounds how late a thread finds what does not end a nap: an RDMA Write
-/// without immediate data, or a message that came on another VI before the nap began.
-const NAP_NS: u64 = 200_000;
 /// How long a thread naps before it tries to yield again, in nanoseconds.
 const NAPPING_MIN_NS: u64 = 20_000_000;
 const NAPPING_MAX_NS: u64 = 640_000_000;
@@ -192,12 +187,6 @@ pub(crate) fn begins(row: u32) -> bool {
     row == OFTEN
 }
 
-/// Sleeps until the NIC has something, `has_something` says so, or [`NAP_NS`] have passed.
-pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_nanos(NAP_NS);
-    wait::step(nic, Some(end), &mut || has_something().then_some(()));
-}
-
 /// What became of a thread that has polled without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
@@ -205,7 +194,7 @@ pub(crate) enum Given {
     Nothing,
     /// Others could have the processor for so long.
     Time(Duration),
-    /// Nothing, and the thread should sleep: [`nap`].
+    /// Nothing, and the thread should sleep a little (`wait::nap`).
     Nap,
 }
 
@@ -244,6 +233,7 @@ mod tests {
         alone_ns: 600,
     };
     const SLICE: u64 = 3_000_000;
+    const NAP_NS: u64 = 200_000;
 
     /// A thread that polls, on a clock of its own.
     struct Poller {

@@ -90,6 +90,16 @@ pub(crate) fn step<R>(
     result
 }
 
+/// The longest nap. It bounds how late a thread finds what does not end a nap: an RDMA Write
+/// without immediate data, or a message that came on another VI before the nap began.
+const NAP: Duration = Duration::from_micros(200);
+
+/// Sleeps until the NIC has something, `has_something` says so, or the nap is over. For threads that poll (`idle`).
+pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
+    let end = Instant::now() + NAP;
+    step(nic, Some(end), &mut || has_something().then_some(()));
+}
+
 /// Waits in a row that polled without success after which a thread confined to one processor stops polling.
 const EMPTY_MAX: u32 = 8;
 /// Every so many waits such a thread polls nevertheless: the peer may have moved.

@@ -63,7 +63,7 @@ fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     let Some(nic) = slot.lock(generation).map(|vi| vi.nic.clone()) else {
         return;
     };
-    idle::nap(&nic, || {
+    nic_wait::nap(&nic, || {
         slot.lock(generation).is_none_or(|mut vi| {
             vi.progress();
             let (queue, _) = vi.queue(which);
