@@ -69,12 +69,11 @@ fn a_users_device_has_nothing_of_roots() {
         !ours.iter().any(|file| file.ends_with("/secret")),
         "{ours:?}"
     );
-    let mut files = open_files(pid);
     // The dynamic loader may not be done yet.
-    while files.iter().any(|file| file.contains(".so")) {
-        std::thread::yield_now();
-        files = open_files(pid);
-    }
+    let files = eventually(|| {
+        let files = open_files(pid);
+        (!files.iter().any(|file| file.contains(".so"))).then_some(files)
+    });
     assert_eq!(files[..2], ["/dev/null", "/dev/null"]);
     assert!(
         files.len() == 3 && files[2].starts_with("socket:"),

@@ -7,10 +7,10 @@ use crate::{Fault, Image, Segment, checked};
 // The C convention: arguments in x0 to x3, the result in w0. No routine touches the stack or the link register, so the
 // common exit may simply return.
 global_asm!(
-    ".pushsection vipl_guard, \"aR\", @progbits",
-    ".balign 4",
-    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
-    ".popsection",
+    ".globl vipl_guard_first",
+    ".hidden vipl_guard_first",
+    ".globl vipl_guard_last",
+    ".hidden vipl_guard_last",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
     ".globl vipl_guard_load",

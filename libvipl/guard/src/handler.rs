@@ -87,7 +87,7 @@ fn landing(at: usize) -> Option<usize> {
             first => unsafe { std::slice::from_raw_parts(first, count) },
         }
     });
-    let ranges = RANGES.iter().filter_map(|slot| {
+    let mut ranges = RANGES.iter().filter_map(|slot| {
         // Acquire pairs with the release in `register_range`; before it the range is empty.
         let end = slot.end.load(Ordering::Acquire);
         (slot.start.load(Ordering::Relaxed)..end)
@@ -97,7 +97,7 @@ fn landing(at: usize) -> Option<usize> {
     tables
         .flatten()
         .find_map(|entry| entry.landing(at))
-        .or_else(|| ranges.into_iter().next())
+        .or_else(|| ranges.next())
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]

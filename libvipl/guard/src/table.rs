@@ -25,9 +25,17 @@ impl Entry {
     }
 }
 
-// The linker's names for the bounds of the section, which is there even without an entry. Each library has its own.
+// The entry of the routines that are functions; and the linker's names for the bounds of the section, of which each library
+// has its own.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
-core::arch::global_asm!(".hidden __start_vipl_guard", ".hidden __stop_vipl_guard");
+core::arch::global_asm!(
+    ".pushsection vipl_guard, \"aR\", @progbits",
+    ".balign 4",
+    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
+    ".popsection",
+    ".hidden __start_vipl_guard",
+    ".hidden __stop_vipl_guard",
+);
 
 /// The table of this library or plug-in, for [`register`](crate::register). Empty where the routines are plain copies.
 pub fn table() -> &'static [Entry] {

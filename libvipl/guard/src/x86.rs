@@ -8,10 +8,10 @@ use crate::{Fault, Image, Segment, checked};
 // needs the stack or a register that it would have to give back, and the common exit may simply return. esi and ebx are
 // the compiler's.
 global_asm!(
-    ".pushsection vipl_guard, \"aR\", @progbits",
-    ".balign 4",
-    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
-    ".popsection",
+    ".globl vipl_guard_first",
+    ".hidden vipl_guard_first",
+    ".globl vipl_guard_last",
+    ".hidden vipl_guard_last",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
     ".globl vipl_guard_load",

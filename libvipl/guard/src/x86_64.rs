@@ -24,10 +24,10 @@ macro_rules! guarded {
 // System V: rdi, rsi, rdx are the arguments, eax the result. No routine writes to the stack, so the
 // common exit may simply return.
 global_asm!(
-    ".pushsection vipl_guard, \"aR\", @progbits",
-    ".balign 4",
-    ".long vipl_guard_first - ., vipl_guard_last - ., vipl_guard_last - .",
-    ".popsection",
+    ".globl vipl_guard_first",
+    ".hidden vipl_guard_first",
+    ".globl vipl_guard_last",
+    ".hidden vipl_guard_last",
     ".globl vipl_guard_copy",
     ".hidden vipl_guard_copy",
     ".globl vipl_guard_copy_blocks",
