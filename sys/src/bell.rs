@@ -138,6 +138,13 @@ impl<const WORDS: usize> Marks<WORDS> {
         word.is_some_and(|word| word.fetch_or(bit, Ordering::Release) & bit == 0)
     }
 
+    /// The marks of 64 objects, which stay; bit n of word w is object 64 w + n.
+    pub fn word(&self, place: usize) -> u64 {
+        self.0
+            .get(place)
+            .map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
     /// Takes marks off, as many as there is room for: whole words only.
     #[inline]
     pub fn take(&self, indices: &mut [u32]) -> usize {

@@ -134,9 +134,7 @@ impl Link {
             }
             // A receiver that sleeps, or looks at marks, shall take pieces while the others are copied.
             self.kick();
-            if watching {
-                self.watch.note_arrival();
-            }
+            watch::note_arrival();
         }
         self.sending = None;
         self.road.sent();

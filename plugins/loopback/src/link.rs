@@ -229,7 +229,7 @@ impl Link {
             .store(u32::from(waiting), Ordering::Release);
         // Pairs with the fence in `attach`; otherwise the watch thread looks from time to time.
         fence(Ordering::SeqCst);
-        self.watch.set_pending(waiting);
+        self.watch.set_waiting(self.own_index, waiting);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::link::Link;
 use crate::nic::LoopbackNic;
 use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::segments::scatter_into;
+use crate::watch;
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
@@ -204,7 +205,7 @@ impl Link {
     #[inline(never)]
     fn take_other(&mut self, nic: &LoopbackNic, port: &Port, arrival: Arrival) -> Taken {
         let arrival = &arrival;
-        self.watch.note_arrival();
+        watch::note_arrival();
         self.expected = None;
         match arrival.op {
             op::FETCH => self.fetch(nic, port, arrival),

@@ -37,6 +37,7 @@ impl Nic for LoopbackNic {
     }
 
     fn ready(&self, indices: &mut [u32]) -> usize {
+        self.watch.note_marks_taken();
         self.shared.ready().take(indices)
     }
 
@@ -109,6 +110,7 @@ impl Vi for LoopbackVi {
 
     fn watch(&mut self, on: bool) {
         if let Some(link) = &mut self.link {
+            link.watch.set_marked(link.own_index, on);
             link.ends
                 .own()
                 .marks

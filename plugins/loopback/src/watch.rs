@@ -4,6 +4,10 @@
 //! One thread per NIC handle sees to it: it sleeps until a partner rings, then lets every connected VI
 //! make progress, and for a while goes on doing so now and then, at first often and then less, before it
 //! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
+//!
+//! To look at a VI takes its lock away from the thread that owns it, which costs a barrier of all processors.
+//! Most looks are therefore only at VIs that somebody has to look at: not at those that partners mark and have
+//! not marked, nor at marked ones while the program takes the marks, unless they wait for their partner.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,16 +27,24 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Looks without a find before the thread sleeps.
 const QUIET_LOOKS: u32 = 12;
+/// Every so many looks are at all VIs: a partner may have missed that it is to mark one, or be hostile.
+const ALL_EVERY: u32 = 8;
 /// Longest sleep: a partner that misbehaves may keep the bell from being rung.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
+    static ARRIVED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this is a watch thread, and not one of the program.
 pub(crate) fn is_this_thread() -> bool {
     WATCHING.get()
+}
+
+/// This thread has taken or sent something that completes no descriptor. A watch thread then looks again at once.
+pub(crate) fn note_arrival() {
+    ARRIVED.set(true);
 }
 
 /// The host's NIC, for `Host::poll`.
@@ -42,15 +54,42 @@ unsafe impl Send for NicPointer {}
 // SAFETY: only its address is used.
 unsafe impl Sync for NicPointer {}
 
+/// One bit per VI.
+#[derive(Default)]
+struct Vis([AtomicU64; VIS_MAX as usize / 64]);
+
+impl Vis {
+    fn set(&self, index: u32, on: bool) {
+        let (word, bit) = (&self.0[index as usize / 64], 1 << (index % 64));
+        if on {
+            word.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    fn word(&self, place: usize) -> u64 {
+        self.0[place].load(Ordering::SeqCst)
+    }
+
+    fn any(&self) -> bool {
+        (0..self.0.len()).any(|place| self.word(place) != 0)
+    }
+}
+
 /// The thread, and which VIs it looks after.
 pub(crate) struct Watch {
     nic: NicPointer,
     shared: Arc<SharedNic>,
-    connected: [AtomicU64; VIS_MAX as usize / 64],
+    connected: Vis,
+    /// VIs that partners mark.
+    marked: Vis,
+    /// How often the program has looked for marks, and had done so at the thread's last look.
+    marks_taken: AtomicU32,
+    marks_seen: AtomicU32,
     /// VIs with sends that wait for the partner.
-    pending: AtomicU32,
+    waiting: Vis,
     asleep: AtomicBool,
-    arrived: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -60,10 +99,12 @@ impl Watch {
         Arc::new(Watch {
             nic: NicPointer(nic),
             shared,
-            connected: [const { AtomicU64::new(0) }; VIS_MAX as usize / 64],
-            pending: AtomicU32::new(0),
+            connected: Vis::default(),
+            marked: Vis::default(),
+            marks_taken: AtomicU32::new(0),
+            marks_seen: AtomicU32::new(0),
+            waiting: Vis::default(),
             asleep: AtomicBool::new(false),
-            arrived: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
         })
@@ -71,7 +112,7 @@ impl Watch {
 
     /// Begins to look after a VI; the first one starts the thread.
     pub(crate) fn add(self: &Arc<Self>, index: u32) {
-        self.connected[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+        self.connected.set(index, true);
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let watch = self.clone();
@@ -86,7 +127,8 @@ impl Watch {
 
     /// Looks after it no more.
     pub(crate) fn remove(&self, index: u32) {
-        self.connected[index as usize / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
+        self.connected.set(index, false);
+        self.marked.set(index, false);
     }
 
     /// Ends the thread.
@@ -107,8 +149,8 @@ impl Watch {
             let epoch = bell.arm();
             self.asleep.store(true, Ordering::SeqCst);
             // Something may have come just before the announcement.
-            let awake = self.look() != Poll::Nothing
-                || self.pending.load(Ordering::SeqCst) > 0
+            let awake = self.look(true) != Poll::Nothing
+                || self.waiting.any()
                 || self.stop.load(Ordering::Acquire);
             bell.sleep(
                 epoch,
@@ -124,9 +166,10 @@ impl Watch {
     }
 
     fn stay_awake(&self) {
-        let (mut pause, mut quiet) = (PAUSE_MIN, 0);
+        let (mut pause, mut quiet, mut looks) = (PAUSE_MIN, 0, 0u32);
         while quiet < QUIET_LOOKS && !self.stop.load(Ordering::Acquire) {
-            let found = self.look();
+            let found = self.look(looks.is_multiple_of(ALL_EVERY));
+            looks = looks.wrapping_add(1);
             if found == Poll::Progress {
                 (pause, quiet) = (PAUSE_MIN, 0);
                 std::thread::yield_now();
@@ -134,34 +177,61 @@ impl Watch {
             }
             // Sends that wait for the partner keep the thread awake: the partner's sign may be missed.
             // So does a program at work, which may stop working at any time.
-            let awake = found == Poll::Busy || self.pending.load(Ordering::Acquire) > 0;
+            let awake = found == Poll::Busy || self.waiting.any();
             quiet = if awake { 0 } else { quiet + 1 };
             std::thread::park_timeout(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// Some VI begins or ceases to wait for its partner.
-    pub(crate) fn set_pending(&self, pending: bool) {
-        if !pending {
-            self.pending.fetch_sub(1, Ordering::AcqRel);
-        } else if self.pending.fetch_add(1, Ordering::AcqRel) == 0
-            && self.asleep.load(Ordering::SeqCst)
-        {
+    /// A VI begins or ceases to wait for its partner.
+    pub(crate) fn set_waiting(&self, index: u32, waiting: bool) {
+        self.waiting.set(index, waiting);
+        if waiting && self.asleep.load(Ordering::SeqCst) {
             self.shared.bell().ring();
         }
     }
 
-    /// Something arrived or left that completes no descriptor.
-    pub(crate) fn note_arrival(&self) {
-        self.arrived.store(true, Ordering::Relaxed);
+    /// Says whether partners mark a VI when they have something for it.
+    pub(crate) fn set_marked(&self, index: u32, marked: bool) {
+        self.marked.set(index, marked);
     }
 
-    /// Lets every connected VI make progress.
-    fn look(&self) -> Poll {
-        let mut found = Poll::Nothing;
-        for (place, word) in self.connected.iter().enumerate() {
-            let mut bits = word.load(Ordering::Acquire);
+    /// The program takes the marks. A count that is lost between two of its threads does not matter.
+    #[inline(always)]
+    pub(crate) fn note_marks_taken(&self) {
+        let before = self.marks_taken.load(Ordering::Relaxed);
+        self.marks_taken
+            .store(before.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Whether the program has taken marks since this was asked last.
+    fn program_takes_marks(&self) -> bool {
+        let now = self.marks_taken.load(Ordering::Relaxed);
+        self.marks_seen.swap(now, Ordering::Relaxed) != now
+    }
+
+    /// Which 64 VIs a look is at.
+    fn due(&self, place: usize, all: bool, by_program: bool) -> u64 {
+        let connected = self.connected.word(place);
+        if all || connected == 0 {
+            return connected;
+        }
+        let ready = self.shared.ready().word(place);
+        let unheard = if by_program { 0 } else { ready };
+        connected & (unheard | !self.marked.word(place) | self.waiting.word(place))
+    }
+
+    /// Lets VIs make progress, all of them or those of which nobody else would hear.
+    fn look(&self, all: bool) -> Poll {
+        let by_program = self.program_takes_marks();
+        let mut found = if by_program {
+            Poll::Busy
+        } else {
+            Poll::Nothing
+        };
+        for place in 0..VIS_MAX as usize / 64 {
+            let mut bits = self.due(place, all, by_program);
             while bits != 0 {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
@@ -173,10 +243,47 @@ impl Watch {
                 }
             }
         }
-        if self.arrived.swap(false, Ordering::Relaxed) {
+        if ARRIVED.replace(false) {
             Poll::Progress
         } else {
             found
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{RD, pair};
+
+    #[test]
+    fn marked_vis_are_left_to_a_program_that_takes_the_marks() {
+        let pair = pair(RD, true);
+        let shared = pair.right.nic.shared.clone();
+        // One whose thread does not run.
+        let watch = Watch::new(std::ptr::null(), shared.clone());
+        let is_due = |all| {
+            let by_program = watch.program_takes_marks();
+            watch.due(1, all, by_program) & 1 << 5 != 0
+        };
+        assert!(!is_due(true), "it is not connected");
+        watch.connected.set(69, true);
+        assert!(is_due(false), "nobody marks it");
+        watch.set_marked(69, true);
+        assert!(!is_due(false) && is_due(true), "it is not marked");
+        shared.ready().set(69);
+        assert!(is_due(false), "it is marked");
+        watch.note_marks_taken();
+        assert!(!is_due(false), "the program takes the marks");
+        assert!(is_due(false), "it does not any more");
+        watch.note_marks_taken();
+        watch.set_waiting(69, true);
+        assert!(
+            is_due(false),
+            "it waits for its partner, whose sign may be missed"
+        );
+        watch.set_waiting(69, false);
+        watch.remove(69);
+        assert!(!is_due(true));
     }
 }
