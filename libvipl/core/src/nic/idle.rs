@@ -32,8 +32,9 @@ pub(crate) const OFTEN: u32 = 8;
 /// Empty polls before the first yield, and before a nap.
 const FIRST: u32 = 64;
 /// A yield that takes so many times as long as the shortest system call has switched to another thread. Measured are 2
-/// to 3.5 times without a switch and more than 12 with two, on processors whose system calls take 70 and 190 ns.
-const SWITCHED: u64 = 6;
+/// to 3.5 times without a switch, 5 to 10 if the caches hold something else, and more than 12 with two switches, on
+/// processors whose system calls take 70 to 190 ns.
+const SWITCHED: u64 = 10;
 /// The least such time, in nanoseconds.
 const ALONE_MIN_NS: u64 = 600;
 /// A yield longer than this was to a thread that does not poll, in nanoseconds. It is longer than a turn of a few dozen
