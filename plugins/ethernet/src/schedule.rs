@@ -6,6 +6,8 @@ use crate::VIS_MAX;
 
 /// A deadline that never passes.
 pub(crate) const NEVER: u64 = u64::MAX;
+/// When an application last served a VI that it serves just now.
+const STILL: u64 = u64::MAX;
 
 /// The VIs of one NIC. All times are in nanoseconds.
 pub(crate) struct Schedule {
@@ -33,14 +35,27 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// The application serves a VI, and reads the socket for it.
+    /// The application begins to serve a VI, and to read the socket for it. That can take longer than anything by which
+    /// its absence could be told, because the kernel delivers frames while it sends them.
+    #[inline(always)]
+    pub(crate) fn begin_to_serve(&self, index: u32) {
+        self.note_served(index, STILL);
+    }
+
+    /// It has served the VI, and read the socket.
     #[inline(always)]
     pub(crate) fn note_served(&self, index: u32, now: u64) {
         self.note_posted(index, now);
         self.read.store(now, Ordering::Relaxed);
     }
 
-    /// The application has posted on a VI, and will serve it.
+    /// The application begins to post on a VI.
+    #[inline(always)]
+    pub(crate) fn begin_to_post(&self, index: u32) {
+        self.note_posted(index, STILL);
+    }
+
+    /// It has posted on the VI, and will serve it.
     #[inline(always)]
     pub(crate) fn note_posted(&self, index: u32, now: u64) {
         self.served[index as usize].store(now, Ordering::Relaxed);
@@ -161,5 +176,10 @@ mod tests {
         );
         schedule.forget_served(7);
         assert!(!schedule.is_served(7, 0) && !schedule.is_read(0));
+        let later = 1 << 60;
+        schedule.begin_to_post(7);
+        assert!(schedule.is_served(7, later) && !schedule.is_read(later));
+        schedule.begin_to_serve(7);
+        assert!(schedule.is_served(7, later) && schedule.is_read(later));
     }
 }
