@@ -183,13 +183,47 @@ impl Link {
                 break;
             }
         }
-        // A partner that left meanwhile may have used its memory for something else already. Acquire: this look
-        // comes after the copy.
-        fence(Ordering::Acquire);
-        if self.ends.partner().closed.load(Ordering::Acquire) != 0 {
-            return Err(CopyError::Closed);
+        if self.is_still_there() {
+            Ok(total)
+        } else {
+            Err(CopyError::Closed)
         }
-        Ok(total)
+    }
+
+    /// Writes from one place of this process to one place of the partner's, in one system call, under the same rules as
+    /// `copy_part`. False: not all of it, or the partner shares its pages.
+    #[inline(always)]
+    pub(crate) fn write_straight(
+        &self,
+        pid: i32,
+        from: u64,
+        (handle, to): (u32, u64),
+        bytes: u64,
+        permitted: impl FnOnce() -> bool,
+    ) -> bool {
+        let (near, shown) = in_order(from, bytes);
+        self.begin_copy();
+        let copied = self.ends.partner().closed.load(Ordering::SeqCst) == 0
+            && permitted()
+            && self.partner_nic.memory().pages(handle).is_none()
+            && call(
+                pid,
+                Way::Write,
+                &near[shown..],
+                &[piece(to, bytes as usize)],
+                bytes,
+            )
+            .is_ok();
+        self.end_copy();
+        copied && self.is_still_there()
+    }
+
+    /// Whether the partner had not left when a copy ended: it may have used its memory for something else already.
+    #[inline(always)]
+    fn is_still_there(&self) -> bool {
+        // Acquire: this look comes after the copy.
+        fence(Ordering::Acquire);
+        self.ends.partner().closed.load(Ordering::Acquire) == 0
     }
 
     /// How far from its own addresses the rest of a range of the partner is mapped here, if the partner shares the
@@ -322,17 +356,28 @@ fn copy_straight(
     };
     // As long, because neither list ends earlier.
     let (far, _) = remote.next(bytes).ok_or(CopyError::Fault)?;
-    let far = [piece(far, bytes as usize)];
-    // The last eight bytes become visible after all others (spec §5.4): the kernel copies local pieces one after the
-    // other. A second remote piece would do too, but costs a second look at the pages of the other process.
-    let body = bytes.saturating_sub(8);
-    if body == 0 {
-        call(pid, way, &[piece(near, bytes as usize)], &far, bytes)?;
-    } else {
-        let near = [piece(near, body as usize), piece(near + body, 8)];
-        call(pid, way, &near, &far, bytes)?;
-    }
+    let (near, shown) = in_order(near, bytes);
+    call(
+        pid,
+        way,
+        &near[shown..],
+        &[piece(far, bytes as usize)],
+        bytes,
+    )?;
     Ok(bytes)
+}
+
+/// The local pieces of one place, and the first of them that there is: the last eight bytes become visible after all
+/// others (spec §5.4), because the kernel copies local pieces one after the other. A second remote piece would do too, but
+/// costs a second look at the pages of the other process.
+#[inline(always)]
+fn in_order(near: u64, bytes: u64) -> ([libc::iovec; 2], usize) {
+    let body = bytes.saturating_sub(8);
+    let pieces = [
+        piece(near, body as usize),
+        piece(near + body, (bytes - body) as usize),
+    ];
+    (pieces, usize::from(body == 0))
 }
 
 /// Any lists of pieces.

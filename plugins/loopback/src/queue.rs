@@ -74,10 +74,9 @@ impl Link {
     #[inline(always)]
     fn process(&mut self, nic: &LoopbackNic, port: &Port, number: u32) -> Step {
         let entry = port.entry(Queue::Send, number);
-        match self.send_plain(nic, port, &entry) {
-            Some(step) => step,
-            None => self.process_any(nic, port, entry),
-        }
+        self.send_plain(nic, port, &entry)
+            .or_else(|| self.write_plain(nic, port, &entry))
+            .unwrap_or_else(|| self.process_any(nic, port, entry))
     }
 
     /// The common case, straight through: a small message of one segment, with nothing in its way.

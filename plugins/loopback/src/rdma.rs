@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::descriptor::{Operation, Outgoing};
+use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
 use vipl_plugin_sdk::region;
-use vipl_plugin_sdk::{Port, Queue};
+use vipl_plugin_sdk::{Entry, Port, Queue};
 use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
 use crate::help::{RDMA_MIN, SHARED_TAIL};
 use crate::large::PIECE;
-use crate::link::{Link, Pieces, Shared};
+use crate::link::{Link, Pieces, Reach, Shared};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::progress::CONN_LOST;
@@ -28,6 +28,50 @@ const ROOM_TICKS: u64 = 40_000;
 const POST_TICKS: u64 = 10_000_000;
 
 impl Link {
+    /// The common RDMA Write, straight through: of one segment, without immediate data, copied by the kernel in one call.
+    /// `None`: it is another operation, something is in its way, or it has failed, whose reason is found by doing it again.
+    #[inline(never)]
+    pub(crate) fn write_plain(
+        &mut self,
+        nic: &LoopbackNic,
+        port: &Port,
+        entry: &Entry,
+    ) -> Option<Step> {
+        let Reach::Process(pid) = self.reach else {
+            return None;
+        };
+        // SAFETY: a posted descriptor; faults are caught.
+        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) }.ok()?;
+        let plain = image.control & !VIP_CONTROL_QFENCE == VIP_CONTROL_OP_RDMAWRITE
+            && image.seg_count == 2
+            && (1..RDMA_MIN).contains(&image.length)
+            && u64::from(image.length) <= port.vi().max_transfer_size
+            && self.partner_rdma_write
+            && self.outstanding.is_empty()
+            && !self.help.is_open()
+            && !self.is_in_pieces();
+        if !plain {
+            return None;
+        }
+        let data = descriptor::segment(entry, 1).ok()?;
+        let (bytes, tag) = (u64::from(image.length), port.vi().ptag);
+        if data.length != image.length
+            || !region::is_local(port.nic(), data.handle, data.address, bytes, tag)
+        {
+            return None;
+        }
+        let (handle, address) = (image.first.handle, image.first.address);
+        let table = self.partner_nic.table();
+        let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
+        let permitted =
+            || region::is_remote(table, handle, address, bytes, tag, VIPL_REGION_RDMA_WRITE);
+        if !self.write_straight(pid, data.address, (handle, address), bytes, permitted) {
+            return None;
+        }
+        LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
+        Some(self.complete_now(port, VIP_STATUS_OP_RDMA_WRITE))
+    }
+
     /// Processes an RDMA descriptor of the send queue.
     pub(crate) fn rdma(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
         if self.ends.partner().attached.load(Ordering::Acquire) == 0 {

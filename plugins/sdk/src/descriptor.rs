@@ -66,13 +66,7 @@ impl Segments {
         if place == 0 {
             return Ok(self.in_first_place);
         }
-        let mut segment = Segment::default();
-        // SAFETY: a posted descriptor's memory; faults are caught; every bit pattern is a segment.
-        unsafe {
-            let from = self.descriptor.wrapping_add(32 + 16 * place);
-            vipl_guard::copy((&raw mut segment).cast(), from, 16)?;
-        }
-        Ok(segment)
+        read_segment(self.descriptor, place)
     }
 
     /// Copies all segments out, so that a program that changes them later changes nothing.
@@ -90,6 +84,23 @@ impl Segments {
     fn iter(&self) -> impl Iterator<Item = Result<Segment, vipl_guard::Fault>> {
         (0..self.count).map(|number| self.get(number))
     }
+}
+
+/// Reads the segment in this place of a posted descriptor.
+#[inline(always)]
+pub fn segment(entry: &Entry, place: u16) -> Result<Segment, vipl_guard::Fault> {
+    read_segment(entry.descriptor.cast_const().cast(), place.into())
+}
+
+#[inline(always)]
+fn read_segment(descriptor: *const u8, place: usize) -> Result<Segment, vipl_guard::Fault> {
+    let mut segment = Segment::default();
+    // SAFETY: a posted descriptor's memory; faults are caught; every bit pattern is a segment.
+    unsafe {
+        let from = descriptor.wrapping_add(32 + 16 * place);
+        vipl_guard::copy((&raw mut segment).cast(), from, 16)?;
+    }
+    Ok(segment)
 }
 
 impl From<u32> for Fault {
