@@ -9,7 +9,7 @@ use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use crate::cm::Closed;
-use crate::link::Link;
+use crate::link::{Link, Reach};
 use crate::nic::LoopbackNic;
 use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::segments::scatter_into;
@@ -69,7 +69,7 @@ impl Link {
             || self.ends.partner().closed.load(Ordering::Relaxed) != 0
             || self.serving.is_some()
             || self.waiting
-            || self.ends.own().reach.load(Ordering::Relaxed) == 0
+            || self.reach == Reach::Unknown
             || self.is_asked()
     }
 

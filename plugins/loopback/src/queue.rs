@@ -74,9 +74,10 @@ impl Link {
     #[inline(always)]
     fn process(&mut self, nic: &LoopbackNic, port: &Port, number: u32) -> Step {
         let entry = port.entry(Queue::Send, number);
-        self.send_plain(nic, port, &entry)
-            .or_else(|| self.write_plain(nic, port, &entry))
-            .unwrap_or_else(|| self.process_any(nic, port, entry))
+        match self.send_plain(nic, port, &entry) {
+            Some(step) => step,
+            None => self.process_other(nic, port, entry),
+        }
     }
 
     /// The common case, straight through: a small message of one segment, with nothing in its way.
@@ -137,6 +138,15 @@ impl Link {
             } else {
                 vipl_guard::copy(to, from, bytes)
             }
+        }
+    }
+
+    /// What is no small message.
+    #[inline(never)]
+    fn process_other(&mut self, nic: &LoopbackNic, port: &Port, entry: Entry) -> Step {
+        match self.write_plain(nic, port, &entry) {
+            Some(step) => step,
+            None => self.process_any(nic, port, entry),
         }
     }
 

@@ -30,7 +30,7 @@ const POST_TICKS: u64 = 10_000_000;
 impl Link {
     /// The common RDMA Write, straight through: of one segment, without immediate data, copied by the kernel in one call.
     /// `None`: it is another operation, something is in its way, or it has failed, whose reason is found by doing it again.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn write_plain(
         &mut self,
         nic: &LoopbackNic,
