@@ -55,9 +55,9 @@ pub(crate) struct Vi {
     pub(crate) post_send: unsafe extern "C" fn(*mut vipl_vi),
     pub(crate) post_recv: unsafe extern "C" fn(*mut vipl_vi),
     progress: unsafe extern "C" fn(*mut vipl_vi),
+    pub(crate) check_descriptor: bool,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
-    pub(crate) check_descriptor: bool,
     pub(crate) handle: VIP_VI_HANDLE,
     /// Its slot; set when it is made.
     slot: Option<&'static Slot<Vi>>,

@@ -85,20 +85,21 @@ pub(super) enum Waiter {
     },
 }
 
-/// The host's part of a work queue.
+/// The host's part of a work queue; what calls that do not wait use comes first.
+#[repr(C)]
 pub(crate) struct WorkQueue {
     /// Entries the ring has room for; 0 before the first post.
     pub(super) room: u32,
     /// Completions that the CQ has been told of.
     pub(super) signalled: u32,
+    /// Empty polls in a row, and what the queue had taken at the first of them.
+    empty_polls: u32,
+    empty_at: u32,
     pub(crate) cq: Option<CqSlot>,
     pub(super) waiters: VecDeque<Waiter>,
     /// Completions given to waiting threads that have not fetched them yet.
     pub(super) given: Vec<(u64, vipl_entry)>,
     pub(super) last_ticket: u64,
-    /// Empty polls in a row, and what the queue had taken at the first of them.
-    empty_polls: u32,
-    empty_at: u32,
 }
 
 impl WorkQueue {
