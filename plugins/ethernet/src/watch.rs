@@ -79,7 +79,17 @@ impl Watch {
     /// The application calls into this NIC.
     #[inline(always)]
     pub(crate) fn note_application(&self) {
-        if !self.active.load(Ordering::Relaxed) && !ON_WATCH.get() {
+        if !self.active.load(Ordering::Relaxed) {
+            self.find_active();
+        }
+    }
+
+    /// Not inlined: the address of a thread's variable is a call, which the compiler makes before it knows whether it is
+    /// needed.
+    #[cold]
+    #[inline(never)]
+    fn find_active(&self) {
+        if !ON_WATCH.get() {
             self.active.store(true, Ordering::Relaxed);
         }
     }
@@ -95,6 +105,15 @@ impl Watch {
     /// look again at once, for as long as the application is busy, and disturb it.
     #[inline(always)]
     pub(crate) fn note_arrival(&self) {
+        if self.serving.load(Ordering::Relaxed) != NO_VI {
+            self.find_arrival();
+        }
+    }
+
+    /// Not inlined, for the same reason.
+    #[cold]
+    #[inline(never)]
+    fn find_arrival(&self) {
         if ON_WATCH.get() {
             self.arrived.store(true, Ordering::Relaxed);
         }
