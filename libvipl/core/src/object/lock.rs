@@ -188,14 +188,20 @@ impl Lock {
         self.spin.store(0, Ordering::Release);
     }
 
-    /// For a watcher: whether anybody has been inside since the watcher asked last, so that the lock may be
-    /// left alone. It is not left alone for ever: what it does there may not be what is needed.
+    /// For a watcher: whether anybody is inside, or has been since the watcher asked last, so that the lock may be
+    /// left alone. One that comes and goes is not left alone for ever: what it does there may not be what is needed.
     pub(crate) fn owner_is_active(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
-        let now = match owner {
-            NOBODY => self.uses.load(Ordering::Relaxed),
-            owner => self.sequences[owner % OWNERS].load(Ordering::Relaxed),
+        let (inside, now) = if owner == NOBODY {
+            let taken = self.spin.load(Ordering::Relaxed) != 0;
+            (taken, self.uses.load(Ordering::Relaxed))
+        } else {
+            let sequence = self.sequences[owner % OWNERS].load(Ordering::Relaxed);
+            (!sequence.is_multiple_of(2), sequence)
         };
+        if inside {
+            return true;
+        }
         let before = self.watched.swap(now, Ordering::Relaxed);
         let spared = self.spared.load(Ordering::Relaxed);
         let active = now != before && spared < SPARED_MAX;
@@ -278,6 +284,28 @@ mod tests {
         let biased = add(&counter, 1000);
         if barrier::works() {
             assert!(biased > 900, "{biased}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_active_while_somebody_is_inside() {
+        let _alone = alone();
+        barrier::prepare();
+        for times in [1, 1000] {
+            let counter = Counter {
+                lock: Lock::default(),
+                value: 0.into(),
+            };
+            add(&counter, times);
+            let lock = &counter.lock;
+            let held = lock.lock();
+            for _ in 0..3 * SPARED_MAX {
+                assert!(lock.owner_is_active());
+            }
+            lock.unlock(held);
+            // Once more, for what happened since the watcher asked last.
+            lock.owner_is_active();
+            assert!(!lock.owner_is_active());
         }
     }
 

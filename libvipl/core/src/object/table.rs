@@ -75,7 +75,7 @@ impl<T> Slot<T> {
         Some(Guard { slot: self, held })
     }
 
-    /// Whether the thread that owns the lock has used it lately (see `Lock::owner_is_active`).
+    /// Whether a thread holds the lock, or has used it lately (see `Lock::owner_is_active`).
     pub(crate) fn is_in_use(&self) -> bool {
         self.lock.owner_is_active()
     }
