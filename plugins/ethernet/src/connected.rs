@@ -137,7 +137,6 @@ impl Connected {
     /// Sends what was posted. The clock is read when the first frame has left.
     #[inline(always)]
     fn send(&mut self, port: &Port) {
-        self.device.schedule.begin_to_post(self.index);
         let out = Transmitter {
             carrier: &mut self.carrier,
             doorbell: self.device.doorbell(),
@@ -153,8 +152,8 @@ impl Connected {
         };
         self.connection.posted(0, &mut env);
         let now = time(&mut env.out.now);
-        self.finish(now, self.connection.deadline());
         self.device.schedule.note_posted(self.index, now);
+        self.finish(now, self.connection.deadline());
     }
 
     /// Whether the message that was just posted stays in the send queue for now.
@@ -235,7 +234,10 @@ impl Connected {
         let now = Host::get().now_ns();
         let waiting = self.stop_coalescing();
         let device = &*self.device;
-        device.schedule.begin_to_serve(self.index);
+        let by_application = !device.watch.serves(self.index);
+        if by_application {
+            device.schedule.begin_to_serve(self.index, now);
+        }
         device.hand_over_coalescing(self.index);
         let connection = &mut self.connection;
         let mut env = ViEnv {
@@ -323,7 +325,9 @@ impl Connected {
         if let Some(doorbell) = self.device.doorbell() {
             doorbell.ring();
         }
-        self.device.schedule.note_served(self.index, now);
+        if by_application {
+            self.device.schedule.end_serving(now);
+        }
     }
 
     /// The end of an operation; `deadline` is the connection's.

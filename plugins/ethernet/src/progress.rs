@@ -30,9 +30,6 @@ use crate::watch::{self, NAP_MIN};
 const MS: u64 = 1_000_000;
 /// Longest nap while the application is active, in nanoseconds.
 const NAP_MAX: u64 = 16 * MS;
-/// An application that has not served a VI or the socket for so long is away, in nanoseconds. It is longer than this
-/// thread keeps an application from running that it has preempted itself.
-const AWAY: u64 = 50_000;
 /// Wake-ups without work after which the application is again taken for one that polls.
 const CREDIT: u32 = 8;
 /// Pause before the work of an application that is active just now is looked at again, in nanoseconds.
@@ -138,10 +135,9 @@ impl WatchThread<'_> {
         let now = Host::get().now_ns();
         // Locking a VI that the application uses, or taking frames from it, would cost the application more than it
         // helps.
-        let lately = now.saturating_sub(AWAY);
         self.ring();
         let mut found = Poll::Nothing;
-        if !device.schedule.is_read(lately) {
+        if !device.schedule.is_read(now) {
             device.receive_all();
         } else if device
             .uplink
@@ -156,15 +152,13 @@ impl WatchThread<'_> {
         let mut indices = [0; VIS_MAX as usize];
         let marked = device.bell.take_marks(&mut indices);
         for index in &indices[..marked] {
-            let polled = if device.schedule.is_served(*index, lately) {
+            let polled = if device.schedule.is_served(*index, now) {
                 Poll::Busy
             } else {
-                let polled = device.watch.serve(*index, || {
+                device.watch.serve(*index, || {
                     // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
                     unsafe { Host::get().poll(device.nic(), *index) }
-                });
-                device.schedule.forget_served(*index);
-                polled
+                })
             };
             match polled {
                 Poll::Nothing => {}

@@ -6,8 +6,14 @@ use crate::VIS_MAX;
 
 /// A deadline that never passes.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// When an application last served a VI that it serves just now.
-const STILL: u64 = u64::MAX;
+/// An application that has not served a VI or the socket for so long is away, in nanoseconds. It is longer than the
+/// watch thread keeps an application from running that it has preempted itself.
+const AWAY: u64 = 50_000;
+/// The same for one that is inside an operation: the kernel delivers frames while it sends them, and a window of them takes a
+/// millisecond.
+const AWAY_INSIDE: u64 = 5_000_000;
+/// In the time at which the socket was read: the application is still inside that operation.
+const INSIDE: u64 = 1 << 63;
 
 /// The VIs of one NIC. All times are in nanoseconds.
 pub(crate) struct Schedule {
@@ -35,45 +41,40 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// The application begins to serve a VI, and to read the socket for it. That can take longer than anything by which
-    /// its absence could be told, because the kernel delivers frames while it sends them.
+    /// The application begins to serve a VI, and to read the socket for it.
     #[inline(always)]
-    pub(crate) fn begin_to_serve(&self, index: u32) {
-        self.note_served(index, STILL);
+    pub(crate) fn begin_to_serve(&self, index: u32, now: u64) {
+        self.note_posted(index, now);
+        self.read.store(now | INSIDE, Ordering::Relaxed);
     }
 
-    /// It has served the VI, and read the socket.
+    /// It is done with that.
     #[inline(always)]
-    pub(crate) fn note_served(&self, index: u32, now: u64) {
-        self.note_posted(index, now);
+    pub(crate) fn end_serving(&self, now: u64) {
         self.read.store(now, Ordering::Relaxed);
     }
 
-    /// The application begins to post on a VI.
-    #[inline(always)]
-    pub(crate) fn begin_to_post(&self, index: u32) {
-        self.note_posted(index, STILL);
-    }
-
-    /// It has posted on the VI, and will serve it.
+    /// The application has posted on a VI, and will serve it.
     #[inline(always)]
     pub(crate) fn note_posted(&self, index: u32, now: u64) {
         self.served[index as usize].store(now, Ordering::Relaxed);
     }
 
-    /// It was not the application that has served a VI just now.
-    pub(crate) fn forget_served(&self, index: u32) {
-        self.note_served(index, 0);
+    /// Whether the application serves a VI. One that is inside an operation of that VI has its lock.
+    pub(crate) fn is_served(&self, index: u32, now: u64) -> bool {
+        let time = self.served[index as usize].load(Ordering::Relaxed);
+        now.saturating_sub(time) < AWAY
     }
 
-    /// Whether the application has served a VI since this time.
-    pub(crate) fn is_served(&self, index: u32, since: u64) -> bool {
-        self.served[index as usize].load(Ordering::Relaxed) > since
-    }
-
-    /// Whether the application has read the socket since this time.
-    pub(crate) fn is_read(&self, since: u64) -> bool {
-        self.read.load(Ordering::Relaxed) > since
+    /// Whether the application reads the socket.
+    pub(crate) fn is_read(&self, now: u64) -> bool {
+        let word = self.read.load(Ordering::Relaxed);
+        let limit = if word & INSIDE == 0 {
+            AWAY
+        } else {
+            AWAY_INSIDE
+        };
+        now.saturating_sub(word & !INSIDE) < limit
     }
 
     /// Starts or stops watching the deadline of a VI.
@@ -162,24 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_progress_thread_serves_does_not_count() {
+    fn an_application_is_away_after_a_while_and_later_if_it_is_inside() {
         let schedule = Schedule::default();
-        schedule.note_posted(7, 100);
-        assert_eq!(
-            (schedule.is_served(7, 99), schedule.is_read(99)),
-            (true, false)
-        );
-        schedule.note_served(7, 200);
-        assert_eq!(
-            (schedule.is_served(7, 199), schedule.is_read(199)),
-            (true, true)
-        );
-        schedule.forget_served(7);
-        assert!(!schedule.is_served(7, 0) && !schedule.is_read(0));
-        let later = 1 << 60;
-        schedule.begin_to_post(7);
-        assert!(schedule.is_served(7, later) && !schedule.is_read(later));
-        schedule.begin_to_serve(7);
-        assert!(schedule.is_served(7, later) && schedule.is_read(later));
+        let (begin, soon) = (AWAY, AWAY + AWAY - 1);
+        schedule.note_posted(7, begin);
+        assert!(schedule.is_served(7, soon) && !schedule.is_read(soon));
+        schedule.begin_to_serve(7, begin);
+        assert!(schedule.is_served(7, soon) && !schedule.is_served(7, soon + 1));
+        assert!(schedule.is_read(begin + AWAY_INSIDE - 1));
+        assert!(!schedule.is_read(begin + AWAY_INSIDE));
+        schedule.end_serving(begin);
+        assert!(schedule.is_read(soon) && !schedule.is_read(soon + 1));
     }
 }
