@@ -191,7 +191,8 @@ impl Link {
     }
 
     /// Writes from one place of this process to one place of the partner's, in one system call, under the same rules as
-    /// `copy_part`. False: not all of it, or the partner shares its pages.
+    /// `copy_part`. False: it was not permitted or the partner has left, not all of it is written, or the partner shares its
+    /// pages.
     #[inline(always)]
     pub(crate) fn write_straight(
         &self,
@@ -201,7 +202,7 @@ impl Link {
         bytes: u64,
         permitted: impl FnOnce() -> bool,
     ) -> bool {
-        let (near, shown) = in_order(from, bytes);
+        let (near, first) = in_order(from, bytes);
         self.begin_copy();
         let copied = self.ends.partner().closed.load(Ordering::SeqCst) == 0
             && permitted()
@@ -209,7 +210,7 @@ impl Link {
             && call(
                 pid,
                 Way::Write,
-                &near[shown..],
+                &near[first..],
                 &[piece(to, bytes as usize)],
                 bytes,
             )
@@ -356,11 +357,11 @@ fn copy_straight(
     };
     // As long, because neither list ends earlier.
     let (far, _) = remote.next(bytes).ok_or(CopyError::Fault)?;
-    let (near, shown) = in_order(near, bytes);
+    let (near, first) = in_order(near, bytes);
     call(
         pid,
         way,
-        &near[shown..],
+        &near[first..],
         &[piece(far, bytes as usize)],
         bytes,
     )?;

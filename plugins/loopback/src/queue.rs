@@ -314,7 +314,7 @@ impl Link {
     }
 
     #[inline(always)]
-    fn complete_entry(&mut self, port: &Port, entry: Entry, opcode: u32) -> Step {
+    pub(crate) fn complete_entry(&mut self, port: &Port, entry: Entry, opcode: u32) -> Step {
         if port.complete_entry(Queue::Send, entry, opcode, None) {
             Step::Next
         } else {

@@ -54,9 +54,9 @@ impl Link {
             return None;
         }
         let data = descriptor::segment(entry, 1).ok()?;
-        let (bytes, tag) = (u64::from(image.length), port.vi().ptag);
+        let (bytes, own_tag) = (u64::from(image.length), port.vi().ptag);
         if data.length != image.length
-            || !region::is_local(port.nic(), data.handle, data.address, bytes, tag)
+            || !region::is_local(port.nic(), data.handle, data.address, bytes, own_tag)
         {
             return None;
         }
@@ -69,7 +69,7 @@ impl Link {
             return None;
         }
         LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
-        Some(self.complete_now(port, VIP_STATUS_OP_RDMA_WRITE))
+        Some(self.complete_entry(port, *entry, VIP_STATUS_OP_RDMA_WRITE))
     }
 
     /// Processes an RDMA descriptor of the send queue.
@@ -399,18 +399,38 @@ mod tests {
         }
     }
 
+    /// How RDMA goes from the left to the right.
+    #[derive(Clone, Copy, Debug)]
+    enum Road {
+        /// By the copy within this process.
+        Within,
+        /// By the kernel, as to another process.
+        Across,
+        Ring,
+    }
+
+    const ROADS: [Road; 3] = [Road::Within, Road::Across, Road::Ring];
+
+    fn pair_with(level: u16, road: Road) -> Pair {
+        let mut pair = pair(level, !matches!(road, Road::Ring));
+        if matches!(road, Road::Across) {
+            pair.left.link().reach = Reach::Process(std::process::id() as i32);
+        }
+        pair
+    }
+
     #[test]
-    fn data_gets_there_and_back_either_way() {
-        for single_copy in [true, false] {
+    fn data_gets_there_and_back_on_each_road() {
+        for road in ROADS {
             for length in [0, 1, 8, 9, 40_000, 65_536] {
-                let mut pair = pair(RD, single_copy);
+                let mut pair = pair_with(RD, road);
                 let data = pair.left.fill(0, length, 3);
                 let far = (pair.right.address(1000), HANDLE);
                 let bytes = length as u32;
                 let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, bytes, far);
                 settle(&mut pair);
                 let written = DONE | VIP_STATUS_OP_RDMA_WRITE;
-                assert_eq!(pair.left.status(write), written, "{length} bytes");
+                assert_eq!(pair.left.status(write), written, "{road:?} {length}");
                 assert_eq!(pair.right.bytes(1000, length), data);
                 let read = pair.left.rdma(VIP_CONTROL_OP_RDMAREAD, 100_000, bytes, far);
                 settle(&mut pair);
@@ -437,13 +457,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_write_waits_when_the_partner_has_left() {
+        let mut pair = pair_with(RD, Road::Across);
+        pair.right.link().close(Closed::DISCONNECTED);
+        let far = (pair.right.address(1000), HANDLE);
+        let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, 16, far);
+        assert_eq!(pair.left.status(write) & DONE, 0);
+        assert_eq!(pair.right.bytes(1000, 16), [0; 16]);
+    }
+
     /// E9.
     #[test]
     fn a_write_that_the_target_does_not_permit() {
         let refused = code(VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT);
-        for single_copy in [true, false] {
+        for road in ROADS {
             for level in [U, RD, RR] {
-                let mut pair = pair(level, single_copy);
+                let mut pair = pair_with(level, road);
                 let far = (pair.right.address(1000), HANDLE);
                 pair.right.deregister();
                 let write = pair.left.rdma(VIP_CONTROL_OP_RDMAWRITE, 0, 16, far);

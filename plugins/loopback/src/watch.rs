@@ -1,7 +1,7 @@
 //! Progress while the program makes none.
 //!
 //! A message for a program that computes, or that polls nothing but its own memory, must still arrive.
-//! One thread per NIC handle sees to it: it sleeps until a partner rings, then lets every connected VI
+//! One thread per NIC handle sees to it: it sleeps until a partner rings, then lets connected VIs
 //! make progress, and for a while goes on doing so now and then, at first often and then less, before it
 //! sleeps again. A partner rings only while it sleeps, so a busy program is not disturbed by it.
 //!
@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Looks without a find before the thread sleeps.
 const QUIET_LOOKS: u32 = 12;
-/// Every so many looks are at all VIs: a partner may have missed that it is to mark one, or be hostile.
+/// Every so many looks are at all VIs: a partner may have missed that it is to mark one, or be hostile. What it has sent
+/// is then found after a sixth of a second, or later on a VI on which the program does something else meanwhile.
 const ALL_EVERY: u32 = 8;
 /// Longest sleep: a partner that misbehaves may keep the bell from being rung.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
@@ -84,9 +85,8 @@ pub(crate) struct Watch {
     connected: Vis,
     /// VIs that partners mark.
     marked: Vis,
-    /// How often the program has looked for marks, and had done so at the thread's last look.
-    marks_taken: AtomicU32,
-    marks_seen: AtomicU32,
+    /// The program has taken marks since the thread's last look.
+    marks_taken: AtomicBool,
     /// VIs with sends that wait for the partner.
     waiting: Vis,
     asleep: AtomicBool,
@@ -101,8 +101,7 @@ impl Watch {
             shared,
             connected: Vis::default(),
             marked: Vis::default(),
-            marks_taken: AtomicU32::new(0),
-            marks_seen: AtomicU32::new(0),
+            marks_taken: AtomicBool::new(false),
             waiting: Vis::default(),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -197,18 +196,17 @@ impl Watch {
         self.marked.set(index, marked);
     }
 
-    /// The program takes the marks. A count that is lost between two of its threads does not matter.
+    /// The program takes the marks. The word is written once for each look of the thread.
     #[inline(always)]
     pub(crate) fn note_marks_taken(&self) {
-        let before = self.marks_taken.load(Ordering::Relaxed);
-        self.marks_taken
-            .store(before.wrapping_add(1), Ordering::Relaxed);
+        if !self.marks_taken.load(Ordering::Relaxed) {
+            self.marks_taken.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether the program has taken marks since this was asked last.
     fn program_takes_marks(&self) -> bool {
-        let now = self.marks_taken.load(Ordering::Relaxed);
-        self.marks_seen.swap(now, Ordering::Relaxed) != now
+        self.marks_taken.swap(false, Ordering::Relaxed)
     }
 
     /// Which 64 VIs a look is at.
