@@ -133,10 +133,10 @@ impl WatchThread<'_> {
     fn look(&mut self) -> Poll {
         let device = self.device;
         let now = Host::get().now_ns();
-        // Locking a VI that the application uses, or taking frames from it, would cost the application more than it
-        // helps.
         self.ring();
         let mut found = Poll::Nothing;
+        // Locking a VI that the application uses, or taking frames from it, would cost the application more than it
+        // helps.
         if !device.schedule.is_read(now) {
             device.receive_all();
         } else if device

@@ -202,19 +202,11 @@ impl Link {
         bytes: u64,
         permitted: impl FnOnce() -> bool,
     ) -> bool {
-        let (near, first) = in_order(from, bytes);
         self.begin_copy();
         let copied = self.ends.partner().closed.load(Ordering::SeqCst) == 0
             && permitted()
             && self.partner_nic.memory().pages(handle).is_none()
-            && call(
-                pid,
-                Way::Write,
-                &near[first..],
-                &[piece(to, bytes as usize)],
-                bytes,
-            )
-            .is_ok();
+            && call_straight(pid, Way::Write, from, to, bytes).is_ok();
         self.end_copy();
         copied && self.is_still_there()
     }
@@ -357,28 +349,22 @@ fn copy_straight(
     };
     // As long, because neither list ends earlier.
     let (far, _) = remote.next(bytes).ok_or(CopyError::Fault)?;
-    let (near, first) = in_order(near, bytes);
-    call(
-        pid,
-        way,
-        &near[first..],
-        &[piece(far, bytes as usize)],
-        bytes,
-    )?;
+    call_straight(pid, way, near, far, bytes)?;
     Ok(bytes)
 }
 
-/// The local pieces of one place, and the first of them that there is: the last eight bytes become visible after all
-/// others (spec §5.4), because the kernel copies local pieces one after the other. A second remote piece would do too, but
-/// costs a second look at the pages of the other process.
+/// Copies between one place and another, so that the last eight bytes become visible after all others (spec §5.4): the kernel
+/// copies local pieces one after the other. A second remote piece would do too, but costs a second look at the pages of the
+/// other process.
 #[inline(always)]
-fn in_order(near: u64, bytes: u64) -> ([libc::iovec; 2], usize) {
+fn call_straight(pid: i32, way: Way, near: u64, far: u64, bytes: u64) -> Result<(), CopyError> {
     let body = bytes.saturating_sub(8);
-    let pieces = [
+    let near = [
         piece(near, body as usize),
         piece(near + body, (bytes - body) as usize),
     ];
-    (pieces, usize::from(body == 0))
+    let near = if body == 0 { &near[1..] } else { &near[..] };
+    call(pid, way, near, &[piece(far, bytes as usize)], bytes)
 }
 
 /// Any lists of pieces.
