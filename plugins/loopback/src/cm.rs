@@ -76,7 +76,6 @@ pub(crate) fn attach(
         ends,
         arrived: 0,
         expected: None,
-        listening: false,
         outbox: Outbox::new(),
         partner_posted: 0,
         messages: 0,

@@ -142,8 +142,6 @@ pub(crate) struct Link {
     /// `posted` of the receive queue when nothing had been received.
     pub(crate) posted_base: u32,
     pub(crate) partner_index: u32,
-    /// The partner has sent something.
-    pub(crate) listening: bool,
     /// Nothing is sent any more: an error is on its way.
     pub(crate) halted: bool,
     pub(crate) waiting: bool,
@@ -188,13 +186,7 @@ pub(crate) struct Link {
 impl Link {
     /// The next slot, if it has arrived.
     #[inline(always)]
-    pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
-        if !self.listening {
-            self.listening = self.ends.partner().sends.load(Ordering::Acquire) != 0;
-            if !self.listening {
-                return None;
-            }
-        }
+    pub(crate) fn next_arrival(&self) -> Option<Arrival> {
         self.ends.arrival(self.arrived)
     }
 

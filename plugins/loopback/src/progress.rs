@@ -504,7 +504,6 @@ mod tests {
             let mut pair = pair(RD, true);
             let receive = pair.right.receive(0, 8);
             let link = pair.left.link();
-            link.ends.own().sends.store(1, Ordering::Release);
             link.ends.publish(0, op, 0, length, 0, payload, 0, 0);
             pair.right.progress();
             assert_eq!(told(), [Told::Failed(1, lost)], "operation {op}");

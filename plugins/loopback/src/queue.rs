@@ -284,10 +284,6 @@ impl Link {
         } else {
             self.ends.fetch_ahead(number);
         }
-        if number == 0 {
-            // Release: whoever sees it finds the first slot.
-            self.ends.own().sends.store(1, Ordering::Release);
-        }
     }
 
     /// The data has left: complete at once, or, where the level asks for it, when the partner has it.

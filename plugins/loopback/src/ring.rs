@@ -1,12 +1,19 @@
 //! The segment of a connection.
 //!
 //! ```text
-//!   page 0     Side 0 │ Side 1            what each side tells the other
-//!              Board 0 │ Board 1          large copies that both sides work on
-//!   then       direction 0: slots         256 slots of 64 bytes, written by side 0
-//!              direction 0: payload       256 KiB, written by side 0
-//!              direction 1: slots, payload
+//!    1 KiB   unused, so that slot 0 of direction 1 begins a page
+//!   15 KiB   direction 1: slots 16 to 255      64 bytes each, written by side 1
+//!  ┌ 1 KiB   direction 1: slots 0 to 15
+//!  │ 1 KiB   Side 0, Board 0, Side 1, Board 1  what each side tells the other; large copies that both work on
+//!  └ 1 KiB   direction 0: slots 0 to 15        written by side 0
+//!   15 KiB   direction 0: slots 16 to 255
+//!    2 KiB   unused, so that the payload begins a page
+//!  256 KiB   direction 0: payload              written by side 0
+//!  256 KiB   direction 1: payload              written by side 1
 //! ```
+//!
+//! What messages that wait for each other need lies on one page, so that a program with a thousand connections has a
+//! thousand pages in use and not three thousand.
 //!
 //! A slot is one cache line. Its first word is written last and holds the lap number, so the receiver
 //! knows a new slot by looking at the very line that brings the message. Every slot also carries the
@@ -45,10 +52,25 @@ pub(crate) const EXPECTED_MAX: u32 = 128;
 /// Payload after which a short lap also begins a new lap of the payload area. What is left of the area is skipped, and
 /// free when the partner has consumed the slot.
 const SHORT_PAYLOAD: u32 = 16 << 10;
-const HEADER: usize = 4096;
-const DIRECTION: usize = SLOTS as usize * size_of::<Slot>() + PAYLOAD as usize;
+/// The smallest page of any processor.
+const PAGE: usize = 4096;
+const RING: usize = SLOTS as usize * size_of::<Slot>();
+const SHORT_RING: usize = SHORT as usize * size_of::<Slot>();
+/// The slot of each direction that lies first in memory.
+const FIRST: [u32; 2] = [0, SHORT];
+/// Where the slots of direction 1 lie, then what both sides tell, then the slots of direction 0.
+const RING_1: usize = SHORT_RING;
+const TOLD: usize = RING_1 + RING;
+const RING_0: usize = TOLD + 1024;
+/// Where the payload of direction 0 lies; that of direction 1 follows.
+const PAYLOADS: usize = (RING_0 + RING).next_multiple_of(PAGE);
 /// Size of the segment.
-pub(crate) const SEGMENT: usize = HEADER + 2 * DIRECTION;
+pub(crate) const SEGMENT: usize = PAYLOADS + 2 * PAYLOAD as usize;
+
+// The short laps of both directions, and what lies between them, are one page.
+const _: () = assert!((TOLD - SHORT_RING).is_multiple_of(PAGE));
+const _: () = assert!(TOLD + 2 * size_of::<Told>() <= RING_0);
+const _: () = assert!(RING_0 + SHORT_RING - (TOLD - SHORT_RING) <= PAGE);
 
 /// What a slot says.
 pub(crate) mod op {
@@ -202,28 +224,29 @@ pub(crate) struct Side {
     pub(crate) reach: AtomicU32,
     /// What large messages cost this side.
     pub(crate) costs: Costs,
-    reserved: [AtomicU32; 2],
-    /// 1 once this side has sent anything: before that nobody touches the memory of its ring.
-    pub(crate) sends: AtomicU32,
-    pad1: [AtomicU32; 14],
+    reserved: [AtomicU32; 3],
 
     /// Odd while this side copies to or from the other side's memory.
     pub(crate) copying: AtomicU32,
     pad2: [AtomicU32; 15],
 }
 
-const _: () = assert!(size_of::<Side>() == 256 && offset_of!(Side, copying) == 184);
+const _: () = assert!(size_of::<Side>() == 192 && offset_of!(Side, copying) == 128);
 const _: () = assert!(offset_of!(Side, probe_at) == 88 && offset_of!(Side, reach) == 104);
-const _: () = assert!(2 * (size_of::<Side>() + size_of::<Board>()) <= HEADER);
 const _: () = assert!(matches!(Board::FIELDS, [24, 32, 128]));
+
+/// All that one side tells.
+#[repr(C)]
+struct Told {
+    side: Side,
+    board: Board,
+}
 
 /// One side's view of the segment.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
-    own: *const Side,
-    partner: *const Side,
-    own_board: *const Board,
-    partner_board: *const Board,
+    own: *const Told,
+    partner: *const Told,
     out: Direction,
     in_: Direction,
 }
@@ -233,12 +256,15 @@ pub(crate) struct Ends {
 struct Direction {
     slots: *mut Slot,
     payload: *mut u8,
+    /// The slot that lies first.
+    first: u32,
 }
 
 impl Direction {
     #[inline(always)]
     fn slot(&self, number: u32) -> *mut Slot {
-        self.slots.wrapping_add((number & (SLOTS - 1)) as usize)
+        let index = number.wrapping_sub(self.first) & (SLOTS - 1);
+        self.slots.wrapping_add(index as usize)
     }
 }
 
@@ -252,20 +278,15 @@ impl Ends {
     /// `base` is a mapping of `SEGMENT` bytes that outlives the view.
     pub(crate) unsafe fn new(base: *mut u8, side: u32) -> Ends {
         let own = (side & 1) as usize;
-        let sides = base.cast_const().cast::<Side>();
-        let boards = sides.wrapping_add(2).cast::<Board>();
-        let direction = |side: usize| {
-            let slots = base.wrapping_add(HEADER + side * DIRECTION).cast::<Slot>();
-            Direction {
-                slots,
-                payload: slots.wrapping_add(SLOTS as usize).cast(),
-            }
+        let told = base.wrapping_add(TOLD).cast_const().cast::<Told>();
+        let direction = |side: usize| Direction {
+            slots: base.wrapping_add([RING_0, RING_1][side]).cast(),
+            payload: base.wrapping_add(PAYLOADS + side * PAYLOAD as usize),
+            first: FIRST[side],
         };
         Ends {
-            own: sides.wrapping_add(own),
-            partner: sides.wrapping_add(own ^ 1),
-            own_board: boards.wrapping_add(own),
-            partner_board: boards.wrapping_add(own ^ 1),
+            own: told.wrapping_add(own),
+            partner: told.wrapping_add(own ^ 1),
             out: direction(own),
             in_: direction(own ^ 1),
         }
@@ -274,29 +295,29 @@ impl Ends {
     /// What this side tells.
     #[inline(always)]
     pub(crate) fn own(&self) -> &Side {
-        // SAFETY: in the first page of the mapping, which lives.
-        unsafe { &*self.own }
+        // SAFETY: inside the mapping, which lives.
+        unsafe { &(*self.own).side }
     }
 
     /// What the other side tells.
     #[inline(always)]
     pub(crate) fn partner(&self) -> &Side {
         // SAFETY: as above.
-        unsafe { &*self.partner }
+        unsafe { &(*self.partner).side }
     }
 
     /// Where this side asks for help with its copies.
     #[inline(always)]
     pub(crate) fn own_board(&self) -> &Board {
         // SAFETY: as above.
-        unsafe { &*self.own_board }
+        unsafe { &(*self.own).board }
     }
 
     /// Where the other side does.
     #[inline(always)]
     pub(crate) fn partner_board(&self) -> &Board {
         // SAFETY: as above.
-        unsafe { &*self.partner_board }
+        unsafe { &(*self.partner).board }
     }
 
     /// The inline bytes of an outgoing slot.
@@ -451,6 +472,30 @@ mod tests {
         }
         let memory = std::hint::black_box(memory);
         assert!(memory.into_iter().eq(0..SEGMENT as u64 / 8));
+    }
+
+    #[test]
+    fn short_laps_and_what_the_sides_tell_lie_on_one_page() {
+        let base = std::ptr::null_mut::<u8>();
+        // SAFETY: only addresses are made.
+        let ends = unsafe { [Ends::new(base, 0), Ends::new(base, 1)] };
+        let mut lines: Vec<usize> = (TOLD..TOLD + 2 * size_of::<Told>())
+            .step_by(64)
+            .chain((PAYLOADS..SEGMENT).step_by(64))
+            .collect();
+        for (side, ends) in ends.iter().enumerate() {
+            assert_eq!(ends.own.addr(), TOLD + side * size_of::<Told>());
+            let slots: Vec<_> = (0..SLOTS).map(|slot| ends.out.slot(slot).addr()).collect();
+            for (number, at) in slots.iter().enumerate() {
+                assert!(number >= SHORT as usize || at / PAGE == TOLD / PAGE);
+            }
+            lines.extend(slots);
+        }
+        assert!(lines.iter().all(|line| line % 64 == 0 && *line < SEGMENT));
+        let count = lines.len();
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), count, "two things at one place");
     }
 
     #[test]
