@@ -1,17 +1,18 @@
-//! CRC32C of long runs by carry-less multiplication, for processors with AVX-512: 256 bytes at a time are
-//! *folded* onto the next 256, which leaves the remainder by the polynomial as it was. What is left at the
-//! end goes through the CRC instruction.
+//! CRC32C of long runs by carry-less multiplication, for processors that multiply several numbers at a time (VPCLMULQDQ):
+//! four registers at a time are *folded* onto the next four, which leaves the remainder by the polynomial as it was. What
+//! is left at the end goes through the CRC instruction.
 
 use std::arch::x86_64::*;
 
 use super::{POLYNOMIAL, hardware};
 
-/// Bytes of one register.
-const LANES: usize = 64;
-/// Bytes of one step.
-const STEP: usize = 4 * LANES;
+/// Registers of one step.
+const LANES: usize = 4;
+
 /// Shorter runs gain nothing.
-pub(super) const LEAST: usize = 2 * STEP;
+const fn least<R: Register>() -> usize {
+    2 * LANES * size_of::<R>()
+}
 
 /// x to the power of `exponent`, modulo the polynomial, bits reversed.
 const fn power(exponent: usize) -> i64 {
@@ -30,55 +31,145 @@ const fn ahead(bytes: usize) -> [i64; 2] {
     [power(8 * bytes + 63), power(8 * bytes - 1)]
 }
 
-const BY_STEP: [i64; 2] = ahead(STEP);
-const BY_LANES: [i64; 2] = ahead(LANES);
-
-#[inline(always)]
-pub(super) fn is_here() -> bool {
-    std::arch::is_x86_feature_detected!("vpclmulqdq")
-        && std::arch::is_x86_feature_detected!("avx512f")
+/// Several numbers of 128 bits, and what folding needs of them.
+///
+/// # Safety
+/// All functions: the processor has the instructions.
+trait Register: Copy {
+    /// `state`, and zeroes.
+    unsafe fn begin(state: u32) -> Self;
+    /// The first bytes of `bytes`, which has as many.
+    unsafe fn load(bytes: &[u8]) -> Self;
+    /// The exclusive or with the products of the halves of `from` and the factors.
+    unsafe fn with(self, from: Self, factors: [i64; 2]) -> Self;
+    unsafe fn xor(self, other: Self) -> Self;
 }
 
-/// The state of the CRC after `bytes`, [`LEAST`] of them or more.
-#[target_feature(enable = "sse4.2,avx512f,vpclmulqdq")]
-pub(super) fn fold(state: u32, bytes: &[u8]) -> u32 {
-    let load = |bytes: &[u8], lane: usize| {
-        let lanes = &bytes[lane * LANES..][..LANES];
-        // SAFETY: as many bytes as the register has, at any alignment.
-        unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
-    };
-    let onto = |from: __m512i, factors: [i64; 2], to: __m512i| {
-        let factors = _mm512_set4_epi64(factors[1], factors[0], factors[1], factors[0]);
-        let low = _mm512_clmulepi64_epi128::<0x00>(from, factors);
-        let high = _mm512_clmulepi64_epi128::<0x11>(from, factors);
-        // The exclusive or of all three.
-        _mm512_ternarylogic_epi64::<0x96>(low, high, to)
-    };
-    let (first, rest) = bytes.split_at(STEP);
-    let mut lanes: [__m512i; 4] = [
-        load(first, 0),
-        load(first, 1),
-        load(first, 2),
-        load(first, 3),
-    ];
-    let begun = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32));
-    lanes[0] = _mm512_xor_si512(lanes[0], begun);
-    let mut steps = rest.chunks_exact(STEP);
-    for step in &mut steps {
-        for (place, lane) in lanes.iter_mut().enumerate() {
-            *lane = onto(*lane, BY_STEP, load(step, place));
+impl Register for __m512i {
+    #[inline(always)]
+    unsafe fn begin(state: u32) -> Self {
+        // SAFETY: as the trait says.
+        unsafe { _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(bytes: &[u8]) -> Self {
+        let bytes = &bytes[..size_of::<Self>()];
+        // SAFETY: as the trait says; as many bytes as the register has, at any alignment.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn with(self, from: Self, [first, second]: [i64; 2]) -> Self {
+        // SAFETY: as the trait says.
+        unsafe {
+            let factors = _mm512_set4_epi64(second, first, second, first);
+            let low = _mm512_clmulepi64_epi128::<0x00>(from, factors);
+            let high = _mm512_clmulepi64_epi128::<0x11>(from, factors);
+            // The exclusive or of all three.
+            _mm512_ternarylogic_epi64::<0x96>(low, high, self)
         }
     }
-    let mut last = lanes[0];
-    for next in &lanes[1..] {
-        last = onto(last, BY_LANES, *next);
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: as the trait says.
+        unsafe { _mm512_xor_si512(self, other) }
     }
-    let mut left = steps.remainder().chunks_exact(LANES);
-    for next in &mut left {
-        last = onto(last, BY_LANES, load(next, 0));
+}
+
+impl Register for __m256i {
+    #[inline(always)]
+    unsafe fn begin(state: u32) -> Self {
+        // SAFETY: as the trait says.
+        unsafe { _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32)) }
     }
-    let mut congruent = [0u8; LANES];
-    // SAFETY: as many bytes as the register has.
-    unsafe { _mm512_storeu_si512(congruent.as_mut_ptr().cast(), last) };
-    hardware(hardware(0, &congruent), left.remainder())
+
+    #[inline(always)]
+    unsafe fn load(bytes: &[u8]) -> Self {
+        let bytes = &bytes[..size_of::<Self>()];
+        // SAFETY: as the trait says; as many bytes as the register has, at any alignment.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn with(self, from: Self, [first, second]: [i64; 2]) -> Self {
+        // SAFETY: as the trait says.
+        unsafe {
+            let factors = _mm256_set_epi64x(second, first, second, first);
+            let low = _mm256_clmulepi64_epi128::<0x00>(from, factors);
+            let high = _mm256_clmulepi64_epi128::<0x11>(from, factors);
+            self.xor(low).xor(high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: as the trait says.
+        unsafe { _mm256_xor_si256(self, other) }
+    }
+}
+
+/// The state of the CRC after `bytes`, if the processor can fold so many.
+#[inline(always)]
+pub(super) fn fold(state: u32, bytes: &[u8]) -> Option<u32> {
+    if bytes.len() < least::<__m256i>()
+        || !std::arch::is_x86_feature_detected!("vpclmulqdq")
+        || !std::arch::is_x86_feature_detected!("avx2")
+    {
+        return None;
+    }
+    // SAFETY: the processor has the instructions.
+    Some(unsafe {
+        if bytes.len() >= least::<__m512i>() && std::arch::is_x86_feature_detected!("avx512f") {
+            by_512_bits(state, bytes)
+        } else {
+            by_256_bits(state, bytes)
+        }
+    })
+}
+
+#[target_feature(enable = "sse4.2,avx512f,vpclmulqdq")]
+fn by_512_bits(state: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: the processor has the instructions.
+    unsafe { fold_by::<__m512i>(state, bytes) }
+}
+
+#[target_feature(enable = "sse4.2,avx2,vpclmulqdq")]
+pub(super) fn by_256_bits(state: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: as above.
+    unsafe { fold_by::<__m256i>(state, bytes) }
+}
+
+/// The state of the CRC after `bytes`, one step of them or more.
+///
+/// # Safety
+/// The processor has the instructions of the register, and SSE 4.2.
+#[inline(always)]
+unsafe fn fold_by<R: Register>(state: u32, bytes: &[u8]) -> u32 {
+    let (lane, step) = (size_of::<R>(), LANES * size_of::<R>());
+    let by_lane = const { ahead(size_of::<R>()) };
+    let by_step = const { ahead(LANES * size_of::<R>()) };
+    // SAFETY: as the caller says; a register may be stored as the bytes that it has.
+    unsafe {
+        let (first, rest) = bytes.split_at(step);
+        let mut lanes: [R; LANES] = std::array::from_fn(|place| R::load(&first[place * lane..]));
+        lanes[0] = lanes[0].xor(R::begin(state));
+        let mut steps = rest.chunks_exact(step);
+        for step in &mut steps {
+            for (place, of) in lanes.iter_mut().enumerate() {
+                *of = R::load(&step[place * lane..]).with(*of, by_step);
+            }
+        }
+        let mut last = lanes[0];
+        for next in &lanes[1..] {
+            last = next.with(last, by_lane);
+        }
+        let mut left = steps.remainder().chunks_exact(lane);
+        for next in &mut left {
+            last = R::load(next).with(last, by_lane);
+        }
+        let congruent = std::slice::from_raw_parts((&raw const last).cast(), lane);
+        hardware(hardware(0, congruent), left.remainder())
+    }
 }
