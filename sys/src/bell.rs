@@ -68,9 +68,15 @@ impl Bell {
     #[inline(always)]
     pub fn ring_if_wanted(&self, own_fences: bool) {
         after_publishing(own_fences || self.needs_fences());
-        if self.want.load(Ordering::Relaxed) != 0 {
+        if self.is_wanted() {
             self.ring();
         }
+    }
+
+    /// Whether somebody sleeps, or is about to.
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        self.want.load(Ordering::Relaxed) != 0
     }
 
     /// Wakes everybody who sleeps on this bell.

@@ -411,7 +411,7 @@ mod tests {
                 let receives =
                     [0, 1, 2, 3].map(|at| pair.right.receive(PLACES[at], LENGTHS[at] as u32));
                 let sends = [0, 1, 2, 3].map(|at| pair.left.send(PLACES[at], LENGTHS[at] as u32));
-                for _ in 0..8 {
+                for _ in 0..16 {
                     pair.right.progress();
                     pair.left.progress();
                 }

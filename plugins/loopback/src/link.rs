@@ -145,6 +145,8 @@ pub(crate) struct Link {
     /// Nothing is sent any more: an error is on its way.
     pub(crate) halted: bool,
     pub(crate) waiting: bool,
+    /// Sends are complete when the partner has consumed them, and each side tells the other.
+    pub(crate) reception: bool,
     pub(crate) fences: bool,
     pub(crate) carry_immediate: bool,
     pub(crate) reading: bool,
@@ -156,6 +158,10 @@ pub(crate) struct Link {
     pub(crate) sending: Option<Pieces>,
     pub(crate) outstanding: VecDeque<Outstanding>,
     pub(crate) reach: Reach,
+    /// The partner marks this VI.
+    pub(crate) marked: bool,
+    /// Times that the partner's count could have been looked at for sends that wait for nothing else.
+    pub(crate) looks: u32,
 
     /// This side's copies that the partner may help with.
     pub(crate) help: Help,

@@ -9,7 +9,7 @@ use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use crate::cm::Closed;
-use crate::link::{Link, Reach};
+use crate::link::{Link, Outstanding, Reach};
 use crate::nic::LoopbackNic;
 use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::segments::scatter_into;
@@ -17,6 +17,8 @@ use crate::watch;
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
+/// See [`Link::sends_need_more`].
+const LOOK_EVERY: u32 = 8;
 pub(crate) const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
 
 /// What became of an arrival.
@@ -41,7 +43,7 @@ impl Link {
             }
             self.acknowledge();
         }
-        if self.needs_more(port) {
+        if self.needs_more(nic, port) {
             self.progress_more(nic, port);
         }
     }
@@ -64,13 +66,36 @@ impl Link {
 
     /// Whether anything but the ring wants attention.
     #[inline(always)]
-    fn needs_more(&self, port: &Port) -> bool {
-        port.posted(Queue::Send) != port.completed(Queue::Send)
+    fn needs_more(&mut self, nic: &LoopbackNic, port: &Port) -> bool {
+        let sends = port
+            .posted(Queue::Send)
+            .wrapping_sub(port.completed(Queue::Send));
+        (sends != 0 && self.sends_need_more(nic, sends))
             || self.ends.partner().closed.load(Ordering::Relaxed) != 0
             || self.serving.is_some()
             || self.waiting
             || self.reach == Reach::Unknown
             || self.is_asked()
+    }
+
+    /// Whether so many sends, which are not complete, want attention. Those of Reliable Reception that wait for the
+    /// partner's count and for nothing else are left alone most of the time: a message of the partner brings the count,
+    /// and each look takes a line away that the partner writes before its next message. Somebody who is told, by a mark
+    /// or by the bell, is told once, and must look.
+    #[cold]
+    fn sends_need_more(&mut self, nic: &LoopbackNic, sends: u32) -> bool {
+        if !self.reception || sends != self.outstanding.len() as u32 || self.oldest_is_consumed() {
+            return true;
+        }
+        self.looks = self.looks.wrapping_add(1);
+        self.looks.is_multiple_of(LOOK_EVERY) || self.marked || nic.shared.bell().is_wanted()
+    }
+
+    /// Whether the partner is known to have consumed the oldest send that is not complete.
+    fn oldest_is_consumed(&self) -> bool {
+        let is_consumed =
+            |first: &Outstanding| self.outbox.consumed.wrapping_sub(first.need) as i32 >= 0;
+        self.outstanding.front().is_some_and(is_consumed)
     }
 
     #[cold]
@@ -87,7 +112,11 @@ impl Link {
             self.serve_read(port);
         }
         if port.is_connected() {
-            self.refresh(port);
+            if self.oldest_is_consumed() {
+                self.reap(port);
+            } else {
+                self.refresh(port);
+            }
         }
         if port.is_connected() {
             self.pump(nic, port);
@@ -124,6 +153,8 @@ impl Link {
             .store(self.arrived, Ordering::Release);
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
             self.kick_hard();
+        } else if self.reception {
+            self.kick();
         }
     }
 
@@ -135,12 +166,9 @@ impl Link {
 
     /// Completes sends in order.
     pub(crate) fn reap(&mut self, port: &Port) {
-        while let Some(first) = self.outstanding.front() {
-            if (self.outbox.consumed.wrapping_sub(first.need) as i32) < 0 {
-                break;
-            }
-            let (status, cause) = (first.status, first.cause);
-            self.outstanding.pop_front();
+        while self.oldest_is_consumed()
+            && let Some(Outstanding { status, cause, .. }) = self.outstanding.pop_front()
+        {
             if !port.complete(Queue::Send, status, None) {
                 self.broken(port);
                 return;
@@ -409,6 +437,57 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// A send of Reliable Reception that has arrived: how often the sender looks until it knows.
+    fn looks_until_complete(pair: &mut crate::testing::Pair) -> u32 {
+        pair.right.receive(0, 8);
+        let send = pair.left.send(0, 8);
+        pair.right.progress();
+        let is_complete = |_: &u32| {
+            pair.left.progress();
+            pair.left.status(send) == DONE
+        };
+        (1..100).find(is_complete).expect("complete")
+    }
+
+    #[test]
+    fn a_sender_that_only_polls_looks_seldom_whether_its_message_was_received() {
+        let mut pair = pair(RR, true);
+        // The thread sleeps on the bell here.
+        pair.left.nic.watch.stop();
+        looks_until_complete(&mut pair);
+        let mut looks = || looks_until_complete(&mut pair);
+        looks();
+        assert_eq!(looks(), LOOK_EVERY);
+        pair.right.receive(0, 8);
+        let send = pair.left.send(0, 8);
+        pair.right.progress();
+        pair.left.receive(0, 8);
+        pair.right.send(0, 8);
+        pair.left.progress();
+        assert_eq!(pair.left.status(send), DONE, "the answer tells");
+    }
+
+    #[test]
+    fn a_sender_that_is_told_once_looks_at_once() {
+        let mut pair = pair(RR, true);
+        pair.left.nic.watch.stop();
+        looks_until_complete(&mut pair);
+        let shared = pair.left.nic.shared.clone();
+        let epoch = shared.bell().arm();
+        assert_eq!(looks_until_complete(&mut pair), 1, "before it sleeps");
+        shared.bell().sleep(epoch, 0);
+        pair.left.link().marked = true;
+        pair.left
+            .link()
+            .ends
+            .own()
+            .marks
+            .store(1, Ordering::Relaxed);
+        assert_eq!(looks_until_complete(&mut pair), 1, "at a mark");
+        let mut marks = [0; 64];
+        assert_eq!(shared.ready().take(&mut marks), 1, "the partner sets it");
     }
 
     /// RDMA may find first that the partner's process is gone. What that left in its own memory is lost, and nothing

@@ -49,7 +49,7 @@ impl Link {
         }
         let waits = port.is_connected()
             && (waits
-                || !self.outstanding.is_empty()
+                || !(self.reception || self.outstanding.is_empty())
                 || self.serving.is_some()
                 || self.help.is_open());
         if waits != self.waiting {
@@ -296,7 +296,7 @@ impl Link {
     /// The same, for a caller that has the entry: the oldest one, unless others are outstanding.
     #[inline(always)]
     fn accepted_entry(&mut self, port: &Port, entry: Entry, opcode: u32) -> Step {
-        if port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION && self.outstanding.is_empty() {
+        if !self.reception && self.outstanding.is_empty() {
             return self.complete_entry(port, entry, opcode);
         }
         self.when_consumed(opcode)
