@@ -14,17 +14,21 @@ use vipl_fuzz::memory::Watched;
 use vipl_plugin_abi::*;
 
 // The segment, as `ring.rs` of loopback lays it out. This side is side 0.
-const HEADER: usize = 4096;
 const SLOTS: usize = 256;
-const DIRECTION: usize = SLOTS * 64 + (256 << 10);
-const PARTNER: usize = 256;
-const INCOMING: usize = HEADER + DIRECTION;
-const CONSUMED: usize = 4;
-/// Words of a side's line: posted, consumed; attached … sends; copying.
-const WORDS: [usize; 17] = [
-    0, 4, 64, 68, 72, 76, 80, 84, 88, 96, 104, 108, 112, 116, 120, 124, 92,
+/// Slot 16 of the direction in which the partner sends; slot 15 is the last one.
+const INCOMING: usize = 1024;
+const OWN: usize = INCOMING + SLOTS * 64;
+const PARTNER: usize = OWN + 384;
+const PAYLOADS: usize = 9 * 4096;
+const PAYLOAD: usize = 256 << 10;
+const SEGMENT: usize = PAYLOADS + 2 * PAYLOAD;
+const CONSUMED: usize = OWN + 4;
+const ATTACHED: usize = 64;
+/// Words of a side: posted, consumed; attached to costs.
+const WORDS: [usize; 15] = [
+    0, 4, ATTACHED, 68, 72, 76, 80, 84, 88, 92, 96, 100, 104, 108, 112,
 ];
-const COPYING: usize = 184;
+const COPYING: usize = 128;
 
 // The program's memory.
 const DESCRIPTORS: usize = 2 * RING as usize * 256;
@@ -231,12 +235,12 @@ impl Game<'_> {
     /// The partner announces a slot that may or may not make sense.
     fn slot(&mut self) {
         let next = self.segment.u32(CONSUMED).wrapping_add(self.input.below(3));
-        let at = INCOMING + (next as usize % SLOTS) * 64;
+        let at = INCOMING + (next as usize + SLOTS - 16) % SLOTS * 64;
         let length = self.input.odd_u32();
         let mut slot = Vec::with_capacity(64);
         slot.extend((next / SLOTS as u32 + 1).to_le_bytes());
         slot.push(1 + self.input.below(10) as u8);
-        slot.push(self.input.u8() & 31);
+        slot.push(self.input.u8() & 63);
         slot.extend(self.input.u16().to_le_bytes());
         slot.extend(length.to_le_bytes());
         slot.extend(self.input.u32().to_le_bytes());
@@ -262,7 +266,6 @@ impl Game<'_> {
         slot.extend(self.input.odd_u32().to_le_bytes());
         slot.resize(64, 0x5a);
         self.segment.put(at, &slot);
-        self.segment.put(PARTNER + 124, &1u32.to_le_bytes());
     }
 
     /// A list of segments in the payload area, for a FETCH.
@@ -278,8 +281,7 @@ impl Game<'_> {
             entry.extend(address.to_le_bytes());
             entry.extend((REGION_OF_PARTNER).to_le_bytes());
             entry.extend(self.input.odd_u32().to_le_bytes());
-            self.segment
-                .put(INCOMING + SLOTS * 64 + number * 16, &entry);
+            self.segment.put(PAYLOADS + PAYLOAD + number * 16, &entry);
         }
     }
 
@@ -297,7 +299,7 @@ impl Game<'_> {
                 self.segment.put(PARTNER + word, &value.to_le_bytes());
             }
             6 => {
-                let at = self.input.odd_u32() as usize % (HEADER + 2 * DIRECTION);
+                let at = self.input.odd_u32() as usize % SEGMENT;
                 let noise = self.input.take(64);
                 self.segment.put(at, noise);
             }
@@ -331,7 +333,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut input = Input::new(bytes);
     let reliability = 1 << input.below(3);
     let (segment, bell, regions) = (
-        Shared::new(HEADER + 2 * DIRECTION),
+        Shared::new(SEGMENT),
         Shared::new(4096),
         Shared::new(REGIONS * size_of::<vipl_region>() + 16 + REGIONS * 24),
     );
@@ -385,10 +387,15 @@ fuzz_target!(|bytes: &[u8]| {
     connection.partner_nic = 77;
     connection.partner_vi = input.odd_u32();
     connection.segment_fd = std::os::fd::AsRawFd::as_raw_fd(&segment.fd);
-    connection.segment_bytes = (HEADER + 2 * DIRECTION) as u32;
+    connection.segment_bytes = SEGMENT as u32;
     connection.partner_fds = [&bell.fd, &regions.fd].map(std::os::fd::AsRawFd::as_raw_fd);
     (connection.partner_rdma_write, connection.partner_rdma_read) = (1, 1);
     work.attach(&connection);
+    assert_eq!(
+        segment.u32(OWN + ATTACHED),
+        1,
+        "another layout than that of ring.rs"
+    );
     let mut game = Game {
         input,
         segment,

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: u32 = u32::from_le_bytes(*b"VIPK");
 /// Protocol version; an agent answers another one with `Op::WELCOME` and `Status::VERSION`, its own
 /// version in the header.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Largest message in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// Most file descriptors beside one message.

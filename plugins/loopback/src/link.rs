@@ -158,10 +158,10 @@ pub(crate) struct Link {
     pub(crate) sending: Option<Pieces>,
     pub(crate) outstanding: VecDeque<Outstanding>,
     pub(crate) reach: Reach,
-    /// The partner marks this VI.
-    pub(crate) marked: bool,
-    /// Times that the partner's count could have been looked at for sends that wait for nothing else.
-    pub(crate) looks: u32,
+    /// Partners are asked to mark this VI.
+    pub(crate) wants_marks: bool,
+    /// When something was sent whose receipt is awaited, or that was last looked at, in ticks.
+    pub(crate) looked: u64,
 
     /// This side's copies that the partner may help with.
     pub(crate) help: Help,

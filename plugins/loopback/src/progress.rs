@@ -13,12 +13,13 @@ use crate::link::{Link, Outstanding, Reach};
 use crate::nic::LoopbackNic;
 use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, SLOTS, flag, op};
 use crate::segments::scatter_into;
+use crate::ticks::ticks;
 use crate::watch;
 
 /// Slots taken in one go.
 const BATCH: u32 = 32;
-/// See [`Link::sends_need_more`].
-const LOOK_EVERY: u32 = 8;
+/// How long a send that waits for its receipt only, and a look for that, leave the count alone: some 0.2 µs.
+const LOOK_TICKS: u64 = 512;
 pub(crate) const CONN_LOST: i32 = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
 
 /// What became of an arrival.
@@ -79,16 +80,21 @@ impl Link {
     }
 
     /// Whether so many sends, which are not complete, want attention. Those of Reliable Reception that wait for the
-    /// partner's count and for nothing else are left alone most of the time: a message of the partner brings the count,
-    /// and each look takes a line away that the partner writes before its next message. Somebody who is told, by a mark
-    /// or by the bell, is told once, and must look.
+    /// partner's count and for nothing else are left alone for moments: a message of the partner brings the count, and
+    /// each look takes a line away that the partner writes before its next message.
     #[cold]
     fn sends_need_more(&mut self, nic: &LoopbackNic, sends: u32) -> bool {
-        if !self.reception || sends != self.outstanding.len() as u32 || self.oldest_is_consumed() {
-            return true;
-        }
-        self.looks = self.looks.wrapping_add(1);
-        self.looks.is_multiple_of(LOOK_EVERY) || self.marked || nic.shared.bell().is_wanted()
+        !self.reception
+            || sends != self.outstanding.len() as u32
+            || self.oldest_is_consumed()
+            || self.may_be_told(nic)
+            || ticks().saturating_sub(self.looked) >= LOOK_TICKS
+    }
+
+    /// Whether this look may be the one for which a mark or the bell has been. Either stands for all receipts before it, so
+    /// that nothing else tells of them.
+    fn may_be_told(&self, nic: &LoopbackNic) -> bool {
+        self.wants_marks || nic.shared.bell().is_wanted()
     }
 
     /// Whether the partner is known to have consumed the oldest send that is not complete.
@@ -112,7 +118,8 @@ impl Link {
             self.serve_read(port);
         }
         if port.is_connected() {
-            if self.oldest_is_consumed() {
+            // What a message has brought may be all, but a mark may stand for more.
+            if self.reception && self.oldest_is_consumed() && !self.may_be_told(nic) {
                 self.reap(port);
             } else {
                 self.refresh(port);
@@ -161,6 +168,7 @@ impl Link {
     /// Learns how far the partner is and completes what that completes.
     pub(crate) fn refresh(&mut self, port: &Port) {
         self.learn_consumed();
+        self.looked = ticks();
         self.reap(port);
     }
 
@@ -410,7 +418,7 @@ fn place_plain(port: &Port, entry: &Entry, from: *const u8, length: u32) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{DONE, RD, RR, Told, U, code, pair, told};
+    use crate::testing::{DONE, Pair, Posted, RD, RR, Told, U, code, pair, told};
 
     #[test]
     fn messages_of_all_ways_arrive_whole() {
@@ -439,55 +447,83 @@ mod tests {
         }
     }
 
-    /// A send of Reliable Reception that has arrived: how often the sender looks until it knows.
-    fn looks_until_complete(pair: &mut crate::testing::Pair) -> u32 {
+    /// A pair whose sides have nothing else to find out, and whose left thread does not sleep on the bell.
+    fn settled() -> Pair {
+        let mut pair = pair(RR, true);
+        pair.left.nic.watch.stop();
+        received(&mut pair);
+        pair.left.progress();
+        pair
+    }
+
+    /// A message of the left side that the right one has received.
+    fn received(pair: &mut Pair) -> Posted {
         pair.right.receive(0, 8);
         let send = pair.left.send(0, 8);
         pair.right.progress();
-        let is_complete = |_: &u32| {
-            pair.left.progress();
-            pair.left.status(send) == DONE
-        };
-        (1..100).find(is_complete).expect("complete")
+        send
+    }
+
+    /// Whether a look of the left side tells it that the message was received, if it has `looked` at that time.
+    fn is_found(pair: &mut Pair, send: Posted, looked: u64) -> bool {
+        pair.left.link().looked = looked;
+        pair.left.progress();
+        pair.left.status(send) == DONE
+    }
+
+    const LONG_AGO: u64 = 0;
+    const JUST_NOW: u64 = u64::MAX;
+
+    #[test]
+    fn a_sender_that_polls_leaves_the_count_alone_for_moments() {
+        let mut pair = settled();
+        let before = ticks();
+        let send = received(&mut pair);
+        assert!(pair.left.link().looked >= before, "after a send");
+        assert!(!is_found(&mut pair, send, JUST_NOW));
+        assert!(is_found(&mut pair, send, LONG_AGO));
+        assert!(pair.left.link().looked >= before, "after a look");
     }
 
     #[test]
-    fn a_sender_that_only_polls_looks_seldom_whether_its_message_was_received() {
-        let mut pair = pair(RR, true);
-        // The thread sleeps on the bell here.
-        pair.left.nic.watch.stop();
-        looks_until_complete(&mut pair);
-        let mut looks = || looks_until_complete(&mut pair);
-        looks();
-        assert_eq!(looks(), LOOK_EVERY);
-        pair.right.receive(0, 8);
-        let send = pair.left.send(0, 8);
-        pair.right.progress();
+    fn an_answer_brings_the_receipt() {
+        let mut pair = settled();
+        let send = received(&mut pair);
         pair.left.receive(0, 8);
         pair.right.send(0, 8);
-        pair.left.progress();
-        assert_eq!(pair.left.status(send), DONE, "the answer tells");
+        assert!(is_found(&mut pair, send, JUST_NOW));
     }
 
     #[test]
-    fn a_sender_that_is_told_once_looks_at_once() {
-        let mut pair = pair(RR, true);
-        pair.left.nic.watch.stop();
-        looks_until_complete(&mut pair);
+    fn a_sender_that_may_be_told_looks_at_once() {
+        let mut pair = settled();
         let shared = pair.left.nic.shared.clone();
         let epoch = shared.bell().arm();
-        assert_eq!(looks_until_complete(&mut pair), 1, "before it sleeps");
+        let send = received(&mut pair);
+        assert!(is_found(&mut pair, send, JUST_NOW), "before it sleeps");
         shared.bell().sleep(epoch, 0);
-        pair.left.link().marked = true;
-        pair.left
-            .link()
-            .ends
-            .own()
-            .marks
-            .store(1, Ordering::Relaxed);
-        assert_eq!(looks_until_complete(&mut pair), 1, "at a mark");
+        let link = pair.left.link();
+        link.wants_marks = true;
+        link.ends.own().marks.store(1, Ordering::Relaxed);
+        let send = received(&mut pair);
+        assert!(is_found(&mut pair, send, JUST_NOW), "at a mark");
         let mut marks = [0; 64];
         assert_eq!(shared.ready().take(&mut marks), 1, "the partner sets it");
+    }
+
+    /// The mark of the answer stands for the receipt that came after it, too.
+    #[test]
+    fn one_mark_stands_for_an_answer_and_a_later_receipt() {
+        let mut pair = settled();
+        pair.left.receive(0, 8);
+        let first = received(&mut pair);
+        pair.right.receive(0, 8);
+        let second = pair.left.send(0, 8);
+        pair.right.send(0, 8);
+        pair.right.progress();
+        pair.left.link().wants_marks = true;
+        assert!(is_found(&mut pair, first, JUST_NOW));
+        assert_eq!(pair.left.status(second), DONE);
     }
 
     /// RDMA may find first that the partner's process is gone. What that left in its own memory is lost, and nothing

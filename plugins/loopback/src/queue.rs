@@ -11,6 +11,7 @@ use crate::cm::Closed;
 use crate::link::{Link, Outstanding};
 use crate::nic::{LoopbackNic, READ_LEVELS};
 use crate::ring::{self, HASTENED_MAX, INLINE, flag, op};
+use crate::ticks::ticks;
 
 /// What became of a descriptor.
 pub(crate) enum Step {
@@ -321,6 +322,7 @@ impl Link {
     /// Complete when the partner has consumed everything sent so far.
     #[cold]
     pub(crate) fn when_consumed(&mut self, opcode: u32) -> Step {
+        self.looked = ticks();
         self.outstanding.push_back(Outstanding {
             need: self.outbox.sent,
             status: opcode,

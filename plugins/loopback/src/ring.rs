@@ -208,7 +208,7 @@ pub(crate) struct Side {
     pub(crate) attached: AtomicU32,
     /// Mark the VI in the bell page of this side's NIC with every message.
     pub(crate) marks: AtomicU32,
-    /// This side waits for slots to be consumed: mark it and ring then.
+    /// This side cannot go on before slots are consumed: mark it and ring then.
     pub(crate) waiting: AtomicU32,
     /// Why this side has left, or 0 (`cm::Closed`).
     pub(crate) closed: AtomicU32,

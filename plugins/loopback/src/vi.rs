@@ -110,7 +110,7 @@ impl Vi for LoopbackVi {
 
     fn watch(&mut self, on: bool) {
         if let Some(link) = &mut self.link {
-            link.marked = on;
+            link.wants_marks = on;
             link.watch.set_marked(link.own_index, on);
             link.ends
                 .own()

@@ -87,7 +87,7 @@ pub(crate) struct Watch {
     marked: Vis,
     /// The program has taken marks since the thread's last look.
     marks_taken: AtomicBool,
-    /// VIs with sends that wait for the partner.
+    /// VIs with sends that cannot go on before the partner has.
     waiting: Vis,
     asleep: AtomicBool,
     stop: AtomicBool,
@@ -174,7 +174,7 @@ impl Watch {
                 std::thread::yield_now();
                 continue;
             }
-            // Sends that wait for the partner keep the thread awake: the partner's sign may be missed.
+            // Sends that cannot go on keep the thread awake: the partner's sign may be missed.
             // So does a program at work, which may stop working at any time.
             let awake = found == Poll::Busy || self.waiting.any();
             quiet = if awake { 0 } else { quiet + 1 };
