@@ -117,13 +117,14 @@ impl Link {
             self.learn_consumed();
             self.serve_read(port);
         }
-        if port.is_connected() {
-            // What a message has brought may be all, but a mark may stand for more.
-            if self.reception && self.oldest_is_consumed() && !self.may_be_told(nic) {
-                self.reap(port);
-            } else {
-                self.refresh(port);
-            }
+        let brought = self.reception && self.oldest_is_consumed();
+        if brought && port.is_connected() {
+            self.reap(port);
+        }
+        // A message has brought a receipt, but a mark may stand for more of them.
+        let more = !self.outstanding.is_empty() && self.may_be_told(nic);
+        if port.is_connected() && (more || !brought) {
+            self.refresh(port);
         }
         if port.is_connected() {
             self.pump(nic, port);
