@@ -209,8 +209,8 @@ impl Client {
         let fd = self.fd.as_raw_fd();
         let got = loop {
             match recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) {
-                Err(Errno::ECONNRESET) => return None,
-                Err(Errno::EINTR) => {}
+                // Reported once, before what an agent that has closed has sent.
+                Err(Errno::ECONNRESET | Errno::EINTR) => {}
                 other => break other.unwrap(),
             }
         };

@@ -382,6 +382,8 @@ impl Agent {
                 }
                 // After `LOOK_AGAIN`, too.
                 Err(nix::Error::EINTR | nix::Error::EAGAIN) => {}
+                // An agent that has closed with something unread. It is reported once, before what that has sent.
+                Err(nix::Error::ECONNRESET) => {}
                 Err(_) => return None,
             }
         }
