@@ -67,7 +67,7 @@ impl Link {
 
     /// Whether anything but the ring wants attention.
     #[inline(always)]
-    fn needs_more(&mut self, nic: &LoopbackNic, port: &Port) -> bool {
+    fn needs_more(&self, nic: &LoopbackNic, port: &Port) -> bool {
         let sends = port
             .posted(Queue::Send)
             .wrapping_sub(port.completed(Queue::Send));
@@ -83,7 +83,7 @@ impl Link {
     /// partner's count and for nothing else are left alone for moments: a message of the partner brings the count, and
     /// each look takes a line away that the partner writes before its next message.
     #[cold]
-    fn sends_need_more(&mut self, nic: &LoopbackNic, sends: u32) -> bool {
+    fn sends_need_more(&self, nic: &LoopbackNic, sends: u32) -> bool {
         !self.reception
             || sends != self.outstanding.len() as u32
             || self.oldest_is_consumed()

@@ -36,27 +36,20 @@ const fn ahead(bytes: usize) -> [i64; 2] {
 /// # Safety
 /// All functions: the processor has the instructions.
 trait Register: Copy {
-    /// `state`, and zeroes.
-    unsafe fn begin(state: u32) -> Self;
-    /// The first bytes of `bytes`, which has as many.
-    unsafe fn load(bytes: &[u8]) -> Self;
+    /// The exclusive or with `state`, in the first four bytes.
+    unsafe fn begun(self, state: u32) -> Self;
     /// The exclusive or with the products of the halves of `from` and the factors.
     unsafe fn with(self, from: Self, factors: [i64; 2]) -> Self;
-    unsafe fn xor(self, other: Self) -> Self;
 }
 
 impl Register for __m512i {
     #[inline(always)]
-    unsafe fn begin(state: u32) -> Self {
+    unsafe fn begun(self, state: u32) -> Self {
         // SAFETY: as the trait says.
-        unsafe { _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(bytes: &[u8]) -> Self {
-        let bytes = &bytes[..size_of::<Self>()];
-        // SAFETY: as the trait says; as many bytes as the register has, at any alignment.
-        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+        unsafe {
+            let state = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32));
+            _mm512_xor_si512(self, state)
+        }
     }
 
     #[inline(always)]
@@ -70,26 +63,16 @@ impl Register for __m512i {
             _mm512_ternarylogic_epi64::<0x96>(low, high, self)
         }
     }
-
-    #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: as the trait says.
-        unsafe { _mm512_xor_si512(self, other) }
-    }
 }
 
 impl Register for __m256i {
     #[inline(always)]
-    unsafe fn begin(state: u32) -> Self {
+    unsafe fn begun(self, state: u32) -> Self {
         // SAFETY: as the trait says.
-        unsafe { _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(bytes: &[u8]) -> Self {
-        let bytes = &bytes[..size_of::<Self>()];
-        // SAFETY: as the trait says; as many bytes as the register has, at any alignment.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        unsafe {
+            let state = _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32));
+            _mm256_xor_si256(self, state)
+        }
     }
 
     #[inline(always)]
@@ -99,15 +82,17 @@ impl Register for __m256i {
             let factors = _mm256_set_epi64x(second, first, second, first);
             let low = _mm256_clmulepi64_epi128::<0x00>(from, factors);
             let high = _mm256_clmulepi64_epi128::<0x11>(from, factors);
-            self.xor(low).xor(high)
+            _mm256_xor_si256(_mm256_xor_si256(low, high), self)
         }
     }
+}
 
-    #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: as the trait says.
-        unsafe { _mm256_xor_si256(self, other) }
-    }
+/// The first bytes of `bytes`, which has as many as the register.
+#[inline(always)]
+fn load<R: Register>(bytes: &[u8]) -> R {
+    let bytes = &bytes[..size_of::<R>()];
+    // SAFETY: as many bytes as the register has; it may hold any bits.
+    unsafe { bytes.as_ptr().cast::<R>().read_unaligned() }
 }
 
 /// The state of the CRC after `bytes`, if the processor can fold so many.
@@ -153,12 +138,12 @@ unsafe fn fold_by<R: Register>(state: u32, bytes: &[u8]) -> u32 {
     // SAFETY: as the caller says; a register may be stored as the bytes that it has.
     unsafe {
         let (first, rest) = bytes.split_at(step);
-        let mut lanes: [R; LANES] = std::array::from_fn(|place| R::load(&first[place * lane..]));
-        lanes[0] = lanes[0].xor(R::begin(state));
+        let mut lanes: [R; LANES] = std::array::from_fn(|place| load(&first[place * lane..]));
+        lanes[0] = lanes[0].begun(state);
         let mut steps = rest.chunks_exact(step);
         for step in &mut steps {
             for (place, of) in lanes.iter_mut().enumerate() {
-                *of = R::load(&step[place * lane..]).with(*of, by_step);
+                *of = load::<R>(&step[place * lane..]).with(*of, by_step);
             }
         }
         let mut last = lanes[0];
@@ -167,7 +152,7 @@ unsafe fn fold_by<R: Register>(state: u32, bytes: &[u8]) -> u32 {
         }
         let mut left = steps.remainder().chunks_exact(lane);
         for next in &mut left {
-            last = R::load(next).with(last, by_lane);
+            last = load::<R>(next).with(last, by_lane);
         }
         let congruent = std::slice::from_raw_parts((&raw const last).cast(), lane);
         hardware(hardware(0, congruent), left.remainder())
