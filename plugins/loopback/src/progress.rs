@@ -192,7 +192,10 @@ impl Link {
     /// Takes so many slots, if they have arrived. True: as many as that.
     #[inline(always)]
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
-        for _ in 0..most {
+        for taken in 0..most {
+            if taken != 0 {
+                self.ends.look_further(self.arrived);
+            }
             let Some(arrival) = self.next_arrival() else {
                 if let Some(place) = self.expected {
                     self.ends.look_ahead(place);

@@ -38,8 +38,9 @@ const WHOLE_EVERY: u32 = 4096;
 pub(crate) const INLINE: usize = 40;
 /// Payload area of one direction in bytes.
 pub(crate) const PAYLOAD: u32 = 256 << 10;
-/// Where `Ends::fetch_ahead` fetches. The receiver has read that slot a lap ago and still holds it, so that the first
-/// store to it takes as long as a message; a sender of many small messages fetches several at a time.
+/// How far ahead both sides of a stream of small messages fetch, so that several slots are under way at a time. The
+/// sender (`Ends::fetch_ahead`): the receiver has read that slot a lap ago and still holds it, and the first store to it
+/// takes as long as a message. The receiver (`Ends::look_further`): a processor does not always get as far by itself.
 const AHEAD: u32 = 6;
 /// Bytes of a cache line.
 pub(crate) const LINE: u32 = 64;
@@ -413,6 +414,13 @@ impl Ends {
         cache::fetch_to_read(self.in_.payload.wrapping_add((at & (PAYLOAD - 1)) as usize));
     }
 
+    /// Fetches a slot behind this one, whose message is one of many: it comes while those before it are copied.
+    #[inline(always)]
+    pub(crate) fn look_further(&self, number: u32) {
+        let slot = self.in_.slot(number.wrapping_add(AHEAD));
+        cache::fetch_to_read(slot.cast_const().cast());
+    }
+
     /// The incoming slot with this number, if it has arrived.
     #[inline(always)]
     pub(crate) fn arrival(&self, number: u32) -> Option<Arrival> {
@@ -469,6 +477,7 @@ mod tests {
             ends.hasten(number, payload, bytes, payload + bytes);
             ends.fetch_ahead(number);
             ends.look_ahead(payload + bytes);
+            ends.look_further(number);
         }
         let memory = std::hint::black_box(memory);
         assert!(memory.into_iter().eq(0..SEGMENT as u64 / 8));
