@@ -132,8 +132,6 @@ impl Link {
             if offset + bytes == total {
                 break;
             }
-            // A receiver that sleeps, or looks at marks, shall take pieces while the others are copied.
-            self.kick();
             watch::note_arrival();
         }
         self.sending = None;

@@ -70,8 +70,7 @@ impl Link {
                     return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
                 }
                 Some(Ok((flags, place))) => {
-                    self.publish_slot(port, op::DATA, flags, total, 0, place);
-                    self.kick();
+                    self.publish_slot(port, op::DATA, flags, total, 0, place)
                 }
             }
             if offset + bytes == total {
