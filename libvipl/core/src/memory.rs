@@ -4,6 +4,8 @@
 //!   register (VipRegisterMem, VipDeregisterMem ...) ──▶ mapped, table ──┐
 //!   ptag (VipCreatePtag, VipDestroyPtag) ───────────▶ tags ─────────────┴── tables belong to a NIC
 //! ```
+//!
+//! Both tables of a NIC have one lock, because a region uses a tag: to register or deregister takes it once.
 
 mod mapped;
 pub mod ptag;
@@ -14,3 +16,12 @@ pub(crate) mod tags;
 #[cfg(test)]
 pub(crate) use register::register_on;
 pub use register::{deregister, query, register, set_attributes};
+
+use table::Regions;
+use tags::Ptags;
+
+/// The regions and tags of a NIC.
+pub(crate) struct Memory {
+    pub(crate) regions: Regions,
+    pub(crate) ptags: Ptags,
+}

@@ -12,6 +12,7 @@ use vipl_plugin_abi::*;
 
 use crate::agent::{Agents, NicRegistration};
 use crate::error::Error;
+use crate::memory::Memory;
 use crate::memory::table::Regions;
 use crate::memory::tags::Ptags;
 use crate::names::table::Names;
@@ -47,10 +48,9 @@ pub struct Nic {
     address: Box<[u8; VIPL_ADDRESS_MAX]>,
     /// The agent and its name for this NIC.
     pub(crate) registration: Arc<NicRegistration>,
-    pub(crate) regions: Mutex<Regions>,
+    pub(crate) memory: Mutex<Memory>,
     /// Held while the plug-in is told of changes to a region, so that it hears of them in their order.
     pub(crate) region_changes: Mutex<()>,
-    pub(crate) ptags: Mutex<Ptags>,
     /// Numbers of VIs in use, and the handle of the VI with each number; 0: none.
     vis: Mutex<Numbers>,
     /// Every VI has a number below this one. Changes under `vis`.
@@ -104,11 +104,15 @@ impl Nic {
 
     /// What is left on it, as VipCloseNic sees it.
     pub(crate) fn check_empty(&self) -> Result<(), Error> {
+        let (tags, regions) = {
+            let memory = self.memory.lock();
+            (memory.ptags.count(), memory.regions.count())
+        };
         let left = [
             ("VIs", self.vis.lock().in_use() as usize),
             ("CQs", self.cq_count.load(Ordering::Acquire) as usize),
-            ("protection tags", self.ptags.lock().count()),
-            ("memory regions", self.regions.lock().count()),
+            ("protection tags", tags),
+            ("memory regions", regions),
         ];
         if left.iter().all(|(_, count)| *count == 0) {
             return Ok(());
@@ -268,9 +272,11 @@ pub(crate) fn insert(
             ops: plugin.ops,
             address: Box::new(info.address),
             registration: registration.clone(),
-            regions: Mutex::new(Regions::new(info.regions, info.regions_max, seed)),
+            memory: Mutex::new(Memory {
+                regions: Regions::new(info.regions, info.regions_max, seed),
+                ptags: Ptags::new(seed, info.ptags_max),
+            }),
             region_changes: Mutex::default(),
-            ptags: Mutex::new(Ptags::new(seed, info.ptags_max)),
             vis: Mutex::default(),
             vi_bound: AtomicU32::new(0),
             vi_handles: (0..info.vis_max).map(|_| AtomicUsize::new(0)).collect(),

@@ -13,14 +13,14 @@ pub fn create(nic: VIP_NIC_HANDLE) -> Result<VIP_PROTECTION_HANDLE, Error> {
 /// The same, on a NIC that may have been closed since it was found.
 pub(crate) fn create_on(nic: &Nic) -> Result<VIP_PROTECTION_HANDLE, Error> {
     let _inside = nic.enter()?;
-    let tag = nic.ptags.lock().create()?;
+    let tag = nic.memory.lock().ptags.create()?;
     log::debug!(target: "mem", "protection tag {tag:?} created");
     Ok(tag)
 }
 
 /// VipDestroyPtag.
 pub fn destroy(nic: VIP_NIC_HANDLE, ptag: VIP_PROTECTION_HANDLE) -> Result<(), Error> {
-    nic::resolve(nic)?.ptags.lock().destroy(ptag)?;
+    nic::resolve(nic)?.memory.lock().ptags.destroy(ptag)?;
     log::debug!(target: "mem", "protection tag {ptag:?} destroyed");
     Ok(())
 }

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
+use super::Memory;
 use super::mapped::is_mapped;
 use super::table::{Access, Unknown, tag_name};
+use super::tags::Ptags;
 use crate::error::Error;
 use crate::logger::log_leniency;
 use crate::nic::{self, Nic};
@@ -22,7 +24,12 @@ const QUIESCE_TIME: Duration = Duration::from_secs(1);
 /// What a plug-in may take for its first answer even when other VIs have used up the time.
 const FIRST_ANSWER: Duration = Duration::from_millis(1);
 
-fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Access, Error> {
+/// What attributes ask for; the tag is held.
+fn take_access(
+    nic: &Nic,
+    ptags: &mut Ptags,
+    attributes: Option<&VIP_MEM_ATTRIBUTES>,
+) -> Result<Access, Error> {
     let settings = &nic.process.settings;
     let Some(attributes) = attributes else {
         if !settings.null_mem_attributes() {
@@ -39,7 +46,7 @@ fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Acces
         log_leniency!("a region without a protection tag was registered");
         VIPL_PTAG_NONE
     } else {
-        nic.ptags.lock().number(attributes.Ptag)?
+        ptags.number(attributes.Ptag)?
     };
     let mut flags = 0;
     if attributes.EnableRdmaWrite != 0 {
@@ -51,6 +58,7 @@ fn access_of(nic: &Nic, attributes: Option<&VIP_MEM_ATTRIBUTES>) -> Result<Acces
         }
         flags |= VIPL_REGION_RDMA_READ;
     }
+    ptags.hold(tag)?;
     Ok(Access { tag, flags })
 }
 
@@ -81,7 +89,6 @@ pub(crate) fn register_on(
         );
         return Err(Error::InvalidParameter);
     }
-    let access = access_of(nic, attributes)?;
     if length > nic.info.register_block_max {
         log::info!(
             target: "mem",
@@ -97,7 +104,8 @@ pub(crate) fn register_on(
         );
         return Err(Error::InvalidParameter);
     }
-    let mut regions = nic.regions.lock();
+    let mut memory = nic.memory.lock();
+    let Memory { regions, ptags } = &mut *memory;
     if regions.bytes() + length > nic.info.register_bytes_max {
         log::warn!(
             target: "mem",
@@ -106,10 +114,9 @@ pub(crate) fn register_on(
         );
         return Err(Error::Resource);
     }
-    // Held before the region exists: the tag may be destroyed at any moment until then.
-    nic.ptags.lock().hold(access.tag)?;
+    let access = take_access(nic, ptags, attributes)?;
     let handle = regions.insert(base, length, access).ok_or_else(|| {
-        nic.ptags.lock().release(access.tag);
+        ptags.release(access.tag);
         log::info!(
             target: "mem",
             "cannot register {length} bytes: the NIC handle has {} regions, the maximum",
@@ -117,14 +124,14 @@ pub(crate) fn register_on(
         );
         Error::Resource
     })?;
-    drop(regions);
+    drop(memory);
     if let Err(error) = add_to_plugin(nic, "VipRegisterMem", handle, (base, length), access) {
-        let mut regions = nic.regions.lock();
-        if let Ok(tag) = regions.remove(handle, base) {
-            regions.free(handle);
-            nic.ptags.lock().release(tag);
+        let mut memory = nic.memory.lock();
+        if let Ok(tag) = memory.regions.remove(handle, base) {
+            memory.regions.free(handle);
+            memory.ptags.release(tag);
         }
-        drop(regions);
+        drop(memory);
         quiesce(nic);
         return Err(error);
     }
@@ -186,13 +193,14 @@ pub fn deregister(
 ) -> Result<(), Error> {
     let nic = nic::resolve(nic)?;
     {
-        let mut regions = nic.regions.lock();
-        let tag = regions
+        let mut memory = nic.memory.lock();
+        let tag = memory
+            .regions
             .remove(handle, address.addr() as u64)
             .map_err(|why| no_region("VipDeregisterMem", address, handle, &why))?;
-        nic.ptags.lock().release(tag);
+        memory.ptags.release(tag);
         if nic.ops.region_remove.is_none() {
-            regions.free(handle);
+            memory.regions.free(handle);
         }
     }
     quiesce(&nic);
@@ -203,7 +211,7 @@ pub fn deregister(
             // SAFETY: the NIC is open.
             unsafe { region_remove(nic.abi(), handle) };
         }
-        nic.regions.lock().free(handle);
+        nic.memory.lock().regions.free(handle);
     }
     log::debug!(target: "mem", "region {handle:#x} deregistered");
     Ok(())
@@ -258,13 +266,13 @@ pub fn query(
     handle: VIP_MEM_HANDLE,
 ) -> Result<VIP_MEM_ATTRIBUTES, Error> {
     let nic = nic::resolve(nic)?;
-    let access = nic
+    let memory = nic.memory.lock();
+    let access = memory
         .regions
-        .lock()
         .access(handle, address.addr() as u64)
         .map_err(|why| no_region("VipQueryMem", address, handle, &why))?;
     Ok(VIP_MEM_ATTRIBUTES {
-        Ptag: nic.ptags.lock().handle(access.tag),
+        Ptag: memory.ptags.handle(access.tag),
         EnableRdmaWrite: VIP_BOOLEAN::from(access.flags & VIPL_REGION_RDMA_WRITE != 0),
         EnableRdmaRead: VIP_BOOLEAN::from(access.flags & VIPL_REGION_RDMA_READ != 0),
     })
@@ -281,18 +289,19 @@ pub fn set_attributes(
     let at = address.addr() as u64;
     let unknown = |why| no_region("VipSetMemAttributes", address, handle, &why);
     let in_order = nic.region_changes.lock();
-    let range = nic.regions.lock().range(handle, at).map_err(unknown)?;
-    let access = access_of(&nic, Some(attributes))?;
-    nic.ptags.lock().hold(access.tag)?;
-    let changed =
-        add_to_plugin(&nic, "VipSetMemAttributes", handle, range, access).and_then(|()| {
-            nic.regions
-                .lock()
-                .set_access(handle, at, access)
-                .map_err(unknown)
-        });
+    let (range, access) = {
+        let Memory { regions, ptags } = &mut *nic.memory.lock();
+        let range = regions.range(handle, at).map_err(unknown)?;
+        (range, take_access(&nic, ptags, Some(attributes))?)
+    };
+    let told = add_to_plugin(&nic, "VipSetMemAttributes", handle, range, access);
+    let mut memory = nic.memory.lock();
+    let changed = told.and_then(|()| {
+        let set = memory.regions.set_access(handle, at, access);
+        set.map_err(unknown)
+    });
     drop(in_order);
     let unused = changed.as_ref().map_or(access, |before| *before);
-    nic.ptags.lock().release(unused.tag);
+    memory.ptags.release(unused.tag);
     changed.map(drop)
 }

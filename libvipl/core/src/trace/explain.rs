@@ -172,7 +172,7 @@ fn bad_tag(address: usize, nic: Option<VIP_NIC_HANDLE>) -> Option<String> {
     let handle = std::ptr::without_provenance_mut(address);
     Some(match handle::kind(handle) {
         Some(Kind::Ptag) => match nic.and_then(|nic| nic::resolve(nic).ok()) {
-            Some(nic) if nic.ptags.lock().number(handle).is_ok() => return None,
+            Some(nic) if nic.memory.lock().ptags.number(handle).is_ok() => return None,
             _ => "Ptag has been destroyed or belongs to another NIC handle".to_owned(),
         },
         Some(found) => format!("Ptag is the handle of {found}; expected: {}", Kind::Ptag),

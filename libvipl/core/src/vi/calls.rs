@@ -32,7 +32,7 @@ fn check(nic: &Nic, attributes: &VIP_VI_ATTRIBUTES) -> Result<u32, Error> {
         log_leniency!("a VI without a protection tag is used");
         VIPL_PTAG_ANY
     } else {
-        nic.ptags.lock().number(attributes.Ptag)?
+        nic.memory.lock().ptags.number(attributes.Ptag)?
     };
     if attributes.EnableRdmaRead != 0 && level & nic.info.rdma_read_support == 0 {
         return Err(Error::RdmaRead);
@@ -74,7 +74,7 @@ fn take_and_insert(
     recv_cq: Option<CqSlot>,
 ) -> Result<VIP_VI_HANDLE, Error> {
     let tag = check(nic, attributes)?;
-    nic.ptags.lock().hold(tag)?;
+    nic.memory.lock().ptags.hold(tag)?;
     let index = nic.take_vi_number();
     let created = match index {
         Some(index) => insert(nic, index, attributes, tag, send_cq, recv_cq)
@@ -84,7 +84,7 @@ fn take_and_insert(
             Err(Error::Resource)
         }
     };
-    created.inspect_err(|_| nic.ptags.lock().release(tag))
+    created.inspect_err(|_| nic.memory.lock().ptags.release(tag))
 }
 
 /// The receive doorbell of a plug-in that has none.
@@ -205,7 +205,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     free_ring(&mut vi.abi.send);
     free_ring(&mut vi.abi.recv);
     vi.nic.give_vi_number(index);
-    vi.nic.ptags.lock().release(vi.abi.ptag);
+    vi.nic.memory.lock().ptags.release(vi.abi.ptag);
     let open = vi.send.notifications() + vi.recv.notifications();
     vi.nic.count_requests(-(open as i32));
     // Threads that wait on it find the handle stale; a handler that runs for it is waited for.
@@ -245,10 +245,10 @@ pub fn set_attributes(handle: VIP_VI_HANDLE, attributes: &VIP_VI_ATTRIBUTES) -> 
     if vi.abi.state != IDLE {
         return Err(Error::State);
     }
-    vi.nic.ptags.lock().hold(tag)?;
+    vi.nic.memory.lock().ptags.hold(tag)?;
     let before = vi.abi.ptag;
     vi.take_attributes(attributes, tag);
-    vi.nic.ptags.lock().release(before);
+    vi.nic.memory.lock().ptags.release(before);
     Ok(())
 }
 
