@@ -115,7 +115,7 @@ pub(crate) fn attach(
     introduce(&link, port);
     nic.watch.add(link.own_index);
     if link.ends.partner().waiting.load(Ordering::SeqCst) != 0 {
-        link.kick_hard();
+        link.alert();
     }
     Ok(link)
 }
@@ -195,7 +195,7 @@ impl Link {
         let closed = &self.ends.own().closed;
         let first = closed.compare_exchange(0, reason.0, Ordering::SeqCst, Ordering::SeqCst);
         if first.is_ok() {
-            self.kick_hard();
+            self.alert();
         }
     }
 

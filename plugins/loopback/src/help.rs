@@ -270,7 +270,7 @@ impl Link {
         // report again.
         fence(Ordering::SeqCst);
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
-            self.kick_hard();
+            self.alert();
         }
     }
 

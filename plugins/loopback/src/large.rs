@@ -39,7 +39,7 @@ impl Link {
         self.find_reach(nic);
         match self.ends.partner().reach.load(Ordering::Acquire) {
             0 => {
-                self.kick_hard();
+                self.alert();
                 return Step::Wait;
             }
             1 if self.road_of(outgoing.length) == Road::Fetch => {}
@@ -132,6 +132,8 @@ impl Link {
             if offset + bytes == total {
                 break;
             }
+            // A receiver that sleeps shall take pieces while the others are copied.
+            self.wake_partner();
             watch::note_arrival();
         }
         self.sending = None;

@@ -202,19 +202,23 @@ impl Link {
         port.posted(Queue::Recv).wrapping_sub(self.posted_base)
     }
 
-    /// Tells the partner that there is something new.
+    /// Tells the partner's polls that there is something new, if they look at marks.
     #[inline(always)]
-    pub(crate) fn kick(&self) {
-        let partner = self.ends.partner();
-        if partner.marks.load(Ordering::Relaxed) != 0 {
+    pub(crate) fn mark(&self) {
+        if self.ends.partner().marks.load(Ordering::Relaxed) != 0 {
             self.partner_nic.ready().set(self.partner_index);
         }
+    }
+
+    /// Wakes the partner if it sleeps, after something has been published and marked.
+    #[inline(always)]
+    pub(crate) fn wake_partner(&self) {
         self.partner_nic.bell().ring_if_wanted(self.fences);
     }
 
-    /// Tells the partner even if it does not look at marks.
+    /// Marks and wakes the partner even if it does not look at marks.
     #[cold]
-    pub(crate) fn kick_hard(&self) {
+    pub(crate) fn alert(&self) {
         self.partner_nic.ready().set(self.partner_index);
         fence(Ordering::SeqCst);
         self.partner_nic.bell().ring_if_wanted(true);

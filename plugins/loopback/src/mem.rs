@@ -125,7 +125,7 @@ impl Link {
         self.ends.own().reach.store(told, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
-            self.kick_hard();
+            self.alert();
         }
     }
 

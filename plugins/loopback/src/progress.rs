@@ -160,9 +160,10 @@ impl Link {
             .consumed
             .store(self.arrived, Ordering::Release);
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
-            self.kick_hard();
+            self.alert();
         } else if self.reception {
-            self.kick();
+            self.mark();
+            self.wake_partner();
         }
     }
 
@@ -193,15 +194,15 @@ impl Link {
     #[inline(always)]
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
         for taken in 0..most {
-            if taken != 0 {
-                self.ends.look_further(self.arrived);
-            }
             let Some(arrival) = self.next_arrival() else {
                 if let Some(place) = self.expected {
                     self.ends.look_ahead(place);
                 }
                 return false;
             };
+            if taken != 0 {
+                self.ends.look_further(self.arrived);
+            }
             self.learn(&arrival);
             match self.take(nic, port, &arrival) {
                 Taken::Yes => self.arrived = ring::next(self.arrived, arrival.flags),

@@ -27,6 +27,7 @@ impl Link {
     /// Processes what was posted.
     #[inline(always)]
     pub(crate) fn pump(&mut self, nic: &LoopbackNic, port: &Port) {
+        let before = self.outbox.sent;
         let mut waits = false;
         while !self.halted {
             let next = port
@@ -43,6 +44,9 @@ impl Link {
                 }
                 Step::Stop => break,
             }
+        }
+        if self.outbox.sent != before {
+            self.wake_partner();
         }
         let waits = port.is_connected()
             && (waits
@@ -274,8 +278,8 @@ impl Link {
             number, op, flags, length, immediate, payload, posted, consumed,
         );
         self.outbox.advance(flags);
-        // A mark waits for every line that has been asked for before.
-        self.kick();
+        // Before the hints: a mark waits for every line that has been asked for before it.
+        self.mark();
         if awaited {
             let bytes = if op == op::EAGER { length } else { 0 };
             let next = self.outbox.next_payload();

@@ -70,7 +70,8 @@ impl Link {
                     return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
                 }
                 Some(Ok((flags, place))) => {
-                    self.publish_slot(port, op::DATA, flags, total, 0, place)
+                    self.publish_slot(port, op::DATA, flags, total, 0, place);
+                    self.wake_partner();
                 }
             }
             if offset + bytes == total {
