@@ -11,7 +11,7 @@ mod mapped;
 pub mod ptag;
 mod register;
 pub(crate) mod table;
-pub(crate) mod tags;
+mod tags;
 
 #[cfg(test)]
 pub(crate) use register::register_on;
@@ -19,9 +19,20 @@ pub use register::{deregister, query, register, set_attributes};
 
 use table::Regions;
 use tags::Ptags;
+use vipl_plugin_abi::vipl_nic_info;
 
 /// The regions and tags of a NIC.
 pub(crate) struct Memory {
     pub(crate) regions: Regions,
     pub(crate) ptags: Ptags,
+}
+
+impl Memory {
+    /// Empty tables of a NIC, whose handles differ from those of a NIC with another seed.
+    pub(crate) fn new(info: &vipl_nic_info, seed: u32) -> Self {
+        Memory {
+            regions: Regions::new(info.regions, info.regions_max, seed),
+            ptags: Ptags::new(seed, info.ptags_max),
+        }
+    }
 }

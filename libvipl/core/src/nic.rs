@@ -13,8 +13,6 @@ use vipl_plugin_abi::*;
 use crate::agent::{Agents, NicRegistration};
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::memory::table::Regions;
-use crate::memory::tags::Ptags;
 use crate::names::table::Names;
 use crate::object::handle::Kind;
 use crate::object::table::Table;
@@ -272,10 +270,7 @@ pub(crate) fn insert(
             ops: plugin.ops,
             address: Box::new(info.address),
             registration: registration.clone(),
-            memory: Mutex::new(Memory {
-                regions: Regions::new(info.regions, info.regions_max, seed),
-                ptags: Ptags::new(seed, info.ptags_max),
-            }),
+            memory: Mutex::new(Memory::new(&info, seed)),
             region_changes: Mutex::default(),
             vis: Mutex::default(),
             vi_bound: AtomicU32::new(0),

@@ -9,13 +9,10 @@ use super::{POLYNOMIAL, hardware};
 /// Registers of one step.
 const LANES: usize = 4;
 
-/// Shorter runs gain nothing with such registers.
+/// Shorter runs gain nothing.
 const fn least<R: Register>() -> usize {
     2 * LANES * size_of::<R>()
 }
-
-/// Shorter runs gain nothing.
-pub(super) const LEAST: usize = least::<__m256i>();
 
 /// x to the power of `exponent`, modulo the polynomial, bits reversed.
 const fn power(exponent: usize) -> i64 {
@@ -98,10 +95,18 @@ fn load<R: Register>(bytes: &[u8]) -> R {
     unsafe { bytes.as_ptr().cast::<R>().read_unaligned() }
 }
 
-/// The state of the CRC after `bytes`, [`LEAST`] of them or more, if the processor can fold. Out of line, so that it is
-/// no burden to short frames.
-#[inline(never)]
+/// The state of the CRC after `bytes`, if the processor can fold so many.
+#[inline(always)]
 pub(super) fn fold(state: u32, bytes: &[u8]) -> Option<u32> {
+    if bytes.len() < least::<__m256i>() {
+        return None;
+    }
+    by_widest(state, bytes)
+}
+
+/// The same for many bytes, with the widest registers that pay. Out of line, so that it is no burden to short frames.
+#[inline(never)]
+fn by_widest(state: u32, bytes: &[u8]) -> Option<u32> {
     if !std::arch::is_x86_feature_detected!("vpclmulqdq")
         || !std::arch::is_x86_feature_detected!("avx2")
     {
