@@ -5,7 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use vipl_guard::Segment;
 use vipl_plugin_sdk::Host;
-use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
+use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_REGION_RDMA_WRITE};
+use vipl_plugin_sdk::region;
 use vipl_sys::process_vm::{self, Way, piece};
 
 use crate::link::{Link, Reach, both_ends_are_here};
@@ -194,19 +195,16 @@ impl Link {
     /// `copy_part`. False: it was not permitted or the partner has left, not all of it is written, or the partner shares its
     /// pages.
     #[inline(always)]
-    pub(crate) fn write_straight(
-        &self,
-        pid: i32,
-        from: u64,
-        (handle, to): (u32, u64),
-        bytes: u64,
-        permitted: impl FnOnce() -> bool,
-    ) -> bool {
+    pub(crate) fn write_straight(&self, pid: i32, from: u64, to: &Segment, bytes: u64) -> bool {
+        let table = self.partner_nic.table();
+        let (handle, address) = (to.handle, to.address);
         self.begin_copy();
-        let copied = self.ends.partner().closed.load(Ordering::SeqCst) == 0
-            && permitted()
+        let partner = self.ends.partner();
+        let tag = partner.ptag.load(Ordering::Relaxed);
+        let copied = partner.closed.load(Ordering::SeqCst) == 0
+            && region::is_remote(table, handle, address, bytes, tag, VIPL_REGION_RDMA_WRITE)
             && self.partner_nic.memory().pages(handle).is_none()
-            && call_straight(pid, Way::Write, from, to, bytes).is_ok();
+            && call_straight(pid, Way::Write, from, address, bytes).is_ok();
         self.end_copy();
         copied && self.is_still_there()
     }
@@ -475,6 +473,7 @@ fn split_tail(near: &mut [libc::iovec; PIECES_MAX + 1], count: &mut usize) {
     }
 }
 
+#[inline(always)]
 fn call(
     pid: i32,
     way: Way,
