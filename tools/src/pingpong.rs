@@ -26,6 +26,8 @@ const DEPTH: usize = 8;
 const PLACES: usize = 64;
 /// Largest message for which there are so many.
 const PLACES_BYTES: usize = 512;
+/// Looks at memory between two at the VI.
+const LOOKS: u32 = 4096;
 
 /// What to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,7 +284,7 @@ impl Player {
     fn place(&self, message: usize) -> usize {
         let offsets = &self.endpoint.receive_offsets;
         // Without separate buffers all of them are the first one.
-        offsets[message % offsets.len()]
+        offsets[turn(message, offsets.len())]
     }
 
     #[inline(always)]
@@ -299,11 +301,11 @@ impl Player {
 
     #[inline(always)]
     fn send(&mut self) -> Result<()> {
-        let index = self.sent as usize % self.endpoint.sends.len();
-        self.sent += 1;
+        let index = turn(self.sent as usize, self.endpoint.sends.len());
         if self.spec.check || self.spec.rdma {
             self.prepare(index)?;
         }
+        self.sent += 1;
         self.endpoint.vi.post_send(self.endpoint.sends[index])?;
         // While the message travels: take what is complete, without waiting for it.
         if self.endpoint.vi.send_done()?.is_some() {
@@ -317,6 +319,7 @@ impl Player {
     }
 
     /// Takes every send that is still out.
+    #[inline(never)]
     fn settle(&mut self) -> Result<()> {
         let mut patience = Patience::new("waiting for a send to complete");
         while self.taken < self.sent {
@@ -335,32 +338,33 @@ impl Player {
 
     /// Fills the buffer: with a pattern when bytes are checked, and with the number of the message at
     /// its end when the partner polls for it.
-    #[inline(never)]
+    #[inline(always)]
     fn prepare(&mut self, index: usize) -> Result<()> {
-        if self.spec.rdma {
-            // One buffer may still be under way. (`sent` counts the one that is being prepared.)
-            self.sent -= 1;
+        // One buffer may still be under way.
+        if self.spec.rdma && self.taken < self.sent {
             self.settle()?;
-            self.sent += 1;
         }
-        let offset = self.endpoint.send_offsets[index];
+        let (offset, bytes, number) = (
+            self.endpoint.send_offsets[index],
+            self.spec.bytes,
+            self.sent + 1,
+        );
         if self.spec.check {
-            pattern(&mut self.scratch, self.sent);
-            self.endpoint.region.write(offset, &self.scratch);
+            self.fill(offset, number);
         }
-        if self.spec.rdma {
-            match self.spec.bytes {
-                bytes if bytes >= 8 => self
-                    .endpoint
-                    .region
-                    .store_u64(offset + bytes - 8, self.sent),
-                bytes => self
-                    .endpoint
-                    .region
-                    .write(offset + bytes - 1, &[self.sent as u8]),
-            }
+        let region = &self.endpoint.region;
+        match bytes {
+            _ if !self.spec.rdma => {}
+            8.. => region.store_u64(offset + bytes - 8, number),
+            _ => region.write(offset + bytes - 1, &[number as u8]),
         }
         Ok(())
+    }
+
+    #[inline(never)]
+    fn fill(&mut self, offset: usize, number: u64) {
+        pattern(&mut self.scratch, number);
+        self.endpoint.region.write(offset, &self.scratch);
     }
 
     #[inline(always)]
@@ -401,7 +405,7 @@ impl Player {
                 "a message of {bytes} bytes arrived with {got} bytes"
             )));
         }
-        let index = (self.received - 1) as usize % self.endpoint.receives.len();
+        let index = turn((self.received - 1) as usize, self.endpoint.receives.len());
         self.compare(self.endpoint.receive_offsets[index], bytes)
     }
 
@@ -429,21 +433,17 @@ impl Player {
         let bytes = self.spec.bytes;
         let region = &self.endpoint.region;
         let mut patience = Patience::new("waiting for RDMA data");
-        let mut spins = 0u32;
         loop {
             let here = if bytes >= 8 {
-                region.load_u64(offset + bytes - 8) == self.received
+                region.becomes_u64(offset + bytes - 8, self.received, LOOKS)
             } else {
-                region.load_u8(offset + bytes - 1) == self.received as u8
+                region.becomes_u8(offset + bytes - 1, self.received as u8, LOOKS)
             };
             if here {
                 break;
             }
-            spins = spins.wrapping_add(1);
-            if spins.is_multiple_of(4096) {
-                // Lets a provider that needs it make progress, and notices a broken connection.
-                self.endpoint.vi.receive_done()?;
-            }
+            // Lets a provider that needs it make progress, and notices a broken connection.
+            self.endpoint.vi.receive_done()?;
             patience.spend()?;
         }
         if self.spec.check && bytes > 8 {
@@ -451,6 +451,13 @@ impl Player {
         }
         Ok(())
     }
+}
+
+/// `message` modulo `count`, a power of two: no division between two messages.
+#[inline(always)]
+fn turn(message: usize, count: usize) -> usize {
+    debug_assert!(count.is_power_of_two());
+    message & (count - 1)
 }
 
 /// Bytes that depend on the message and on the place.

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::ffi::{c_int, c_ulong};
 use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
 
 use vipl_abi::*;
 
@@ -119,24 +120,27 @@ impl Region {
         };
     }
 
-    /// Loads 8 bytes at once; what the provider wrote before them is visible afterwards.
+    /// Looks up to `looks` times whether these 8 bytes have become `value`; what the provider wrote before them is
+    /// visible then.
     #[inline(always)]
     #[must_use]
-    pub fn load_u64(&self, offset: usize) -> u64 {
+    pub fn becomes_u64(&self, offset: usize, value: u64, looks: u32) -> bool {
+        let at = self.at(offset, 8).cast::<Packed>();
         // SAFETY: inside the mapping; unaligned is allowed.
-        let value = unsafe { self.at(offset, 8).cast::<Packed>().read_volatile() }.0;
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        value
+        let here = (0..looks).any(|_| unsafe { at.read_volatile() }.0 == value);
+        fence(Ordering::Acquire);
+        here
     }
 
-    /// Loads one byte; what the provider wrote before it is visible afterwards.
+    /// The same with one byte.
     #[inline(always)]
     #[must_use]
-    pub fn load_u8(&self, offset: usize) -> u8 {
+    pub fn becomes_u8(&self, offset: usize, value: u8, looks: u32) -> bool {
+        let at = self.at(offset, 1);
         // SAFETY: inside the mapping.
-        let value = unsafe { self.at(offset, 1).read_volatile() };
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        value
+        let here = (0..looks).any(|_| unsafe { at.read_volatile() } == value);
+        fence(Ordering::Acquire);
+        here
     }
 
     /// Registers a piece of this memory once more and ends that registration at once.
