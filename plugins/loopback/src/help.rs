@@ -144,7 +144,7 @@ impl Link {
         );
         self.help.generation = generation;
         self.ends.own_board().open(generation, job, bytes, local);
-        if self.ends.partner().marks.load(Ordering::Relaxed) != 0 {
+        if self.partner_wants_marks() {
             // For a program that polls a completion queue. One that sleeps is not woken for it.
             self.partner_nic.ready().set(self.partner_index);
         }

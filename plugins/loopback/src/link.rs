@@ -202,10 +202,16 @@ impl Link {
         port.posted(Queue::Recv).wrapping_sub(self.posted_base)
     }
 
+    /// Whether the partner finds this VI by its mark, among others that a completion queue has.
+    #[inline(always)]
+    pub(crate) fn partner_wants_marks(&self) -> bool {
+        self.ends.partner().marks.load(Ordering::Relaxed) != 0
+    }
+
     /// Tells the partner's polls that there is something new, if they look at marks.
     #[inline(always)]
     pub(crate) fn mark(&self) {
-        if self.ends.partner().marks.load(Ordering::Relaxed) != 0 {
+        if self.partner_wants_marks() {
             self.partner_nic.ready().set(self.partner_index);
         }
     }

@@ -272,7 +272,7 @@ impl Link {
         let (posted, consumed) = (self.posted_count(port), self.arrived);
         let (number, awaited) = (self.outbox.sent, self.outbox.is_awaited());
         let small = matches!(op, op::INLINE | op::EAGER);
-        let turns = awaited && small && ring::may_turn(number);
+        let turns = awaited && small && ring::may_turn(number, self.partner_wants_marks());
         let flags = if turns { flags | flag::TURN } else { flags };
         self.ends.publish(
             number, op, flags, length, immediate, payload, posted, consumed,
@@ -469,8 +469,12 @@ mod tests {
     /// What is cold is not touched where messages wait for each other; afterwards everything is there for a stream.
     #[test]
     fn messages_one_by_one_use_the_first_slots_and_payload() {
-        for length in [8, 4000] {
+        for (length, slots) in [(8, 16), (4000, 16), (8, 4)] {
             let mut pair = pair(RD, true);
+            if slots == 4 {
+                let right = pair.right.link();
+                right.ends.own().marks.store(1, Ordering::Relaxed);
+            }
             let mut laps = 0;
             for round in 0..200 {
                 let data = pair.left.fill(0, length, round);
@@ -484,11 +488,11 @@ mod tests {
                 pair.left.progress();
                 assert_eq!(pair.left.status(answer), DONE | VIP_STATUS_OP_RECEIVE);
                 let outbox = &pair.left.link().outbox;
-                assert!(outbox.sent % SLOTS < 16, "slot {}", outbox.sent);
+                assert!(outbox.sent % SLOTS < slots, "slot {}", outbox.sent);
                 assert!(outbox.next_payload() % PAYLOAD < 80 << 10);
                 laps = outbox.sent / SLOTS;
             }
-            assert_eq!(laps, 200 / 16);
+            assert_eq!(laps, 200 / slots);
             // The ring has skipped slots that are not known to be free, or are.
             pair.left.link().learn_consumed();
             for _ in 0..SLOTS {
