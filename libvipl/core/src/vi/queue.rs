@@ -27,6 +27,10 @@ pub(crate) type CqSlot = &'static Slot<Cq<Slot<Vi>>>;
 
 /// Entries of a ring when it is first used: one cache line. A queue that needs no more touches no other.
 const RING_FIRST: u32 = 4;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+const _: () = assert!(size_of::<vipl_entry>() * RING_FIRST as usize <= LINE);
 
 /// Which of a VI's two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +163,14 @@ pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {
     entry
 }
 
+/// A ring's memory: whole cache lines.
+fn layout(room: u32) -> Option<Layout> {
+    Layout::array::<vipl_entry>(room as usize)
+        .ok()?
+        .align_to(LINE)
+        .ok()
+}
+
 /// Doubles the ring, up to `max` entries.
 #[cold]
 pub(super) fn grow(queue: &mut vipl_queue, own: &mut WorkQueue, max: u32) -> Result<(), Full> {
@@ -170,7 +182,7 @@ pub(super) fn grow(queue: &mut vipl_queue, own: &mut WorkQueue, max: u32) -> Res
     if room > max {
         return Err(Full::Limit);
     }
-    let layout = Layout::array::<vipl_entry>(room as usize).map_err(|_| Full::Memory)?;
+    let layout = layout(room).ok_or(Full::Memory)?;
     // SAFETY: the layout is not empty.
     let entries = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<vipl_entry>();
     if entries.is_null() {
@@ -198,7 +210,7 @@ pub(super) fn free_ring(queue: &mut vipl_queue) {
     if queue.entries.is_null() {
         return;
     }
-    if let Ok(layout) = Layout::array::<vipl_entry>(queue.mask as usize + 1) {
+    if let Some(layout) = layout(queue.mask + 1) {
         // SAFETY: allocated by `grow` with this layout.
         unsafe { std::alloc::dealloc(queue.entries.cast(), layout) };
     }
@@ -242,6 +254,7 @@ mod tests {
         for room in [4, 8, 16, 32, 64] {
             assert!(grow(&mut queue, &mut own, 64).is_ok());
             assert_eq!((own.room, queue.mask), (room, room - 1));
+            assert!(queue.entries.addr().is_multiple_of(LINE));
             while queue.posted.wrapping_sub(queue.taken) < room {
                 number += 1;
                 post(&mut queue, number);
