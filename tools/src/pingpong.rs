@@ -444,7 +444,7 @@ impl Player {
             }
             // Lets a provider that needs it make progress, and notices a broken connection.
             self.endpoint.vi.receive_done()?;
-            patience.spend()?;
+            patience.look()?;
         }
         if self.spec.check && bytes > 8 {
             self.compare(offset, bytes - 8)?;

@@ -202,7 +202,7 @@ impl Link {
         port.posted(Queue::Recv).wrapping_sub(self.posted_base)
     }
 
-    /// Whether the partner finds this VI by its mark, among others that a completion queue has.
+    /// Whether the partner finds this VI by its mark: it is on a completion queue, or somebody waits to be called.
     #[inline(always)]
     pub(crate) fn partner_wants_marks(&self) -> bool {
         self.ends.partner().marks.load(Ordering::Relaxed) != 0

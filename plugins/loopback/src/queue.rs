@@ -272,7 +272,9 @@ impl Link {
         let (posted, consumed) = (self.posted_count(port), self.arrived);
         let (number, awaited) = (self.outbox.sent, self.outbox.is_awaited());
         let small = matches!(op, op::INLINE | op::EAGER);
-        let turns = awaited && small && ring::may_turn(number, self.partner_wants_marks());
+        // Behind an early turn there is room for no more than the lap has had. What has just waited for room sends a burst.
+        let turns =
+            awaited && small && !self.waiting && ring::may_turn(number, self.partner_wants_marks());
         let flags = if turns { flags | flag::TURN } else { flags };
         self.ends.publish(
             number, op, flags, length, immediate, payload, posted, consumed,
@@ -507,6 +509,35 @@ mod tests {
             }
             assert_eq!(pair.right.link().arrived, pair.left.link().outbox.sent);
         }
+    }
+
+    /// A burst that meets the few slots behind a short lap waits once, and has the whole ring then.
+    #[test]
+    fn a_burst_waits_once_behind_a_short_lap() {
+        let mut pair = pair(RD, true);
+        let marks = &pair.right.link().ends.own().marks;
+        marks.store(1, Ordering::Relaxed);
+        for _ in 0..3 {
+            pair.right.receive(0, 8);
+            pair.left.send(0, 8);
+            pair.right.progress();
+            let answer = pair.left.receive(0, 8);
+            pair.right.send(0, 8);
+            pair.left.progress();
+            assert_eq!(pair.left.status(answer), DONE | VIP_STATUS_OP_RECEIVE);
+        }
+        for _ in 0..64 {
+            pair.right.receive(0, 8);
+        }
+        let sends: Vec<_> = (0..64).map(|_| pair.left.send(0, 8)).collect();
+        let done = |pair: &crate::testing::Pair| {
+            let is_done = |send: &&crate::testing::Posted| pair.left.status(**send) == DONE;
+            sends.iter().filter(is_done).count()
+        };
+        assert!(done(&pair) < 8, "there are few slots");
+        pair.right.progress();
+        pair.left.progress();
+        assert_eq!(done(&pair), 64);
     }
 
     /// E1 to E3.

@@ -32,7 +32,8 @@ use crate::road::Costs;
 pub(crate) const SLOTS: u32 = 256;
 /// Slots of a short lap, at least.
 const SHORT: u32 = 16;
-/// The same for a connection that is one of many. One that is alone is faster with more of them, which are all in the caches.
+/// The same for a connection whose VI the partner finds by its mark, mostly among many. One that is alone is faster with
+/// more of them, which are all in the caches.
 const SHORTEST: u32 = 4;
 /// See [`may_turn`]. A power of two, far fewer than there are lap numbers.
 const WHOLE_EVERY: u32 = 4096;
@@ -119,8 +120,8 @@ pub(crate) mod flag {
 /// in the caches of a program with many such connections; the others would be cold each time. One lap in
 /// [`WHOLE_EVERY`] is a whole one, so that no slot keeps a lap number until that one comes again.
 #[inline(always)]
-pub(crate) fn may_turn(number: u32, is_one_of_many: bool) -> bool {
-    let least = if is_one_of_many { SHORTEST } else { SHORT };
+pub(crate) fn may_turn(number: u32, is_marked: bool) -> bool {
+    let least = if is_marked { SHORTEST } else { SHORT };
     number & (SLOTS - 1) >= least - 1 && !(number / SLOTS + 1).is_multiple_of(WHOLE_EVERY)
 }
 
@@ -512,10 +513,10 @@ mod tests {
 
     #[test]
     fn a_lap_number_that_comes_again_finds_no_old_slot() {
-        for (many, least) in [(false, SHORT), (true, SHORTEST)] {
+        for (marked, least) in [(false, SHORT), (true, SHORTEST)] {
             for lap in 0..2 * WHOLE_EVERY {
                 let first = lap * SLOTS;
-                let turns = (first..first + SLOTS).filter(|number| may_turn(*number, many));
+                let turns = (first..first + SLOTS).filter(|number| may_turn(*number, marked));
                 let whole = (lap + 1).is_multiple_of(WHOLE_EVERY);
                 let expected = if whole { 0 } else { SLOTS - least + 1 };
                 assert_eq!(turns.count() as u32, expected, "lap {lap}");
