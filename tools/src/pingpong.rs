@@ -245,6 +245,13 @@ impl Player {
             separate: spec.check || spread,
         };
         let endpoint = Endpoint::new(&session.nic, spec.vi, layout, None)?;
+        if spec.rdma {
+            // The memory may have been another ping-pong's, with its numbers.
+            let clean = vec![0; spec.bytes];
+            for offset in &endpoint.receive_offsets {
+                endpoint.region.write(*offset, &clean);
+            }
+        }
         let scratch = if spec.check {
             vec![0; spec.bytes]
         } else {
