@@ -359,11 +359,12 @@ impl Player {
         if self.spec.check {
             self.fill(offset, number);
         }
-        let region = &self.endpoint.region;
-        match bytes {
-            _ if !self.spec.rdma => {}
-            8.. => region.store_u64(offset + bytes - 8, number),
-            _ => region.write(offset + bytes - 1, &[number as u8]),
+        if self.spec.rdma {
+            let region = &self.endpoint.region;
+            match bytes {
+                8.. => region.store_u64(offset + bytes - 8, number),
+                _ => region.write(offset + bytes - 1, &[number as u8]),
+            }
         }
         Ok(())
     }

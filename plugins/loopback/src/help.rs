@@ -144,10 +144,8 @@ impl Link {
         );
         self.help.generation = generation;
         self.ends.own_board().open(generation, job, bytes, local);
-        if self.partner_wants_marks() {
-            // For a program that polls a completion queue. One that sleeps is not woken for it.
-            self.partner_nic.ready().set(self.partner_index);
-        }
+        // For a program that polls a completion queue. One that sleeps is not woken for it.
+        self.mark();
         let (mut mine, mut failed) = (0, false);
         while mine < units
             && let Some((first, part)) = self.ends.own_board().take(generation, units)

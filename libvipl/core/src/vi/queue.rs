@@ -163,7 +163,7 @@ pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {
     entry
 }
 
-/// A ring's memory: whole cache lines.
+/// A ring's memory, which begins at a cache line.
 fn layout(room: u32) -> Option<Layout> {
     Layout::array::<vipl_entry>(room as usize)
         .ok()?
