@@ -4,7 +4,7 @@ use vipl_abi::*;
 use vipl_core::Error;
 use vipl_core::cq;
 
-use crate::edge::{call, code, entry, fast, put, required};
+use crate::edge::{call, code, entry, full, put, required};
 
 /// Creates an empty completion queue (spec §3.24).
 #[unsafe(no_mangle)]
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn VipCQDone(
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    fast!(
+    full(
         call!(VipCQDone, CQHandle; ViHandle RecvQueue),
         code(move || hand_out(ViHandle, RecvQueue, || cq::done(CQHandle))),
     )
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn VipCQWait(
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    fast!(
+    full(
         call!(VipCQWait, CQHandle Timeout; ViHandle RecvQueue),
         code(move || hand_out(ViHandle, RecvQueue, || cq::wait(CQHandle, Timeout))),
     )

@@ -3,12 +3,11 @@
 use vipl_abi::*;
 use vipl_core::vi::{self, Dequeued, Which};
 
-use crate::edge::{call, code, fast, put};
+use crate::edge::{call, code, fast, full, put};
 
 /// Hands a descriptor that was taken off to the caller, as Done and Wait do (spec §3.21): NULL comes
 /// with every result that takes nothing.
-#[inline(always)]
-fn hand_out(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Dequeued) -> VIP_RETURN {
+fn take(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Dequeued) -> VIP_RETURN {
     if out.is_null() {
         return VIP_RETURN::VIP_INVALID_PARAMETER;
     }
@@ -20,11 +19,31 @@ fn hand_out(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Dequeued) -> V
     taken.result
 }
 
-/// Runs Done or Wait.
-macro_rules! take {
-    ($describe:expr, $out:expr, $body:expr $(,)?) => {
-        fast!($describe, move || hand_out($out, $body))
-    };
+/// The same for the usual case of Done, whose arguments are good.
+#[inline(always)]
+fn take_quickly(
+    vi: VIP_VI_HANDLE,
+    which: Which,
+    out: *mut *mut VIP_DESCRIPTOR,
+) -> Option<VIP_RETURN> {
+    if out.is_null() {
+        return None;
+    }
+    let taken = vi::done_quickly(vi, which)?;
+    // SAFETY: not NULL; the caller's output.
+    unsafe { put(out, taken.descriptor) };
+    Some(taken.result)
+}
+
+/// The usual case of a post.
+#[inline(always)]
+fn post_quickly(
+    vi: VIP_VI_HANDLE,
+    which: Which,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: VIP_MEM_HANDLE,
+) -> Option<VIP_RETURN> {
+    vi::post_quickly(vi, which, descriptor, memory).then_some(VIP_RETURN::VIP_SUCCESS)
 }
 
 /// Posts to the send queue (spec §3.20).
@@ -36,6 +55,8 @@ pub unsafe extern "C" fn VipPostSend(
 ) -> VIP_RETURN {
     fast!(
         call!(VipPostSend, ViHandle DescriptorPtr MemoryHandle;),
+        (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut VIP_DESCRIPTOR, MemoryHandle: VIP_MEM_HANDLE),
+        move || post_quickly(ViHandle, Which::Send, DescriptorPtr, MemoryHandle),
         code(move || vi::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle)),
     )
 }
@@ -49,6 +70,8 @@ pub unsafe extern "C" fn VipPostRecv(
 ) -> VIP_RETURN {
     fast!(
         call!(VipPostRecv, ViHandle DescriptorPtr MemoryHandle;),
+        (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut VIP_DESCRIPTOR, MemoryHandle: VIP_MEM_HANDLE),
+        move || post_quickly(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle),
         code(move || vi::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle)),
     )
 }
@@ -59,10 +82,11 @@ pub unsafe extern "C" fn VipSendDone(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take!(
+    fast!(
         call!(VipSendDone, ViHandle; DescriptorPtr),
-        DescriptorPtr,
-        move || vi::done(ViHandle, Which::Send),
+        (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut *mut VIP_DESCRIPTOR),
+        move || take_quickly(ViHandle, Which::Send, DescriptorPtr),
+        move || take(DescriptorPtr, || vi::done(ViHandle, Which::Send)),
     )
 }
 
@@ -72,10 +96,11 @@ pub unsafe extern "C" fn VipRecvDone(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take!(
+    fast!(
         call!(VipRecvDone, ViHandle; DescriptorPtr),
-        DescriptorPtr,
-        move || vi::done(ViHandle, Which::Recv),
+        (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut *mut VIP_DESCRIPTOR),
+        move || take_quickly(ViHandle, Which::Recv, DescriptorPtr),
+        move || take(DescriptorPtr, || vi::done(ViHandle, Which::Recv)),
     )
 }
 
@@ -86,10 +111,9 @@ pub unsafe extern "C" fn VipSendWait(
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take!(
+    full(
         call!(VipSendWait, ViHandle Timeout; DescriptorPtr),
-        DescriptorPtr,
-        move || vi::wait(ViHandle, Which::Send, Timeout),
+        move || take(DescriptorPtr, || vi::wait(ViHandle, Which::Send, Timeout)),
     )
 }
 
@@ -100,10 +124,9 @@ pub unsafe extern "C" fn VipRecvWait(
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    take!(
+    full(
         call!(VipRecvWait, ViHandle Timeout; DescriptorPtr),
-        DescriptorPtr,
-        move || vi::wait(ViHandle, Which::Recv, Timeout),
+        move || take(DescriptorPtr, || vi::wait(ViHandle, Which::Recv, Timeout)),
     )
 }
 
@@ -121,9 +144,9 @@ pub unsafe extern "C" fn VipSendNotify(
         ),
     >,
 ) -> VIP_RETURN {
-    fast!(
+    full(
         call!(VipSendNotify, ViHandle Context Handler;),
-        code(move || vi::notify(ViHandle, Which::Send, Context, Handler))
+        code(move || vi::notify(ViHandle, Which::Send, Context, Handler)),
     )
 }
 
@@ -141,8 +164,8 @@ pub unsafe extern "C" fn VipRecvNotify(
         ),
     >,
 ) -> VIP_RETURN {
-    fast!(
+    full(
         call!(VipRecvNotify, ViHandle Context Handler;),
-        code(move || vi::notify(ViHandle, Which::Recv, Context, Handler))
+        code(move || vi::notify(ViHandle, Which::Recv, Context, Handler)),
     )
 }

@@ -3,7 +3,7 @@
 use vipl_abi::*;
 use vipl_core::vi;
 
-use crate::edge::{call, code, entry, fast, put, put_vi_attributes, required};
+use crate::edge::{call, code, entry, full, put, put_vi_attributes, required};
 
 /// Creates a VI in state Idle (spec §3.4).
 #[unsafe(no_mangle)]
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn VipSetViAttributes(
 /// Stores one pointer per VI (cLAN, spec §3.35).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID) {
-    let _ = fast!(
+    let _ = full(
         call!(VipSetUserData, ViHandle Data;),
         code(move || vi::set_user_data(ViHandle, Data)),
     );
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID
 pub unsafe extern "C" fn VipGetUserData(ViHandle: VIP_VI_HANDLE) -> VIP_PVOID {
     let mut data: VIP_PVOID = std::ptr::null_mut();
     let Data = &raw mut data;
-    let _ = fast!(
+    let _ = full(
         call!(VipGetUserData, ViHandle; Data),
         code(move || {
             // SAFETY: the variable above.

@@ -39,9 +39,9 @@ mod wait;
 #[cfg(test)]
 pub(crate) use calls::create_on;
 pub use calls::{Query, create, destroy, query, set_attributes, set_user_data, user_data};
-pub use post::post;
+pub use post::{post, post_quickly};
 pub use queue::{Dequeued, Which};
-pub use wait::{done, notify, wait};
+pub use wait::{done, done_quickly, notify, wait};
 
 use queue::WorkQueue;
 use state::{CONNECTED, ERROR, PENDING};

@@ -21,6 +21,7 @@ use crate::agent::{
 };
 use crate::clock::remaining_ms;
 use crate::error::Error;
+use crate::object::table::Name;
 use crate::object::table::{Guard, Slot};
 use crate::text::hexadecimal;
 use crate::vi::state::{CONNECTED, IDLE, PENDING};
@@ -41,7 +42,7 @@ pub(super) struct Again {
 /// An attempt to connect one VI.
 pub(super) struct Attempt {
     slot: &'static Slot<Vi>,
-    generation: u32,
+    name: Name,
     agents: &'static Agents,
     call: u64,
     pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
@@ -66,7 +67,7 @@ pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
     vi.attempt = Some(call);
     Attempt {
         slot: vi.slot(),
-        generation: vi.generation(),
+        name: vi.name(),
         agents: vi.nic.agents(),
         call,
         result: Ticket::new(),
@@ -96,7 +97,7 @@ impl Attempt {
         }
         let connected: Option<Connected> =
             (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
-        let mut vi = self.slot.lock(self.generation);
+        let mut vi = self.slot.lock(self.name);
         let ours = vi.as_ref().is_some_and(|vi| vi.attempt == Some(self.call));
         let result = match (&mut vi, connected) {
             (Some(vi), Some(connected)) if ours => {
@@ -162,7 +163,7 @@ impl Attempt {
         } else {
             agent.forget(confirming.connection);
             self.agents.connections.forget(confirming.side);
-            if let Some(mut vi) = self.slot.lock(self.generation)
+            if let Some(mut vi) = self.slot.lock(self.name)
                 && vi.connection == Some(confirming.side)
             {
                 detach(&mut vi);
@@ -177,13 +178,13 @@ impl Attempt {
     }
 
     fn is_wanted(&self) -> bool {
-        let vi = self.slot.lock(self.generation);
+        let vi = self.slot.lock(self.name);
         vi.is_some_and(|vi| vi.attempt == Some(self.call))
     }
 
     /// Ends the attempt without a connection.
     fn fail(self, error: Error) {
-        if let Some(mut vi) = self.slot.lock(self.generation)
+        if let Some(mut vi) = self.slot.lock(self.name)
             && vi.attempt == Some(self.call)
         {
             vi.attempt = None;
@@ -218,17 +219,15 @@ impl Unanswered for Attempt {
         again.body.grace_ms = again.body.grace_ms.max(GRACE_MS);
         let (op, body) = (again.op, again.body);
         let call = Agent::next_id();
-        match self.slot.lock(self.generation) {
+        match self.slot.lock(self.name) {
             Some(mut vi) if vi.attempt == Some(self.call) => vi.attempt = Some(call),
             _ => return self.give_up(),
         }
         self.call = call;
-        let (slot, generation) = (self.slot, self.generation);
+        let (slot, name) = (self.slot, self.name);
         self.send(agent, op, &body);
         // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
-        let wanted = slot
-            .lock(generation)
-            .is_some_and(|vi| vi.attempt == Some(call));
+        let wanted = slot.lock(name).is_some_and(|vi| vi.attempt == Some(call));
         if !wanted {
             agent.tell(Op::CANCEL, &Cancel { call });
         }

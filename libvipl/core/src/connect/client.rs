@@ -96,13 +96,11 @@ fn start_at(
     }));
     let result = attempt.result.clone();
     vi.peer = (op == Op::PEER).then(|| result.clone());
-    let (slot, generation) = (vi.slot(), vi.generation());
+    let (slot, name) = (vi.slot(), vi.name());
     drop(vi);
     attempt.send(&agent, op, &body);
     // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
-    let wanted = slot
-        .lock(generation)
-        .is_some_and(|vi| vi.attempt == Some(call));
+    let wanted = slot.lock(name).is_some_and(|vi| vi.attempt == Some(call));
     if !wanted {
         agent.tell(Op::CANCEL, &Cancel { call });
     }

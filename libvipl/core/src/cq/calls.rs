@@ -189,26 +189,25 @@ fn leave_empty(mut cq: Locked) {
 #[cold]
 #[inline(never)]
 fn yield_processor(cq: Locked) {
-    let (slot, generation, row) = (cq.slot(), cq.generation(), cq.empty_polls);
+    let (slot, name, row) = (cq.slot(), cq.name(), cq.empty_polls);
     let process = cq.nic.process;
     drop(cq);
     if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Nap {
         return;
     }
-    let Some(nic) = slot.lock(generation).map(|cq| Arc::clone(&cq.nic)) else {
+    let Some(nic) = slot.lock(name).map(|cq| Arc::clone(&cq.nic)) else {
         return;
     };
     nic_wait::nap(&nic, || {
         of_nic::progress(&nic);
-        slot.lock(generation)
-            .is_none_or(|cq| !cq.entries.is_empty())
+        slot.lock(name).is_none_or(|cq| !cq.entries.is_empty())
     });
 }
 
 /// Lets VIs that may have something take it; the CQ is unlocked meanwhile.
 #[inline(always)]
 fn poll(mut cq: Locked) -> Option<Locked> {
-    let (slot, generation, hot) = (cq.slot(), cq.generation(), cq.hot);
+    let (slot, name, hot) = (cq.slot(), cq.name(), cq.hot);
     cq.polls = cq.polls.wrapping_add(1);
     let all = hot.is_empty() || cq.polls.is_multiple_of(SCAN_PERIOD);
     let nic = cq.nic.lend();
@@ -222,7 +221,7 @@ fn poll(mut cq: Locked) -> Option<Locked> {
     if all || (hot.others_are_active() && !found) {
         of_nic::progress(&nic);
     }
-    let Some(mut cq) = slot.lock(generation) else {
+    let Some(mut cq) = slot.lock(name) else {
         drop(nic.keep());
         return None;
     };
@@ -253,17 +252,17 @@ pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
     cq.last_ticket += 1;
     let ticket = cq.last_ticket;
     cq.waiters.push_back(Waiter::Thread(ticket));
-    let (slot, generation, nic) = (cq.slot(), cq.generation(), Arc::clone(&cq.nic));
+    let (slot, name, nic) = (cq.slot(), cq.name(), Arc::clone(&cq.nic));
     drop(cq);
     let outcome = nic_wait::until(&nic, deadline, || {
         of_nic::progress(&nic);
-        match slot.lock(generation) {
+        match slot.lock(name) {
             Some(mut cq) => cq.claim(ticket).map(Ok),
             None => Some(Err(Error::InvalidParameter)),
         }
     });
     outcome.unwrap_or_else(|| {
-        let mut cq = slot.lock(generation).ok_or(Error::InvalidParameter)?;
+        let mut cq = slot.lock(name).ok_or(Error::InvalidParameter)?;
         if let Some(entry) = cq.claim(ticket) {
             return Ok(entry);
         }

@@ -61,7 +61,12 @@ pub(crate) fn kind(handle: *mut c_void) -> Option<Kind> {
         .find(|kind| split(*kind, handle).is_some())
 }
 
+/// The slot number that a handle claims to have.
 #[inline(always)]
+pub(crate) fn slot(handle: *mut c_void) -> usize {
+    handle.addr() & ((1 << SLOT_BITS) - 1)
+}
+
 pub(crate) fn split(kind: Kind, handle: *mut c_void) -> Option<Parts> {
     let bits = handle.addr();
     if bits >> (SLOT_BITS + GENERATION_BITS) != kind as usize {
@@ -69,7 +74,7 @@ pub(crate) fn split(kind: Kind, handle: *mut c_void) -> Option<Parts> {
     }
     Some(Parts {
         generation: (bits >> SLOT_BITS) as u32 & (((1u64 << GENERATION_BITS) - 1) as u32),
-        slot: bits as u32 & ((1 << SLOT_BITS) - 1),
+        slot: slot(handle) as u32,
     })
 }
 

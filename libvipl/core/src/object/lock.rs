@@ -71,21 +71,28 @@ impl Held {
 impl Lock {
     #[inline(always)]
     pub(crate) fn lock(&self) -> Held {
-        let me = this_thread();
+        self.lock_as_owner()
+            .unwrap_or_else(|| self.lock_shared(this_thread()))
+    }
+
+    /// The lock, if this thread owns it and nobody is taking that away.
+    #[inline(always)]
+    pub(crate) fn lock_as_owner(&self) -> Option<Held> {
         let owner = self.owner.load(Ordering::Relaxed);
-        if owner & !(OWNERS - 1) == me {
-            let own = &self.sequences[owner % OWNERS];
-            let sequence = own.load(Ordering::Relaxed);
-            own.store(sequence.wrapping_add(1), Ordering::Relaxed);
-            // The processor's fence comes from the other thread's `membarrier`.
-            barrier::light();
-            // Acquire pairs with the release of a watcher.
-            if self.owner.load(Ordering::Acquire) == owner {
-                return Held(1 + owner % OWNERS);
-            }
-            own.store(sequence.wrapping_add(2), Ordering::Release);
+        if owner & !(OWNERS - 1) != this_thread() {
+            return None;
         }
-        self.lock_shared(me)
+        let own = &self.sequences[owner % OWNERS];
+        let sequence = own.load(Ordering::Relaxed);
+        own.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // The processor's fence comes from the other thread's `membarrier`.
+        barrier::light();
+        // Acquire pairs with the release of a watcher.
+        if self.owner.load(Ordering::Acquire) == owner {
+            return Some(Held(1 + owner % OWNERS));
+        }
+        own.store(sequence.wrapping_add(2), Ordering::Release);
+        None
     }
 
     #[inline(never)]

@@ -1,7 +1,7 @@
 //! Tables of objects that live behind handles.
 //!
 //! A slot is never returned to the system: a destroyed object leaves it to the next one, under another generation. So
-//! a stale handle may be followed at any time: the lookup locks the slot, finds another generation and fails. One
+//! a stale handle may be followed at any time: the lookup locks the slot, finds another name and fails. One
 //! thread may therefore destroy an object that another is about to use (rule R4), without a reference count on the
 //! data path.
 //!
@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::sync::Mutex;
 
@@ -24,12 +24,15 @@ const CHUNK: usize = 64;
 /// Chunks of one table: 65 536 objects of a kind in one process on 64-bit hosts, 16 384 on 32-bit ones.
 const CHUNKS: usize = if usize::BITS == 64 { 1024 } else { 256 };
 
+/// The handle of an object as a number: no other object has had it, except very long ago.
+pub(crate) type Name = usize;
+
 /// One place for one object. All zero is free.
 #[repr(C, align(64))]
 pub(crate) struct Slot<T> {
     lock: Lock,
-    /// Generation of the object that is here, 0 when the slot is free.
-    live: AtomicU32,
+    /// Name of the object that is here, 0 when the slot is free.
+    name: AtomicUsize,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -46,29 +49,35 @@ impl<T> Slot<T> {
     /// Locks the slot if an object is there.
     #[inline(always)]
     pub(crate) fn lock_any(&'static self) -> Option<Guard<T>> {
-        self.lock_if(|live| live != 0)
+        self.lock_if(|name| name != 0)
     }
 
     /// Locks the slot if this very object is there.
     #[inline(always)]
-    pub(crate) fn lock(&'static self, generation: u32) -> Option<Guard<T>> {
-        self.lock_if(|live| live == generation)
+    pub(crate) fn lock(&'static self, name: Name) -> Option<Guard<T>> {
+        self.lock_if(|here| here == name)
     }
 
     #[inline(always)]
-    fn lock_if(&'static self, wanted: impl FnOnce(u32) -> bool) -> Option<Guard<T>> {
-        let held = self.lock.lock();
-        if !wanted(self.live.load(Ordering::Relaxed)) {
-            self.lock.unlock(held);
-            return None;
-        }
-        Some(Guard { slot: self, held })
+    fn lock_if(&'static self, wanted: impl FnOnce(Name) -> bool) -> Option<Guard<T>> {
+        self.guard_if(self.lock.lock(), wanted)
+    }
+
+    /// Locks the slot for the thread that owns its lock, if this very object is there.
+    #[inline(always)]
+    fn lock_as_owner(&'static self, name: Name) -> Option<Guard<T>> {
+        let held = self.lock.lock_as_owner()?;
+        self.guard_if(held, |here| here == name)
     }
 
     /// Locks the slot for a watcher, if this very object is there (see `Lock::borrow`).
-    pub(crate) fn lock_watching(&'static self, generation: u32) -> Option<Guard<T>> {
-        let held = self.lock.borrow();
-        if self.live.load(Ordering::Relaxed) != generation {
+    pub(crate) fn lock_watching(&'static self, name: Name) -> Option<Guard<T>> {
+        self.guard_if(self.lock.borrow(), |here| here == name)
+    }
+
+    #[inline(always)]
+    fn guard_if(&'static self, held: Held, wanted: impl FnOnce(Name) -> bool) -> Option<Guard<T>> {
+        if !wanted(self.name.load(Ordering::Relaxed)) {
             self.lock.unlock(held);
             return None;
         }
@@ -94,14 +103,14 @@ impl<T> Guard<T> {
         self.slot.value.get().cast()
     }
 
-    /// Generation of the object.
-    pub(crate) fn generation(&self) -> u32 {
-        self.slot.live.load(Ordering::Relaxed)
+    /// Name of the object, to find it again, if it is still there.
+    pub(crate) fn name(&self) -> Name {
+        self.slot.name.load(Ordering::Relaxed)
     }
 
     /// Takes the object out and frees the slot.
     fn vacate(self) -> T {
-        self.slot.live.store(0, Ordering::Relaxed);
+        self.slot.name.store(0, Ordering::Relaxed);
         // SAFETY: locked and live until the line above; nobody reads it again.
         unsafe { (*self.slot.value.get()).assume_init_read() }
     }
@@ -165,29 +174,31 @@ impl<T: Send> Table<T> {
         }
     }
 
-    /// The slot that a handle names, whatever is in it now.
+    /// The slot that a handle names, whatever is in it now, and the name that its object has. The kind and all of the
+    /// number are part of the name, so that only what has no slot at all is refused here.
     #[inline(always)]
-    pub(crate) fn slot(&self, handle: *mut c_void) -> Option<(&'static Slot<T>, u32)> {
-        let parts = handle::split(self.kind, handle)?;
-        let chunk = self
-            .chunks
-            .get(parts.slot as usize / CHUNK)?
-            .load(Ordering::Acquire);
-        if chunk.is_null() {
+    pub(crate) fn slot(&self, handle: *mut c_void) -> Option<(&'static Slot<T>, Name)> {
+        let number = handle::slot(handle);
+        let chunk = self.chunks[number / CHUNK % CHUNKS].load(Ordering::Acquire);
+        if handle.is_null() || chunk.is_null() {
             return None;
         }
         // SAFETY: chunks have CHUNK slots and are never unmapped.
-        Some((
-            unsafe { &*chunk.add(parts.slot as usize % CHUNK) },
-            parts.generation,
-        ))
+        Some((unsafe { &*chunk.add(number % CHUNK) }, handle.addr()))
     }
 
     /// Locks the object that a handle names; `None` when the handle is stale or never was one.
     #[inline(always)]
     pub(crate) fn lock(&self, handle: *mut c_void) -> Option<Guard<T>> {
-        let (slot, generation) = self.slot(handle)?;
-        slot.lock(generation)
+        let (slot, name) = self.slot(handle)?;
+        slot.lock(name)
+    }
+
+    /// The same, for a thread that owns the object's lock: `None` says nothing of the handle, and costs less.
+    #[inline(always)]
+    pub(crate) fn lock_as_owner(&self, handle: *mut c_void) -> Option<Guard<T>> {
+        let (slot, name) = self.slot(handle)?;
+        slot.lock_as_owner(name)
     }
 
     /// Puts a new object in; `make` gets its handle. `None` when the table is full or memory is short.
@@ -196,17 +207,17 @@ impl<T: Send> Table<T> {
         free: &Free,
         make: impl FnOnce(*mut c_void) -> T,
     ) -> Option<*mut c_void> {
-        let (slot, parts) = self.reserve(free)?;
-        let handle = handle::join(self.kind, parts);
+        let (slot, handle) = self.reserve(free)?;
         let held = slot.lock.lock();
         // SAFETY: the slot is free and locked; writing drops nothing.
         unsafe { (*slot.value.get()).write(make(handle)) };
-        slot.live.store(parts.generation, Ordering::Relaxed);
+        slot.name.store(handle.addr(), Ordering::Relaxed);
         slot.lock.unlock(held);
         Some(handle)
     }
 
-    fn reserve(&self, free: &Free) -> Option<(&'static Slot<T>, Parts)> {
+    /// A free slot, and the handle of its next object.
+    fn reserve(&self, free: &Free) -> Option<(&'static Slot<T>, *mut c_void)> {
         let mut state = free.0.lock();
         let slot = match state.free.pop() {
             Some(slot) => slot,
@@ -222,8 +233,9 @@ impl<T: Send> Table<T> {
             generation: handle::generation(state.generation),
             slot,
         };
-        let (slot, _) = self.slot(handle::join(self.kind, parts))?;
-        Some((slot, parts))
+        let handle = handle::join(self.kind, parts);
+        let (slot, _) = self.slot(handle)?;
+        Some((slot, handle))
     }
 
     fn map_chunk(&self, chunk: usize) -> Option<()> {
@@ -242,9 +254,7 @@ impl<T: Send> Table<T> {
     /// Takes a locked object out of the table; its handle is stale from now on.
     pub(crate) fn remove(&self, free: &Free, guard: Guard<T>, handle: *mut c_void) -> T {
         let value = guard.vacate();
-        if let Some(parts) = handle::split(self.kind, handle) {
-            free.0.lock().free.push(parts.slot);
-        }
+        free.0.lock().free.push(handle::slot(handle) as u32);
         value
     }
 }
@@ -269,6 +279,11 @@ mod tests {
         assert_ne!(first, third, "the slot is used again under another handle");
         assert!(TABLE.lock(first).is_none());
         assert_eq!(*TABLE.lock(second).unwrap(), 2);
-        assert!(TABLE.lock(std::ptr::null_mut()).is_none());
+        // No other kind, no slot that there is not, and not NULL, which is what a free slot has.
+        let other = |bits: usize| std::ptr::without_provenance_mut(second.addr() ^ bits);
+        let top = 1 << (usize::BITS - 1);
+        for wrong in [other(top), other(CHUNKS * CHUNK), other(second.addr())] {
+            assert!(TABLE.lock(wrong).is_none(), "{wrong:?}");
+        }
     }
 }

@@ -8,9 +8,28 @@ use super::state::{CONNECTED, IDLE, PENDING};
 use super::{Vi, complete};
 use crate::error::Error;
 use crate::memory::table::covers;
+use crate::object::table::Guard;
+
+/// VipPostSend and VipPostRecv, where the calling thread owns the VI's lock and nothing is wrong. False: [`post`] has to
+/// do it.
+#[inline(always)]
+pub fn post_quickly(
+    handle: VIP_VI_HANDLE,
+    which: Which,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: VIP_MEM_HANDLE,
+) -> bool {
+    let Some(mut vi) = super::VIS.lock_as_owner(handle) else {
+        return false;
+    };
+    !descriptor.is_null()
+        && descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
+        && !vi.check_descriptor
+        && has_room(&mut vi, which)
+        && enter(&mut vi, which, descriptor, memory)
+}
 
 /// VipPostSend and VipPostRecv.
-#[inline(always)]
 pub fn post(
     handle: VIP_VI_HANDLE,
     which: Which,
@@ -18,19 +37,35 @@ pub fn post(
     memory: VIP_MEM_HANDLE,
 ) -> Result<(), Error> {
     let mut vi = super::lock(handle)?;
-    if !descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
-        || descriptor.is_null()
-        || vi.check_descriptor
-    {
-        check_descriptor(&mut vi, which, descriptor, memory)?;
-    }
-    let (queue, own) = vi.queue(which);
-    if queue.posted.wrapping_sub(queue.taken) >= own.room {
+    check_descriptor(&mut vi, which, descriptor, memory)?;
+    if !has_room(&mut vi, which) {
         grow(&mut vi, which, descriptor)?;
     }
+    if enter(&mut vi, which, descriptor, memory) {
+        Ok(())
+    } else {
+        Err(bad_descriptor(&mut vi, which, descriptor))
+    }
+}
+
+/// Whether the ring has room for another descriptor.
+#[inline(always)]
+fn has_room(vi: &mut Vi, which: Which) -> bool {
+    let (queue, own) = vi.queue(which);
+    queue.posted.wrapping_sub(queue.taken) < own.room
+}
+
+/// Puts a descriptor into the ring and rings the doorbell. False: its memory is not accessible.
+#[inline(always)]
+fn enter(
+    vi: &mut Guard<Vi>,
+    which: Which,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: VIP_MEM_HANDLE,
+) -> bool {
     // SAFETY: an application's descriptor; a fault is caught.
     if unsafe { vipl_guard::store_status(descriptor.cast(), 0) }.is_err() {
-        return Err(bad_descriptor(&mut vi, which, descriptor));
+        return false;
     }
     let (queue, _) = vi.queue(which);
     // SAFETY: there is room for it.
@@ -43,17 +78,16 @@ pub fn post(
     };
     queue.posted = queue.posted.wrapping_add(1);
     if vi.abi.state == CONNECTED {
-        let doorbell = if which == Which::Send {
-            vi.post_send
-        } else {
-            vi.post_recv
+        let doorbell = match which {
+            Which::Send => vi.post_send,
+            Which::Recv => vi.post_recv,
         };
         // SAFETY: attached and locked.
         unsafe { doorbell(vi.abi()) };
     } else {
-        post_unconnected(&mut vi, which);
+        post_unconnected(vi, which);
     }
-    Ok(())
+    true
 }
 
 /// A VI that is not connected keeps receives for later and flushes everything else (spec §4.3).
@@ -65,7 +99,6 @@ fn post_unconnected(vi: &mut Vi, which: Which) {
     }
 }
 
-#[cold]
 fn check_descriptor(
     vi: &mut Vi,
     which: Which,

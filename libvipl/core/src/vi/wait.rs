@@ -2,7 +2,6 @@
 //! §3.23, §8).
 
 use vipl_abi::*;
-use vipl_plugin_abi::*;
 
 use super::queue::{Dequeued, Waiter, Which, WorkQueue, take};
 use super::{Vi, complete, diagnosis};
@@ -11,24 +10,50 @@ use crate::error::Error;
 use crate::handlers;
 use crate::nic::events::NotifyHandler;
 use crate::nic::{idle, wait as nic_wait};
-use crate::object::table::{Guard, Slot};
+use crate::object::table::{Guard, Name, Slot};
 
-/// What a caller gets of a descriptor that was taken off. At level `debug` a failed one is explained, unless it
-/// was only flushed: that is no fault of its own.
+/// Takes the oldest descriptor off, which is complete, for a caller.
 #[inline(always)]
-fn dequeue(vi: &Vi, which: Which, entry: &vipl_entry) -> Dequeued {
-    if entry.status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
-        diagnosis::failed(vi, which, entry.descriptor, entry.status);
+fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
+    let entry = take(vi.queue(which).0);
+    if entry.status & VIP_STATUS_ERROR_MASK != 0 {
+        return failed(vi, which, entry.descriptor, entry.status);
     }
-    Dequeued::of(entry)
+    Dequeued {
+        result: VIP_RETURN::VIP_SUCCESS,
+        descriptor: entry.descriptor,
+    }
+}
+
+/// The same for one that has failed. At level `debug` it is explained, unless it was only flushed: that is no fault of
+/// its own.
+#[cold]
+fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -> Dequeued {
+    if status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
+        diagnosis::failed(vi, which, descriptor, status);
+    }
+    Dequeued {
+        result: VIP_RETURN::VIP_DESCRIPTOR_ERROR,
+        descriptor,
+    }
+}
+
+/// VipSendDone and VipRecvDone, where the calling thread owns the VI's lock. `None`: [`done`] has to do it.
+#[inline(always)]
+pub fn done_quickly(handle: VIP_VI_HANDLE, which: Which) -> Option<Dequeued> {
+    Some(poll(super::VIS.lock_as_owner(handle)?, which))
 }
 
 /// VipSendDone and VipRecvDone.
-#[inline(always)]
 pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
-    let Ok(mut vi) = super::lock(handle) else {
-        return Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
-    };
+    match super::lock(handle) {
+        Ok(vi) => poll(vi, which),
+        Err(_) => Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER),
+    }
+}
+
+#[inline(always)]
+fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
     let (queue, _) = vi.queue(which);
     if queue.completed == queue.taken {
         if queue.posted == queue.taken {
@@ -47,24 +72,23 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
         }
         return Dequeued::none(VIP_RETURN::VIP_NOT_DONE);
     }
-    let entry = take(queue);
-    dequeue(&vi, which, &entry)
+    dequeue(&mut vi, which)
 }
 
 /// Lets other threads have the processor after empty polls.
 #[cold]
 #[inline(never)]
 fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
-    let (slot, generation, process) = (vi.slot(), vi.generation(), vi.nic.process);
+    let (slot, name, process) = (vi.slot(), vi.name(), vi.nic.process);
     drop(vi);
     if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Nap {
         return;
     }
-    let Some(nic) = slot.lock(generation).map(|vi| vi.nic.clone()) else {
+    let Some(nic) = slot.lock(name).map(|vi| vi.nic.clone()) else {
         return;
     };
     nic_wait::nap(&nic, || {
-        slot.lock(generation).is_none_or(|mut vi| {
+        slot.lock(name).is_none_or(|mut vi| {
             vi.progress();
             let (queue, _) = vi.queue(which);
             queue.completed != queue.taken
@@ -91,8 +115,7 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
             return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         if queue.completed != queue.taken && own.waiters.is_empty() {
-            let entry = take(queue);
-            return dequeue(&vi, which, &entry);
+            return dequeue(&mut vi, which);
         }
     }
     if timeout == 0 {
@@ -104,16 +127,16 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
         return Dequeued::none(VIP_RETURN::VIP_TIMEOUT);
     }
     let ticket = join_waiters(&mut vi, which);
-    let (slot, generation, nic) = (vi.slot(), vi.generation(), vi.nic.clone());
+    let (slot, name, nic) = (vi.slot(), vi.name(), vi.nic.clone());
     drop(vi);
     let outcome = nic_wait::until(&nic, deadline, || {
-        let Some(mut vi) = slot.lock(generation) else {
+        let Some(mut vi) = slot.lock(name) else {
             return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
         };
         vi.progress();
         claim(vi.queue(which).1, ticket)
     });
-    outcome.unwrap_or_else(|| leave_waiters(slot, generation, which, ticket))
+    outcome.unwrap_or_else(|| leave_waiters(slot, name, which, ticket))
 }
 
 fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
@@ -132,8 +155,8 @@ fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Dequeued> {
 }
 
 /// The time is up; a completion that came at the last moment still counts.
-fn leave_waiters(slot: &'static Slot<Vi>, generation: u32, which: Which, ticket: u64) -> Dequeued {
-    let Some(mut vi) = slot.lock(generation) else {
+fn leave_waiters(slot: &'static Slot<Vi>, name: Name, which: Which, ticket: u64) -> Dequeued {
+    let Some(mut vi) = slot.lock(name) else {
         return Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
     };
     let (queue, own) = vi.queue(which);
