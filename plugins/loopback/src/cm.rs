@@ -85,6 +85,7 @@ pub(crate) fn attach(
         waiting: false,
         reception: port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION,
         fences: nic.fences,
+        idle: false,
         carry_immediate: carries_immediate(port),
         partner_index: connection.partner_vi,
         partner_pid: connection.partner_pid,
@@ -356,13 +357,13 @@ mod tests {
         let port = pair.right.port();
         let link = pair.right.link();
         let (mut since, second) = (0, Duration::from_secs(1));
-        assert!(!link.quiesced(&port, &mut since, second));
+        assert!(!link.quiesced(port, &mut since, second));
         // Another copy began after the region had gone: it does not count.
         copying(3);
         let link = pair.right.link();
-        assert!(link.quiesced(&port, &mut since, second));
+        assert!(link.quiesced(port, &mut since, second));
         let mut since = 0;
-        assert!(!link.quiesced(&port, &mut since, Duration::ZERO));
+        assert!(!link.quiesced(port, &mut since, Duration::ZERO));
         let lost = code(VIP_ERROR_CODE::VIP_ERROR_CONN_LOST);
         assert_eq!(told(), [Told::Failed(1, lost)]);
     }

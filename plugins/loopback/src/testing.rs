@@ -219,7 +219,7 @@ impl End {
     }
 
     /// The host's view of the VI.
-    pub(crate) fn port(&mut self) -> Port {
+    pub(crate) fn port<'a>(&mut self) -> &'a Port {
         // SAFETY: the VI outlives the view, and one operation runs at a time.
         unsafe { Port::new(&raw mut *self.vi) }
     }
@@ -304,9 +304,9 @@ impl End {
         queue.posted = queue.posted.wrapping_add(1);
         let port = self.port();
         if recv {
-            self.part.post_recv(&self.nic, &port);
+            self.part.post_recv(&self.nic, port);
         } else {
-            self.part.post_send(&self.nic, &port);
+            self.part.post_send(&self.nic, port);
         }
     }
 
@@ -348,15 +348,20 @@ impl End {
         self.post(control, length, &segments)
     }
 
+    /// Somebody sleeps until something of a queue is complete, or not.
+    pub(crate) fn await_completions(&mut self, recv: bool, send: bool) {
+        (self.vi.recv.signal, self.vi.send.signal) = (recv.into(), send.into());
+    }
+
     pub(crate) fn progress(&mut self) {
         let port = self.port();
-        self.part.progress(&self.nic, &port);
+        self.part.progress(&self.nic, port);
     }
 
     /// VipDisconnect.
     pub(crate) fn detach(&mut self) {
         let port = self.port();
-        self.part.detach(&self.nic, &port);
+        self.part.detach(&self.nic, port);
     }
 
     /// Status of a descriptor; 0 until it is complete.
@@ -401,7 +406,7 @@ pub(crate) fn pair(reliability: u16, single_copy: bool) -> Pair {
         end.vi.state = VIP_VI_STATE::VIP_STATE_CONNECTED as u32;
         let port = end.port();
         end.part
-            .attach(&end.nic, &port, &connection)
+            .attach(&end.nic, port, &connection)
             .expect("a connection");
     }
     told();

@@ -1,5 +1,6 @@
 //! The plug-in's view of the host's VI.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
 use vipl_abi::*;
@@ -8,9 +9,10 @@ use vipl_plugin_abi::*;
 use crate::Host;
 use crate::region;
 
-/// One VI during one operation; the host holds its lock.
-#[derive(Clone, Copy)]
-pub struct Port(*mut vipl_vi);
+/// One VI during one operation; the host holds its lock. It is the host's structure itself, so that a reference to it is
+/// all that an operation passes on. The host changes the structure when the plug-in calls it.
+#[repr(transparent)]
+pub struct Port(UnsafeCell<vipl_vi>);
 
 /// One of the two work queues of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +38,16 @@ impl Port {
     /// # Safety
     /// `vi` is the argument of an operation, and the view is used within that operation only.
     #[inline(always)]
-    pub unsafe fn new(vi: *mut vipl_vi) -> Port {
-        Port(vi)
+    pub unsafe fn new<'a>(vi: *mut vipl_vi) -> &'a Port {
+        // SAFETY: valid, as asked of the caller; the layout is the same.
+        unsafe { &*vi.cast() }
     }
 
     /// The host's structure.
     #[inline(always)]
     pub fn vi(&self) -> &vipl_vi {
         // SAFETY: valid and locked during the operation.
-        unsafe { &*self.0 }
+        unsafe { &*self.0.get() }
     }
 
     /// The NIC.
@@ -65,8 +68,8 @@ impl Port {
         // SAFETY: valid and locked during the operation; only addresses are made.
         unsafe {
             match queue {
-                Queue::Send => &raw mut (*self.0).send,
-                Queue::Recv => &raw mut (*self.0).recv,
+                Queue::Send => &raw mut (*self.0.get()).send,
+                Queue::Recv => &raw mut (*self.0.get()).recv,
             }
         }
     }
@@ -164,7 +167,7 @@ impl Port {
             (*entry).status = status;
             (*place).completed = (*place).completed.wrapping_add(1);
             if (*place).signal != 0 {
-                (Host::get().table().completed)(self.0, place);
+                (Host::get().table().completed)(self.0.get(), place);
             }
         }
     }
@@ -187,7 +190,9 @@ impl Port {
     #[cold]
     pub fn raise(&self, code: VIP_ERROR_CODE, opcode: u32) {
         // SAFETY: within an operation.
-        unsafe { (Host::get().table().raise)(self.0, code as c_int, opcode, std::ptr::null_mut()) };
+        unsafe {
+            (Host::get().table().raise)(self.0.get(), code as c_int, opcode, std::ptr::null_mut())
+        };
     }
 
     /// Breaks the connection; `cause` is the number of an asynchronous error or a `VIPL_CAUSE_*`. The
@@ -196,6 +201,6 @@ impl Port {
     #[allow(clippy::not_unsafe_ptr_arg_deref)]
     pub fn fail(&self, cause: c_int, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
         // SAFETY: within an operation.
-        unsafe { (Host::get().table().fail)(self.0, cause, opcode, descriptor) };
+        unsafe { (Host::get().table().fail)(self.0.get(), cause, opcode, descriptor) };
     }
 }

@@ -284,7 +284,7 @@ type ViOf<P> = <<P as Provider>::Nic as Nic>::Vi;
 /// # Safety
 /// Within an operation of the VI, whose `context` is what `vi_create` made.
 #[inline(always)]
-unsafe fn parts<'a, P: Provider>(vi: *mut vipl_vi) -> (&'a mut ViOf<P>, &'a P::Nic, Port) {
+unsafe fn parts<'a, P: Provider>(vi: *mut vipl_vi) -> (&'a mut ViOf<P>, &'a P::Nic, &'a Port) {
     // SAFETY: as asked of the caller.
     unsafe {
         (
@@ -373,7 +373,7 @@ unsafe extern "C" fn nic_close<P: Provider>(nic: *mut vipl_nic) {
 unsafe extern "C" fn vi_create<P: Provider>(vi: *mut vipl_vi) -> c_int {
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
-        match ViOf::<P>::new(nic_of::<P>((*vi).nic), &Port::new(vi)) {
+        match ViOf::<P>::new(nic_of::<P>((*vi).nic), Port::new(vi)) {
             Ok(made) => {
                 (*vi).context = Box::into_raw(Box::new(made)).cast::<c_void>();
                 VIPL_OK
@@ -397,7 +397,7 @@ unsafe extern "C" fn attach<P: Provider>(
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
         let (own, nic, port) = parts::<P>(vi);
-        own.attach(nic, &port, &whole(connection, (*connection).size))
+        own.attach(nic, port, &whole(connection, (*connection).size))
             .map_or_else(Status::code, |()| VIPL_OK)
     })
 }
@@ -405,31 +405,31 @@ unsafe extern "C" fn attach<P: Provider>(
 unsafe extern "C" fn detach<P: Provider>(vi: *mut vipl_vi) {
     // SAFETY: see above.
     let (own, nic, port) = unsafe { parts::<P>(vi) };
-    contained((), || own.detach(nic, &port));
+    contained((), || own.detach(nic, port));
 }
 
 unsafe extern "C" fn partner_gone<P: Provider>(vi: *mut vipl_vi, orderly: c_int) {
     // SAFETY: see above.
     let (own, nic, port) = unsafe { parts::<P>(vi) };
-    contained((), || own.partner_gone(nic, &port, orderly != 0));
+    contained((), || own.partner_gone(nic, port, orderly != 0));
 }
 
 unsafe extern "C" fn post_send<P: Provider>(vi: *mut vipl_vi) {
     // SAFETY: see above.
     let (own, nic, port) = unsafe { parts::<P>(vi) };
-    contained((), || own.post_send(nic, &port));
+    contained((), || own.post_send(nic, port));
 }
 
 unsafe extern "C" fn post_recv<P: Provider>(vi: *mut vipl_vi) {
     // SAFETY: see above.
     let (own, nic, port) = unsafe { parts::<P>(vi) };
-    contained((), || own.post_recv(nic, &port));
+    contained((), || own.post_recv(nic, port));
 }
 
 unsafe extern "C" fn progress<P: Provider>(vi: *mut vipl_vi) {
     // SAFETY: see above.
     let (own, nic, port) = unsafe { parts::<P>(vi) };
-    contained((), || own.progress(nic, &port));
+    contained((), || own.progress(nic, port));
 }
 
 unsafe extern "C" fn ready<P: Provider>(nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32 {
@@ -469,7 +469,7 @@ unsafe extern "C" fn quiesced<P: Provider>(
     // SAFETY: see above.
     let ((own, _, port), since) = unsafe { (parts::<P>(vi), &mut *since) };
     let left = Duration::from_nanos(left_ns);
-    c_int::from(contained(false, || own.quiesced(&port, since, left)))
+    c_int::from(contained(false, || own.quiesced(port, since, left)))
 }
 
 unsafe extern "C" fn region_add<P: Provider>(

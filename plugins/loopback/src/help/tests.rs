@@ -238,7 +238,7 @@ fn the_end_of_a_connection_waits_for_the_helper() {
             copying.fetch_add(1, Ordering::SeqCst);
         });
         let port = pair.right.port();
-        pair.right.link().die(&port, Closed::LOST, 1, 0);
+        pair.right.link().die(port, Closed::LOST, 1, 0);
         assert_eq!(ended.load(Ordering::SeqCst), 1);
     });
     assert_eq!(pair.right.status(receive), 0, "the host flushes it");

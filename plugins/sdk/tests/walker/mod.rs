@@ -361,5 +361,5 @@ fn with_port(rules: &Rules, body: impl FnOnce(&Port)) {
     vi.reliability = rules.reliability;
     vi.max_transfer_size = rules.transfer_max;
     // SAFETY: used within this call only.
-    body(&unsafe { Port::new(&raw mut vi) });
+    body(unsafe { Port::new(&raw mut vi) });
 }
