@@ -148,6 +148,8 @@ pub(crate) struct Link {
     /// Sends are complete when the partner has consumed them, and each side tells the other.
     pub(crate) reception: bool,
     pub(crate) fences: bool,
+    /// The last look found an empty ring, and nothing else to do.
+    pub(crate) idle: bool,
     pub(crate) carry_immediate: bool,
     pub(crate) reading: bool,
     pub(crate) writing: Option<bool>,
@@ -237,6 +239,7 @@ impl Link {
             return;
         }
         self.waiting = waiting;
+        self.idle = false;
         self.ends
             .own()
             .waiting

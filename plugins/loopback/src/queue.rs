@@ -24,8 +24,24 @@ pub(crate) enum Step {
 }
 
 impl Link {
-    /// Processes what was posted.
+    /// The doorbell: something was posted.
     #[inline(always)]
+    pub(crate) fn post_send(&mut self, nic: &LoopbackNic, port: &Port) {
+        let number = port.completed(Queue::Send);
+        let alone = port.posted(Queue::Send) == number.wrapping_add(1);
+        if alone && !(self.halted || self.waiting || self.reception) {
+            // What is not complete would be waited for.
+            debug_assert!(self.outstanding.is_empty());
+            let entry = port.entry(Queue::Send, number);
+            if let Some(Step::Next) = self.send_plain(nic, port, &entry) {
+                return self.wake_partner();
+            }
+        }
+        self.pump(nic, port);
+    }
+
+    /// Processes what was posted.
+    #[inline(never)]
     pub(crate) fn pump(&mut self, nic: &LoopbackNic, port: &Port) {
         let before = self.outbox.sent;
         let mut waits = false;

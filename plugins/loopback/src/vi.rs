@@ -86,7 +86,7 @@ impl Vi for LoopbackVi {
     #[inline(always)]
     fn post_send(&mut self, nic: &LoopbackNic, port: &Port) {
         if let Some(link) = &mut self.link {
-            link.pump(nic, port);
+            link.post_send(nic, port);
         }
     }
 

@@ -32,14 +32,23 @@ fn find(table: Table, handle: u32, base: u64, length: u64) -> Option<(u32, u32)>
     if entry.handle.load(Ordering::Relaxed) != handle {
         return None;
     }
-    let inside = base >= first && base <= end && length <= end - base;
+    // Below the region the offset is larger than any size.
+    let (offset, size) = (base.wrapping_sub(first), end.wrapping_sub(first));
+    let inside = offset <= size && length <= size - offset;
     inside.then_some(((access >> 32) as u32, access as u32))
 }
 
 /// Whether the tag of a VI and that of a region go together.
 #[inline(always)]
 fn tags_match(vi: u32, region: u32) -> bool {
-    vi == region || vi == VIPL_PTAG_ANY || region == VIPL_PTAG_NONE
+    vi == region || is_compatible(vi, region)
+}
+
+/// The same for tags that differ: compatible mode's.
+#[cold]
+#[inline(never)]
+fn is_compatible(vi: u32, region: u32) -> bool {
+    vi == VIPL_PTAG_ANY || region == VIPL_PTAG_NONE
 }
 
 /// Local access: descriptor or data segment.
