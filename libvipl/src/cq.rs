@@ -4,7 +4,7 @@ use vipl_abi::*;
 use vipl_core::Error;
 use vipl_core::cq;
 
-use crate::edge::{call, code, entry, full, put, required};
+use crate::edge::{call, code, entry, fast, full, put, required};
 
 /// Creates an empty completion queue (spec §3.24).
 #[unsafe(no_mangle)]
@@ -42,20 +42,46 @@ pub unsafe extern "C" fn VipResizeCQ(CQHandle: VIP_CQ_HANDLE, EntryCount: VIP_UL
 }
 
 /// Hands an entry that was taken off to the caller, as Done and Wait do.
-#[inline(always)]
-fn hand_out(
+fn take(
     vi: *mut VIP_VI_HANDLE,
     recv: *mut VIP_BOOLEAN,
-    take: impl FnOnce() -> Result<cq::Entry, Error>,
+    body: impl FnOnce() -> Result<cq::Entry, Error>,
 ) -> Result<(), Error> {
     let (vi, recv) = (required(vi)?, required(recv)?);
-    let entry = take()?;
     // SAFETY: both were checked.
+    unsafe { hand_out(vi, recv, body()?) };
+    Ok(())
+}
+
+/// The same for the usual case of Done, whose arguments are good.
+#[inline(always)]
+fn take_quickly(
+    cq: VIP_CQ_HANDLE,
+    vi: *mut VIP_VI_HANDLE,
+    recv: *mut VIP_BOOLEAN,
+) -> Option<VIP_RETURN> {
+    if vi.is_null() || recv.is_null() {
+        return None;
+    }
+    Some(match cq::done_quickly(cq)? {
+        Ok(entry) => {
+            // SAFETY: not NULL; the caller's outputs.
+            unsafe { hand_out(vi, recv, entry) };
+            VIP_RETURN::VIP_SUCCESS
+        }
+        Err(error) => error.to_return(),
+    })
+}
+
+/// # Safety
+/// Neither is NULL, and both are, as for `put`, the caller's outputs.
+#[inline(always)]
+unsafe fn hand_out(vi: *mut VIP_VI_HANDLE, recv: *mut VIP_BOOLEAN, entry: cq::Entry) {
+    // SAFETY: as asked of the caller.
     unsafe {
         put(vi, entry.vi);
         put(recv, VIP_BOOLEAN::from(entry.recv));
     }
-    Ok(())
 }
 
 /// Takes the oldest entry off, if there is one (spec §3.27).
@@ -65,9 +91,11 @@ pub unsafe extern "C" fn VipCQDone(
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    full(
+    fast!(
         call!(VipCQDone, CQHandle; ViHandle RecvQueue),
-        code(move || hand_out(ViHandle, RecvQueue, || cq::done(CQHandle))),
+        (CQHandle: VIP_CQ_HANDLE, ViHandle: *mut VIP_VI_HANDLE, RecvQueue: *mut VIP_BOOLEAN),
+        move || take_quickly(CQHandle, ViHandle, RecvQueue),
+        code(move || take(ViHandle, RecvQueue, || cq::done(CQHandle))),
     )
 }
 
@@ -81,7 +109,7 @@ pub unsafe extern "C" fn VipCQWait(
 ) -> VIP_RETURN {
     full(
         call!(VipCQWait, CQHandle Timeout; ViHandle RecvQueue),
-        code(move || hand_out(ViHandle, RecvQueue, || cq::wait(CQHandle, Timeout))),
+        code(move || take(ViHandle, RecvQueue, || cq::wait(CQHandle, Timeout))),
     )
 }
 

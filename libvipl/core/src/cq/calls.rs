@@ -161,10 +161,20 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
     Ok(())
 }
 
-/// VipCQDone.
+/// VipCQDone, where the calling thread owns the CQ's lock. `None`: [`done`] has to do it.
 #[inline(always)]
+pub fn done_quickly(handle: VIP_CQ_HANDLE) -> Option<Result<Entry, Error>> {
+    Some(take(CQS.lock_as_owner(handle)?))
+}
+
+/// VipCQDone.
 pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
-    let mut cq = lock(handle)?;
+    take(lock(handle)?)
+}
+
+/// The oldest entry, if there is one after a poll.
+#[inline(always)]
+fn take(mut cq: Locked) -> Result<Entry, Error> {
     if let Some(entry) = cq.pop() {
         return Ok(entry);
     }
