@@ -356,13 +356,13 @@ fn copy_straight(
 /// other process.
 #[inline(always)]
 fn call_straight(pid: i32, way: Way, near: u64, far: u64, bytes: u64) -> Result<(), CopyError> {
-    let body = bytes.saturating_sub(8);
-    let near = [
-        piece(near, body as usize),
-        piece(near + body, (bytes - body) as usize),
-    ];
-    let near = if body == 0 { &near[1..] } else { &near[..] };
-    call(pid, way, near, &[piece(far, bytes as usize)], bytes)
+    let far = [piece(far, bytes as usize)];
+    if bytes <= 8 {
+        return call(pid, way, &[piece(near, bytes as usize)], &far, bytes);
+    }
+    let body = bytes - 8;
+    let near = [piece(near, body as usize), piece(near + body, 8)];
+    call(pid, way, &near, &far, bytes)
 }
 
 /// Any lists of pieces.

@@ -33,11 +33,19 @@ impl Link {
             // What is not complete would be waited for.
             debug_assert!(self.outstanding.is_empty());
             let entry = port.entry(Queue::Send, number);
-            if let Some(Step::Next) = self.send_plain(nic, port, &entry) {
-                return self.wake_partner();
+            match self.send_plain(nic, port, &entry) {
+                Some(Step::Next) => return self.wake_partner(),
+                None if self.write_alone(nic, port, &entry) => return,
+                _ => {}
             }
         }
         self.pump(nic, port);
+    }
+
+    /// The same for what may be an RDMA Write. False: nothing has been done, or the rest is to be done.
+    #[inline(never)]
+    fn write_alone(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> bool {
+        matches!(self.write_plain(nic, port, entry), Some(Step::Next))
     }
 
     /// Processes what was posted.
