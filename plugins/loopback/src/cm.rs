@@ -54,7 +54,7 @@ pub(crate) fn attach(
     nic: &LoopbackNic,
     port: &Port,
     connection: &vipl_connection,
-) -> Result<Box<Link>, Status> {
+) -> Result<Link, Status> {
     let failed = |error: std::io::Error| {
         Host::get().log(
             VIPL_LOG_ERROR,
@@ -72,10 +72,11 @@ pub(crate) fn attach(
     // SAFETY: the mapping lives in the link, behind the view.
     let ends = unsafe { Ends::new(segment.base(), connection.side) };
     let posted_base = port.completed(Queue::Recv);
-    let link = Box::new(Link {
+    let link = Link {
         ends,
         arrived: 0,
         expected: None,
+        board_seen: 0,
         outbox: Outbox::new(),
         partner_posted: 0,
         messages: 0,
@@ -111,7 +112,7 @@ pub(crate) fn attach(
         partner_rdma_read: connection.partner_rdma_read != 0,
         watch: nic.watch.clone(),
         _segment: segment,
-    });
+    };
     *ends_here().entry(link.key).or_insert(0) += 1;
     introduce(&link, port);
     nic.watch.add(link.own_index);

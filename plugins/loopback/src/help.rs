@@ -227,13 +227,13 @@ impl Link {
     /// Whether the partner asks for help.
     #[inline(always)]
     pub(crate) fn is_asked(&self) -> bool {
-        self.ends.partner_board().generation() != self.help.seen
+        self.ends.partner_board().generation() != self.board_seen
     }
 
     /// Copies parts of what the partner has to copy.
     #[cold]
     pub(crate) fn help(&mut self, nic: &LoopbackNic, port: &Port) {
-        self.help.seen = self.ends.partner_board().generation();
+        self.board_seen = self.ends.partner_board().generation();
         let Some(asked) = self.ends.partner_board().look() else {
             return;
         };

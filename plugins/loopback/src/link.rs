@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -79,8 +80,6 @@ pub(crate) struct Help {
     /// Copies that are made without asking, because the partner did not help; how many they were last time.
     pub(crate) alone: u32,
     pub(crate) alone_last: u32,
-    /// Generation of the partner's board that this side has looked at.
-    pub(crate) seen: u32,
 }
 
 impl Help {
@@ -158,16 +157,18 @@ pub(crate) struct Link {
     /// Where the payload of the next message is looked for in advance.
     pub(crate) expected: Option<u32>,
     pub(crate) sending: Option<Pieces>,
-    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// The generation of the partner's board that this side has looked at.
+    pub(crate) board_seen: u32,
     pub(crate) reach: Reach,
+    pub(crate) serving: Option<Box<Serving>>,
     /// Partners are asked to mark this VI.
     pub(crate) wants_marks: bool,
     /// When something was sent whose receipt is awaited, or that was last looked at, in ticks.
     pub(crate) looked: u64,
 
+    pub(crate) outstanding: VecDeque<Outstanding>,
     /// This side's copies that the partner may help with.
     pub(crate) help: Help,
-    pub(crate) serving: Option<Serving>,
 
     pub(crate) partner_pid: u32,
     /// The partner was killed: it copies no more, whatever it said last.
@@ -190,6 +191,9 @@ pub(crate) struct Link {
     /// The segment; last, so that it goes last.
     pub(crate) _segment: Mapping,
 }
+
+// A small message, and a look that finds nothing, need no other line.
+const _: () = assert!(offset_of!(Link, outstanding) <= 3 * 64);
 
 impl Link {
     /// The next slot, if it has arrived.

@@ -23,6 +23,14 @@ pub(crate) enum Step {
     Stop,
 }
 
+/// What became of a small message.
+enum Sent {
+    /// It is in its slot, and its descriptor is to be completed.
+    Whole,
+    /// It could not be read; the descriptor has been dealt with.
+    Not(Step),
+}
+
 impl Link {
     /// The doorbell: something was posted.
     #[inline(always)]
@@ -34,7 +42,10 @@ impl Link {
             debug_assert!(self.outstanding.is_empty());
             let entry = port.entry(Queue::Send, number);
             match self.send_plain(nic, port, &entry) {
-                Some(Step::Next) => return self.wake_partner(),
+                Some(Sent::Whole) => {
+                    self.complete_entry(port, entry, VIP_STATUS_OP_SEND);
+                    return self.wake_partner();
+                }
                 None if self.write_alone(nic, port, &entry) => return,
                 _ => {}
             }
@@ -100,7 +111,8 @@ impl Link {
     fn process(&mut self, nic: &LoopbackNic, port: &Port, number: u32) -> Step {
         let entry = port.entry(Queue::Send, number);
         match self.send_plain(nic, port, &entry) {
-            Some(step) => step,
+            Some(Sent::Whole) => self.accepted_entry(port, entry, VIP_STATUS_OP_SEND),
+            Some(Sent::Not(step)) => step,
             None => self.process_other(nic, port, entry),
         }
     }
@@ -108,7 +120,7 @@ impl Link {
     /// The common case, straight through: a small message of one segment, with nothing in its way.
     /// `None`: the descriptor is something else, and nothing has been done.
     #[inline(always)]
-    fn send_plain(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Option<Step> {
+    fn send_plain(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Option<Sent> {
         // SAFETY: a posted descriptor; faults are caught.
         let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) }.ok()?;
         let (segment, length) = (image.first, image.length);
@@ -135,13 +147,14 @@ impl Link {
         let copied = unsafe { self.copy_out(to, from, length as usize) };
         if copied.is_err() {
             self.outbox.give_back();
-            return Some(self.local_error(port, VIP_STATUS_PROTECTION_ERROR));
+            let step = self.local_error(port, VIP_STATUS_PROTECTION_ERROR);
+            return Some(Sent::Not(step));
         }
         let flagged = image.control & VIP_CONTROL_IMMEDIATE != 0;
         let flags = if flagged { flag::IMMEDIATE } else { 0 };
         self.publish_slot(port, op, flags, length, image.immediate, place);
         self.messages = self.messages.wrapping_add(1);
-        Some(self.accepted_entry(port, *entry, VIP_STATUS_OP_SEND))
+        Some(Sent::Whole)
     }
 
     /// Copies a message into the ring.

@@ -26,12 +26,12 @@ impl Link {
             let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
             return self.die(port, Closed::TARGET_REFUSED, cause, VIP_STATUS_OP_RDMA_READ);
         }
-        self.serving = Some(Serving {
+        self.serving = Some(Box::new(Serving {
             address: extra.address,
             handle: extra.handle,
             length: arrival.length,
             offset: 0,
-        });
+        }));
     }
 
     /// Sends data that the partner asked for, as far as there is room.
