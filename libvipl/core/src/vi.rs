@@ -11,6 +11,7 @@
 //! ```
 
 use std::ffi::c_int;
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,19 +49,20 @@ use state::{CONNECTED, ERROR, PENDING};
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
 
-/// One VI.
+/// One VI. Posts and polls touch four cache lines: what the lock's owner needs of the slot, and this up to the gap.
 #[repr(C)]
 pub(crate) struct Vi {
     pub(crate) abi: vipl_vi,
     pub(crate) post_send: unsafe extern "C" fn(*mut vipl_vi),
     pub(crate) post_recv: unsafe extern "C" fn(*mut vipl_vi),
     progress: unsafe extern "C" fn(*mut vipl_vi),
-    pub(crate) check_descriptor: bool,
-    pub(crate) send: WorkQueue,
-    pub(crate) recv: WorkQueue,
-    pub(crate) handle: VIP_VI_HANDLE,
     /// Its slot; set when it is made.
     slot: Option<&'static Slot<Vi>>,
+    pub(crate) handle: VIP_VI_HANDLE,
+    pub(crate) send: WorkQueue,
+    pub(crate) recv: WorkQueue,
+
+    pub(crate) check_descriptor: bool,
     pub(crate) nic: Arc<Nic>,
     attributes: VIP_VI_ATTRIBUTES,
     user_data: VIP_PVOID,
@@ -75,6 +77,8 @@ pub(crate) struct Vi {
     /// Counts connections, so that a late event can be told from a new one.
     pub(crate) epoch: u64,
 }
+
+const _: () = assert!(Slot::<Vi>::OBJECT_AT + offset_of!(Vi, check_descriptor) <= 5 * 64);
 
 // SAFETY: raw pointers in it are only used under the slot's lock.
 unsafe impl Send for Vi {}

@@ -30,15 +30,10 @@ use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const PENALTY_MAX: u32 = 8;
 const NOBODY: usize = 0;
 
-/// A lock that can be all zero.
+/// A lock that can be all zero. What its owner needs comes last, beside what it guards; the rest fills a cache line.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Lock {
-    /// The owner's thread pointer, and the number of its sequence in the low bits.
-    owner: AtomicUsize,
-    /// Odd while that thread is inside as owner; each is written by one thread only.
-    sequences: [AtomicU32; OWNERS],
-    spin: AtomicU32,
     /// Whose the sequences are; guarded by `spin`.
     owners: [AtomicUsize; OWNERS],
     /// The thread that took `spin` last, how often in a row, and how often a bias was lost; guarded by `spin`.
@@ -50,6 +45,12 @@ pub(crate) struct Lock {
     /// The owner's sequence, or `uses`, at a watcher's last look, and how often it has left the owner alone since.
     watched: AtomicU32,
     spared: AtomicU32,
+    spin: AtomicU32,
+
+    /// The owner's thread pointer, and the number of its sequence in the low bits.
+    owner: AtomicUsize,
+    /// Odd while that thread is inside as owner; each is written by one thread only.
+    sequences: [AtomicU32; OWNERS],
 }
 
 /// How a lock is held: by its owner, if this is 1 + the number of the owner's sequence; otherwise by `spin`, and

@@ -10,7 +10,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -46,6 +46,9 @@ pub(crate) struct Guard<T: 'static> {
 }
 
 impl<T> Slot<T> {
+    /// Where the object begins. The first cache line is for those who do not own the lock.
+    pub(crate) const OBJECT_AT: usize = offset_of!(Slot<T>, value);
+
     /// Locks the slot if an object is there.
     #[inline(always)]
     pub(crate) fn lock_any(&'static self) -> Option<Guard<T>> {

@@ -31,8 +31,9 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
     let mut notified = Vec::new();
     let mut failed = Vec::new();
     let (queue, own) = vi.queue(which);
+    let waiting = own.waiting();
     while queue.completed != queue.taken {
-        let Some(waiter) = own.waiters.pop_front() else {
+        let Some(waiter) = waiting.waiters.pop_front() else {
             break;
         };
         let entry = take(queue);
@@ -41,7 +42,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         }
         match waiter {
             Waiter::Thread(ticket) => {
-                own.given.push((ticket, entry));
+                waiting.given.push((ticket, entry));
                 woken = true;
             }
             Waiter::Notify { handler, context } => notified.push(Job::Descriptor {
@@ -53,7 +54,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         }
     }
     own.signalled = queue.completed;
-    queue.signal = u32::from(!own.waiters.is_empty());
+    queue.signal = u32::from(own.has_waiters());
     for entry in failed {
         diagnosis::failed(vi, which, entry.descriptor, entry.status);
     }

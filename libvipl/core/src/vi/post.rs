@@ -24,8 +24,7 @@ pub fn post_quickly(
     };
     !descriptor.is_null()
         && descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
-        && !vi.check_descriptor
-        && has_room(&mut vi, which)
+        && has_plain_room(&mut vi, which)
         && enter(&mut vi, which, descriptor, memory)
 }
 
@@ -38,7 +37,8 @@ pub fn post(
 ) -> Result<(), Error> {
     let mut vi = super::lock(handle)?;
     check_descriptor(&mut vi, which, descriptor, memory)?;
-    if !has_room(&mut vi, which) {
+    let (queue, _) = vi.queue(which);
+    if in_use(queue) == queue::room(queue) {
         grow(&mut vi, which, descriptor)?;
     }
     if enter(&mut vi, which, descriptor, memory) {
@@ -48,11 +48,17 @@ pub fn post(
     }
 }
 
-/// Whether the ring has room for another descriptor.
+/// Entries of the ring that are in use.
 #[inline(always)]
-fn has_room(vi: &mut Vi, which: Which) -> bool {
+fn in_use(queue: &vipl_queue) -> u32 {
+    queue.posted.wrapping_sub(queue.taken)
+}
+
+/// Whether the ring has room for another descriptor, and nobody wants to look at its memory.
+#[inline(always)]
+fn has_plain_room(vi: &mut Vi, which: Which) -> bool {
     let (queue, own) = vi.queue(which);
-    queue.posted.wrapping_sub(queue.taken) < own.room
+    in_use(queue) < own.plain_room
 }
 
 /// Puts a descriptor into the ring and rings the doorbell. False: its memory is not accessible.
@@ -151,15 +157,17 @@ fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
 /// Makes the ring larger, up to MaxDescriptorsPerQueue.
 #[cold]
 fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<(), Error> {
-    let max = vi.nic.info.descriptors_max;
+    let (max, look) = (vi.nic.info.descriptors_max, vi.check_descriptor);
     let (queue, own) = vi.queue(which);
-    queue::grow(queue, own, max).map_err(|full| {
+    if let Err(full) = queue::grow(queue, max) {
         if let Full::Limit = full {
             let opcode = asked_for(which, descriptor);
             vi.raise(VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN, opcode, descriptor);
         }
-        Error::Resource
-    })
+        return Err(Error::Resource);
+    }
+    own.plain_room = if look { 0 } else { queue::room(queue) };
+    Ok(())
 }
 
 /// Whether the memory of a descriptor is registered for this VI, segments included.

@@ -89,17 +89,24 @@ pub(super) enum Waiter {
     },
 }
 
-/// The host's part of a work queue; what calls that do not wait use comes first.
+/// The host's part of a work queue.
 #[repr(C)]
 pub(crate) struct WorkQueue {
-    /// Entries the ring has room for; 0 before the first post.
-    pub(super) room: u32,
+    /// Entries that the ring has room for, if a descriptor may be posted without a look at its memory; otherwise 0.
+    pub(super) plain_room: u32,
     /// Completions that the CQ has been told of.
     pub(super) signalled: u32,
     /// Empty polls in a row, and what the queue had taken at the first of them.
     empty_polls: u32,
     empty_at: u32,
     pub(crate) cq: Option<CqSlot>,
+    /// Who waits, once anybody has: most queues do without, and are one cache line shorter.
+    waiting: Option<Box<Waiting>>,
+}
+
+/// Those who wait for completions of a queue.
+#[derive(Default)]
+pub(super) struct Waiting {
     pub(super) waiters: VecDeque<Waiter>,
     /// Completions given to waiting threads that have not fetched them yet.
     pub(super) given: Vec<(u64, vipl_entry)>,
@@ -109,15 +116,24 @@ pub(crate) struct WorkQueue {
 impl WorkQueue {
     pub(crate) fn new(cq: Option<CqSlot>) -> Self {
         WorkQueue {
-            room: 0,
+            plain_room: 0,
             signalled: 0,
             cq,
-            waiters: VecDeque::new(),
-            given: Vec::new(),
-            last_ticket: 0,
+            waiting: None,
             empty_polls: 0,
             empty_at: 0,
         }
+    }
+
+    /// Those who wait.
+    pub(super) fn waiting(&mut self) -> &mut Waiting {
+        self.waiting.get_or_insert_default()
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn has_waiters(&self) -> bool {
+        let waiting = self.waiting.as_ref();
+        waiting.is_some_and(|waiting| !waiting.waiters.is_empty())
     }
 
     /// Counts a poll that found nothing, when the queue had taken this many; gives how many in a row.
@@ -132,8 +148,9 @@ impl WorkQueue {
 
     /// Open notify requests.
     pub(crate) fn notifications(&self) -> usize {
-        self.waiters
-            .iter()
+        let waiting = self.waiting.iter();
+        waiting
+            .flat_map(|waiting| &waiting.waiters)
             .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
             .count()
     }
@@ -171,13 +188,21 @@ fn layout(room: u32) -> Option<Layout> {
         .ok()
 }
 
+/// Entries that the ring has room for; 0 before the first post.
+pub(super) fn room(queue: &vipl_queue) -> u32 {
+    if queue.entries.is_null() {
+        0
+    } else {
+        queue.mask + 1
+    }
+}
+
 /// Doubles the ring, up to `max` entries.
 #[cold]
-pub(super) fn grow(queue: &mut vipl_queue, own: &mut WorkQueue, max: u32) -> Result<(), Full> {
-    let room = if own.room == 0 {
-        RING_FIRST.min(max)
-    } else {
-        own.room * 2
+pub(super) fn grow(queue: &mut vipl_queue, max: u32) -> Result<(), Full> {
+    let room = match room(queue) {
+        0 => RING_FIRST.min(max),
+        room => room * 2,
     };
     if room > max {
         return Err(Full::Limit);
@@ -201,7 +226,6 @@ pub(super) fn grow(queue: &mut vipl_queue, own: &mut WorkQueue, max: u32) -> Res
     free_ring(queue);
     queue.entries = entries;
     queue.mask = room - 1;
-    own.room = room;
     Ok(())
 }
 
@@ -221,8 +245,8 @@ pub(super) fn free_ring(queue: &mut vipl_queue) {
 mod tests {
     use super::*;
 
-    fn ring() -> (vipl_queue, WorkQueue) {
-        let queue = vipl_queue {
+    fn ring() -> vipl_queue {
+        vipl_queue {
             entries: std::ptr::null_mut(),
             mask: 0,
             // Counters wrap; the ring must not care.
@@ -231,8 +255,7 @@ mod tests {
             taken: u32::MAX - 3,
             signal: 0,
             which: 0,
-        };
-        (queue, WorkQueue::new(None))
+        }
     }
 
     fn post(queue: &mut vipl_queue, number: usize) {
@@ -249,18 +272,18 @@ mod tests {
 
     #[test]
     fn entries_keep_their_order_when_the_ring_grows() {
-        let (mut queue, mut own) = ring();
+        let mut queue = ring();
         let mut number = 0;
         for room in [4, 8, 16, 32, 64] {
-            assert!(grow(&mut queue, &mut own, 64).is_ok());
-            assert_eq!((own.room, queue.mask), (room, room - 1));
+            assert!(grow(&mut queue, 64).is_ok());
+            assert_eq!(super::room(&queue), room);
             assert!(queue.entries.addr().is_multiple_of(LINE));
             while queue.posted.wrapping_sub(queue.taken) < room {
                 number += 1;
                 post(&mut queue, number);
             }
         }
-        assert!(matches!(grow(&mut queue, &mut own, 64), Err(Full::Limit)));
+        assert!(matches!(grow(&mut queue, 64), Err(Full::Limit)));
         for expected in 1..=64 {
             let entry = take(&mut queue);
             assert_eq!(entry.descriptor.addr(), expected * 64);
@@ -273,7 +296,7 @@ mod tests {
 
     #[test]
     fn empty_polls_are_counted_until_something_is_taken() {
-        let (_, mut own) = ring();
+        let mut own = WorkQueue::new(None);
         assert_eq!(
             [7, 7, 7].map(|taken| own.count_empty_poll(taken)),
             [1, 2, 3]

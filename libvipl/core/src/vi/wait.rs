@@ -114,7 +114,7 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
         if queue.posted == queue.taken {
             return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
-        if queue.completed != queue.taken && own.waiters.is_empty() {
+        if queue.completed != queue.taken && !own.has_waiters() {
             return dequeue(&mut vi, which);
         }
     }
@@ -141,17 +141,20 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
 
 fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
     let (queue, own) = vi.queue(which);
-    own.last_ticket += 1;
-    own.waiters.push_back(Waiter::Thread(own.last_ticket));
     own.signalled = queue.completed;
     queue.signal = 1;
-    own.last_ticket
+    let waiting = own.waiting();
+    waiting.last_ticket += 1;
+    let ticket = waiting.last_ticket;
+    waiting.waiters.push_back(Waiter::Thread(ticket));
+    ticket
 }
 
 /// The completion that was given to this thread.
 fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Dequeued> {
-    let place = own.given.iter().position(|(owner, _)| *owner == ticket)?;
-    Some(Dequeued::of(&own.given.swap_remove(place).1))
+    let given = &mut own.waiting().given;
+    let place = given.iter().position(|(owner, _)| *owner == ticket)?;
+    Some(Dequeued::of(&given.swap_remove(place).1))
 }
 
 /// The time is up; a completion that came at the last moment still counts.
@@ -163,9 +166,9 @@ fn leave_waiters(slot: &'static Slot<Vi>, name: Name, which: Which, ticket: u64)
     if let Some(dequeued) = claim(own, ticket) {
         return dequeued;
     }
-    own.waiters
-        .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
-    queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
+    let waiters = &mut own.waiting().waiters;
+    waiters.retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+    queue.signal = u32::from(own.cq.is_some() || own.has_waiters());
     Dequeued::none(VIP_RETURN::VIP_TIMEOUT)
 }
 
@@ -184,7 +187,7 @@ pub fn notify(
     handlers::start(&vi.nic)?;
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
-    own.waiters.push_back(Waiter::Notify {
+    own.waiting().waiters.push_back(Waiter::Notify {
         handler,
         context: context.addr(),
     });
