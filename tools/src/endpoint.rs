@@ -16,6 +16,9 @@ use crate::region::{Region, Span};
 use crate::{Error, Result};
 
 type Post = unsafe extern "C" fn(VIP_VI_HANDLE, *mut VIP_DESCRIPTOR, VIP_MEM_HANDLE) -> c_int;
+/// Polls give this most of the time.
+const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
+
 type Done = unsafe extern "C" fn(VIP_VI_HANDLE, *mut *mut VIP_DESCRIPTOR) -> c_int;
 
 /// What a VI is like; both sides of a connection use the same.
@@ -124,6 +127,7 @@ impl Vi {
         // SAFETY: a live VI and room for the result.
         match unsafe { (self.send_done)(self.handle, &raw mut taken) } {
             0 => Ok(Descriptor::from_library(taken)),
+            NOT_DONE => Ok(None),
             code => not_taken("VipSendDone", code, taken),
         }
     }
@@ -138,6 +142,7 @@ impl Vi {
         // SAFETY: a live VI and room for the result.
         match unsafe { (self.receive_done)(self.handle, &raw mut taken) } {
             0 => Ok(Descriptor::from_library(taken)),
+            NOT_DONE => Ok(None),
             code => not_taken("VipRecvDone", code, taken),
         }
     }
@@ -245,11 +250,10 @@ fn not_taken(
     code: c_int,
     taken: *mut VIP_DESCRIPTOR,
 ) -> Result<Option<Descriptor>> {
-    const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
     const TIMEOUT: c_int = VIP_RETURN::VIP_TIMEOUT as c_int;
     const FAILED: c_int = VIP_RETURN::VIP_DESCRIPTOR_ERROR as c_int;
     match (code, Descriptor::from_library(taken)) {
-        (NOT_DONE | TIMEOUT, _) | (FAILED, None) => Ok(None),
+        (TIMEOUT, _) | (FAILED, None) => Ok(None),
         (FAILED, Some(descriptor)) => Err(Error::Descriptor {
             function,
             status: descriptor.status(),
