@@ -231,6 +231,8 @@ struct Player {
     sent: u64,
     taken: u64,
     received: u64,
+    /// The next send, if it is prepared.
+    next: Option<Descriptor>,
     scratch: Vec<u8>,
 }
 
@@ -263,6 +265,7 @@ impl Player {
             sent: 0,
             taken: 0,
             received: 0,
+            next: None,
             scratch,
         })
     }
@@ -308,21 +311,22 @@ impl Player {
 
     #[inline(always)]
     fn send(&mut self) -> Result<()> {
-        let index = turn(self.sent as usize, self.endpoint.sends.len());
-        if self.spec.check || self.spec.rdma {
-            self.prepare(index)?;
-        }
+        let descriptor = match self.next {
+            Some(descriptor) => descriptor,
+            None => self.prepare()?,
+        };
         self.sent += 1;
-        self.endpoint.vi.post_send(self.endpoint.sends[index])?;
-        // While the message travels: take what is complete, without waiting for it.
+        self.endpoint.vi.post_send(descriptor)?;
+        // While the message travels: take what is complete, without waiting for it, and prepare the next one.
         if self.endpoint.vi.send_done()?.is_some() {
             self.taken += 1;
         }
         if self.sent - self.taken >= DEPTH as u64 / 2 {
-            self.settle()
-        } else {
-            Ok(())
+            self.settle()?;
         }
+        let is_free = !self.spec.rdma || self.taken == self.sent;
+        self.next = if is_free { Some(self.prepare()?) } else { None };
+        Ok(())
     }
 
     /// Takes every send that is still out.
@@ -343,10 +347,11 @@ impl Player {
         Ok(())
     }
 
-    /// Fills the buffer: with a pattern when bytes are checked, and with the number of the message at
-    /// its end when the partner polls for it.
+    /// Chooses the next descriptor and fills its buffer: with a pattern when bytes are checked, and with the number of
+    /// the message at its end when the partner polls for it.
     #[inline(always)]
-    fn prepare(&mut self, index: usize) -> Result<()> {
+    fn prepare(&mut self) -> Result<Descriptor> {
+        let index = turn(self.sent as usize, self.endpoint.sends.len());
         // One buffer may still be under way.
         if self.spec.rdma && self.taken < self.sent {
             self.settle()?;
@@ -366,7 +371,7 @@ impl Player {
                 _ => region.write(offset + bytes - 1, &[number as u8]),
             }
         }
-        Ok(())
+        Ok(self.endpoint.sends[index])
     }
 
     #[inline(never)]
