@@ -87,6 +87,7 @@ pub(crate) fn attach(
         reception: port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION,
         fences: nic.fences,
         idle: false,
+        takes_one: port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION,
         carry_immediate: carries_immediate(port),
         partner_index: connection.partner_vi,
         partner_pid: connection.partner_pid,

@@ -147,8 +147,10 @@ pub(crate) struct Link {
     /// Sends are complete when the partner has consumed them, and each side tells the other.
     pub(crate) reception: bool,
     pub(crate) fences: bool,
-    /// The last look found an empty ring, and nothing else to do.
+    /// The last look found an empty ring, and nothing else to do; and the next may take one message and no more.
     pub(crate) idle: bool,
+    /// Looks may do that: neither a mark nor a receipt tells of several messages.
+    pub(crate) takes_one: bool,
     pub(crate) carry_immediate: bool,
     pub(crate) reading: bool,
     pub(crate) writing: Option<bool>,
@@ -234,6 +236,13 @@ impl Link {
         self.partner_nic.ready().set(self.partner_index);
         fence(Ordering::SeqCst);
         self.partner_nic.bell().ring_if_wanted(true);
+    }
+
+    /// Partners are asked to mark this VI, or no longer.
+    pub(crate) fn set_wants_marks(&mut self, wanted: bool) {
+        self.wants_marks = wanted;
+        self.takes_one = !(wanted || self.reception);
+        self.idle = false;
     }
 
     /// Says whether sends wait for the partner, so that it tells when it has got on.

@@ -43,8 +43,11 @@ impl Link {
             return self.progress_many(nic, port);
         }
         // A message that was waited for, and is received sooner if nothing else is looked at: the next call does that.
+        let Some(from) = self.small_message(&arrival) else {
+            return self.progress_many(nic, port);
+        };
         self.learn(&arrival);
-        if let Taken::Yes = self.take(nic, port, &arrival) {
+        if let Taken::Yes = self.deliver(port, &arrival, from) {
             self.arrived = ring::next(self.arrived, arrival.flags);
             self.acknowledge();
         }
@@ -56,9 +59,17 @@ impl Link {
         if let Some(place) = self.expected {
             self.ends.look_ahead(place);
         }
-        self.idle = !self.needs_more(nic, port);
-        if !self.idle {
+        if self.needs_more(nic, port) {
             self.progress_more(nic, port);
+        } else {
+            self.idle = self.takes_one;
+        }
+    }
+
+    /// The last look of all: the one before it may have left something to the next.
+    pub(crate) fn take_the_rest(&mut self, nic: &LoopbackNic, port: &Port) {
+        if port.is_connected() {
+            self.progress_many(nic, port);
         }
     }
 
@@ -256,19 +267,23 @@ impl Link {
 
     #[inline(always)]
     fn take(&mut self, nic: &LoopbackNic, port: &Port, arrival: &Arrival) -> Taken {
+        match self.small_message(arrival) {
+            Some(from) => self.deliver(port, arrival, from),
+            None => self.take_other(nic, port, *arrival),
+        }
+    }
+
+    /// Where a message lies that is in one place of the ring.
+    #[inline(always)]
+    fn small_message(&mut self, arrival: &Arrival) -> Option<*const u8> {
         match arrival.op {
-            op::INLINE if arrival.length as usize <= INLINE => {
-                self.deliver(port, arrival, arrival.inline)
-            }
+            op::INLINE if arrival.length as usize <= INLINE => Some(arrival.inline),
             op::EAGER if arrival.length <= PAYLOAD => {
                 let another = arrival.length <= EXPECTED_MAX;
                 self.expected = another.then(|| arrival.next_payload());
-                match self.ends.payload_in(arrival.payload, arrival.length) {
-                    Some(from) => self.deliver(port, arrival, from),
-                    None => self.nonsense(port),
-                }
+                self.ends.payload_in(arrival.payload, arrival.length)
             }
-            _ => self.take_other(nic, port, *arrival),
+            _ => None,
         }
     }
 
@@ -383,6 +398,7 @@ impl Link {
     #[cold]
     pub(crate) fn nothing_posted(&mut self, port: &Port) -> Taken {
         let code = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY;
+        watch::note_arrival();
         if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
             port.raise(code, VIP_STATUS_OP_RECEIVE);
             return Taken::Yes;
@@ -428,7 +444,7 @@ impl Link {
     }
 }
 
-/// Whether somebody sleeps until something is complete, or is told of it: then all that can complete has to.
+/// Whether a completion wakes or calls somebody. Then one look completes all that it can.
 #[inline(always)]
 fn wants_signals(port: &Port) -> bool {
     port.wants_signal(Queue::Recv) || port.wants_signal(Queue::Send)
@@ -528,11 +544,12 @@ mod tests {
 
     #[test]
     fn a_message_that_was_waited_for_is_taken_by_itself() {
-        for level in [U, RD, RR] {
+        // A receipt tells of all messages before it.
+        for (level, taken) in [(U, 1), (RD, 1), (RR, 3)] {
             let mut pair = pair(level, true);
             received(&mut pair);
-            assert_eq!(taken_after_nothing(&mut pair), 1, "level {level}");
-            assert_eq!(taken_after_nothing(&mut pair), 1, "again");
+            assert_eq!(taken_after_nothing(&mut pair), taken, "level {level}");
+            assert_eq!(taken_after_nothing(&mut pair), taken, "again");
         }
     }
 
@@ -547,9 +564,55 @@ mod tests {
         }
         let mut pair = pair(RD, true);
         received(&mut pair);
+        pair.right.link().set_wants_marks(true);
+        assert_eq!(taken_after_nothing(&mut pair), 3);
+        pair.right.link().set_wants_marks(false);
         pair.right.progress();
+        assert!(pair.right.link().idle);
         pair.right.link().set_waiting(true);
         assert!(!pair.right.link().idle, "it waits for room in the ring");
+    }
+
+    #[test]
+    fn a_message_in_pieces_is_not_left_after_the_first() {
+        let mut pair = pair(RD, false);
+        received(&mut pair);
+        pair.right.progress();
+        assert!(pair.right.link().idle);
+        let receive = pair.right.receive(0, 65_536);
+        pair.left.send(0, 65_536);
+        pair.right.progress();
+        assert_eq!(
+            pair.right.status(receive),
+            DONE | VIP_STATUS_OP_RECEIVE,
+            "one look takes all pieces"
+        );
+    }
+
+    /// VipDisconnect looks once, and whatever has come by then counts (spec §4.4).
+    #[test]
+    fn the_end_leaves_nothing_that_has_arrived() {
+        for level in [U, RD, RR] {
+            let mut pair = pair(level, true);
+            received(&mut pair);
+            for _ in 0..3 {
+                pair.left.progress();
+            }
+            assert_eq!(pair.left.link().idle, level != RR);
+            pair.right.receive(0, 8);
+            let send = pair.left.send(0, 8);
+            pair.right.progress();
+            let receives = [0; 3].map(|at| pair.left.receive(at, 8));
+            for _ in 0..3 {
+                pair.right.send(0, 8);
+            }
+            pair.left.progress();
+            pair.left.detach();
+            assert_eq!(pair.left.status(send), DONE, "level {level}");
+            let received = DONE | VIP_STATUS_OP_RECEIVE;
+            let statuses = receives.map(|receive| pair.left.status(receive));
+            assert_eq!(statuses, [received; 3], "level {level}");
+        }
     }
 
     const LONG_AGO: u64 = 0;
@@ -584,7 +647,7 @@ mod tests {
         assert!(is_found(&mut pair, send, JUST_NOW), "before it sleeps");
         shared.bell().sleep(epoch, 0);
         let link = pair.left.link();
-        link.wants_marks = true;
+        link.set_wants_marks(true);
         link.ends.own().marks.store(1, Ordering::Relaxed);
         let send = received(&mut pair);
         assert!(is_found(&mut pair, send, JUST_NOW), "at a mark");
@@ -596,13 +659,14 @@ mod tests {
     #[test]
     fn one_mark_stands_for_an_answer_and_a_later_receipt() {
         let mut pair = settled();
+        pair.left.progress();
         pair.left.receive(0, 8);
         let first = received(&mut pair);
         pair.right.receive(0, 8);
         let second = pair.left.send(0, 8);
         pair.right.send(0, 8);
         pair.right.progress();
-        pair.left.link().wants_marks = true;
+        pair.left.link().set_wants_marks(true);
         assert!(is_found(&mut pair, first, JUST_NOW));
         assert_eq!(pair.left.status(second), DONE);
     }

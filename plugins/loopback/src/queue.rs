@@ -38,7 +38,7 @@ impl Link {
         let number = port.completed(Queue::Send);
         let alone = port.posted(Queue::Send) == number.wrapping_add(1);
         if alone && !(self.halted || self.waiting || self.reception) {
-            // What is not complete would be waited for.
+            // Nothing else is on the queue.
             debug_assert!(self.outstanding.is_empty());
             let entry = port.entry(Queue::Send, number);
             match self.send_plain(nic, port, &entry) {
@@ -53,7 +53,7 @@ impl Link {
         self.pump(nic, port);
     }
 
-    /// The same for what may be an RDMA Write. False: nothing has been done, or the rest is to be done.
+    /// An RDMA Write that is alone on its queue. False: `pump` has to look.
     #[inline(never)]
     fn write_alone(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> bool {
         matches!(self.write_plain(nic, port, entry), Some(Step::Next))

@@ -72,8 +72,9 @@ impl Vi for LoopbackVi {
         Ok(())
     }
 
-    fn detach(&mut self, _nic: &LoopbackNic, _port: &Port) {
-        if let Some(link) = self.link.take() {
+    fn detach(&mut self, nic: &LoopbackNic, port: &Port) {
+        if let Some(mut link) = self.link.take() {
+            link.take_the_rest(nic, port);
             crate::cm::detach(link);
         }
     }
@@ -111,7 +112,7 @@ impl Vi for LoopbackVi {
 
     fn watch(&mut self, on: bool) {
         if let Some(link) = &mut self.link {
-            link.wants_marks = on;
+            link.set_wants_marks(on);
             link.watch.set_marked(link.own_index, on);
             link.ends
                 .own()
