@@ -69,6 +69,8 @@ fn take_quickly(
             unsafe { hand_out(vi, recv, entry) };
             VIP_RETURN::VIP_SUCCESS
         }
+        // It has been destroyed meanwhile.
+        Err(Error::InvalidParameter) => return None,
         Err(error) => error.to_return(),
     })
 }

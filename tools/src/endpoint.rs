@@ -16,10 +16,10 @@ use crate::region::{Region, Span};
 use crate::{Error, Result};
 
 type Post = unsafe extern "C" fn(VIP_VI_HANDLE, *mut VIP_DESCRIPTOR, VIP_MEM_HANDLE) -> c_int;
+type Done = unsafe extern "C" fn(VIP_VI_HANDLE, *mut *mut VIP_DESCRIPTOR) -> c_int;
+
 /// Polls give this most of the time.
 const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
-
-type Done = unsafe extern "C" fn(VIP_VI_HANDLE, *mut *mut VIP_DESCRIPTOR) -> c_int;
 
 /// What a VI is like; both sides of a connection use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +253,7 @@ fn not_taken(
     const TIMEOUT: c_int = VIP_RETURN::VIP_TIMEOUT as c_int;
     const FAILED: c_int = VIP_RETURN::VIP_DESCRIPTOR_ERROR as c_int;
     match (code, Descriptor::from_library(taken)) {
-        (TIMEOUT, _) | (FAILED, None) => Ok(None),
+        (NOT_DONE | TIMEOUT, _) | (FAILED, None) => Ok(None),
         (FAILED, Some(descriptor)) => Err(Error::Descriptor {
             function,
             status: descriptor.status(),

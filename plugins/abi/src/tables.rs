@@ -151,7 +151,7 @@ pub struct vipl_provider {
     /// The VI is connected from now on. Receive descriptors may already be posted.
     pub attach:
         Option<unsafe extern "C" fn(vi: *mut vipl_vi, connection: *const vipl_connection) -> c_int>,
-    /// The VI is not connected any more. After the return neither this process nor the peer
+    /// The VI is not connected any more; what `progress` has left is completed first. After the return neither this process nor the peer
     /// touches the descriptors and buffers of the VI. Blocks for one second at most.
     pub detach: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// The agent says that the peer has gone. Everything that arrived before is to be delivered,
@@ -163,7 +163,8 @@ pub struct vipl_provider {
     pub post_send: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// The receive doorbell. (optional)
     pub post_recv: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
-    /// Takes what has arrived and goes on with what was waiting.
+    /// Takes what has arrived and goes on with what was waiting. A plug-in may leave a part to the next call while no
+    /// queue's `signal` is set and the VI is not watched; `detach` then completes what has arrived.
     pub progress: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// Numbers of VIs for which `progress` may find something; returns how many, `room` at most.
     /// Without it the host asks every connected VI. (optional)

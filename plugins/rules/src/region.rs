@@ -32,7 +32,8 @@ fn find(table: Table, handle: u32, base: u64, length: u64) -> Option<(u32, u32)>
     if entry.handle.load(Ordering::Relaxed) != handle {
         return None;
     }
-    // Below the region the offset is larger than any size.
+    // Below the region the offset is larger than any size. A hostile table, whose regions may end before they begin, names
+    // no memory but its owner's.
     let (offset, size) = (base.wrapping_sub(first), end.wrapping_sub(first));
     let inside = offset <= size && length <= size - offset;
     inside.then_some(((access >> 32) as u32, access as u32))
@@ -41,13 +42,13 @@ fn find(table: Table, handle: u32, base: u64, length: u64) -> Option<(u32, u32)>
 /// Whether the tag of a VI and that of a region go together.
 #[inline(always)]
 fn tags_match(vi: u32, region: u32) -> bool {
-    vi == region || is_compatible(vi, region)
+    vi == region || has_wildcard(vi, region)
 }
 
-/// The same for tags that differ: compatible mode's.
+/// Whether one of them goes together with any other: those of compatible mode.
 #[cold]
 #[inline(never)]
-fn is_compatible(vi: u32, region: u32) -> bool {
+fn has_wildcard(vi: u32, region: u32) -> bool {
     vi == VIPL_PTAG_ANY || region == VIPL_PTAG_NONE
 }
 

@@ -147,7 +147,7 @@ pub trait Vi: Send + 'static {
     fn post_recv(&mut self, nic: &Self::Nic, port: &Port) {
         let _ = (nic, port);
     }
-    /// Takes what has arrived.
+    /// Takes what has arrived, or a part of it while nobody waits for completions; `detach` takes what is left.
     fn progress(&mut self, nic: &Self::Nic, port: &Port);
     /// Whether `ready` shall report this VI.
     fn watch(&mut self, on: bool) {

@@ -21,8 +21,7 @@ use crate::agent::{
 };
 use crate::clock::remaining_ms;
 use crate::error::Error;
-use crate::object::table::Name;
-use crate::object::table::{Guard, Slot};
+use crate::object::table::{Guard, Name, Slot};
 use crate::text::hexadecimal;
 use crate::vi::state::{CONNECTED, IDLE, PENDING};
 use crate::vi::{Vi, Which, complete};

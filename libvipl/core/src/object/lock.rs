@@ -30,7 +30,8 @@ use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const PENALTY_MAX: u32 = 8;
 const NOBODY: usize = 0;
 
-/// A lock that can be all zero. What its owner needs comes last, beside what it guards; the rest fills a cache line.
+/// A lock that can be all zero. What its owner needs comes last, beside what it guards; the rest fills a cache line
+/// of a 64-bit host.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Lock {

@@ -46,7 +46,7 @@ pub(crate) struct Guard<T: 'static> {
 }
 
 impl<T> Slot<T> {
-    /// Where the object begins. The first cache line is for those who do not own the lock.
+    /// Where the object begins. On a 64-bit host the first cache line is for those who do not own the lock.
     pub(crate) const OBJECT_AT: usize = offset_of!(Slot<T>, value);
 
     /// Locks the slot if an object is there.
@@ -278,15 +278,15 @@ mod tests {
         let guard = TABLE.lock(first).unwrap();
         assert_eq!(TABLE.remove(&free, guard, first), 1);
         assert!(TABLE.lock(first).is_none());
-        let third = TABLE.insert(&free, |_| 3).unwrap();
-        assert_ne!(first, third, "the slot is used again under another handle");
-        assert!(TABLE.lock(first).is_none());
-        assert_eq!(*TABLE.lock(second).unwrap(), 2);
-        // No other kind, no slot that there is not, and not NULL, which is what a free slot has.
+        // No other kind, no slot that there is not, and not NULL, whose slot is the first one and free.
         let other = |bits: usize| std::ptr::without_provenance_mut(second.addr() ^ bits);
         let top = 1 << (usize::BITS - 1);
         for wrong in [other(top), other(CHUNKS * CHUNK), other(second.addr())] {
             assert!(TABLE.lock(wrong).is_none(), "{wrong:?}");
         }
+        let third = TABLE.insert(&free, |_| 3).unwrap();
+        assert_ne!(first, third, "the slot is used again under another handle");
+        assert!(TABLE.lock(first).is_none());
+        assert_eq!(*TABLE.lock(second).unwrap(), 2);
     }
 }
