@@ -459,8 +459,9 @@ struct vipl_provider {
   void (*vi_destroy)(vipl_vi *vi);
   /* The VI is connected from now on. Receive descriptors may already be posted. */
   int (*attach)(vipl_vi *vi, const vipl_connection *connection);
-  /* The VI is not connected any more. After the return neither this process nor the peer touches
-   * the descriptors and buffers of the VI. Blocks for one second at most. */
+  /* The VI is not connected any more; what `progress` has left is completed first. After the
+   * return neither this process nor the peer touches the descriptors and buffers of the VI.
+   * Blocks for one second at most. */
   void (*detach)(vipl_vi *vi);
   /* The agent says that the peer has gone. Everything that arrived before is to be delivered,
    * then `fail` is called; for a peer on another host that has gone in good order perhaps later,
@@ -471,7 +472,9 @@ struct vipl_provider {
   void (*post_send)(vipl_vi *vi);
   /* The receive doorbell. (optional) */
   void (*post_recv)(vipl_vi *vi);
-  /* Takes what has arrived and goes on with what was waiting. */
+  /* Takes what has arrived and goes on with what was waiting. A plug-in may leave a part to the
+   * next call while no queue's `signal` is set and the VI is not watched; `detach` then
+   * completes what has arrived. */
   void (*progress)(vipl_vi *vi);
   /* Numbers of VIs for which `progress` may find something; returns how many, `room` at most.
    * Without it the host asks every connected VI. (optional) */
