@@ -72,6 +72,7 @@ pub(crate) fn attach(
     // SAFETY: the mapping lives in the link, behind the view.
     let ends = unsafe { Ends::new(segment.base(), connection.side) };
     let posted_base = port.completed(Queue::Recv);
+    let reception = port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION;
     let link = Link {
         ends,
         arrived: 0,
@@ -84,10 +85,10 @@ pub(crate) fn attach(
         outstanding: VecDeque::new(),
         halted: false,
         waiting: false,
-        reception: port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION,
+        reception,
         fences: nic.fences,
         idle: false,
-        takes_one: port.vi().reliability != VIP_SERVICE_RELIABLE_RECEPTION,
+        takes_one: !reception,
         carry_immediate: carries_immediate(port),
         partner_index: connection.partner_vi,
         partner_pid: connection.partner_pid,

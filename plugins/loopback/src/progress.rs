@@ -56,13 +56,19 @@ impl Link {
     /// The end of a look at an empty ring.
     #[inline(always)]
     fn find_nothing(&mut self, nic: &LoopbackNic, port: &Port) {
-        if let Some(place) = self.expected {
-            self.ends.look_ahead(place);
-        }
+        self.look_ahead();
         if self.needs_more(nic, port) {
             self.progress_more(nic, port);
         } else {
             self.idle = self.takes_one;
+        }
+    }
+
+    /// Fetches what is expected to come with the next slot.
+    #[inline(always)]
+    fn look_ahead(&self) {
+        if let Some(place) = self.expected {
+            self.ends.look_ahead(place);
         }
     }
 
@@ -235,9 +241,7 @@ impl Link {
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
         for taken in 0..most {
             let Some(arrival) = self.next_arrival() else {
-                if let Some(place) = self.expected {
-                    self.ends.look_ahead(place);
-                }
+                self.look_ahead();
                 return false;
             };
             if taken != 0 {
@@ -659,7 +663,6 @@ mod tests {
     #[test]
     fn one_mark_stands_for_an_answer_and_a_later_receipt() {
         let mut pair = settled();
-        pair.left.progress();
         pair.left.receive(0, 8);
         let first = received(&mut pair);
         pair.right.receive(0, 8);

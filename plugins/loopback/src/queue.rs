@@ -464,7 +464,7 @@ impl Link {
 mod tests {
     use super::*;
     use crate::ring::{PAYLOAD, SLOTS};
-    use crate::testing::{DONE, HANDLE, RD, RR, Told, U, code, pair, told};
+    use crate::testing::{DONE, HANDLE, Pair, Posted, RD, RR, Told, U, code, pair, told};
 
     #[test]
     fn a_send_completes_when_its_level_says_so() {
@@ -480,6 +480,12 @@ mod tests {
         }
     }
 
+    /// How many of these sends of the left side are complete.
+    fn done(pair: &Pair, sends: &[Posted]) -> usize {
+        let is_done = |send: &&Posted| pair.left.status(**send) == DONE;
+        sends.iter().filter(is_done).count()
+    }
+
     #[test]
     fn a_full_ring_sends_the_rest_when_there_is_room() {
         let mut pair = pair(RD, true);
@@ -487,22 +493,18 @@ mod tests {
             pair.right.receive(0, 8);
         }
         let sends: Vec<_> = (0..SLOTS + 10).map(|_| pair.left.send(0, 8)).collect();
-        let done = |pair: &crate::testing::Pair| {
-            let is_done = |send: &&crate::testing::Posted| pair.left.status(**send) == DONE;
-            sends.iter().filter(is_done).count()
-        };
-        assert_eq!(done(&pair), SLOTS as usize);
+        assert_eq!(done(&pair, &sends), SLOTS as usize);
         assert!(
             pair.left.link().waiting,
             "the peer must tell when it has made room"
         );
         pair.left.progress();
-        assert_eq!(done(&pair), SLOTS as usize, "no room yet");
+        assert_eq!(done(&pair, &sends), SLOTS as usize, "no room yet");
         while pair.left.link().waiting {
             pair.right.progress();
             pair.left.progress();
         }
-        assert_eq!(done(&pair), sends.len());
+        assert_eq!(done(&pair, &sends), sends.len());
     }
 
     /// What is cold is not touched where messages wait for each other; afterwards everything is there for a stream.
@@ -567,14 +569,10 @@ mod tests {
             pair.right.receive(0, 8);
         }
         let sends: Vec<_> = (0..64).map(|_| pair.left.send(0, 8)).collect();
-        let done = |pair: &crate::testing::Pair| {
-            let is_done = |send: &&crate::testing::Posted| pair.left.status(**send) == DONE;
-            sends.iter().filter(is_done).count()
-        };
-        assert!(done(&pair) < 8, "there are few slots");
+        assert!(done(&pair, &sends) < 8, "there are few slots");
         pair.right.progress();
         pair.left.progress();
-        assert_eq!(done(&pair), 64);
+        assert_eq!(done(&pair, &sends), 64);
     }
 
     /// E1 to E3.

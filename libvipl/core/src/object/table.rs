@@ -177,31 +177,29 @@ impl<T: Send> Table<T> {
         }
     }
 
-    /// The slot that a handle names, whatever is in it now, and the name that its object has. The kind and all of the
-    /// number are part of the name, so that only what has no slot at all is refused here.
+    /// The slot that a handle names, whatever is in it now. The kind and all of the number are part of the name that the
+    /// slot is locked by, so that only what has no slot at all is refused here.
     #[inline(always)]
-    pub(crate) fn slot(&self, handle: *mut c_void) -> Option<(&'static Slot<T>, Name)> {
+    pub(crate) fn slot(&self, handle: *mut c_void) -> Option<&'static Slot<T>> {
         let number = handle::slot(handle);
         let chunk = self.chunks[number / CHUNK % CHUNKS].load(Ordering::Acquire);
         if handle.is_null() || chunk.is_null() {
             return None;
         }
         // SAFETY: chunks have CHUNK slots and are never unmapped.
-        Some((unsafe { &*chunk.add(number % CHUNK) }, handle.addr()))
+        Some(unsafe { &*chunk.add(number % CHUNK) })
     }
 
     /// Locks the object that a handle names; `None` when the handle is stale or never was one.
     #[inline(always)]
     pub(crate) fn lock(&self, handle: *mut c_void) -> Option<Guard<T>> {
-        let (slot, name) = self.slot(handle)?;
-        slot.lock(name)
+        self.slot(handle)?.lock(handle.addr())
     }
 
     /// The same, for a thread that owns the object's lock: `None` says nothing of the handle, and costs less.
     #[inline(always)]
     pub(crate) fn lock_as_owner(&self, handle: *mut c_void) -> Option<Guard<T>> {
-        let (slot, name) = self.slot(handle)?;
-        slot.lock_as_owner(name)
+        self.slot(handle)?.lock_as_owner(handle.addr())
     }
 
     /// Puts a new object in; `make` gets its handle. `None` when the table is full or memory is short.
@@ -237,8 +235,7 @@ impl<T: Send> Table<T> {
             slot,
         };
         let handle = handle::join(self.kind, parts);
-        let (slot, _) = self.slot(handle)?;
-        Some((slot, handle))
+        Some((self.slot(handle)?, handle))
     }
 
     fn map_chunk(&self, chunk: usize) -> Option<()> {

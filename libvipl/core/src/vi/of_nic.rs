@@ -70,13 +70,14 @@ pub(crate) enum Polled {
 
 /// Lets a VI take what has arrived, for a background thread of the plug-in.
 pub(crate) fn poll(nic: &Nic, index: u32) -> Polled {
-    let Some((slot, name)) = VIS.slot(nic.vi_handle(index)) else {
+    let handle = nic.vi_handle(index);
+    let Some(slot) = VIS.slot(handle) else {
         return Polled::Nothing;
     };
     if slot.is_in_use() {
         return Polled::Busy;
     }
-    let Some(mut vi) = slot.lock_watching(name) else {
+    let Some(mut vi) = slot.lock_watching(handle.addr()) else {
         return Polled::Nothing;
     };
     if progress_one(&mut vi) {

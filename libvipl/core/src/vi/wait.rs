@@ -19,10 +19,7 @@ fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
     if entry.status & VIP_STATUS_ERROR_MASK != 0 {
         return failed(vi, which, entry.descriptor, entry.status);
     }
-    Dequeued {
-        result: VIP_RETURN::VIP_SUCCESS,
-        descriptor: entry.descriptor,
-    }
+    Dequeued::of(&entry)
 }
 
 /// The same for one that has failed. At level `debug` it is explained, unless it was only flushed: that is no fault of
@@ -52,6 +49,7 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
     }
 }
 
+/// Takes the oldest descriptor off, if it is complete or a look completes it.
 #[inline(always)]
 fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
     let (queue, _) = vi.queue(which);
