@@ -288,12 +288,13 @@ impl Inflight {
         now_ns: u64,
         rtt: &Rtt,
     ) -> bool {
+        let decided_ns = now_ns + patience_ns(rtt);
+        let undecided = self.timeout.is_acknowledged(transmission, decided_ns);
         if took_ns < rtt.shortest_ns() {
-            // An earlier transmission has arrived; the time of this one means nothing.
+            // An earlier transmission has arrived, or the network has become faster.
             return episode.is_some_and(|episode| self.was_late(episode, now_ns, rtt));
         }
-        let decided_ns = now_ns + patience_ns(rtt);
-        if !self.timeout.is_acknowledged(transmission, decided_ns) {
+        if !undecided {
             self.arrived(transmission, took_ns);
         }
         false
