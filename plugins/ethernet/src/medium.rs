@@ -56,7 +56,9 @@ impl Header {
     /// Makes room for a frame of up to `bytes` bytes in a buffer, behind this.
     #[inline(always)]
     pub(crate) fn put(&self, buffer: &mut Vec<u8>, bytes: usize) {
-        buffer.resize(ROOM + bytes, 0);
+        if buffer.len() != ROOM + bytes {
+            buffer.resize(ROOM + bytes, 0);
+        }
         buffer[..ROOM].copy_from_slice(&self.bytes);
     }
 }

@@ -5,6 +5,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `send` | what is sent next |
+//! | `alone` | one small message, sent or received while nothing else is in progress: the usual case |
 //! | `build`, `resend` | frames of posted operations, and lost frames once more |
 //! | `path` | what the path carries: the size of frames |
 //! | `complete` | acknowledgements, and the sends that they complete |
@@ -13,6 +14,7 @@
 //! | `read` | RDMA Read, both sides |
 //! | `end` | the end of the connection |
 
+mod alone;
 mod build;
 mod complete;
 mod deliver;
@@ -161,7 +163,9 @@ impl Connection {
     #[inline(always)]
     pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = self.now_ns.max(now_ns);
-        self.pump(env);
+        if !self.send_alone(env) {
+            self.pump(env);
+        }
     }
 
     /// Asks the owner for the time, if it can tell.
@@ -177,6 +181,15 @@ impl Connection {
     pub fn received<E: Env>(&mut self, frame: &[u8], now_ns: u64, env: &mut E) -> Received {
         self.now_ns = now_ns;
         self.stats.frames_received += 1;
+        if self.take_alone(frame, env) {
+            Received::Taken
+        } else {
+            self.take(frame, env)
+        }
+    }
+
+    #[inline(never)]
+    fn take<E: Env>(&mut self, frame: &[u8], env: &mut E) -> Received {
         let (header, body) = match Header::parse(frame) {
             Ok(parsed) => parsed,
             Err(refused) => return self.refuse(refused),
@@ -196,13 +209,13 @@ impl Connection {
             },
             _ => return self.refuse(Refused::Seal),
         };
-        self.keepalive.heard(now_ns);
+        self.keepalive.heard(self.now_ns);
         if self.config.level != Level::Unreliable {
             self.acknowledged(&header, body, env);
         }
         match header.kind {
             Kind::Data if self.is_open() => self.take_data(&header, body, env),
-            Kind::Probe => self.acks.hurry(now_ns),
+            Kind::Probe => self.acks.hurry(self.now_ns),
             Kind::Close if self.is_open() => self.take_close(&header, body, env),
             Kind::Try => self.take_try(body.len(), env),
             Kind::Tried => self.take_tried(body, env),

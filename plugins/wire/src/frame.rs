@@ -154,15 +154,13 @@ impl Header {
         if frame[0] != VERSION {
             return Err(Refused::Version(frame[0]));
         }
-        let length = usize::from(u16_at(frame, 6));
-        if length < HEADER + TRAILER || length > frame.len() {
+        let Some((head, body, crc)) = split(frame) else {
             return Err(Refused::Short);
-        }
-        let end = length - TRAILER;
-        if crc32c(&frame[..end]) != u32_at(frame, end) {
+        };
+        if !is_intact(frame, body, crc) {
             return Err(Refused::Corrupt);
         }
-        let kind = match frame[1] {
+        let kind = match head[1] {
             1 => Kind::Data,
             2 => Kind::Ack,
             3 => Kind::Probe,
@@ -173,19 +171,24 @@ impl Header {
             8 => Kind::Slice,
             _ => return Err(Refused::Unknown),
         };
-        let header = Header {
+        Ok((Header::read(head, kind), body))
+    }
+
+    /// Reads the fields of a header, whose kind is known.
+    #[inline(always)]
+    pub(crate) fn read(head: &[u8; HEADER], kind: Kind) -> Header {
+        Header {
             kind,
-            to_endpoint: u16_at(frame, 2),
-            from_endpoint: u16_at(frame, 4),
-            to_vi: u32_at(frame, 8),
-            check: u64_at(frame, 12),
-            sequence: u32_at(frame, 20),
-            acknowledged: u32_at(frame, 24),
-            window: u16_at(frame, 28),
-            flags: frame[30],
-            marks: frame[31],
-        };
-        Ok((header, &frame[HEADER..end]))
+            to_endpoint: u16_at(head, 2),
+            from_endpoint: u16_at(head, 4),
+            to_vi: u32_at(head, 8),
+            check: u64_at(head, 12),
+            sequence: u32_at(head, 20),
+            acknowledged: u32_at(head, 24),
+            window: u16_at(head, 28),
+            flags: head[30],
+            marks: head[31],
+        }
     }
 
     /// Writes the header before, and the CRC after, a body of `body` bytes that is in its place already. Returns the
@@ -214,6 +217,21 @@ impl Header {
         head[30] = self.flags;
         head[31] = self.marks;
     }
+}
+
+/// Header, body and CRC of a frame that has as many bytes as it says; padding may follow.
+#[inline(always)]
+pub(crate) fn split(frame: &[u8]) -> Option<(&[u8; HEADER], &[u8], u32)> {
+    let length = usize::from(u16_at(frame.get(..HEADER)?, 6));
+    let (before, crc) = frame.get(..length)?.split_last_chunk()?;
+    let (head, body) = before.split_first_chunk()?;
+    Some((head, body, u32::from_be_bytes(*crc)))
+}
+
+/// Whether a frame with this body has this CRC.
+#[inline(always)]
+pub(crate) fn is_intact(frame: &[u8], body: &[u8], crc: u32) -> bool {
+    crc32c(&frame[..HEADER + body.len()]) == crc
 }
 
 /// Writes the CRC. Returns the length of the frame.

@@ -243,6 +243,31 @@ impl Inflight {
         Some(progress)
     }
 
+    /// The same if that is the only frame in flight, sent once and since the last timeout was decided on. `None`: nothing has
+    /// been done.
+    #[inline(always)]
+    pub(crate) fn only_one_arrived(&mut self, sequence: u32, now_ns: u64) -> Option<Progress> {
+        let flight = *self.flights.front()?;
+        let is_it = sequence.wrapping_sub(self.first) == 1 && self.flights.len() == 1;
+        let is_plain = flight.state == State::UnderWay && !flight.again && !self.timeout.is_open();
+        if !is_it || !is_plain {
+            return None;
+        }
+        self.flights.clear();
+        (self.first, self.under_way) = (sequence, 0);
+        let took_ns = now_ns.saturating_sub(flight.sent_ns);
+        if !self.arrived(flight.transmission, took_ns) {
+            self.arrived_late(sequence.wrapping_sub(1));
+        }
+        Some(Progress {
+            arrived: 1,
+            advanced: true,
+            shortest_ns: took_ns,
+            longest_ns: took_ns,
+            ..Progress::NONE
+        })
+    }
+
     /// Counts a frame that has arrived.
     #[inline(always)]
     fn note(

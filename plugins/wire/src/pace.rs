@@ -77,6 +77,12 @@ impl Pace {
         self.window
     }
 
+    /// Whether frames may have to wait for their turn.
+    #[inline(always)]
+    pub(crate) fn is_careful(&self) -> bool {
+        self.careful
+    }
+
     /// Frames have arrived; `under_way` are left.
     #[inline(always)]
     pub(crate) fn delivered(&mut self, frames: u32, under_way: u32, now_ns: u64, rtt: &Rtt) {

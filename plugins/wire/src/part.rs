@@ -193,6 +193,26 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// The message of a body that has nothing but a whole one.
+#[inline(always)]
+pub(crate) fn whole_message(body: &[u8]) -> Option<(Part, &[u8])> {
+    let (head, payload) = body.split_first_chunk::<{ PartKind::Send.header() }>()?;
+    let bytes = u16_at(head, 2);
+    let part = Part {
+        kind: PartKind::Send,
+        flagged: head[1] & IMMEDIATE != 0,
+        bytes,
+        number: u32_at(head, 4),
+        immediate: u32_at(head, 8),
+        total: u32::from(bytes),
+        offset: 0,
+        address: 0,
+        handle: 0,
+    };
+    let whole = head[0] == PartKind::Send as u8 && payload.len() == usize::from(bytes);
+    whole.then_some((part, payload))
+}
+
 impl<'a> Iterator for Parts<'a> {
     type Item = Result<(Part, &'a [u8]), ()>;
 

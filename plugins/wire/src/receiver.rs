@@ -118,6 +118,12 @@ impl Receiver {
         !self.kept.is_empty()
     }
 
+    /// Whether no message and no RDMA Write has arrived in part, and no frame early.
+    #[inline(always)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.kept.is_empty() && self.receiving.is_none() && self.writing.is_none()
+    }
+
     /// Writes the map of early frames: bit `i`, lowest first, is frame `next + 1 + i`. Returns its length in bytes.
     pub(crate) fn map(&self, out: &mut [u8]) -> usize {
         let bytes = self.kept.len().saturating_sub(1).div_ceil(8).min(out.len());

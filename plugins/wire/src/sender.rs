@@ -66,6 +66,16 @@ impl Begun {
         }
     }
 
+    /// More bytes of it are in the frame with this sequence number.
+    #[inline(always)]
+    pub(crate) fn has_left(&mut self, bytes: u32, sequence: u32) {
+        self.offset += bytes;
+        self.end = sequence.wrapping_add(1);
+        if self.operation == Operation::Read || self.offset == self.length {
+            self.stage = Stage::Sent;
+        }
+    }
+
     /// Whether this is an RDMA Read that waits for its data.
     pub(crate) fn is_open_read(&self) -> bool {
         self.operation == Operation::Read && self.stage == Stage::Sent
@@ -89,7 +99,8 @@ pub(crate) struct Sender {
     pub(crate) operations: VecDeque<Begun>,
     /// Number of the oldest one since the connection began.
     pub(crate) base: u32,
-    messages: u32,
+    /// Messages begun so far.
+    pub(crate) messages: u32,
     writes: u32,
     reads: u32,
     /// RDMA Reads that are not answered.

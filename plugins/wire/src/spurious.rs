@@ -19,6 +19,12 @@ impl TimeoutCheck {
         until_ns: NEVER,
     };
 
+    /// Whether there is no decision yet.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.transmission.is_some()
+    }
+
     /// This transmission was sent after a timeout.
     pub(crate) fn of(transmission: u32) -> TimeoutCheck {
         TimeoutCheck {

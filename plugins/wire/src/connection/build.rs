@@ -8,7 +8,7 @@ use crate::env::{Env, Level, Operation};
 use crate::frame::{FLAG_ASK, HEADER, Header, Kind, TRAILER};
 use crate::inflight::Load;
 use crate::part::PartKind;
-use crate::sender::{Begun, Stage};
+use crate::sender::Begun;
 
 impl Connection {
     /// Builds and sends one frame of operations that have not been sent yet.
@@ -62,11 +62,7 @@ impl Connection {
             part.emit(&mut buffer[at..]);
             at = to + bytes;
             count += 1;
-            begun.offset += bytes as u32;
-            begun.end = sequence.wrapping_add(1);
-            if begun.operation == Operation::Read || begun.offset == begun.length {
-                begun.stage = Stage::Sent;
-            }
+            begun.has_left(bytes as u32, sequence);
             if !whole {
                 piece = Some(Load::Piece {
                     number,
@@ -127,10 +123,16 @@ impl Connection {
         let bytes = header.emit_sealed(frame.as_mut(), at - HEADER, &mut self.seals);
         debug_assert!(bytes >= at + TRAILER);
         env.transmit(frame, bytes);
+        self.has_left(header.sequence, env);
+    }
+
+    /// Notes that a DATA frame was sent.
+    #[inline(always)]
+    pub(super) fn has_left<E: Env>(&mut self, sequence: u32, env: &mut E) {
         self.look_at_clock(env);
         self.stats.frames_sent += 1;
         self.acks.sent(!self.receiver.has_holes());
-        self.sender.note_sent(header.sequence, self.now_ns);
+        self.sender.note_sent(sequence, self.now_ns);
     }
 }
 

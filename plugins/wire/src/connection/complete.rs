@@ -7,6 +7,7 @@ use crate::closing::{Body, Reason};
 use crate::config::NEVER;
 use crate::env::{Cause, Env, Level, Operation};
 use crate::frame::{Header, Kind};
+use crate::inflight::Progress;
 use crate::sender::Stage;
 
 /// How long the oldest frame may be retransmitted in vain while the peer answers PROBEs. Then the path is broken: it
@@ -27,7 +28,7 @@ impl Connection {
     }
 
     /// Handles an acknowledgement: completes operations and detects lost frames.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn acknowledged<E: Env>(&mut self, header: &Header, body: &[u8], env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         let acknowledged = header.acknowledged;
@@ -37,13 +38,20 @@ impl Connection {
         else {
             return;
         };
-        // A window of 0 would stop the connection forever.
-        sender.window = u32::from(header.window.clamp(1, self.config.window()));
         let map = if header.kind == Kind::Ack { body } else { &[] };
         if !map.is_empty() {
             let inflight = &mut sender.inflight;
             inflight.selected(map, now_ns, &sender.rtt, &mut progress);
         }
+        self.go_by(header, &progress, env);
+    }
+
+    /// What follows from an acknowledgement.
+    #[inline(always)]
+    pub(super) fn go_by<E: Env>(&mut self, header: &Header, progress: &Progress, env: &mut E) {
+        let (now_ns, sender) = (self.now_ns, &mut self.sender);
+        // A window of 0 would stop the connection forever.
+        sender.window = u32::from(header.window.clamp(1, self.config.window()));
         if sender.marks.differ(header.marks) {
             sender.hear_marks(header.marks, now_ns);
         }
