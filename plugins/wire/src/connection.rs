@@ -163,7 +163,8 @@ impl Connection {
     #[inline(always)]
     pub fn posted<E: Env>(&mut self, now_ns: u64, env: &mut E) {
         self.now_ns = self.now_ns.max(now_ns);
-        if !self.send_alone(env) {
+        // More may have been posted meanwhile, by a program that shares no lock with the device.
+        if !self.send_alone(env) || self.has_unsent(env) {
             self.pump(env);
         }
     }

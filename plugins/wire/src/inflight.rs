@@ -243,14 +243,13 @@ impl Inflight {
         Some(progress)
     }
 
-    /// The same if that is the only frame in flight, sent once and since the last timeout was decided on. `None`: nothing has
-    /// been done.
+    /// The same for the only frame in flight, if it was sent once and no timeout is undecided. `None`: it is not so.
     #[inline(always)]
     pub(crate) fn only_one_arrived(&mut self, sequence: u32, now_ns: u64) -> Option<Progress> {
         let flight = *self.flights.front()?;
-        let is_it = sequence.wrapping_sub(self.first) == 1 && self.flights.len() == 1;
+        let is_only_one = sequence.wrapping_sub(self.first) == 1 && self.flights.len() == 1;
         let is_plain = flight.state == State::UnderWay && !flight.again && !self.timeout.is_open();
-        if !is_it || !is_plain {
+        if !is_only_one || !is_plain {
             return None;
         }
         self.flights.clear();

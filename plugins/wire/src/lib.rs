@@ -22,7 +22,7 @@
 //! with a [`VersionNegotiation`], and a [`VersionNegotiation`] that arrives is logged.
 //!
 //! ```text
-//!   connection  what happens: send, receive, deliver, read, resend, unreliable, complete, end
+//!   connection  what happens: send, alone, build, path, receive, deliver, read, resend, unreliable, complete, end
 //!     state     sender inflight | receiver arrivals ack | rtt pace cubic ecn rack spurious keepalive | closing
 //!     frames    frame part crc seal version         around it   env config peer
 //! ```

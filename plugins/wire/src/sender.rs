@@ -66,9 +66,9 @@ impl Begun {
         }
     }
 
-    /// More bytes of it are in the frame with this sequence number.
+    /// Notes that more bytes of it are in the frame with this sequence number.
     #[inline(always)]
-    pub(crate) fn has_left(&mut self, bytes: u32, sequence: u32) {
+    pub(crate) fn note_left(&mut self, bytes: u32, sequence: u32) {
         self.offset += bytes;
         self.end = sequence.wrapping_add(1);
         if self.operation == Operation::Read || self.offset == self.length {
@@ -99,7 +99,7 @@ pub(crate) struct Sender {
     pub(crate) operations: VecDeque<Begun>,
     /// Number of the oldest one since the connection began.
     pub(crate) base: u32,
-    /// Messages begun so far.
+    /// Operations begun so far that use a receive descriptor.
     pub(crate) messages: u32,
     writes: u32,
     reads: u32,

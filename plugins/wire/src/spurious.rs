@@ -19,7 +19,7 @@ impl TimeoutCheck {
         until_ns: NEVER,
     };
 
-    /// Whether there is no decision yet.
+    /// Whether a decision is open.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         self.transmission.is_some()

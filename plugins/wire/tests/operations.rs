@@ -365,3 +365,55 @@ fn memory_that_goes_before_the_answer() {
     );
     assert!(world.sides[1].host.failed.is_some());
 }
+
+/// A device without a lock in common with the program, such as a card, sees posts at any time.
+#[test]
+fn what_is_posted_while_a_message_leaves_leaves_too() {
+    for bytes in [100, 1400, 5000] {
+        let mut world = world(Level::Delivery);
+        for _ in 0..2 {
+            post_recv(&mut world, 1, bytes);
+        }
+        let local = world.sides[0].host.area(bytes, 7);
+        let host = &mut world.sides[0].host;
+        host.sends.push(send(Operation::Send, &local));
+        host.meanwhile.push(send(Operation::Send, &local));
+        world.posted(0);
+        let wanted = 2 * bytes.div_ceil(1400);
+        assert_eq!(parts(&world, 0).len(), wanted, "{bytes} bytes");
+        world.run(SECOND);
+        let statuses: Vec<_> = world.sides[0].host.sends.iter().map(|s| s.status).collect();
+        assert_eq!(statuses, [Some(VIP_STATUS_OP_SEND); 2]);
+    }
+}
+
+/// E3, E8: memory that passed the check and cannot be accessed.
+#[test]
+fn memory_that_vanishes_fails_the_descriptor() {
+    for (bytes, side) in [(100, 0), (5000, 0), (100, 1), (5000, 1)] {
+        let mut world = world(Level::Delivery);
+        post_recv(&mut world, 1, bytes);
+        let local = world.sides[0].host.area(bytes, 7);
+        world.sides[0]
+            .host
+            .sends
+            .push(send(Operation::Send, &local));
+        world.sides[side].host.vanishing = true;
+        world.posted(0);
+        world.run(SECOND);
+        let sent = world.sides[0].host.sends[0].status;
+        let received = world.sides[1].host.recvs[0]
+            .result
+            .map(|(status, ..)| status);
+        let refused = Some(VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE);
+        let expected = match side {
+            0 => (VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_SEND, None),
+            _ => (VIP_STATUS_TRANSPORT_ERROR | VIP_STATUS_OP_SEND, refused),
+        };
+        assert_eq!(
+            (sent, received),
+            (Some(expected.0), expected.1),
+            "{bytes} bytes, {side}"
+        );
+    }
+}

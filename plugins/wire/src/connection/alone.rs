@@ -1,5 +1,5 @@
 //! The usual case of programs that take turns: one small message, while nothing else is in progress. The functions for
-//! all cases do the same, with a loop around each step and with all that is noted before the frame leaves.
+//! all cases do the same, with a loop around each step, and note most of it before the frame leaves.
 
 use vipl_abi::VIP_STATUS_OP_RECEIVE;
 
@@ -20,7 +20,7 @@ impl Connection {
         matches!(self.phase, Phase::Open) && reliable && self.seals.is_none()
     }
 
-    /// Whether nothing is in progress on the send side, and a frame may leave now that needs no answer at once.
+    /// Whether nothing is in progress on the send side, and a frame may leave now that need not ask for an acknowledgement.
     #[inline(always)]
     fn is_idle(&self) -> bool {
         let sender = &self.sender;
@@ -32,20 +32,20 @@ impl Connection {
             && sender.window > 1
     }
 
-    /// Sends what is posted, if that is one message that fits into a frame, and nothing else is in progress. False:
-    /// nothing has been done. What is wrong with a descriptor is found again, and reported, by the functions for all cases.
+    /// Sends what is posted, if that is one message that fits into a frame, and nothing else is in progress. False: this has
+    /// still to be done, or reported.
     #[inline(always)]
     pub(super) fn send_alone<E: Env>(&mut self, env: &mut E) -> bool {
         let number = env.sends_completed();
         if !self.is_idle() || env.sends_posted().wrapping_sub(number) != 1 {
             return false;
         }
+        debug_assert!(!self.sender.halted && self.sender.reads_open == 0);
         let Ok(outgoing) = env.outgoing(number) else {
             return false;
         };
         let length = outgoing.length as usize;
-        let is_small = BEFORE + length <= HEADER + self.room;
-        if outgoing.operation != Operation::Send || !is_small {
+        if outgoing.operation != Operation::Send || length > self.room - PartKind::Send.header() {
             return false;
         }
         let Some(mut frame) = env.frame() else {
@@ -56,13 +56,12 @@ impl Connection {
         if env.gather(&outgoing.segments, 0, payload).is_err() {
             return false;
         }
-        let carried = outgoing.flagged || self.config.carry_immediate;
         let part = Part {
             kind: PartKind::Send,
             flagged: outgoing.flagged,
             bytes: outgoing.length as u16,
             number: self.sender.messages,
-            immediate: if carried { outgoing.immediate } else { 0 },
+            immediate: self.carried(&outgoing),
             total: outgoing.length,
             offset: 0,
             address: 0,
@@ -75,18 +74,19 @@ impl Connection {
         env.transmit(frame, bytes);
         // All that follows is done while the frame travels.
         self.blocked = false;
+        self.sender.answered_last = false;
         self.sender.begin(&outgoing, part.immediate);
         let first = self.sender.last_number();
         if let Some(begun) = self.sender.operations.back_mut() {
-            begun.has_left(outgoing.length, sequence);
+            begun.note_left(outgoing.length, sequence);
         }
         self.sender.inflight.push(Load::Whole { first, count: 1 });
-        self.has_left(sequence, env);
+        self.note_left(sequence, env);
         true
     }
 
-    /// Takes a frame that has one whole message, the next one, into a receive descriptor with room for it. False: nothing
-    /// has been done.
+    /// Takes a frame that has one whole message, the next one, into a receive descriptor with room for it. False: this has
+    /// still to be done, or reported.
     #[inline(never)]
     pub(super) fn take_alone<E: Env>(&mut self, frame: &[u8], env: &mut E) -> bool {
         let Some((head, body, crc)) = split(frame).filter(|_| Kind::Data.is_of(frame)) else {
@@ -117,7 +117,7 @@ impl Connection {
         self.keepalive.heard(self.now_ns);
         let (inflight, next) = (&mut self.sender.inflight, header.acknowledged);
         match inflight.only_one_arrived(next, self.now_ns) {
-            Some(progress) => self.go_by(&header, &progress, env),
+            Some(progress) => self.apply(&header, &progress, env),
             None => self.acknowledged(&header, &[], env),
         }
         if self.is_open() && self.received_whole(&part, VIP_STATUS_OP_RECEIVE, env) {

@@ -62,7 +62,7 @@ impl Connection {
             part.emit(&mut buffer[at..]);
             at = to + bytes;
             count += 1;
-            begun.has_left(bytes as u32, sequence);
+            begun.note_left(bytes as u32, sequence);
             if !whole {
                 piece = Some(Load::Piece {
                     number,
@@ -123,12 +123,12 @@ impl Connection {
         let bytes = header.emit_sealed(frame.as_mut(), at - HEADER, &mut self.seals);
         debug_assert!(bytes >= at + TRAILER);
         env.transmit(frame, bytes);
-        self.has_left(header.sequence, env);
+        self.note_left(header.sequence, env);
     }
 
     /// Notes that a DATA frame was sent.
     #[inline(always)]
-    pub(super) fn has_left<E: Env>(&mut self, sequence: u32, env: &mut E) {
+    pub(super) fn note_left<E: Env>(&mut self, sequence: u32, env: &mut E) {
         self.look_at_clock(env);
         self.stats.frames_sent += 1;
         self.acks.sent(!self.receiver.has_holes());

@@ -43,12 +43,12 @@ impl Connection {
             let inflight = &mut sender.inflight;
             inflight.selected(map, now_ns, &sender.rtt, &mut progress);
         }
-        self.go_by(header, &progress, env);
+        self.apply(header, &progress, env);
     }
 
     /// What follows from an acknowledgement.
     #[inline(always)]
-    pub(super) fn go_by<E: Env>(&mut self, header: &Header, progress: &Progress, env: &mut E) {
+    pub(super) fn apply<E: Env>(&mut self, header: &Header, progress: &Progress, env: &mut E) {
         let (now_ns, sender) = (self.now_ns, &mut self.sender);
         // A window of 0 would stop the connection forever.
         sender.window = u32::from(header.window.clamp(1, self.config.window()));

@@ -184,10 +184,18 @@ impl Connection {
                 return Next::Nothing;
             }
         }
-        let carried = outgoing.flagged || self.config.carry_immediate;
-        let immediate = if carried { outgoing.immediate } else { 0 };
-        self.sender.begin(&outgoing, immediate);
+        self.sender.begin(&outgoing, self.carried(&outgoing));
         Next::Go(outgoing)
+    }
+
+    /// The immediate data of an operation as it travels.
+    #[inline(always)]
+    pub(super) fn carried<S>(&self, outgoing: &Outgoing<S>) -> u32 {
+        if outgoing.flagged || self.config.carry_immediate {
+            outgoing.immediate
+        } else {
+            0
+        }
     }
 
     /// Reads a descriptor again, which the application must not have changed since.

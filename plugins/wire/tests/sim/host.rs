@@ -99,6 +99,10 @@ pub struct Host {
     pub out: Vec<Vec<u8>>,
     /// Frames that the device takes before it is full.
     pub room: usize,
+    /// What the program posts while the engine sends a frame.
+    pub meanwhile: Vec<Send>,
+    /// The pages of segments vanish after the descriptor has been checked.
+    pub vanishing: bool,
     /// What the engine is told when it asks for the time.
     pub clock: Option<u64>,
     /// When the peer's process was last heard on another connection.
@@ -261,6 +265,7 @@ impl Transmit for Host {
         );
         frame.truncate(bytes);
         self.out.push(frame);
+        self.sends.append(&mut self.meanwhile);
     }
 
     fn now(&mut self) -> Option<u64> {
@@ -371,6 +376,9 @@ impl Env for Host {
         offset: u32,
         out: &mut [u8],
     ) -> Result<(), MemoryFault> {
+        if self.vanishing {
+            return Err(MemoryFault);
+        }
         let memory = &self.memory;
         walk(from, offset, out.len(), |at, done, bytes| {
             out[done..done + bytes].copy_from_slice(&memory[at..at + bytes]);
@@ -380,6 +388,9 @@ impl Env for Host {
 
     fn scatter(&mut self, to: &Vec<Segment>, offset: u32, data: &[u8]) -> Result<(), MemoryFault> {
         self.alive();
+        if self.vanishing {
+            return Err(MemoryFault);
+        }
         let memory = &mut self.memory;
         walk(to, offset, data.len(), |at, done, bytes| {
             memory[at..at + bytes].copy_from_slice(&data[done..done + bytes]);
