@@ -56,6 +56,7 @@ impl Header {
     /// Makes room for a frame of up to `bytes` bytes in a buffer, behind this.
     #[inline(always)]
     pub(crate) fn put(&self, buffer: &mut Vec<u8>, bytes: usize) {
+        // Used buffers have that length, and the function that changes it is a call.
         if buffer.len() != ROOM + bytes {
             buffer.resize(ROOM + bytes, 0);
         }

@@ -126,6 +126,23 @@ impl Part {
         }
     }
 
+    /// Reads what the headers of all kinds have. The rest is that of a whole message.
+    #[inline(always)]
+    fn read(kind: PartKind, head: &[u8; PartKind::Send.header()]) -> Part {
+        let bytes = u16_at(head, 2);
+        Part {
+            kind,
+            flagged: head[1] & IMMEDIATE != 0,
+            bytes,
+            number: u32_at(head, 4),
+            immediate: u32_at(head, 8),
+            total: u32::from(bytes),
+            offset: 0,
+            address: 0,
+            handle: 0,
+        }
+    }
+
     /// Reads one part. The result is in bounds: `offset + bytes <= total`, and the bytes are present.
     #[inline(always)]
     fn parse(body: &[u8]) -> Option<(Part, &[u8], &[u8])> {
@@ -147,17 +164,7 @@ impl Part {
             return None;
         }
         let (payload, rest) = rest.split_at(usize::from(bytes));
-        let mut part = Part {
-            kind,
-            flagged: body[1] & IMMEDIATE != 0,
-            bytes,
-            number: u32_at(body, 4),
-            immediate: u32_at(body, 8),
-            total: u32::from(bytes),
-            offset: 0,
-            address: 0,
-            handle: 0,
-        };
+        let mut part = Part::read(kind, body.first_chunk()?);
         if header >= 20 {
             part.total = u32_at(body, 12);
             part.offset = u32_at(body, 16);
@@ -191,26 +198,15 @@ impl<'a> Parts<'a> {
             _ => None,
         }
     }
-}
 
-/// The message of a body that has nothing but a whole one.
-#[inline(always)]
-pub(crate) fn whole_message(body: &[u8]) -> Option<(Part, &[u8])> {
-    let (head, payload) = body.split_first_chunk::<{ PartKind::Send.header() }>()?;
-    let bytes = u16_at(head, 2);
-    let part = Part {
-        kind: PartKind::Send,
-        flagged: head[1] & IMMEDIATE != 0,
-        bytes,
-        number: u32_at(head, 4),
-        immediate: u32_at(head, 8),
-        total: u32::from(bytes),
-        offset: 0,
-        address: 0,
-        handle: 0,
-    };
-    let whole = head[0] == PartKind::Send as u8 && payload.len() == usize::from(bytes);
-    whole.then_some((part, payload))
+    /// The same, if that is a whole message.
+    #[inline(always)]
+    pub(crate) fn message(body: &'a [u8]) -> Option<(Part, &'a [u8])> {
+        let (head, payload) = body.split_first_chunk()?;
+        let part = Part::read(PartKind::Send, head);
+        let whole = head[0] == PartKind::Send as u8 && payload.len() == usize::from(part.bytes);
+        whole.then_some((part, payload))
+    }
 }
 
 impl<'a> Iterator for Parts<'a> {

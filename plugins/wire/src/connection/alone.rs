@@ -7,7 +7,7 @@ use super::{Connection, Phase};
 use crate::env::{Env, Level, Operation};
 use crate::frame::{HEADER, Header, Kind, TRAILER, is_intact, split};
 use crate::inflight::Load;
-use crate::part::{Part, PartKind, whole_message};
+use crate::part::{Part, PartKind, Parts};
 
 /// Bytes before the message.
 const BEFORE: usize = HEADER + PartKind::Send.header();
@@ -99,7 +99,7 @@ impl Connection {
             && header.flags == 0
             && self.receiver.is_idle()
             && self.is_plain();
-        let Some((part, payload)) = whole_message(body).filter(|_| is_next) else {
+        let Some((part, payload)) = Parts::message(body).filter(|_| is_next) else {
             return false;
         };
         let number = env.receives_completed();
