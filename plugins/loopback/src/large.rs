@@ -16,14 +16,12 @@ use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::progress::{CONN_LOST, Taken};
 use crate::queue::Step;
-use crate::ring::{Arrival, Extra, LINE, flag, op};
+use crate::ring::{Arrival, Extra, LINE, PIECE, flag, op};
 use crate::road::Road;
 use crate::segments::{cut, gather, scatter};
 use crate::ticks::ticks;
 use crate::watch;
 
-/// The most bytes of one piece of a message that goes through the payload area.
-pub(crate) const PIECE: u32 = 16 << 10;
 /// Segments of one message.
 const SEGMENTS_MAX: u32 = 4096;
 

@@ -38,9 +38,9 @@ impl Outbox {
         }
     }
 
-    /// Whether the partner is known to have consumed everything: it waits for what comes next.
+    /// Whether the partner is known to have consumed everything.
     #[inline(always)]
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.sent == self.consumed
     }
 
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_awaited_when_all_before_it_are_consumed() {
+    fn it_is_drained_when_all_is_consumed() {
         let mut outbox = Outbox::new();
-        assert!(outbox.is_awaited());
+        assert!(outbox.is_drained());
         outbox.advance(0);
         outbox.advance(0);
         outbox.learn(1);
-        assert!(!outbox.is_awaited());
+        assert!(!outbox.is_drained());
         outbox.learn(2);
-        assert!(outbox.is_awaited());
+        assert!(outbox.is_drained());
     }
 }

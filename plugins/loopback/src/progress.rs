@@ -11,7 +11,7 @@ use vipl_plugin_sdk::{Entry, Port, Queue};
 use crate::cm::Closed;
 use crate::link::{Link, Outstanding, Reach};
 use crate::nic::LoopbackNic;
-use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, SLOTS, flag, op};
+use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, PIECE, ROOM, SLOTS, flag, op};
 use crate::segments::scatter_into;
 use crate::ticks::ticks;
 use crate::watch;
@@ -200,17 +200,23 @@ impl Link {
     /// Tells the partner how far this side is.
     #[inline(always)]
     pub(crate) fn acknowledge(&self) {
-        // Release: the payload of these slots has been read.
-        self.ends
-            .own()
-            .consumed
-            .store(self.arrived, Ordering::Release);
+        self.tell_consumed();
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
             self.alert();
         } else if self.reception {
             self.mark();
             self.wake_partner();
         }
+    }
+
+    /// Lets the partner see how far this side is, if it looks.
+    #[inline(always)]
+    fn tell_consumed(&self) {
+        // Release: the payload of these slots has been read.
+        self.ends
+            .own()
+            .consumed
+            .store(self.arrived, Ordering::Release);
     }
 
     /// Learns how far the partner is and completes what that completes.
@@ -239,6 +245,7 @@ impl Link {
     /// Takes so many slots, if they have arrived. True: as many as that.
     #[inline(always)]
     fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
+        let mut freed = 0;
         for taken in 0..most {
             let Some(arrival) = self.next_arrival() else {
                 self.look_ahead();
@@ -251,6 +258,14 @@ impl Link {
             match self.take(nic, port, &arrival) {
                 Taken::Yes => self.arrived = ring::next(self.arrived, arrival.flags),
                 Taken::Failed | Taken::Later => return false,
+            }
+            // A batch of smaller messages has no more than that.
+            if arrival.length > ROOM / BATCH {
+                freed += payload_bytes(&arrival);
+                if freed >= ROOM {
+                    freed = 0;
+                    self.tell_consumed();
+                }
             }
             if !port.is_connected() {
                 return false;
@@ -452,6 +467,15 @@ impl Link {
 #[inline(always)]
 fn wants_signals(port: &Port) -> bool {
     port.wants_signal(Queue::Recv) || port.wants_signal(Queue::Send)
+}
+
+/// Bytes of the payload area that belong to a slot, about: a last piece may have fewer.
+#[inline(always)]
+fn payload_bytes(arrival: &Arrival) -> u32 {
+    match arrival.op {
+        op::EAGER | op::PIECE | op::WRITE | op::DATA => arrival.length.min(PIECE),
+        _ => 0,
+    }
 }
 
 /// The common case, straight through: one segment that takes the whole message. False: something else,

@@ -171,7 +171,7 @@ impl Link {
         // SAFETY: as asked of the caller.
         unsafe {
             let hastened = INLINE + 1..=HASTENED_MAX as usize;
-            if hastened.contains(&bytes) && self.outbox.is_awaited() {
+            if hastened.contains(&bytes) && self.is_awaited() {
                 vipl_guard::copy_blocks(to, from, bytes)
             } else {
                 vipl_guard::copy(to, from, bytes)
@@ -267,6 +267,12 @@ impl Link {
         Ok(())
     }
 
+    /// Whether the partner waits for the next message, and for no other. A side that has just waited for room sends a burst.
+    #[inline(always)]
+    fn is_awaited(&self) -> bool {
+        self.outbox.is_drained() && !self.waiting
+    }
+
     /// Room in the payload area, looked for twice.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, bytes: u32) -> Option<u32> {
@@ -307,11 +313,10 @@ impl Link {
             0
         };
         let (posted, consumed) = (self.posted_count(port), self.arrived);
-        let (number, awaited) = (self.outbox.sent, self.outbox.is_awaited());
+        let (number, awaited) = (self.outbox.sent, self.is_awaited());
         let small = matches!(op, op::INLINE | op::EAGER);
-        // Behind an early turn there is room for no more than the lap has had. What has just waited for room sends a burst.
-        let turns =
-            awaited && small && !self.waiting && ring::may_turn(number, self.partner_wants_marks());
+        // Behind an early turn there is room for no more than the lap has had.
+        let turns = awaited && small && ring::may_turn(number, self.partner_wants_marks());
         let flags = if turns { flags | flag::TURN } else { flags };
         self.ends.publish(
             number, op, flags, length, immediate, payload, posted, consumed,

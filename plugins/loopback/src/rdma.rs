@@ -12,13 +12,12 @@ use vipl_sys::process_vm::Way;
 
 use crate::cm::Closed;
 use crate::help::{RDMA_MIN, SHARED_TAIL};
-use crate::large::PIECE;
 use crate::link::{Link, Pieces, Reach, Shared};
 use crate::mem::{self, CopyError};
 use crate::nic::LoopbackNic;
 use crate::progress::CONN_LOST;
 use crate::queue::Step;
-use crate::ring::{Arrival, Extra, flag, op};
+use crate::ring::{Arrival, Extra, PIECE, flag, op};
 use crate::segments::{List, scatter};
 use crate::ticks::ticks;
 

@@ -8,10 +8,9 @@ use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Port, Queue};
 
 use crate::cm::Closed;
-use crate::large::PIECE;
 use crate::link::{Link, Serving};
 use crate::progress::{CONN_LOST, Taken};
-use crate::ring::{Arrival, Extra, flag, op};
+use crate::ring::{Arrival, Extra, PIECE, flag, op};
 use crate::segments::scatter;
 
 impl Link {
