@@ -13,6 +13,9 @@ use crate::doorbell::Doorbell;
 use crate::medium::{Header, Sender};
 use crate::segment::{InvalidCursor, Segment};
 
+/// Frames that an operation gives the doorbell at a time, which has to be locked for each group.
+const GROUP: usize = 8;
+
 /// A buffer for one frame, behind the link's own header.
 pub(crate) struct FrameBuffer {
     /// As large as the largest frame, with the content of an earlier one: clearing it would be expensive.
@@ -30,8 +33,10 @@ impl AsMut<[u8]> for FrameBuffer {
 /// To a peer on another host.
 pub(crate) struct RemoteCarrier {
     header: Header,
-    /// A buffer for the next frame.
-    spare: Option<Vec<u8>>,
+    /// Frames for the doorbell. It gets them when there is a group of them, or at the end of the call.
+    ready: Vec<Frame>,
+    /// Buffers for the next frames.
+    spare: Vec<Vec<u8>>,
 }
 
 /// To a peer on this host.
@@ -55,7 +60,8 @@ impl Carrier {
     pub(crate) fn remote(header: Header) -> Carrier {
         Carrier::Remote(RemoteCarrier {
             header,
-            spare: None,
+            ready: Vec::new(),
+            spare: Vec::new(),
         })
     }
 
@@ -106,10 +112,11 @@ impl Carrier {
         match self {
             Carrier::Remote(remote) => {
                 let doorbell = doorbell?;
-                let mut buffer = match remote.spare.take_if(|_| !doorbell.waits()) {
-                    Some(spare) => spare,
-                    None => doorbell.buffer()?,
-                };
+                if remote.spare.is_empty() {
+                    let count = if remote.ready.is_empty() { 1 } else { GROUP };
+                    doorbell.lend(count, &mut remote.spare)?;
+                }
+                let mut buffer = remote.spare.pop().unwrap_or_default();
                 remote.header.put(&mut buffer, mtu);
                 Some(FrameBuffer {
                     buffer,
@@ -132,12 +139,28 @@ impl Carrier {
         let (buffer, bytes) = (frame.buffer, frame.head + bytes);
         match (self, doorbell) {
             (Carrier::Remote(remote), Some(doorbell)) => {
-                if let Some(spare) = doorbell.push(Frame { buffer, bytes }, urgent) {
-                    remote.spare = Some(spare);
+                let frame = Frame { buffer, bytes };
+                if remote.ready.is_empty() && doorbell.send_at_once(&frame, urgent) {
+                    remote.spare.push(frame.buffer);
+                    return;
+                }
+                remote.ready.push(frame);
+                if remote.ready.len() == GROUP {
+                    doorbell.push(&mut remote.ready, &mut remote.spare);
                 }
             }
             (Carrier::Remote(_), None) => {}
             (Carrier::Local(local), _) => local.transmit(now(), buffer, bytes),
+        }
+    }
+
+    /// Gives the doorbell the frames that it has not got yet, and buffers back.
+    #[inline(always)]
+    pub(crate) fn hand_over(&mut self, doorbell: Option<&Doorbell>) {
+        if let (Carrier::Remote(remote), Some(doorbell)) = (self, doorbell)
+            && (!remote.ready.is_empty() || remote.spare.len() > 1)
+        {
+            doorbell.push(&mut remote.ready, &mut remote.spare);
         }
     }
 
@@ -246,6 +269,21 @@ pub(crate) struct Transmitter<'a> {
 #[inline(always)]
 pub(crate) fn time(known: &mut Option<u64>) -> u64 {
     *known.get_or_insert_with(|| Host::get().now_ns())
+}
+
+impl Transmitter<'_> {
+    /// Gives the doorbell what was sent so far, as the end of the call does.
+    #[inline(always)]
+    pub(crate) fn hand_over(&mut self) {
+        self.carrier.hand_over(self.doorbell);
+    }
+}
+
+impl Drop for Transmitter<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.hand_over();
+    }
 }
 
 impl Transmit for Transmitter<'_> {

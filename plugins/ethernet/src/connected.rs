@@ -152,6 +152,7 @@ impl Connected {
         };
         self.connection.posted(0, &mut env);
         let now = time(&mut env.out.now);
+        drop(env);
         self.device.schedule.note_posted(self.index, now);
         self.finish(now, self.connection.deadline());
     }
@@ -254,6 +255,7 @@ impl Connected {
         };
         if waiting {
             connection.posted(now, &mut env);
+            env.out.hand_over();
         }
         if let Some(doorbell) = device.doorbell() {
             doorbell.ring();
@@ -321,6 +323,7 @@ impl Connected {
                 deadline = now + RETRY_NS;
             }
         }
+        drop(env);
         self.finish(now, deadline);
         if let Some(doorbell) = self.device.doorbell() {
             doorbell.ring();
@@ -369,6 +372,7 @@ impl Connected {
                 device: &self.device,
             };
             self.connection.partner_gone(orderly, now, &mut env);
+            drop(env);
             self.finish(now, self.connection.deadline());
         }
     }
@@ -383,6 +387,7 @@ impl Connected {
         let doorbell = device.doorbell();
         let mut out = self.carrier.transmitter(doorbell, self.mtu, now);
         let closing = self.connection.close(reason, now, &mut out);
+        drop(out);
         self.carrier.finish(doorbell, now);
         if let Some(doorbell) = doorbell {
             doorbell.ring();

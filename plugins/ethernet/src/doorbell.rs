@@ -20,9 +20,9 @@ use vipl_sys::mutex::Mutex;
 
 use crate::medium::{Outlet, Sent};
 
-/// Frames of one burst.
-const BURST: usize = 32;
-/// Limit of frames that wait for the device.
+/// Frames of one burst: of 1500 bytes, as many as the kernel takes for one train of datagrams.
+const BURST: usize = 44;
+/// Limit of frames that wait for the device, but for those that operations have begun meanwhile.
 const WAITING_MAX: usize = 256;
 
 /// When the system call is made.
@@ -93,35 +93,43 @@ impl Doorbell {
         }
     }
 
-    /// A buffer with the content of an earlier frame. `None`: the device has not sent what it was given before.
+    /// Adds `count` buffers, with the content of earlier frames, to `spare`, or as many as there are. `None`: the device has not sent
+    /// what it was given before.
     #[inline(always)]
-    pub(crate) fn buffer(&self) -> Option<Vec<u8>> {
+    pub(crate) fn lend(&self, count: usize, spare: &mut Vec<Vec<u8>>) -> Option<()> {
         let mut frames = self.frames.lock();
         let waiting = frames.waiting.len() - frames.first;
-        (waiting < WAITING_MAX).then(|| frames.spare.pop().unwrap_or_default())
+        if waiting >= WAITING_MAX {
+            return None;
+        }
+        let kept = frames.spare.len().saturating_sub(count);
+        spare.extend(frames.spare.drain(kept..));
+        Some(())
     }
 
-    /// Accepts a whole frame. A full burst is sent at once; so is, if none waits, one that is `urgent`, or the first of an
-    /// operation with [`Policy::Trap`], so that the rest of the operation overlaps with its transmission. In that case
-    /// the buffer is returned.
+    /// Sends a frame now, if none waits and it is `urgent`, or the first of an operation with [`Policy::Trap`], so that the
+    /// rest of the operation overlaps with its transmission. False: it was not sent.
     #[inline(always)]
-    pub(crate) fn push(&self, frame: Frame, urgent: bool) -> Option<Vec<u8>> {
+    pub(crate) fn send_at_once(&self, frame: &Frame, urgent: bool) -> bool {
         let traps = self.policy == Policy::Trap && !self.trapped.load(Ordering::Relaxed);
-        if (urgent || traps) && !self.waits() {
-            self.trapped.store(true, Ordering::Relaxed);
-            // No lock: the kernel accepts frames from several threads.
-            let sent = self.socket.send(std::slice::from_ref(&frame));
-            if self.count(sent) > 0 {
-                return Some(frame.buffer);
-            }
+        if !(urgent || traps) || self.waits() {
+            return false;
         }
+        self.trapped.store(true, Ordering::Relaxed);
+        // No lock: the kernel accepts frames from several threads.
+        let sent = self.socket.send(std::slice::from_ref(frame));
+        self.count(sent) > 0
+    }
+
+    /// Accepts frames, and sends them at once if they fill a burst. Takes back all `spare` buffers but one.
+    pub(crate) fn push(&self, ready: &mut Vec<Frame>, spare: &mut Vec<Vec<u8>>) {
         let mut frames = self.frames.lock();
-        frames.waiting.push(frame);
+        frames.spare.extend(spare.drain(spare.len().min(1)..));
+        frames.waiting.append(ready);
         if frames.waiting.len() - frames.first >= BURST {
             self.send(&mut frames);
         }
         self.note(&frames);
-        None
     }
 
     fn note(&self, frames: &Frames) {

@@ -108,6 +108,7 @@ fn send(uplink: &Uplink, to: Header, answer: &VersionNegotiation, now: u64) {
     };
     frame.as_mut()[..VersionNegotiation::BYTES].copy_from_slice(&answer.emit());
     out.transmit(frame, VersionNegotiation::BYTES);
+    drop(out);
     uplink.doorbell.ring();
 }
 
