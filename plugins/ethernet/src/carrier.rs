@@ -9,12 +9,9 @@ use vipl_wire::Transmit;
 
 use crate::bell::Bell;
 use crate::card::EmulatedLink;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, GROUP};
 use crate::medium::{Header, Sender};
 use crate::segment::{InvalidCursor, Segment};
-
-/// Frames that an operation gives the doorbell at a time, which has to be locked for each group.
-const GROUP: usize = 8;
 
 /// A buffer for one frame, behind the link's own header.
 pub(crate) struct FrameBuffer {
@@ -33,7 +30,7 @@ impl AsMut<[u8]> for FrameBuffer {
 /// To a peer on another host.
 pub(crate) struct RemoteCarrier {
     header: Header,
-    /// Frames for the doorbell. It gets them when there is a group of them, or at the end of the call.
+    /// Frames for the doorbell, which has to be locked. It gets them when there is a group of them, or at the end of the call.
     ready: Vec<Frame>,
     /// Buffers for the next frames.
     spare: Vec<Vec<u8>>,
@@ -112,9 +109,12 @@ impl Carrier {
         match self {
             Carrier::Remote(remote) => {
                 let doorbell = doorbell?;
+                if doorbell.is_full() {
+                    return None;
+                }
                 if remote.spare.is_empty() {
                     let count = if remote.ready.is_empty() { 1 } else { GROUP };
-                    doorbell.lend(count, &mut remote.spare)?;
+                    doorbell.lend(count, &mut remote.spare);
                 }
                 let mut buffer = remote.spare.pop().unwrap_or_default();
                 remote.header.put(&mut buffer, mtu);
@@ -164,7 +164,7 @@ impl Carrier {
         }
     }
 
-    /// The end of an operation: rings for what was sent.
+    /// The end of an operation, whose transmitter has been dropped: rings for what was sent.
     #[inline(always)]
     pub(crate) fn finish(&mut self, doorbell: Option<&Doorbell>, now: u64) {
         match self {
@@ -305,5 +305,77 @@ impl Transmit for Transmitter<'_> {
     #[inline(always)]
     fn now(&mut self) -> Option<u64> {
         Some(time(&mut self.now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::doorbell::{Counters, Policy};
+    use crate::interface;
+    use crate::medium::{Medium, Outlet};
+
+    const MTU: usize = 100;
+
+    /// A doorbell of a socket, another socket, and the way to that.
+    fn way(policy: Policy) -> (Doorbell, UdpSocket, Carrier) {
+        let [near, far] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+        far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let port = far.local_addr().unwrap().port();
+        let medium = Medium::Udp(interface::subnet([127, 0, 0, 1].into()));
+        let header = medium.header(&[127, 0, 0, 1, 0, 0], port).unwrap();
+        let outlet = Outlet::Datagrams(vipl_datagram::Sender::new(near.into()));
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let counters = Counters {
+            sent: &COUNTER,
+            again: &COUNTER,
+            lost: &COUNTER,
+            kicks: &COUNTER,
+        };
+        let doorbell = Doorbell::new(policy, outlet, counters);
+        (doorbell, far, Carrier::remote(header))
+    }
+
+    /// Buffers that the carrier keeps; it has handed over all frames.
+    fn kept(carrier: &Carrier) -> usize {
+        match carrier {
+            Carrier::Remote(remote) => {
+                assert!(remote.ready.is_empty());
+                remote.spare.len()
+            }
+            Carrier::Local(_) => unreachable!("a way to another host"),
+        }
+    }
+
+    #[test]
+    fn frames_leave_in_order_and_one_buffer_stays() {
+        for policy in [Policy::Trap, Policy::Batch] {
+            let (doorbell, far, mut carrier) = way(policy);
+            let mut number = 0u32;
+            for count in [1, 2, GROUP, GROUP + 1, 5 * GROUP, 1] {
+                let first = number;
+                let mut out = carrier.transmitter(Some(&doorbell), MTU, 0);
+                for _ in 0..count {
+                    let mut frame = out.frame().expect("room");
+                    frame.as_mut()[..4].copy_from_slice(&number.to_be_bytes());
+                    out.transmit(frame, 4 + number as usize % 60);
+                    number += 1;
+                }
+                drop(out);
+                assert!(kept(&carrier) <= 1, "after {count} frames");
+                carrier.finish(Some(&doorbell), 0);
+                doorbell.ring();
+                for wanted in first..number {
+                    let mut frame = [0; MTU];
+                    let bytes = far.recv(&mut frame).expect("a frame");
+                    assert_eq!(bytes, 4 + wanted as usize % 60);
+                    assert_eq!(frame[..4], wanted.to_be_bytes());
+                }
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@
 //! the first of them.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use vipl_packet::Frame;
 use vipl_plugin_sdk::Host;
@@ -22,8 +22,13 @@ use crate::medium::{Outlet, Sent};
 
 /// Frames of one burst: of 1500 bytes, as many as the kernel takes for one train of datagrams.
 const BURST: usize = 44;
-/// Limit of frames that wait for the device, but for those that operations have begun meanwhile.
+/// Frames that an operation hands over at a time.
+pub(crate) const GROUP: usize = 11;
+/// Limit of frames that wait for the device. Operations look at it before they begin a frame, and hand it over later.
 const WAITING_MAX: usize = 256;
+
+// A burst that begins with an empty queue is not exceeded.
+const _: () = assert!(BURST.is_multiple_of(GROUP));
 
 /// When the system call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +61,8 @@ pub(crate) struct Doorbell {
     policy: Policy,
     socket: Outlet,
     frames: Mutex<Frames>,
-    /// Whether frames wait; read without the lock.
-    waiting: AtomicBool,
+    /// How many frames wait; read without the lock.
+    waiting: AtomicUsize,
     /// A frame of the current operation was sent. Operations of several VIs may share this; frames that it holds back
     /// are sent at the end of one of them.
     trapped: AtomicBool,
@@ -73,7 +78,7 @@ impl Doorbell {
             policy,
             socket,
             frames: Mutex::default(),
-            waiting: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             trapped: AtomicBool::new(false),
             told: AtomicI32::new(0),
             full_told: AtomicBool::new(false),
@@ -93,22 +98,16 @@ impl Doorbell {
         }
     }
 
-    /// Adds `count` buffers, with the content of earlier frames, to `spare`, or as many as there are. `None`: the device has not sent
-    /// what it was given before.
+    /// Adds `count` buffers with the content of earlier frames to `spare`, or as many as there are.
     #[inline(always)]
-    pub(crate) fn lend(&self, count: usize, spare: &mut Vec<Vec<u8>>) -> Option<()> {
+    pub(crate) fn lend(&self, count: usize, spare: &mut Vec<Vec<u8>>) {
         let mut frames = self.frames.lock();
-        let waiting = frames.waiting.len() - frames.first;
-        if waiting >= WAITING_MAX {
-            return None;
-        }
         let kept = frames.spare.len().saturating_sub(count);
         spare.extend(frames.spare.drain(kept..));
-        Some(())
     }
 
     /// Sends a frame now, if none waits and it is `urgent`, or the first of an operation with [`Policy::Trap`], so that the
-    /// rest of the operation overlaps with its transmission. False: it was not sent.
+    /// rest of the operation overlaps with its transmission. False: it has still to be sent.
     #[inline(always)]
     pub(crate) fn send_at_once(&self, frame: &Frame, urgent: bool) -> bool {
         let traps = self.policy == Policy::Trap && !self.trapped.load(Ordering::Relaxed);
@@ -133,8 +132,8 @@ impl Doorbell {
     }
 
     fn note(&self, frames: &Frames) {
-        let waits = frames.waiting.len() > frames.first;
-        self.waiting.store(waits, Ordering::Release);
+        let waiting = frames.waiting.len() - frames.first;
+        self.waiting.store(waiting, Ordering::Release);
     }
 
     /// Whether frames are collected.
@@ -154,7 +153,13 @@ impl Doorbell {
     /// Whether frames wait for the doorbell.
     #[inline(always)]
     pub(crate) fn waits(&self) -> bool {
-        self.waiting.load(Ordering::Acquire)
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the device has not sent what it was given before, so that no more frames are to be begun.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) >= WAITING_MAX
     }
 
     /// Sends the waiting frames. If another thread is sending, it does this.

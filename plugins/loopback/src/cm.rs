@@ -192,10 +192,7 @@ impl Link {
     #[cold]
     pub(crate) fn close(&self, reason: Closed) {
         // What was received counts as received, whoever looks at the reason first.
-        self.ends
-            .own()
-            .consumed
-            .store(self.arrived, Ordering::Release);
+        self.tell_consumed();
         let closed = &self.ends.own().closed;
         let first = closed.compare_exchange(0, reason.0, Ordering::SeqCst, Ordering::SeqCst);
         if first.is_ok() {

@@ -11,7 +11,9 @@ use vipl_plugin_sdk::{Entry, Port, Queue};
 use crate::cm::Closed;
 use crate::link::{Link, Outstanding, Reach};
 use crate::nic::LoopbackNic;
-use crate::ring::{self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, PIECE, ROOM, SLOTS, flag, op};
+use crate::ring::{
+    self, Arrival, EXPECTED_MAX, INLINE, PAYLOAD, PIECE, SLOTS, TELL_EVERY, flag, op,
+};
 use crate::segments::scatter_into;
 use crate::ticks::ticks;
 use crate::watch;
@@ -82,11 +84,11 @@ impl Link {
     /// Takes as many messages as there are, then goes on with what was waiting.
     #[inline(never)]
     fn progress_many(&mut self, nic: &LoopbackNic, port: &Port) {
-        let before = self.arrived;
-        let all = self.receive(nic, port, BATCH);
+        let (before, mut bytes) = (self.arrived, 0);
+        let all = self.receive(nic, port, BATCH, &mut bytes);
         if self.arrived != before {
             if all {
-                self.receive_more(nic, port);
+                self.receive_more(nic, port, bytes);
             }
             self.acknowledge();
         }
@@ -95,18 +97,19 @@ impl Link {
         }
     }
 
-    /// A whole batch: goes on while nothing completes, and asks to be called again if there is more.
+    /// A whole batch, with so many bytes: goes on while nothing completes, and asks to be called again if there is more. A sender
+    /// that makes use of the room meanwhile does not make a look longer.
     #[cold]
-    fn receive_more(&mut self, nic: &LoopbackNic, port: &Port) {
+    fn receive_more(&mut self, nic: &LoopbackNic, port: &Port, mut bytes: u32) {
         let completed = port.completed(Queue::Recv);
         for _ in 0..SLOTS / BATCH {
             if !port.is_connected() || self.next_arrival().is_none() {
                 return;
             }
-            if port.completed(Queue::Recv) != completed {
+            if port.completed(Queue::Recv) != completed || bytes >= PAYLOAD {
                 break;
             }
-            self.receive(nic, port, BATCH);
+            self.receive(nic, port, BATCH, &mut bytes);
         }
         nic.shared.ready().set(self.own_index);
     }
@@ -192,7 +195,7 @@ impl Link {
             if !port.is_connected() || self.next_arrival().is_none() {
                 break;
             }
-            self.receive(nic, port, BATCH);
+            self.receive(nic, port, BATCH, &mut 0);
         }
         self.acknowledge();
     }
@@ -211,7 +214,7 @@ impl Link {
 
     /// Lets the partner see how far this side is, if it looks.
     #[inline(always)]
-    fn tell_consumed(&self) {
+    pub(crate) fn tell_consumed(&self) {
         // Release: the payload of these slots has been read.
         self.ends
             .own()
@@ -242,10 +245,16 @@ impl Link {
         }
     }
 
-    /// Takes so many slots, if they have arrived. True: as many as that.
+    /// Takes so many slots, if they have arrived, and adds up the `bytes` of the payload area that become free. True: as many as
+    /// that, or as much as the area holds.
     #[inline(always)]
-    fn receive(&mut self, nic: &LoopbackNic, port: &Port, most: u32) -> bool {
-        let mut freed = 0;
+    pub(crate) fn receive(
+        &mut self,
+        nic: &LoopbackNic,
+        port: &Port,
+        most: u32,
+        bytes: &mut u32,
+    ) -> bool {
         for taken in 0..most {
             let Some(arrival) = self.next_arrival() else {
                 self.look_ahead();
@@ -260,15 +269,18 @@ impl Link {
                 Taken::Failed | Taken::Later => return false,
             }
             // A batch of smaller messages has no more than that.
-            if arrival.length > ROOM / BATCH {
-                freed += payload_bytes(&arrival);
-                if freed >= ROOM {
-                    freed = 0;
+            if arrival.length > TELL_EVERY / BATCH {
+                let told = *bytes / TELL_EVERY;
+                *bytes += payload_bytes(&arrival);
+                if *bytes / TELL_EVERY != told {
                     self.tell_consumed();
                 }
             }
             if !port.is_connected() {
                 return false;
+            }
+            if *bytes >= PAYLOAD {
+                return true;
             }
         }
         true
@@ -469,11 +481,12 @@ fn wants_signals(port: &Port) -> bool {
     port.wants_signal(Queue::Recv) || port.wants_signal(Queue::Send)
 }
 
-/// Bytes of the payload area that belong to a slot, about: a last piece may have fewer.
+/// The most bytes of the payload area that a slot may have had; pieces can be shorter.
 #[inline(always)]
 fn payload_bytes(arrival: &Arrival) -> u32 {
     match arrival.op {
-        op::EAGER | op::PIECE | op::WRITE | op::DATA => arrival.length.min(PIECE),
+        op::EAGER => arrival.length.min(PAYLOAD),
+        op::PIECE | op::WRITE | op::DATA => arrival.length.min(PIECE),
         _ => 0,
     }
 }
@@ -615,6 +628,61 @@ mod tests {
             DONE | VIP_STATUS_OP_RECEIVE,
             "one look takes all pieces"
         );
+    }
+
+    /// Messages of one piece's length that the left side has sent and the right one has room for.
+    fn large_messages(pair: &mut Pair, count: usize) -> Vec<Posted> {
+        let receives = (0..count).map(|_| pair.right.receive(0, PIECE)).collect();
+        for _ in 0..count {
+            pair.left.send(0, PIECE);
+        }
+        receives
+    }
+
+    fn consumed(pair: &mut Pair) -> u32 {
+        pair.right
+            .link()
+            .ends
+            .own()
+            .consumed
+            .load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn the_sender_learns_of_room_before_the_end_of_a_batch() {
+        let mut pair = pair(RD, true);
+        received(&mut pair);
+        let before = consumed(&mut pair);
+        large_messages(&mut pair, 5);
+        assert_eq!(pair.right.receive_batch(5), (true, 5 * PIECE));
+        assert_eq!(consumed(&mut pair), before + 4, "told after each 32 KiB");
+        pair.right.link().acknowledge();
+        assert_eq!(consumed(&mut pair), before + 5);
+    }
+
+    /// Otherwise a look could last as long as the sender has something to send.
+    #[test]
+    fn a_batch_ends_with_as_much_as_the_payload_area_holds() {
+        let mut pair = pair(RD, true);
+        received(&mut pair);
+        let receives = large_messages(&mut pair, 20);
+        assert_eq!(pair.right.receive_batch(BATCH), (true, PAYLOAD));
+        pair.right.link().acknowledge();
+        pair.left.progress();
+        assert_eq!(pair.right.receive_batch(BATCH), (false, 4 * PIECE));
+        for receive in receives {
+            assert_eq!(pair.right.status(receive), DONE | VIP_STATUS_OP_RECEIVE);
+        }
+    }
+
+    #[test]
+    fn what_follows_a_wait_for_room_is_a_burst() {
+        let mut pair = pair(RD, true);
+        received(&mut pair);
+        pair.left.link().learn_consumed();
+        assert!(pair.left.link().is_awaited());
+        pair.left.link().set_waiting(true);
+        assert!(!pair.left.link().is_awaited());
     }
 
     /// VipDisconnect looks once, and whatever has come by then counts (spec §4.4).

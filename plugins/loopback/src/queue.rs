@@ -267,9 +267,9 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the partner waits for the next message, and for no other. A side that has just waited for room sends a burst.
+    /// Whether the partner waits for the next message, and for no other. A side that has just waited, for room mostly, sends a burst.
     #[inline(always)]
-    fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         self.outbox.is_drained() && !self.waiting
     }
 
@@ -458,7 +458,7 @@ impl Link {
     /// Looks how many slots the partner has consumed; true when a slot is free now.
     #[cold]
     pub(crate) fn learn_consumed(&mut self) -> bool {
-        // Acquire pairs with the release in `acknowledge`.
+        // Acquire pairs with the release in `tell_consumed`.
         let consumed = self.ends.partner().consumed.load(Ordering::Acquire);
         self.outbox.learn(consumed);
         self.outbox.has_slot()

@@ -41,7 +41,7 @@ const WHOLE_EVERY: u32 = 4096;
 pub(crate) const INLINE: usize = 40;
 /// Payload area of one direction in bytes.
 pub(crate) const PAYLOAD: u32 = 256 << 10;
-/// The most bytes of one piece of a message that goes through it in pieces.
+/// The most bytes of one piece of a message that goes through the payload area in pieces.
 pub(crate) const PIECE: u32 = 16 << 10;
 /// How far ahead both sides of a stream of small messages fetch, so that several slots are under way at a time. The
 /// sender (`Ends::fetch_ahead`): the receiver has read that slot a lap ago and still holds it, and the first store to it
@@ -49,7 +49,7 @@ pub(crate) const PIECE: u32 = 16 << 10;
 const AHEAD: u32 = 6;
 /// Bytes of a cache line.
 pub(crate) const LINE: u32 = 64;
-/// The largest message that `Ends::hasten` moves: by default all that go through the ring whole.
+/// The largest message that `Ends::hasten` moves: with the default `eager_max`, the largest that goes through the ring whole.
 pub(crate) const HASTENED_MAX: u32 = 16 << 10;
 /// The largest message after which a receiver expects another one like it (`Ends::look_ahead`). The sender writes the
 /// first line of a larger one too early before its slot: the receiver would take it away again.
@@ -57,9 +57,9 @@ pub(crate) const EXPECTED_MAX: u32 = 128;
 /// Payload after which a short lap also begins a new lap of the payload area. What is left of the area is skipped, and
 /// free when the partner has consumed the slot.
 const SHORT_PAYLOAD: u32 = 16 << 10;
-/// Payload after which a receiver of many messages tells the sender how far it is. Told at the end of a batch only, a sender
-/// that waits for room would wait until the area is empty, and the receiver then for the sender.
-pub(crate) const ROOM: u32 = 32 << 10;
+/// Payload after which a receiver of many messages tells the sender how far it is (decision 71). Told at the end of a batch only, a
+/// sender that waits for room would wait until the area is empty, and the receiver then for the sender.
+pub(crate) const TELL_EVERY: u32 = 32 << 10;
 /// The smallest page of any processor.
 const PAGE: usize = 4096;
 const RING: usize = SLOTS as usize * size_of::<Slot>();

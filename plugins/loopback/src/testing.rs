@@ -358,6 +358,14 @@ impl End {
         self.part.progress(&self.nic, port);
     }
 
+    /// Takes a batch of so many slots at most; gives the bytes of the payload area, too.
+    pub(crate) fn receive_batch(&mut self, most: u32) -> (bool, u32) {
+        let (port, mut bytes) = (self.port(), 0);
+        let link = self.part.link.as_mut().expect("a connection");
+        let all = link.receive(&self.nic, port, most, &mut bytes);
+        (all, bytes)
+    }
+
     /// VipDisconnect.
     pub(crate) fn detach(&mut self) {
         let port = self.port();
