@@ -32,7 +32,7 @@ pub(crate) struct RemoteCarrier {
     header: Header,
     /// Frames for the doorbell, which has to be locked. It gets them when there is a group of them, or at the end of the call.
     ready: Vec<Frame>,
-    /// Buffers for the next frames.
+    /// Buffers for the next frames; one at most if no frame is ready.
     spare: Vec<Vec<u8>>,
 }
 
@@ -158,7 +158,7 @@ impl Carrier {
     #[inline(always)]
     pub(crate) fn hand_over(&mut self, doorbell: Option<&Doorbell>) {
         if let (Carrier::Remote(remote), Some(doorbell)) = (self, doorbell)
-            && (!remote.ready.is_empty() || remote.spare.len() > 1)
+            && !remote.ready.is_empty()
         {
             doorbell.push(&mut remote.ready, &mut remote.spare);
         }

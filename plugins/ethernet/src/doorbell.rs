@@ -99,7 +99,6 @@ impl Doorbell {
     }
 
     /// Adds `count` buffers with the content of earlier frames to `spare`, or as many as there are.
-    #[inline(always)]
     pub(crate) fn lend(&self, count: usize, spare: &mut Vec<Vec<u8>>) {
         let mut frames = self.frames.lock();
         let kept = frames.spare.len().saturating_sub(count);
