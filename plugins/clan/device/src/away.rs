@@ -15,6 +15,7 @@ use vipl_wire::{
 
 use vipl_sys::clock::now_ns;
 
+use crate::client::Client;
 use crate::device::Device;
 use crate::env::Bench;
 use crate::events::NEVER;
@@ -25,6 +26,8 @@ use crate::vis::Vis;
 
 /// Frames that one look at a link takes.
 const LOOK_FRAMES: usize = 64;
+/// Frames of a link that wait for the mail of its process.
+const EARLY_MAX: usize = 256;
 /// How often the interface is asked whether it is still there.
 const CHECK_EVERY_NS: u64 = 250_000_000;
 
@@ -59,6 +62,41 @@ fn engage(
     side.blocked |= away.connection.is_blocked();
     vi.away = Some(away);
     true
+}
+
+/// Gives a frame to the connection that it is for. False: its VI has no such connection.
+#[inline(always)]
+fn take_frame(
+    vis: &mut Vis,
+    tools: &mut Tools,
+    side: &mut Side,
+    client: Option<&Client>,
+    touched: &mut Vec<usize>,
+    frame: &[u8],
+    now: u64,
+) -> bool {
+    let payload = frame.get(ETHERNET..).unwrap_or_default();
+    let vi = match vipl_wire::address(payload) {
+        Some(address) if address.endpoint == side.endpoint => address.vi as usize,
+        Some(_) => return true,
+        None => {
+            side.stray(frame, now);
+            return true;
+        }
+    };
+    let id = client.and_then(|client| *client.vis.get(vi)?);
+    let away = |id: &usize| vis.get(*id).is_some_and(|vi| vi.away.is_some());
+    let Some(id) = id.filter(away) else {
+        return false;
+    };
+    let mut known = true;
+    engage(vis, tools, side, id, now, |connection, bench| {
+        known = connection.received(payload, now, bench) != Received::WrongKey;
+    });
+    if known && touched.last() != Some(&id) {
+        touched.push(id);
+    }
+    known
 }
 
 /// The connection has ended here. What is left to tell the partner needs no VI.
@@ -263,34 +301,29 @@ impl Device {
             receiver,
             side,
             frame: copy,
+            early,
             touched,
         } = link;
         let client = side.client.and_then(|place| self.clients[place].as_ref());
         let (vis, tools) = (&mut self.vis, &mut self.tools);
+        let mut take = |frame: &[u8], early: &mut Vec<Vec<u8>>| {
+            if take_frame(vis, tools, side, client, touched, frame, now) {
+                return;
+            }
+            // Its connection may be in the mail, which is read before the next look at the link.
+            if early.len() < EARLY_MAX && client.is_some_and(Client::has_mail) {
+                early.push(frame.to_vec());
+            } else {
+                // Perhaps of the connection that the VI had before.
+                side.stray(frame, now);
+            }
+        };
+        for frame in std::mem::take(early) {
+            take(&frame, early);
+        }
         let received = receiver.receive(most as u32, |frame| {
             frame.copy_to(copy);
-            let payload = copy.get(ETHERNET..).unwrap_or_default();
-            let vi = match vipl_wire::address(payload) {
-                Some(address) if address.endpoint == side.endpoint => address.vi as usize,
-                Some(_) => return,
-                None => return side.stray(copy, now),
-            };
-            let id = client.and_then(|client| *client.vis.get(vi)?);
-            let away = |id: &usize| vis.get(*id).is_some_and(|vi| vi.away.is_some());
-            let Some(id) = id.filter(away) else {
-                return side.stray(copy, now);
-            };
-            let mut other = false;
-            engage(vis, tools, side, id, now, |connection, bench| {
-                other = connection.received(payload, now, bench) == Received::WrongKey;
-            });
-            if other {
-                // Perhaps of the connection that this VI had before.
-                return side.stray(copy, now);
-            }
-            if touched.last() != Some(&id) {
-                touched.push(id);
-            }
+            take(copy, early);
         });
         let touched = std::mem::take(&mut link.touched);
         for id in &touched {

@@ -54,6 +54,8 @@ pub(crate) struct Link {
     pub(crate) side: Side,
     /// The frame that is looked at: the process, which may map the ring, must not change it meanwhile.
     pub(crate) frame: Vec<u8>,
+    /// Frames of connections that were not known when they came, while the process had mail that was not read.
+    pub(crate) early: Vec<Vec<u8>>,
     /// VIs that the frames of this round were for.
     pub(crate) touched: Vec<usize>,
 }
@@ -91,6 +93,7 @@ impl Link {
                 peers: PeerProcesses::default(),
             },
             frame: Vec::new(),
+            early: Vec::new(),
             touched: Vec::new(),
         })
     }

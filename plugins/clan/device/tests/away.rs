@@ -64,6 +64,31 @@ fn messages_arrive_whole_and_in_order() {
     }
 }
 
+/// A message may come when the device has not read yet that its VI is connected, and on this level nobody sends it
+/// again.
+#[test]
+fn a_first_message_is_not_lost() {
+    let Some(lan) = Lan::enter() else { return };
+    let agent = Agent::start();
+    let (near, far) = (agent.open_on(&lan, 10), agent.open_on(&lan, 11));
+    let (mut from, mut to) = (near.vi(3), far.vi(900));
+    for step in 0..10_000 {
+        let key = 0x1_0000_0000 | u64::from(step);
+        let (send, receive) = (Descriptor::from(&[]), Descriptor::into(&[]));
+        send.0.control |= VIP_CONTROL_IMMEDIATE;
+        send.0.immediate = step;
+        from.attach_away(&near, (key, 0), (900, 11), U, OPEN_TO_ALL);
+        near.ask(op::RECALL, &from);
+        to.attach_away(&far, (key, 1), (3, 10), U, OPEN_TO_ALL);
+        to.receive(&receive, true);
+        from.send(&near, &send, true);
+        assert_eq!(to.received(step).immediate, step);
+        near.detach(&from);
+        far.detach(&to);
+        settled(&[&send]);
+    }
+}
+
 #[test]
 fn rdma_goes_both_ways() {
     let Some(lan) = Lan::enter() else { return };
