@@ -26,6 +26,7 @@ pub(crate) mod idle;
 mod numbers;
 pub(crate) mod shared;
 pub(crate) mod wait;
+pub(crate) mod waiters;
 
 use events::{Events, Job, Notice};
 use gate::{Gate, Inside};

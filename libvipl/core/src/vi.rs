@@ -135,7 +135,7 @@ impl Guard<Vi> {
     pub(crate) fn set_watch(&mut self) {
         let on = self.recv.cq.is_some()
             || self.send.cq.is_some()
-            || self.send.notifications() + self.recv.notifications() > 0;
+            || self.send.waiters.requests() + self.recv.waiters.requests() > 0;
         if let (Some(watch), true) = (self.nic.ops.watch, self.connection.is_some()) {
             // SAFETY: attached and locked.
             unsafe { watch(self.abi(), c_int::from(on)) };

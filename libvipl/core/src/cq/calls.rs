@@ -12,11 +12,12 @@ use vipl_abi::*;
 
 use super::hot::Hot;
 use super::lent::Lender;
-use super::queue::{Cq, Entry, Waiter};
+use super::queue::{Cq, Entry};
 use crate::clock;
 use crate::error::Error;
 use crate::handlers;
 use crate::nic::events::CqNotifyHandler;
+use crate::nic::waiters::Waiters;
 use crate::nic::{self, Nic, idle, wait as nic_wait};
 use crate::object::handle::Kind;
 use crate::object::table::{Guard, Slot, Table};
@@ -94,9 +95,7 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
         capacity,
         overflowed: false,
         attached: 0,
-        waiters: VecDeque::new(),
-        given: Vec::new(),
-        last_ticket: 0,
+        waiters: Waiters::new(),
         handle,
         nic: Lender::new(nic.clone()),
     });
@@ -139,7 +138,7 @@ pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     guard.nic.leave_to_borrowers();
     let cq = CQS.remove(&process.cqs, guard, handle);
     cq.nic.cq_count.fetch_sub(1, Ordering::AcqRel);
-    cq.nic.count_requests(-(cq.notifications() as i32));
+    cq.nic.count_requests(-(cq.waiters.requests() as i32));
     cq.nic.wake();
     cq.nic.events.forget_cq(handle);
     log::debug!(target: "cq", "CQ {handle:?} destroyed");
@@ -259,25 +258,22 @@ pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
         leave_empty(cq);
         return Err(Error::Timeout);
     }
-    cq.last_ticket += 1;
-    let ticket = cq.last_ticket;
-    cq.waiters.push_back(Waiter::Thread(ticket));
+    let ticket = cq.waiters.join();
     let (slot, name, nic) = (cq.slot(), cq.name(), Arc::clone(&cq.nic));
     drop(cq);
     let outcome = nic_wait::until(&nic, deadline, || {
         of_nic::progress(&nic);
         match slot.lock(name) {
-            Some(mut cq) => cq.claim(ticket).map(Ok),
+            Some(mut cq) => cq.waiters.claim(ticket).map(Ok),
             None => Some(Err(Error::InvalidParameter)),
         }
     });
     outcome.unwrap_or_else(|| {
         let mut cq = slot.lock(name).ok_or(Error::InvalidParameter)?;
-        if let Some(entry) = cq.claim(ticket) {
+        if let Some(entry) = cq.waiters.claim(ticket) {
             return Ok(entry);
         }
-        cq.waiters
-            .retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
+        cq.waiters.leave(ticket);
         Err(Error::Timeout)
     })
 }
@@ -291,10 +287,7 @@ pub fn notify(
     let mut cq = lock(handle)?;
     let handler = handler.ok_or(Error::InvalidParameter)?;
     handlers::start(&cq.nic)?;
-    cq.waiters.push_back(Waiter::Notify {
-        handler,
-        context: context.addr(),
-    });
+    cq.waiters.request(handler, context.addr());
     cq.nic.count_requests(1);
     cq.serve_waiters();
     Ok(())
@@ -303,5 +296,5 @@ pub fn notify(
 /// How many wait.
 #[cfg(test)]
 pub(crate) fn waiting(handle: VIP_CQ_HANDLE) -> Result<usize, Error> {
-    Ok(lock(handle)?.waiters.len())
+    Ok(lock(handle)?.waiters.count())
 }

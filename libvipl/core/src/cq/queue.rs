@@ -10,6 +10,7 @@ use vipl_abi::*;
 use super::hot::Hot;
 use super::lent::Lender;
 use crate::nic::events::{CqNotifyHandler, Job};
+use crate::nic::waiters::{Waiter, Waiters};
 use crate::object::table::Slot;
 
 /// One entry.
@@ -19,14 +20,6 @@ pub struct Entry {
     pub vi: VIP_VI_HANDLE,
     /// Of its receive queue.
     pub recv: bool,
-}
-
-pub(super) enum Waiter {
-    Thread(u64),
-    Notify {
-        handler: CqNotifyHandler,
-        context: usize,
-    },
 }
 
 /// One completion queue. `V` names a VI; what a VI is does not matter here.
@@ -39,9 +32,7 @@ pub(crate) struct Cq<V: 'static> {
     pub(super) capacity: usize,
     pub(super) overflowed: bool,
     pub(super) attached: u32,
-    pub(super) waiters: VecDeque<Waiter>,
-    pub(super) given: Vec<(u64, Entry)>,
-    pub(super) last_ticket: u64,
+    pub(super) waiters: Waiters<CqNotifyHandler, Entry>,
     pub(super) handle: VIP_CQ_HANDLE,
     pub(crate) nic: Lender,
 }
@@ -60,27 +51,15 @@ impl<V> Cq<V> {
         Some(entry)
     }
 
-    pub(super) fn claim(&mut self, ticket: u64) -> Option<Entry> {
-        let place = self.given.iter().position(|(owner, _)| *owner == ticket)?;
-        Some(self.given.swap_remove(place).1)
-    }
-
-    pub(super) fn notifications(&self) -> usize {
-        self.waiters
-            .iter()
-            .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
-            .count()
-    }
-
     /// Gives entries to the waiters, in the order of arrival.
     pub(super) fn serve_waiters(&mut self) {
         let mut woken = false;
         let mut notified = Vec::new();
         while !self.waiters.is_empty() {
             let Some(entry) = self.pop() else { break };
-            match self.waiters.pop_front() {
+            match self.waiters.next() {
                 Some(Waiter::Thread(ticket)) => {
-                    self.given.push((ticket, entry));
+                    self.waiters.give(ticket, entry);
                     woken = true;
                 }
                 Some(Waiter::Notify { handler, context }) => notified.push(Job::Entry {

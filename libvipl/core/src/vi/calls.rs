@@ -206,7 +206,7 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     free_ring(&mut vi.abi.recv);
     vi.nic.give_vi_number(index);
     vi.nic.memory.lock().ptags.release(vi.abi.ptag);
-    let open = vi.send.notifications() + vi.recv.notifications();
+    let open = vi.send.waiters.requests() + vi.recv.waiters.requests();
     vi.nic.count_requests(-(open as i32));
     // Threads that wait on it find the handle stale; a handler that runs for it is waited for.
     vi.nic.wake();

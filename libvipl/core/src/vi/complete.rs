@@ -3,11 +3,12 @@
 
 use vipl_abi::*;
 
-use super::queue::{Waiter, Which, entry, take};
+use super::queue::{Which, entry, take};
 use super::{Vi, diagnosis};
 use crate::cq;
 use crate::memory::table::covers;
 use crate::nic::events::Job;
+use crate::nic::waiters::Waiter;
 
 /// Tells CQ and waiters of new completions. The VI is locked.
 #[inline]
@@ -31,9 +32,8 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
     let mut notified = Vec::new();
     let mut failed = Vec::new();
     let (queue, own) = vi.queue(which);
-    let waiting = own.waiting();
     while queue.completed != queue.taken {
-        let Some(waiter) = waiting.waiters.pop_front() else {
+        let Some(waiter) = own.waiters.next() else {
             break;
         };
         let entry = take(queue);
@@ -42,7 +42,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         }
         match waiter {
             Waiter::Thread(ticket) => {
-                waiting.given.push((ticket, entry));
+                own.waiters.give(ticket, entry);
                 woken = true;
             }
             Waiter::Notify { handler, context } => notified.push(Job::Descriptor {
@@ -54,7 +54,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
         }
     }
     own.signalled = queue.completed;
-    queue.signal = u32::from(own.has_waiters());
+    queue.signal = u32::from(!own.waiters.is_empty());
     for entry in failed {
         diagnosis::failed(vi, which, entry.descriptor, entry.status);
     }

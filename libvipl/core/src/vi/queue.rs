@@ -1,8 +1,7 @@
-//! The ring of a work queue, and the waiters for its completions.
+//! The ring of a work queue.
 //!
 //! A queue is a ring of entries that the plug-in sees (`vipl_queue`): descriptors are `posted` by the application,
-//! `completed` by the plug-in, and `taken` by the application. Threads and notify requests that wait for a
-//! completion form a queue in the order of arrival and are served when the completion happens.
+//! `completed` by the plug-in, and `taken` by the application, or by those who wait for a completion when it happens.
 //!
 //! ```text
 //!     taken          completed             posted
@@ -12,7 +11,6 @@
 //! ```
 
 use std::alloc::Layout;
-use std::collections::VecDeque;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
@@ -20,6 +18,7 @@ use vipl_plugin_abi::*;
 use super::Vi;
 use crate::cq::queue::Cq;
 use crate::nic::events::NotifyHandler;
+use crate::nic::waiters::Waiters;
 use crate::object::table::Slot;
 
 /// A completion queue of VIs.
@@ -80,15 +79,6 @@ impl Dequeued {
     }
 }
 
-/// A thread or notify request that waits for a completion.
-pub(super) enum Waiter {
-    Thread(u64),
-    Notify {
-        handler: NotifyHandler,
-        context: usize,
-    },
-}
-
 /// The host's part of a work queue.
 #[repr(C)]
 pub(crate) struct WorkQueue {
@@ -100,17 +90,7 @@ pub(crate) struct WorkQueue {
     empty_polls: u32,
     empty_at: u32,
     pub(crate) cq: Option<CqSlot>,
-    /// Who waits, once anybody has: most queues do without, and are one cache line shorter.
-    waiting: Option<Box<Waiting>>,
-}
-
-/// Those who wait for completions of a queue.
-#[derive(Default)]
-pub(super) struct Waiting {
-    pub(super) waiters: VecDeque<Waiter>,
-    /// Completions given to waiting threads that have not fetched them yet.
-    pub(super) given: Vec<(u64, vipl_entry)>,
-    pub(super) last_ticket: u64,
+    pub(crate) waiters: Waiters<NotifyHandler, vipl_entry>,
 }
 
 impl WorkQueue {
@@ -119,21 +99,10 @@ impl WorkQueue {
             plain_room: 0,
             signalled: 0,
             cq,
-            waiting: None,
+            waiters: Waiters::new(),
             empty_polls: 0,
             empty_at: 0,
         }
-    }
-
-    /// Those who wait.
-    pub(super) fn waiting(&mut self) -> &mut Waiting {
-        self.waiting.get_or_insert_default()
-    }
-
-    /// Whether anybody waits.
-    pub(super) fn has_waiters(&self) -> bool {
-        let waiting = self.waiting.as_ref();
-        waiting.is_some_and(|waiting| !waiting.waiters.is_empty())
     }
 
     /// Counts a poll that found nothing, when the queue had taken this many; gives how many in a row.
@@ -144,15 +113,6 @@ impl WorkQueue {
         }
         self.empty_polls = self.empty_polls.wrapping_add(1);
         self.empty_polls
-    }
-
-    /// Open notify requests.
-    pub(crate) fn notifications(&self) -> usize {
-        let waiting = self.waiting.iter();
-        waiting
-            .flat_map(|waiting| &waiting.waiters)
-            .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
-            .count()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use vipl_abi::*;
 
-use super::queue::{Dequeued, Waiter, Which, WorkQueue, take};
+use super::queue::{Dequeued, Which, WorkQueue, take};
 use super::{Vi, complete, diagnosis};
 use crate::clock;
 use crate::error::Error;
@@ -112,7 +112,7 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
         if queue.posted == queue.taken {
             return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
-        if queue.completed != queue.taken && !own.has_waiters() {
+        if queue.completed != queue.taken && own.waiters.is_empty() {
             return dequeue(&mut vi, which);
         }
     }
@@ -141,18 +141,12 @@ fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
     queue.signal = 1;
-    let waiting = own.waiting();
-    waiting.last_ticket += 1;
-    let ticket = waiting.last_ticket;
-    waiting.waiters.push_back(Waiter::Thread(ticket));
-    ticket
+    own.waiters.join()
 }
 
 /// The completion that was given to this thread.
 fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Dequeued> {
-    let given = &mut own.waiting().given;
-    let place = given.iter().position(|(owner, _)| *owner == ticket)?;
-    Some(Dequeued::of(&given.swap_remove(place).1))
+    Some(Dequeued::of(&own.waiters.claim(ticket)?))
 }
 
 /// The time is up; a completion that came at the last moment still counts.
@@ -164,9 +158,8 @@ fn leave_waiters(slot: &'static Slot<Vi>, name: Name, which: Which, ticket: u64)
     if let Some(dequeued) = claim(own, ticket) {
         return dequeued;
     }
-    let waiters = &mut own.waiting().waiters;
-    waiters.retain(|waiter| !matches!(waiter, Waiter::Thread(owner) if *owner == ticket));
-    queue.signal = u32::from(own.cq.is_some() || own.has_waiters());
+    own.waiters.leave(ticket);
+    queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
     Dequeued::none(VIP_RETURN::VIP_TIMEOUT)
 }
 
@@ -185,10 +178,7 @@ pub fn notify(
     handlers::start(&vi.nic)?;
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
-    own.waiting().waiters.push_back(Waiter::Notify {
-        handler,
-        context: context.addr(),
-    });
+    own.waiters.request(handler, context.addr());
     queue.signal = 1;
     vi.nic.count_requests(1);
     vi.set_watch();

@@ -184,7 +184,7 @@ impl Run {
         let id = self.start(move || taken(&vi::wait(pointer(handle), which, VIP_INFINITE)));
         until_in_line(others, || {
             let mut vi = vi::lock(pointer(handle)).unwrap();
-            vi.queue(which).1.waiting().waiters.len()
+            vi.queue(which).1.waiters.count()
         });
         self.oracle.join(vi, which, Waiter::Thread(id));
     }

@@ -1,0 +1,132 @@
+//! Threads and notify requests that wait for completions of one queue, and are served in the order of arrival (spec §8).
+
+use std::collections::VecDeque;
+
+/// One of them.
+pub(crate) enum Waiter<H> {
+    /// A thread, by its ticket.
+    Thread(u64),
+    /// A notify request.
+    Notify { handler: H, context: usize },
+}
+
+/// All of a queue: `H` is what a notify request calls, `T` what a thread gets. Most queues never have any, and take no
+/// memory for them.
+pub(crate) struct Waiters<H, T>(Option<Box<Line<H, T>>>);
+
+struct Line<H, T> {
+    waiting: VecDeque<Waiter<H>>,
+    /// What threads have been given and not fetched yet.
+    given: Vec<(u64, T)>,
+    last_ticket: u64,
+}
+
+impl<H, T> Waiters<H, T> {
+    pub(crate) const fn new() -> Self {
+        Waiters(None)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting().is_none_or(VecDeque::is_empty)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.waiting().map_or(0, VecDeque::len)
+    }
+
+    /// Open notify requests.
+    pub(crate) fn requests(&self) -> usize {
+        self.waiting()
+            .into_iter()
+            .flatten()
+            .filter(|waiter| matches!(waiter, Waiter::Notify { .. }))
+            .count()
+    }
+
+    /// A thread waits from now on; gives its ticket.
+    pub(crate) fn join(&mut self) -> u64 {
+        let line = self.line();
+        line.last_ticket += 1;
+        line.waiting.push_back(Waiter::Thread(line.last_ticket));
+        line.last_ticket
+    }
+
+    /// A thread waits no longer.
+    pub(crate) fn leave(&mut self, ticket: u64) {
+        let others = |waiter: &Waiter<H>| !matches!(waiter, Waiter::Thread(it) if *it == ticket);
+        self.line().waiting.retain(others);
+    }
+
+    /// A notify request.
+    pub(crate) fn request(&mut self, handler: H, context: usize) {
+        let request = Waiter::Notify { handler, context };
+        self.line().waiting.push_back(request);
+    }
+
+    /// Takes off the one that has waited longest.
+    pub(crate) fn next(&mut self) -> Option<Waiter<H>> {
+        self.0.as_mut()?.waiting.pop_front()
+    }
+
+    /// Leaves this for the thread with this ticket, which has been taken off.
+    pub(crate) fn give(&mut self, ticket: u64, what: T) {
+        self.line().given.push((ticket, what));
+    }
+
+    /// What the thread with this ticket has been given.
+    pub(crate) fn claim(&mut self, ticket: u64) -> Option<T> {
+        let given = &mut self.0.as_mut()?.given;
+        let place = given.iter().position(|(owner, _)| *owner == ticket)?;
+        Some(given.swap_remove(place).1)
+    }
+
+    #[inline(always)]
+    fn waiting(&self) -> Option<&VecDeque<Waiter<H>>> {
+        self.0.as_ref().map(|line| &line.waiting)
+    }
+
+    fn line(&mut self) -> &mut Line<H, T> {
+        self.0.get_or_insert_with(|| {
+            Box::new(Line {
+                waiting: VecDeque::new(),
+                given: Vec::new(),
+                last_ticket: 0,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_order_of_arrival() {
+        let mut waiters = Waiters::new();
+        assert!(waiters.is_empty() && waiters.next().is_none());
+        let first = waiters.join();
+        waiters.request("handler", 7);
+        let last = waiters.join();
+        assert_eq!((waiters.count(), waiters.requests()), (3, 1));
+        assert!(matches!(waiters.next(), Some(Waiter::Thread(it)) if it == first));
+        let request = waiters.next();
+        assert!(matches!(
+            request,
+            Some(Waiter::Notify {
+                handler: "handler",
+                context: 7
+            })
+        ));
+        waiters.give(first, 'a');
+        assert_eq!(waiters.claim(last), None);
+        waiters.leave(last);
+        assert!(waiters.is_empty());
+        assert_eq!(
+            (waiters.claim(first), waiters.claim(first)),
+            (Some('a'), None)
+        );
+        assert!(waiters.join() > last, "tickets are not given twice");
+    }
+}
