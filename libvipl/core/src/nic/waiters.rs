@@ -10,13 +10,13 @@ pub(crate) enum Waiter<H> {
     Notify { handler: H, context: usize },
 }
 
-/// All of a queue: `H` is what a notify request calls, `T` what a thread gets. Most queues never have any, and take no
-/// memory for them.
+/// The waiters of one queue: `H` is what a notify request calls, `T` what a thread gets. Most queues never have any, and
+/// take no memory for them.
 pub(crate) struct Waiters<H, T>(Option<Box<Line<H, T>>>);
 
 struct Line<H, T> {
     waiting: VecDeque<Waiter<H>>,
-    /// What threads have been given and not fetched yet.
+    /// What threads have been given and have not fetched yet.
     given: Vec<(u64, T)>,
     last_ticket: u64,
 }
@@ -108,7 +108,8 @@ mod tests {
         assert!(waiters.is_empty() && waiters.next().is_none());
         let first = waiters.join();
         waiters.request("handler", 7);
-        let last = waiters.join();
+        let (impatient, last) = (waiters.join(), waiters.join());
+        waiters.leave(impatient);
         assert_eq!((waiters.count(), waiters.requests()), (3, 1));
         assert!(matches!(waiters.next(), Some(Waiter::Thread(it)) if it == first));
         let request = waiters.next();

@@ -1,7 +1,7 @@
 //! The ring of a work queue.
 //!
 //! A queue is a ring of entries that the plug-in sees (`vipl_queue`): descriptors are `posted` by the application,
-//! `completed` by the plug-in, and `taken` by the application, or by those who wait for a completion when it happens.
+//! `completed` by the plug-in, and `taken` by the application or, as soon as they are complete, by whoever waits for them.
 //!
 //! ```text
 //!     taken          completed             posted

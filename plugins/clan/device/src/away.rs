@@ -26,7 +26,7 @@ use crate::vis::Vis;
 
 /// Frames that one look at a link takes.
 const LOOK_FRAMES: usize = 64;
-/// Frames of a link that wait for the mail of its process.
+/// Most frames of a link that wait for the mail of its process.
 const EARLY_MAX: usize = 256;
 /// How often the interface is asked whether it is still there.
 const CHECK_EVERY_NS: u64 = 250_000_000;
@@ -64,7 +64,8 @@ fn engage(
     true
 }
 
-/// Gives a frame to the connection that it is for. False: its VI has no such connection.
+/// Gives a frame to the connection that it is for. False: its VI has no such connection. What is for no VI of this link is
+/// done with.
 #[inline(always)]
 fn take_frame(
     vis: &mut Vis,
@@ -171,6 +172,7 @@ impl Device {
         let mtu = (request.mtu as usize).min(side.mtu);
         let connection = Connection::new(&config(vi, side, request, mtu));
         side.soonest = side.soonest.min(connection.deadline());
+        side.attached = true;
         if !side.vis.contains(&id) {
             side.vis.push(id);
         }
@@ -306,24 +308,30 @@ impl Device {
         } = link;
         let client = side.client.and_then(|place| self.clients[place].as_ref());
         let (vis, tools) = (&mut self.vis, &mut self.tools);
-        let mut take = |frame: &[u8], early: &mut Vec<Vec<u8>>| {
+        let has_mail = || client.is_some_and(Client::has_mail);
+        let is_due = std::mem::take(&mut side.attached) || !has_mail();
+        // True: the frame waits for its connection, which may be in the mail. What came before the frame is there by now.
+        let mut take = |frame: &[u8]| {
             if take_frame(vis, tools, side, client, touched, frame, now) {
-                return;
+                return false;
             }
-            // Its connection may be in the mail, which is read before the next look at the link.
-            if early.len() < EARLY_MAX && client.is_some_and(Client::has_mail) {
-                early.push(frame.to_vec());
-            } else {
+            let waits = has_mail();
+            if !waits {
                 // Perhaps of the connection that the VI had before.
                 side.stray(frame, now);
             }
+            waits
         };
-        for frame in std::mem::take(early) {
-            take(&frame, early);
+        let waited = early.len();
+        if is_due {
+            early.retain(|frame| take(frame));
         }
+        let found = early.len() < waited;
         let received = receiver.receive(most as u32, |frame| {
             frame.copy_to(copy);
-            take(copy, early);
+            if take(copy) && early.len() < EARLY_MAX {
+                early.push(copy.clone());
+            }
         });
         let touched = std::mem::take(&mut link.touched);
         for id in &touched {
@@ -335,7 +343,7 @@ impl Device {
         }
         link.touched = touched;
         link.touched.clear();
-        received.frames + received.cut > 0
+        found || received.frames + received.cut > 0
     }
 
     /// Timers, and connections that could not send all that they wanted.

@@ -14,7 +14,7 @@ pub(crate) struct Client {
     pub(crate) life: OwnedFd,
     pub(crate) pid: i32,
     pub(crate) process: Option<Rc<Process>>,
-    /// Packets that the process had sent when its socket was read last.
+    /// Packets that the process had sent when its socket was found empty.
     pub(crate) mail: u32,
     /// Its interface.
     pub(crate) link: Option<usize>,
@@ -54,9 +54,14 @@ impl Client {
         })
     }
 
+    /// Packets that it has sent, as it says.
+    pub(crate) fn sent(&self) -> u32 {
+        let process = self.process.as_ref();
+        process.map_or(self.mail, |process| process.nic().mail.load(Acquire))
+    }
+
     /// Whether it has sent packets that have not been read.
     pub(crate) fn has_mail(&self) -> bool {
-        let process = self.process.as_ref();
-        process.is_some_and(|process| process.nic().mail.load(Acquire) != self.mail)
+        self.sent() != self.mail
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Side {
     pub(crate) endpoint: u16,
     address: [u8; 6],
     pub(crate) mtu: usize,
+    /// A VI has been connected since the last look.
+    pub(crate) attached: bool,
     /// VIs with a connection over this link, or lately without.
     pub(crate) vis: Vec<usize>,
     /// No connection wants to be looked after earlier, in nanoseconds.
@@ -83,6 +85,7 @@ impl Link {
                 endpoint,
                 address,
                 mtu,
+                attached: false,
                 vis: Vec::new(),
                 soonest: NEVER,
                 blocked: false,

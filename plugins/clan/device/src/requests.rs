@@ -44,15 +44,15 @@ impl Device {
             let Some(client) = &mut self.clients[place] else {
                 return Verdict::Stays;
             };
-            if let Some(process) = &client.process {
-                let mail = &process.nic().mail;
-                client.mail = mail.load(std::sync::atomic::Ordering::Acquire);
-            }
+            let sent = client.sent();
             let mut packet = [0; size_of::<Request>()];
             let (bytes, fds) = match channel::receive(client.socket.as_raw_fd(), &mut packet) {
                 Ok((0, _)) => return Verdict::Gone,
                 Ok(found) => found,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Stays,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    client.mail = sent;
+                    return Verdict::Stays;
+                }
                 Err(_) => return Verdict::Gone,
             };
             let Ok(request) = Request::read_from_bytes(&packet[..bytes]) else {
@@ -65,7 +65,7 @@ impl Device {
         }
         // There may be more: it is looked at again in the next round.
         if let Some(client) = &mut self.clients[place] {
-            client.mail = client.mail.wrapping_sub(1);
+            client.mail = client.sent().wrapping_sub(1);
         }
         Verdict::Stays
     }
