@@ -270,11 +270,7 @@ pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
     });
     outcome.unwrap_or_else(|| {
         let mut cq = slot.lock(name).ok_or(Error::InvalidParameter)?;
-        if let Some(entry) = cq.waiters.claim(ticket) {
-            return Ok(entry);
-        }
-        cq.waiters.leave(ticket);
-        Err(Error::Timeout)
+        cq.waiters.leave(ticket).ok_or(Error::Timeout)
     })
 }
 

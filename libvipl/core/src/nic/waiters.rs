@@ -53,10 +53,14 @@ impl<H, T> Waiters<H, T> {
         line.last_ticket
     }
 
-    /// A thread waits no longer.
-    pub(crate) fn leave(&mut self, ticket: u64) {
-        let others = |waiter: &Waiter<H>| !matches!(waiter, Waiter::Thread(it) if *it == ticket);
-        self.line().waiting.retain(others);
+    /// A thread waits no longer; gives what it has been given at the last moment.
+    pub(crate) fn leave(&mut self, ticket: u64) -> Option<T> {
+        let given = self.claim(ticket);
+        if given.is_none() {
+            let own = |waiter: &Waiter<H>| matches!(waiter, Waiter::Thread(it) if *it == ticket);
+            self.line().waiting.retain(|waiter| !own(waiter));
+        }
+        given
     }
 
     /// A notify request.
@@ -109,7 +113,7 @@ mod tests {
         let first = waiters.join();
         waiters.request("handler", 7);
         let (impatient, last) = (waiters.join(), waiters.join());
-        waiters.leave(impatient);
+        assert_eq!(waiters.leave(impatient), None);
         assert_eq!((waiters.count(), waiters.requests()), (3, 1));
         assert!(matches!(waiters.next(), Some(Waiter::Thread(it)) if it == first));
         let request = waiters.next();
@@ -122,12 +126,16 @@ mod tests {
         ));
         waiters.give(first, 'a');
         assert_eq!(waiters.claim(last), None);
-        waiters.leave(last);
+        assert_eq!(waiters.leave(last), None);
         assert!(waiters.is_empty());
         assert_eq!(
             (waiters.claim(first), waiters.claim(first)),
             (Some('a'), None)
         );
+        let late = waiters.join();
+        assert!(waiters.next().is_some());
+        waiters.give(late, 'b');
+        assert_eq!(waiters.leave(late), Some('b'), "at the last moment");
         assert!(waiters.join() > last, "tickets are not given twice");
     }
 }

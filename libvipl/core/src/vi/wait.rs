@@ -3,7 +3,7 @@
 
 use vipl_abi::*;
 
-use super::queue::{Dequeued, Which, WorkQueue, take};
+use super::queue::{Dequeued, Which, take};
 use super::{Vi, complete, diagnosis};
 use crate::clock;
 use crate::error::Error;
@@ -132,7 +132,8 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
             return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
         };
         vi.progress();
-        claim(vi.queue(which).1, ticket)
+        let given = vi.queue(which).1.waiters.claim(ticket);
+        given.map(|entry| Dequeued::of(&entry))
     });
     outcome.unwrap_or_else(|| leave_waiters(slot, name, which, ticket))
 }
@@ -144,21 +145,15 @@ fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
     own.waiters.join()
 }
 
-/// The completion that was given to this thread.
-fn claim(own: &mut WorkQueue, ticket: u64) -> Option<Dequeued> {
-    Some(Dequeued::of(&own.waiters.claim(ticket)?))
-}
-
 /// The time is up; a completion that came at the last moment still counts.
 fn leave_waiters(slot: &'static Slot<Vi>, name: Name, which: Which, ticket: u64) -> Dequeued {
     let Some(mut vi) = slot.lock(name) else {
         return Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
     };
     let (queue, own) = vi.queue(which);
-    if let Some(dequeued) = claim(own, ticket) {
-        return dequeued;
+    if let Some(entry) = own.waiters.leave(ticket) {
+        return Dequeued::of(&entry);
     }
-    own.waiters.leave(ticket);
     queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
     Dequeued::none(VIP_RETURN::VIP_TIMEOUT)
 }

@@ -309,7 +309,7 @@ impl Device {
         let client = side.client.and_then(|place| self.clients[place].as_ref());
         let (vis, tools) = (&mut self.vis, &mut self.tools);
         let has_mail = || client.is_some_and(Client::has_mail);
-        let is_due = std::mem::take(&mut side.attached) || !has_mail();
+        let attached = std::mem::take(&mut side.attached);
         // True: the frame waits for its connection, which may be in the mail. What came before the frame is there by now.
         let mut take = |frame: &[u8]| {
             if take_frame(vis, tools, side, client, touched, frame, now) {
@@ -323,7 +323,7 @@ impl Device {
             waits
         };
         let waited = early.len();
-        if is_due {
+        if waited > 0 && (attached || !has_mail()) {
             early.retain(|frame| take(frame));
         }
         let found = early.len() < waited;
