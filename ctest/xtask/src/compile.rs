@@ -57,9 +57,10 @@ pub(crate) fn check_all() -> Result {
             };
             for name in names {
                 for dialect in DIALECTS {
-                    // Twice, for the guard.
-                    let text =
-                        format!("{dialect}#include \"{name}\"\n#include \"{name}\"\nint x;\n");
+                    // Twice, for the guard; a declaration, since ISO C wants one and clang warns of a variable.
+                    let text = format!(
+                        "{dialect}#include \"{name}\"\n#include \"{name}\"\nextern int x;\n"
+                    );
                     let mut command = Command::new(compiler);
                     command.args(language).args(size);
                     compile(command.arg("-fsyntax-only").arg("-"), &text)?;
