@@ -188,6 +188,7 @@ static inline struct options parse_options(int argc, char **argv)
     options.one_process = 0;
     options.level = 0;
     start_showing();
+    alarm(LIFE_SECONDS);
     while ((letter = getopt(argc, argv, "1d:l:")) != -1) {
         if (letter == '1') {
             options.one_process = 1;
@@ -256,16 +257,23 @@ static inline void await(int *p, int value, const char *id)
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
+/* No program of these outlives this, not even one whose library has lost its way or whose parent waits for ever. */
+#define LIFE_SECONDS 1800
+
 /* fork, with a child that dies together with the thread that made it. */
 static inline pid_t fork_child(void)
 {
-    pid_t pid;
+    pid_t parent = getpid(), pid;
 
     fflush(NULL);
     pid = fork();
     CHECK(pid >= 0, "fork");
-    if (pid == 0)
+    if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(1);
+        alarm(LIFE_SECONDS);
+    }
     return pid;
 }
 

@@ -27,7 +27,7 @@ pub use compile::{
 };
 pub use exit::until_exit;
 pub use library::{Build, example_in_rust, library_dir, profile, work_dir};
-pub use run::{Finished, Run, Started, start_together};
+pub use run::{Finished, Run, Started, end_with_parent, start_together};
 
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.
 pub fn skip(reason: &str) {

@@ -155,6 +155,7 @@ impl Run {
 
     /// Starts it; it ends at the latest when its seconds are over and [`Started::finish`] is called.
     pub fn start(mut self) -> Started {
+        end_with_parent(&mut self.command);
         let mut child = self
             .command
             .spawn()
@@ -170,6 +171,25 @@ impl Run {
             begun,
         }
     }
+}
+
+/// The command's process ends when the thread that starts it does: a test that is killed leaves nobody behind who goes
+/// on alone.
+pub fn end_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let follow = move || {
+        // SAFETY: plain arguments, and calls that a child may make between fork and exec.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // It may have ended before that.
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only.
+    unsafe { command.pre_exec(follow) };
 }
 
 /// Runs several programs at the same time, all of which must pass.
