@@ -177,6 +177,9 @@ static inline int level_of(const char *name)
                                      : 0;
 }
 
+/* No program of these outlives this, not even one whose library has lost its way or whose parent waits for ever. */
+#define LIFE_SECONDS 1800
+
 static inline struct options parse_options(int argc, char **argv)
 {
     struct options options;
@@ -256,9 +259,6 @@ static inline void await(int *p, int value, const char *id)
 }
 
 /* ---- processes ------------------------------------------------------------------------------- */
-
-/* No program of these outlives this, not even one whose library has lost its way or whose parent waits for ever. */
-#define LIFE_SECONDS 1800
 
 /* fork, with a child that dies together with the thread that made it. */
 static inline pid_t fork_child(void)
