@@ -335,6 +335,31 @@ fn settings_that_lead_nowhere_are_told() {
     );
 }
 
+/// Names of files, devices and settings cannot forge a line of the log, or command a terminal.
+#[test]
+fn control_characters_of_others_are_escaped() {
+    opening_says(
+        "via_lo",
+        &[("VIPL_CONFIG", "/none\rvipl[1] error é\u{9b}31m")],
+        &["/none\\rvipl[1] error é\\u009b31m"],
+    );
+    let folder = work_dir().join("escaped");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("libvipl_\x1b]0;x\x07.so");
+    std::fs::write(&file, "no plug-in").expect("a file");
+    let (finished, _) = opening(
+        "other:",
+        &[("VIPL_PLUGIN_PATH", folder.to_str().expect("UTF-8"))],
+    );
+    let told = finished.stderr.contains("libvipl_\\u001b]0;x\\u0007.so");
+    assert!(told, "{}", finished.report("the file's name, escaped"));
+    assert!(
+        !finished.stderr.contains('\x1b'),
+        "{}",
+        finished.report("ESC")
+    );
+}
+
 /// Settings in bytes take the units that the tools take, whatever device; truth has any case.
 #[test]
 fn sizes_and_truth_are_read_alike_everywhere() {

@@ -396,6 +396,22 @@ fn log_file_gets_the_lines() {
     assert_eq!(std::fs::read_to_string(&log).unwrap(), expected);
 }
 
+/// What callers, hosts and settings say cannot forge a line, or command a terminal.
+#[test]
+fn a_line_has_no_control_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent");
+    let agent = vipkad(&socket, &["--idle-ms", "1"])
+        .env("VIPL_LOG", "lo\x1b[2J\nvipkad[1] warn é\u{202e}ud")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = agent.wait_with_output().unwrap().stderr;
+    let said = String::from_utf8(said).unwrap();
+    let shown = "lo\\u001b[2J\\nvipkad[1] warn é\\u202eud\n";
+    assert!(said.ends_with(shown) && said.lines().count() == 1, "{said}");
+}
+
 #[test]
 fn limits_and_habits_of_the_starter_are_given_up() {
     let folder = tempfile::tempdir().unwrap();

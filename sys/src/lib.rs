@@ -17,6 +17,7 @@
 //! | [`random`] | pseudo-random numbers from a seed |
 //! | [`seqpacket`] | packets with descriptors |
 //! | [`shm`] | sealed memfds and their mappings |
+//! | [`text`] | text of others, without control characters |
 //! | [`thread`] | threads that take none of the application's signals |
 
 #[cfg(not(target_os = "linux"))]
@@ -33,6 +34,7 @@ pub mod process_vm;
 pub mod random;
 pub mod seqpacket;
 pub mod shm;
+pub mod text;
 pub mod thread;
 
 /// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use vipl_abi as abi;
+use vipl_sys::text::one_line;
 
 /// Result of everything that can fail in the tools.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -111,7 +112,7 @@ impl fmt::Display for Error {
             }
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Silence(what) => write!(f, "timed out after {PATIENCE_S} s while {what}"),
-            Self::Partner(text) => write!(f, "peer: {text}"),
+            Self::Partner(text) => write!(f, "peer: {}", one_line(text)),
             Self::Usage(text) | Self::Corrupt(text) => f.write_str(text),
         }
     }
@@ -248,6 +249,12 @@ mod tests {
             text.contains("receive descriptor with PARTIAL_ERROR+TRANSPORT_ERROR"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_peer_commands_no_terminal_and_forges_no_line() {
+        let text = Error::Partner("gone\r\n\x1b]0;title\x07".to_owned()).to_string();
+        assert_eq!(text, "peer: gone\\r\\n\\u001b]0;title\\u0007");
     }
 
     #[test]

@@ -5,22 +5,30 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use vipl_sys::text::{lines, one_line};
+
 use crate::{Error, Result};
 
-/// Writes to standard output. Unlike `print!` it tells when that does not work.
+/// Writes to standard output, without control characters but line feeds: names of devices, files and peers may
+/// hold some. Unlike `print!` it tells when that does not work.
 ///
 /// # Errors
 /// The output is full, or closed.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
+    out.write_all(lines(text).as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Error::io("cannot write to standard output", error))
 }
 
+/// Writes a line to standard error, without control characters.
+pub fn tell(text: &str) {
+    eprintln!("{}", lines(text));
+}
+
 /// Ends a tool that has failed. With `json` the error is also a document on standard output.
 pub fn failed(tool: &str, error: &Error, json: bool) -> ExitCode {
-    eprintln!("{tool}: {error}");
+    tell(&format!("{tool}: {error}"));
     let on_output = !matches!(error, Error::Io { what, .. } if what.ends_with("standard output"));
     if json && on_output {
         let document = serde_json::json!({"error": error.to_string()});
@@ -53,7 +61,8 @@ impl Table {
 
     /// Adds a row; missing cells are empty.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        let cells = cells.iter().map(|cell| one_line(cell).into_owned());
+        self.rows.push(cells.collect());
     }
 
     /// Whether it has no rows.
@@ -171,6 +180,14 @@ mod tests {
         let mut table = Table::new(&["a", "b"]);
         table.row(vec!["x,y".into(), "say \"hi\"".into()]);
         assert_eq!(table.csv(), "a,b\n\"x,y\",\"say \"\"hi\"\"\"\n");
+    }
+
+    #[test]
+    fn a_cell_is_one_line_without_commands() {
+        let mut table = Table::new(&["<a", "b"]);
+        table.row(vec!["x\n\x1b[2J".into(), "1".into()]);
+        let text = table.text();
+        assert_eq!(text.lines().nth(1), Some("x\\n\\u001b[2J  1"), "{text}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::peers::Peers;
 use crate::pin::Pair;
 use crate::rendezvous::{CONNECT_MS, Rendezvous};
 use crate::vipl::Vipl;
-use crate::{Error, Result, machine, sys};
+use crate::{Error, Result, machine, report, sys};
 
 /// One process's part of the two.
 pub struct Session {
@@ -152,11 +152,11 @@ impl Session {
             Some(address) => address,
             None => nic.host_by_name(host)?,
         };
-        eprintln!(
+        report::tell(&format!(
             "connecting to {host} (address {}) on {device}, port {port}; waiting up to {} s for a server ...",
             nic.attributes().host_text(&remote_host),
             CONNECT_MS / 1000
-        );
+        ));
         Self::over_vi(nic, Side::Driver, remote_host, port)
     }
 
@@ -168,7 +168,9 @@ impl Session {
         let nic = Nic::open(vipl, device)?;
         let address = nic.attributes().address.clone();
         let shown = nic.attributes().address_text();
-        eprintln!("waiting for a client on {device} (address {shown}), port {port} ...");
+        report::tell(&format!(
+            "waiting for a client on {device} (address {shown}), port {port} ..."
+        ));
         Self::over_vi(nic, Side::Server, address, port)
     }
 

@@ -176,7 +176,8 @@ impl Log {
             Level::Debug => "debug",
         };
         // One write per line, so that lines of several processes do not mix.
-        let line = format!("vipkad[{}] {name} {subsystem}: {message}{more}\n", self.pid);
+        let text = format!("vipkad[{}] {name} {subsystem}: {message}{more}", self.pid);
+        let line = vipl_sys::text::one_line(&text).into_owned() + "\n";
         let _ = match &self.file {
             Some(file) => file.borrow_mut().write_all(line.as_bytes()),
             None => std::io::stderr().write_all(line.as_bytes()),

@@ -75,11 +75,8 @@ impl Log for Logger {
         }
         let level = record.level().as_str().to_ascii_lowercase();
         let pid = std::process::id();
-        let line = format!(
-            "vipl[{pid}] {level} {}: {}\n",
-            record.target(),
-            record.args()
-        );
+        let text = format!("vipl[{pid}] {level} {}: {}", record.target(), record.args());
+        let line = vipl_sys::text::one_line(&text).into_owned() + "\n";
         said(record.level());
         // One write per line, so that the lines of several processes do not mix.
         let _ = match &self.file {

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     match vipl_clan_device::Device::new(agent).and_then(|mut device| device.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vipl-clan: {error}");
+            eprintln!("vipl-clan: {}", vipl_sys::text::lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

@@ -202,7 +202,7 @@ fn run_with_partner(
         let (cable, why) = Cable::open(&mut session, device, options.any_interface)?;
         session.cable = Some(cable);
         if let Some(why) = why {
-            eprintln!("TCP is not measured: {why}");
+            report::tell(&format!("TCP is not measured: {why}"));
         }
     }
     if options.peers {
@@ -239,7 +239,7 @@ fn run_with_partner(
                 Ok(measured) => output.add(measured),
                 // What the device cannot do is no reason to stop the other tests.
                 Err(Error::Usage(reason)) if job.tests.len() > 1 => {
-                    eprintln!("{}: skipped: {reason}", test.name());
+                    report::tell(&format!("{}: skipped: {reason}", test.name()));
                     break;
                 }
                 Err(error) => return Err(error),
@@ -254,7 +254,7 @@ fn run_with_partner(
 fn find_peers(job: &Job) -> Peers {
     let peers = Peers::find(job.cpus);
     for line in peers.lines() {
-        eprintln!("{line}");
+        report::tell(&line);
     }
     peers
 }

@@ -5,6 +5,7 @@ use vipl_tools::cable::{self, Turns};
 use vipl_tools::limits;
 use vipl_tools::machine;
 use vipl_tools::peers::Peer;
+use vipl_tools::report;
 use vipl_tools::session::Session;
 
 /// What a figure is compared with.
@@ -113,7 +114,9 @@ impl Reference {
             // A tool that fails costs its own figure; ours go on.
             Self::Peer(peer) => Ok(session.peers.as_ref().and_then(|peers| {
                 let measured = peers.measure(peer, bytes);
-                let tell = |error| eprintln!("vip_perf: {} is left out: {error}", peer.name());
+                let tell = |error| {
+                    report::tell(&format!("vip_perf: {} is left out: {error}", peer.name()));
+                };
                 measured.map_err(tell).ok().flatten()
             })),
         }
