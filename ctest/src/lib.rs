@@ -20,6 +20,7 @@ mod compile;
 mod exit;
 mod library;
 mod run;
+mod sources;
 
 pub use agent::Agent;
 pub use compile::{
@@ -28,6 +29,7 @@ pub use compile::{
 pub use exit::until_exit;
 pub use library::{Build, example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, end_with_parent, start_together};
+pub use sources::product_sources;
 
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.
 pub fn skip(reason: &str) {

@@ -2,48 +2,18 @@
 //! stands there is still said. Text against text; nothing is run.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use vipl_ctest::source;
+use vipl_ctest::{product_sources, source};
 
 /// Words of a message that the index names it by.
 const WORDS: usize = 7;
 /// Fixed letters that a literal needs to be recognised in a line.
 const LETTERS: usize = 10;
 
-/// The sources of what is installed, tests left out.
-fn sources() -> Vec<String> {
-    let mut texts = Vec::new();
-    for folder in ["libvipl", "plugins", "kagent"] {
-        collect(&source("..").join(folder), &mut texts);
-    }
-    texts
-}
-
-fn collect(folder: &Path, texts: &mut Vec<String>) {
-    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_string_lossy();
-        let other = [
-            "tests",
-            "tests.rs",
-            "conformance",
-            "target",
-            "examples",
-            "benches",
-        ];
-        if other.contains(&&*name) {
-            continue;
-        }
-        if path.is_dir() {
-            collect(&path, texts);
-        } else if name.ends_with(".rs") {
-            let text = std::fs::read_to_string(&path).expect("a source");
-            // Unit tests are at the end.
-            let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-            texts.push(text[..end].to_owned());
-        }
-    }
+/// The texts of what is installed.
+fn sources() -> impl Iterator<Item = String> {
+    let sources = product_sources(&["libvipl", "plugins", "kagent"]);
+    sources.into_iter().map(|(_, text)| text)
 }
 
 /// The string literal that begins at the first quote, and what follows it. Placeholders become `…`.

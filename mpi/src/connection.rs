@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_abi::{VIP_RETURN, VIP_ULONG};
 
@@ -219,7 +220,7 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
         if code != VIP_RETURN::VIP_NO_MATCH as c_int || left.is_zero() {
             break code;
         }
-        std::thread::sleep(pause.min(left));
+        vipl_sys::clock::sleep(pause.min(left));
         pause = (pause * 2).min(Duration::from_millis(20));
     };
     nic.lock().with(id, |endpoint, shared| {
@@ -300,7 +301,7 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
             while !thread.is_finished() {
                 // Ends a request that is under way; one that begins afterwards, the next time.
                 object.nic.device.disconnect(vi);
-                std::thread::sleep(Duration::from_millis(1));
+                vipl_sys::clock::sleep(Duration::from_millis(1));
             }
             // It reports a panic itself.
             let _ = thread.join();

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::{self, Instant};
 
 use crate::engine::{Event, Events, Opaque, Wake};
 use crate::fi::*;
@@ -41,25 +42,16 @@ impl Deadline {
 
     /// Sleeps until the descriptor is readable; false if the time is over.
     pub(crate) fn sleep(&self, fd: RawFd) -> bool {
-        let left = match self.0 {
-            None => -1,
-            Some(end) => {
-                let left = end.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return false;
-                }
-                // Rounded up: the time must be over when the wait is.
-                c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
-            }
-        };
-        let mut poll = libc::pollfd {
+        let left = self.0.map(|end| end - Instant::now());
+        if left.is_some_and(|left| left.is_zero()) {
+            return false;
+        }
+        let wanted = libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one element.
-        let found = unsafe { libc::poll(&raw mut poll, 1, left) };
-        found != 0
+        clock::poll(&mut [wanted], left) != 0
     }
 }
 

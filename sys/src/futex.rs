@@ -2,17 +2,12 @@
 
 use std::sync::atomic::AtomicU32;
 
+use crate::clock;
+
 /// Sleeps while the word is `expected`. `u64::MAX`: without end.
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
-    let time = libc::timespec {
-        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
-    };
-    let limit = if timeout_ns == u64::MAX {
-        std::ptr::null()
-    } else {
-        &raw const time
-    };
+    let time = clock::limit(timeout_ns).map(clock::timespec);
+    let limit = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word lives; the time is valid.
     unsafe {
         libc::syscall(

@@ -7,7 +7,7 @@
 //! | module | is |
 //! | --- | --- |
 //! | [`bell`] | waking threads that wait for shared memory; marks of what has something |
-//! | [`clock`] | the monotonic clock |
+//! | [`clock`] | the clock, sleeping, and times as the kernel takes them |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |

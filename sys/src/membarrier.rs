@@ -47,7 +47,7 @@ pub fn slow_barrier() {
     if !visit_processors() {
         // Nothing is left that fences other processors. A store leaves its processor's buffer within
         // microseconds, and at the latest with the next interrupt.
-        std::thread::sleep(Duration::from_millis(20));
+        crate::clock::sleep(Duration::from_millis(20));
     }
 }
 

@@ -7,9 +7,10 @@
 //! ThreadSanitizer (`--cfg tsan`) instruments this crate and not the standard library, whose locks then order nothing
 //! for it. `order` tells it what they do.
 
+use crate::clock::{self, Instant};
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A mutex.
 #[derive(Default)]
@@ -115,7 +116,7 @@ impl Condvar {
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
         if let Some(inner) = guard.inner.take() {
             order::leaving(guard.mutex);
-            let waited = self.0.wait_timeout(inner, time);
+            let waited = self.0.wait_timeout(inner, clock::of_kernel(time));
             guard.inner = Some(waited.unwrap_or_else(PoisonError::into_inner).0);
             order::taken(guard.mutex);
         }

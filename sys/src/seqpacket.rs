@@ -6,7 +6,9 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
+use crate::clock;
 use crate::fd::{above_standard, made};
 
 /// Most descriptors that the kernel lets one packet carry (`SCM_MAX_FD`). With room for all of them it closes
@@ -165,14 +167,13 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
 }
 
 /// Waits until the socket has something, or has gone. False: the time has run out.
-pub fn wait(socket: RawFd, timeout_ms: i32) -> bool {
-    let mut poll = libc::pollfd {
+pub fn wait(socket: RawFd, time: Duration) -> bool {
+    let wanted = libc::pollfd {
         fd: socket,
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one valid entry.
-    unsafe { libc::poll(&raw mut poll, 1, timeout_ms) > 0 }
+    clock::poll(&mut [wanted], Some(time)) > 0
 }
 
 #[cfg(test)]
@@ -188,12 +189,12 @@ mod tests {
         let mut buffer = [0; 8];
         let none = receive(ours, &mut buffer, libc::MSG_DONTWAIT);
         assert_eq!(none.unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert!(!wait(ours, 0));
+        assert!(!wait(ours, Duration::ZERO));
         for count in [0, 1, 100, FDS_MAX] {
             let parts = [IoSlice::new(b"ab"), IoSlice::new(b"c")];
             send(theirs, &parts, &vec![theirs; count], 0).unwrap();
             send(theirs, &parts[1..], &[], 0).unwrap();
-            assert!(wait(ours, 0));
+            assert!(wait(ours, Duration::ZERO));
             let packet = receive(ours, &mut buffer, 0).unwrap();
             assert_eq!(&buffer[..packet.length], b"abc");
             assert!(packet.complete);
@@ -212,7 +213,7 @@ mod tests {
     fn the_end_of_the_other_side_is_seen() {
         let (ours, theirs) = pair().unwrap();
         drop(theirs);
-        assert!(wait(ours.as_raw_fd(), 0));
+        assert!(wait(ours.as_raw_fd(), Duration::ZERO));
         assert_eq!(receive(ours.as_raw_fd(), &mut [0; 8], 0).unwrap().length, 0);
         assert!(send(ours.as_raw_fd(), &[IoSlice::new(b"x")], &[], 0).is_err());
     }

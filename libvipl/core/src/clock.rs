@@ -1,10 +1,10 @@
 //! Monotonic time, and the application's timeouts on it (rule R7).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vipl_abi::VIP_ULONG;
 
-pub(crate) use vipl_sys::clock::now_ns;
+pub(crate) use vipl_sys::clock::{Instant, now_ns};
 
 /// Whether a timeout means "no limit": VIP_INFINITE, or 32 bits of ones on any host.
 pub(crate) fn is_infinite(timeout: VIP_ULONG) -> bool {
@@ -16,7 +16,7 @@ pub(crate) fn deadline(timeout: VIP_ULONG) -> Option<Instant> {
     if is_infinite(timeout) {
         return None;
     }
-    Instant::now().checked_add(Duration::from_millis(timeout as u64))
+    Some(Instant::now() + Duration::from_millis(timeout as u64))
 }
 
 /// The timeout as the agent's messages carry it.

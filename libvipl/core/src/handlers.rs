@@ -1,7 +1,7 @@
 //! The handler thread of a NIC handle, which calls the application's handlers (spec §8.2, §11).
 
 use std::sync::Arc;
-use std::time::Instant;
+use vipl_sys::clock::Instant;
 
 use vipl_abi::*;
 

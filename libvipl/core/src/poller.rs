@@ -31,7 +31,7 @@ pub(crate) fn start(nic: &Arc<Nic>) -> io::Result<()> {
                 // Ends with the first VI, or with the NIC.
                 std::thread::park();
             } else {
-                std::thread::sleep(period);
+                vipl_sys::clock::sleep(period);
             }
         }
     };

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
@@ -53,7 +54,7 @@ fn put(socket: &Kept, request: &Request, fds: &[RawFd]) -> io::Result<()> {
     loop {
         match channel::send(socket.fd()?, request.as_bytes(), fds) {
             Err(full) if full.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(1));
+                vipl_sys::clock::sleep(Duration::from_millis(1));
             }
             result => return result,
         }
@@ -84,7 +85,7 @@ fn get(socket: &Kept, number: u32, time: Duration) -> io::Result<(Reply, Vec<Own
     let mut left = Left(time);
     let mut looked = Instant::now();
     loop {
-        let arrived = channel::wait(socket.fd()?, left.0.min(LOOK_EVERY).as_millis() as i32);
+        let arrived = channel::wait(socket.fd()?, left.0.min(LOOK_EVERY));
         if !arrived && left.0.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }

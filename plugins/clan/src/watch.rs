@@ -9,20 +9,22 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::VIS_MAX;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
 use vipl_plugin_sdk::{Host, Poll};
+use vipl_sys::clock;
 use vipl_sys::fd::{Kept, made};
 use vipl_sys::thread::spawn_with_signals_blocked;
 
 use crate::card::Card;
 
-/// When a VI that the program is just using is looked at again, in milliseconds.
-const AGAIN_MS: i32 = 1;
+/// When a VI that the program is just using is looked at again.
+const AGAIN: Duration = Duration::from_millis(1);
 /// How often is looked whether the program has closed the descriptors that are waited for.
-const LOOK_MS: i32 = 1000;
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The host's NIC.
 struct NicPointer(*const vipl_nic);
@@ -91,12 +93,8 @@ impl Watch {
 impl Watcher {
     fn run(&mut self) {
         loop {
-            let timeout = if self.open.is_empty() {
-                LOOK_MS
-            } else {
-                AGAIN_MS
-            };
-            let [stop, interrupt, end] = self.wait(timeout);
+            let time = if self.open.is_empty() { LOOK } else { AGAIN };
+            let [stop, interrupt, end] = self.wait(time);
             if stop || self.stopping.load(Ordering::SeqCst) {
                 return;
             }
@@ -113,7 +111,7 @@ impl Watcher {
     }
 
     /// Waits for something to happen on the descriptors: stop, interrupts, the end of the device.
-    fn wait(&self, timeout_ms: i32) -> [bool; 3] {
+    fn wait(&self, time: Duration) -> [bool; 3] {
         let on = |fd: RawFd, events: i16| libc::pollfd {
             fd,
             events,
@@ -134,8 +132,7 @@ impl Watcher {
             on(interrupts, libc::POLLIN),
             on(device, 0),
         ];
-        // SAFETY: three valid entries.
-        unsafe { libc::poll(polls.as_mut_ptr(), 3, timeout_ms) };
+        clock::poll(&mut polls, Some(time));
         let gone = libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
         [
             polls[0].revents != 0,

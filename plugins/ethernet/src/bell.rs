@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::shm::{Kept, Mapping, made};
 use vipl_sys::bell::Marks;
+use vipl_sys::clock;
 
 use crate::VIS_MAX;
 
@@ -162,17 +163,12 @@ impl Bell {
         let event = self.event.fd().unwrap_or(-1);
         let mut fds = [wants(event), wants(socket.unwrap_or(-1))];
         // Without it no thread can end the sleep of a leader.
-        let time = timespec(if event < 0 {
+        let time = clock::limit(if event < 0 {
             timeout_ns.min(UNHEARD_NS)
         } else {
             timeout_ns
         });
-        let limit = time
-            .as_ref()
-            .map_or(std::ptr::null(), std::ptr::from_ref::<libc::timespec>);
-        // SAFETY: valid arrays and time; no signal mask.
-        let found = unsafe { libc::ppoll(fds.as_mut_ptr(), 2, limit, std::ptr::null()) };
-        if found <= 0 {
+        if clock::poll(&mut fds, time) <= 0 {
             return;
         }
         if fds[0].revents != 0 {
@@ -185,13 +181,6 @@ impl Bell {
             let _ = vipl_packet::take_socket_error(fds[1].fd);
         }
     }
-}
-
-fn timespec(timeout_ns: u64) -> Option<libc::timespec> {
-    (timeout_ns != u64::MAX).then_some(libc::timespec {
-        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
-    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
@@ -112,7 +113,7 @@ impl EthernetNic {
             if self.device.lingering.is_empty() || Instant::now() >= end {
                 return;
             }
-            std::thread::sleep(LINGER_PAUSE);
+            vipl_sys::clock::sleep(LINGER_PAUSE);
         }
     }
 }

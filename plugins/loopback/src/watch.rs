@@ -178,7 +178,7 @@ impl Watch {
             // So does a program at work, which may stop working at any time.
             let awake = found == Poll::Busy || self.waiting.any();
             quiet = if awake { 0 } else { quiet + 1 };
-            std::thread::park_timeout(pause);
+            vipl_sys::clock::park(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kagent_proto::{INTERFACE_BYTES, LINK_BYTES};
 use kagent_setup::DATAGRAM_MAX;
@@ -11,6 +10,7 @@ use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{setsockopt, sockopt};
+use vipl_sys::clock;
 
 use super::gate::{Arrived, Gate, Key};
 use super::secret::Keys;
@@ -156,8 +156,7 @@ impl UdpSetupSocket {
             .set_nonblocking(true)
             .map_err(|cause| errno(&cause))?;
         let _ = setsockopt(&socket, sockopt::RcvBuf, &ROOM);
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH);
-        let clock_us = clock.map_or(0, |time| time.as_micros() as u64);
+        let clock_us = clock::since_1970().as_micros() as u64;
         Ok(Self {
             socket,
             gate: Gate::new(cookies, keys.map(|keys| keys.agents), clock_us),

@@ -20,8 +20,9 @@ use crate::runtime::error::errno;
 use vipl_sys::fd::close_from;
 
 /// Variables passed to processes of the agent's own user, for debugging.
-const KEPT_VARIABLES: [&str; 6] = [
+const KEPT_VARIABLES: [&str; 7] = [
     "RUST_BACKTRACE",
+    "VIPL_TEST_TIME",
     "ASAN_OPTIONS",
     "LSAN_OPTIONS",
     "TSAN_OPTIONS",

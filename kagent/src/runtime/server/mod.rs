@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -18,6 +18,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::geteuid;
+use vipl_sys::clock::{self, Instant};
 
 use crate::Agent;
 use crate::ClientId;
@@ -238,9 +239,8 @@ impl Server<'_> {
         let Some(next) = next.min() else {
             return EpollTimeout::NONE;
         };
-        // Rounded up, or the loop would spin in the last millisecond.
-        let ms = next.saturating_sub(self.now()).div_ceil(NS_PER_MS);
-        EpollTimeout::try_from(ms.min(60_000) as i32).unwrap_or(EpollTimeout::ZERO)
+        let left = Duration::from_nanos(next.saturating_sub(self.now()));
+        EpollTimeout::try_from(clock::milliseconds(left)).unwrap_or(EpollTimeout::ZERO)
     }
 
     fn idle_ns(&self) -> u64 {

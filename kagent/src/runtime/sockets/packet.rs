@@ -5,11 +5,12 @@
 
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
 use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
-use vipl_sys::seqpacket;
+use vipl_sys::{clock, seqpacket};
 
 use crate::runtime::error::errno;
 
@@ -154,15 +155,14 @@ fn message(
 /// Distinguishes an empty packet, which is an error of the sender, from the end. (The safe `poll` of nix does
 /// not know `POLLRDHUP`.)
 fn at_end(socket: BorrowedFd<'_>) -> bool {
-    let mut set = libc::pollfd {
+    let mut set = [libc::pollfd {
         fd: socket.as_raw_fd(),
         events: libc::POLLRDHUP,
         revents: 0,
-    };
-    // SAFETY: one entry, as stated, that outlives the call.
-    let ready = unsafe { libc::poll(&raw mut set, 1, 0) };
+    }];
+    let ready = clock::poll(&mut set, Some(Duration::ZERO));
     let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    ready < 0 || set.revents & gone != 0
+    ready < 0 || set[0].revents & gone != 0
 }
 
 /// Sends one packet; `Ok(false)` when there is no room for it now.

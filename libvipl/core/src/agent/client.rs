@@ -9,7 +9,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use nix::sys::socket::{

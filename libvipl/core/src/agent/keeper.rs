@@ -16,7 +16,8 @@
 //! the first agent of all is found under the standing's lock.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::{NicClose, Op};
 use vipl_plugin_abi::vipl_nic_info;
@@ -330,7 +331,7 @@ impl Agents {
                 Ok(_) | Err(Introduction::Dropped) => {}
                 Err(Introduction::Refused(why)) => return Err(why),
             }
-            std::thread::sleep(HELLO_PAUSE * attempt);
+            vipl_sys::clock::sleep(HELLO_PAUSE * attempt);
         }
         Err(
             "the Kernel Agent closed the connection at once; it may have reached its limits"

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::{self, Instant};
 
 use kagent_proto::{Header, MAGIC, Op, SYSTEM_SOCKET, VERSION, place};
 use nix::sys::socket::{
@@ -31,10 +32,11 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The variables that a started agent gets: those for debugging, and those that are its own settings.
-const KEPT_VARIABLES: [&[u8]; 9] = [
+const KEPT_VARIABLES: [&[u8]; 10] = [
     b"VIPL_LOG",
     b"VIPL_UDP_PORT",
     b"VIPL_SECRET_FILE",
+    b"VIPL_TEST_TIME",
     b"RUST_BACKTRACE",
     b"ASAN_OPTIONS",
     b"LSAN_OPTIONS",
@@ -129,7 +131,7 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
             start(&program, &[])?;
             started = Instant::now();
         }
-        std::thread::sleep(Duration::from_millis(1));
+        vipl_sys::clock::sleep(Duration::from_millis(1));
     }
     Err(LaunchError::Silent(program.display().to_string()))
 }
@@ -179,7 +181,7 @@ fn start_at(program: &Path, path: &Path, there: &UnixAddr) -> Result<OwnedFd, La
         if let Ok(found) = try_connect(there, &text)? {
             return Ok(found);
         }
-        std::thread::sleep(Duration::from_millis(1));
+        vipl_sys::clock::sleep(Duration::from_millis(1));
     }
     Err(LaunchError::Silent(program.display().to_string()))
 }
@@ -195,7 +197,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
     .map_err(|error| LaunchError::Socket(error.into()))?;
     let made = high(made).map_err(LaunchError::Socket)?;
     // Applies to sending, too: a stopped agent receives nothing.
-    let patience = TimeVal::new(START_TIME_MAX.as_secs() as libc::time_t, 0);
+    let patience = TimeVal::from(clock::timeval(START_TIME_MAX));
     let _ = setsockopt(&made, sockopt::SendTimeout, &patience);
     if let Err(error) = connect_socket(made.as_raw_fd(), there) {
         return Ok(Err(error.into()));
@@ -211,7 +213,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
             "the Kernel Agent at {name} is process {} of user {}", peer.pid(), peer.uid()
         );
     }
-    let look = TimeVal::new(LOOK_AGAIN.as_secs() as libc::time_t, 0);
+    let look = TimeVal::from(clock::timeval(LOOK_AGAIN));
     setsockopt(&made, sockopt::ReceiveTimeout, &look)
         .map_err(|error| LaunchError::Socket(error.into()))?;
     Ok(Ok(made))

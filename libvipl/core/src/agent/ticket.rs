@@ -1,7 +1,7 @@
 //! Tickets: how a thread waits for the reply to its call.
 
 use std::sync::Arc;
-use std::time::Instant;
+use vipl_sys::clock::Instant;
 
 use crate::error::Error;
 use crate::sync::{Condvar, Mutex};

@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Instant;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use vipl_plugin_abi::{VIPL_OK, vipl_connection};

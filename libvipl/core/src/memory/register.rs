@@ -1,7 +1,8 @@
 //! Memory registration (spec §3.17 to §3.19, §10).
 
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;

@@ -8,7 +8,8 @@
 
 use std::collections::VecDeque;
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_abi::*;
 

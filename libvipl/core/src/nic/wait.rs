@@ -1,6 +1,7 @@
 //! Sleeping until something may have happened: poll for a short time, then sleep with the plug-in's help.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use crate::nic::Nic;
 use crate::nic::idle::{self, Given};
@@ -70,7 +71,7 @@ pub(crate) fn step<R>(
 ) -> Option<R> {
     let (Some(arm), Some(sleep)) = (nic.ops.arm, nic.ops.sleep) else {
         let left = deadline.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
-        std::thread::sleep(left.min(STEP));
+        vipl_sys::clock::sleep(left.min(STEP));
         return check();
     };
     let _asleep = nic.fall_asleep();

@@ -134,7 +134,7 @@ pub(crate) fn back_off(rounds: &mut u32) {
     match *rounds {
         0..=200 => std::hint::spin_loop(),
         201..=2000 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(50)),
+        _ => vipl_sys::clock::sleep(Duration::from_micros(50)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connections that break, and devices that fail (spec §6.4, §9.6, §11).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use vipl_sys::clock;
+
 /// What the alarm is called among the events.
 const TIMER: u64 = u64::MAX - 1;
 /// Events that one look takes.
@@ -133,14 +135,8 @@ impl Timer {
         // No time at all is what takes a timer back.
         let time = if time == NEVER { 0 } else { time.max(1) };
         let value = libc::itimerspec {
-            it_interval: libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: libc::timespec {
-                tv_sec: (time / 1_000_000_000) as libc::time_t,
-                tv_nsec: (time % 1_000_000_000) as libc::c_long,
-            },
+            it_interval: clock::timespec_at(0),
+            it_value: clock::timespec_at(time),
         };
         // SAFETY: a valid structure; the old value is not wanted. It fails for no valid time.
         unsafe {

@@ -7,7 +7,8 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use vipl_sys::mutex::MutexGuard;
 

@@ -123,7 +123,7 @@ impl Drop for Agent {
 pub fn reply(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
     let mut packet = [0; size_of::<Reply>()];
     let (bytes, fds) = until("a reply", || {
-        channel::wait(socket.as_raw_fd(), 100);
+        channel::wait(socket.as_raw_fd(), Duration::from_millis(100));
         channel::receive(socket.as_raw_fd(), &mut packet).ok()
     });
     assert!(bytes > 0, "the device has hung up");
