@@ -296,25 +296,9 @@ fn copy_within(
         } else {
             (far, near)
         };
-        // The last eight bytes become visible after all others (spec §5.4).
-        let (body, tail) = if piece > 8 {
-            (piece - 8, 8)
-        } else {
-            (0, piece)
-        };
         // SAFETY: program memory of this process; faults are caught.
-        unsafe {
-            vipl_guard::copy(to, from, body as usize)
-                .and_then(|()| {
-                    let (to, from) = (
-                        to.wrapping_add(body as usize),
-                        from.wrapping_add(body as usize),
-                    );
-                    fence(Ordering::Release);
-                    vipl_guard::copy(to, from, tail as usize)
-                })
-                .map_err(|_| CopyError::Fault)?;
-        }
+        unsafe { vipl_guard::copy_watched(to, from, piece as usize) }
+            .map_err(|_| CopyError::Fault)?;
         done += piece;
     }
     Ok(bytes)
