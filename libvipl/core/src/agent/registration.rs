@@ -57,8 +57,8 @@ impl NicRegistration {
         {
             return Ok(());
         }
-        let now = self.fds.iter().map(|fd| Identity::of(*fd));
-        if !now.eq(self.identities.iter().copied()) {
+        let mut kept = self.fds.iter().zip(&self.identities);
+        if !kept.all(|(fd, identity)| Identity::still(*fd, *identity)) {
             log::error!(
                 target: "agent",
                 "the program has closed descriptors of an open NIC: no new connections until it is opened again"
