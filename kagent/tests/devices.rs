@@ -35,6 +35,8 @@ fn agent() -> Daemon {
         child,
         socket,
         folder,
+        network: None,
+        user: None,
     }
 }
 

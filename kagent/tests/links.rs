@@ -42,6 +42,8 @@ fn agent_with(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
         child,
         socket,
         folder,
+        network: Some(hosts.name(host).to_owned()),
+        user: None,
     }
 }
 
@@ -279,14 +281,15 @@ fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
                 && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
         };
         assert!(changed, "{}", Errno::last());
-        let mut client = daemon.client();
+        let mut client = Client::connect(&daemon.socket);
+        client.hello();
         let told = about_link(&mut client, Op::LINK_ASK, INTERFACE);
         assert_eq!((told.op, told.fds.len()), (Op::DONE, 0));
         let status = link(&mut client, INTERFACE).status;
         assert_eq!(told.status, status, "asked and opened");
         status
     };
-    std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+    daemon.inside(ask)
 }
 
 #[test]

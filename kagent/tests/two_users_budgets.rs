@@ -104,6 +104,8 @@ fn service_on_a_link() -> Option<(Namespaces, Daemon, libc::gid_t)> {
         child,
         socket,
         folder,
+        network: None,
+        user: None,
     };
     Some((hosts, agent, group.gid.as_raw()))
 }

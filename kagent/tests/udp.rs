@@ -7,6 +7,7 @@ mod live;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,7 @@ fn agent(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
         .args(options)
         .env_remove("VIPL_UDP_PORT")
         .env_remove("VIPL_SECRET_FILE")
+        .env_remove("VIPL_UDP_FROM")
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
@@ -43,6 +45,8 @@ fn agent(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
         child,
         socket,
         folder,
+        network: Some(hosts.name(host).to_owned()),
+        user: None,
     }
 }
 
@@ -294,4 +298,262 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// An agent of a user on host 0, and what it says.
+fn agent_of(hosts: &Namespaces, user: u32, options: &[&str]) -> Daemon {
+    let folder = tempfile::tempdir().unwrap();
+    // The build may be in a folder that is closed to others.
+    let program = folder.path().join("vipkad");
+    std::fs::copy(env!("CARGO_BIN_EXE_vipkad"), &program).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(user), Some(user)).unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let socket = folder.path().join("agent");
+    let log = folder.path().join("log");
+    let mut command = std::process::Command::new(&program);
+    command
+        .uid(user)
+        .gid(user)
+        .arg("--socket")
+        .arg(&socket)
+        .args(options)
+        .env_remove("VIPL_UDP_PORT")
+        .env_remove("VIPL_SECRET_FILE")
+        .env_remove("VIPL_UDP_FROM")
+        .env("VIPL_LOG_FILE", &log)
+        .stdin(Stdio::null());
+    let child = hosts.inside(0, || command.spawn()).unwrap().unwrap();
+    Daemon {
+        child,
+        socket,
+        folder,
+        network: Some(hosts.name(0).to_owned()),
+        user: Some(user),
+    }
+}
+
+fn log_of(agent: &Daemon) -> String {
+    std::fs::read_to_string(agent.folder.path().join("log")).unwrap_or_default()
+}
+
+/// A server of an agent, which waits. The agent's address.
+fn server(agent: &Daemon, argument: &str) -> (Client, SocketAddr) {
+    let mut process = agent.client();
+    let (nic, opened) = open(&mut process, argument);
+    process.wait(nic, b"here");
+    (process, socket_of(&opened))
+}
+
+fn socket_of(opened: &LinkOpened) -> SocketAddr {
+    let bytes = address(opened);
+    let (ip, port) = bytes.split_at(bytes.len() - 2);
+    let port = u16::from_be_bytes(port.try_into().unwrap());
+    match <[u8; 4]>::try_from(ip) {
+        Ok(ip) => SocketAddr::new(ip.into(), port),
+        Err(_) => SocketAddr::new(<[u8; 16]>::try_from(ip).unwrap().into(), port),
+    }
+}
+
+/// What a call gets, within two seconds.
+fn called(agent: &Daemon, argument: &str, there: SocketAddr) -> Reply {
+    let mut client = agent.client();
+    let (nic, _) = open(&mut client, argument);
+    let body = Request {
+        nic,
+        vi: 1,
+        timeout_ms: 2000,
+        grace_ms: 0,
+        segment_bytes: 10_000,
+        reserved: 0,
+        attributes: attributes(),
+        local: Point::new(b"", b"me").unwrap(),
+        remote: Point::new(&bytes_of(there.ip(), there.port()), b"here").unwrap(),
+    };
+    client.ask(Op::REQUEST, &body)
+}
+
+/// Nobody has called a server: it is the right one who gets the wait.
+fn nobody_has_called(server: &mut Client, agent: &Daemon, argument: &str, there: SocketAddr) {
+    assert!(server.is_quiet());
+    let mut right = agent.client();
+    let (nic, opened) = open(&mut right, argument);
+    assert_eq!(address(&opened), bytes_of(there.ip(), there.port()));
+    right.request(nic, address(&opened), b"here", 20_000);
+    assert_eq!(server.next().unwrap().op, Op::INCOMING);
+}
+
+const ALICE: u32 = 65_528;
+const MALLORY: u32 = 65_529;
+
+/// Every way from one user of a host to another one's server, or server to client, without a secret.
+#[test]
+fn users_of_one_host_are_strangers() {
+    let Some(hosts) = hosts() else { return };
+    let alice = agent_of(&hosts, ALICE, &[]);
+    let mallory = agent_of(&hosts, MALLORY, &["--udp-from", "any"]);
+    let roots = agent(&hosts, 0, &[]);
+    let six = hosts.ipv6(0).to_string();
+    for argument in ["", "127.0.0.1", &six] {
+        let (mut waits, there) = server(&alice, argument);
+        // Mallory's agent says at once whose it is; he may have changed his agent.
+        let refused = called(&mallory, argument, there);
+        assert_eq!(refused.status, Status::NOT_REACHABLE);
+        let detail: Detail = refused.body();
+        assert_eq!((detail.reason, detail.user), (Reason::OTHER_AGENT, ALICE));
+        // Any address of the host, any socket: there is no answer, not even a cookie.
+        let first = Datagram {
+            number: 1,
+            cookie: 0,
+            offer: 78,
+            frame: Some(&[1; 200]),
+        };
+        let own = open(&mut mallory.client(), argument).1;
+        let ips = [
+            socket_of(&own).ip(),
+            hosts.ipv4(0).into(),
+            IpAddr::from([127, 0, 0, 1]),
+        ];
+        let same_family = |ip: &&IpAddr| ip.is_ipv4() == there.is_ipv4();
+        for ip in ips.iter().filter(same_family) {
+            let socket = mallory.inside(|| UdpSocket::bind((*ip, 0)).unwrap());
+            socket.send_to(&first.emit(false), there).unwrap();
+            // The agent has read it when it has answered a process.
+            alice.client();
+            socket.set_nonblocking(true).unwrap();
+            let nothing = socket.recv(&mut [0; 999]).unwrap_err();
+            assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "{ip}");
+        }
+        // Nor does Alice's call get to a server of Mallory's, nor to root's.
+        for other in [&mallory, &roots] {
+            let (_waits, there) = server(other, argument);
+            let refused = called(&alice, argument, there);
+            assert_eq!(refused.status, Status::NOT_REACHABLE);
+        }
+        nobody_has_called(&mut waits, &alice, argument, there);
+    }
+    let log = log_of(&alice);
+    let told = format!("it belongs to user {MALLORY} of this host");
+    assert_eq!(
+        log.matches(&told).count(),
+        3,
+        "one line for a source: {log}"
+    );
+    // Two agents of one user connect.
+    let second = agent_of(&hosts, ALICE, &[]);
+    connects((&alice, ""), (&second, ""));
+    connects((&second, "127.0.0.1"), (&alice, "127.0.0.1"));
+}
+
+/// The agent of all users does not lend its name to one of them.
+#[test]
+fn the_agent_of_all_users_calls_nobody_on_its_host_for_another_user() {
+    let Some(hosts) = hosts() else { return };
+    let roots = agent(&hosts, 0, &["--udp-port", "4711"]);
+    let all = agent(&hosts, 0, &["--system"]);
+    let (mut waits, there) = server(&roots, "");
+    let of_mallory = |argument: &str, there: SocketAddr| {
+        let path = &all.socket;
+        let mut client = all.inside(|| as_user(MALLORY, || Client::connect(path)));
+        client.hello();
+        let (nic, _) = open(&mut client, argument);
+        let remote = bytes_of(there.ip(), there.port());
+        let call = client.request(nic, &remote, b"here", 2000);
+        client.reply(call)
+    };
+    assert_eq!(of_mallory("", there).status, Status::NOT_REACHABLE);
+    // Its own other address is no other host either.
+    let (_held, own) = server(&all, "127.0.0.1");
+    assert_eq!(of_mallory("", own).status, Status::NOT_REACHABLE);
+    nobody_has_called(&mut waits, &roots, "", there);
+    connects((&all, ""), (&roots, ""));
+}
+
+/// Runs something as another user; credentials belong to threads.
+fn as_user<T: Send>(user: u32, what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: a system call on integers; the wrapper of the C library would change all threads.
+            let done = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+            assert_eq!(done, 0);
+            what()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Hosts outside of the subnets of this one do not call; those that were called answer.
+#[test]
+fn hosts_of_other_networks_call_where_they_are_let_in() {
+    let made = Namespaces::routed().map_err(|why| println!("SKIP network namespaces: {why}"));
+    let Ok(hosts) = made else { return };
+    let closed = agent(&hosts, 0, &[]);
+    let (mut waits, there) = server(&closed, "");
+    let open_one = agent(&hosts, 1, &["--udp-from", "10.76.0.0/24"]);
+    assert_eq!(called(&open_one, "", there).status, Status::TIMEOUT);
+    nobody_has_called(&mut waits, &closed, "", there);
+    // The other way, the call is answered.
+    connects((&closed, ""), (&open_one, ""));
+    let any = agent(&hosts, 0, &["--udp-from", "any", "--udp-port", "4711"]);
+    connects((&open_one, ""), (&any, ""));
+}
+
+/// A process without the agent's network gets none of it.
+#[test]
+fn a_process_of_another_network_namespace_gets_no_socket() {
+    let Some(hosts) = hosts() else { return };
+    let agent = agent(&hosts, 0, &["--system"]);
+    let mut outside = Client::connect(&agent.socket);
+    outside.hello();
+    for name in ["udp:", "udp:127.0.0.1", INTERFACE] {
+        let mut body = LinkOpen {
+            interface: [0; LINK_BYTES],
+        };
+        body.interface[..name.len()].copy_from_slice(name.as_bytes());
+        for op in [Op::LINK_OPEN, Op::LINK_ASK] {
+            let reply = outside.ask(op, &body);
+            assert_eq!(reply.status, Status::OTHER_NETWORK, "{name}");
+            assert!(reply.fds.is_empty());
+        }
+    }
+    assert_eq!(link(&mut agent.client(), "").op, Op::LINK_OPENED);
+}
+
+/// The agent of all users has the usual port, or says who has it.
+#[test]
+fn a_squatter_is_named() {
+    let Some(hosts) = hosts() else { return };
+    let squatter = agent_of(&hosts, MALLORY, &[]);
+    let (_waits, there) = server(&squatter, "");
+    assert_eq!(there.port(), PORT);
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let socket = folder.path().join("agent");
+    let child = hosts
+        .command(0, env!("CARGO_BIN_EXE_vipkad"))
+        .args(["--system", "--socket"])
+        .arg(&socket)
+        .env("VIPL_LOG_FILE", &log)
+        .env_remove("VIPL_UDP_PORT")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let network = Some(hosts.name(0).to_owned());
+    let all = Daemon {
+        child,
+        socket,
+        folder,
+        network,
+        user: None,
+    };
+    assert_eq!(link(&mut all.client(), "").status, Status::BUSY);
+    let said = std::fs::read_to_string(log).unwrap();
+    let expected = format!("a program of user {MALLORY} has it");
+    assert!(said.contains(&expected), "{said}");
+    drop(squatter);
+    let mut client = all.client();
+    let opened = eventually(|| {
+        let reply = link(&mut client, "");
+        (reply.op == Op::LINK_OPENED).then(|| reply.body::<LinkOpened>())
+    });
+    assert_eq!(socket_of(&opened).port(), PORT);
 }

@@ -306,6 +306,8 @@ fn descriptors_may_run_out_and_come_back() {
         child: agent,
         socket,
         folder,
+        network: None,
+        user: None,
     };
     daemon.client();
     let crowd: Vec<Client> = (0..30).map(|_| Client::connect(&daemon.socket)).collect();
@@ -427,6 +429,8 @@ fn limits_and_habits_of_the_starter_are_given_up() {
         child,
         socket,
         folder,
+        network: None,
+        user: None,
     };
     daemon.client();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();

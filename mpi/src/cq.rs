@@ -108,7 +108,6 @@ pub(crate) unsafe fn is_idle(object: *mut fid) -> bool {
         .is_none_or(|completions| {
             completions.take_nudge();
             completions.settle();
-            completions.watched = true;
             completions.entries.is_empty()
         })
 }
@@ -163,7 +162,6 @@ impl CompletionQueue {
         }
         queue.settle();
         queue.emptied = read > 0 && queue.entries.is_empty();
-        queue.watched = false;
         if read == 0 && count > 0 {
             // ofi_rxm waits for a peer that has gone; for a device that has gone nobody shall wait.
             Err(if dead { libc::EIO } else { libc::EAGAIN })
@@ -200,15 +198,9 @@ impl CompletionQueue {
                 if !queue.entries.is_empty() {
                     continue;
                 }
-                let fd = queue.wake.as_ref().ok_or(libc::EINVAL)?.fd();
-                queue.sleepers += 1;
-                fd
+                queue.wake.as_ref().ok_or(libc::EINVAL)?.fd()
             };
-            let woken = deadline.sleep(fd);
-            if let Some(queue) = self.nic.lock().shared.completions.get(self.id) {
-                queue.sleepers -= 1;
-            }
-            if !woken {
+            if !deadline.sleep(fd) {
                 return Err(libc::EAGAIN);
             }
         }

@@ -140,8 +140,5 @@ unsafe extern "C" fn fabric(
 }
 
 unsafe extern "C" fn cleanup() {
-    crate::object::entry((), || {
-        crate::endpoint::forget_closed();
-        Nic::release();
-    });
+    crate::object::entry((), Nic::release);
 }

@@ -8,9 +8,7 @@
 //! | --- | --- |
 //! | [`bell`] | waking threads that wait for shared memory; marks of what has something |
 //! | [`clock`] | the clock, sleeping, and times as the kernel takes them |
-//! | [`elf`] | whether a file is a whole shared library |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
-//! | [`file`] | files whose names come from people |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
 //! | [`membarrier`] | fences that one thread executes for all others |
@@ -27,9 +25,7 @@ compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
 
 pub mod bell;
 pub mod clock;
-pub mod elf;
 pub mod fd;
-pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod membarrier;

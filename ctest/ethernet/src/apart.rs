@@ -1,6 +1,7 @@
 //! C tests with one side on each of two hosts, or both on the first. The programs know nothing of it: a small library that is
 //! loaded before everything else (`apart.c`) brings program and child to where they belong.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
@@ -50,12 +51,18 @@ impl Apart {
         Apart::start(hosts, Some([user; 2]), None)
     }
 
-    /// Two users on host 0, with an agent each: side 0 is the first one's, side 1 the second one's.
+    /// Two users on host 0, with an agent each and a secret that both have: side 0 is the first one's, side 1 the second
+    /// one's.
     ///
     /// # Panics
     /// If an agent does not start.
-    pub fn of_users(hosts: &Namespaces, users: [u32; 2]) -> Apart {
-        Apart::begin(hosts, &[0, 0], Some(users), None)
+    pub fn of_users(hosts: &Namespaces, users: [u32; 2], secret: &str) -> Apart {
+        let folder = std::env::temp_dir().join(hosts.name(0));
+        std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        let file = folder.join("secret");
+        std::fs::write(&file, secret).expect("a secret");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("chmod");
+        Apart::begin(hosts, &[0, 0], Some(users), Some(&file))
     }
 
     fn start(hosts: &Namespaces, users: Option<[u32; 2]>, secret: Option<&Path>) -> Apart {
@@ -108,7 +115,16 @@ impl Apart {
                 }
             };
             if let Some(secret) = secret {
-                agent.env("VIPL_SECRET_FILE", secret);
+                let own = home.join("secret");
+                std::fs::copy(secret, &own).expect("a secret");
+                if let Some(users) = users {
+                    let user = users[side];
+                    std::os::unix::fs::chown(&own, Some(user), Some(user)).expect("chown");
+                }
+                agent.env("VIPL_SECRET_FILE", own);
+            }
+            if hosts.routed {
+                agent.env("VIPL_UDP_FROM", "any");
             }
             let socket = home.join("agent");
             let agent = agent
@@ -142,6 +158,7 @@ impl Apart {
             let _ = self.agents[host].wait();
             self.agents[host] = hosts
                 .command(host, library_dir().join("vipkad"))
+                .args(["--udp-from", if hosts.routed { "any" } else { "subnets" }])
                 .args(["--idle-ms", "0", "--socket"])
                 .arg(&self.sockets[host])
                 .stdin(Stdio::null())

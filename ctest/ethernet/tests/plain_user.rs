@@ -46,11 +46,13 @@ fn names_of_ethernet_lead_to_udp() {
     }
 }
 
-/// Two users of one host, each with an agent, find each other over UDP: their agents have a port each.
+/// Two users of one host, each with an agent and both with the same secret, find each other over UDP: their agents have a
+/// port each. Without a secret they do not: kagent's `users_of_one_host_are_strangers`.
 #[test]
-fn two_users_of_one_host_connect() {
+fn two_users_of_one_host_connect_with_a_secret() {
     let Some(hosts) = hosts() else { return };
-    let apart = Apart::of_users(&hosts, [USER, USER + 1]);
+    let secret = "of two users, and of nobody else";
+    let apart = Apart::of_users(&hosts, [USER, USER + 1], secret);
     for name in ["tour", "rdma", "peer"] {
         apart.run(name, "ip:").pass();
     }

@@ -86,6 +86,8 @@ impl Reason {
     pub const LINK_DOWN: Reason = Reason(9);
     /// `NOT_REACHABLE`: the agent of the other host speaks another version of the protocol.
     pub const OTHER_VERSION: Reason = Reason(10);
+    /// `NOT_REACHABLE`: the address is one of this host, and its agent is that of another user, `user`.
+    pub const OTHER_AGENT: Reason = Reason(11);
 }
 
 /// Body of `Op::DONE` where the agent can say more than the status does. Other replies `Op::DONE` have no

@@ -99,6 +99,8 @@ impl Status {
     pub const NO_SYSTEM_AGENT: Status = Status(15);
     /// `LINK_OPEN`: the agent cannot use the file with the secret that it was given.
     pub const NO_SECRET: Status = Status(16);
+    /// `LINK_OPEN`, `LINK_ASK`: the process is in another network namespace than the agent.
+    pub const OTHER_NETWORK: Status = Status(17);
 }
 
 impl Status {

@@ -12,8 +12,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Arguments;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::Location;
 use vipl_sys::clock::Instant;
 
@@ -83,8 +84,13 @@ impl Log {
     pub fn from_environment() -> Self {
         let mut log = Self::parse(&std::env::var("VIPL_LOG").unwrap_or_default());
         if let Some(path) = std::env::var_os("VIPL_LOG_FILE").filter(|path| !path.is_empty()) {
-            match vipl_sys::file::open_log(path.as_ref(), 0o600) {
-                Ok(file) => log.file = Some(RefCell::new(file.into())),
+            match OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(&path)
+            {
+                Ok(file) => log.file = Some(RefCell::new(file)),
                 Err(cause) => log.warn("log", format_args!("{}: {cause}", path.display())),
             }
         }

@@ -8,6 +8,8 @@ use clap::Parser;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use vipl_pages::Generate;
 
+use crate::runtime::links::Networks;
+
 const ABOUT: &str = "\
 The Kernel Agent of VIPL
 
@@ -79,6 +81,19 @@ pub struct Options {
         verbatim_doc_comment
     )]
     pub secret_file: Option<PathBuf>,
+
+    /// Over UDP without a secret, let hosts of these networks call: subnets,
+    /// any, or 10.0.0.0/8,fd00::/8 beside the host's own subnets [subnets]
+    #[arg(
+        long,
+        value_name = "NETWORKS",
+        env = "VIPL_UDP_FROM",
+        default_value = "subnets",
+        hide_default_value = true,
+        hide_env_values = true,
+        verbatim_doc_comment
+    )]
+    pub(crate) udp_from: Networks,
 
     /// Exit after N milliseconds without a process; 0 is never
     /// [3000; with --system 0: it stays until it is told to leave]

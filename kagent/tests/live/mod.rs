@@ -28,6 +28,10 @@ pub struct Daemon {
     pub child: Child,
     pub socket: PathBuf,
     pub folder: tempfile::TempDir,
+    /// The network namespace of its processes, if it is not that of the test.
+    pub network: Option<String>,
+    /// Their user, if it is not that of the test.
+    pub user: Option<u32>,
 }
 
 pub fn vipkad(socket: &Path, args: &[&str]) -> Command {
@@ -54,6 +58,8 @@ impl Daemon {
             child,
             socket,
             folder,
+            network: None,
+            user: None,
         }
     }
 
@@ -61,10 +67,35 @@ impl Daemon {
         self.child.id()
     }
 
+    /// A process where the agent is.
     pub fn client(&self) -> Client {
-        let mut client = Client::connect(&self.socket);
+        let mut client = self.inside(|| Client::connect(&self.socket));
         client.hello();
         client
+    }
+
+    /// Runs something on a thread in the agent's network namespace, as its user. A socket that it makes stays there.
+    pub fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        let name = |network: &String| File::open(format!("/run/netns/{network}")).unwrap();
+        let namespace = self.network.as_ref().map(name);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: system calls on an open descriptor and on integers; the wrapper of the C library would
+                // change the user of all threads.
+                unsafe {
+                    if let Some(namespace) = &namespace {
+                        let entered = libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET);
+                        assert_eq!(entered, 0, "{}", Errno::last());
+                    }
+                    if let Some(user) = self.user {
+                        let became = libc::syscall(libc::SYS_setresuid, user, user, user);
+                        assert_eq!(became, 0, "{}", Errno::last());
+                    }
+                }
+                what()
+            });
+            thread.join().unwrap()
+        })
     }
 
     pub fn open_fds(&self) -> usize {
@@ -233,6 +264,12 @@ impl Client {
             body: body.to_vec(),
             fds,
         })
+    }
+
+    /// Whether nothing has come.
+    pub fn is_quiet(&self) -> bool {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+        recv(self.fd.as_raw_fd(), &mut [0], flags) == Err(Errno::EAGAIN)
     }
 
     pub fn reply(&mut self, id: u64) -> Reply {

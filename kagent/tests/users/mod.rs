@@ -84,6 +84,8 @@ pub fn service(prelude: &str, args: &[&str]) -> Daemon {
         child,
         socket,
         folder,
+        network: None,
+        user: None,
     }
 }
 

@@ -131,7 +131,8 @@ pub(crate) fn install(settings: &Settings) {
     let path = settings.text("log_file");
     let mut file = None;
     if !path.is_empty() {
-        match vipl_sys::file::open_log(path.as_ref(), 0o666) {
+        let opened = File::options().create(true).append(true).open(path);
+        match opened.and_then(|opened| vipl_sys::fd::above_standard(opened.into())) {
             Ok(opened) => file = Some(Mutex::new(File::from(opened))),
             Err(error) => problems.push(format!(
                 "log_file: {path}: {error}; the log goes to standard error"

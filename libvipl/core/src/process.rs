@@ -5,11 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-
-use vipl_sys::fork::{self, Page};
 
 use crate::sync::{Mutex, OnceLock};
 
@@ -55,18 +52,15 @@ impl Process {
 
 type Root = AtomicPtr<Process>;
 
-/// The page with the pointer, and why a child would find it as it is, if it would.
-fn root() -> (&'static Root, Option<&'static io::Error>) {
-    static PAGE: Page<Root> = Page {
-        content: Root::new(std::ptr::null_mut()),
-    };
-    static WIPED: OnceLock<io::Result<()>> = OnceLock::new();
-    let wiped = WIPED.get_or_init(|| {
-        let page = (&raw const PAGE).cast_mut().cast();
-        // SAFETY: pages of a static that has nothing but this pointer, and NULL is where a child begins.
-        unsafe { fork::wipe(page, size_of_val(&PAGE)) }
-    });
-    (&PAGE.content, wiped.as_ref().err())
+fn root() -> &'static Root {
+    static ROOT: OnceLock<&'static Root> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        // Without it a child would use the locks and sockets of its parent: better no library.
+        let page = vipl_sys::fork::map_wiped(4096)
+            .unwrap_or_else(|error| panic!("cannot map a page that a fork wipes: {error}"));
+        // SAFETY: a fresh, zeroed, private page; a null pointer is a valid Root.
+        unsafe { &*page.cast::<Root>() }
+    })
 }
 
 /// The same pointer for leak checkers, which do not scan the page.
@@ -74,7 +68,7 @@ static REACHABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process's state, made at the first call.
 pub(crate) fn get() -> &'static Process {
-    let (root, not_wiped) = root();
+    let root = root();
     let current = root.load(Ordering::Acquire);
     if !current.is_null() {
         // SAFETY: set once from a leaked box.
@@ -84,12 +78,6 @@ pub(crate) fn get() -> &'static Process {
     let settings = Arc::new(Settings::load());
     logger::install(&settings);
     settings.report();
-    if let Some(error) = not_wiped {
-        log::error!(
-            target: "core",
-            "a forked child would take over the NICs of this process: {error}; let it call no function of VIPL"
-        );
-    }
     let made = Box::into_raw(Box::new(Process {
         agents: Agents::new(settings.clone()),
         settings,

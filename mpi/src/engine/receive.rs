@@ -43,7 +43,7 @@ impl Endpoint {
                 "a peer sent a packet that makes no sense; the connection ends".to_owned()
             });
             shared.device.disconnect(self.vi);
-            self.end(libc::EPROTO, shared);
+            self.fail(libc::EPROTO, shared);
         }
         true
     }
@@ -56,7 +56,7 @@ impl Endpoint {
         self.credit.hear(header.posted);
         match header.kind {
             Kind::Data | Kind::More => {
-                if !matches!(self.state, State::Connected | State::Ending) {
+                if self.state != State::Connected {
                     return Err(Malformed);
                 }
                 if !self.held.is_empty() || !self.is_wanted() {
@@ -96,10 +96,8 @@ impl Endpoint {
 
     #[inline]
     fn post_again(&mut self, at: usize, shared: &Shared) {
-        if !matches!(self.state, State::Ending | State::Ended) {
-            self.post_receive(at, &shared.device);
-            self.credit.posted_again();
-        }
+        self.post_receive(at, &shared.device);
+        self.credit.posted_again();
     }
 
     /// Whether there is a place for the next packet of data.
@@ -171,15 +169,13 @@ impl Endpoint {
             data,
             error: if missing > 0 { FI_ETRUNC } else { 0 },
             missing,
+            owner: self.id,
         };
         shared.complete(self.receives.queue, completion);
     }
 
     /// The peer asks for contents of our memory.
     fn asked(&mut self, request: ReadRequest, shared: &Shared) -> Result<(), Malformed> {
-        if self.state == State::Ending {
-            return Ok(()); // Nobody waits for the answer.
-        }
         if self.state != State::Connected || self.answers.len() >= READS as usize {
             return Err(Malformed);
         }
@@ -207,10 +203,6 @@ impl Endpoint {
         if !self.held.is_empty() {
             self.take_held(shared);
         }
-        if self.state == State::Ended && self.held.is_empty() {
-            // Of the last message only a part has arrived.
-            self.flush(shared);
-        }
         Ok(())
     }
 
@@ -222,10 +214,12 @@ impl Endpoint {
             };
             if self.deliver(at, length, shared).is_err() {
                 shared.device.disconnect(self.vi);
-                self.end(libc::EPROTO, shared);
+                self.fail(libc::EPROTO, shared);
                 return;
             }
-            self.post_again(at, shared);
+            if self.state != State::Ended {
+                self.post_again(at, shared);
+            }
         }
         self.pump(shared);
     }
@@ -247,6 +241,7 @@ impl Endpoint {
             data: 0,
             error: libc::ECANCELED,
             missing: 0,
+            owner: self.id,
         };
         shared.complete(self.receives.queue, completion);
         true

@@ -105,6 +105,7 @@ impl Vi for EthernetVi {
             Host::get().now_ns(),
         );
         self.connected = Some(connected);
+        progress::start(device);
         Ok(())
     }
 

@@ -95,10 +95,8 @@ impl LoopbackNic {
         info.shared_fds = fds;
         info.regions = shared.regions();
         let host = Host::get();
-        let watch = Watch::new(nic, shared.clone());
-        watch.start()?;
         Ok(LoopbackNic {
-            watch,
+            watch: Watch::new(nic, shared.clone()),
             fences: shared.bell().needs_fences(),
             shared,
             _fds: [page, regions].map(Kept::new),

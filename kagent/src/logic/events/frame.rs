@@ -4,7 +4,7 @@
 
 use crate::logic::agent::Agent;
 
-use kagent_proto::{Reason, Status};
+use kagent_proto::{Detail, Reason, Status};
 use kagent_setup::{Body, FRAME_MAX, Frame, Refused, Side, answer_version};
 
 use crate::logic::tables::exchange::State;
@@ -78,6 +78,51 @@ impl<F: Clone> Agent<F> {
             Body::Gone { from } => self.gone(name(number, from.other())),
         }
         Ok(())
+    }
+
+    /// The user whose call this host repeats there, if it waits for an answer.
+    pub fn caller(&self, link: LinkId, host: HostAddress, number: u64) -> Option<u32> {
+        let side = Side::Asker;
+        let exchange = self.exchanges.get(&ExchangeKey {
+            link,
+            host,
+            number,
+            side,
+        })?;
+        exchange
+            .user
+            .filter(|_| matches!(exchange.state, State::Asking(_)))
+    }
+
+    /// The address that is called is one of this host, where no agent answers this user: it belongs to `user`.
+    pub fn handle_foreign(
+        &mut self,
+        now: u64,
+        link: LinkId,
+        host: HostAddress,
+        number: u64,
+        user: Option<u32>,
+    ) {
+        self.advance(now);
+        let side = Side::Asker;
+        let key = ExchangeKey {
+            link,
+            host,
+            number,
+            side,
+        };
+        if let Some(State::Asking(call)) = self.state(key) {
+            self.end_exchange(key);
+            let detail = Detail {
+                user: user.unwrap_or(u32::MAX),
+                ..Detail::new(Reason::OTHER_AGENT)
+            };
+            let why = Denial {
+                status: Status::NOT_REACHABLE,
+                detail: Some(detail),
+            };
+            self.end_call(call, why);
+        }
     }
 
     /// The interface is down or gone: ends the calls that wait for an answer there.

@@ -3,7 +3,7 @@
 //! - A frame passes only with a *cookie*, which its sender can only have if it receives what is sent to its address.
 //!   Nothing is kept for a sender before that. Cookies are keyed hashes, so none of them is stored here.
 //! - With a *secret*, every datagram carries a seal that nobody makes without it, and passes once. Its number tells: a
-//!   sender's numbers grow.
+//!   sender's numbers grow. A sender that begins again with lower ones needs a newer cookie than all before.
 //! - Each source of frames, an IP address or an IPv6 subnet, has a rate that it cannot exceed.
 //!
 //! Without sockets or a clock, so that a test can drive it.
@@ -17,8 +17,11 @@ use std::net::{IpAddr, SocketAddr};
 use kagent_setup::{Datagram, SEAL};
 
 const SECOND: u64 = 1_000_000_000;
-/// Cookies of this period and of the one before it are valid.
-const PERIOD: u64 = 30 * SECOND;
+const MILLISECOND: u64 = 1_000_000;
+/// How long a cookie is valid.
+const VALID: u64 = 60 * SECOND;
+/// Bits of a cookie that are its hash. The others are milliseconds, which come round later than cookies expire.
+const HASH_BITS: u32 = 44;
 /// Hosts whose cookies and numbers are known.
 const PEERS_MAX: usize = 4096;
 /// Sources share this many rates.
@@ -59,11 +62,15 @@ pub(crate) enum Dropped {
     TooMany,
     /// Too many hosts are known.
     Full,
+    /// It comes from this host, and not from an agent of this user or root; the user, if there is one.
+    OtherUser(Option<u32>),
+    /// A call of a host outside of the networks that may call.
+    Far,
 }
 
 impl fmt::Display for Dropped {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(match self {
+        let text = match self {
             Dropped::Malformed => "no datagram of an agent",
             Dropped::NotSealed => "its agent has no secret, this one has",
             Dropped::Sealed => "its agent has a secret, this one has none",
@@ -72,7 +79,18 @@ impl fmt::Display for Dropped {
             Dropped::Forged => "a cookie that is not valid",
             Dropped::TooMany => "too many frames",
             Dropped::Full => "too many hosts",
-        })
+            Dropped::OtherUser(Some(user)) => {
+                return write!(
+                    to,
+                    "it belongs to user {user} of this host; without a secret only agents of one user connect there"
+                );
+            }
+            Dropped::OtherUser(None) => "it comes from this host, and from no agent",
+            Dropped::Far => {
+                "a call from outside of this host's subnets; VIPL_UDP_FROM, or vipkad --udp-from, opens it to others"
+            }
+        };
+        to.write_str(text)
     }
 }
 
@@ -83,22 +101,40 @@ struct Peer {
     cookie: u64,
     /// The last frame, until it is known to have had a valid cookie.
     pending: Option<Vec<u8>>,
+    /// It has shown that it is there.
+    answered: bool,
+    /// The user who has called it.
+    caller: u32,
     /// Its numbers that have been here, with a secret.
     seen: Seen,
     /// When it was last used.
     used: u64,
 }
 
-/// The highest number, and which of the 64 below it have been here.
+/// The highest number, which of the 64 below it have been here, and when the newest cookie was made that came with one.
 #[derive(Debug, Default)]
 struct Seen {
     highest: u64,
     below: u64,
+    cookie: u64,
 }
 
 impl Seen {
-    /// Notes a number. False: it has been here, or may have been.
-    fn note(&mut self, number: u64) -> bool {
+    /// Notes a number that came with a valid cookie. False: it has been here, or may have been. With a cookie that is
+    /// newer than those of all before, it cannot have been: numbers may begin again there.
+    fn note(&mut self, number: u64, cookie: u64) -> bool {
+        let newer = cookie > self.cookie;
+        // The last number of a sender that began again may be above.
+        let fresh = (newer || cookie == self.cookie || number <= self.highest) && self.pass(number);
+        if newer && !fresh {
+            self.highest = number;
+            self.below = u64::MAX;
+        }
+        self.cookie = self.cookie.max(cookie);
+        fresh || newer
+    }
+
+    fn pass(&mut self, number: u64) -> bool {
         if number > self.highest {
             let steps = number - self.highest;
             self.below = match steps {
@@ -163,10 +199,17 @@ impl Gate {
         }
     }
 
-    /// The datagram for a frame to another host. `None`: too many hosts are known.
-    pub(crate) fn wrap(&mut self, now: u64, to: SocketAddr, frame: &[u8]) -> Option<Vec<u8>> {
+    /// The datagram for a frame to another host, which `caller` calls. `None`: too many hosts are known.
+    pub(crate) fn wrap(
+        &mut self,
+        now: u64,
+        to: SocketAddr,
+        frame: &[u8],
+        caller: u32,
+    ) -> Option<Vec<u8>> {
         let peer = self.peer(now, to)?;
         peer.pending = Some(frame.to_vec());
+        peer.caller = caller;
         let cookie = peer.cookie;
         Some(self.seal(now, to, cookie, Some(frame)))
     }
@@ -196,26 +239,26 @@ impl Gate {
             offer,
             frame,
         } = opened.datagram;
-        let valid = self.is_valid(now, from, cookie);
+        let made = self.made(now, from, cookie);
         let Some(frame) = frame else {
             // Only an answer to a datagram of ours has a valid one.
-            return if valid {
-                Ok(self.take_cookie(now, from, offer))
-            } else {
-                Err(Dropped::Forged)
+            return match made {
+                Some(_) => Ok(self.take_cookie(now, from, offer)),
+                None => Err(Dropped::Forged),
             };
         };
-        if !valid {
+        let Some(made) = made else {
             return Ok(Arrived::Answer(self.seal(now, from, offer, None)));
-        }
+        };
         if !self.admit(now, from) {
             return Err(Dropped::TooMany);
         }
         let sealed = self.seals.is_some();
         let peer = self.peer(now, from).ok_or(Dropped::Full)?;
-        if sealed && !peer.seen.note(number) {
+        if sealed && !peer.seen.note(number, made) {
             return Err(Dropped::Replayed);
         }
+        peer.answered = true;
         peer.cookie = offer;
         peer.pending = None;
         Ok(Arrived::Frame(frame))
@@ -228,26 +271,41 @@ impl Gate {
         };
         peer.cookie = offer;
         peer.used = now;
+        peer.answered = true;
         match peer.pending.take() {
             Some(frame) => Arrived::Answer(self.seal(now, from, offer, Some(&frame))),
             None => Arrived::Nothing,
         }
     }
 
-    /// What is known of a host; new ones take the place of the one that was not used for longest.
+    /// What is known of a host.
     fn peer(&mut self, now: u64, host: SocketAddr) -> Option<&mut Peer> {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&host) {
-            let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.used);
-            let (&oldest, used) = oldest.map(|(host, peer)| (host, peer.used))?;
-            // Its numbers must be remembered as long as its cookies are valid.
-            if self.seals.is_some() && now.saturating_sub(used) < 2 * PERIOD {
-                return None;
-            }
-            self.peers.remove(&oldest);
+            let gone = self.dispensable(now)?;
+            self.peers.remove(&gone);
         }
         let peer = self.peers.entry(host).or_default();
         peer.used = now;
         Some(peer)
+    }
+
+    /// The host whose place another one may take: of those that have never answered, one that the user has called who
+    /// has called most of them; otherwise the one that was not used for longest.
+    fn dispensable(&self, now: u64) -> Option<SocketAddr> {
+        let silent = || self.peers.iter().filter(|(_, peer)| !peer.answered);
+        let mut callers: HashMap<u32, usize> = HashMap::new();
+        for (_, peer) in silent() {
+            *callers.entry(peer.caller).or_default() += 1;
+        }
+        let most = callers.into_iter().max_by_key(|(_, count)| *count);
+        if let Some((most, _)) = most {
+            let his = silent().filter(|(_, peer)| peer.caller == most);
+            return his.min_by_key(|(_, peer)| peer.used).map(|(host, _)| *host);
+        }
+        let (host, peer) = self.peers.iter().min_by_key(|(_, peer)| peer.used)?;
+        // Its numbers must be remembered as long as its cookies are valid.
+        let remembered = self.seals.is_some() && now.saturating_sub(peer.used) < VALID;
+        (!remembered).then_some(*host)
     }
 
     fn seal(&mut self, now: u64, to: SocketAddr, cookie: u64, frame: Option<&[u8]>) -> Vec<u8> {
@@ -255,7 +313,7 @@ impl Gate {
         let datagram = Datagram {
             number: self.number,
             cookie,
-            offer: self.cookie(to, now / PERIOD),
+            offer: self.cookie(to, now / MILLISECOND),
             frame,
         };
         let mut bytes = datagram.emit(self.seals.is_some());
@@ -266,8 +324,8 @@ impl Gate {
         bytes
     }
 
-    /// The cookie of a host in a period; never 0.
-    fn cookie(&self, host: SocketAddr, period: u64) -> u64 {
+    /// The cookie of a host in a millisecond; never 0.
+    fn cookie(&self, host: SocketAddr, ms: u64) -> u64 {
         let (ip, scope) = match host.ip() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 0),
             IpAddr::V6(ip) => (ip, 1),
@@ -275,18 +333,21 @@ impl Gate {
         let mut hash = blake3::Hasher::new_keyed(&self.cookies);
         hash.update(&ip.octets()).update(&[scope]);
         hash.update(&host.port().to_be_bytes());
-        hash.update(&period.to_be_bytes());
+        hash.update(&ms.to_be_bytes());
         let mut word = [0; 8];
         hash.finalize_xof().fill(&mut word);
-        u64::from_be_bytes(word).max(1)
+        let hash = u64::from_be_bytes(word) >> (u64::BITS - HASH_BITS);
+        ms << HASH_BITS | hash.max(1)
     }
 
-    fn is_valid(&self, now: u64, host: SocketAddr, cookie: u64) -> bool {
-        let period = now / PERIOD;
-        let before = period.checked_sub(1);
-        cookie != 0
-            && (cookie == self.cookie(host, period)
-                || before.is_some_and(|before| cookie == self.cookie(host, before)))
+    /// The millisecond in which a host's cookie was made. `None`: it is not valid, or not any more.
+    fn made(&self, now: u64, host: SocketAddr, cookie: u64) -> Option<u64> {
+        let now_ms = now / MILLISECOND;
+        let low = cookie >> HASH_BITS;
+        let age = now_ms.wrapping_sub(low) & (u64::MAX >> HASH_BITS);
+        let made = now_ms.checked_sub(age)?;
+        let valid = age < VALID / MILLISECOND && cookie == self.cookie(host, made);
+        valid.then_some(made)
     }
 
     /// Whether the source of a frame may send another one. Sources are spread over the rates by a keyed hash: those

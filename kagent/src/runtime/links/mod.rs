@@ -2,6 +2,9 @@
 
 mod gate;
 mod interface;
+mod netlink;
+mod network;
+mod origin;
 mod raw;
 mod secret;
 mod udp;
@@ -18,12 +21,15 @@ use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::{Group, geteuid};
 
 pub(crate) use self::gate::Dropped;
+pub(crate) use self::origin::Networks;
 use self::raw::SetupSocket;
+pub(crate) use self::udp::Call;
 use self::udp::UdpSetupSocket;
 use crate::OpenLink;
 use crate::runtime::log::Log;
 use crate::runtime::options::Options;
 use crate::runtime::processes::prepare;
+use crate::runtime::server::session::Session;
 use crate::{HostAddress, Interface, LinkId, Medium};
 
 /// Socket option: supplementary groups of the peer process (Linux 4.13).
@@ -58,18 +64,30 @@ pub(crate) enum FrameIn<'a> {
     Dropped(HostAddress, Dropped),
 }
 
+/// Why a frame was not sent.
+#[derive(Debug)]
+pub(crate) enum Unsent {
+    /// The interface is down or gone.
+    Down(Errno),
+    /// The address belongs to another user of this host.
+    OtherUser(Option<u32>),
+}
+
 /// Room for what one call receives.
 pub(crate) type Buffer = [u8; kagent_setup::DATAGRAM_MAX + 1];
 
 impl LinkSocket {
-    /// Sends one frame.
-    pub(crate) fn send(&mut self, now: u64, to: HostAddress, bytes: &[u8]) -> Result<(), Errno> {
+    /// Sends one frame. `call`: it is one.
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        to: HostAddress,
+        bytes: &[u8],
+        call: Option<Call>,
+    ) -> Result<(), Unsent> {
         match self {
-            LinkSocket::Ethernet(socket) => socket.send(to.bytes(), bytes),
-            LinkSocket::Udp(socket) => {
-                socket.send(now, to, bytes);
-                Ok(())
-            }
+            LinkSocket::Ethernet(socket) => socket.send(to.bytes(), bytes).map_err(Unsent::Down),
+            LinkSocket::Udp(socket) => socket.send(now, to, bytes, call).map_err(Unsent::OtherUser),
         }
     }
 
@@ -100,6 +118,8 @@ pub(crate) struct Links {
     port: Option<u16>,
     /// The file with the secret for links over UDP.
     secret: Option<PathBuf>,
+    /// From where other hosts may call over UDP, without a secret.
+    networks: Networks,
     pub(crate) open: BTreeMap<LinkId, LinkSocket>,
     /// The links over UDP by their addresses; each keeps its number.
     udp: BTreeMap<IpAddr, LinkId>,
@@ -125,6 +145,7 @@ impl Links {
             group: options.system.then(|| options.link_group.clone()),
             port: options.udp_port,
             secret: options.secret_file.clone(),
+            networks: options.udp_from.clone(),
             open: BTreeMap::new(),
             udp: BTreeMap::new(),
             idle: BTreeMap::new(),
@@ -163,16 +184,26 @@ impl Links {
     /// The interface of the link that a process asks for, if it is permitted.
     pub(crate) fn find(
         &mut self,
-        asker: BorrowedFd<'_>,
+        asker: &Session,
         open: &OpenLink,
         log: &Log,
     ) -> Result<Interface, Status> {
+        let (socket, pid) = (asker.socket.as_fd(), asker.pid);
+        if !network::is_ours(socket, pid) {
+            log.warn(
+                "link",
+                format_args!(
+                    "pid {pid} is in another network namespace, and gets no socket of this one"
+                ),
+            );
+            return Err(Status::OTHER_NETWORK);
+        }
         if let Some(argument) = udp::argument(&open.interface) {
             return self.find_udp(argument);
         }
         let name = String::from_utf8_lossy(&open.interface);
         let name = name.trim_end_matches('\0');
-        if !self.may_have(asker) {
+        if !self.may_have(socket) {
             log.warn(
                 "link",
                 format_args!("{name}: refused client {}", open.client.0),
@@ -190,13 +221,17 @@ impl Links {
     }
 
     /// Whether a process may have a link, without opening one.
-    pub(crate) fn ask(&mut self, asker: BorrowedFd<'_>, open: &OpenLink) -> Status {
+    pub(crate) fn ask(&mut self, asker: &Session, open: &OpenLink) -> Status {
+        let socket = asker.socket.as_fd();
+        if !network::is_ours(socket, asker.pid) {
+            return Status::OTHER_NETWORK;
+        }
         if let Some(argument) = udp::argument(&open.interface) {
             return self
                 .find_udp(argument)
                 .map_or_else(|status| status, |_| Status::OK);
         }
-        if !self.may_have(asker) {
+        if !self.may_have(socket) {
             return Status::NOT_PERMITTED;
         }
         match interface::describe(&open.interface) {
@@ -237,7 +272,7 @@ impl Links {
             self.open.insert(link, socket);
         }
         if let Some(LinkSocket::Udp(socket)) = self.open.get(&link) {
-            interface.address = socket.address().map_err(|_| Status::RESOURCE)?;
+            interface.address = socket.address();
             interface.seals = socket.data_key();
             if fresh {
                 let address = interface.address.socket();
@@ -259,9 +294,30 @@ impl Links {
         };
         let cookies = prepare::random_seed().map_err(|_| Status::RESOURCE)?;
         let ip = interface.address.socket().ip();
-        UdpSetupSocket::open(ip, self.port, cookies, keys).map_err(|cause| {
-            let port = self.port.unwrap_or(0);
-            log.warn("link", format_args!("UDP port {port} of {ip}: {cause}"));
+        // Whoever has the usual port of a host is taken for its agent.
+        let port = self.port.or(self.group.is_some().then_some(udp::PORT));
+        let opened = UdpSetupSocket::open(ip, port, cookies, keys, &self.networks);
+        if let (Ok(socket), None) = (&opened, port)
+            && socket.address().socket().port() != udp::PORT
+        {
+            let (usual, own) = (udp::PORT, socket.address().socket());
+            let holders = netlink::holders(usual, Some(ip)).unwrap_or_default();
+            let other = holders.iter().find(|user| **user != geteuid().as_raw());
+            if let Some(user) = other {
+                log.warn(
+                    "link",
+                    format_args!(
+                        "UDP port {usual} of {ip} is taken; a program of user {user} has it; this agent is {own}"
+                    ),
+                );
+            }
+        }
+        opened.map_err(|cause| {
+            let port = port.unwrap_or(0);
+            log.error(
+                "link",
+                format_args!("UDP port {port} of {ip}: {cause}{}", holder(port, ip)),
+            );
             match cause {
                 Errno::EADDRINUSE => Status::BUSY,
                 Errno::EACCES => Status::NO_PRIVILEGE,
@@ -330,6 +386,14 @@ impl Links {
             Errno::EPERM | Errno::EACCES => Status::NO_SYSTEM_AGENT,
             _ => Status::RESOURCE,
         }
+    }
+}
+
+/// Who has a port, for a message.
+fn holder(port: u16, ip: IpAddr) -> String {
+    match netlink::holders(port, Some(ip)).as_deref() {
+        Ok([user, ..]) => format!("; a program of user {user} has it"),
+        _ => String::new(),
     }
 }
 

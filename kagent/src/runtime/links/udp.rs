@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use kagent_proto::{INTERFACE_BYTES, LINK_BYTES};
-use kagent_setup::DATAGRAM_MAX;
+use kagent_setup::{Body, DATAGRAM_MAX, Frame};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{setsockopt, sockopt};
 use vipl_sys::clock;
 
-use super::gate::{Arrived, Gate, Key};
+use super::gate::{Arrived, Dropped, Gate, Key};
+use super::origin::{Networks, Origin, Origins};
 use super::secret::Keys;
 use super::{FrameIn, interface};
 use crate::runtime::error::errno;
@@ -20,8 +21,9 @@ use crate::{HostAddress, Interface, LinkId, Medium};
 
 /// How the names of these links begin.
 const PREFIX: &str = "udp:";
-/// The agent's port, unless it has another one; the number of our ethertype. Where it is taken, the agent takes any.
-const PORT: u16 = kagent_setup::SETUP_ETHERTYPE;
+/// The agent's port, unless it has another one; the number of our ethertype. Where it is taken, the agent of one user
+/// takes any.
+pub(super) const PORT: u16 = kagent_setup::SETUP_ETHERTYPE;
 /// Wanted room for frames that wait; the kernel gives what it allows.
 const ROOM: usize = 1 << 20;
 /// Bytes of the headers before a datagram.
@@ -132,8 +134,18 @@ pub(crate) fn data_socket(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
 #[derive(Debug)]
 pub(crate) struct UdpSetupSocket {
     socket: UdpSocket,
+    own: SocketAddr,
     gate: Gate,
     data: Option<Key>,
+    /// Without a secret.
+    origins: Option<Origins>,
+}
+
+/// Who has called the host to which a frame goes, if the frame is a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) exchange: u64,
+    pub(crate) caller: u32,
 }
 
 impl UdpSetupSocket {
@@ -143,6 +155,7 @@ impl UdpSetupSocket {
         port: Option<u16>,
         cookies: Key,
         keys: Option<Keys>,
+        networks: &Networks,
     ) -> Result<Self, Errno> {
         let bind = |port| UdpSocket::bind((ip, port)).map_err(|cause| errno(&cause));
         let socket = match port {
@@ -157,17 +170,19 @@ impl UdpSetupSocket {
             .map_err(|cause| errno(&cause))?;
         let _ = setsockopt(&socket, sockopt::RcvBuf, &ROOM);
         let clock_us = clock::since_1970().as_micros() as u64;
+        let own = socket.local_addr().map_err(|cause| errno(&cause))?;
         Ok(Self {
             socket,
+            own,
+            origins: keys.is_none().then(|| Origins::new(networks.clone())),
             gate: Gate::new(cookies, keys.map(|keys| keys.agents), clock_us),
             data: keys.map(|keys| keys.data),
         })
     }
 
     /// Its address.
-    pub(crate) fn address(&self) -> Result<HostAddress, Errno> {
-        let address = self.socket.local_addr().map_err(|cause| errno(&cause))?;
-        Ok(address.into())
+    pub(crate) fn address(&self) -> HostAddress {
+        self.own.into()
     }
 
     /// The key from which those of connections are made.
@@ -176,12 +191,28 @@ impl UdpSetupSocket {
     }
 
     /// Sends one frame. What the network says about a host it cannot reach concerns that host only, and may be
-    /// forged; the exchange finds out by itself.
-    pub(crate) fn send(&mut self, now: u64, to: HostAddress, frame: &[u8]) {
+    /// forged; the exchange finds out by itself. An error names the user who has the address on this host, to whom
+    /// nothing is sent.
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        to: HostAddress,
+        frame: &[u8],
+        call: Option<Call>,
+    ) -> Result<(), Option<u32>> {
         let to = to.socket();
-        if let Some(datagram) = self.gate.wrap(now, to, frame) {
+        if self.origins.is_some() {
+            match call {
+                Some(call) => Origins::may_call(self.own, to, call.caller)?,
+                None if Origins::may_send(self.own, to) => {}
+                None => return Ok(()),
+            }
+        }
+        let caller = call.map_or(0, |call| call.caller);
+        if let Some(datagram) = self.gate.wrap(now, to, frame, caller) {
             self.pass(to, &datagram);
         }
+        Ok(())
     }
 
     fn pass(&self, to: SocketAddr, datagram: &[u8]) {
@@ -203,7 +234,16 @@ impl UdpSetupSocket {
                 Err(_) => return None,
             }
         };
-        Some(match self.gate.examine(now, from, &buffer[..length]) {
+        let bytes = &buffer[..length];
+        let own = self.own;
+        let origin = self.origins.as_mut().map(|of| of.of(now, own, from));
+        if let Some(Origin::Stranger(user)) = origin {
+            return Some(FrameIn::Dropped(from.into(), Dropped::OtherUser(user)));
+        }
+        Some(match self.gate.examine(now, from, bytes) {
+            Ok(Arrived::Frame(frame)) if origin == Some(Origin::Far) && is_call(frame) => {
+                FrameIn::Dropped(from.into(), Dropped::Far)
+            }
             Ok(Arrived::Frame(frame)) => FrameIn::Frame(from.into(), false, frame),
             Ok(Arrived::Nothing) => FrameIn::Handled,
             Ok(Arrived::Answer(answer)) => {
@@ -213,6 +253,12 @@ impl UdpSetupSocket {
             Err(why) => FrameIn::Dropped(from.into(), why),
         })
     }
+}
+
+/// Whether a frame begins something; others belong to what has begun.
+fn is_call(frame: &[u8]) -> bool {
+    let body = Frame::parse(frame).map(|frame| frame.body);
+    matches!(body, Ok(Body::Request(_) | Body::Peer(_) | Body::Who))
 }
 
 impl AsFd for UdpSetupSocket {

@@ -2,23 +2,19 @@
 
 #![forbid(unsafe_code)]
 
-use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use kagent_proto::Status;
-use kagent_setup::Refused;
+use kagent_setup::{Frame, Refused};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 
-use super::{NS_PER_MS, Server, TURN_MAX};
+use super::{Server, TURN_MAX};
 use crate::runtime::helpers::held::{Held, SharedFd};
-use crate::runtime::links::{Buffer, Dropped, FrameIn, LinkSocket};
+use crate::runtime::links::{Buffer, Call, Dropped, FrameIn, LinkSocket, Unsent};
 use crate::runtime::token::Token;
 use crate::{FrameOut, OpenLink};
 use crate::{HostAddress, Interface, LinkId};
-
-/// Time between two lines about what was dropped.
-const TELL_DROPS_NS: u64 = 1000 * NS_PER_MS;
 
 impl Server<'_> {
     pub(super) fn open_link(&mut self, open: &OpenLink) {
@@ -28,16 +24,14 @@ impl Server<'_> {
 
     pub(super) fn ask_link(&mut self, open: &OpenLink) {
         let session = self.sessions.get(&open.client);
-        let status = session.map_or(Status::RESOURCE, |session| {
-            self.links.ask(session.socket.as_fd(), open)
-        });
+        let status = session.map_or(Status::RESOURCE, |session| self.links.ask(session, open));
         self.agent.handle_link_asked(self.now(), open, status);
     }
 
     fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
         let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
         let uid = session.uid;
-        let mut interface = self.links.find(session.socket.as_fd(), open, self.log)?;
+        let mut interface = self.links.find(session, open, self.log)?;
         let link = interface.index;
         let free = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
         // First, since closing a data socket is slow.
@@ -89,12 +83,10 @@ impl Server<'_> {
         }
     }
 
-    /// A datagram that did not pass the gate. Anybody can send one, so at most one line a second.
+    /// A datagram that did not pass the gate.
     fn tell_dropped(&mut self, from: HostAddress, why: Dropped) {
-        let now = self.now();
-        if now >= self.tell_drops_at {
-            self.tell_drops_at = now + TELL_DROPS_NS;
-            let from = from.socket();
+        let from = from.socket();
+        if self.drops.tell(self.now(), from.ip()) {
             self.log.warn(
                 "link",
                 format_args!("dropped a datagram from {from}: {why}"),
@@ -120,10 +112,23 @@ impl Server<'_> {
 
     pub(super) fn send_frame(&mut self, frame: &FrameOut) {
         let now = self.now();
-        let link = self.links.open.get_mut(&frame.link);
-        let sent = link.map(|link| link.send(now, frame.to, &frame.bytes));
-        if let Some(Err(cause)) = sent {
-            self.link_failed(frame.link, cause);
+        let exchange = Frame::parse(&frame.bytes).map(|parsed| parsed.exchange);
+        let call = exchange.ok().and_then(|exchange| {
+            let caller = self.agent.caller(frame.link, frame.to, exchange)?;
+            Some(Call { exchange, caller })
+        });
+        let Some(link) = self.links.open.get_mut(&frame.link) else {
+            return;
+        };
+        match link.send(now, frame.to, &frame.bytes, call) {
+            Ok(()) => {}
+            Err(Unsent::Down(cause)) => self.link_failed(frame.link, cause),
+            Err(Unsent::OtherUser(user)) => {
+                if let Some(call) = call {
+                    self.agent
+                        .handle_foreign(now, frame.link, frame.to, call.exchange, user);
+                }
+            }
         }
     }
 

@@ -40,12 +40,14 @@ use crate::runtime::token::Token;
 mod accept;
 mod clients;
 mod devices;
+mod drops;
 mod frames;
 mod helpers;
 mod queued;
 mod quota;
 pub(crate) mod session;
 
+use drops::Drops;
 use queued::Queued;
 use quota::Quota;
 
@@ -69,8 +71,7 @@ struct Server<'a> {
     quota: Quota,
     queued: Queued,
     links: Links,
-    /// When the log may next tell of a datagram that was dropped.
-    tell_drops_at: u64,
+    drops: Drops,
     devices: Devices,
     helpers: Helpers,
     last_client: u64,
@@ -110,7 +111,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         quota: Quota::default(),
         queued: Queued::new(surroundings::descriptors(), options.system),
         links: Links::new(options),
-        tell_drops_at: 0,
+        drops: Drops::default(),
         devices: Devices::default(),
         helpers: Helpers::new(),
         last_client: 0,

@@ -32,11 +32,12 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The variables that a started agent gets: those for debugging, and those that are its own settings.
-const KEPT_VARIABLES: [&[u8]; 10] = [
+const KEPT_VARIABLES: [&[u8]; 11] = [
     b"VIPL_LOG",
     b"VIPL_UDP_PORT",
     b"VIPL_SECRET_FILE",
     b"VIPL_TEST_TIME",
+    b"VIPL_UDP_FROM",
     b"RUST_BACKTRACE",
     b"ASAN_OPTIONS",
     b"LSAN_OPTIONS",

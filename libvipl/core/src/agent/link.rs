@@ -129,7 +129,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
         Status::BUSY if name.starts_with(UDP) => {
             log::error!(
                 target: "link",
-                "{name}: the UDP port that the Kernel Agent was told to use is taken (VIPL_UDP_PORT, vipkad --udp-port); that agent is {agent}"
+                "{name}: the UDP port of the Kernel Agent is taken by another program, whose user its log names (VIPL_UDP_PORT or vipkad --udp-port, otherwise 34998 for the system's); that agent is {agent}"
             );
             VIPL_E_RESOURCE
         }
@@ -144,6 +144,13 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
             log::error!(
                 target: "link",
                 "{name}: the Kernel Agent cannot use its file with a secret (VIPL_SECRET_FILE, vipkad --secret-file): the file must belong to its user, be closed to others, and have 16 to 4096 bytes; that agent is {agent}"
+            );
+            VIPL_E_RESOURCE
+        }
+        Status::OTHER_NETWORK => {
+            log::error!(
+                target: "link",
+                "{name}: this program is in another network namespace than the Kernel Agent, and gets no socket of that one; start `vipkad --socket PATH` in this one and set VIPL_AGENT=PATH; that agent is {agent}"
             );
             VIPL_E_RESOURCE
         }

@@ -84,6 +84,14 @@ pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
         Reason::OTHER_VERSION => {
             "the Kernel Agent of that host speaks another version of the protocol; install the same release on both hosts"
         }
+        Reason::OTHER_AGENT => {
+            let user = detail.user;
+            return log::warn!(
+                target: "cm",
+                "the address {} is one of this host, where an agent of user {user} answers, not this program's own; without a secret (VIPL_SECRET_FILE) processes of different users cannot connect on one host",
+                hexadecimal(remote.host()),
+            );
+        }
         _ => return,
     };
     let is_it = status == Status::NO_MATCH || status == Status::NOT_REACHABLE;
@@ -103,7 +111,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_place_and_lines_of_one_kind_do_not_flood() {
-        for reason in 1..=Reason::OTHER_VERSION.0 {
+        for reason in 1..=Reason::OTHER_AGENT.0 {
             let detail = Detail {
                 budget: Budget::Parted as u32,
                 ..Detail::new(Reason(reason))

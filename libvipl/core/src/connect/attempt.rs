@@ -10,7 +10,6 @@ use std::sync::Arc;
 use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
-use vipl_abi::VIP_VI_HANDLE;
 use vipl_plugin_abi::{VIPL_OK, vipl_connection};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -24,8 +23,8 @@ use crate::clock::remaining_ms;
 use crate::error::Error;
 use crate::object::table::{Guard, Name, Slot};
 use crate::text::hexadecimal;
-use crate::vi::state::{self, CONNECTED, IDLE, PENDING};
-use crate::vi::{self, Pending, Vi, Which, complete};
+use crate::vi::state::{CONNECTED, IDLE, PENDING};
+use crate::vi::{Vi, Which, complete};
 
 /// Minimum time for which the next agent looks for a server, in milliseconds: the server's process changes to that
 /// agent at about the same time, perhaps later.
@@ -36,6 +35,7 @@ pub(super) struct Again {
     pub(super) op: Op,
     pub(super) body: Request,
     pub(super) registration: Arc<NicRegistration>,
+    pub(super) deadline: Option<Instant>,
 }
 
 /// An attempt to connect one VI.
@@ -43,7 +43,8 @@ pub(super) struct Attempt {
     slot: &'static Slot<Vi>,
     name: Name,
     agents: &'static Agents,
-    pub(super) pending: Pending,
+    call: u64,
+    pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
     /// Repeated at the next agent if this one exits; none for VipConnectAccept, whose client repeats.
     pub(super) again: Option<Box<Again>>,
     /// The VI is attached to a peer on another host that has not confirmed yet.
@@ -59,20 +60,16 @@ struct Confirming {
 }
 
 /// Begins an attempt: the VI is Connect Pending.
-pub(super) fn begin(vi: &mut Guard<Vi>, call: u64, deadline: Option<Instant>) -> Attempt {
+pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
     log::debug!(target: "vi", "VI {:?}: Idle -> Connect Pending", vi.handle);
-    let pending = Pending {
-        call,
-        result: Ticket::new(),
-        deadline,
-    };
     vi.abi.state = PENDING;
-    vi.attempt = Some(pending.clone());
+    vi.attempt = Some(call);
     Attempt {
         slot: vi.slot(),
         name: vi.name(),
         agents: vi.nic.agents(),
-        pending,
+        call,
+        result: Ticket::new(),
         again: None,
         confirming: None,
     }
@@ -84,7 +81,7 @@ impl Attempt {
     where
         B: IntoBytes + Immutable,
     {
-        agent.start(self.pending.call, op, body, &[], |agent, reply| {
+        agent.start(self.call, op, body, &[], |agent, reply| {
             self.finish(agent, reply)
         });
     }
@@ -100,17 +97,11 @@ impl Attempt {
         let connected: Option<Connected> =
             (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
         let mut vi = self.slot.lock(self.name);
-        let ours = vi.as_ref().is_some_and(|vi| self.is_of(vi));
+        let ours = vi.as_ref().is_some_and(|vi| vi.attempt == Some(self.call));
         let result = match (&mut vi, connected) {
             (Some(vi), Some(connected)) if ours => {
                 vi.attempt = None;
-                let attached = attach(vi, agent, &connected, &reply);
-                if attached.is_ok() && connected.remote != 0 {
-                    // Its caller can still give it up.
-                    self.pending.call = Agent::next_id();
-                    vi.attempt = Some(self.pending.clone());
-                }
-                attached
+                attach(vi, agent, &connected, &reply)
             }
             (_, Some(connected)) => {
                 agent.disconnect(connected.connection);
@@ -134,7 +125,7 @@ impl Attempt {
             (Ok(attributes), Some(connected)) if connected.remote != 0 => {
                 self.confirm(agent, &connected, attributes);
             }
-            (result, _) => self.pending.result.complete(result),
+            (result, _) => self.result.complete(result),
         }
     }
 
@@ -149,8 +140,10 @@ impl Attempt {
     /// Tells the agent that the VI is attached, for a peer on another host. Both sides do so before either application
     /// learns of the connection, so that no message arrives at a VI that is not attached.
     fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
+        let call = Agent::next_id();
         let connection = connected.connection;
         let attempt = Attempt {
+            call,
             again: None,
             confirming: Some(Confirming {
                 connection,
@@ -164,58 +157,46 @@ impl Attempt {
 
     /// The peer has confirmed, or the connection has failed, in which case receives stay posted.
     fn finish_confirming(self, agent: &Agent, confirming: &Confirming, status: Status) {
-        let mut vi = self.slot.lock(self.name);
-        if let Some(vi) = &mut vi
-            && self.is_of(vi)
-        {
-            vi.attempt = None;
-        }
         let result = if status == Status::OK {
             Ok(confirming.attributes)
         } else {
             agent.forget(confirming.connection);
             self.agents.connections.forget(confirming.side);
-            if let Some(vi) = &mut vi
+            if let Some(mut vi) = self.slot.lock(self.name)
                 && vi.connection == Some(confirming.side)
             {
-                detach(vi);
+                detach(&mut vi);
                 log::debug!(target: "vi", "VI {:?}: Connected -> Idle (not confirmed by the peer)", vi.handle);
                 vi.abi.state = IDLE;
                 vi.epoch += 1;
-                complete::flush(vi, Which::Send);
+                complete::flush(&mut vi, Which::Send);
             }
             Err(to_error(status))
         };
-        drop(vi);
-        self.pending.result.complete(result);
-    }
-
-    /// Whether the VI still waits for this attempt.
-    fn is_of(&self, vi: &Vi) -> bool {
-        let attempt = vi.attempt.as_ref();
-        attempt.is_some_and(|attempt| attempt.call == self.pending.call)
+        self.result.complete(result);
     }
 
     fn is_wanted(&self) -> bool {
         let vi = self.slot.lock(self.name);
-        vi.is_some_and(|vi| self.is_of(&vi))
+        vi.is_some_and(|vi| vi.attempt == Some(self.call))
     }
 
     /// Ends the attempt without a connection.
     fn fail(self, error: Error) {
         if let Some(mut vi) = self.slot.lock(self.name)
-            && self.is_of(&vi)
+            && vi.attempt == Some(self.call)
         {
             vi.attempt = None;
             vi.abi.state = IDLE;
         }
-        self.pending.result.complete(Err(error));
+        self.result.complete(Err(error));
     }
 }
 
 impl Unanswered for Attempt {
     fn is_over(&self) -> bool {
-        remaining_ms(self.pending.deadline) == 0 || !self.is_wanted()
+        let deadline = self.again.as_ref().and_then(|again| again.deadline);
+        remaining_ms(deadline) == 0 || !self.is_wanted()
     }
 
     fn give_up(self: Box<Self>) {
@@ -233,80 +214,23 @@ impl Unanswered for Attempt {
             return self.fail(Error::Resource);
         };
         again.body.nic = nic;
-        again.body.timeout_ms = remaining_ms(self.pending.deadline).max(1);
+        again.body.timeout_ms = remaining_ms(again.deadline).max(1);
         again.body.grace_ms = again.body.grace_ms.max(GRACE_MS);
         let (op, body) = (again.op, again.body);
         let call = Agent::next_id();
         match self.slot.lock(self.name) {
-            Some(mut vi) if self.is_of(&vi) => {
-                self.pending.call = call;
-                vi.attempt = Some(self.pending.clone());
-            }
+            Some(mut vi) if vi.attempt == Some(self.call) => vi.attempt = Some(call),
             _ => return self.give_up(),
         }
+        self.call = call;
         let (slot, name) = (self.slot, self.name);
         self.send(agent, op, &body);
-        cancel_if_unwanted(slot, name, agent, call);
-    }
-}
-
-/// A VipDisconnect in between may have cancelled a call that the agent did not know yet.
-pub(super) fn cancel_if_unwanted(
-    slot: &'static Slot<Vi>,
-    name: Name,
-    agent: &Arc<Agent>,
-    call: u64,
-) {
-    let wanted = slot.lock(name).is_some_and(|vi| {
-        let attempt = vi.attempt.as_ref();
-        attempt.is_some_and(|attempt| attempt.call == call)
-    });
-    if !wanted {
-        agent.tell(Op::CANCEL, &Cancel { call });
-    }
-}
-
-/// The result of an attempt, until a limit if there is one. Then the attempt ends without one: a connection that comes
-/// about later is disconnected.
-pub(super) fn outcome(
-    handle: VIP_VI_HANDLE,
-    pending: &Pending,
-    limit: Option<Instant>,
-) -> Result<Result<Attributes, Error>, Error> {
-    if let Some(result) = pending.result.wait_at_most(limit)? {
-        return Ok(result);
-    }
-    withdraw(handle, pending);
-    pending.result.wait()
-}
-
-/// Ends an attempt whose caller goes without its result, unless the result is on its way.
-pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending) {
-    let Ok(mut vi) = vi::lock(handle) else {
-        return pending.result.complete(Err(Error::Timeout));
-    };
-    let Some(attempt) = vi.attempt.take_if(|attempt| attempt.is(pending)) else {
-        return;
-    };
-    let before = state::name(vi.abi.state);
-    log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle (the time of the call is over)");
-    let connection = detach(&mut vi);
-    vi.abi.state = IDLE;
-    vi.epoch += 1;
-    complete::flush(&mut vi, Which::Send);
-    let nic = vi.nic.clone();
-    drop(vi);
-    match nic.registration.here() {
-        Some((agent, _)) => {
-            agent.tell_late();
-            agent.take_back(attempt.call);
+        // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+        let wanted = slot.lock(name).is_some_and(|vi| vi.attempt == Some(call));
+        if !wanted {
+            agent.tell(Op::CANCEL, &Cancel { call });
         }
-        None => nic.agents().wake_keeper(),
     }
-    if let Some(side) = connection {
-        nic.agents().connections.disconnect(side);
-    }
-    pending.result.complete(Err(Error::Timeout));
 }
 
 fn side_of(connected: &Connected) -> Side {

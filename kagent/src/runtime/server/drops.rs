@@ -1,0 +1,56 @@
+//! Which of the datagrams that were dropped the log tells of: one from a source in a minute, and not of more sources
+//! than a table has room for. Anybody can send one.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Time between two lines about one source.
+const PAUSE_NS: u64 = 60_000_000_000;
+const SOURCES_MAX: usize = 1024;
+
+/// The sources that the log has told of.
+#[derive(Debug, Default)]
+pub(super) struct Drops {
+    told: HashMap<IpAddr, u64>,
+}
+
+impl Drops {
+    /// Whether to tell of a datagram from there.
+    pub(super) fn tell(&mut self, now: u64, from: IpAddr) -> bool {
+        let due = |told: u64| now.saturating_sub(told) >= PAUSE_NS;
+        if let Some(told) = self.told.get_mut(&from) {
+            let due = due(*told);
+            if due {
+                *told = now;
+            }
+            return due;
+        }
+        if self.told.len() >= SOURCES_MAX {
+            self.told.retain(|_, told| !due(*told));
+        }
+        let room = self.told.len() < SOURCES_MAX;
+        if room {
+            self.told.insert(from, now);
+        }
+        room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_for_a_source_in_a_minute_and_a_bounded_number_of_sources() {
+        let mut drops = Drops::default();
+        let source = |number: u32| IpAddr::from(number.to_be_bytes());
+        let told =
+            |drops: &mut Drops, now| (0..5000).filter(|n| drops.tell(now, source(*n))).count();
+        assert_eq!(told(&mut drops, 7), SOURCES_MAX);
+        assert_eq!(told(&mut drops, 6 + PAUSE_NS), 0);
+        assert_eq!(told(&mut drops, 7 + PAUSE_NS), SOURCES_MAX);
+        assert_eq!(drops.told.len(), SOURCES_MAX);
+    }
+}
