@@ -13,6 +13,12 @@
 // The contract of every entry point is its section of the specification.
 #![allow(clippy::missing_safety_doc)]
 
+/// The only thing that happens before the first call (decision 77): descriptor 2 is looked at, because the program may close it,
+/// or may have been started without it, and open a file of its own under that number.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER: extern "C" fn() = vipl_sys::stderr::remember;
+
 mod connection;
 mod cq;
 mod edge;

@@ -2,11 +2,12 @@
 //!
 //! The library lives in somebody else's process, and so do the plug-ins; the agent and the device processes
 //! do not. All of them share memory, send descriptors, wait and start threads, and do it by the functions of
-//! this crate. It has no state and depends on nothing but `libc`.
+//! this crate. It has hardly any state and depends on nothing but `libc`.
 //!
 //! | module | is |
 //! | --- | --- |
 //! | [`bell`] | waking threads that wait for shared memory; marks of what has something |
+//! | [`cancel`] | no thread is cancelled inside the library, but where that leaves nothing behind |
 //! | [`clock`] | the clock, sleeping, and times as the kernel takes them |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
 //! | [`fork`] | memory that a fork wipes |
@@ -17,13 +18,16 @@
 //! | [`random`] | pseudo-random numbers from a seed |
 //! | [`seqpacket`] | packets with descriptors |
 //! | [`shm`] | sealed memfds and their mappings |
+//! | [`stderr`] | lines for the standard error of somebody else's process |
 //! | [`text`] | text of others, without control characters |
 //! | [`thread`] | threads that take none of the application's signals |
+//! | [`uncancelled`] | system calls that are no cancellation points |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
 
 pub mod bell;
+pub mod cancel;
 pub mod clock;
 pub mod fd;
 pub mod fork;
@@ -34,8 +38,10 @@ pub mod process_vm;
 pub mod random;
 pub mod seqpacket;
 pub mod shm;
+pub mod stderr;
 pub mod text;
 pub mod thread;
+pub mod uncancelled;
 
 /// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
 mod sync {

@@ -84,7 +84,9 @@ pub fn send(socket: RawFd, parts: &[IoSlice<'_>], fds: &[RawFd], flags: i32) -> 
     }
     loop {
         // SAFETY: the message points to buffers that outlive the call.
-        let sent = unsafe { libc::sendmsg(socket, &raw const message, flags | libc::MSG_NOSIGNAL) };
+        let sent = unsafe {
+            crate::uncancelled::sendmsg(socket, &raw const message, flags | libc::MSG_NOSIGNAL)
+        };
         if sent >= 0 {
             return Ok(());
         }
@@ -113,7 +115,7 @@ pub fn receive(socket: RawFd, buffer: &mut [u8], flags: i32) -> io::Result<Packe
     message.msg_controllen = CONTROL_BYTES as _;
     let flags = flags | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the message points to two buffers of the stated sizes that outlive the call.
-    let got = unsafe { libc::recvmsg(socket, &raw mut message, flags) };
+    let got = unsafe { crate::uncancelled::recvmsg(socket, &raw mut message, flags) };
     let length = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has just filled this message, and nobody has looked at it before.
     let arrived = unsafe { take_fds(&message) };

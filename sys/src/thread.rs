@@ -1,5 +1,6 @@
 //! Threads in somebody else's process.
 
+use std::ffi::{CStr, c_void};
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
@@ -12,7 +13,12 @@ pub fn spawn_with_signals_blocked<F>(name: &str, body: F) -> io::Result<JoinHand
 where
     F: FnOnce() + Send + 'static,
 {
-    // SAFETY: both sets are valid; a new thread inherits the mask of the one that makes it.
+    with_signals_blocked(|| Builder::new().name(name.into()).spawn(body))
+}
+
+/// Runs something with all signals blocked but SIGSEGV and SIGBUS. A new thread inherits that.
+fn with_signals_blocked<R>(body: impl FnOnce() -> R) -> R {
+    // SAFETY: both sets are valid.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -20,10 +26,58 @@ where
         libc::sigdelset(&raw mut all, libc::SIGSEGV);
         libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = Builder::new().name(name.into()).spawn(body);
+        let result = body();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started
+        result
     }
+}
+
+/// What a thread without frames of the standard library runs.
+pub type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// Starts a detached thread with the same signals blocked, and without frames of the standard library below `start`: code of
+/// the application that runs on it may end it by `pthread_exit`.
+///
+/// # Errors
+/// The system has no room for it.
+///
+/// # Safety
+/// `start` may be called with this argument on another thread.
+pub unsafe fn spawn_bare(start: Start, argument: *mut c_void) -> io::Result<()> {
+    /// As much as the standard library gives its threads.
+    const STACK_BYTES: usize = 2 << 20;
+    // SAFETY: both have the calling convention of C; a frame of C lets an unwinder pass.
+    let start: extern "C" fn(*mut c_void) -> *mut c_void = unsafe { std::mem::transmute(start) };
+    // SAFETY: the attributes are initialised before use, and destroyed; the rest as asked of the caller.
+    let error = unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        let mut thread = 0;
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
+        let error = with_signals_blocked(|| {
+            libc::pthread_create(&raw mut thread, &raw const attributes, start, argument)
+        });
+        libc::pthread_attr_destroy(&raw mut attributes);
+        error
+    };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    Ok(())
+}
+
+/// Names the calling thread.
+pub fn set_name(name: &CStr) {
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Number of the calling thread. Unlike the standard library's it can be had until the thread's last moment, in destructors of
+/// thread-specific data.
+pub fn id() -> libc::pid_t {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::gettid() }
 }
 
 /// Whether the calling thread is the only one of its process. False also where the system does not tell.

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
-use std::sync::Mutex;
-
-use crate::sync::OnceLock;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use vipl_sys::{cancel, stderr};
+
+use crate::sync::{Mutex, OnceLock};
 
 use crate::settings::Settings;
 
@@ -78,11 +78,13 @@ impl Log for Logger {
         let text = format!("vipl[{pid}] {level} {}: {}", record.target(), record.args());
         let line = vipl_sys::text::one_line(&text).into_owned() + "\n";
         said(record.level());
+        // The thread may be in the usual case of the data path, and must not be cancelled while it holds the lock.
+        let _off = cancel::Off::new();
         // One write per line, so that the lines of several processes do not mix.
-        let _ = match &self.file {
-            Some(file) => file.lock().map(|mut file| file.write_all(line.as_bytes())),
-            None => Ok(std::io::stderr().write_all(line.as_bytes())),
-        };
+        match &self.file {
+            Some(file) => drop(file.lock().write_all(line.as_bytes())),
+            None => stderr::write(line.as_bytes()),
+        }
     }
 
     fn flush(&self) {}

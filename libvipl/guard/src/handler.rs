@@ -1,5 +1,6 @@
 //! The signal handler that sends a faulting routine to where it goes on. It only reads the tables and the ranges.
 
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -176,13 +177,20 @@ mod fault {
 static BLAMED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static BLAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static BLAMED_THREAD: AtomicI32 = AtomicI32::new(0);
+/// What prints it.
+static PRINTER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Prints a line, in a signal handler.
+pub type Printer = fn(&[u8]);
 
 /// While it lives, a fault of the thread that made it prints a line before the process ends, or before the
 /// application's own handler runs.
 pub struct Blame<'a>(PhantomData<&'a str>);
 
-/// Prepares the line that a fault of this thread prints. One at a time in a process.
-pub fn blame(line: &str) -> Blame<'_> {
+/// Prepares the line that a fault of this thread prints, by a function that only makes system calls. One at a time in a
+/// process.
+pub fn blame(line: &str, print: Printer) -> Blame<'_> {
+    PRINTER.store(print as *mut c_void, Ordering::Relaxed);
     BLAMED.store(line.as_ptr().cast_mut(), Ordering::Relaxed);
     BLAMED_BYTES.store(line.len(), Ordering::Relaxed);
     // SAFETY: no arguments.
@@ -199,12 +207,17 @@ impl Drop for Blame<'_> {
 /// Prints the line, if this thread is the one. Called in the handler: only system calls.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 fn accuse() {
-    // SAFETY: both calls are safe in a handler. The line lives while this thread is blamed, and this is the
-    // thread that stored it, so the order of the loads does not matter.
+    // SAFETY: the call is safe in a handler. The line lives while this thread is blamed, and this is the thread that stored it
+    // and its printer, so the order of the loads does not matter.
     unsafe {
         if BLAMED_THREAD.load(Ordering::Relaxed) == libc::gettid() {
-            let line = BLAMED.load(Ordering::Relaxed);
-            libc::write(2, line.cast(), BLAMED_BYTES.load(Ordering::Relaxed));
+            let (line, bytes) = (&BLAMED, &BLAMED_BYTES);
+            let line = std::slice::from_raw_parts(
+                line.load(Ordering::Relaxed),
+                bytes.load(Ordering::Relaxed),
+            );
+            let print: Printer = std::mem::transmute(PRINTER.load(Ordering::Relaxed));
+            print(line);
         }
     }
 }

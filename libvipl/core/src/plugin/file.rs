@@ -116,7 +116,7 @@ pub(super) fn load(
             "vipl: a fault while the plug-in {} was in its init\n",
             path.display()
         );
-        let _blame = vipl_guard::blame(&line);
+        let _blame = vipl_guard::blame(&line, vipl_sys::stderr::write);
         initialise(plugin, host)?
     };
     Ok(Box::leak(Box::new(LoadedPlugin {
