@@ -3,8 +3,9 @@
 use vipl_abi::*;
 use vipl_core::connect;
 use vipl_core::connect::address::Address;
+use vipl_core::waiting::{AtOnce, Begun};
 
-use crate::edge::{call, entry, put, put_vi_attributes, required};
+use crate::edge::{call, code, entry, put, put_vi_attributes, required, waiting};
 
 /// Reads an address of the caller, which may have any alignment (spec §2.2).
 ///
@@ -15,9 +16,21 @@ unsafe fn address(address: *mut VIP_NET_ADDRESS) -> Result<Address, vipl_core::E
     unsafe { Address::read(required(address)?) }
 }
 
+/// Hands out what a call that waits has found, and not before it has checked the output.
+fn give_attributes(
+    out: *mut VIP_VI_ATTRIBUTES,
+    attributes: Result<VIP_VI_ATTRIBUTES, vipl_core::Error>,
+) -> VIP_RETURN {
+    code(move || {
+        // SAFETY: there are none before `out` was checked.
+        unsafe { put_vi_attributes(out, attributes?) };
+        Ok(())
+    })()
+}
+
 /// Waits for one connection request for the discriminator of `LocalAddr` (spec §3.8).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectWait(
+pub unsafe extern "C-unwind" fn VipConnectWait(
     NicHandle: VIP_NIC_HANDLE,
     LocalAddr: *mut VIP_NET_ADDRESS,
     Timeout: VIP_ULONG,
@@ -25,29 +38,36 @@ pub unsafe extern "C" fn VipConnectWait(
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
     ConnHandle: *mut VIP_CONN_HANDLE,
 ) -> VIP_RETURN {
-    entry(
+    let begin = move || {
+        let nic = vipl_core::nic::resolve(NicHandle)?;
+        required(RemoteAddr)?;
+        required(RemoteViAttribs)?;
+        required(ConnHandle)?;
+        // SAFETY: the caller's address, as `address` asks.
+        let local = unsafe { address(LocalAddr) }?;
+        connect::wait(&nic, &local, Timeout)
+    };
+    waiting(
         call!(VipConnectWait, NicHandle LocalAddr Timeout; RemoteAddr RemoteViAttribs ConnHandle),
-        move || {
-            let nic = vipl_core::nic::resolve(NicHandle)?;
-            let (remote, attributes) = (required(RemoteAddr)?, required(RemoteViAttribs)?);
-            let out = required(ConnHandle)?;
-            // SAFETY: the caller's address, as `address` asks.
-            let local = unsafe { address(LocalAddr) }?;
-            let incoming = connect::wait(&nic, &local, Timeout)?;
-            // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
-            unsafe {
-                incoming.remote.write(remote);
-                put_vi_attributes(attributes, incoming.attributes);
-                put(out, incoming.handle);
-            }
-            Ok(())
+        move || Begun::<AtOnce<_>>::Over(begin()),
+        move |arrived: Result<connect::Arrived, _>| {
+            code(move || {
+                let incoming = arrived?;
+                // SAFETY: the outputs were checked; the address needs exactly as many bytes as it has.
+                unsafe {
+                    incoming.remote.write(RemoteAddr);
+                    put_vi_attributes(RemoteViAttribs, incoming.attributes);
+                    put(ConnHandle, incoming.handle);
+                }
+                Ok(())
+            })()
         },
     )
 }
 
 /// Binds a request to an Idle VI (spec §3.9).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectAccept(
+pub unsafe extern "C-unwind" fn VipConnectAccept(
     ConnHandle: VIP_CONN_HANDLE,
     ViHandle: VIP_VI_HANDLE,
 ) -> VIP_RETURN {
@@ -58,7 +78,7 @@ pub unsafe extern "C" fn VipConnectAccept(
 
 /// Refuses a request (spec §3.10).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
     entry(call!(VipConnectReject, ConnHandle;), move || {
         connect::reject(ConnHandle)
     })
@@ -66,30 +86,29 @@ pub unsafe extern "C" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RE
 
 /// Asks a server for a connection; blocks until it ends one way or another (spec §3.11).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectRequest(
+pub unsafe extern "C-unwind" fn VipConnectRequest(
     ViHandle: VIP_VI_HANDLE,
     LocalAddr: *mut VIP_NET_ADDRESS,
     RemoteAddr: *mut VIP_NET_ADDRESS,
     Timeout: VIP_ULONG,
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(
+    let begin = move || {
+        required(RemoteViAttribs)?;
+        // SAFETY: the caller's addresses, as `address` asks.
+        let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
+        connect::request(ViHandle, &local, &remote, Timeout)
+    };
+    waiting(
         call!(VipConnectRequest, ViHandle LocalAddr RemoteAddr Timeout; RemoteViAttribs),
-        move || {
-            let out = required(RemoteViAttribs)?;
-            // SAFETY: the caller's addresses, as `address` asks.
-            let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
-            let attributes = connect::request(ViHandle, &local, &remote, Timeout)?;
-            // SAFETY: `out` was checked.
-            unsafe { put_vi_attributes(out, attributes) };
-            Ok(())
-        },
+        move || Begun::<AtOnce<_>>::Over(begin()),
+        move |attributes| give_attributes(RemoteViAttribs, attributes),
     )
 }
 
 /// Ends the connection and makes the VI Idle (spec §3.12).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
     entry(call!(VipDisconnect, ViHandle;), move || {
         connect::disconnect(ViHandle)
     })
@@ -97,7 +116,7 @@ pub unsafe extern "C" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
 
 /// Starts a peer-to-peer connection and returns at once (spec §3.13).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectPeerRequest(
+pub unsafe extern "C-unwind" fn VipConnectPeerRequest(
     ViHandle: VIP_VI_HANDLE,
     LocalAddr: *mut VIP_NET_ADDRESS,
     RemoteAddr: *mut VIP_NET_ADDRESS,
@@ -115,7 +134,7 @@ pub unsafe extern "C" fn VipConnectPeerRequest(
 
 /// Asks whether a peer-to-peer connection has come about (spec §3.14).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectPeerDone(
+pub unsafe extern "C-unwind" fn VipConnectPeerDone(
     ViHandle: VIP_VI_HANDLE,
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
@@ -133,18 +152,17 @@ pub unsafe extern "C" fn VipConnectPeerDone(
 
 /// Waits until a peer-to-peer connection has come about (spec §3.15).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipConnectPeerWait(
+pub unsafe extern "C-unwind" fn VipConnectPeerWait(
     ViHandle: VIP_VI_HANDLE,
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
-    entry(
+    let begin = move || {
+        required(RemoteViAttribs)?;
+        connect::peer_wait(ViHandle)
+    };
+    waiting(
         call!(VipConnectPeerWait, ViHandle; RemoteViAttribs),
-        move || {
-            let out = required(RemoteViAttribs)?;
-            let attributes = connect::peer_wait(ViHandle)?;
-            // SAFETY: `out` was checked.
-            unsafe { put_vi_attributes(out, attributes) };
-            Ok(())
-        },
+        move || Begun::<AtOnce<_>>::Over(begin()),
+        move |attributes| give_attributes(RemoteViAttribs, attributes),
     )
 }

@@ -3,12 +3,13 @@
 use vipl_abi::*;
 use vipl_core::Error;
 use vipl_core::cq;
+use vipl_core::waiting::Begun;
 
-use crate::edge::{call, code, entry, fast, full, put, required};
+use crate::edge::{call, code, entry, fast, put, required, waiting};
 
 /// Creates an empty completion queue (spec §3.24).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCreateCQ(
+pub unsafe extern "C-unwind" fn VipCreateCQ(
     NicHandle: VIP_NIC_HANDLE,
     EntryCount: VIP_ULONG,
     CQHandle: *mut VIP_CQ_HANDLE,
@@ -27,7 +28,7 @@ pub unsafe extern "C" fn VipCreateCQ(
 
 /// Destroys a completion queue that no VI is attached to (spec §3.25).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
     entry(call!(VipDestroyCQ, CQHandle;), move || {
         cq::destroy(CQHandle)
     })
@@ -35,7 +36,10 @@ pub unsafe extern "C" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
 
 /// Changes the room for entries (spec §3.26).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipResizeCQ(CQHandle: VIP_CQ_HANDLE, EntryCount: VIP_ULONG) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipResizeCQ(
+    CQHandle: VIP_CQ_HANDLE,
+    EntryCount: VIP_ULONG,
+) -> VIP_RETURN {
     entry(call!(VipResizeCQ, CQHandle EntryCount;), move || {
         cq::resize(CQHandle, EntryCount)
     })
@@ -88,7 +92,7 @@ unsafe fn hand_out(vi: *mut VIP_VI_HANDLE, recv: *mut VIP_BOOLEAN, entry: cq::En
 
 /// Takes the oldest entry off, if there is one (spec §3.27).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCQDone(
+pub unsafe extern "C-unwind" fn VipCQDone(
     CQHandle: VIP_CQ_HANDLE,
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
@@ -103,21 +107,25 @@ pub unsafe extern "C" fn VipCQDone(
 
 /// Waits for an entry and takes it off (spec §3.28).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCQWait(
+pub unsafe extern "C-unwind" fn VipCQWait(
     CQHandle: VIP_CQ_HANDLE,
     Timeout: VIP_ULONG,
     ViHandle: *mut VIP_VI_HANDLE,
     RecvQueue: *mut VIP_BOOLEAN,
 ) -> VIP_RETURN {
-    full(
+    waiting(
         call!(VipCQWait, CQHandle Timeout; ViHandle RecvQueue),
-        code(move || take(ViHandle, RecvQueue, || cq::wait(CQHandle, Timeout))),
+        move || match required(ViHandle).and(required(RecvQueue)) {
+            Ok(_) => cq::wait(CQHandle, Timeout),
+            Err(error) => Begun::Over(Err(error)),
+        },
+        move |found| code(move || take(ViHandle, RecvQueue, || found))(),
     )
 }
 
 /// Asks for one call of `Handler`, for the next entry (spec §3.29).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCQNotify(
+pub unsafe extern "C-unwind" fn VipCQNotify(
     CQHandle: VIP_CQ_HANDLE,
     Context: VIP_PVOID,
     Handler: Option<

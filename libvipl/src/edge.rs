@@ -1,10 +1,18 @@
-//! The C edge: pointers in, results out, panics contained.
+//! The C edge: pointers in, results out, panics contained, cancellation off.
+//!
+//! Entry points and the functions here that switch cancellation are frames without destructors outside of [`contained`],
+//! so that a cancelled thread may be unwound through them (decision 76). The usual case of the data path has no
+//! cancellation point and switches nothing.
 
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vipl_abi::{VIP_RETURN, VIP_VI_ATTRIBUTES};
 use vipl_core::Error;
 use vipl_core::trace::{self, Call};
+use vipl_core::waiting::{Begun, Wait};
+use vipl_sys::cancel;
 
 /// Describes a call for the log: its name, the arguments it reads and, behind the semicolon, those it
 /// writes to. Nothing is done with them unless something is logged.
@@ -24,9 +32,102 @@ pub(crate) fn entry(
     describe: impl Fn() -> Call,
     body: impl FnOnce() -> Result<(), Error>,
 ) -> VIP_RETURN {
-    trace::begin();
-    let traced = trace::on().then(|| trace::Traced::new(&describe));
-    let result = contained(code(body));
+    uncancelled(move || {
+        trace::begin();
+        let traced = trace::on().then(|| trace::Traced::new(&describe));
+        let result = contained(code(body));
+        if let Some(traced) = traced {
+            traced.end(result);
+        }
+        if is_news(result) {
+            trace::failed(&describe(), result);
+        }
+        result
+    })
+}
+
+/// Runs something in which the calling thread is not cancelled. Neither is there a place here where it is, except for a thread
+/// of the asynchronous type.
+#[inline(always)]
+fn uncancelled(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
+    let before = cancel::disable();
+    let result = contained(body);
+    // SAFETY: this frame, and those of its callers up to the application's, have no destructors.
+    unsafe { cancel::restore(before) };
+    result
+}
+
+/// Runs one entry point that waits for others: `begin` does it as far as it can be done at once, the wait the rest of it, in
+/// slices, and `hand_out` turns what it has found into a return code.
+///
+/// A thread that is cancelled ends here: before the call has done anything, or between two slices, when the wait has been
+/// given up.
+pub(crate) fn waiting<W: Wait>(
+    describe: impl Fn() -> Call,
+    begin: impl FnOnce() -> Begun<W>,
+    hand_out: impl Fn(W::Found) -> VIP_RETURN,
+) -> VIP_RETURN {
+    let before = cancel::disable();
+    let mut seat = Seat::<W>(MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
+    unsafe { cancel::test(before, nothing, std::ptr::null_mut()) };
+    let mut result = contained_wait(|| {
+        trace::begin();
+        let traced = trace::on().then(|| trace::Traced::new(&describe));
+        match begin() {
+            Begun::Over(found) => Some(done(&describe, traced, hand_out(found))),
+            Begun::Waits(wait) => {
+                seat.0.write(wait);
+                seat.1.write(traced);
+                None
+            }
+        }
+    });
+    while result.is_none() {
+        result = contained_wait(|| {
+            // SAFETY: written above, and taken out at the end only.
+            let found = unsafe { seat.0.assume_init_mut() }.slice()?;
+            // SAFETY: as above; this is the end.
+            let traced = unsafe {
+                seat.0.assume_init_drop();
+                seat.1.assume_init_read()
+            };
+            Some(done(&describe, traced, hand_out(found)))
+        });
+        if result.is_none() {
+            // SAFETY: as in `uncancelled`; `give_up::<W>` takes the seat, which is full.
+            unsafe { cancel::test(before, give_up::<W>, (&raw mut seat).cast::<c_void>()) };
+        }
+    }
+    // SAFETY: as in `uncancelled`.
+    unsafe { cancel::restore(before) };
+    result.unwrap_or(VIP_RETURN::VIP_ERROR_RESOURCE)
+}
+
+/// What a wait needs between two slices. Without a destructor: a cancelled thread is unwound past it.
+struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<trace::Traced>>);
+
+extern "C" fn nothing(_: *mut c_void) {}
+
+/// The waiting thread is cancelled: the wait is given up.
+extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
+    let _ = contained_wait(|| {
+        // SAFETY: the seat of the calling thread, which is full and not used any more.
+        unsafe {
+            let seat = &mut *seat.cast::<Seat<W>>();
+            seat.0.assume_init_drop();
+            seat.1.assume_init_drop();
+        }
+        None
+    });
+}
+
+/// The end of a wait in the log.
+fn done(
+    describe: &impl Fn() -> Call,
+    traced: Option<trace::Traced>,
+    result: VIP_RETURN,
+) -> VIP_RETURN {
     if let Some(traced) = traced {
         traced.end(result);
     }
@@ -34,6 +135,14 @@ pub(crate) fn entry(
         trace::failed(&describe(), result);
     }
     result
+}
+
+/// As [`contained`]; without a result the wait goes on.
+fn contained_wait(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETURN> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result,
+        Err(panic) => Some(vipl_core::bug::caught(&*panic)),
+    }
 }
 
 /// Runs one entry point of the data path, with these arguments. `$usual` does the usual case, and gives `None` for
@@ -100,14 +209,16 @@ fn is_news(result: VIP_RETURN) -> bool {
 /// Runs one entry point of the data path, with all that may happen. Its body makes the return code itself; other errors
 /// than a bad argument are raised where they are found.
 pub(crate) fn full(describe: impl Fn() -> Call, body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
-    if trace::on() {
-        return traced(describe, body);
-    }
-    let result = contained(body);
-    if result == VIP_RETURN::VIP_INVALID_PARAMETER {
-        trace::failed(&describe(), result);
-    }
-    result
+    uncancelled(move || {
+        if trace::on() {
+            return traced(describe, body);
+        }
+        let result = contained(body);
+        if result == VIP_RETURN::VIP_INVALID_PARAMETER {
+            trace::failed(&describe(), result);
+        }
+        result
+    })
 }
 
 /// The same while calls are traced.

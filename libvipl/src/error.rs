@@ -7,7 +7,7 @@ use crate::edge::{call, entry};
 
 /// Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipErrorCallback(
+pub unsafe extern "C-unwind" fn VipErrorCallback(
     NicHandle: VIP_NIC_HANDLE,
     Context: VIP_PVOID,
     Handler: Option<unsafe extern "C" fn(Context: VIP_PVOID, ErrorDesc: *mut VIP_ERROR_DESCRIPTOR)>,

@@ -14,7 +14,7 @@ use crate::edge::{call, entry, put, required};
 /// small (or NULL) the result is VIP_ERROR_RESOURCE and `Length` holds the size needed. An unknown
 /// topic is VIP_INVALID_PARAMETER.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vipl_describe(
+pub unsafe extern "C-unwind" fn vipl_describe(
     Topic: *const VIP_CHAR,
     Buffer: *mut VIP_CHAR,
     Length: *mut VIP_ULONG,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn vipl_describe(
 ///
 /// The text is constant. Any number may be asked for, in any thread, also before VipOpenNic.
 #[unsafe(no_mangle)]
-pub extern "C" fn vipl_strerror(Code: c_int) -> *const VIP_CHAR {
+pub extern "C-unwind" fn vipl_strerror(Code: c_int) -> *const VIP_CHAR {
     vipl_core::meaning::of_return(Code).as_ptr()
 }
 
@@ -54,7 +54,7 @@ pub extern "C" fn vipl_strerror(Code: c_int) -> *const VIP_CHAR {
 ///
 /// The text is constant. Any number may be asked for, in any thread, also before VipOpenNic.
 #[unsafe(no_mangle)]
-pub extern "C" fn vipl_strerror_async(Code: c_int) -> *const VIP_CHAR {
+pub extern "C-unwind" fn vipl_strerror_async(Code: c_int) -> *const VIP_CHAR {
     vipl_core::meaning::of_error(Code).as_ptr()
 }
 
@@ -62,7 +62,7 @@ pub extern "C" fn vipl_strerror_async(Code: c_int) -> *const VIP_CHAR {
 ///
 /// The text is constant. Any number may be asked for, in any thread, also before VipOpenNic.
 #[unsafe(no_mangle)]
-pub extern "C" fn vipl_state_name(State: c_int) -> *const VIP_CHAR {
+pub extern "C-unwind" fn vipl_state_name(State: c_int) -> *const VIP_CHAR {
     vipl_core::meaning::of_state(State).as_ptr()
 }
 
@@ -71,7 +71,7 @@ pub extern "C" fn vipl_state_name(State: c_int) -> *const VIP_CHAR {
 /// Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Gives the bytes
 /// that all of it takes, with its NUL. Any thread, also before VipOpenNic.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vipl_status_text(
+pub unsafe extern "C-unwind" fn vipl_status_text(
     Status: VIP_UINT32,
     Buffer: *mut VIP_CHAR,
     Length: VIP_ULONG,

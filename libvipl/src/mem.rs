@@ -8,7 +8,7 @@ use crate::edge::{call, entry, put, required};
 
 /// Makes a new protection tag (spec §3.16).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCreatePtag(
+pub unsafe extern "C-unwind" fn VipCreatePtag(
     NicHandle: VIP_NIC_HANDLE,
     Ptag: *mut VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn VipCreatePtag(
 
 /// Destroys a protection tag that nothing uses (spec §3.16).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipDestroyPtag(
+pub unsafe extern "C-unwind" fn VipDestroyPtag(
     NicHandle: VIP_NIC_HANDLE,
     Ptag: VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn VipDestroyPtag(
 
 /// Registers a range of memory (spec §3.17).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipRegisterMem(
+pub unsafe extern "C-unwind" fn VipRegisterMem(
     NicHandle: VIP_NIC_HANDLE,
     VirtualAddress: VIP_PVOID,
     Length: VIP_ULONG,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn VipRegisterMem(
 
 /// Ends a registration (spec §3.18).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipDeregisterMem(
+pub unsafe extern "C-unwind" fn VipDeregisterMem(
     NicHandle: VIP_NIC_HANDLE,
     VirtualAddress: VIP_PVOID,
     MemoryHandle: VIP_MEM_HANDLE,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn VipDeregisterMem(
 
 /// Tells the attributes of a region (spec §3.19).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipQueryMem(
+pub unsafe extern "C-unwind" fn VipQueryMem(
     NicHandle: VIP_NIC_HANDLE,
     Address: VIP_PVOID,
     MemHandle: VIP_MEM_HANDLE,
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn VipQueryMem(
 
 /// Changes the attributes of a region, all or none (spec §3.19).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipSetMemAttributes(
+pub unsafe extern "C-unwind" fn VipSetMemAttributes(
     NicHandle: VIP_NIC_HANDLE,
     Address: VIP_PVOID,
     MemHandle: VIP_MEM_HANDLE,

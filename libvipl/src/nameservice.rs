@@ -11,7 +11,10 @@ use crate::edge::{call, entry, required};
 
 /// Reads the table of names; NULL means the default file (spec §3.32).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipNSInit(NicHandle: VIP_NIC_HANDLE, NSInitInfo: VIP_PVOID) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipNSInit(
+    NicHandle: VIP_NIC_HANDLE,
+    NSInitInfo: VIP_PVOID,
+) -> VIP_RETURN {
     entry(call!(VipNSInit, NicHandle NSInitInfo;), move || {
         let nic = nic::resolve(NicHandle)?;
         // SAFETY: not NULL is a NUL-terminated path.
@@ -22,7 +25,7 @@ pub unsafe extern "C" fn VipNSInit(NicHandle: VIP_NIC_HANDLE, NSInitInfo: VIP_PV
 
 /// Translates a name to an address; only the host part is written (spec §3.33).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipNSGetHostByName(
+pub unsafe extern "C-unwind" fn VipNSGetHostByName(
     NicHandle: VIP_NIC_HANDLE,
     Name: *mut VIP_CHAR,
     Address: *mut VIP_NET_ADDRESS,
@@ -45,7 +48,7 @@ pub unsafe extern "C" fn VipNSGetHostByName(
 
 /// Translates an address to its first name (spec §3.34).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipNSGetHostByAddr(
+pub unsafe extern "C-unwind" fn VipNSGetHostByAddr(
     NicHandle: VIP_NIC_HANDLE,
     Address: *mut VIP_NET_ADDRESS,
     Name: *mut VIP_CHAR,
@@ -67,7 +70,7 @@ pub unsafe extern "C" fn VipNSGetHostByAddr(
 
 /// Forgets the table (spec §3.32).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     entry(call!(VipNSShutdown, NicHandle;), move || {
         names::shutdown(&*nic::resolve(NicHandle)?)
     })

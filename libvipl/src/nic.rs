@@ -11,7 +11,7 @@ use crate::edge::{call, entry, put, put_fields, required};
 
 /// Opens the device that the device map gives for `DeviceName` (spec §3.1).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipOpenNic(
+pub unsafe extern "C-unwind" fn VipOpenNic(
     DeviceName: *const VIP_CHAR,
     NicHandle: *mut VIP_NIC_HANDLE,
 ) -> VIP_RETURN {
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn VipOpenNic(
 
 /// Ends the association of process and NIC (spec §3.2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     entry(call!(VipCloseNic, NicHandle;), move || {
         device::close(NicHandle)
     })
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
 
 /// Tells the properties of the NIC (spec §3.3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipQueryNic(
+pub unsafe extern "C-unwind" fn VipQueryNic(
     NicHandle: VIP_NIC_HANDLE,
     NicAttribs: *mut VIP_NIC_ATTRIBUTES,
 ) -> VIP_RETURN {
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn VipQueryNic(
 
 /// Autodiscovery (spec §3.30).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipQuerySystemManagementInfo(
+pub unsafe extern "C-unwind" fn VipQuerySystemManagementInfo(
     NicHandle: VIP_NIC_HANDLE,
     InfoType: VIP_ULONG,
     SysManInfo: VIP_PVOID,

@@ -1,9 +1,11 @@
 //! Work queues: post, done, wait, notify (spec §3.20 to §3.23). Post and done are the data path.
 
 use vipl_abi::*;
+use vipl_core::trace::Call;
 use vipl_core::vi::{self, Dequeued, Which};
+use vipl_core::waiting::Begun;
 
-use crate::edge::{call, code, fast, full, put};
+use crate::edge::{call, code, fast, full, put, waiting};
 
 /// Hands a descriptor that was taken off to the caller, as Done and Wait do (spec §3.21): NULL comes
 /// with every result that takes nothing.
@@ -17,6 +19,29 @@ fn take(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Dequeued) -> VIP_R
         unsafe { put(out, taken.descriptor) };
     }
     taken.result
+}
+
+/// VipSendWait and VipRecvWait.
+fn wait(
+    describe: impl Fn() -> Call,
+    vi: VIP_VI_HANDLE,
+    which: Which,
+    timeout: VIP_ULONG,
+    out: *mut *mut VIP_DESCRIPTOR,
+) -> VIP_RETURN {
+    waiting(
+        describe,
+        move || {
+            if out.is_null() {
+                return Begun::Over(Dequeued {
+                    result: VIP_RETURN::VIP_INVALID_PARAMETER,
+                    descriptor: std::ptr::null_mut(),
+                });
+            }
+            vi::wait(vi, which, timeout)
+        },
+        move |taken| take(out, move || taken),
+    )
 }
 
 /// The same for the usual case of Done, whose arguments are good.
@@ -48,7 +73,7 @@ fn post_quickly(
 
 /// Posts to the send queue (spec §3.20).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipPostSend(
+pub unsafe extern "C-unwind" fn VipPostSend(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut VIP_DESCRIPTOR,
     MemoryHandle: VIP_MEM_HANDLE,
@@ -63,7 +88,7 @@ pub unsafe extern "C" fn VipPostSend(
 
 /// Posts to the receive queue (spec §3.20).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipPostRecv(
+pub unsafe extern "C-unwind" fn VipPostRecv(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut VIP_DESCRIPTOR,
     MemoryHandle: VIP_MEM_HANDLE,
@@ -78,7 +103,7 @@ pub unsafe extern "C" fn VipPostRecv(
 
 /// Takes a completed descriptor off the send queue (spec §3.21).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipSendDone(
+pub unsafe extern "C-unwind" fn VipSendDone(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
@@ -92,7 +117,7 @@ pub unsafe extern "C" fn VipSendDone(
 
 /// Takes a completed descriptor off the receive queue (spec §3.21).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipRecvDone(
+pub unsafe extern "C-unwind" fn VipRecvDone(
     ViHandle: VIP_VI_HANDLE,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
@@ -106,33 +131,39 @@ pub unsafe extern "C" fn VipRecvDone(
 
 /// Waits for a completed descriptor of the send queue (spec §3.22).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipSendWait(
+pub unsafe extern "C-unwind" fn VipSendWait(
     ViHandle: VIP_VI_HANDLE,
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    full(
+    wait(
         call!(VipSendWait, ViHandle Timeout; DescriptorPtr),
-        move || take(DescriptorPtr, || vi::wait(ViHandle, Which::Send, Timeout)),
+        ViHandle,
+        Which::Send,
+        Timeout,
+        DescriptorPtr,
     )
 }
 
 /// Waits for a completed descriptor of the receive queue (spec §3.22).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipRecvWait(
+pub unsafe extern "C-unwind" fn VipRecvWait(
     ViHandle: VIP_VI_HANDLE,
     Timeout: VIP_ULONG,
     DescriptorPtr: *mut *mut VIP_DESCRIPTOR,
 ) -> VIP_RETURN {
-    full(
+    wait(
         call!(VipRecvWait, ViHandle Timeout; DescriptorPtr),
-        move || take(DescriptorPtr, || vi::wait(ViHandle, Which::Recv, Timeout)),
+        ViHandle,
+        Which::Recv,
+        Timeout,
+        DescriptorPtr,
     )
 }
 
 /// Asks for one call of `Handler`, for the next completion of the send queue (spec §3.23).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipSendNotify(
+pub unsafe extern "C-unwind" fn VipSendNotify(
     ViHandle: VIP_VI_HANDLE,
     Context: VIP_PVOID,
     Handler: Option<
@@ -152,7 +183,7 @@ pub unsafe extern "C" fn VipSendNotify(
 
 /// Asks for one call of `Handler`, for the next completion of the receive queue (spec §3.23).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipRecvNotify(
+pub unsafe extern "C-unwind" fn VipRecvNotify(
     ViHandle: VIP_VI_HANDLE,
     Context: VIP_PVOID,
     Handler: Option<

@@ -7,7 +7,7 @@ use crate::edge::{call, code, entry, full, put, put_vi_attributes, required};
 
 /// Creates a VI in state Idle (spec §3.4).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipCreateVi(
+pub unsafe extern "C-unwind" fn VipCreateVi(
     NicHandle: VIP_NIC_HANDLE,
     ViAttribs: *mut VIP_VI_ATTRIBUTES,
     SendCQHandle: VIP_CQ_HANDLE,
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn VipCreateVi(
 
 /// Destroys an Idle VI (spec §3.5).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
+pub unsafe extern "C-unwind" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
     entry(call!(VipDestroyVi, ViHandle;), move || {
         vi::destroy(ViHandle)
     })
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
 
 /// Tells state, attributes and emptiness of both queues, all from one instant (spec §3.6).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipQueryVi(
+pub unsafe extern "C-unwind" fn VipQueryVi(
     ViHandle: VIP_VI_HANDLE,
     State: *mut VIP_VI_STATE,
     ViAttribs: *mut VIP_VI_ATTRIBUTES,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn VipQueryVi(
 
 /// Changes the attributes of an Idle VI, all or none (spec §3.7).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipSetViAttributes(
+pub unsafe extern "C-unwind" fn VipSetViAttributes(
     ViHandle: VIP_VI_HANDLE,
     ViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn VipSetViAttributes(
 
 /// Stores one pointer per VI (cLAN, spec §3.35).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID) {
+pub unsafe extern "C-unwind" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID) {
     let _ = full(
         call!(VipSetUserData, ViHandle Data;),
         code(move || vi::set_user_data(ViHandle, Data)),
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn VipSetUserData(ViHandle: VIP_VI_HANDLE, Data: VIP_PVOID
 
 /// Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec §3.35).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VipGetUserData(ViHandle: VIP_VI_HANDLE) -> VIP_PVOID {
+pub unsafe extern "C-unwind" fn VipGetUserData(ViHandle: VIP_VI_HANDLE) -> VIP_PVOID {
     let mut data: VIP_PVOID = std::ptr::null_mut();
     let Data = &raw mut data;
     let _ = full(

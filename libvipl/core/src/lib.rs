@@ -28,8 +28,7 @@
 //!
 //! Lock order, outermost first: VI slot → CQ slot → the mutexes inside a NIC → log. The agent's tables
 //! are locked alone. No lock but the VI's is held across a plug-in's operation on a VI, and none across a call
-//! of the application's handlers. Nothing here runs before the first call of the application: there are no
-//! constructors.
+//! of the application's handlers. Nothing here runs before the first call of the application.
 
 mod agent;
 pub mod bug;
@@ -57,5 +56,6 @@ mod sync;
 mod text;
 pub mod trace;
 pub mod vi;
+pub mod waiting;
 
 pub use error::Error;

@@ -82,7 +82,7 @@ impl Watch {
         self.stopping.store(true, Ordering::SeqCst);
         if let Ok(stop) = self.stop.fd() {
             // SAFETY: eight valid bytes.
-            unsafe { libc::write(stop, (&raw const one).cast(), 8) };
+            unsafe { vipl_sys::uncancelled::write(stop, (&raw const one).cast(), 8) };
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

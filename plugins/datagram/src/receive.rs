@@ -151,8 +151,13 @@ impl Receiver {
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = CONTROL as _;
         // SAFETY: all that the message points to outlives the call.
-        let got =
-            unsafe { libc::recvmsg(self.socket, &raw mut message, libc::MSG_DONTWAIT | UDP_ONLY) };
+        let got = unsafe {
+            vipl_sys::uncancelled::recvmsg(
+                self.socket,
+                &raw mut message,
+                libc::MSG_DONTWAIT | UDP_ONLY,
+            )
+        };
         let Ok(got) = usize::try_from(got) else {
             return false;
         };

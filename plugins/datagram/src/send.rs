@@ -118,7 +118,7 @@ impl Sender {
         let (to, bytes) = datagram.split_at(PEER);
         // SAFETY: datagram and address are valid.
         unsafe {
-            libc::sendto(
+            vipl_sys::uncancelled::sendto(
                 self.socket.number(),
                 bytes.as_ptr().cast(),
                 bytes.len(),
@@ -173,7 +173,7 @@ impl Sender {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | UDP_ONLY;
         // SAFETY: as many messages as stated, whose addresses, parts and control messages outlive the call.
         let sent = unsafe {
-            libc::sendmmsg(
+            vipl_sys::uncancelled::sendmmsg(
                 self.socket.number(),
                 messages.as_mut_ptr(),
                 count as u32,

@@ -109,7 +109,7 @@ impl Bell {
         let one = 1u64;
         if let Ok(event) = self.event.fd() {
             // SAFETY: eight bytes; a full counter wakes as well.
-            unsafe { libc::write(event, (&raw const one).cast(), 8) };
+            unsafe { vipl_sys::uncancelled::write(event, (&raw const one).cast(), 8) };
         }
     }
 
@@ -174,7 +174,7 @@ impl Bell {
         if fds[0].revents != 0 {
             let mut count = 0u64;
             // SAFETY: eight bytes of room; only the leader reads.
-            unsafe { libc::read(event, (&raw mut count).cast(), 8) };
+            unsafe { vipl_sys::uncancelled::read(event, (&raw mut count).cast(), 8) };
         }
         if fds[1].revents & libc::POLLERR != 0 {
             // An interface that has gone down reports this until it has been read.

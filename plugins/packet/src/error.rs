@@ -29,7 +29,14 @@ pub fn drop_notices(socket: RawFd) {
     // SAFETY: no room for data is needed.
     let take = || unsafe {
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        libc::recv(socket, std::ptr::null_mut(), 0, flags) >= 0
+        vipl_sys::uncancelled::recvfrom(
+            socket,
+            std::ptr::null_mut(),
+            0,
+            flags,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        ) >= 0
     };
     // Bounded, so that the other process cannot keep this one busy.
     let _ = (0..1024).take_while(|_| take()).count();

@@ -85,7 +85,7 @@ impl Sender {
     fn send_one(&self, frame: &[u8]) -> isize {
         // SAFETY: frame and address are valid.
         unsafe {
-            libc::sendto(
+            vipl_sys::uncancelled::sendto(
                 self.number(),
                 frame.as_ptr().cast(),
                 frame.len(),
@@ -118,7 +118,7 @@ impl Sender {
         first.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: as many messages as frames, each with one valid part.
         let sent = unsafe {
-            libc::sendmmsg(
+            vipl_sys::uncancelled::sendmmsg(
                 self.number(),
                 messages.as_mut_ptr(),
                 frames.len() as u32,

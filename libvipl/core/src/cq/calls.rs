@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vipl_abi::*;
+use vipl_sys::cancel;
+use vipl_sys::clock::Instant;
 
 use super::hot::Hot;
 use super::lent::Lender;
@@ -20,9 +22,10 @@ use crate::nic::events::CqNotifyHandler;
 use crate::nic::waiters::Waiters;
 use crate::nic::{self, Nic, idle, wait as nic_wait};
 use crate::object::handle::Kind;
-use crate::object::table::{Guard, Slot, Table};
+use crate::object::table::{Guard, Name, Slot, Table};
 use crate::vi::queue::CqSlot;
 use crate::vi::{Vi, of_nic};
+use crate::waiting::{Begun, Wait, is_over, slice_end};
 
 static CQS: Table<Cq<Slot<Vi>>> = Table::new(Kind::Cq);
 
@@ -207,6 +210,7 @@ fn yield_processor(cq: Locked) {
     let Some(nic) = slot.lock(name).map(|cq| Arc::clone(&cq.nic)) else {
         return;
     };
+    let _off = cancel::Off::new();
     nic_wait::nap(&nic, || {
         of_nic::progress(&nic);
         slot.lock(name).is_none_or(|cq| !cq.entries.is_empty())
@@ -238,40 +242,106 @@ fn poll(mut cq: Locked) -> Option<Locked> {
     Some(cq)
 }
 
+/// A thread in the line of a CQ.
+pub struct Waiting {
+    slot: &'static Slot<Cq<Slot<Vi>>>,
+    name: Name,
+    nic: Arc<Nic>,
+    ticket: u64,
+    deadline: Option<Instant>,
+    /// It has not polled yet.
+    begins: bool,
+    /// It waits in the line, or has left it.
+    in_line: bool,
+}
+
 /// VipCQWait.
-pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Entry, Error> {
+pub fn wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Begun<Waiting> {
+    begin_wait(handle, timeout).unwrap_or_else(|error| Begun::Over(Err(error)))
+}
+
+fn begin_wait(handle: VIP_CQ_HANDLE, timeout: VIP_ULONG) -> Result<Begun<Waiting>, Error> {
     let deadline = clock::deadline(timeout);
     let mut cq = lock(handle)?;
     if cq.waiters.is_empty()
         && let Some(entry) = cq.pop()
     {
-        return Ok(entry);
+        return Ok(Begun::Over(Ok(entry)));
     }
     cq.polls = SCAN_PERIOD - 1;
     let mut cq = poll(cq).ok_or(Error::InvalidParameter)?;
     if cq.waiters.is_empty()
         && let Some(entry) = cq.pop()
     {
-        return Ok(entry);
+        return Ok(Begun::Over(Ok(entry)));
     }
     if timeout == 0 {
         leave_empty(cq);
         return Err(Error::Timeout);
     }
     let ticket = cq.waiters.join();
-    let (slot, name, nic) = (cq.slot(), cq.name(), Arc::clone(&cq.nic));
-    drop(cq);
-    let outcome = nic_wait::until(&nic, deadline, || {
-        of_nic::progress(&nic);
-        match slot.lock(name) {
-            Some(mut cq) => cq.waiters.claim(ticket).map(Ok),
-            None => Some(Err(Error::InvalidParameter)),
+    Ok(Begun::Waits(Waiting {
+        slot: cq.slot(),
+        name: cq.name(),
+        nic: Arc::clone(&cq.nic),
+        ticket,
+        deadline,
+        begins: true,
+        in_line: true,
+    }))
+}
+
+impl Wait for Waiting {
+    type Found = Result<Entry, Error>;
+
+    fn slice(&mut self) -> Option<Self::Found> {
+        let begins = std::mem::replace(&mut self.begins, false);
+        if !begins && let Some(mut cq) = self.slot.lock(self.name) {
+            cq.waiters.pause(self.ticket, false);
+            cq.serve_waiters();
         }
-    });
-    outcome.unwrap_or_else(|| {
-        let mut cq = slot.lock(name).ok_or(Error::InvalidParameter)?;
-        cq.waiters.leave(ticket).ok_or(Error::Timeout)
-    })
+        let (slot, name, nic, ticket) = (self.slot, self.name, &self.nic, self.ticket);
+        let found = nic_wait::until(nic, slice_end(self.deadline), begins, || {
+            of_nic::progress(nic);
+            match slot.lock(name) {
+                Some(mut cq) => cq.waiters.claim(ticket).map(Ok),
+                None => Some(Err(Error::InvalidParameter)),
+            }
+        });
+        let found = found.or_else(|| self.pause());
+        self.in_line = found.is_none();
+        found
+    }
+}
+
+impl Waiting {
+    /// The slice is over. An entry that came at the last moment still counts.
+    fn pause(&self) -> Option<Result<Entry, Error>> {
+        let Some(mut cq) = self.slot.lock(self.name) else {
+            return Some(Err(Error::InvalidParameter));
+        };
+        if let Some(entry) = cq.waiters.claim(self.ticket) {
+            return Some(Ok(entry));
+        }
+        if !is_over(self.deadline) {
+            cq.waiters.pause(self.ticket, true);
+            return None;
+        }
+        cq.waiters.leave(self.ticket);
+        Some(Err(Error::Timeout))
+    }
+}
+
+impl Drop for Waiting {
+    /// A thread that ends while it pauses leaves the entries to those behind it.
+    fn drop(&mut self) {
+        if self.in_line
+            && let Some(mut cq) = self.slot.lock(self.name)
+        {
+            cq.waiters.leave(self.ticket);
+            cq.serve_waiters();
+        }
+    }
 }
 
 /// VipCQNotify.

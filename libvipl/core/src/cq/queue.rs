@@ -55,21 +55,23 @@ impl<V> Cq<V> {
     pub(super) fn serve_waiters(&mut self) {
         let mut woken = false;
         let mut notified = Vec::new();
-        while !self.waiters.is_empty() {
+        while !self.entries.is_empty() {
+            let Some(waiter) = self.waiters.next() else {
+                break;
+            };
             let Some(entry) = self.pop() else { break };
-            match self.waiters.next() {
-                Some(Waiter::Thread(ticket)) => {
+            match waiter {
+                Waiter::Thread { ticket, .. } => {
                     self.waiters.give(ticket, entry);
                     woken = true;
                 }
-                Some(Waiter::Notify { handler, context }) => notified.push(Job::Entry {
+                Waiter::Notify { handler, context } => notified.push(Job::Entry {
                     handler,
                     context,
                     cq: self.handle.addr(),
                     vi: entry.vi.addr(),
                     recv: entry.recv,
                 }),
-                None => {}
             }
         }
         if woken {

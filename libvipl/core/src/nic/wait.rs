@@ -14,18 +14,22 @@ const TURN_MAX: Duration = Duration::from_micros(500);
 /// Step of a sleep when the plug-in cannot wake anybody.
 const STEP: Duration = Duration::from_micros(50);
 
-/// Calls `check` until it gives something or the deadline passes.
+/// Calls `check` until it gives something or the end has come. `polls`: the wait begins, so it polls before it sleeps.
 pub(crate) fn until<R>(
     nic: &Nic,
-    deadline: Option<Instant>,
+    end: Instant,
+    polls: bool,
     mut check: impl FnMut() -> Option<R>,
 ) -> Option<R> {
-    let found = check().or_else(|| poll(&nic.process.settings, deadline, &mut check));
+    let mut found = check();
+    if found.is_none() && polls {
+        found = poll(&nic.process.settings, Some(end), &mut check);
+    }
     if found.is_some() {
         return found;
     }
-    while deadline.is_none_or(|deadline| Instant::now() < deadline) {
-        if let Some(result) = step(nic, deadline, &mut check) {
+    while Instant::now() < end {
+        if let Some(result) = step(nic, Some(end), &mut check) {
             return Some(result);
         }
     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 /// One of them.
 pub(crate) enum Waiter<H> {
-    /// A thread, by its ticket.
-    Thread(u64),
+    /// A thread, by its ticket. One that pauses keeps its place and is given nothing, and neither is anybody behind it.
+    Thread { ticket: u64, pauses: bool },
     /// A notify request.
     Notify { handler: H, context: usize },
 }
@@ -49,15 +49,32 @@ impl<H, T> Waiters<H, T> {
     pub(crate) fn join(&mut self) -> u64 {
         let line = self.line();
         line.last_ticket += 1;
-        line.waiting.push_back(Waiter::Thread(line.last_ticket));
-        line.last_ticket
+        let ticket = line.last_ticket;
+        line.waiting.push_back(Waiter::Thread {
+            ticket,
+            pauses: false,
+        });
+        ticket
+    }
+
+    /// A thread that has been given nothing may end now, and so gets nothing before it is back.
+    pub(crate) fn pause(&mut self, ticket: u64, pauses: bool) {
+        for waiter in &mut self.line().waiting {
+            match waiter {
+                Waiter::Thread {
+                    ticket: it,
+                    pauses: pause,
+                } if *it == ticket => *pause = pauses,
+                _ => {}
+            }
+        }
     }
 
     /// A thread waits no longer; gives what it has been given at the last moment.
     pub(crate) fn leave(&mut self, ticket: u64) -> Option<T> {
         let given = self.claim(ticket);
         if given.is_none() {
-            let own = |waiter: &Waiter<H>| matches!(waiter, Waiter::Thread(it) if *it == ticket);
+            let own = |waiter: &Waiter<H>| matches!(waiter, Waiter::Thread { ticket: it, .. } if *it == ticket);
             self.line().waiting.retain(|waiter| !own(waiter));
         }
         given
@@ -69,9 +86,13 @@ impl<H, T> Waiters<H, T> {
         self.line().waiting.push_back(request);
     }
 
-    /// Takes off the one that has waited longest.
+    /// Takes off the one that has waited longest, unless it pauses.
     pub(crate) fn next(&mut self) -> Option<Waiter<H>> {
-        self.0.as_mut()?.waiting.pop_front()
+        let waiting = &mut self.0.as_mut()?.waiting;
+        match waiting.front()? {
+            Waiter::Thread { pauses: true, .. } => None,
+            _ => waiting.pop_front(),
+        }
     }
 
     /// Leaves this for the thread with this ticket, which has been taken off.
@@ -115,7 +136,7 @@ mod tests {
         let (impatient, last) = (waiters.join(), waiters.join());
         assert_eq!(waiters.leave(impatient), None);
         assert_eq!((waiters.count(), waiters.requests()), (3, 1));
-        assert!(matches!(waiters.next(), Some(Waiter::Thread(it)) if it == first));
+        assert!(matches!(waiters.next(), Some(Waiter::Thread { ticket, .. }) if ticket == first));
         let request = waiters.next();
         assert!(matches!(
             request,
@@ -137,5 +158,18 @@ mod tests {
         waiters.give(late, 'b');
         assert_eq!(waiters.leave(late), Some('b'), "at the last moment");
         assert!(waiters.join() > last, "tickets are not given twice");
+    }
+
+    #[test]
+    fn one_that_pauses_keeps_its_place() {
+        let mut waiters = Waiters::<&str, char>::new();
+        let (first, second) = (waiters.join(), waiters.join());
+        waiters.pause(first, true);
+        assert!(waiters.next().is_none() && !waiters.is_empty());
+        waiters.pause(first, false);
+        assert!(matches!(waiters.next(), Some(Waiter::Thread { ticket, .. }) if ticket == first));
+        waiters.pause(second, true);
+        assert_eq!(waiters.leave(second), None);
+        assert!(waiters.is_empty());
     }
 }

@@ -41,7 +41,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
             failed.push(entry);
         }
         match waiter {
-            Waiter::Thread(ticket) => {
+            Waiter::Thread { ticket, .. } => {
                 own.waiters.give(ticket, entry);
                 woken = true;
             }

@@ -1,7 +1,11 @@
 //! Taking completed descriptors off a queue: VipSendDone, VipSendWait, VipSendNotify and those of receives (spec §3.21,
 //! §3.23, §8).
 
+use std::sync::Arc;
+
 use vipl_abi::*;
+use vipl_sys::cancel;
+use vipl_sys::clock::Instant;
 
 use super::queue::{Dequeued, Which, take};
 use super::{Vi, complete, diagnosis};
@@ -9,8 +13,9 @@ use crate::clock;
 use crate::error::Error;
 use crate::handlers;
 use crate::nic::events::NotifyHandler;
-use crate::nic::{idle, wait as nic_wait};
+use crate::nic::{Nic, idle, wait as nic_wait};
 use crate::object::table::{Guard, Name, Slot};
+use crate::waiting::{Begun, Wait, is_over, slice_end};
 
 /// Takes the oldest descriptor off, which is complete, for a caller.
 #[inline(always)]
@@ -85,6 +90,7 @@ fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     let Some(nic) = slot.lock(name).map(|vi| vi.nic.clone()) else {
         return;
     };
+    let _off = cancel::Off::new();
     nic_wait::nap(&nic, || {
         slot.lock(name).is_none_or(|mut vi| {
             vi.progress();
@@ -94,15 +100,29 @@ fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     });
 }
 
+/// A thread in the line of a queue.
+pub struct Waiting {
+    slot: &'static Slot<Vi>,
+    name: Name,
+    which: Which,
+    nic: Arc<Nic>,
+    ticket: u64,
+    deadline: Option<Instant>,
+    /// It has not polled yet.
+    begins: bool,
+    /// It waits in the line, or has left it.
+    in_line: bool,
+}
+
 /// VipSendWait and VipRecvWait.
-pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued {
+pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Begun<Waiting> {
     let deadline = clock::deadline(timeout);
-    let invalid = Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
+    let over = |result| Begun::Over(Dequeued::none(result));
     let Ok(mut vi) = super::lock(handle) else {
-        return invalid;
+        return over(VIP_RETURN::VIP_INVALID_PARAMETER);
     };
     if vi.queue(which).1.cq.is_some() {
-        return invalid;
+        return over(VIP_RETURN::VIP_INVALID_PARAMETER);
     }
     for progressed in [false, true] {
         if progressed {
@@ -110,10 +130,10 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
         }
         let (queue, own) = vi.queue(which);
         if queue.posted == queue.taken {
-            return Dequeued::none(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
+            return over(VIP_RETURN::VIP_DESCRIPTOR_ERROR);
         }
         if queue.completed != queue.taken && own.waiters.is_empty() {
-            return dequeue(&mut vi, which);
+            return Begun::Over(dequeue(&mut vi, which));
         }
     }
     if timeout == 0 {
@@ -122,40 +142,86 @@ pub fn wait(handle: VIP_VI_HANDLE, which: Which, timeout: VIP_ULONG) -> Dequeued
         if idle::is_due(row) {
             yield_processor(vi, which, row);
         }
-        return Dequeued::none(VIP_RETURN::VIP_TIMEOUT);
+        return over(VIP_RETURN::VIP_TIMEOUT);
     }
-    let ticket = join_waiters(&mut vi, which);
-    let (slot, name, nic) = (vi.slot(), vi.name(), vi.nic.clone());
-    drop(vi);
-    let outcome = nic_wait::until(&nic, deadline, || {
-        let Some(mut vi) = slot.lock(name) else {
-            return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
-        };
-        vi.progress();
-        let given = vi.queue(which).1.waiters.claim(ticket);
-        given.map(|entry| Dequeued::of(&entry))
-    });
-    outcome.unwrap_or_else(|| leave_waiters(slot, name, which, ticket))
-}
-
-fn join_waiters(vi: &mut Vi, which: Which) -> u64 {
     let (queue, own) = vi.queue(which);
     own.signalled = queue.completed;
     queue.signal = 1;
-    own.waiters.join()
+    let ticket = own.waiters.join();
+    Begun::Waits(Waiting {
+        slot: vi.slot(),
+        name: vi.name(),
+        which,
+        nic: vi.nic.clone(),
+        ticket,
+        deadline,
+        begins: true,
+        in_line: true,
+    })
 }
 
-/// The time is up; a completion that came at the last moment still counts.
-fn leave_waiters(slot: &'static Slot<Vi>, name: Name, which: Which, ticket: u64) -> Dequeued {
-    let Some(mut vi) = slot.lock(name) else {
-        return Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER);
-    };
-    let (queue, own) = vi.queue(which);
-    if let Some(entry) = own.waiters.leave(ticket) {
-        return Dequeued::of(&entry);
+impl Wait for Waiting {
+    type Found = Dequeued;
+
+    fn slice(&mut self) -> Option<Dequeued> {
+        let begins = std::mem::replace(&mut self.begins, false);
+        if !begins {
+            self.resume();
+        }
+        let (slot, name, which, ticket) = (self.slot, self.name, self.which, self.ticket);
+        let found = nic_wait::until(&self.nic, slice_end(self.deadline), begins, || {
+            let Some(mut vi) = slot.lock(name) else {
+                return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
+            };
+            vi.progress();
+            let given = vi.queue(which).1.waiters.claim(ticket);
+            given.map(|entry| Dequeued::of(&entry))
+        });
+        let found = found.or_else(|| self.pause());
+        self.in_line = found.is_none();
+        found
     }
-    queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
-    Dequeued::none(VIP_RETURN::VIP_TIMEOUT)
+}
+
+impl Waiting {
+    /// The slice is over. A completion that came at the last moment still counts.
+    fn pause(&self) -> Option<Dequeued> {
+        let Some(mut vi) = self.slot.lock(self.name) else {
+            return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
+        };
+        let (queue, own) = vi.queue(self.which);
+        if let Some(entry) = own.waiters.claim(self.ticket) {
+            return Some(Dequeued::of(&entry));
+        }
+        if !is_over(self.deadline) {
+            own.waiters.pause(self.ticket, true);
+            return None;
+        }
+        own.waiters.leave(self.ticket);
+        queue.signal = u32::from(own.cq.is_some() || !own.waiters.is_empty());
+        Some(Dequeued::none(VIP_RETURN::VIP_TIMEOUT))
+    }
+
+    /// The next slice begins: what has completed since the last one is given out.
+    fn resume(&self) {
+        if let Some(mut vi) = self.slot.lock(self.name) {
+            vi.queue(self.which).1.waiters.pause(self.ticket, false);
+            complete::signal(&mut vi, self.which);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    /// A thread that ends while it pauses leaves what has completed to those behind it.
+    fn drop(&mut self) {
+        if !self.in_line {
+            return;
+        }
+        if let Some(mut vi) = self.slot.lock(self.name) {
+            vi.queue(self.which).1.waiters.leave(self.ticket);
+            complete::signal(&mut vi, self.which);
+        }
+    }
 }
 
 /// VipSendNotify and VipRecvNotify.

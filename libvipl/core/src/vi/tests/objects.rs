@@ -181,7 +181,8 @@ impl Run {
             return;
         }
         let (handle, others) = (self.oracle.vi(vi).handle, queue.in_line());
-        let id = self.start(move || taken(&vi::wait(pointer(handle), which, VIP_INFINITE)));
+        let id =
+            self.start(move || taken(&vi::wait(pointer(handle), which, VIP_INFINITE).finish()));
         until_in_line(others, || {
             let mut vi = vi::lock(pointer(handle)).unwrap();
             vi.queue(which).1.waiters.count()
@@ -198,7 +199,7 @@ impl Run {
             return;
         }
         let (handle, others) = (cq.handle, cq.in_line());
-        let id = self.start(move || entry(cq::wait(pointer(handle), VIP_INFINITE)));
+        let id = self.start(move || entry(cq::wait(pointer(handle), VIP_INFINITE).finish()));
         until_in_line(others, || cq::waiting(pointer(handle)).unwrap());
         self.oracle.cq_join(number, Waiter::Thread(id));
     }

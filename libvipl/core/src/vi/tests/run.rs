@@ -302,7 +302,7 @@ impl Run {
     }
 
     fn wait(&mut self, vi: u32, which: Which) {
-        let found = taken(&vi::wait(self.handle(vi), which, self.timeout()));
+        let found = taken(&vi::wait(self.handle(vi), which, self.timeout()).finish());
         self.happened();
         let expected = if self.oracle.queue(vi, which).cq.is_some() {
             Answer::Nothing(VIP_RETURN::VIP_INVALID_PARAMETER)
@@ -359,7 +359,7 @@ impl Run {
             return;
         };
         let handle = pointer(self.oracle.cqs[&number].handle);
-        let found = entry(cq::wait(handle, self.timeout()));
+        let found = entry(cq::wait(handle, self.timeout()).finish());
         self.happened();
         let expected = self.oracle.cq_done(number, VIP_RETURN::VIP_TIMEOUT);
         assert_eq!(found, expected);
