@@ -1,20 +1,37 @@
 //! The handler thread of a NIC handle, which calls the application's handlers (spec §8.2, §11).
 
+use std::ffi::c_void;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vipl_sys::clock::Instant;
 
 use vipl_abi::*;
+use vipl_sys::cancel;
+use vipl_sys::thread::{set_name, spawn_bare};
 
+use crate::bug;
 use crate::error::Error;
-use crate::nic::events::{ErrorCopy, ErrorHandler, Job, Notice, Step};
+use crate::nic::events::{
+    CqNotifyHandler, ErrorCopy, ErrorHandler, Job, Notice, NotifyHandler, Step,
+};
 use crate::nic::{self, Nic, wait};
 use crate::vi::state::ERROR;
 use crate::vi::{self, of_nic};
 
 /// Makes sure that the thread runs.
 pub(crate) fn start(nic: &Arc<Nic>) -> Result<(), Error> {
-    let run_on = nic.clone();
-    nic.events.start(move || run(&run_on))
+    nic.events.start(|| spawn(nic))
+}
+
+fn spawn(nic: &Arc<Nic>) -> io::Result<()> {
+    let raw = Arc::into_raw(nic.clone());
+    // SAFETY: the thread takes the reference over.
+    unsafe { spawn_bare(run, raw.cast_mut().cast()) }.inspect_err(|_| {
+        // SAFETY: as there is no thread, it is still ours.
+        drop(unsafe { Arc::from_raw(raw) });
+    })
 }
 
 /// VipErrorCallback.
@@ -32,18 +49,94 @@ pub fn set_error_handler(
     Ok(())
 }
 
-fn run(nic: &Arc<Nic>) {
-    loop {
-        match nic.events.next() {
-            Step::Call(job) => call(nic, job),
-            Step::Error(handler, context, ErrorCopy(mut error)) => {
-                // SAFETY: the application's handler with its context; the descriptor lives during the call.
-                unsafe { handler(pointer(context), &raw mut error) };
-            }
-            Step::Notices(due) => due.iter().for_each(|notice| raise_lost(nic, notice)),
-            Step::Watch(due) => watch(nic, due),
-            Step::Stop => return,
+/// One call of a handler, as the thread makes it. Without a destructor.
+#[derive(Clone, Copy)]
+struct Due {
+    nic: *const Nic,
+    context: VIP_PVOID,
+    what: What,
+    /// Whether the thread could be cancelled before it was ours.
+    before: cancel::Before,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Descriptor(NotifyHandler, VIP_VI_HANDLE, *mut VIP_DESCRIPTOR),
+    Entry(CqNotifyHandler, VIP_VI_HANDLE, VIP_BOOLEAN),
+    Error(ErrorHandler, VIP_ERROR_DESCRIPTOR),
+}
+
+/// The thread. A handler may end it, by `pthread_exit` or by cancelling it, so this frame and [`call`] have no destructors. An
+/// exception of C++ that leaves a handler finds no frame that catches it: `std::terminate`, as in any thread.
+unsafe extern "C-unwind" fn run(nic: *mut c_void) -> *mut c_void {
+    let before = cancel::disable();
+    let nic = nic.cast_const().cast::<Nic>();
+    set_name(c"vipl-handler");
+    while let Some(mut due) = next(nic, before) {
+        // SAFETY: neither this frame nor that of `call` has a destructor; both functions take a `Due`.
+        unsafe { cancel::watch(call, left, (&raw mut due).cast()) };
+    }
+    std::ptr::null_mut()
+}
+
+/// The next call of a handler. `None`: the thread ends, and has given its reference up.
+fn next(nic: *const Nic, before: cancel::Before) -> Option<Due> {
+    let found = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the thread has a reference, which it gives up at its end.
+        let nic = ManuallyDrop::new(unsafe { Arc::from_raw(nic) });
+        let found = next_call(&nic, before);
+        if found.is_none() {
+            drop(ManuallyDrop::into_inner(nic));
         }
+        found
+    }));
+    found.unwrap_or_else(|panic| {
+        let _ = bug::caught(&*panic);
+        None
+    })
+}
+
+fn next_call(nic: &Arc<Nic>, before: cancel::Before) -> Option<Due> {
+    loop {
+        let (context, what) = match nic.events.next() {
+            Step::Call(Job::Descriptor {
+                handler,
+                context,
+                vi,
+                descriptor,
+            }) => {
+                let descriptor = pointer(descriptor).cast();
+                (context, What::Descriptor(handler, pointer(vi), descriptor))
+            }
+            Step::Call(Job::Entry {
+                handler,
+                context,
+                vi,
+                recv,
+                ..
+            }) => {
+                let recv = VIP_BOOLEAN::from(recv);
+                (context, What::Entry(handler, pointer(vi), recv))
+            }
+            Step::Error(handler, context, ErrorCopy(error)) => {
+                (context, What::Error(handler, error))
+            }
+            Step::Notices(due) => {
+                due.iter().for_each(|notice| raise_lost(nic, notice));
+                continue;
+            }
+            Step::Watch(due) => {
+                watch(nic, due);
+                continue;
+            }
+            Step::Stop => return None,
+        };
+        return Some(Due {
+            nic: Arc::as_ptr(nic),
+            context: pointer(context),
+            what,
+            before,
+        });
     }
 }
 
@@ -51,30 +144,52 @@ fn pointer(address: usize) -> VIP_PVOID {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-/// Calls the handler of a notify request.
-fn call(nic: &Nic, job: Job) {
-    match job {
-        Job::Descriptor {
-            handler,
-            context,
-            vi,
-            descriptor,
-        } => {
-            let descriptor = pointer(descriptor).cast();
-            // SAFETY: the application's handler with what it asked for.
-            unsafe { handler(pointer(context), nic.handle, pointer(vi), descriptor) };
+/// Calls the handler.
+extern "C-unwind" fn call(due: *mut c_void) {
+    // SAFETY: `run` passes one. The application's handlers, with what they asked for; the types differ in that these may
+    // unwind. The NIC lives as long as the thread.
+    unsafe {
+        let due = due.cast::<Due>();
+        let (context, nic) = ((*due).context, (*(*due).nic).handle);
+        cancel::restore((*due).before);
+        match (*due).what {
+            What::Descriptor(handler, vi, descriptor) => {
+                type Leaves = unsafe extern "C-unwind" fn(
+                    VIP_PVOID,
+                    VIP_NIC_HANDLE,
+                    VIP_VI_HANDLE,
+                    *mut VIP_DESCRIPTOR,
+                );
+                std::mem::transmute::<NotifyHandler, Leaves>(handler)(context, nic, vi, descriptor);
+            }
+            What::Entry(handler, vi, recv) => {
+                type Leaves = unsafe extern "C-unwind" fn(
+                    VIP_PVOID,
+                    VIP_NIC_HANDLE,
+                    VIP_VI_HANDLE,
+                    VIP_BOOLEAN,
+                );
+                std::mem::transmute::<CqNotifyHandler, Leaves>(handler)(context, nic, vi, recv);
+            }
+            What::Error(handler, mut error) => {
+                type Leaves = unsafe extern "C-unwind" fn(VIP_PVOID, *mut VIP_ERROR_DESCRIPTOR);
+                std::mem::transmute::<ErrorHandler, Leaves>(handler)(context, &raw mut error);
+            }
         }
-        Job::Entry {
-            handler,
-            context,
-            vi,
-            recv,
-            ..
-        } => {
-            let recv = VIP_BOOLEAN::from(recv);
-            // SAFETY: as above.
-            unsafe { handler(pointer(context), nic.handle, pointer(vi), recv) };
-        }
+        cancel::disable();
+    }
+}
+
+/// A handler has ended its thread. The other calls are made by another one, which takes the reference over.
+extern "C" fn left(due: *mut c_void) {
+    let replaced = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: `run` passes one; the thread's reference is given up here.
+        let nic = unsafe { Arc::from_raw((*due.cast::<Due>()).nic) };
+        log::info!(target: "core", "a handler has ended its thread; another thread calls the next one");
+        nic.events.thread_left(|| spawn(&nic));
+    }));
+    if let Err(panic) = replaced {
+        let _ = bug::caught(&*panic);
     }
 }
 

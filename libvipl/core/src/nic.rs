@@ -9,6 +9,7 @@ use std::thread::Thread;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
+use vipl_sys::cancel;
 
 use crate::agent::{Agents, NicRegistration};
 use crate::error::Error;
@@ -17,7 +18,7 @@ use crate::names::table::Names;
 use crate::object::handle::Kind;
 use crate::object::table::Table;
 use crate::plugin::loaded::LoadedPlugin;
-use crate::process::Process;
+use crate::process::{Ends, Process};
 use crate::sync::{Mutex, OnceLock};
 
 pub(crate) mod events;
@@ -202,6 +203,7 @@ impl Nic {
         // Pairs with the fence in `fall_asleep`: either the sleeper is seen here, or its last look sees what was done.
         fence(Ordering::SeqCst);
         if let (1.., Some(wake)) = (self.sleepers.load(Ordering::Relaxed), self.ops.wake) {
+            let _off = cancel::Off::new();
             // SAFETY: the NIC is open.
             unsafe { wake(self.abi()) };
         }
@@ -290,7 +292,10 @@ pub(crate) fn insert(
         shared.set_host(Arc::as_ptr(&nic).cast());
         made.insert(nic).clone()
     })?;
-    made
+    let made = made?;
+    let ends: Arc<dyn Ends> = made.clone();
+    process.tell_of_end(Arc::downgrade(&ends));
+    Some(made)
 }
 
 /// Notes that the device has failed. `None`: its NIC is still being opened, and that will see it.
@@ -326,6 +331,12 @@ pub fn resolve(handle: VIP_NIC_HANDLE) -> Result<Arc<Nic>, Error> {
     NICS.lock(handle)
         .map(|nic| nic.clone())
         .ok_or(Error::InvalidParameter)
+}
+
+impl Ends for Nic {
+    fn process_ends(&self) {
+        self.events.log_undelivered(self.handle);
+    }
 }
 
 impl Drop for Nic {

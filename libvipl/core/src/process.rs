@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::sync::{Mutex, OnceLock};
 
@@ -28,13 +28,34 @@ pub(crate) struct Process {
     pub(crate) vis: Free,
     pub(crate) cqs: Free,
     pub(crate) connections: Free,
+    /// NICs that are open, for the end of the process.
+    pub(crate) open: Mutex<Vec<Weak<dyn Ends>>>,
     /// A VipOpenNic has begun to register the process for memory barriers.
     pub(crate) registering: AtomicBool,
     /// Values of settings that plug-ins have asked for, each once: they may use them for ever.
     kept: Mutex<BTreeSet<CString>>,
 }
 
+/// What has something to do when the process ends.
+pub(crate) trait Ends: Send + Sync {
+    /// `exit` runs. Other threads do, too, or have stopped anywhere: no lock may be waited for.
+    fn process_ends(&self);
+}
+
 impl Process {
+    /// Has this told of the end of the process, as long as it lives.
+    pub(crate) fn tell_of_end(&self, what: Weak<dyn Ends>) {
+        let mut open = self.open.lock();
+        open.retain(|known| known.strong_count() > 0);
+        open.push(what);
+        drop(open);
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: the library is never unloaded, so the function stays.
+        ONCE.call_once(|| unsafe {
+            libc::atexit(process_ends);
+        });
+    }
+
     /// Keeps a text as long as the process lives.
     pub(crate) fn keep(&self, text: CString) -> *const c_char {
         let mut kept = self.kept.lock();
@@ -48,6 +69,19 @@ impl Process {
             }
         }
     }
+}
+
+extern "C" fn process_ends() {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: null, or set once from a leaked box.
+        let process = unsafe { root().load(Ordering::Acquire).as_ref() };
+        let open = process.and_then(|process| process.open.try_lock());
+        for what in open.iter().flat_map(|open| open.iter()) {
+            if let Some(what) = what.upgrade() {
+                what.process_ends();
+            }
+        }
+    }));
 }
 
 type Root = AtomicPtr<Process>;
@@ -77,6 +111,8 @@ pub(crate) fn get() -> &'static Process {
     let seed = std::process::id().wrapping_mul(0x9E37_79B9) ^ clock::now_ns() as u32;
     let settings = Arc::new(Settings::load());
     logger::install(&settings);
+    #[cfg(not(test))]
+    crate::bug::redirect_panics();
     settings.report();
     let made = Box::into_raw(Box::new(Process {
         agents: Agents::new(settings.clone()),
@@ -87,6 +123,7 @@ pub(crate) fn get() -> &'static Process {
         vis: Free::new(seed),
         cqs: Free::new(seed),
         connections: Free::new(seed),
+        open: Mutex::default(),
         registering: AtomicBool::new(false),
         kept: Mutex::default(),
     }));

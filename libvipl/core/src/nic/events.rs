@@ -7,11 +7,12 @@
 //! A function that returns true wants the NIC woken: the thread sleeps with the plug-in's help.
 
 use std::collections::VecDeque;
-use std::thread::ThreadId;
+use std::io;
 use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 use vipl_abi::*;
+use vipl_sys::thread;
 
 use crate::error::Error;
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -85,6 +86,8 @@ pub(crate) struct Notice {
     pub(crate) vi: usize,
     /// The VI's count of connections.
     pub(crate) epoch: u64,
+    /// The application has taken a descriptor that the end of the connection flushed.
+    pub(crate) seen: bool,
 }
 
 /// What the handler thread does next.
@@ -109,7 +112,8 @@ struct State {
     notices: Vec<Notice>,
     handler: Option<(ErrorHandler, usize)>,
     started: bool,
-    thread: Option<ThreadId>,
+    /// Number of the handler thread. Not the standard library's, which panics late in the life of the calling thread.
+    thread: Option<libc::pid_t>,
     running: Option<Subject>,
     open_requests: i32,
     /// The thread sleeps with the plug-in's help and must be woken by it.
@@ -129,7 +133,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// Starts the handler thread, if it does not run yet.
-    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    pub(crate) fn start(&self, spawn: impl FnOnce() -> io::Result<()>) -> Result<(), Error> {
         let mut state = self.state.lock();
         if state.started {
             return Ok(());
@@ -138,7 +142,7 @@ impl Events {
         if state.stop {
             return Err(Error::InvalidParameter);
         }
-        vipl_sys::thread::spawn_with_signals_blocked("vipl-handler", run).map_err(|error| {
+        spawn().map_err(|error| {
             log::error!(target: "core", "cannot start the handler thread: {error}");
             Error::Resource
         })?;
@@ -146,10 +150,20 @@ impl Events {
         Ok(())
     }
 
+    /// A handler has ended the thread. `spawn` starts another one, unless the NIC is being closed.
+    pub(crate) fn thread_left(&self, spawn: impl FnOnce() -> io::Result<()>) {
+        let mut state = self.state.lock();
+        (state.running, state.thread) = (None, None);
+        state.started = false;
+        self.changed.notify_all();
+        drop(state);
+        let _ = self.start(spawn);
+    }
+
     /// The next step of the handler thread, whose last one has ended. Waits until there is something to do.
     pub(crate) fn next(&self) -> Step {
         let mut state = self.state.lock();
-        state.thread = Some(std::thread::current().id());
+        state.thread = Some(thread::id());
         state.on_bell = false;
         if state.running.take().is_some() {
             self.changed.notify_all();
@@ -217,7 +231,7 @@ impl Events {
     }
 
     pub(crate) fn on_handler_thread(&self) -> bool {
-        self.state.lock().thread == Some(std::thread::current().id())
+        self.state.lock().thread == Some(thread::id())
     }
 
     /// Adds an asynchronous error.
@@ -238,6 +252,43 @@ impl Events {
         state.errors += 1;
         state.items.push_back(Item::Error(ErrorCopy(error)));
         self.wake(&state)
+    }
+
+    /// The application has taken a descriptor that failed when the connection of this VI ended.
+    pub(crate) fn saw_failure(&self, vi: VIP_VI_HANDLE) {
+        let mut state = self.state.lock();
+        let mut notices = state.notices.iter_mut();
+        if let Some(notice) = notices.find(|notice| notice.vi == vi.addr()) {
+            notice.seen = true;
+        }
+    }
+
+    /// The process ends. What no handler has been told is logged: programs exit on the first error that they see. A peer that
+    /// has disconnected is an error to programs that have taken a descriptor it failed.
+    pub(crate) fn log_undelivered(&self, nic: VIP_NIC_HANDLE) {
+        // The thread that has the lock may not come on any more.
+        let Some(mut state) = self.state.try_lock() else {
+            return;
+        };
+        for item in std::mem::take(&mut state.items) {
+            if let Item::Error(error) = item {
+                log_error(&mut state, &error.0);
+            }
+        }
+        for notice in std::mem::take(&mut state.notices) {
+            if notice.seen {
+                let lost = VIP_ERROR_DESCRIPTOR {
+                    NicHandle: nic,
+                    ViHandle: std::ptr::with_exposed_provenance_mut(notice.vi),
+                    CQHandle: std::ptr::null_mut(),
+                    DescriptorPtr: std::ptr::null_mut(),
+                    OpCode: 0,
+                    ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_VI,
+                    ErrorCode: VIP_ERROR_CODE::VIP_ERROR_CONN_LOST,
+                };
+                log_error(&mut state, &lost);
+            }
+        }
     }
 
     #[must_use]
@@ -267,6 +318,7 @@ impl Events {
             _ => true,
         });
         state.errors -= before - state.items.len();
+        state.notices.retain(|notice| notice.vi != vi.addr());
     }
 
     /// Cancels what was to be called for a VI, and waits for a call that is under way.
@@ -293,7 +345,7 @@ impl Events {
 
     /// Waits until no handler for `subject` runs, unless the caller is inside it.
     fn wait_out(&self, state: &mut MutexGuard<'_, State>, subject: Subject) {
-        while state.running == Some(subject) && state.thread != Some(std::thread::current().id()) {
+        while state.running == Some(subject) && state.thread != Some(thread::id()) {
             self.changed.wait(state);
         }
     }
@@ -399,7 +451,7 @@ mod tests {
     #[test]
     fn calls_come_in_order_and_a_vi_takes_its_own_away() {
         let events = Events::default();
-        assert_eq!(events.start(|| ()), Ok(()));
+        assert_eq!(events.start(|| Ok(())), Ok(()));
         assert!(!events.push(vec![call(1), call(2), call(3)]));
         events.forget_vi(std::ptr::without_provenance_mut(2));
         for expected in [1, 3] {
@@ -454,6 +506,7 @@ mod tests {
             due,
             vi: 7,
             epoch: 3,
+            seen: false,
         });
         assert!(events.ends_watch(None));
         assert!(events.ends_watch(Some(due + std::time::Duration::from_nanos(1))));
@@ -467,6 +520,7 @@ mod tests {
             due: Instant::now(),
             vi: 7,
             epoch: 3,
+            seen: false,
         };
         let _ = events.push(vec![call(1)]);
         let _ = events.add_notice(notice);
@@ -477,11 +531,30 @@ mod tests {
         assert!(matches!(events.next(), Step::Call(_)));
     }
 
+    /// A handler may call `pthread_exit`.
+    #[test]
+    fn a_thread_that_has_left_is_replaced() {
+        let events = Events::default();
+        assert_eq!(events.start(|| Ok(())), Ok(()));
+        let _ = events.push(vec![call(1), call(2)]);
+        assert!(matches!(events.next(), Step::Call(_)));
+        assert!(events.on_handler_thread());
+        let mut replaced = false;
+        events.thread_left(|| {
+            replaced = true;
+            Ok(())
+        });
+        assert!(replaced && !events.on_handler_thread());
+        // Waits for nothing that runs no more.
+        events.forget_vi(std::ptr::without_provenance_mut(1));
+        assert!(matches!(events.next(), Step::Call(_)), "the other call");
+    }
+
     #[test]
     fn after_the_stop_no_thread_starts() {
         let events = Events::default();
         events.stop(|| panic!("nobody sleeps"));
-        assert_eq!(events.start(|| ()), Err(Error::InvalidParameter));
+        assert_eq!(events.start(|| Ok(())), Err(Error::InvalidParameter));
         assert!(matches!(events.next(), Step::Stop));
     }
 }

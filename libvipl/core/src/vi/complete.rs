@@ -4,6 +4,7 @@
 use vipl_abi::*;
 
 use super::queue::{Which, entry, take};
+use super::state::ERROR;
 use super::{Vi, diagnosis};
 use crate::cq;
 use crate::memory::table::covers;
@@ -55,6 +56,9 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
     }
     own.signalled = queue.completed;
     queue.signal = u32::from(!own.waiters.is_empty());
+    if !failed.is_empty() && vi.abi.state == ERROR {
+        vi.nic.events.saw_failure(handle);
+    }
     for entry in failed {
         diagnosis::failed(vi, which, entry.descriptor, entry.status);
     }

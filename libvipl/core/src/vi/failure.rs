@@ -32,9 +32,10 @@ impl Vi {
         }
         self.abi.state = ERROR;
         log::debug!(target: "vi", "VI {:?}: Connected -> Error ({})", self.handle, cause_name(cause));
+        // First: what is flushed wakes the application, which may exit on it.
+        self.report_break(cause, opcode, descriptor);
         complete::flush(self, Which::Send);
         complete::flush(self, Which::Recv);
-        self.report_break(cause, opcode, descriptor);
     }
 
     /// Tells the application why its connection broke.
@@ -50,6 +51,7 @@ impl Vi {
                 due: Instant::now() + Duration::from_millis(after),
                 vi: self.handle.expose_provenance(),
                 epoch: self.epoch,
+                seen: false,
             });
             return;
         }

@@ -8,6 +8,7 @@ use vipl_sys::cancel;
 use vipl_sys::clock::Instant;
 
 use super::queue::{Dequeued, Which, take};
+use super::state::ERROR;
 use super::{Vi, complete, diagnosis};
 use crate::clock;
 use crate::error::Error;
@@ -33,6 +34,9 @@ fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
 fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -> Dequeued {
     if status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
         diagnosis::failed(vi, which, descriptor, status);
+    }
+    if vi.abi.state == ERROR {
+        vi.nic.events.saw_failure(vi.handle);
     }
     Dequeued {
         result: VIP_RETURN::VIP_DESCRIPTOR_ERROR,
