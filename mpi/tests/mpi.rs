@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::path::PathBuf;
-
 use common::{Job, mpi, program};
 use vipl_ctest::{Run, find_tool, skip};
 
@@ -77,6 +75,11 @@ fn many_threads_of_each_rank() {
 }
 
 #[test]
+fn one_sided_calls_go_over_vipl() {
+    runs("windows", "via_lo", 2, 2);
+}
+
+#[test]
 fn ranks_that_are_spawned() {
     runs("spawn", "via_lo", 2, 4);
 }
@@ -134,7 +137,7 @@ fn the_wrapper_runs_a_job() {
         return;
     };
     let place = mpi();
-    let wrapper = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vipl-mpirun");
+    let wrapper = common::wrapper();
     let run = Run::compatible(&wrapper)
         .env("VIPL_FI_PATH", place.folder.as_os_str())
         .env("VIPL_AGENT", place.agent.as_os_str())

@@ -103,6 +103,11 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
+/// The wrapper.
+pub(crate) fn wrapper() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vipl-mpirun")
+}
+
 /// One job.
 pub(crate) struct Job {
     run: Run,
@@ -115,15 +120,11 @@ impl Job {
     /// Of a program over a device.
     pub(crate) fn new(device: &str, ranks: usize, program: &Path) -> Job {
         let place = mpi();
-        let run = Run::compatible(find_tool("mpirun").expect("mpirun"))
-            .env("FI_PROVIDER_PATH", place.folder.as_os_str())
-            .env("FI_PROVIDER", "vipl")
+        // By the wrapper: what users get, and no settings of the tests' own.
+        let run = Run::compatible(wrapper())
+            .env("VIPL_FI_PATH", place.folder.as_os_str())
             .env("FI_VIPL_DEVICE", device)
             .env("VIPL_AGENT", place.agent.as_os_str())
-            .env("OMPI_MCA_pml", "cm")
-            .env("OMPI_MCA_mtl", "ofi")
-            // One-sided calls by messages, not through memory that the ranks share.
-            .env("OMPI_MCA_osc", "pt2pt")
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             .seconds(PATIENCE);

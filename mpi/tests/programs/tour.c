@@ -112,12 +112,16 @@ static void collectives(int count)
     free(in);
 }
 
-static void one_sided(int count)
+/* In a window of the MPI's memory, which may be shared within a host, or of the program's own. */
+static void one_sided(int count, int own)
 {
-    int *memory, *buffer = malloc(sizeof(int) * (size_t)count), at, sum = 1, left = (rank + ranks - 1) % ranks;
+    int *memory = own ? malloc(sizeof(int) * (size_t)(count + 1)) : NULL, *buffer = malloc(sizeof(int) * (size_t)count), at, sum = 1, left = (rank + ranks - 1) % ranks;
     MPI_Win window;
-    check(buffer != NULL, "no memory");
-    MPI_Win_allocate((MPI_Aint)sizeof(int) * (count + 1), sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
+    check(buffer != NULL && (!own || memory != NULL), "no memory");
+    if (own)
+        MPI_Win_create(memory, (MPI_Aint)sizeof(int) * (count + 1), sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+    else
+        MPI_Win_allocate((MPI_Aint)sizeof(int) * (count + 1), sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
     memset(memory, 0, sizeof(int) * (size_t)(count + 1));
     MPI_Win_fence(0, window);
     for (at = 0; at < count; at++)
@@ -136,6 +140,8 @@ static void one_sided(int count)
         check(buffer[at] == (left + ranks - 1) % ranks * 7919 + at, "get");
     MPI_Win_unlock_all(window);
     MPI_Win_free(&window);
+    if (own)
+        free(memory);
     free(buffer);
 }
 
@@ -150,8 +156,9 @@ int main(int argc, char **argv)
     truncated();
     collectives(1);
     collectives(5000);
-    one_sided(1);
-    one_sided(100000);
+    one_sided(1, 1);
+    one_sided(100000, 0);
+    one_sided(100000, 1);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0)
         printf("ok: %d ranks\n", ranks);
