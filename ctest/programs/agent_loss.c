@@ -6,9 +6,7 @@
  *
  * The main process is the supervisor: it starts and kills the agents and the victim, and never calls VIPL.
  * Its children: `here` and `there`, which live through it all, and the victim. */
-#include "common.h"
-
-#include <sys/un.h>
+#include "agent.h"
 
 /* Longer than the time in which the next agent waits for a partner, and longer than the keeper's pauses. */
 #define LONG_PATIENCE (4 * PATIENCE)
@@ -340,44 +338,6 @@ static pid_t start(void (*body)(void))
         exit(0);
     }
     return pid;
-}
-
-/* Starts an agent; comes back when it answers. */
-static pid_t start_agent(const char *program, const char *path)
-{
-    struct sockaddr_un there;
-    double begun = now_ms();
-    pid_t pid = fork_child();
-    int end;
-
-    if (pid == 0) {
-        execl(program, program, "--socket", path, "--idle-ms", "0", (char *)NULL);
-        _exit(127);
-    }
-    memset(&there, 0, sizeof there);
-    there.sun_family = AF_UNIX;
-    snprintf(there.sun_path, sizeof there.sun_path, "%s", path);
-    for (;;) {
-        end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        CHECK(end >= 0, "socket");
-        if (connect(end, (struct sockaddr *)(void *)&there, sizeof there) == 0)
-            break;
-        close(end);
-        CHECK(now_ms() - begun < (double)PATIENCE, "an agent that answers");
-        sleep_ms(1);
-    }
-    close(end);
-    return pid;
-}
-
-static void end_child(pid_t pid, int signal)
-{
-    int status = 0;
-
-    CHECK_EQ(kill(pid, signal), 0, "kill");
-    CHECK_EQ(waitpid(pid, &status, 0), pid, "waitpid");
-    if (signal == SIGKILL)
-        CHECK(WIFSIGNALED(status), "it was killed and did not end by itself");
 }
 
 int main(int argc, char **argv)

@@ -273,6 +273,60 @@ static void last_bytes_last(struct world *w)
        (unsigned long)limit);
 }
 
+/* Writes of n bytes, one after the other, whose end lies at a multiple of 8. The target spins on the last 8 bytes, which hold
+ * the same number twice: they change together (COMPAT-15). */
+static void watch_the_end(struct world *w, size_t n, uint32_t rounds)
+{
+    size_t offset = 8 - n % 8, last;
+    uint32_t round = 0, half[2];
+    uint64_t found;
+    double start = now_ms();
+
+    if (w->side->number == 0) {
+        volatile uint64_t *flag = (volatile uint64_t *)(void *)(w->buffer + offset + n - 8);
+
+        *flag = 0;
+        meet(w->side);
+        while (round != rounds) {
+            found = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+            memcpy(half, &found, 8);
+            CHECK_EQ(half[0], half[1], "COMPAT-15");
+            CHECK(half[0] >= round, "COMPAT-15");
+            if (half[0] != round)
+                start = now_ms();
+            round = half[0];
+            CHECK(now_ms() - start < (double)PATIENCE, "COMPAT-15");
+        }
+    } else {
+        meet(w->side);
+        while (++round <= rounds) {
+            half[0] = half[1] = round;
+            memcpy(w->buffer + n - 8, half, 8);
+            last = round % 16; /* a segment of its own */
+            start_rdma(w, VIP_CONTROL_OP_RDMAWRITE, offset);
+            add_data(w->d, w->buffer, w->node.handle, n - last);
+            add_data(w->d, w->buffer + n - last, w->node.handle, last);
+            MUST(VipPostSend(w->vi, w->d, w->node.handle));
+            EXPECT_SEND(w->vi, w->d, STATUS_WRITTEN, "COMPAT-15");
+        }
+    }
+    meet(w->side);
+}
+
+/* Lengths at which a frame of Ethernet or of UDP ends, at MTU 1500 and 9000, and a little more. */
+static void last_bytes_together(struct world *w)
+{
+    static const size_t size[] = {16, 1408, 4216, 7024, 9832, 8936, 26800, 44664, 62528};
+    size_t i, n;
+
+    for (i = 0; i < sizeof size / sizeof size[0]; i++)
+        if (size[i] <= w->largest)
+            watch_the_end(w, size[i], 200);
+    for (n = 1380; n < 1440; n++)
+        watch_the_end(w, n, 10);
+    ok("level %d, side %d: the last eight bytes change together", w->level, w->side->number);
+}
+
 static void rdma(struct side *side)
 {
     VIP_VI_ATTRIBUTES attributes;
@@ -310,6 +364,8 @@ static void rdma(struct side *side)
             write_then_send(&w);
         reads(&w);
         last_bytes_last(&w);
+        if (w.level != VIP_SERVICE_UNRELIABLE)
+            last_bytes_together(&w);
         NO_ERROR(&w.node, 0, "no asynchronous error so far");
         meet(side);
         end_vi(w.vi);

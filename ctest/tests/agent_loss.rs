@@ -1,4 +1,4 @@
-//! The Kernel Agent is killed, and the next one takes over.
+//! The Kernel Agent is killed, and the next one takes over; or it is stopped.
 
 use std::process::Command;
 
@@ -14,6 +14,27 @@ fn connections_outlive_their_agent() {
             .seconds(300)
             .allow("the Kernel Agent exited")
             .allow("VIP_ERROR_CONN_LOST")
+            .pass();
+    }
+}
+
+/// A second is longer than any limit for replies of the agent.
+#[test]
+fn waits_have_no_limit_but_their_own() {
+    Run::compatible(program("long_wait"))
+        .env("VIPL_TEST_TIME", "100")
+        .seconds(120)
+        .pass();
+}
+
+#[test]
+fn calls_keep_their_time_while_the_agent_is_stopped() {
+    for device in ["loopback", "clan", "ip:127.0.0.1", "sim"] {
+        Run::compatible(program("agent_stopped"))
+            .arg("-d")
+            .arg(device)
+            .arg(library_dir().join("vipkad"))
+            .seconds(300)
             .pass();
     }
 }

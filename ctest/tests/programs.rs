@@ -59,3 +59,18 @@ fn a_tour_of_a_mebibyte() {
         .env("VIPL_MAX_TRANSFER_SIZE", "4194304")
         .pass();
 }
+
+/// Memory of a process whose first thread has ended is reached by way of another one.
+#[test]
+fn without_their_first_threads() {
+    for device in ["via_lo", "sim:", "clan:", "ip:127.0.0.1"] {
+        for when in ["before", "after"] {
+            let run = Run::compatible(program("first_thread"))
+                .arg("-d")
+                .arg(device);
+            run.arg(when).pass();
+        }
+    }
+    let run = Run::compatible(program("first_thread")).env("VIPL_SHARE_REGIONS", "true");
+    run.arg("after").pass();
+}

@@ -312,7 +312,7 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
         }
         drop(engine);
         // SAFETY: made by `open`; libfabric's programs close an object once.
-        drop(unsafe { Box::from_raw(ep.cast::<EndpointObject>()) });
+        crate::endpoint::bury(unsafe { Box::from_raw(ep.cast::<EndpointObject>()) });
         Ok(())
     })
 }

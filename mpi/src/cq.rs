@@ -108,6 +108,7 @@ pub(crate) unsafe fn is_idle(object: *mut fid) -> bool {
         .is_none_or(|completions| {
             completions.take_nudge();
             completions.settle();
+            completions.watched = true;
             completions.entries.is_empty()
         })
 }
@@ -162,6 +163,7 @@ impl CompletionQueue {
         }
         queue.settle();
         queue.emptied = read > 0 && queue.entries.is_empty();
+        queue.watched = false;
         if read == 0 && count > 0 {
             // ofi_rxm waits for a peer that has gone; for a device that has gone nobody shall wait.
             Err(if dead { libc::EIO } else { libc::EAGAIN })
@@ -198,9 +200,15 @@ impl CompletionQueue {
                 if !queue.entries.is_empty() {
                     continue;
                 }
-                queue.wake.as_ref().ok_or(libc::EINVAL)?.fd()
+                let fd = queue.wake.as_ref().ok_or(libc::EINVAL)?.fd();
+                queue.sleepers += 1;
+                fd
             };
-            if !deadline.sleep(fd) {
+            let woken = deadline.sleep(fd);
+            if let Some(queue) = self.nic.lock().shared.completions.get(self.id) {
+                queue.sleepers -= 1;
+            }
+            if !woken {
                 return Err(libc::EAGAIN);
             }
         }

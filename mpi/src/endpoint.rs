@@ -1,7 +1,8 @@
 //! Endpoints: the object that libfabric sees, what it is bound to, its options.
 
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::engine::{Endpoint, Opaque};
@@ -25,6 +26,9 @@ pub(crate) struct EndpointObject {
     pub thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+// SAFETY: the pointers are of tables and of the program's; the provider follows neither from another thread.
+unsafe impl Send for EndpointObject {}
+
 /// Of endpoints and listeners.
 pub(crate) static EP_OPS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
@@ -36,8 +40,29 @@ pub(crate) static EP_OPS: fi_ops_ep = fi_ops_ep {
     rx_size_left,
     tx_size_left,
 };
+
+/// Closed endpoints whose objects are kept. As many as a device has VIs: all peers may close at once.
+const GRAVES: usize = 1024;
+static CLOSED: Mutex<VecDeque<Box<EndpointObject>>> = Mutex::new(VecDeque::new());
+
+/// Keeps the object of an endpoint that was closed. `ofi_rxm` reads completions after it has closed their endpoint, and
+/// posts the receives again that it reads: a late call must find an object that says FI_EBADF, not memory of others.
+pub(crate) fn bury(object: Box<EndpointObject>) {
+    let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    closed.push_back(object);
+    let oldest = (closed.len() > GRAVES).then(|| closed.pop_front());
+    drop(closed);
+    drop(oldest);
+}
+
+/// Frees the objects of the endpoints that were closed: libfabric ends the provider.
+pub(crate) fn forget_closed() {
+    let closed = std::mem::take(&mut *CLOSED.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(closed);
+}
+
 /// # Safety
-/// `ep` is one of ours, and open.
+/// `ep` is one of ours, and open or closed lately.
 #[inline]
 pub(crate) unsafe fn object<'a>(ep: *mut fid) -> &'a EndpointObject {
     // SAFETY: the caller's promise.

@@ -116,11 +116,10 @@ pub(crate) unsafe fn is_idle(object: *mut fid) -> bool {
     let queue = unsafe { queue(object) };
     let mut engine = queue.nic.lock();
     engine.progress();
-    engine
-        .shared
-        .events
-        .get(queue.id)
-        .is_none_or(|events| events.entries.is_empty())
+    engine.shared.events.get(queue.id).is_none_or(|events| {
+        events.watched = true;
+        events.entries.is_empty()
+    })
 }
 
 impl EventQueue {
@@ -171,6 +170,7 @@ impl EventQueue {
         };
         // SAFETY: the caller's promise.
         unsafe { kind.write(event.kind) };
+        events.watched = false;
         if flags & FI_PEEK == 0 {
             events.take();
         }
@@ -281,15 +281,15 @@ unsafe extern "C" fn sread(
             let fd = {
                 let mut engine = queue.nic.lock();
                 engine.arm();
-                engine
-                    .shared
-                    .events
-                    .get(queue.id)
-                    .ok_or(libc::EBADF)?
-                    .wake
-                    .fd()
+                let events = engine.shared.events.get(queue.id).ok_or(libc::EBADF)?;
+                events.sleepers += 1;
+                events.wake.fd()
             };
-            if !deadline.sleep(fd) {
+            let woken = deadline.sleep(fd);
+            if let Some(events) = queue.nic.lock().shared.events.get(queue.id) {
+                events.sleepers -= 1;
+            }
+            if !woken {
                 return Err(libc::EAGAIN);
             }
         }

@@ -140,5 +140,8 @@ unsafe extern "C" fn fabric(
 }
 
 unsafe extern "C" fn cleanup() {
-    crate::object::entry((), Nic::release);
+    crate::object::entry((), || {
+        crate::endpoint::forget_closed();
+        Nic::release();
+    });
 }

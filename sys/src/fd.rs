@@ -79,15 +79,31 @@ impl Identity {
 
     /// That of what lies under this number now; `None`: nothing does.
     pub fn of(fd: RawFd) -> Option<Identity> {
+        Identity::look(fd).ok()
+    }
+
+    /// Whether the number stands for what it stood for when this was found. Where the system does not tell, now or
+    /// then, the answer is yes unless nothing lies under the number any more.
+    pub fn still(fd: RawFd, before: Option<Identity>) -> bool {
+        match (Identity::look(fd), before) {
+            (Ok(now), Some(before)) => now == before,
+            (Ok(_), None) => true,
+            (Err(error), _) => error.raw_os_error() != Some(libc::EBADF),
+        }
+    }
+
+    fn look(fd: RawFd) -> io::Result<Identity> {
         // SAFETY: room for the answer; all zero is a valid one.
-        let (status, answer) = unsafe {
+        unsafe {
             let mut answer: libc::stat64 = zeroed();
-            (libc::fstat64(fd, &raw mut answer), answer)
-        };
-        (status == 0).then_some(Identity {
-            device: answer.st_dev,
-            inode: answer.st_ino,
-        })
+            if libc::fstat64(fd, &raw mut answer) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Identity {
+                device: answer.st_dev,
+                inode: answer.st_ino,
+            })
+        }
     }
 }
 
@@ -111,7 +127,7 @@ impl Kept {
 
     /// Whether the number still stands for what was kept. Costs a system call.
     pub fn is_ours(&self) -> bool {
-        self.identity.is_some() && Identity::of(self.number()) == self.identity
+        Identity::still(self.number(), self.identity)
     }
 
     /// The descriptor, for use now.

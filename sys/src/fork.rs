@@ -1,18 +1,31 @@
-//! Memory that a fork wipes.
+//! Memory that a forked child finds zeroed, whatever its parent has written. What the library knows of itself hangs on
+//! such memory, so that a child starts anew (spec §10.4).
+//!
+//! The kernel does it (`MADV_WIPEONFORK`, Linux 4.14). Older ones, sandboxes and emulators refuse that; then a function
+//! that the C library calls in the child of `fork` does, and a child that was made by a bare system call inherits what
+//! it should not.
 
 use std::io;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Maps zeroed memory that a forked child finds zeroed again, whatever its parent has written. What the library
-/// knows of itself hangs on such memory, so that a child starts anew (spec §10.4).
+/// Pages of the program's own, which need no room: a static of this type is wiped by [`wipe`].
+#[repr(C, align(4096))]
+pub struct Page<T> {
+    /// What is in it.
+    pub content: T,
+}
+
+/// Maps zeroed memory that is wiped on fork.
 ///
 /// # Errors
-/// There is no room, or the system cannot wipe memory on fork (Linux before 4.14): a child would then take what
-/// it inherits for its own.
+/// There is no room.
 pub fn map_wiped(bytes: usize) -> io::Result<*mut u8> {
     // SAFETY: a fresh anonymous mapping, which nobody knows before it is given away.
     unsafe {
         let memory = libc::mmap(
-            std::ptr::null_mut(),
+            null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -22,8 +35,7 @@ pub fn map_wiped(bytes: usize) -> io::Result<*mut u8> {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        if libc::madvise(memory, bytes, libc::MADV_WIPEONFORK) != 0 {
-            let error = io::Error::last_os_error();
+        if let Err(error) = wipe(memory.cast(), bytes) {
             libc::munmap(memory, bytes);
             return Err(error);
         }
@@ -31,15 +43,87 @@ pub fn map_wiped(bytes: usize) -> io::Result<*mut u8> {
     }
 }
 
+/// Lets a child find zeroes here.
+///
+/// # Errors
+/// The system can neither do it nor call a function in the child.
+///
+/// # Safety
+/// Whole pages of private memory that stays for ever, whose zeroes mean "nothing yet", and in which no child relies on
+/// anything of its parent.
+pub unsafe fn wipe(memory: *mut u8, bytes: usize) -> io::Result<()> {
+    if kernel_wipes() {
+        // SAFETY: by contract.
+        let done = unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_WIPEONFORK) };
+        if done == 0 {
+            return Ok(());
+        }
+    }
+    // SAFETY: by contract.
+    unsafe { wipe_in_child(memory, bytes) }
+}
+
+/// Whether advice is looked at at all: some emulators take any for done.
+fn kernel_wipes() -> bool {
+    // SAFETY: no memory is named.
+    unsafe { libc::madvise(null_mut(), 0, -1) != 0 }
+}
+
+/// Memory that the function wipes.
+struct Wiped {
+    memory: *mut u8,
+    bytes: usize,
+    next: *mut Wiped,
+}
+
+static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(null_mut());
+
+/// Without the kernel's help.
+///
+/// # Safety
+/// As for [`wipe`].
+unsafe fn wipe_in_child(memory: *mut u8, bytes: usize) -> io::Result<()> {
+    static REGISTERED: OnceLock<i32> = OnceLock::new();
+    // SAFETY: the function stays: neither the library nor a plug-in is ever unloaded.
+    let status =
+        *REGISTERED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+    if status != 0 {
+        return Err(io::Error::from_raw_os_error(status));
+    }
+    let entry = Box::into_raw(Box::new(Wiped {
+        memory,
+        bytes,
+        next: null_mut(),
+    }));
+    let link = |first: *mut Wiped| {
+        // SAFETY: not in the list yet.
+        unsafe { (*entry).next = first };
+        Some(entry)
+    };
+    let _ = WIPED.fetch_update(Ordering::Release, Ordering::Acquire, link);
+    Ok(())
+}
+
+/// In a child, before `fork` returns there. It takes no lock and no memory.
+unsafe extern "C" fn in_child() {
+    let mut next = WIPED.load(Ordering::Acquire);
+    // SAFETY: entries stay for ever, and so does what they name; no other thread of this process runs.
+    unsafe {
+        while let Some(entry) = next.as_ref() {
+            entry.memory.write_bytes(0, entry.bytes);
+            next = entry.next;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_child_finds_zeroes() {
-        let memory = map_wiped(4096).unwrap();
+    /// What a child finds where its parent has written 7; the parent keeps that.
+    fn found_by_a_child(memory: *mut u8) -> i32 {
         // SAFETY: ours; the child makes system calls and ends.
-        let status = unsafe {
+        unsafe {
             memory.write_volatile(7);
             let child = libc::fork();
             if child == 0 {
@@ -49,8 +133,33 @@ mod tests {
             libc::waitpid(child, &raw mut status, 0);
             assert_eq!(memory.read_volatile(), 7, "the parent keeps it");
             status
+        }
+    }
+
+    #[test]
+    fn a_child_finds_zeroes() {
+        assert_eq!(found_by_a_child(map_wiped(4096).unwrap()), 0);
+    }
+
+    #[test]
+    fn a_child_finds_zeroes_without_the_kernel() {
+        for bytes in [4096, 3 * 4096] {
+            let memory = Box::leak(vec![0u8; bytes].into_boxed_slice()).as_mut_ptr();
+            // SAFETY: leaked.
+            unsafe { wipe_in_child(memory, bytes) }.unwrap();
+            assert_eq!(found_by_a_child(memory), 0);
+        }
+    }
+
+    #[test]
+    fn a_page_of_the_program_is_wiped_without_room() {
+        static PAGE: Page<AtomicPtr<u8>> = Page {
+            content: AtomicPtr::new(null_mut()),
         };
-        assert_eq!(status, 0, "as `wait` gives it");
+        let memory = (&raw const PAGE).cast_mut().cast::<u8>();
+        // SAFETY: a page, which nobody else uses.
+        unsafe { wipe(memory, size_of_val(&PAGE)) }.unwrap();
+        assert_eq!(found_by_a_child(memory), 0);
     }
 
     #[test]

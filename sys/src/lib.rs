@@ -9,7 +9,9 @@
 //! | [`bell`] | waking threads that wait for shared memory; marks of what has something |
 //! | [`cancel`] | no thread is cancelled inside the library, but where that leaves nothing behind |
 //! | [`clock`] | the clock, sleeping, and times as the kernel takes them |
+//! | [`elf`] | whether a file is a whole shared library |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
+//! | [`file`] | files whose names come from people |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
 //! | [`membarrier`] | fences that one thread executes for all others |
@@ -29,7 +31,9 @@ compile_error!("VIPL needs memfd, futex, membarrier and process_vm_*: Linux");
 pub mod bell;
 pub mod cancel;
 pub mod clock;
+pub mod elf;
 pub mod fd;
+pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod membarrier;

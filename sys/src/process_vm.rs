@@ -1,6 +1,10 @@
 //! The memory of another process, copied by the kernel (`process_vm_readv`, `process_vm_writev`).
 
-use std::io;
+use std::ffi::CStr;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+
+use crate::fd;
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +56,75 @@ pub unsafe fn copy(
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
+/// A living thread of a process that `reaches` its memory: the first thread, whose number is the process's, may end before
+/// the others, and has no memory from then on. `None`: there is none, or `/proc` does not tell.
+///
+/// Allocates nothing, so that a message that needs it cannot fail for want of memory.
+#[cold]
+pub fn find_thread(process: i32, mut reaches: impl FnMut(i32) -> bool) -> Option<i32> {
+    let mut path = [0u8; 32];
+    // Room for the longest number, and for the zero behind the text.
+    write!(&mut path[..31], "/proc/{process}/task").ok()?;
+    // SAFETY: a text with its zero; the descriptor is new.
+    let folder = unsafe {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        fd::made(libc::open(path.as_ptr().cast(), flags))
+    };
+    let folder = folder.ok()?;
+    let mut room = Entries([0; 2048]);
+    loop {
+        // SAFETY: the kernel writes at most so many bytes.
+        let bytes = unsafe {
+            let room = room.0.as_mut_ptr();
+            libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), room, 2048)
+        };
+        let mut rest = match usize::try_from(bytes) {
+            Ok(bytes @ 1..) => room.0.get(..bytes)?,
+            _ => return None,
+        };
+        while let Some(length) = rest.get(LENGTH_AT..NAME_AT - 1) {
+            let length = usize::from(u16::from_ne_bytes(length.try_into().ok()?));
+            let name = rest.get(NAME_AT..length)?;
+            let name = CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
+            if let Ok(thread) = name.parse()
+                && reaches(thread)
+            {
+                return Some(thread);
+            }
+            rest = rest.get(length..)?;
+        }
+    }
+}
+
+/// Room for what `getdents64` gives: number, offset, length (2 bytes), kind (1 byte), name.
+#[repr(align(8))]
+struct Entries([u8; 2048]);
+
+const LENGTH_AT: usize = 16;
+const NAME_AT: usize = 19;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_threads_of_a_process_are_found() {
+        let own = std::process::id() as i32;
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            // SAFETY: no arguments.
+            let _ = tell.send(unsafe { libc::gettid() });
+            ended.recv()
+        });
+        let thread = told.recv().unwrap();
+        assert_eq!(find_thread(own, |found| found == own), Some(own));
+        assert_eq!(find_thread(own, |found| found == thread), Some(thread));
+        assert_eq!(find_thread(own, |_| false), None);
+        assert_eq!(find_thread(i32::MAX, |_| true), None);
+        drop(end);
+        let _ = other.join();
+    }
 
     fn address<T>(of: *const T) -> u64 {
         of.expose_provenance() as u64

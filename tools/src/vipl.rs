@@ -121,6 +121,10 @@ impl Vipl {
         if path.is_absolute() && !path.exists() {
             return Err("no such file".to_owned());
         }
+        // A name without a folder is looked for by the system's loader.
+        if path.is_absolute() {
+            vipl_sys::elf::check(path).map_err(|unfit| unfit.to_string())?;
+        }
         // SAFETY: the file is a library the user named or installed; a VIPL's constructors do nothing
         // that the tool depends on.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };

@@ -10,6 +10,7 @@ use crate::logic::agent::Agent;
 use crate::logic::limits::DESCRIPTORS_PER_CLIENT;
 use crate::logic::tables::call::{CallKind, Owner};
 use crate::logic::tables::claim::Claim;
+use crate::logic::tables::connection::ConnectionState;
 use crate::logic::tables::exchange::State;
 use crate::logic::values::ids::{CallKey, ExchangeKey};
 
@@ -37,6 +38,16 @@ impl<F: Clone> Agent<F> {
         for (&key, exchange) in &self.exchanges {
             if !self.links.contains_key(&key.link) || !self.is_backed(key, exchange.state) {
                 return Err(format!("{key:?} stands alone: {exchange:?}"));
+            }
+        }
+        for client in self.clients.values() {
+            let held = |offer| self.connections.get(offer).map(|found| found.state);
+            for (&wait, offer) in &client.offers {
+                match held(offer) {
+                    Some(ConnectionState::Offered(_, id) | ConnectionState::Expired(id))
+                        if id == wait => {}
+                    other => return Err(format!("the offer of wait {wait} is {other:?}")),
+                }
             }
         }
         self.audit_accounts()?;

@@ -77,7 +77,7 @@ impl<F: Clone> Agent<F> {
             return;
         };
         match connection.state {
-            ConnectionState::Offered(request) => self.end_call(request, Status::REJECTED),
+            ConnectionState::Offered(request, _) => self.end_call(request, Status::REJECTED),
             ConnectionState::Open(partner) => self.partner_gone(partner, orderly),
             ConnectionState::Half(name) => {
                 self.halves
@@ -91,7 +91,7 @@ impl<F: Clone> Agent<F> {
                 self.done(Caller { client, id: call }, Status::TIMEOUT);
                 self.start_disconnect(exchange, orderly);
             }
-            ConnectionState::Expired | ConnectionState::Lone | ConnectionState::Failed => {}
+            ConnectionState::Expired(_) | ConnectionState::Lone | ConnectionState::Failed => {}
         }
     }
 

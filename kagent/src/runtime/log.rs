@@ -12,9 +12,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Arguments;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::Location;
 use vipl_sys::clock::Instant;
 
@@ -84,13 +83,8 @@ impl Log {
     pub fn from_environment() -> Self {
         let mut log = Self::parse(&std::env::var("VIPL_LOG").unwrap_or_default());
         if let Some(path) = std::env::var_os("VIPL_LOG_FILE").filter(|path| !path.is_empty()) {
-            match OpenOptions::new()
-                .append(true)
-                .create(true)
-                .mode(0o600)
-                .open(&path)
-            {
-                Ok(file) => log.file = Some(RefCell::new(file)),
+            match vipl_sys::file::open_log(path.as_ref(), 0o600) {
+                Ok(file) => log.file = Some(RefCell::new(file.into())),
                 Err(cause) => log.warn("log", format_args!("{}: {cause}", path.display())),
             }
         }

@@ -365,3 +365,72 @@ fn a_deadline_is_settled_before_the_message_that_comes_with_it() {
     world.expect_done(1, 7, Status::TIMEOUT);
     world.end();
 }
+
+#[test]
+fn what_a_server_has_not_taken_goes_to_the_next_one() {
+    let mut world = World::with_clients(3);
+    let (leaver, stayer, client) = (world.open(1), world.open(2), world.open(3));
+    world.wait(1, leaver, 5, b"d", FOREVER);
+    world.wait(2, stayer, 5, b"d", FOREVER);
+    world.request(3, 6, &request(client, b"hostA", b"d"));
+    world.expect_incoming(1, 5);
+    // The reply and the cancel cross.
+    world.call(1, Op::CANCEL, 7, &Cancel { call: 5 });
+    world.expect_done(1, 7, Status::OK);
+    let connection = world.expect_incoming(2, 5).connection;
+    world.accept(2, 8, connection);
+    world.expect_connected(2, 8);
+    world.expect_connected(3, 6);
+    // Once more, about something else by now.
+    world.call(1, Op::CANCEL, 9, &Cancel { call: 5 });
+    world.expect_done(1, 9, Status::OK);
+    world.quiet();
+    world.end();
+}
+
+#[test]
+fn what_no_server_takes_waits_for_its_grace_and_is_refused() {
+    for (grace_ms, left) in [(300, true), (50, false), (0, false)] {
+        let (mut world, server, client) = two();
+        world.wait(1, server, 5, b"d", FOREVER);
+        let asked = Request {
+            grace_ms,
+            timeout_ms: 1000,
+            ..request(client, b"hostA", b"d")
+        };
+        world.request(2, 6, &asked);
+        world.expect_incoming(1, 5);
+        world.sleep_ms(100);
+        world.call(1, Op::CANCEL, 7, &Cancel { call: 5 });
+        world.expect_done(1, 7, Status::OK);
+        if left {
+            world.quiet();
+            world.wait(1, server, 8, b"d", FOREVER);
+            let again = world.expect_incoming(1, 8);
+            world.accept(1, 9, again.connection);
+            world.expect_connected(1, 9);
+            world.expect_connected(2, 6);
+        } else {
+            world.sleep_ms(0);
+            world.expect_done(2, 6, Status::NO_MATCH);
+        }
+        world.quiet();
+        world.end();
+    }
+}
+
+#[test]
+fn a_wait_that_was_given_up_has_no_offer_left() {
+    let (mut world, server, client) = two();
+    world.wait(1, server, 5, b"d", FOREVER);
+    world.request(2, 6, &request(client, b"hostA", b"d"));
+    let expired = world.expect_incoming(1, 5).connection;
+    world.call(2, Op::CANCEL, 7, &Cancel { call: 6 });
+    world.expect_done(2, 6, Status::CANCELLED);
+    world.expect_done(2, 7, Status::OK);
+    world.call(1, Op::CANCEL, 8, &Cancel { call: 5 });
+    world.expect_done(1, 8, Status::OK);
+    world.accept(1, 9, expired);
+    world.expect_done(1, 9, Status::INVALID);
+    world.end();
+}

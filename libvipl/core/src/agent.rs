@@ -4,7 +4,7 @@
 //!   keeper ─────┬──▶ registration ──┐     the present agent, and what the next one must know
 //!               └──▶ connections ───┤
 //!   link, device ───────────────────┼──▶ client ──▶ launch     one agent: calls, replies, events
-//!                                   └──▶ ticket, refusal
+//!                                   └──▶ ticket, refusal, outbox
 //! ```
 //!
 //! Nothing here knows VIs. The caller that requests a connection passes a function that runs with the reply; the owner
@@ -16,11 +16,12 @@ pub(crate) mod device;
 mod keeper;
 mod launch;
 pub(crate) mod link;
+mod outbox;
 mod refusal;
 mod registration;
 mod ticket;
 
-pub(crate) use client::{Agent, GONE, Owner, Reply, Side};
+pub(crate) use client::{Agent, GONE, Owner, Reply, Side, limit};
 pub(crate) use connections::Live;
 pub(crate) use keeper::{Agents, Unanswered};
 pub(crate) use launch::library_path;

@@ -133,8 +133,7 @@ pub(crate) fn install(settings: &Settings) {
     let path = settings.text("log_file");
     let mut file = None;
     if !path.is_empty() {
-        let opened = File::options().create(true).append(true).open(path);
-        match opened.and_then(|opened| vipl_sys::fd::above_standard(opened.into())) {
+        match vipl_sys::file::open_log(path.as_ref(), 0o666) {
             Ok(opened) => file = Some(Mutex::new(File::from(opened))),
             Err(error) => problems.push(format!(
                 "log_file: {path}: {error}; the log goes to standard error"

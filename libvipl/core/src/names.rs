@@ -39,6 +39,9 @@ fn is_own_name(name: &str) -> bool {
         || (!own.is_empty() && without_domain(name) == without_domain(&own))
 }
 
+/// Longest table of hosts.
+const TABLE_BYTES_MAX: usize = 16 << 20;
+
 /// VipNSInit. Without a table there are still the names of this host and, on a network interface, what the
 /// system knows.
 pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
@@ -52,7 +55,7 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
         Some(path) => path.to_string_lossy().into_owned(),
         None => settings.text("hosts").to_owned(),
     };
-    match std::fs::read(&path) {
+    match vipl_sys::file::read_small(path.as_ref(), TABLE_BYTES_MAX) {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
             *table = Some(Names::parse(&text, |number, line| {

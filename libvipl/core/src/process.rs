@@ -5,8 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
+
+use vipl_sys::fork::{self, Page};
 
 use crate::sync::{Mutex, OnceLock};
 
@@ -74,7 +77,7 @@ impl Process {
 extern "C" fn process_ends() {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         // SAFETY: null, or set once from a leaked box.
-        let process = unsafe { root().load(Ordering::Acquire).as_ref() };
+        let process = unsafe { root().0.load(Ordering::Acquire).as_ref() };
         let open = process.and_then(|process| process.open.try_lock());
         for what in open.iter().flat_map(|open| open.iter()) {
             if let Some(what) = what.upgrade() {
@@ -86,15 +89,18 @@ extern "C" fn process_ends() {
 
 type Root = AtomicPtr<Process>;
 
-fn root() -> &'static Root {
-    static ROOT: OnceLock<&'static Root> = OnceLock::new();
-    ROOT.get_or_init(|| {
-        // Without it a child would use the locks and sockets of its parent: better no library.
-        let page = vipl_sys::fork::map_wiped(4096)
-            .unwrap_or_else(|error| panic!("cannot map a page that a fork wipes: {error}"));
-        // SAFETY: a fresh, zeroed, private page; a null pointer is a valid Root.
-        unsafe { &*page.cast::<Root>() }
-    })
+/// The page with the pointer, and why a child would find it as it is, if it would.
+fn root() -> (&'static Root, Option<&'static io::Error>) {
+    static PAGE: Page<Root> = Page {
+        content: Root::new(std::ptr::null_mut()),
+    };
+    static WIPED: OnceLock<io::Result<()>> = OnceLock::new();
+    let wiped = WIPED.get_or_init(|| {
+        let page = (&raw const PAGE).cast_mut().cast();
+        // SAFETY: pages of a static that has nothing but this pointer, and NULL is where a child begins.
+        unsafe { fork::wipe(page, size_of_val(&PAGE)) }
+    });
+    (&PAGE.content, wiped.as_ref().err())
 }
 
 /// The same pointer for leak checkers, which do not scan the page.
@@ -102,7 +108,7 @@ static REACHABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process's state, made at the first call.
 pub(crate) fn get() -> &'static Process {
-    let root = root();
+    let (root, not_wiped) = root();
     let current = root.load(Ordering::Acquire);
     if !current.is_null() {
         // SAFETY: set once from a leaked box.
@@ -114,6 +120,12 @@ pub(crate) fn get() -> &'static Process {
     #[cfg(not(test))]
     crate::bug::redirect_panics();
     settings.report();
+    if let Some(error) = not_wiped {
+        log::error!(
+            target: "core",
+            "a forked child would take over the NICs of this process: {error}; let it call no function of VIPL"
+        );
+    }
     let made = Box::into_raw(Box::new(Process {
         agents: Agents::new(settings.clone()),
         settings,

@@ -14,6 +14,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::Attributes;
 use vipl_abi::*;
@@ -49,6 +50,24 @@ use state::{CONNECTED, ERROR, PENDING};
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
 
+/// An attempt to connect a VI that the application or the agent has not ended.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    /// Number of the call at the agent.
+    pub(crate) call: u64,
+    /// Where its result goes.
+    pub(crate) result: Arc<Ticket<Result<Attributes, Error>>>,
+    /// When it ends without one.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Pending {
+    /// Whether both are the same attempt, perhaps at different agents.
+    pub(crate) fn is(&self, other: &Pending) -> bool {
+        Arc::ptr_eq(&self.result, &other.result)
+    }
+}
+
 /// One VI. Posts and polls touch four cache lines: what the lock's owner needs of the slot, and this up to the gap.
 #[repr(C)]
 pub(crate) struct Vi {
@@ -71,9 +90,9 @@ pub(crate) struct Vi {
     /// The peer is on another host.
     pub(crate) remote: bool,
     /// The call at the agent that shall connect this VI.
-    pub(crate) attempt: Option<u64>,
+    pub(crate) attempt: Option<Pending>,
     /// The peer request of this VI, from the call to the taking of its result.
-    pub(crate) peer: Option<Arc<Ticket<Result<Attributes, Error>>>>,
+    pub(crate) peer: Option<Pending>,
     /// Counts connections, so that a late event can be told from a new one.
     pub(crate) epoch: u64,
 }

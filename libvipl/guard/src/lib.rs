@@ -10,6 +10,8 @@
 //! An application that replaces the handler later and does not chain loses this protection and nothing else.
 //! There are routines for x86-64, i386 and aarch64. On other machines they are plain copies, and [`CATCHES`] is false.
 
+use core::sync::atomic::{Ordering, fence};
+
 /// Whether the routines survive a bad address on this machine.
 pub const CATCHES: bool = cfg!(any(
     target_arch = "x86_64",
@@ -78,6 +80,42 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fau
     // SAFETY: as asked of the caller; faults are caught.
     checked(unsafe { routines::copy(to, from, bytes) })
 }
+
+/// Copies so that the last eight bytes become visible after all others, and together: programs poll them as a flag (spec
+/// §5.4). Of fewer than eight bytes these are the last four.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub unsafe fn copy_watched(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+    let last = match bytes {
+        8.. => 8,
+        4..8 => 4,
+        _ => bytes,
+    };
+    let first = bytes - last;
+    // SAFETY: as asked of the caller, in two or three parts.
+    unsafe {
+        copy(to, from, first)?;
+        let (to, from) = (to.wrapping_add(first), from.wrapping_add(first));
+        fence(Ordering::Release);
+        if last == 8 && to.addr() % STORED > STORED - 8 {
+            // Such a store is several in any order. The last four bytes may be a flag of their own.
+            copy(to, from, 4)?;
+            fence(Ordering::Release);
+            copy(to.wrapping_add(4), from.wrapping_add(4), 4)
+        } else {
+            copy(to, from, last)
+        }
+    }
+}
+
+/// A store is one store if it lies within so many aligned bytes: a line of the cache on x86, a word elsewhere.
+const STORED: usize = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    64
+} else {
+    8
+};
 
 /// Copies more than 32 bytes. On x86-64 without REP MOVSB, which [`copy`] uses for large pieces: that starts later where
 /// another processor has the lines of `to`, and is faster where many copies follow each other.

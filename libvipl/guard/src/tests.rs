@@ -39,6 +39,45 @@ fn every_length_is_copied_exactly() {
     }
 }
 
+/// The last four or eight bytes lie in a page that is not there: all others have been written before those.
+#[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
+#[test]
+fn what_is_watched_is_written_last() {
+    install();
+    let from: Vec<u8> = (1..101).collect();
+    let memory = page(libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: the second page of the mapping.
+    unsafe { libc::mprotect(memory.add(4096).cast(), 4096, libc::PROT_NONE) };
+    for watched in [4, 8] {
+        for length in watched..100 {
+            let to = memory.wrapping_add(4096 + watched - length);
+            // SAFETY: the first page is ours; faults are caught.
+            let copied = unsafe {
+                to.write_bytes(0, length - watched);
+                copy_watched(to, from.as_ptr(), length)
+            };
+            assert_eq!(copied, Err(Fault));
+            // SAFETY: these bytes lie in the first page.
+            let others = unsafe { std::slice::from_raw_parts(to, length - watched) };
+            assert_eq!(others, &from[..length - watched], "{length}, {watched}");
+        }
+    }
+    for at in 0..80 {
+        for length in 0..100 {
+            let to = memory.wrapping_add(at);
+            // SAFETY: the first page is ours.
+            let there = unsafe {
+                memory.write_bytes(0, 200);
+                copy_watched(to, from.as_ptr(), length).expect("memory");
+                std::slice::from_raw_parts(memory, 200)
+            };
+            assert_eq!(there[at..at + length], from[..length]);
+            let outside = there[..at].iter().chain(&there[at + length..]);
+            assert_eq!(outside.copied().max(), Some(0));
+        }
+    }
+}
+
 /// Copies whose distance is a page and a little take another routine.
 #[test]
 fn every_distance_is_copied_exactly() {

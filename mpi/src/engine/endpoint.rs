@@ -1,9 +1,9 @@
 //! One endpoint: a VI, its memory and its state.
 //!
 //! ```text
-//!            connect            Accept                        close, or the peer's end
-//!   Idle ──────────────▶ Asking ───────▶ Connected ──────────────────────────▶ Ended
-//!     │ Hello                                 ▲
+//!            connect            Accept             close, or the peer's end
+//!   Idle ──────────────▶ Asking ───────▶ Connected ─────────────▶ Ending ──▶ Ended
+//!     │ Hello                                 ▲        what has arrived is read
 //!     └─────▶ Asked ──────────────────────────┘ accept
 //! ```
 
@@ -30,6 +30,8 @@ pub(crate) enum State {
     Asking,
     Asked,
     Connected,
+    /// The connection is over, and what arrived before is being read: for the length of one call only.
+    Ending,
     Ended,
 }
 
@@ -171,12 +173,6 @@ impl Endpoint {
         self.pump(shared);
     }
 
-    /// Takes everything that has completed, whatever the completion queue says.
-    pub(super) fn take_all(&mut self, shared: &mut Shared) {
-        self.take_sent(shared);
-        while self.take_received(shared) {}
-    }
-
     /// Nobody was reached.
     pub(crate) fn unreachable(&mut self, error: i32, shared: &mut Shared) {
         if self.state == State::Asking {
@@ -192,16 +188,36 @@ impl Endpoint {
         RECEIVES - self.posted.len()
     }
 
-    /// The connection is over. Everything that has not completed ends with an error; the program is told once.
+    /// The connection is over. What has arrived before is reported; everything else ends with an error. The program is
+    /// told once, behind all that.
     pub(crate) fn fail(&mut self, error: i32, shared: &mut Shared) {
-        if self.state == State::Ended {
+        if matches!(self.state, State::Ending | State::Ended) {
             return;
         }
+        self.error = error;
+        self.drain(shared);
+        self.end(error, shared);
+    }
+
+    /// Reads what has completed on a connection that is over, in both directions.
+    fn drain(&mut self, shared: &mut Shared) {
+        if self.state == State::Connected {
+            self.state = State::Ending;
+            self.take_sent(shared);
+            while self.state == State::Ending && self.take_received(shared) {}
+        }
+    }
+
+    /// The end of the connection, without another look at what has arrived.
+    pub(super) fn end(&mut self, error: i32, shared: &mut Shared) {
         let before = std::mem::replace(&mut self.state, State::Ended);
+        if before == State::Ended {
+            return;
+        }
         self.error = error;
         self.flush(shared);
         match before {
-            State::Connected => {
+            State::Connected | State::Ending => {
                 let event = self.event(FI_SHUTDOWN, 0, Vec::new());
                 shared.event(self.events, event);
             }
@@ -227,7 +243,7 @@ impl Endpoint {
     }
 
     /// Ends what has not been posted and what waits for the peer.
-    fn flush(&mut self, shared: &mut Shared) {
+    pub(super) fn flush(&mut self, shared: &mut Shared) {
         while let Some(operation) = self.queue.pop_front() {
             self.finish(
                 operation.context,
@@ -259,7 +275,6 @@ impl Endpoint {
                     data: 0,
                     error: libc::ECANCELED,
                     missing: 0,
-                    owner: self.id,
                 },
             );
         }
@@ -270,22 +285,15 @@ impl Endpoint {
         self.state == State::Connected && (self.head != self.tail || !self.queue.is_empty())
     }
 
-    /// Ends the endpoint. What has not completed is reported as cancelled.
+    /// Ends the endpoint. What has completed stays so until the program reads it; all else is reported as cancelled.
     pub(crate) fn destroy(mut self, shared: &mut Shared) {
-        self.state = State::Ended;
-        self.error = libc::ECANCELED;
         let device = shared.device.clone();
         device.disconnect(self.vi);
+        self.error = libc::ECANCELED;
+        self.drain(shared);
+        self.state = State::Ended;
         self.take_sent(shared);
         self.flush(shared);
-        for queue in [self.sends.queue, self.receives.queue]
-            .into_iter()
-            .flatten()
-        {
-            if let Some(queue) = shared.completions.get(queue) {
-                queue.cancel(self.id);
-            }
-        }
         if let Some(events) = self.events.and_then(|queue| shared.events.get(queue)) {
             events.forget(self.fid);
         }

@@ -157,22 +157,22 @@ impl Engine {
             self.entry(vi, receive);
         }
         self.progress();
-        // Whoever was woken asks again before it sleeps again; but what came may have been for nobody who sleeps.
-        if self.automatic || !self.somebody_woken() {
+        // Whoever was woken asks again before it sleeps again; what came may have been for somebody else.
+        if self.automatic || self.somebody_sleeps() {
             self.arm();
         }
     }
 
-    fn somebody_woken(&mut self) -> bool {
-        let mut completions = self.shared.completions.iter();
-        let completions = completions
-            .any(|(_, queue)| queue.wake.is_some() && (queue.nudged || !queue.entries.is_empty()));
-        completions
-            || self
-                .shared
-                .events
-                .iter()
-                .any(|(_, queue)| !queue.entries.is_empty())
+    /// Whether a queue is watched on which nothing has come.
+    fn somebody_sleeps(&mut self) -> bool {
+        let mut watched = false;
+        for (_, queue) in self.shared.completions.iter() {
+            watched |= queue.is_watched();
+        }
+        for (_, queue) in self.shared.events.iter() {
+            watched |= queue.is_watched();
+        }
+        watched
     }
 
     /// Asks the library to call for the next entry.
@@ -200,8 +200,6 @@ impl Engine {
             .and_then(|vi| self.of_vi(vi))
             .and_then(|id| self.endpoints.get(id))
         {
-            // What has arrived before comes first.
-            endpoint.take_all(&mut self.shared);
             endpoint.fail(libc::ECONNRESET, &mut self.shared);
         }
     }

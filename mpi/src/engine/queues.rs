@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::fi::{fi_info, fid};
-use crate::slab::Id;
 
 /// A pointer of the program's, which the engine hands back and never follows.
 #[derive(Debug)]
@@ -87,8 +86,6 @@ pub(crate) struct Completion {
     pub error: i32,
     /// Bytes that found no room.
     pub missing: usize,
-    /// Of which endpoint.
-    pub owner: Id,
 }
 
 /// A completion queue.
@@ -100,6 +97,10 @@ pub(crate) struct Completions {
     pub emptied: bool,
     /// Somebody who sleeps shall look again though there may be nothing: see `fi_cq_signal`.
     pub nudged: bool,
+    /// Threads that sleep until there is an entry.
+    pub sleepers: u32,
+    /// A program may sleep on the descriptor until there is an entry: it has called fi_trywait, and read nothing since.
+    pub watched: bool,
 }
 
 impl Completions {
@@ -109,7 +110,15 @@ impl Completions {
             wake,
             emptied: false,
             nudged: false,
+            sleepers: 0,
+            watched: false,
         }
+    }
+
+    /// Whether somebody sleeps, and has not been woken yet.
+    pub(super) fn is_watched(&mut self) -> bool {
+        self.watched &= self.entries.is_empty() && !self.nudged;
+        self.watched || self.sleepers > 0
     }
 
     #[inline]
@@ -143,13 +152,6 @@ impl Completions {
     pub(crate) fn take_nudge(&mut self) -> bool {
         std::mem::take(&mut self.nudged)
     }
-
-    /// What an endpoint that closes has left here refers to nothing any more.
-    pub(crate) fn cancel(&mut self, owner: Id) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.owner == owner) {
-            entry.error = libc::ECANCELED;
-        }
-    }
 }
 
 /// One event.
@@ -167,6 +169,9 @@ pub(crate) struct Events {
     pub wake: Wake,
     /// Data of the last error that was read.
     pub error_data: Vec<u8>,
+    /// See [`Completions`].
+    pub sleepers: u32,
+    pub watched: bool,
 }
 
 impl Events {
@@ -175,7 +180,15 @@ impl Events {
             entries: VecDeque::new(),
             wake,
             error_data: Vec::new(),
+            sleepers: 0,
+            watched: false,
         }
+    }
+
+    /// See [`Completions::is_watched`].
+    pub(super) fn is_watched(&mut self) -> bool {
+        self.watched &= self.entries.is_empty();
+        self.watched || self.sleepers > 0
     }
 
     pub(crate) fn push(&mut self, event: Event) {

@@ -43,7 +43,7 @@ impl Endpoint {
                 "a peer sent a packet that makes no sense; the connection ends".to_owned()
             });
             shared.device.disconnect(self.vi);
-            self.fail(libc::EPROTO, shared);
+            self.end(libc::EPROTO, shared);
         }
         true
     }
@@ -56,7 +56,7 @@ impl Endpoint {
         self.credit.hear(header.posted);
         match header.kind {
             Kind::Data | Kind::More => {
-                if self.state != State::Connected {
+                if !matches!(self.state, State::Connected | State::Ending) {
                     return Err(Malformed);
                 }
                 if !self.held.is_empty() || !self.is_wanted() {
@@ -96,8 +96,10 @@ impl Endpoint {
 
     #[inline]
     fn post_again(&mut self, at: usize, shared: &Shared) {
-        self.post_receive(at, &shared.device);
-        self.credit.posted_again();
+        if !matches!(self.state, State::Ending | State::Ended) {
+            self.post_receive(at, &shared.device);
+            self.credit.posted_again();
+        }
     }
 
     /// Whether there is a place for the next packet of data.
@@ -169,13 +171,15 @@ impl Endpoint {
             data,
             error: if missing > 0 { FI_ETRUNC } else { 0 },
             missing,
-            owner: self.id,
         };
         shared.complete(self.receives.queue, completion);
     }
 
     /// The peer asks for contents of our memory.
     fn asked(&mut self, request: ReadRequest, shared: &Shared) -> Result<(), Malformed> {
+        if self.state == State::Ending {
+            return Ok(()); // Nobody waits for the answer.
+        }
         if self.state != State::Connected || self.answers.len() >= READS as usize {
             return Err(Malformed);
         }
@@ -203,6 +207,10 @@ impl Endpoint {
         if !self.held.is_empty() {
             self.take_held(shared);
         }
+        if self.state == State::Ended && self.held.is_empty() {
+            // Of the last message only a part has arrived.
+            self.flush(shared);
+        }
         Ok(())
     }
 
@@ -214,12 +222,10 @@ impl Endpoint {
             };
             if self.deliver(at, length, shared).is_err() {
                 shared.device.disconnect(self.vi);
-                self.fail(libc::EPROTO, shared);
+                self.end(libc::EPROTO, shared);
                 return;
             }
-            if self.state != State::Ended {
-                self.post_again(at, shared);
-            }
+            self.post_again(at, shared);
         }
         self.pump(shared);
     }
@@ -241,7 +247,6 @@ impl Endpoint {
             data: 0,
             error: libc::ECANCELED,
             missing: 0,
-            owner: self.id,
         };
         shared.complete(self.receives.queue, completion);
         true

@@ -115,7 +115,7 @@ impl Endpoint {
     ) -> Result<(), i32> {
         match self.state {
             State::Connected => {}
-            State::Ended => return Err(libc::ENOTCONN),
+            State::Ending | State::Ended => return Err(libc::ENOTCONN),
             _ => return Err(libc::EAGAIN),
         }
         let inject = operation.flags & FI_INJECT != 0;
@@ -420,7 +420,9 @@ impl Endpoint {
     /// The error of libfabric for a status.
     #[cold]
     fn meaning(&self, status: u32) -> i32 {
-        if self.state == State::Ended || status & VIP_STATUS_DESC_FLUSHED_ERROR != 0 {
+        if matches!(self.state, State::Ending | State::Ended)
+            || status & VIP_STATUS_DESC_FLUSHED_ERROR != 0
+        {
             self.error
         } else if status & (VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_RDMA_PROT_ERROR) != 0 {
             libc::EACCES
@@ -455,7 +457,6 @@ impl Endpoint {
                 data: 0,
                 error,
                 missing: 0,
-                owner: self.id,
             },
         );
     }

@@ -5,7 +5,7 @@ mod world;
 
 use std::ffi::c_void;
 
-use self::world::{World, context, ok};
+use self::world::{End, Memory, World, close, context, ok};
 use crate::fi::*;
 
 fn pattern(length: usize) -> Vec<u8> {
@@ -271,6 +271,118 @@ fn closing_one_side_tells_the_other() {
     client.close();
 }
 
+/// Sends the last messages of a side: short ones, and one in several packets.
+fn send_the_last(end: &End, from: &Memory) {
+    for number in 0..LAST {
+        let length = if number == 2 { 40_000 } else { 8 + number };
+        assert_eq!(end.send(from, length, 100 + number), 0);
+    }
+}
+
+const LAST: usize = 5;
+
+/// Reads what a completion queue has; returns how many receives and sends have ended well.
+fn read_all(end: &End) -> (usize, usize) {
+    let (mut received, mut sent) = (0, 0);
+    while let Some(entry) = end.next() {
+        match entry {
+            Ok(entry) if entry.flags & FI_RECV != 0 => received += 1,
+            Ok(_) => sent += 1,
+            Err(entry) => assert_eq!(entry.flags & FI_SEND, 0, "a send failed: {}", entry.err),
+        }
+    }
+    (received, sent)
+}
+
+/// What has arrived when a connection ends is reported, whoever closes first, and closing takes nothing of it back:
+/// `ofi_rxm` closes at FI_SHUTDOWN and reads afterwards.
+#[test]
+fn the_last_messages_before_the_end_arrive() {
+    let world = World::new();
+    let from = world.memory(pattern(40_000));
+    let mut to = world.memory(vec![0; 40_000]);
+    for _ in 0..10 {
+        let (client, server) = world.pair();
+        for end in [&client, &server] {
+            for number in 0..LAST + 2 {
+                assert_eq!(end.receive(&mut to, 40_000, number), 0);
+            }
+            send_the_last(end, &from);
+        }
+        // What the server has sent is at the client when the server knows it; the client has read nothing.
+        let mut seen = (0, 0);
+        while seen.1 < LAST {
+            match server.completion().flags & FI_RECV {
+                0 => seen.1 += 1,
+                _ => seen.0 += 1,
+            }
+        }
+        close(client.ep);
+        assert_eq!(read_all(&client), (LAST, LAST), "at the side that closes");
+        let (kind, ep, ..) = world.event();
+        assert_eq!((kind, ep), (FI_SHUTDOWN, server.ep.cast()));
+        close(server.ep);
+        let (received, _) = read_all(&server);
+        assert_eq!(seen.0 + received, LAST, "at the other side");
+        // Neither end knows the closed endpoint any more, and neither is harmed by a late call: `ofi_rxm` gives the
+        // receives that it reads now back to the endpoint.
+        assert_eq!(server.receive(&mut to, 8, 1), -(libc::EBADF as isize));
+        close(client.cq);
+        close(server.cq);
+    }
+}
+
+/// A send that fails because the peer has closed does not take back what the peer had sent before.
+#[test]
+fn a_send_that_fails_leaves_what_has_arrived() {
+    let world = World::new();
+    let from = world.memory(pattern(40_000));
+    let mut to = world.memory(vec![0; 40_000]);
+    for _ in 0..10 {
+        let (client, server) = world.pair();
+        for number in 0..LAST {
+            assert_eq!(server.receive(&mut to, 40_000, number), 0);
+        }
+        send_the_last(&client, &from);
+        client.close();
+        // Refused, or taken and not carried out.
+        while server.send(&from, 8, 200) == 0 {}
+        let mut received = 0;
+        while let Some(entry) = server.next() {
+            received += match entry {
+                Ok(entry) => usize::from(entry.flags & FI_RECV != 0),
+                Err(entry) => {
+                    assert_ne!(entry.flags & FI_SEND, 0, "a receive failed");
+                    0
+                }
+            };
+        }
+        assert_eq!(received, LAST);
+        assert_eq!(world.event().0, FI_SHUTDOWN);
+        server.close();
+    }
+}
+
+/// Messages for which no receive was posted wait beyond the connection's end, and a receive for which there is none
+/// does not.
+#[test]
+fn messages_outlive_their_connection() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let from = world.memory(pattern(40_000));
+    let mut to = world.memory(vec![0; 40_000]);
+    send_the_last(&client, &from);
+    client.close();
+    assert_eq!(world.event().0, FI_SHUTDOWN);
+    for number in 0..LAST {
+        assert_eq!(server.receive(&mut to, 40_000, number), 0);
+        assert_eq!(server.completion().op_context, context(number));
+    }
+    let late = server.receive(&mut to, 40_000, LAST);
+    assert_eq!(late, -(libc::ENOTCONN as isize));
+    server.close();
+}
+
 #[test]
 fn an_endpoint_closes_while_it_connects() {
     let mut world = World::new();
@@ -311,6 +423,58 @@ fn a_sleeper_wakes() {
         assert_eq!(sender.join().expect("a thread"), 0);
         client.completion();
     }
+    client.close();
+    server.close();
+}
+
+/// What wakes the library for somebody else does not leave a sleeper behind, also if that other queue is never read.
+#[test]
+fn a_sleeper_wakes_beside_a_queue_that_nobody_reads() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let from = world.memory(pattern(8));
+    let mut to = world.memory(vec![0; 8]);
+    let far = world.memory(vec![0; 8]);
+    assert_eq!(server.receive(&mut to, 8, 1), 0);
+    // SAFETY: an open queue, here and below.
+    let queues = unsafe {
+        (
+            crate::cq::id_of(server.cq.cast()),
+            crate::cq::id_of(client.cq.cast()),
+        )
+    };
+    let nic = crate::nic::Nic::get().expect("open");
+    let has = |id, what: fn(&crate::engine::Completions) -> bool| {
+        let shared = &mut nic.lock().shared;
+        shared.completions.get(id).is_some_and(|queue| what(queue))
+    };
+    std::thread::scope(|scope| {
+        let cq = server.cq as usize;
+        let sleeper = scope.spawn(move || {
+            let server = End {
+                ep: std::ptr::null_mut(),
+                cq: cq as *mut fid_cq,
+            };
+            server.completion().op_context as usize
+        });
+        while !has(queues.0, |queue| queue.sleepers > 0) {
+            std::thread::yield_now();
+        }
+        let (write, memory, desc) = (client.rma().write, from.bytes.as_ptr().cast(), from.desc());
+        let (address, key) = (far.address(), far.key());
+        // SAFETY: registered memory that lives until the test ends.
+        unsafe {
+            assert_eq!(
+                write(client.ep, memory, 8, desc, 0, address, key, context(2)),
+                0
+            );
+            while !has(queues.1, |queue| !queue.entries.is_empty()) {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(client.send(&from, 8, 3), 0);
+        assert_eq!(sleeper.join().expect("a thread"), 1);
+    });
     client.close();
     server.close();
 }

@@ -342,6 +342,26 @@ impl End {
         }
     }
 
+    /// What the queue has at once: an entry, an error, or nothing.
+    pub(super) fn next(&self) -> Option<Result<fi_cq_data_entry, fi_cq_err_entry>> {
+        // SAFETY: see `World::new`.
+        unsafe {
+            let ops = &*(*self.cq).ops;
+            let mut entry: fi_cq_data_entry = std::mem::zeroed();
+            let read = (ops.sread)(self.cq, (&raw mut entry).cast(), 1, null_mut(), 0);
+            if read == 1 {
+                return Some(Ok(entry));
+            }
+            if read != -(FI_EAVAIL as isize) {
+                assert_eq!(read, -(libc::EAGAIN as isize));
+                return None;
+            }
+            let mut entry: fi_cq_err_entry = std::mem::zeroed();
+            assert_eq!((ops.readerr)(self.cq, &raw mut entry, 0), 1);
+            Some(Err(entry))
+        }
+    }
+
     /// There is no completion.
     pub(super) fn nothing(&self) {
         // SAFETY: see `World::new`.

@@ -2,7 +2,6 @@
 //! connection's carrier.
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
@@ -128,17 +127,17 @@ impl Env for ViEnv<'_> {
         let enabled = begun || self.port.vi().rdma_write != 0;
         let flag = (!begun).then_some(VIPL_REGION_RDMA_WRITE);
         let to = self.target(range, offset, bytes.len(), enabled, flag)?;
-        // Applications poll the last eight bytes of the range, so these become visible last.
+        // Applications poll the last eight bytes of the range. The part that has them has all of them.
         let ends = u64::from(offset) + bytes.len() as u64 == u64::from(range.length);
-        let last = if ends { bytes.len().min(8) } else { 0 };
-        let first = bytes.len() - last;
         // SAFETY: the range was checked; faults are caught.
-        unsafe {
-            vipl_guard::copy(to, bytes.as_ptr(), first).map_err(|_| MemoryFault)?;
-            fence(Ordering::Release);
-            vipl_guard::copy(to.wrapping_add(first), bytes.as_ptr().add(first), last)
-                .map_err(|_| MemoryFault)
-        }
+        let copied = unsafe {
+            if ends {
+                vipl_guard::copy_watched(to, bytes.as_ptr(), bytes.len())
+            } else {
+                vipl_guard::copy(to, bytes.as_ptr(), bytes.len())
+            }
+        };
+        copied.map_err(|_| MemoryFault)
     }
 
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {

@@ -16,6 +16,7 @@ use vipl_wire::{MTU_MIN, PartKind, body_max};
 use crate::bell::{self, BELL_BYTES, Bell};
 use crate::card::{Card, Network};
 use crate::device::{Counters, Device};
+use crate::progress;
 use crate::segment::SEGMENT;
 use crate::uplink::Uplink;
 use crate::{READ_LEVELS, VIS_MAX};
@@ -90,8 +91,10 @@ impl EthernetNic {
         info.shared_fds = [page.as_raw_fd(), event.as_raw_fd()];
         let counters = Counters::of(C::NAME);
         let device = Device::new(nic, name, bell, (uplink, emulated), mtu, counters);
+        let device = Arc::new(device);
+        progress::start(&device)?;
         Ok(EthernetNic {
-            device: Arc::new(device),
+            device,
             _shared: [page, event].map(Kept::new),
         })
     }

@@ -105,7 +105,6 @@ impl Vi for EthernetVi {
             Host::get().now_ns(),
         );
         self.connected = Some(connected);
-        progress::start(device);
         Ok(())
     }
 

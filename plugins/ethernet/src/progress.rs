@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN};
 use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_with_signals_blocked};
-use vipl_plugin_sdk::{Host, Poll};
+use vipl_plugin_sdk::{Host, Poll, Status};
 
 use crate::VIS_MAX;
 use crate::device::Device;
@@ -39,18 +39,17 @@ const SLEEP_MAX: u64 = 500 * MS;
 /// How often the interface is checked for removal.
 const CHECK_EVERY: u64 = 250 * MS;
 
-/// Starts the thread, if it does not run yet.
-pub(crate) fn start(device: &Arc<Device>) {
-    let mut thread = device.watch.thread();
-    if thread.is_none() {
-        let device = device.clone();
-        *thread = spawn_with_signals_blocked("vipl-watch", move || WatchThread::new(&device).run())
-            .inspect_err(|error| {
-                let text = format!("cannot start a thread: {error}");
-                Host::get().log(VIPL_LOG_ERROR, &text);
-            })
-            .ok();
-    }
+/// Starts the thread. A device without it would connect and then move nothing for an application that computes.
+pub(crate) fn start(device: &Arc<Device>) -> Result<(), Status> {
+    let watched = device.clone();
+    let run = move || WatchThread::new(&watched).run();
+    let thread = spawn_with_signals_blocked("vipl-watch", run).map_err(|error| {
+        let text = format!("{}: cannot start a thread: {error}", device.name);
+        Host::get().log(VIPL_LOG_ERROR, &text);
+        Status::Resource
+    })?;
+    *device.watch.thread() = Some(thread);
+    Ok(())
 }
 
 /// Ends the thread.

@@ -97,7 +97,7 @@ pub(crate) fn attach(
         given_up: None,
         key: connection.key,
         own_index: port.vi().index,
-        reach: Reach::Unknown,
+        reach: Cell::new(Reach::Unknown),
         wants_marks: false,
         looked: 0,
         chunk: Cell::new(None),

@@ -179,7 +179,7 @@ impl Link {
     }
 
     fn can_copy(&self) -> bool {
-        matches!(self.reach, Reach::Same | Reach::Process(_))
+        matches!(self.reach.get(), Reach::Same | Reach::Process(_))
     }
 
     /// A partner that does not look costs little: it is asked more and more seldom.

@@ -77,7 +77,7 @@ impl Link {
 
     /// The road of a large message whose receiver can fetch it. Within a process that is a plain copy.
     fn road_of(&mut self, bytes: u32) -> Road {
-        if self.reach == Reach::Same || bytes <= PIECE {
+        if self.reach.get() == Reach::Same || bytes <= PIECE {
             Road::Fetch
         } else {
             self.road.next(&self.ends.partner().costs)
@@ -192,7 +192,7 @@ impl Link {
     /// Whether the partner's memory can be touched; `None` when that is not known yet.
     pub(crate) fn reaches(&mut self, nic: &LoopbackNic) -> Option<bool> {
         self.find_reach(nic);
-        match self.reach {
+        match self.reach.get() {
             Reach::Unknown => None,
             Reach::None => Some(false),
             Reach::Same | Reach::Process(_) => Some(true),
@@ -414,7 +414,7 @@ mod tests {
                     pair.left.progress();
                 }
                 // As if the receiver were another process.
-                pair.left.link().reach = Reach::Process(0);
+                pair.left.link().reach.set(Reach::Process(0));
                 for at in 0..4 {
                     let received = DONE | VIP_STATUS_OP_RECEIVE;
                     assert_eq!(pair.left.status(sends[at]), DONE, "round {round}");

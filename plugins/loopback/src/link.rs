@@ -26,7 +26,7 @@ pub(crate) enum Reach {
     Unknown,
     /// Both sides are in this process.
     Same,
-    /// By `process_vm_readv` and `process_vm_writev`.
+    /// By `process_vm_readv` and `process_vm_writev` on this thread of its process.
     Process(i32),
     /// Not at all.
     None,
@@ -161,7 +161,7 @@ pub(crate) struct Link {
     pub(crate) sending: Option<Pieces>,
     /// The generation of the partner's board that this side has looked at.
     pub(crate) board_seen: u32,
-    pub(crate) reach: Reach,
+    pub(crate) reach: Cell<Reach>,
     pub(crate) serving: Option<Box<Serving>>,
     /// Partners are asked to mark this VI.
     pub(crate) wants_marks: bool,

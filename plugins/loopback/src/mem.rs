@@ -1,5 +1,6 @@
 //! Copies between the memories of two processes, or of one.
 
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
@@ -25,8 +26,8 @@ pub(crate) enum CopyError {
     Fault,
     /// The partner has left meanwhile.
     Closed,
-    /// The partner's process has no memory any more, now or when another copy asked: it is dead, which the agent will
-    /// tell, or only its first thread has ended, and then the ring still works.
+    /// No thread of the partner's process has a memory any more, now or when another copy asked: it is dead, which the
+    /// agent will tell, or `/proc` does not tell its threads, and then the ring still works.
     Gone,
     /// Not ended: the partner still works on its part.
     Later,
@@ -87,7 +88,7 @@ impl Link {
     /// Finds out how the partner's memory can be touched, once the partner is there, and tells it.
     pub(crate) fn find_reach(&mut self, nic: &LoopbackNic) {
         let partner = self.ends.partner();
-        if self.reach != Reach::Unknown || partner.attached.load(Ordering::Acquire) == 0 {
+        if self.reach.get() != Reach::Unknown || partner.attached.load(Ordering::Acquire) == 0 {
             return;
         }
         let pid = partner.pid.load(Ordering::Relaxed) as i32;
@@ -96,8 +97,8 @@ impl Link {
             partner.probe.load(Ordering::Relaxed),
         );
         // The partner writes its line itself: who it is, the agent and this process's own list tell.
-        let known = pid as u32 == self.partner_pid;
-        self.reach = if !nic.single_copy {
+        let other = pid as u32 == self.partner_pid && pid as u32 != std::process::id();
+        let reach = if !nic.single_copy {
             Reach::None
         } else if both_ends_are_here(self.key) {
             Reach::Same
@@ -108,9 +109,8 @@ impl Link {
             );
             Host::get().log(VIPL_LOG_INFO, &text);
             Reach::None
-        } else if known && pid as u32 != std::process::id() && probe(pid, at & !WIDE) == Some(value)
-        {
-            Reach::Process(pid)
+        } else if other && let Some(thread) = thread_of(pid, at & !WIDE, value) {
+            Reach::Process(thread)
         } else {
             LoopbackNic::count(nic.counters.single_copy_refused, 1);
             if nic.single_copy {
@@ -122,7 +122,8 @@ impl Link {
             }
             Reach::None
         };
-        let told = if self.reach == Reach::None { 2 } else { 1 };
+        self.reach.set(reach);
+        let told = if reach == Reach::None { 2 } else { 1 };
         self.ends.own().reach.store(told, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.ends.partner().waiting.load(Ordering::Relaxed) != 0 {
@@ -133,7 +134,7 @@ impl Link {
     /// From now on everything goes through the ring.
     #[cold]
     pub(crate) fn lose_reach(&mut self) {
-        self.reach = Reach::None;
+        self.reach.set(Reach::None);
         self.ends.own().reach.store(2, Ordering::Release);
     }
 
@@ -159,6 +160,41 @@ impl Link {
         part: Range<u64>,
         mut permitted: impl FnMut() -> bool,
     ) -> Result<u64, CopyError> {
+        loop {
+            match self.copy_once(way, local, remote, part.clone(), &mut permitted) {
+                // What has been copied is copied again, to the same place.
+                Err(CopyError::Gone) if self.find_thread() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// The thread by which the partner's memory was reached has ended: another one serves, if there is one.
+    #[cold]
+    fn find_thread(&self) -> bool {
+        let Reach::Process(before) = self.reach.get() else {
+            return false;
+        };
+        let partner = self.ends.partner();
+        let at = partner.probe_at.load(Ordering::Relaxed) & !WIDE;
+        let value = partner.probe.load(Ordering::Relaxed);
+        match thread_of(self.partner_pid as i32, at, value) {
+            Some(thread) if thread != before => {
+                self.reach.set(Reach::Process(thread));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn copy_once(
+        &self,
+        way: Way,
+        local: &[Segment],
+        remote: &[Segment],
+        part: Range<u64>,
+        mut permitted: impl FnMut() -> bool,
+    ) -> Result<u64, CopyError> {
         let mut local = Cursor::new(local, &part);
         let mut remote = Cursor::new(remote, &part);
         let mut total = 0;
@@ -169,7 +205,7 @@ impl Link {
             } else if !permitted() {
                 Err(CopyError::Fault)
             } else {
-                match self.reach {
+                match self.reach.get() {
                     Reach::Same => copy_within(way, &mut local, &mut remote, 0),
                     Reach::Process(pid) => match self.window(pid, &remote) {
                         Some(shift) => copy_within(way, &mut local, &mut remote, shift),
@@ -258,12 +294,24 @@ impl Link {
     }
 }
 
-fn probe(pid: i32, at: u64) -> Option<u64> {
+/// The thread by which the memory of a process is reached, in which this value stands at this address.
+fn thread_of(process: i32, at: u64, value: u64) -> Option<i32> {
+    match probe(process, at) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+            process_vm::find_thread(process, |thread| {
+                probe(thread, at).ok() == Some(Some(value))
+            })
+        }
+        found => (found.ok() == Some(Some(value))).then_some(process),
+    }
+}
+
+fn probe(thread: i32, at: u64) -> io::Result<Option<u64>> {
     let mut value = 0u64;
     let local = piece((&raw mut value).expose_provenance() as u64, 8);
     // SAFETY: one local word, which is ours.
-    let read = unsafe { process_vm::copy(pid, Way::Read, &[local], &[piece(at, 8)]) };
-    (read.ok() == Some(8)).then_some(value)
+    let read = unsafe { process_vm::copy(thread, Way::Read, &[local], &[piece(at, 8)]) }?;
+    Ok((read == 8).then_some(value))
 }
 
 /// Nothing is left, or the list is shorter than was said.
@@ -296,25 +344,9 @@ fn copy_within(
         } else {
             (far, near)
         };
-        // The last eight bytes become visible after all others (spec §5.4).
-        let (body, tail) = if piece > 8 {
-            (piece - 8, 8)
-        } else {
-            (0, piece)
-        };
         // SAFETY: program memory of this process; faults are caught.
-        unsafe {
-            vipl_guard::copy(to, from, body as usize)
-                .and_then(|()| {
-                    let (to, from) = (
-                        to.wrapping_add(body as usize),
-                        from.wrapping_add(body as usize),
-                    );
-                    fence(Ordering::Release);
-                    vipl_guard::copy(to, from, tail as usize)
-                })
-                .map_err(|_| CopyError::Fault)?;
-        }
+        unsafe { vipl_guard::copy_watched(to, from, piece as usize) }
+            .map_err(|_| CopyError::Fault)?;
         done += piece;
     }
     Ok(bytes)

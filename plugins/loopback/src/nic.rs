@@ -95,8 +95,10 @@ impl LoopbackNic {
         info.shared_fds = fds;
         info.regions = shared.regions();
         let host = Host::get();
+        let watch = Watch::new(nic, shared.clone());
+        watch.start()?;
         Ok(LoopbackNic {
-            watch: Watch::new(nic, shared.clone()),
+            watch,
             fences: shared.bell().needs_fences(),
             shared,
             _fds: [page, regions].map(Kept::new),

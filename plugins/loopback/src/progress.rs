@@ -124,7 +124,7 @@ impl Link {
             || self.ends.partner().closed.load(Ordering::Relaxed) != 0
             || self.serving.is_some()
             || self.waiting
-            || self.reach == Reach::Unknown
+            || self.reach.get() == Reach::Unknown
             || self.is_asked()
     }
 

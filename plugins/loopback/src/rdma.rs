@@ -36,7 +36,7 @@ impl Link {
         port: &Port,
         entry: &Entry,
     ) -> Option<Step> {
-        let Reach::Process(pid) = self.reach else {
+        let Reach::Process(pid) = self.reach.get() else {
             return None;
         };
         // SAFETY: a posted descriptor; faults are caught.
@@ -408,7 +408,8 @@ mod tests {
     fn pair_with(level: u16, road: Road) -> Pair {
         let mut pair = pair(level, !matches!(road, Road::Ring));
         if matches!(road, Road::Across) {
-            pair.left.link().reach = Reach::Process(std::process::id() as i32);
+            let own = Reach::Process(std::process::id() as i32);
+            pair.left.link().reach.set(own);
         }
         pair
     }

@@ -1,7 +1,6 @@
 //! Lists of segments: copies out of a list and into one.
 
 use std::ops::Deref;
-use std::sync::atomic::{Ordering, fence};
 
 use vipl_abi::{VIP_STATUS_LENGTH_ERROR, VIP_STATUS_PROTECTION_ERROR};
 pub(crate) use vipl_guard::Segment;
@@ -76,18 +75,8 @@ pub(crate) fn scatter(segments: &[Segment], offset: u32, from: *const u8, bytes:
         let to = std::ptr::with_exposed_provenance_mut::<u8>(
             (segment.address + u64::from(skip)) as usize,
         );
-        let (body, tail) = if piece > 8 {
-            (piece as usize - 8, 8)
-        } else {
-            (0, piece as usize)
-        };
         // SAFETY: `from` has `bytes` bytes; faults are caught.
-        let copied = unsafe {
-            vipl_guard::copy(to, at, body).is_ok() && {
-                fence(Ordering::Release);
-                vipl_guard::copy(to.wrapping_add(body), at.wrapping_add(body), tail).is_ok()
-            }
-        };
+        let copied = unsafe { vipl_guard::copy_watched(to, at, piece as usize).is_ok() };
         if !copied {
             return false;
         }

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
-use vipl_plugin_sdk::{Host, Poll};
+use vipl_plugin_sdk::{Host, Poll, Status};
 use vipl_sys::mutex::Mutex;
 use vipl_sys::thread::spawn_with_signals_blocked;
 
@@ -109,19 +109,22 @@ impl Watch {
         })
     }
 
-    /// Begins to look after a VI; the first one starts the thread.
-    pub(crate) fn add(self: &Arc<Self>, index: u32) {
+    /// Starts the thread. A device without it would connect and then move nothing for a program that computes.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<(), Status> {
+        let watch = self.clone();
+        let started = spawn_with_signals_blocked("vipl-watch", move || watch.run());
+        let thread = started.map_err(|error| {
+            let text = format!("loopback: cannot start a thread: {error}");
+            Host::get().log(VIPL_LOG_ERROR, &text);
+            Status::Resource
+        })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Begins to look after a VI.
+    pub(crate) fn add(&self, index: u32) {
         self.connected.set(index, true);
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let watch = self.clone();
-            *thread = spawn_with_signals_blocked("vipl-watch", move || watch.run())
-                .inspect_err(|error| {
-                    let text = format!("loopback: cannot start a thread: {error}");
-                    Host::get().log(VIPL_LOG_ERROR, &text);
-                })
-                .ok();
-        }
     }
 
     /// Looks after it no more.

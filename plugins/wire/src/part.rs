@@ -16,6 +16,8 @@ use crate::env::{Operation, Remote};
 use crate::frame::{u16_at, u32_at, u64_at};
 
 const IMMEDIATE: u8 = 1;
+/// Bytes at the end of an RDMA range that programs poll as a flag (spec §5.4).
+pub(crate) const WATCHED: usize = 8;
 
 /// Kind of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +96,7 @@ impl Part {
 
     /// Whether it touches the last eight bytes of the whole.
     pub(crate) fn reaches_end(&self) -> bool {
-        u64::from(self.offset) + u64::from(self.bytes) + 8 > u64::from(self.total)
+        u64::from(self.offset) + u64::from(self.bytes) + WATCHED as u64 > u64::from(self.total)
     }
 
     /// The remote range of an RDMA operation.

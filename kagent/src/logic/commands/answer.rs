@@ -21,8 +21,8 @@ impl<F: Clone> Agent<F> {
         let offer = self.own_connection(caller, body.connection)?;
         let nic = offer.nic;
         let request = match offer.state {
-            ConnectionState::Offered(request) => request,
-            ConnectionState::Expired => {
+            ConnectionState::Offered(request, _) => request,
+            ConnectionState::Expired(_) => {
                 self.take_connection(body.connection);
                 return Err(Status::TIMEOUT);
             }
@@ -82,7 +82,7 @@ impl<F: Clone> Agent<F> {
     /// `Op::REJECT`. It succeeds whether or not the requester is still there.
     pub(crate) fn reject(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
-            ConnectionState::Offered(_) | ConnectionState::Expired => {
+            ConnectionState::Offered(..) | ConnectionState::Expired(_) => {
                 self.close_connection(name, true)
             }
             _ => return Err(Status::INVALID),
@@ -123,22 +123,24 @@ impl<F: Clone> Agent<F> {
     /// `Op::DISCONNECT`.
     pub(crate) fn disconnect(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
-            ConnectionState::Offered(_) | ConnectionState::Expired => return Err(Status::INVALID),
+            ConnectionState::Offered(..) | ConnectionState::Expired(_) => {
+                return Err(Status::INVALID);
+            }
             _ => self.close_connection(name, true),
         }
         self.done(caller, Status::OK);
         Ok(())
     }
 
-    /// `Op::CANCEL`. If the call has already ended, its reply crossed the cancel: nothing to do.
+    /// `Op::CANCEL`. If the call has already ended, its reply crossed the cancel and the process does not use it: a
+    /// request that it contained goes to the next server. A process disconnects a connection that comes too late.
     pub(crate) fn cancel(&mut self, caller: Caller, call: u64) -> Result<(), Status> {
-        let key = self
-            .clients
-            .get(&caller.client)
-            .and_then(|c| c.calls.get(&call))
-            .copied();
-        if let Some(key) = key {
-            self.end_call(key, Status::CANCELLED);
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        let (key, offer) = (client.calls.get(&call), client.offers.get(&call));
+        match (key.copied(), offer.copied()) {
+            (Some(key), _) => self.end_call(key, Status::CANCELLED),
+            (None, Some(offer)) => self.take_back(offer),
+            (None, None) => {}
         }
         self.done(caller, Status::OK);
         Ok(())

@@ -92,6 +92,7 @@ impl<F: Clone> Agent<F> {
             endpoints: BTreeSet::new(),
             calls: BTreeMap::new(),
             connections: BTreeSet::new(),
+            offers: BTreeMap::new(),
         };
         self.clients.insert(client, fresh);
         Ok(())

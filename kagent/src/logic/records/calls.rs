@@ -111,8 +111,8 @@ impl<F: Clone> Agent<F> {
             CallKind::RemoteRequest(remote_call, RequestState::Queued { .. }) => {
                 self.requests.remove(&remote_call.queue_key(), key);
             }
-            CallKind::Request(_, RequestState::Held(connection))
-            | CallKind::RemoteRequest(_, RequestState::Held(connection)) => {
+            CallKind::Request(_, RequestState::Held { connection, .. })
+            | CallKind::RemoteRequest(_, RequestState::Held { connection, .. }) => {
                 self.expire_offer(*connection)
             }
             CallKind::Peer(_, pair) | CallKind::RemotePeer(_, pair) => self.peers.remove(pair, key),

@@ -7,7 +7,7 @@ use crate::logic::agent::Agent;
 use kagent_proto::{Budget, Status};
 
 use crate::logic::tables::connection::{Connection, ConnectionState};
-use crate::logic::values::ids::{CallKey, Caller, ClientId, ConnectionId, NicId};
+use crate::logic::values::ids::{CallKey, Caller, ConnectionId, NicId};
 
 impl<F: Clone> Agent<F> {
     pub(crate) fn fresh_connection(&mut self) -> ConnectionId {
@@ -42,6 +42,11 @@ impl<F: Clone> Agent<F> {
         let connection = self.connections.remove(&name)?;
         if let Some(client) = self.clients.get_mut(&connection.client) {
             client.connections.remove(&name);
+            if let ConnectionState::Offered(_, wait) | ConnectionState::Expired(wait) =
+                connection.state
+            {
+                client.offers.remove(&wait);
+            }
         }
         if let Some(nic) = self.nics.get_mut(&connection.nic) {
             nic.connections.remove(&name);
@@ -55,18 +60,23 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn keep_offer(
         &mut self,
         name: ConnectionId,
-        client: ClientId,
+        server: Caller,
         nic: NicId,
         request: CallKey,
     ) {
-        let state = ConnectionState::Offered(request);
+        let (client, state) = (server.client, ConnectionState::Offered(request, server.id));
         self.keep_connection(name, Connection { client, nic, state });
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.offers.insert(server.id, name);
+        }
     }
 
     /// The requester of an unanswered handle is gone or gave up.
     pub(crate) fn expire_offer(&mut self, name: ConnectionId) {
-        if let Some(connection) = self.connections.get_mut(&name) {
-            connection.state = ConnectionState::Expired;
+        if let Some(connection) = self.connections.get_mut(&name)
+            && let ConnectionState::Offered(_, wait) = connection.state
+        {
+            connection.state = ConnectionState::Expired(wait);
         }
     }
 

@@ -104,7 +104,12 @@ pub(crate) enum RequestState {
         timeout: Option<u64>,
     },
     /// A server holds it and will accept or reject; the timer is the deadline.
-    Held(ConnectionId),
+    Held {
+        /// The server's name for it.
+        connection: ConnectionId,
+        /// The end of the grace period, if the server does not take it.
+        grace: Option<u64>,
+    },
 }
 
 /// What is asked of another host.

@@ -20,4 +20,6 @@ pub(crate) struct Client {
     /// Calls without a reply, by the id that the process chose.
     pub(crate) calls: BTreeMap<u64, CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,
+    /// Requests that it was given and has not answered, by the id of the wait that each is the reply to.
+    pub(crate) offers: BTreeMap<u64, ConnectionId>,
 }

@@ -11,6 +11,9 @@
 //!                Expired ── ACCEPT: TIMEOUT, REJECT: OK ──▶    no record
 //! ```
 //!
+//! CANCEL of the wait that an offer answered withdraws the offer: the server has not taken it, and the request goes back
+//! to its queue.
+//!
 //! A connection with another host has one record here; the state shared by the two hosts is its exchange
 //! (`exchange.rs`): Attaching ── CONFIRM ──▶ Confirming (the accepting side) ──▶ Far.
 
@@ -29,10 +32,10 @@ pub(crate) struct Connection {
 /// State of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
-    /// A server holds this request and has not answered.
-    Offered(CallKey),
-    /// The requester gave up; the server has not been told.
-    Expired,
+    /// A server holds this request, the reply to its wait with that id, and has not answered.
+    Offered(CallKey, u64),
+    /// The requester gave up; the server, to whose wait it was the reply, has not been told.
+    Expired(u64),
     /// Connected with that side, on this host.
     Open(ConnectionId),
     /// Connected by a previous agent; the other side has not been adopted yet (`adopt.rs`).

@@ -153,7 +153,7 @@ fn lock(link: LinkId) -> Result<LinkLock, Errno> {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&path)
             .map_err(|cause| errno(&cause))?;
         let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);

@@ -185,7 +185,7 @@ fn lock(path: &Path) -> Result<Flock<File>, Error> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(&name)
         .map_err(|cause| Error::System {
             what: what.clone(),

@@ -5,7 +5,7 @@
 //! connection is read.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,13 +13,12 @@ use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, sendmsg, shutdown,
-};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, shutdown};
 use vipl_sys::fd::{Kept, made};
 use vipl_sys::thread;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::outbox::Outbox;
 use super::ticket::Ticket;
 use super::{launch, refusal};
 use crate::settings::Settings;
@@ -31,9 +30,16 @@ pub(crate) const GONE: Status = Status(u32::MAX);
 const SILENT: Status = Status(u32::MAX - 1);
 /// Time limit for replies that do not depend on other processes; generous, for loaded machines.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+/// The same while the agent has not sent anything since a call reached that limit.
+const SILENT_TIME_MAX: Duration = Duration::from_secs(1);
+/// The agent ends a call at its deadline, with the reason; the library does so this much later if there is no reply
+/// (rule R7 allows 50 ms).
+const MARGIN: Duration = Duration::from_millis(40);
 
 /// The reply to a call.
 pub(crate) struct Reply {
+    /// The number of the call.
+    pub(crate) id: u64,
     pub(crate) op: Op,
     pub(crate) status: Status,
     body: Vec<u8>,
@@ -48,6 +54,7 @@ impl Reply {
 
     pub(crate) fn failed(status: Status) -> Reply {
         Reply {
+            id: 0,
             op: Op::DONE,
             status,
             body: Vec::new(),
@@ -88,6 +95,11 @@ fn another_protocol(socket: &Kept) -> String {
     )
 }
 
+/// When the library gives up a call by itself.
+pub(crate) fn limit(deadline: Option<Instant>) -> Option<Instant> {
+    deadline.map(|deadline| deadline + MARGIN)
+}
+
 /// What runs on the reading thread when a call is answered.
 type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
 
@@ -113,6 +125,7 @@ pub(crate) struct Owner {
 /// The connection to one agent.
 pub(crate) struct Agent {
     socket: Kept,
+    outbox: Outbox,
     calls: Mutex<HashMap<u64, Continuation>>,
     /// Counts the agents of this process, to distinguish names that different agents gave.
     epoch: u64,
@@ -122,6 +135,8 @@ pub(crate) struct Agent {
     /// For log lines.
     description: OnceLock<String>,
     dead: AtomicBool,
+    /// A call has reached its limit, and nothing has been received since.
+    silent: AtomicBool,
 }
 
 /// Why there is no agent.
@@ -144,12 +159,14 @@ impl Agent {
             launch::connect(settings).map_err(|error| Introduction::Refused(error.to_string()))?;
         let agent = Arc::new(Agent {
             socket: Kept::new(socket),
+            outbox: Outbox::default(),
             calls: Mutex::default(),
             epoch: EPOCH.fetch_add(1, Ordering::Relaxed),
             connections: Mutex::default(),
             network: AtomicU32::new(0),
             description: OnceLock::new(),
             dead: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
         });
         let reader = agent.clone();
         thread::spawn_with_signals_blocked("vipl-agent", move || {
@@ -165,7 +182,7 @@ impl Agent {
             let _ = shutdown(agent.socket.number(), Shutdown::Both);
             return Err(Introduction::Refused(format!(
                 "the Kernel Agent does not answer: {}",
-                agent.silence()
+                agent.silence(ANSWER_TIME_MAX)
             )));
         }
         if welcome.op != Op::WELCOME || welcome.status != Status::OK {
@@ -190,7 +207,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Sends a call and waits for its reply, whose status is [`GONE`] if the agent exits first.
+    /// Sends a call that the agent answers by itself, and waits for its reply, whose status is [`GONE`] if the agent
+    /// exits first.
     pub(crate) fn call<B>(self: &Arc<Self>, op: Op, body: &B, fds: &[RawFd]) -> Reply
     where
         B: IntoBytes + Immutable,
@@ -199,18 +217,106 @@ impl Agent {
         let answered = ticket.clone();
         let id = Self::next_id();
         self.start(id, op, body, fds, move |_, reply| answered.complete(reply));
-        let end = Instant::now() + ANSWER_TIME_MAX;
-        match ticket.wait_until(end) {
+        let asked = Instant::now();
+        match ticket.wait_until(asked + self.patience()) {
             Ok(Some(reply)) => reply,
             Ok(None) => {
-                self.calls.lock().remove(&id);
-                if op != Op::HELLO {
-                    log::error!(target: "agent", "the Kernel Agent does not answer: {}", self.silence());
-                }
+                self.give_up(id);
+                self.tell_silence(op, asked.elapsed());
                 Reply::failed(SILENT)
             }
             Err(_) => Reply::failed(GONE),
         }
+    }
+
+    /// Sends a call whose reply depends on other processes, and waits for it until its deadline; `None` is never.
+    /// Without a reply by then the call is withdrawn: what it brings too late goes to another process.
+    pub(crate) fn call_until<B>(
+        self: &Arc<Self>,
+        op: Op,
+        body: &B,
+        deadline: Option<Instant>,
+    ) -> Reply
+    where
+        B: IntoBytes + Immutable,
+    {
+        let ticket = Ticket::new();
+        let answered = ticket.clone();
+        let id = Self::next_id();
+        self.start(id, op, body, &[], move |_, reply| answered.complete(reply));
+        loop {
+            match ticket.wait_at_most(limit(deadline)) {
+                Ok(Some(reply)) => return reply,
+                // The reading thread is about to complete the ticket.
+                Ok(None) if self.calls.lock().remove(&id).is_none() => {
+                    if let Ok(reply) = ticket.wait() {
+                        return reply;
+                    }
+                }
+                Ok(None) => {
+                    self.cancel(id);
+                    self.tell_late();
+                    return Reply::failed(Status::TIMEOUT);
+                }
+                Err(_) => return Reply::failed(GONE),
+            }
+        }
+    }
+
+    /// Tells the agent that nobody waits for this call any more.
+    pub(crate) fn cancel(&self, call: u64) {
+        if !self.outbox.withdraw(call) {
+            self.tell(Op::CANCEL, &Cancel { call });
+        }
+    }
+
+    /// Takes an attempt to connect back whose caller goes without a reply. If it has been sent, what runs with its reply
+    /// undoes what the agent has done meanwhile.
+    pub(crate) fn take_back(&self, call: u64) {
+        if self.outbox.withdraw(call) {
+            self.calls.lock().remove(&call);
+        } else {
+            self.tell(Op::CANCEL, &Cancel { call });
+        }
+    }
+
+    /// Nobody waits for this call any more. What it opens too late is closed.
+    fn give_up(&self, id: u64) {
+        let mut calls = self.calls.lock();
+        if self.outbox.withdraw(id) {
+            calls.remove(&id);
+        } else if let Some(then) = calls.get_mut(&id) {
+            *then = Box::new(|agent, reply| {
+                if let (Op::NIC_OPENED, Some(NicOpened { nic })) = (reply.op, reply.body()) {
+                    agent.tell(Op::NIC_CLOSE, &NicClose { nic });
+                }
+            });
+        }
+    }
+
+    /// How long a call waits that the agent answers by itself.
+    pub(crate) fn patience(&self) -> Duration {
+        match self.silent.load(Ordering::Relaxed) {
+            false => ANSWER_TIME_MAX,
+            true => SILENT_TIME_MAX,
+        }
+    }
+
+    /// A call has reached the limit for replies.
+    pub(crate) fn tell_silence(&self, op: Op, waited: Duration) {
+        let again = self.silent.swap(true, Ordering::Relaxed);
+        if op != Op::HELLO && !again {
+            log::error!(target: "agent", "the Kernel Agent does not answer: {}", self.silence(waited));
+        }
+    }
+
+    /// The deadline of the application's call has passed without the reply that the agent sends at that time.
+    pub(crate) fn tell_late(&self) {
+        log::info!(
+            target: "agent",
+            "the Kernel Agent, {}, has not replied within the time of a call; it may be stopped",
+            self.description()
+        );
     }
 
     /// Its description in log lines.
@@ -220,11 +326,11 @@ impl Agent {
     }
 
     /// Advice about an agent that does not reply.
-    fn silence(&self) -> String {
+    fn silence(&self, waited: Duration) -> String {
         format!(
             "{} has not replied for {} s; it is stopped (`kill -CONT` resumes it) or hangs (kill it, and another one takes over)",
             self.description(),
-            ANSWER_TIME_MAX.as_secs()
+            waited.as_secs()
         )
     }
 
@@ -289,18 +395,8 @@ impl Agent {
             status: 0,
             id,
         };
-        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
-        let rights = [ControlMessage::ScmRights(fds)];
-        let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
         let socket = self.socket.fd().inspect_err(|_| self.was_closed())?;
-        loop {
-            let flags = MsgFlags::MSG_NOSIGNAL;
-            match sendmsg::<UnixAddr>(socket, &parts, control, flags, None) {
-                Ok(_) => return Ok(()),
-                Err(nix::Error::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        self.outbox.send(socket, id, [header.as_bytes(), body], fds)
     }
 
     /// Notes the owner of a connection.
@@ -323,6 +419,8 @@ impl Agent {
     fn read(self: &Arc<Self>) {
         let mut buffer = [0u8; MESSAGE_BYTES_MAX];
         while let Some((length, fds)) = self.receive(&mut buffer) {
+            self.silent.store(false, Ordering::Relaxed);
+            self.outbox.flush(|| self.socket.fd());
             self.dispatch(&buffer[..length], fds);
         }
         self.dead.store(true, Ordering::Release);
@@ -414,6 +512,7 @@ impl Agent {
             refusal::log_budget(&why);
         }
         let reply = Reply {
+            id: header.id,
             op,
             status: Status(header.status),
             body: body.to_vec(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 
@@ -104,6 +105,8 @@ impl Connections {
             .filter(|(_, live)| !live.lone)
             .map(|(side, live)| (*side, live.clone()))
             .collect();
+        // An agent that has become silent gets the others all the same, and may take them later.
+        let mut is_awaited = true;
         for (side, live) in all {
             let Some(nic) = live.registration.name_at(agent) else {
                 continue;
@@ -122,9 +125,17 @@ impl Connections {
                     adopted.complete(reply.status);
                 },
             );
-            match ticket.wait() {
-                Ok(Status::OK) => {}
-                Ok(GONE) => return false,
+            if !is_awaited {
+                continue;
+            }
+            let asked = Instant::now();
+            match ticket.wait_until(asked + agent.patience()) {
+                Ok(Some(Status::OK)) => {}
+                Ok(Some(GONE)) => return false,
+                Ok(None) => {
+                    agent.tell_silence(Op::ADOPT, asked.elapsed());
+                    is_awaited = false;
+                }
                 refused => log::error!(
                     target: "agent",
                     "the new Kernel Agent does not take over a connection ({refused:?}): the death of \

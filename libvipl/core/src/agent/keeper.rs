@@ -97,6 +97,11 @@ impl Agents {
 
     /// The agent, found or started. While a keeper looks for one: waits for its next try.
     pub(crate) fn want(&'static self) -> Result<Arc<Agent>, Error> {
+        self.want_until(None)
+    }
+
+    /// The same, until a deadline if there is one.
+    fn want_until(&'static self, end: Option<Instant>) -> Result<Arc<Agent>, Error> {
         let mut standing = self.standing.lock();
         let failures = standing.failures;
         loop {
@@ -111,11 +116,15 @@ impl Agents {
                     return Ok(agent);
                 }
                 Now::Lost if standing.failures != failures => return Err(Error::Resource),
+                _ if end.is_some_and(|end| end <= Instant::now()) => return Err(Error::Timeout),
                 // Its reading thread is about to note that it is lost.
                 Now::Here(_) | Now::Lost => {
                     standing.wanted += 1;
                     self.changed.notify_all();
-                    self.changed.wait(&mut standing);
+                    match end {
+                        Some(end) => self.changed.wait_until(&mut standing, end),
+                        None => self.changed.wait(&mut standing),
+                    }
                     standing.wanted -= 1;
                 }
             }
@@ -142,11 +151,20 @@ impl Agents {
 
     /// The agent and its name for a NIC. Waits for the next agent if the last one has exited; fails if there is none.
     pub(crate) fn place(&'static self, nic: &NicRegistration) -> Result<(Arc<Agent>, u64), Error> {
+        self.place_until(nic, None)
+    }
+
+    /// The same for a call with a deadline: VIP_TIMEOUT if no agent has been found by then.
+    pub(crate) fn place_until(
+        &'static self,
+        nic: &NicRegistration,
+        end: Option<Instant>,
+    ) -> Result<(Arc<Agent>, u64), Error> {
         for _ in 0..AGENTS_MAX {
             if let Some(place) = nic.here() {
                 return Ok(place);
             }
-            let agent = self.want()?;
+            let agent = self.want_until(end)?;
             nic.open_at(&agent).or_else(|why| {
                 if why == GONE {
                     Ok(())
@@ -185,6 +203,7 @@ impl Agents {
     pub(crate) fn close_nic(&self, nic: &Arc<NicRegistration>) {
         nic.end();
         self.forget(nic);
+        // If it is being opened at an agent at this moment, that is undone there.
         if let Some((agent, name)) = nic.here() {
             agent.call(Op::NIC_CLOSE, &NicClose { nic: name }, &[]);
         }

@@ -57,8 +57,8 @@ impl NicRegistration {
         {
             return Ok(());
         }
-        let now = self.fds.iter().map(|fd| Identity::of(*fd));
-        if !now.eq(self.identities.iter().copied()) {
+        let mut kept = self.fds.iter().zip(&self.identities);
+        if !kept.all(|(fd, identity)| Identity::still(*fd, *identity)) {
             log::error!(
                 target: "agent",
                 "the program has closed descriptors of an open NIC: no new connections until it is opened again"
@@ -82,6 +82,9 @@ impl NicRegistration {
         match (reply.status, reply.body::<NicOpened>()) {
             (Status::OK, Some(opened)) => {
                 *place = Some((agent.clone(), opened.nic));
+                if self.closed.load(Ordering::Acquire) {
+                    agent.tell(Op::NIC_CLOSE, &NicClose { nic: opened.nic });
+                }
                 Ok(())
             }
             (Status::OK, None) => Err(Status::RESOURCE),
@@ -100,9 +103,10 @@ impl NicRegistration {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The agent and its name for the NIC, if there is one right now.
+    /// The agent and its name for the NIC, if there is one right now. There is none while it is being opened at one,
+    /// which takes as long as that agent does.
     pub(crate) fn here(&self) -> Option<(Arc<Agent>, u64)> {
-        let place = self.place.lock();
+        let place = self.place.try_lock()?;
         place.as_ref().filter(|(at, _)| !at.is_dead()).cloned()
     }
 

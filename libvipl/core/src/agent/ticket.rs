@@ -62,8 +62,16 @@ impl<T> Ticket<T> {
         }
     }
 
+    /// Waits for the result, until a deadline if there is one. `None`: there is no result yet.
+    pub(crate) fn wait_at_most(&self, end: Option<Instant>) -> Result<Option<T>, Error> {
+        match end {
+            Some(end) => self.wait_until(end),
+            None => self.wait().map(Some),
+        }
+    }
+
     /// Waits for the result until a deadline. `None`: there is none yet.
-    pub(super) fn wait_until(&self, end: Instant) -> Result<Option<T>, Error> {
+    pub(crate) fn wait_until(&self, end: Instant) -> Result<Option<T>, Error> {
         loop {
             let result = self.try_take()?;
             if result.is_some() || Instant::now() >= end {

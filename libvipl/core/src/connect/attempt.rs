@@ -10,6 +10,7 @@ use std::sync::Arc;
 use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
+use vipl_abi::VIP_VI_HANDLE;
 use vipl_plugin_abi::{VIPL_OK, vipl_connection};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -23,8 +24,8 @@ use crate::clock::remaining_ms;
 use crate::error::Error;
 use crate::object::table::{Guard, Name, Slot};
 use crate::text::hexadecimal;
-use crate::vi::state::{CONNECTED, IDLE, PENDING};
-use crate::vi::{Vi, Which, complete};
+use crate::vi::state::{self, CONNECTED, IDLE, PENDING};
+use crate::vi::{self, Pending, Vi, Which, complete};
 
 /// Minimum time for which the next agent looks for a server, in milliseconds: the server's process changes to that
 /// agent at about the same time, perhaps later.
@@ -35,7 +36,6 @@ pub(super) struct Again {
     pub(super) op: Op,
     pub(super) body: Request,
     pub(super) registration: Arc<NicRegistration>,
-    pub(super) deadline: Option<Instant>,
 }
 
 /// An attempt to connect one VI.
@@ -43,8 +43,7 @@ pub(super) struct Attempt {
     slot: &'static Slot<Vi>,
     name: Name,
     agents: &'static Agents,
-    call: u64,
-    pub(super) result: Arc<Ticket<Result<Attributes, Error>>>,
+    pub(super) pending: Pending,
     /// Repeated at the next agent if this one exits; none for VipConnectAccept, whose client repeats.
     pub(super) again: Option<Box<Again>>,
     /// The VI is attached to a peer on another host that has not confirmed yet.
@@ -60,16 +59,20 @@ struct Confirming {
 }
 
 /// Begins an attempt: the VI is Connect Pending.
-pub(super) fn begin(vi: &mut Guard<Vi>, call: u64) -> Attempt {
+pub(super) fn begin(vi: &mut Guard<Vi>, call: u64, deadline: Option<Instant>) -> Attempt {
     log::debug!(target: "vi", "VI {:?}: Idle -> Connect Pending", vi.handle);
+    let pending = Pending {
+        call,
+        result: Ticket::new(),
+        deadline,
+    };
     vi.abi.state = PENDING;
-    vi.attempt = Some(call);
+    vi.attempt = Some(pending.clone());
     Attempt {
         slot: vi.slot(),
         name: vi.name(),
         agents: vi.nic.agents(),
-        call,
-        result: Ticket::new(),
+        pending,
         again: None,
         confirming: None,
     }
@@ -81,7 +84,7 @@ impl Attempt {
     where
         B: IntoBytes + Immutable,
     {
-        agent.start(self.call, op, body, &[], |agent, reply| {
+        agent.start(self.pending.call, op, body, &[], |agent, reply| {
             self.finish(agent, reply)
         });
     }
@@ -97,11 +100,17 @@ impl Attempt {
         let connected: Option<Connected> =
             (reply.op == Op::CONNECTED).then(|| reply.body()).flatten();
         let mut vi = self.slot.lock(self.name);
-        let ours = vi.as_ref().is_some_and(|vi| vi.attempt == Some(self.call));
+        let ours = vi.as_ref().is_some_and(|vi| self.is_of(vi));
         let result = match (&mut vi, connected) {
             (Some(vi), Some(connected)) if ours => {
                 vi.attempt = None;
-                attach(vi, agent, &connected, &reply)
+                let attached = attach(vi, agent, &connected, &reply);
+                if attached.is_ok() && connected.remote != 0 {
+                    // Its caller can still give it up.
+                    self.pending.call = Agent::next_id();
+                    vi.attempt = Some(self.pending.clone());
+                }
+                attached
             }
             (_, Some(connected)) => {
                 agent.disconnect(connected.connection);
@@ -125,7 +134,7 @@ impl Attempt {
             (Ok(attributes), Some(connected)) if connected.remote != 0 => {
                 self.confirm(agent, &connected, attributes);
             }
-            (result, _) => self.result.complete(result),
+            (result, _) => self.pending.result.complete(result),
         }
     }
 
@@ -140,10 +149,8 @@ impl Attempt {
     /// Tells the agent that the VI is attached, for a peer on another host. Both sides do so before either application
     /// learns of the connection, so that no message arrives at a VI that is not attached.
     fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
-        let call = Agent::next_id();
         let connection = connected.connection;
         let attempt = Attempt {
-            call,
             again: None,
             confirming: Some(Confirming {
                 connection,
@@ -157,46 +164,58 @@ impl Attempt {
 
     /// The peer has confirmed, or the connection has failed, in which case receives stay posted.
     fn finish_confirming(self, agent: &Agent, confirming: &Confirming, status: Status) {
+        let mut vi = self.slot.lock(self.name);
+        if let Some(vi) = &mut vi
+            && self.is_of(vi)
+        {
+            vi.attempt = None;
+        }
         let result = if status == Status::OK {
             Ok(confirming.attributes)
         } else {
             agent.forget(confirming.connection);
             self.agents.connections.forget(confirming.side);
-            if let Some(mut vi) = self.slot.lock(self.name)
+            if let Some(vi) = &mut vi
                 && vi.connection == Some(confirming.side)
             {
-                detach(&mut vi);
+                detach(vi);
                 log::debug!(target: "vi", "VI {:?}: Connected -> Idle (not confirmed by the peer)", vi.handle);
                 vi.abi.state = IDLE;
                 vi.epoch += 1;
-                complete::flush(&mut vi, Which::Send);
+                complete::flush(vi, Which::Send);
             }
             Err(to_error(status))
         };
-        self.result.complete(result);
+        drop(vi);
+        self.pending.result.complete(result);
+    }
+
+    /// Whether the VI still waits for this attempt.
+    fn is_of(&self, vi: &Vi) -> bool {
+        let attempt = vi.attempt.as_ref();
+        attempt.is_some_and(|attempt| attempt.call == self.pending.call)
     }
 
     fn is_wanted(&self) -> bool {
         let vi = self.slot.lock(self.name);
-        vi.is_some_and(|vi| vi.attempt == Some(self.call))
+        vi.is_some_and(|vi| self.is_of(&vi))
     }
 
     /// Ends the attempt without a connection.
     fn fail(self, error: Error) {
         if let Some(mut vi) = self.slot.lock(self.name)
-            && vi.attempt == Some(self.call)
+            && self.is_of(&vi)
         {
             vi.attempt = None;
             vi.abi.state = IDLE;
         }
-        self.result.complete(Err(error));
+        self.pending.result.complete(Err(error));
     }
 }
 
 impl Unanswered for Attempt {
     fn is_over(&self) -> bool {
-        let deadline = self.again.as_ref().and_then(|again| again.deadline);
-        remaining_ms(deadline) == 0 || !self.is_wanted()
+        remaining_ms(self.pending.deadline) == 0 || !self.is_wanted()
     }
 
     fn give_up(self: Box<Self>) {
@@ -214,23 +233,80 @@ impl Unanswered for Attempt {
             return self.fail(Error::Resource);
         };
         again.body.nic = nic;
-        again.body.timeout_ms = remaining_ms(again.deadline).max(1);
+        again.body.timeout_ms = remaining_ms(self.pending.deadline).max(1);
         again.body.grace_ms = again.body.grace_ms.max(GRACE_MS);
         let (op, body) = (again.op, again.body);
         let call = Agent::next_id();
         match self.slot.lock(self.name) {
-            Some(mut vi) if vi.attempt == Some(self.call) => vi.attempt = Some(call),
+            Some(mut vi) if self.is_of(&vi) => {
+                self.pending.call = call;
+                vi.attempt = Some(self.pending.clone());
+            }
             _ => return self.give_up(),
         }
-        self.call = call;
         let (slot, name) = (self.slot, self.name);
         self.send(agent, op, &body);
-        // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
-        let wanted = slot.lock(name).is_some_and(|vi| vi.attempt == Some(call));
-        if !wanted {
-            agent.tell(Op::CANCEL, &Cancel { call });
-        }
+        cancel_if_unwanted(slot, name, agent, call);
     }
+}
+
+/// A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+pub(super) fn cancel_if_unwanted(
+    slot: &'static Slot<Vi>,
+    name: Name,
+    agent: &Arc<Agent>,
+    call: u64,
+) {
+    let wanted = slot.lock(name).is_some_and(|vi| {
+        let attempt = vi.attempt.as_ref();
+        attempt.is_some_and(|attempt| attempt.call == call)
+    });
+    if !wanted {
+        agent.tell(Op::CANCEL, &Cancel { call });
+    }
+}
+
+/// The result of an attempt, until a limit if there is one. Then the attempt ends without one: a connection that comes
+/// about later is disconnected.
+pub(super) fn outcome(
+    handle: VIP_VI_HANDLE,
+    pending: &Pending,
+    limit: Option<Instant>,
+) -> Result<Result<Attributes, Error>, Error> {
+    if let Some(result) = pending.result.wait_at_most(limit)? {
+        return Ok(result);
+    }
+    withdraw(handle, pending);
+    pending.result.wait()
+}
+
+/// Ends an attempt whose caller goes without its result, unless the result is on its way.
+pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending) {
+    let Ok(mut vi) = vi::lock(handle) else {
+        return pending.result.complete(Err(Error::Timeout));
+    };
+    let Some(attempt) = vi.attempt.take_if(|attempt| attempt.is(pending)) else {
+        return;
+    };
+    let before = state::name(vi.abi.state);
+    log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle (the time of the call is over)");
+    let connection = detach(&mut vi);
+    vi.abi.state = IDLE;
+    vi.epoch += 1;
+    complete::flush(&mut vi, Which::Send);
+    let nic = vi.nic.clone();
+    drop(vi);
+    match nic.registration.here() {
+        Some((agent, _)) => {
+            agent.tell_late();
+            agent.take_back(attempt.call);
+        }
+        None => nic.agents().wake_keeper(),
+    }
+    if let Some(side) = connection {
+        nic.agents().connections.disconnect(side);
+    }
+    pending.result.complete(Err(Error::Timeout));
 }
 
 fn side_of(connected: &Connected) -> Side {

@@ -2,23 +2,21 @@
 //! §3.15).
 
 use std::sync::Arc;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use vipl_abi::*;
 
-use super::attempt::{Again, begin};
+use super::attempt::{Again, begin, cancel_if_unwanted, outcome, withdraw};
 use super::convert::{check_discriminator, to_program};
-use crate::agent::{Agent, Ticket};
+use crate::agent::{Agent, limit};
 use crate::clock;
 use crate::connect::address::Address;
 use crate::error::Error;
 use crate::object::table::Guard;
 use crate::text::{discriminator, hexadecimal};
 use crate::vi::state::IDLE;
-use crate::vi::{self, Vi};
-
-/// Where the result of an attempt goes.
-type Outcome = Ticket<Result<Attributes, Error>>;
+use crate::vi::{self, Pending, Vi};
 
 /// Sends VipConnectRequest or VipConnectPeerRequest to the agent.
 fn start(
@@ -27,7 +25,8 @@ fn start(
     remote: &Address,
     timeout: VIP_ULONG,
     op: Op,
-) -> Result<Arc<Outcome>, Error> {
+) -> Result<Pending, Error> {
+    let deadline = clock::deadline(timeout);
     loop {
         let nic = vi::lock(handle)?.nic.clone();
         check_discriminator(&nic, local)?;
@@ -50,10 +49,10 @@ fn start(
             return Err(Error::Resource);
         }
         if let Some(place) = here {
-            return start_at(vi, place, local, remote, timeout, op);
+            return start_at(vi, place, (local, remote), (timeout, deadline), op);
         }
         drop(vi);
-        nic.agents().place(&nic.registration)?;
+        nic.agents().place_until(&nic.registration, deadline)?;
     }
 }
 
@@ -61,11 +60,10 @@ fn start(
 fn start_at(
     mut vi: Guard<Vi>,
     (agent, nic_name): (Arc<Agent>, u64),
-    local: &Address,
-    remote: &Address,
-    timeout: VIP_ULONG,
+    (local, remote): (&Address, &Address),
+    (timeout, deadline): (VIP_ULONG, Option<Instant>),
     op: Op,
-) -> Result<Arc<Outcome>, Error> {
+) -> Result<Pending, Error> {
     let nic = vi.nic.clone();
     let call = Agent::next_id();
     let body = Request {
@@ -87,24 +85,19 @@ fn start_at(
         body.timeout_ms,
         handle = vi.handle
     );
-    let mut attempt = begin(&mut vi, call);
+    let mut attempt = begin(&mut vi, call, deadline);
     attempt.again = Some(Box::new(Again {
         op,
         body,
         registration: nic.registration.clone(),
-        deadline: clock::deadline(timeout),
     }));
-    let result = attempt.result.clone();
-    vi.peer = (op == Op::PEER).then(|| result.clone());
+    let pending = attempt.pending.clone();
+    vi.peer = (op == Op::PEER).then(|| pending.clone());
     let (slot, name) = (vi.slot(), vi.name());
     drop(vi);
     attempt.send(&agent, op, &body);
-    // A VipDisconnect in between may have cancelled a call that the agent did not know yet.
-    let wanted = slot.lock(name).is_some_and(|vi| vi.attempt == Some(call));
-    if !wanted {
-        agent.tell(Op::CANCEL, &Cancel { call });
-    }
-    Ok(result)
+    cancel_if_unwanted(slot, name, &agent, call);
+    Ok(pending)
 }
 
 /// VipConnectRequest.
@@ -114,7 +107,8 @@ pub fn request(
     remote: &Address,
     timeout: VIP_ULONG,
 ) -> Result<VIP_VI_ATTRIBUTES, Error> {
-    let attributes = start(handle, local, remote, timeout, Op::REQUEST)?.wait()?;
+    let pending = start(handle, local, remote, timeout, Op::REQUEST)?;
+    let attributes = outcome(handle, &pending, limit(pending.deadline))?;
     let attributes = attributes.inspect_err(|error| tell_failure(*error, remote))?;
     Ok(to_program(&attributes))
 }
@@ -161,24 +155,26 @@ fn ended(result: Result<Attributes, Error>) -> Result<VIP_VI_ATTRIBUTES, Error> 
 
 /// VipConnectPeerDone.
 pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
-    let mut vi = vi::lock(handle)?;
-    let attempt = vi.peer.as_ref().ok_or(Error::State)?;
-    let result = attempt.try_take()?.ok_or(Error::NotDone)?;
-    vi.peer = None;
+    let pending = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
+    if limit(pending.deadline).is_some_and(|limit| limit <= Instant::now()) {
+        withdraw(handle, &pending);
+    }
+    let result = pending.result.try_take()?.ok_or(Error::NotDone)?;
+    forget_peer(handle, &pending);
     ended(result)
 }
 
 /// VipConnectPeerWait.
 pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
-    let attempt = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
-    let result = attempt.wait()?;
-    if let Ok(mut vi) = vi::lock(handle)
-        && vi
-            .peer
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, &attempt))
-    {
-        vi.peer = None;
-    }
+    let pending = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
+    let result = outcome(handle, &pending, limit(pending.deadline))?;
+    forget_peer(handle, &pending);
     ended(result)
+}
+
+/// The result of a peer request has been taken.
+fn forget_peer(handle: VIP_VI_HANDLE, pending: &Pending) {
+    if let Ok(mut vi) = vi::lock(handle) {
+        vi.peer.take_if(|peer| peer.is(pending));
+    }
 }

@@ -11,14 +11,14 @@ use crate::agent::Side;
 use crate::error::Error;
 use crate::object::table::Guard;
 use crate::vi::state::{self, CONNECTED, ERROR, IDLE};
-use crate::vi::{self, Vi, Which, complete};
+use crate::vi::{self, Pending, Vi, Which, complete};
 
 /// VipDisconnect.
 pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let mut vi = vi::lock(handle)?;
     let attempt = vi.attempt.take();
     if let Some(peer) = vi.peer.take() {
-        peer.complete(Err(Error::Timeout));
+        peer.result.complete(Err(Error::Timeout));
     }
     let connection = detach(&mut vi);
     if vi.abi.state != IDLE {
@@ -32,11 +32,13 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let nic = vi.nic.clone();
     drop(vi);
     nic.events.forget_breaks(handle);
-    if let Some(call) = attempt {
+    if let Some(Pending { call, result, .. }) = attempt {
         match nic.registration.here() {
             Some((agent, _)) => drop(agent.call(Op::CANCEL, &Cancel { call }, &[])),
             None => nic.agents().wake_keeper(),
         }
+        // Whether the agent has replied to it or not.
+        result.complete(Err(Error::Timeout));
     }
     if let Some(side) = connection {
         nic.agents().connections.disconnect(side);

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use vipl_abi::*;
 
-use super::attempt::begin;
+use super::attempt::{begin, outcome};
 use super::convert::{check_discriminator, to_error, to_program};
 use crate::agent::{Agent, GONE, Reply, log_discriminator_taken};
 use crate::clock::{self, remaining_ms};
@@ -61,7 +62,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
     let incoming: Incoming = reply.body().ok_or(Error::Resource)?;
     let request = Unanswered {
         nic: nic.clone(),
-        agent,
+        agent: agent.clone(),
         connection: incoming.connection,
         attributes: incoming.attributes,
         busy: false,
@@ -71,9 +72,12 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
         if nic.closing.load(Ordering::Acquire) {
             return Err(Error::InvalidParameter);
         }
-        let handle = INCOMING
-            .insert(&nic.process.connections, |_| request)
-            .ok_or(Error::Resource)?;
+        let handle = INCOMING.insert(&nic.process.connections, |_| request);
+        let Some(handle) = handle else {
+            log::error!(target: "cm", "too many unanswered connection requests in this process; VipConnectAccept and VipConnectReject release them");
+            agent.cancel(reply.id);
+            return Err(Error::Resource);
+        };
         unanswered.push(handle.addr());
         handle
     };
@@ -94,7 +98,7 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
 fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
     let deadline = clock::deadline(timeout);
     let mut timeout_ms = clock::timeout_ms(timeout);
-    let mut place = nic.agents().place(&nic.registration)?;
+    let mut place = nic.agents().place_until(&nic.registration, deadline)?;
     loop {
         let (agent, nic_name) = place;
         let body = Wait {
@@ -103,12 +107,12 @@ fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent
             local,
             reserved: 0,
         };
-        let reply = agent.call(Op::WAIT, &body, &[]);
+        let reply = agent.call_until(Op::WAIT, &body, deadline);
         if reply.status != GONE {
             return Ok((agent, reply));
         }
         place = loop {
-            match nic.agents().place(&nic.registration) {
+            match nic.agents().place_until(&nic.registration, deadline) {
                 Ok(place) => break place,
                 Err(error) if error != Error::Resource => return Err(error),
                 Err(_) if remaining_ms(deadline) == 0 => return Err(Error::Timeout),
@@ -179,12 +183,20 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
         segment_bytes: nic.info.segment_bytes,
         reserved: 0,
     };
-    let attempt = begin(&mut vi, call);
-    let result = attempt.result.clone();
+    let attempt = begin(&mut vi, call, None);
+    let pending = attempt.pending.clone();
     drop(vi);
     // If the agent that knows the request has exited, the client repeats it at the next one: VIP_TIMEOUT.
     attempt.send(&agent, Op::ACCEPT, &body);
-    let outcome = result.wait().and_then(|result| result.map(drop));
+    // The agent repeats an acceptance to another host for up to 30 s.
+    let patience = agent.patience() * 2;
+    let limit = Instant::now() + patience;
+    let outcome = outcome(handle, &pending, Some(limit)).and_then(|result| result.map(drop));
+    if Instant::now() >= limit {
+        // It may not have been asked at all: the client is not to wait for this server.
+        agent.tell(Op::REJECT, &ConnectionRef { connection: id });
+        agent.tell_silence(Op::ACCEPT, patience);
+    }
     match outcome {
         // The agent found a conflict that was not there a moment ago: the request stays.
         Err(Error::ReliabilityLevel | Error::Mtu | Error::Qos) => {

@@ -5,7 +5,7 @@
 //! thread may therefore destroy an object that another is about to use (rule R4), without a reference count on the
 //! data path.
 //!
-//! Chunks of slots are mapped `MADV_WIPEONFORK`: in a forked child every slot is free, whatever the
+//! Chunks of slots are wiped by a fork: in a child every slot is free, whatever the
 //! parent held (spec §10.4).
 
 use std::cell::UnsafeCell;

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use libloading::os::unix::Library;
 use vipl_plugin_abi::*;
+use vipl_sys::elf::{self, Unfit};
 
-use super::folders::bits_of;
 use super::loaded::LoadedPlugin;
 use crate::settings::{BadDeclaration, Settings};
 
@@ -60,14 +60,15 @@ pub(super) fn load(
     host: &'static vipl_host,
 ) -> Result<&'static LoadedPlugin, Refusal> {
     log::debug!(target: "plugin", "loading {}", path.display());
+    elf::check(path).map_err(|unfit| match unfit {
+        Unfit::Class(bits) => Refusal::Class(bits),
+        unfit => Refusal::Load(unfit.to_string()),
+    })?;
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: a plug-in has no constructors (rule of the plug-in interface).
     let library = unsafe { Library::open(Some(path), flags) };
     vipl_guard::install();
-    let library = library.map_err(|error| match bits_of(path) {
-        Some(bits) if bits != usize::BITS => Refusal::Class(bits),
-        _ => Refusal::Load(whole_story(&error)),
-    })?;
+    let library = library.map_err(|error| Refusal::Load(whole_story(&error)))?;
     let library = ManuallyDrop::new(library);
     // SAFETY: the symbol is data; it is only read after its magic was checked.
     let symbol = unsafe { library.get::<*const vipl_plugin>(b"vipl_plugin_v1\0") };

@@ -1,6 +1,6 @@
 //! Where plug-ins may be: the folders, and the files in them that are named `libvipl_NAME.so`.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -82,7 +82,7 @@ pub(super) fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>>
 /// Why a file could not be loaded, if that was because the system was out of something. `dlopen` gives a text only,
 /// in English unless the application has set another locale; so the file is opened as well.
 pub(super) fn shortage_of(path: &Path, text: &str) -> Option<String> {
-    let error = match std::fs::File::open(path) {
+    let error = match vipl_sys::file::open(path) {
         Ok(_) if text.contains("Cannot allocate memory") || text.contains("failed to map") => {
             io::Error::from_raw_os_error(libc::ENOMEM)
         }
@@ -91,17 +91,6 @@ pub(super) fn shortage_of(path: &Path, text: &str) -> Option<String> {
         Err(error) => error,
     };
     is_shortage(&error).then(|| format!("{}: {error}", path.display()))
-}
-
-/// For programs of how many bits a library is; `None`: it is none.
-pub(super) fn bits_of(path: &Path) -> Option<u32> {
-    let mut head = [0; 5];
-    std::fs::File::open(path).ok()?.read_exact(&mut head).ok()?;
-    match head {
-        [0x7F, b'E', b'L', b'F', 1] => Some(32),
-        [0x7F, b'E', b'L', b'F', 2] => Some(64),
-        _ => None,
-    }
 }
 
 /// Whether the filter `a,b` or `^a,b` lets a name through.
@@ -119,14 +108,6 @@ pub(super) fn wanted(filter: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_library_says_how_many_bits_it_has() {
-        let exe = std::env::current_exe().unwrap();
-        assert_eq!(bits_of(&exe), Some(usize::BITS));
-        assert_eq!(bits_of(Path::new("/proc/self/maps")), None);
-        assert_eq!(bits_of(Path::new("/no/such/file")), None);
-    }
 
     #[test]
     fn the_filter_admits_or_excludes() {

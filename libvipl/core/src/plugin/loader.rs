@@ -111,14 +111,16 @@ impl Plugins {
         host: &'static vipl_host,
     ) {
         let modified = path.metadata().and_then(|data| data.modified()).ok();
-        // A refused file is tried again when it has changed.
-        if self
-            .seen
-            .get(&path)
-            .is_some_and(|seen| seen.modified == modified)
-        {
-            return;
-        }
+        // A refused file is tried again when it has changed. What the system could not load it may load now.
+        let before = self.seen.get(&path);
+        let said = match before.filter(|seen| seen.modified == modified) {
+            Some(Seen {
+                outcome: Err(Refusal::Load(text)),
+                ..
+            }) => Some(text.clone()),
+            Some(_) => return,
+            None => None,
+        };
         let outcome = load(name, &path, settings, host);
         if let Err(Refusal::Load(text)) = &outcome
             && let Some(shortage) = shortage_of(&path, text)
@@ -128,6 +130,7 @@ impl Plugins {
             return;
         }
         match &outcome {
+            Err(Refusal::Load(text)) if said.as_ref() == Some(text) => {}
             Ok(plugin) => {
                 log::info!(target: "plugin", "{name} {} from {}", plugin.version, path.display());
                 self.order.push(plugin);

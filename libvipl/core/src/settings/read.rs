@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use super::{Settings, Source, declared};
 
+/// Longest configuration file.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
 impl Settings {
     /// Reads file and environment.
     pub(crate) fn load() -> Settings {
@@ -15,7 +18,7 @@ impl Settings {
         };
         let (paths, named) = config_paths(secure);
         for path in paths {
-            match std::fs::read_to_string(&path) {
+            match vipl_sys::file::read_text(&path, FILE_BYTES_MAX) {
                 Ok(text) => {
                     settings.read_file(&path.display().to_string(), &text);
                     break;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
 use vipl_rules::region::Table;
-use vipl_sys::process_vm::{Way, copy};
+use vipl_sys::process_vm::{Way, copy, find_thread};
 use vipl_sys::shm::Mapping;
 
 pub(crate) use vipl_sys::process_vm::piece;
@@ -161,23 +161,16 @@ impl Process {
     /// The first thread of the process may end before the others: memory is reached through any of them.
     #[cold]
     fn find_thread(&self) -> bool {
-        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else {
-            return false;
-        };
-        let threads = tasks.flatten().filter_map(|task| {
-            let name = task.file_name();
-            name.to_str()?.parse::<i32>().ok()
-        });
-        for thread in threads {
+        let found = find_thread(self.pid, |thread| {
             // A read of nothing tells whether the thread has a memory.
             let mut byte = [0u8];
             // SAFETY: one byte of ours.
             let done = unsafe { copy(thread, Way::Read, &[local_mut(&mut byte)], &[piece(0, 1)]) };
-            if done.map_or_else(|error| error.raw_os_error() == Some(libc::EFAULT), |_| true) {
-                self.thread.set(thread);
-                return true;
-            }
+            done.map_or_else(|error| error.raw_os_error() == Some(libc::EFAULT), |_| true)
+        });
+        if let Some(thread) = found {
+            self.thread.set(thread);
         }
-        false
+        found.is_some()
     }
 }

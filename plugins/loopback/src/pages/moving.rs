@@ -15,11 +15,11 @@ struct Listed {
 
 /// The mappings that cover a range, in order, each cut to it. Holes are left out.
 fn listed(first: u64, end: u64) -> io::Result<Vec<(u64, Listed)>> {
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let maps = std::fs::read_to_string("/proc/thread-self/maps")?;
     let mut found = Vec::new();
     for line in maps.lines() {
         let Some((start, listed)) = parse(line) else {
-            return Err(io::Error::other("/proc/self/maps is not understood"));
+            return Err(io::Error::other("/proc/thread-self/maps is not understood"));
         };
         if listed.end > first && start < end {
             let cut = first.saturating_sub(start);

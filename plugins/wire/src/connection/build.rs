@@ -7,7 +7,7 @@ use super::send::{Next, Step};
 use crate::env::{Env, Level, Operation};
 use crate::frame::{FLAG_ASK, HEADER, Header, Kind, TRAILER};
 use crate::inflight::Load;
-use crate::part::PartKind;
+use crate::part::{PartKind, WATCHED};
 use crate::sender::Begun;
 
 impl Connection {
@@ -153,6 +153,16 @@ fn payload(begun: &Begun, kind: PartKind, room: usize) -> usize {
     if kind == PartKind::Read {
         return 0;
     }
-    let left = (begun.length - begun.offset) as usize;
-    left.min(room - kind.header())
+    piece((begun.length - begun.offset) as usize, room - kind.header())
+}
+
+/// Bytes of the next piece, where `left` bytes are left and `room` fit. Programs poll the last eight bytes of an RDMA range
+/// (spec §5.4), so these are never divided.
+#[inline(always)]
+pub(super) fn piece(left: usize, room: usize) -> usize {
+    if left <= room {
+        left
+    } else {
+        room.min(left - WATCHED)
+    }
 }

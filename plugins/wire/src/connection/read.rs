@@ -1,14 +1,17 @@
 //! RDMA Read: the target, which sends the data, and the initiator, which places it.
 
+use std::sync::atomic::{Ordering, fence};
+
 use vipl_abi::*;
 
 use super::Connection;
+use super::build::piece;
 use super::send::Step;
 use crate::closing::Reason;
 use crate::env::{Cause, Env};
 use crate::frame::{HEADER, Kind};
 use crate::inflight::Load;
-use crate::part::{Part, PartKind};
+use crate::part::{Part, PartKind, WATCHED};
 use crate::sender::{Begun, READS_MAX, Serving, Stage};
 
 const REFUSED: Cause = Cause::Async(VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as u32);
@@ -48,7 +51,7 @@ impl Connection {
             return Step::Full;
         };
         let left = (serving.range.length - serving.offset) as usize;
-        let bytes = left.min(self.room() - PartKind::Data.header()) as u16;
+        let bytes = piece(left, self.room() - PartKind::Data.header()) as u16;
         let load = Load::Answer {
             read: serving.number,
             operation: serving.operation,
@@ -130,7 +133,15 @@ impl Connection {
         if !same {
             return Err(VIP_STATUS_LENGTH_ERROR | begun.operation.status());
         }
-        env.scatter(&outgoing.segments, part.offset, payload)
+        // The last eight bytes become visible after all others (spec §5.4).
+        let watched = if part.is_last() { WATCHED } else { 0 };
+        let (first, last) = payload.split_at(payload.len().saturating_sub(watched));
+        let behind = part.offset + first.len() as u32;
+        env.scatter(&outgoing.segments, part.offset, first)
+            .and_then(|()| {
+                fence(Ordering::Release);
+                env.scatter(&outgoing.segments, behind, last)
+            })
             .map_err(|_| VIP_STATUS_PROTECTION_ERROR | begun.operation.status())
     }
 

@@ -2,9 +2,9 @@
 //! placed at once and only the header is kept; otherwise the whole frame is kept, in a store of limited size.
 //!
 //! The destination is known for: a piece of a message, in the receive descriptor that it will use, whose content is
-//! undefined before completion; a piece of the RDMA Write in progress, which has been permitted, except the last eight
-//! bytes, which must be written last; a piece of the answer to an RDMA Read. An RDMA Write that has not begun must
-//! wait: an earlier operation may fail, and then it must not have had an effect.
+//! undefined before completion; a piece of the RDMA Write in progress, which has been permitted; a piece of the answer to
+//! an RDMA Read. The piece with the last eight bytes of RDMA waits, since they must be written last. So does an RDMA Write
+//! that has not begun: an earlier operation may fail, and then it must not have had an effect.
 
 use super::Connection;
 use crate::env::{Env, Level};
@@ -141,6 +141,7 @@ impl Connection {
                         .place(&part.range(), part.offset, payload, false)
                         .is_ok()
             }
+            PartKind::Data if part.reaches_end() => false,
             PartKind::Data => self
                 .read_of(part)
                 .is_some_and(|place| self.place_answer(place, part, payload, env).is_ok()),

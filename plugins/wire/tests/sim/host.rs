@@ -203,7 +203,7 @@ impl Host {
         }
     }
 
-    /// The last eight bytes of an RDMA Write come after all others.
+    /// The last eight bytes of an RDMA Write come after all others, and together.
     fn cover(&mut self, range: &Remote, offset: usize, bytes: usize) {
         let total = range.length as usize;
         let place = match self.covered.iter().position(|(at, _)| *at == range.address) {
@@ -220,6 +220,11 @@ impl Host {
             assert!(
                 others.iter().all(|done| *done),
                 "the end of an RDMA Write came too early"
+            );
+            assert!(
+                offset + bytes == total && offset <= total.saturating_sub(8),
+                "bytes {offset} to {} of {total} divide the last eight",
+                offset + bytes
             );
         }
     }

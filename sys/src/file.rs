@@ -1,0 +1,184 @@
+//! Files whose names come from people. Such a name may be of a FIFO, on which an ordinary open waits for ever, or of
+//! a device that never ends.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::fd::above_standard;
+
+/// Opens a regular file for reading. Waits for nobody: anything else is an error that says what it is.
+///
+/// # Errors
+/// It cannot be opened, or is not a regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    let (file, about) = open_any(path)?;
+    match other_kind(&about) {
+        None => Ok(file),
+        Some(kind) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("it is {kind}, not a file"),
+        )),
+    }
+}
+
+/// What stands in a regular file of at most this many bytes, or in `/dev/null`.
+///
+/// # Errors
+/// As for [`open`], it has more bytes, or there is no memory for them.
+pub fn read_small(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    if let Ok(about) = std::fs::metadata(path)
+        && is_null(&about)
+    {
+        return Ok(Vec::new());
+    }
+    let file = open(path)?;
+    let size = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    let too_long = || {
+        let text = format!("it has more than {bytes_max} bytes");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    if size > bytes_max {
+        return Err(too_long());
+    }
+    let mut content = Vec::new();
+    // One byte more tells the end; `read_to_end` asks for memory in the same fallible way.
+    content.try_reserve(size + 1)?;
+    file.take(bytes_max as u64 + 1).read_to_end(&mut content)?;
+    if content.len() > bytes_max {
+        return Err(too_long());
+    }
+    Ok(content)
+}
+
+/// The same for text.
+///
+/// # Errors
+/// As for [`read_small`], or it is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: usize) -> io::Result<String> {
+    String::from_utf8(read_small(path, bytes_max)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Opens a log for appending, and makes it if need be. It may be a device, and a FIFO that has a reader; a line that
+/// such a reader has no room for is lost, since nobody waits for a log.
+///
+/// # Errors
+/// It cannot be opened; it is a FIFO without a reader.
+pub fn open_log(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(mode)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path);
+    match opened {
+        Ok(file) => above_standard(file.into()),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+            let kind = std::fs::metadata(path).ok().as_ref().and_then(other_kind);
+            let kind = kind.unwrap_or("a device");
+            Err(io::Error::other(format!("it is {kind} that nobody reads")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open_any(path: &Path) -> io::Result<(File, Metadata)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    let file = File::from(above_standard(file.into())?);
+    let about = file.metadata()?;
+    Ok((file, about))
+}
+
+/// Not a regular file, but this.
+fn other_kind(about: &Metadata) -> Option<&'static str> {
+    let kind = about.file_type();
+    match () {
+        () if kind.is_file() => None,
+        () if kind.is_dir() => Some("a folder"),
+        () if kind.is_fifo() => Some("a FIFO"),
+        () if kind.is_socket() => Some("a socket"),
+        () if kind.is_char_device() => Some("a character device"),
+        () => Some("a block device"),
+    }
+}
+
+/// `/dev/null`, which people name for "nothing".
+fn is_null(about: &Metadata) -> bool {
+    about.file_type().is_char_device() && about.rdev() == libc::makedev(1, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A folder that goes with the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("vipl-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Folder(path)
+        }
+
+        fn fifo(&self) -> PathBuf {
+            let path = self.0.join("fifo");
+            let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+            // SAFETY: a valid string.
+            assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn only_regular_files_and_nothing_are_read() {
+        let folder = Folder::new("read");
+        let path = folder.0.join("file");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read_small(&path, 5).unwrap(), b"12345");
+        let told = |path: &Path| read_small(path, 4).unwrap_err().to_string();
+        assert_eq!(told(&path), "it has more than 4 bytes");
+        assert_eq!(told(&folder.fifo()), "it is a FIFO, not a file");
+        assert_eq!(told(&folder.0), "it is a folder, not a file");
+        let zero = "it is a character device, not a file";
+        assert_eq!(told(Path::new("/dev/zero")), zero);
+        // The size is not told in advance.
+        assert_eq!(
+            told(Path::new("/proc/self/status")),
+            "it has more than 4 bytes"
+        );
+        assert!(read_small(Path::new("/dev/null"), 0).unwrap().is_empty());
+        let none = read_small(&folder.0.join("none"), 4).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_log_waits_for_no_reader() {
+        let folder = Folder::new("log");
+        let path = folder.fifo();
+        let nobody = open_log(&path, 0o600).unwrap_err().to_string();
+        assert_eq!(nobody, "it is a FIFO that nobody reads");
+        let _reader = open_any(&path).unwrap();
+        let mut log = File::from(open_log(&path, 0o600).unwrap());
+        let piece = [b'x'; 4096];
+        while log.write_all(&piece).is_ok() {}
+        assert!(open_log(Path::new("/dev/null"), 0o600).is_ok());
+    }
+}
