@@ -16,9 +16,12 @@ use std::net::{IpAddr, TcpListener};
 use serde_json::{Value, json};
 
 use crate::arena::Side;
+use crate::control::{Control, SocketControl};
 use crate::frames::Frames;
 use crate::link::Link;
-use crate::session::{Session, bytes_of};
+use crate::nic::Nic;
+use crate::request::{TURNS_MAX, number, unknown};
+use crate::session::{Own, Session, bytes_of};
 use crate::tcp::{self, Tcp};
 use crate::udp::Udp;
 use crate::{Error, Result};
@@ -151,9 +154,9 @@ fn same_family(own: &[IpAddr], theirs: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
     })
 }
 
-fn of(session: &mut Session) -> Result<&mut Cable> {
+fn of(own: &mut Own) -> Result<&mut Cable> {
     let missing = || Error::Usage("the link has not been opened".to_owned());
-    session.cable.as_mut().ok_or_else(missing)
+    own.cable.as_mut().ok_or_else(missing)
 }
 
 /// One way of a message of `size` bytes in ns, in `most` turns at most; None if it does not fit into a frame, or there
@@ -168,7 +171,7 @@ pub fn one_way(
     most: Option<u64>,
 ) -> Result<Option<f64>> {
     let turns = turns_for(size).min(most.unwrap_or(u64::MAX));
-    let cable = of(session)?;
+    let cable = of(session.own()?)?;
     cable.rounds += 1;
     let (round, fits) = (cable.rounds, size <= cable.mtu);
     let possible = match what {
@@ -183,7 +186,7 @@ pub fn one_way(
     let question = json!({"op": "cable-turns", "what": what.name(), "size": size,
         "turns": turns, "round": round});
     session.ask(&question)?;
-    of(session)?
+    of(session.own()?)?
         .play(Side::Driver, what, round, size, turns)
         .map(Some)
 }
@@ -198,12 +201,12 @@ pub fn stream(
     bytes: Option<usize>,
     most: Option<u64>,
 ) -> Result<(f64, usize)> {
-    let cable = of(session)?;
+    let cable = of(session.own()?)?;
     cable.rounds += 1;
     let (round, bytes) = (cable.rounds, bytes.unwrap_or(HEADER + cable.mtu));
     let count = frames_for(bytes).min(most.unwrap_or(u64::MAX));
     session.ask(&json!({"op": "cable-stream", "count": count, "round": round}))?;
-    let rate = of(session)?.frames.send(round, bytes, count)?;
+    let rate = of(session.own()?)?.frames.send(round, bytes, count)?;
     Ok((rate, bytes - HEADER))
 }
 
@@ -233,33 +236,39 @@ impl Cable {
     }
 }
 
-/// The server's side of one question, answered here.
+/// The server's side of one question, answered here. Only a process that this one has started, or that has
+/// started it, can ask.
 ///
 /// # Errors
 /// The driver is gone, or does not do what it asked for.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let round = number("round") as u32;
+pub(crate) fn serve(
+    control: &mut SocketControl,
+    own: &mut Own,
+    nic: &Nic,
+    question: &Value,
+) -> Result<()> {
+    let count = |name| number(question, name, 0..=TURNS_MAX);
+    let round = || number(question, "round", 0..=u64::from(u32::MAX)).map(|round| round as u32);
     match question["op"].as_str().unwrap_or_default() {
         "cable-open" => {
             let device = question["device"].as_str().unwrap_or_default();
             let any = question["any"].as_bool().unwrap_or(false);
-            let opened = Cable::new(device, &session.nic.attributes().address, any);
+            let opened = Cable::new(device, &nic.attributes().address, any);
             let aimed = opened.and_then(|mut cable| {
                 cable.aim(&question["partner"])?;
                 Ok(cable)
             });
             match aimed {
                 Ok(cable) => {
-                    session.reply(&cable.described())?;
-                    session.cable = Some(cable);
+                    control.send(&cable.described())?;
+                    own.cable = Some(cable);
                     Ok(())
                 }
-                Err(error) => session.reply(&json!({"error": error.to_string()})),
+                Err(error) => control.send(&json!({"error": error.to_string()})),
             }
         }
         "cable-tcp" => {
-            let index = of(session)?.link.index;
+            let index = of(own)?.link.index;
             let ip = question["ip"].as_str().and_then(|ip| ip.parse().ok());
             let listen = || {
                 let ip = ip.ok_or(std::io::ErrorKind::InvalidInput)?;
@@ -269,50 +278,54 @@ pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
             };
             match listen() {
                 Ok((listener, port)) => {
-                    session.reply(&json!({"port": port}))?;
+                    control.send(&json!({"port": port}))?;
                     // Without a connection the driver leaves TCP out.
-                    of(session)?.tcp = Tcp::accept(&listener).ok();
+                    of(own)?.tcp = Tcp::accept(&listener).ok();
                     Ok(())
                 }
-                Err(error) => session.reply(&json!({"error": error.to_string()})),
+                Err(error) => control.send(&json!({"error": error.to_string()})),
             }
         }
         "cable-udp" => {
-            let index = of(session)?.link.index;
+            let index = of(own)?.link.index;
             let ip = |name: &str| question[name].as_str().and_then(|ip| ip.parse().ok());
-            let (own, driver): (Option<IpAddr>, Option<IpAddr>) = (ip("ip"), ip("driver"));
+            let (here, driver): (Option<IpAddr>, Option<IpAddr>) = (ip("ip"), ip("driver"));
             let open = || {
                 let missing = || Error::Partner("has no address".to_owned());
-                let udp = Udp::bind(tcp::endpoint(own.ok_or_else(missing)?, 0, index))?;
-                let to = tcp::endpoint(driver.ok_or_else(missing)?, number("port") as u16, index);
-                udp.connect(to)?;
+                let udp = Udp::bind(tcp::endpoint(here.ok_or_else(missing)?, 0, index))?;
+                let port = number(question, "port", 1..=u64::from(u16::MAX))? as u16;
+                udp.connect(tcp::endpoint(driver.ok_or_else(missing)?, port, index))?;
                 Ok::<_, Error>((udp.port()?, udp))
             };
             match open() {
                 Ok((port, udp)) => {
-                    of(session)?.udp = Some(udp);
-                    session.reply(&json!({"port": port}))
+                    of(own)?.udp = Some(udp);
+                    control.send(&json!({"port": port}))
                 }
-                Err(error) => session.reply(&json!({"error": error.to_string()})),
+                Err(error) => control.send(&json!({"error": error.to_string()})),
             }
         }
         "cable-turns" => {
             let named = |what: &Turns| question["what"].as_str() == Some(what.name());
             let what = [Turns::Udp, Turns::Tcp].into_iter().find(named);
             let what = what.unwrap_or(Turns::Frames);
-            let size = number("size") as usize;
-            session.reply(&json!({}))?;
-            let cable = of(session)?;
-            let played = cable.play(Side::Server, what, round, size, number("turns"));
-            played.map(|_| ())
+            let size = number(question, "size", 0..=SIZE_MAX)? as usize;
+            let (round, turns) = (round()?, count("turns")?);
+            control.send(&json!({}))?;
+            let played = of(own)?.play(Side::Server, what, round, size, turns);
+            played.map(drop)
         }
         "cable-stream" => {
-            session.reply(&json!({}))?;
-            of(session)?.frames.receive(round, number("count"))
+            let (round, frames) = (round()?, count("count")?);
+            control.send(&json!({}))?;
+            of(own)?.frames.receive(round, frames)
         }
-        other => Err(Error::Partner(format!("unknown request {other:?}"))),
+        other => Err(unknown(other)),
     }
 }
+
+/// Bytes of a message over the cable at most.
+const SIZE_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {

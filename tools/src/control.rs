@@ -76,7 +76,29 @@ pub struct ViControl {
     endpoint: Endpoint,
     sent: usize,
     received: usize,
-    patient: bool,
+    patience: Patience,
+}
+
+/// How long one side waits for a document of the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the first one.
+    pub first: Duration,
+    /// For each that follows.
+    pub next: Duration,
+}
+
+impl Patience {
+    /// That of a client: an answer comes at once, or after a test that has failed.
+    pub const CLIENT: Self = Self {
+        first: Duration::from_secs(3 * PATIENCE_S),
+        next: Duration::from_secs(3 * PATIENCE_S),
+    };
+    /// That of a server: a client says at once what it wants, and may measure something by itself later.
+    pub const SERVER: Self = Self {
+        first: Duration::from_secs(5),
+        next: Duration::from_secs(600),
+    };
 }
 
 /// Bytes of the longest document.
@@ -85,12 +107,12 @@ pub const DOCUMENT_MAX: usize = 16 * 1024;
 impl ViControl {
     /// Over a connected endpoint with separate buffers of `DOCUMENT_MAX` bytes.
     #[must_use]
-    pub fn new(endpoint: Endpoint, patient: bool) -> Self {
+    pub fn new(endpoint: Endpoint, patience: Patience) -> Self {
         Self {
             endpoint,
             sent: 0,
             received: 0,
-            patient,
+            patience,
         }
     }
 }
@@ -98,7 +120,11 @@ impl ViControl {
 impl Control for ViControl {
     fn send(&mut self, value: &Value) -> Result<()> {
         let text = value.to_string();
-        assert!(text.len() <= DOCUMENT_MAX);
+        if text.len() > DOCUMENT_MAX {
+            return Err(Error::Usage(
+                "a document for the peer is too long".to_owned(),
+            ));
+        }
         let endpoint = &self.endpoint;
         let index = self.sent % endpoint.sends.len();
         let offset = endpoint.send_offsets[index];
@@ -113,14 +139,14 @@ impl Control for ViControl {
 
     fn receive(&mut self) -> Result<Option<Value>> {
         let endpoint = &self.endpoint;
-        let descriptor = loop {
-            let patience_ms = 3 * PATIENCE_S * 1000;
-            match endpoint.vi.receive_wait(patience_ms)? {
-                Some(descriptor) => break descriptor,
-                None if self.patient => {}
-                None => return Err(Error::Silence("waiting for the peer's answer")),
-            }
+        let patience = match self.received {
+            0 => self.patience.first,
+            _ => self.patience.next,
         };
+        let came = endpoint.vi.receive_wait(patience.as_millis() as u64)?;
+        let descriptor = came.ok_or_else(|| {
+            Error::Partner(format!("has said nothing for {} s", patience.as_secs()))
+        })?;
         let offset = endpoint.receive_offsets[self.received % endpoint.receives.len()];
         self.received += 1;
         let mut bytes = vec![0; (descriptor.length() as usize).min(DOCUMENT_MAX)];
@@ -130,7 +156,11 @@ impl Control for ViControl {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Value> {
+/// Reads a document.
+///
+/// # Errors
+/// It is none.
+pub fn parse(bytes: &[u8]) -> Result<Value> {
     serde_json::from_slice(bytes)
         .map_err(|error| Error::Partner(format!("invalid message: {error}")))
 }

@@ -296,6 +296,41 @@ pub struct Layout {
     pub separate: bool,
 }
 
+impl Layout {
+    /// Distance of two buffers.
+    fn stride(&self) -> Option<usize> {
+        match self.bytes {
+            0..4096 => Some(self.bytes.next_multiple_of(64).max(64)),
+            large => large.checked_next_multiple_of(4096),
+        }
+    }
+
+    /// Send and receive buffers.
+    fn buffers(&self) -> (usize, usize) {
+        if self.separate {
+            (self.sends, self.receives)
+        } else {
+            (1, 1)
+        }
+    }
+
+    /// Bytes of the descriptors.
+    fn descriptors(&self) -> Option<usize> {
+        let align = if self.stride()? >= 4096 { 4096 } else { 64 };
+        let all = self.sends.checked_add(self.receives)?;
+        all.checked_mul(descriptor::BYTES)?
+            .checked_next_multiple_of(align)
+    }
+
+    /// Bytes of all of it; None above what there are numbers for.
+    #[must_use]
+    pub fn total(&self) -> Option<usize> {
+        let (sends, receives) = self.buffers();
+        let buffers = sends.checked_add(receives)?.checked_mul(self.stride()?)?;
+        self.descriptors()?.checked_add(buffers)
+    }
+}
+
 /// A VI with its descriptors and buffers.
 pub struct Endpoint {
     /// The VI.
@@ -320,18 +355,11 @@ impl Endpoint {
     /// # Errors
     /// The library refuses something.
     pub fn new(nic: &Nic, spec: ViSpec, layout: Layout, cq: Option<&Cq>) -> Result<Self> {
-        let stride = match layout.bytes {
-            0..4096 => layout.bytes.next_multiple_of(64).max(64),
-            large => large.next_multiple_of(4096),
-        };
-        let (send_buffers, receive_buffers) = if layout.separate {
-            (layout.sends, layout.receives)
-        } else {
-            (1, 1)
-        };
-        let descriptors = ((layout.sends + layout.receives) * descriptor::BYTES)
-            .next_multiple_of(if stride >= 4096 { 4096 } else { 64 });
-        let total = descriptors + (send_buffers + receive_buffers) * stride;
+        let too_large = || Error::Usage("the buffers are larger than memory".to_owned());
+        let (send_buffers, receive_buffers) = layout.buffers();
+        let total = layout.total().ok_or_else(too_large)?;
+        let stride = layout.stride().ok_or_else(too_large)?;
+        let descriptors = layout.descriptors().ok_or_else(too_large)?;
         let region = Rc::new(Region::new(nic, total)?);
         let vi = Vi::new(nic, spec, &region, cq)?;
         // Small buffers end at a multiple of 8, so that a flag in their last bytes is aligned.

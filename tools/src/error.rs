@@ -44,6 +44,8 @@ pub enum Error {
     Silence(&'static str),
     /// The partner process reported this.
     Partner(String),
+    /// The partner process has asked for something that it does not get.
+    Refused(String),
     /// The options do not go together, or the device cannot do what was asked.
     Usage(String),
     /// Received data differs from what was sent.
@@ -113,6 +115,7 @@ impl fmt::Display for Error {
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Silence(what) => write!(f, "timed out after {PATIENCE_S} s while {what}"),
             Self::Partner(text) => write!(f, "peer: {}", one_line(text)),
+            Self::Refused(text) => write!(f, "refused: {}", one_line(text)),
             Self::Usage(text) | Self::Corrupt(text) => f.write_str(text),
         }
     }

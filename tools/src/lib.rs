@@ -7,7 +7,7 @@
 //! ```text
 //!   sys, vipl                 the system, the library's functions
 //!   nic, region, descriptor, endpoint, cq     safe objects over the handles
-//!   control, rendezvous, session  two processes that do something together
+//!   control, request, rendezvous, session, server  two processes that do something together
 //!   pingpong, limits          measuring
 //!   machine, arena, process_vm  measuring what two processors can do
 //!   cable, frames, tcp, link  measuring what an interface can do
@@ -40,6 +40,8 @@ pub mod procmem;
 pub mod region;
 pub mod rendezvous;
 pub mod report;
+pub mod request;
+pub mod server;
 pub mod session;
 pub mod size;
 pub mod stats;

@@ -11,11 +11,13 @@
 
 use serde_json::{Value, json};
 
-use crate::arena::{Arena, RAW_MAX, Side};
+use crate::Result;
+use crate::arena::{RAW_MAX, Side};
+use crate::control::{Control, SocketControl};
 use crate::limits;
 use crate::process_vm::{self, Remote};
-use crate::session::Session;
-use crate::{Error, Result};
+use crate::request::{TURNS_MAX, number, unknown};
+use crate::session::{Own, Session};
 
 /// What an answer says when there is no arena.
 pub const NEEDS_SELF: &str = "--limits needs --self: limits are those of one machine";
@@ -24,11 +26,6 @@ pub const NEEDS_SELF: &str = "--limits needs --self: limits are those of one mac
 const RING_MESSAGES: u64 = 400_000;
 /// Turns of polled writes; some ten milliseconds.
 const WRITE_TURNS: u64 = 6_000;
-
-fn arena(session: &Session) -> Result<&Arena> {
-    let missing = || Error::Usage(NEEDS_SELF.to_owned());
-    session.arena.as_ref().ok_or_else(missing)
-}
 
 /// One way of a cache line in ns, the mean over all lines of the arena; of a message of `bytes` that is
 /// copied in and copied out, if there are bytes. None above the largest message.
@@ -40,11 +37,10 @@ pub fn one_way(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
         return Ok(None);
     }
     let turns = limits::turns_for(bytes);
-    arena(session)?.reset();
+    session.own()?.arena.reset();
     session.ask(&json!({"op": "limit-turns", "size": bytes, "turns": turns}))?;
-    arena(session)?
-        .ping_pong(Side::Driver, bytes, turns)
-        .map(Some)
+    let arena = &session.own()?.arena;
+    arena.ping_pong(Side::Driver, bytes, turns).map(Some)
 }
 
 /// Messages per second through a ring of cache lines.
@@ -52,9 +48,9 @@ pub fn one_way(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
 /// # Errors
 /// The partner does not go on.
 pub fn ring_rate(session: &mut Session) -> Result<f64> {
-    arena(session)?.reset();
+    session.own()?.arena.reset();
     session.ask(&json!({"op": "limit-stream", "messages": RING_MESSAGES}))?;
-    arena(session)?.stream(Side::Driver, RING_MESSAGES)
+    session.own()?.arena.stream(Side::Driver, RING_MESSAGES)
 }
 
 /// Copies by the kernel into the partner's memory, in GB/s; None where it forbids them.
@@ -63,7 +59,7 @@ pub fn ring_rate(session: &mut Session) -> Result<f64> {
 /// The partner does not answer.
 pub fn write_rate(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
     match buffers(session, bytes)? {
-        Some(partner) => process_vm::write_rate(&mut session.buffers, partner, bytes),
+        Some(partner) => process_vm::write_rate(&mut session.own()?.buffers, partner, bytes),
         None => Ok(None),
     }
 }
@@ -76,10 +72,11 @@ pub fn write_turns(session: &mut Session) -> Result<Option<f64>> {
     let Some(partner) = buffers(session, 4096)? else {
         return Ok(None);
     };
-    session.buffers.clean_target()?;
-    let buffer = own(session, 4096)?;
+    session.own()?.buffers.clean_target()?;
+    let buffer = described(session.own()?, 4096)?;
     session.ask(&json!({"op": "limit-writes", "turns": WRITE_TURNS, "buffer": buffer}))?;
-    process_vm::write_turns(&mut session.buffers, partner, Side::Driver, WRITE_TURNS).map(Some)
+    let buffers = &mut session.own()?.buffers;
+    process_vm::write_turns(buffers, partner, Side::Driver, WRITE_TURNS).map(Some)
 }
 
 /// Copies by the kernel from process to process, one half by each of the two, in GB/s; None where it
@@ -92,84 +89,84 @@ pub fn halves_rate(session: &mut Session, bytes: usize) -> Result<Option<f64>> {
         return Ok(None);
     };
     let copies = ((256 << 20) / bytes.max(4096)).clamp(64, 2048) as u64;
-    arena(session)?.reset();
-    let buffer = own(session, bytes)?;
+    session.own()?.arena.reset();
+    let buffer = described(session.own()?, bytes)?;
     session
         .ask(&json!({"op": "limit-halves", "size": bytes, "copies": copies, "buffer": buffer}))?;
-    copy_halves(session, partner, (Side::Driver, bytes, copies)).map(Some)
+    copy_halves(session.own()?, partner, (Side::Driver, bytes, copies)).map(Some)
 }
 
-fn copy_halves(session: &mut Session, remote: Remote, what: (Side, usize, u64)) -> Result<f64> {
-    let Session { arena, buffers, .. } = session;
-    let arena = arena
-        .as_ref()
-        .ok_or_else(|| Error::Usage(NEEDS_SELF.to_owned()))?;
-    process_vm::copy_halves(buffers, arena, remote, what)
+fn copy_halves(own: &mut Own, remote: Remote, what: (Side, usize, u64)) -> Result<f64> {
+    process_vm::copy_halves(&mut own.buffers, &own.arena, remote, what)
 }
 
 /// The buffers of this side, for the partner: the one that it may read, and the one that it may write.
-fn own(session: &mut Session, bytes: usize) -> Result<Value> {
-    let target = session.buffers.target(bytes)?;
-    let source = session.buffers.source(bytes)?;
-    Ok(json!({"pid": std::process::id(), "source": source, "target": target}))
+fn described(own: &mut Own, bytes: usize) -> Result<Value> {
+    let target = own.buffers.target(bytes)?;
+    let source = own.buffers.source(bytes)?;
+    Ok(json!({"source": source, "target": target}))
 }
 
-fn of(value: &Value, place: &str) -> Remote {
-    let number = |name: &str| value[name].as_u64().unwrap_or(0);
-    Remote {
-        pid: number("pid") as u32,
-        address: number(place),
-    }
+/// A buffer of the partner. The process is the one that this one has started, or that has started it.
+fn of(own: &Own, value: &Value, place: &str) -> Result<Remote> {
+    Ok(Remote {
+        pid: own.partner,
+        address: number(value, place, 0..=u64::MAX)?,
+    })
 }
 
 /// The partner's buffer that this side may write, if the kernel allows it to both.
 fn buffers(session: &mut Session, bytes: usize) -> Result<Option<Remote>> {
-    let own = own(session, bytes)?;
-    let answer = session.ask(&json!({"op": "limit-buffers", "size": bytes, "buffer": own}))?;
-    let partner = of(&answer, "target");
+    let buffer = described(session.own()?, bytes)?;
+    let answer = session.ask(&json!({"op": "limit-buffers", "size": bytes, "buffer": buffer}))?;
+    let own = session.own()?;
+    let partner = of(own, &answer, "target")?;
     let theirs = answer["allowed"].as_bool().unwrap_or(false);
-    let allowed = theirs && process_vm::is_allowed(&mut session.buffers, partner)?;
+    let allowed = theirs && process_vm::is_allowed(&mut own.buffers, partner)?;
     Ok(allowed.then_some(partner))
 }
 
-/// The server's side of one question, answered here.
+/// Largest buffer, for both sides.
+const BUFFER_MAX: u64 = 1 << 30;
+
+/// The server's side of one question, answered here. Only a process that this one has started, or that has
+/// started it, can ask.
 ///
 /// # Errors
 /// The driver is gone, or does not do what it asked for.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let (bytes, buffer) = (number("size") as usize, &question["buffer"]);
+pub(crate) fn serve(control: &mut SocketControl, own: &mut Own, question: &Value) -> Result<()> {
+    let size = || number(question, "size", 0..=BUFFER_MAX).map(|bytes| bytes as usize);
+    let count = |name| number(question, name, 0..=TURNS_MAX);
+    let buffer = &question["buffer"];
     match question["op"].as_str().unwrap_or_default() {
         "limit-turns" => {
-            session.reply(&json!({}))?;
-            let turns = number("turns");
-            let played = arena(session)?.ping_pong(Side::Server, bytes.min(RAW_MAX), turns);
-            played.map(|_| ())
+            let (bytes, turns) = (size()?.min(RAW_MAX), count("turns")?);
+            control.send(&json!({}))?;
+            own.arena.ping_pong(Side::Server, bytes, turns).map(drop)
         }
         "limit-stream" => {
-            session.reply(&json!({}))?;
-            arena(session)?
-                .stream(Side::Server, number("messages"))
-                .map(|_| ())
+            let messages = count("messages")?;
+            control.send(&json!({}))?;
+            own.arena.stream(Side::Server, messages).map(drop)
         }
         "limit-buffers" => {
-            let mut answer = own(session, bytes)?;
-            let allowed = process_vm::is_allowed(&mut session.buffers, of(buffer, "target"))?;
-            answer["allowed"] = json!(allowed);
-            session.reply(&answer)
+            let mut answer = described(own, size()?)?;
+            let partner = of(own, buffer, "target")?;
+            answer["allowed"] = json!(process_vm::is_allowed(&mut own.buffers, partner)?);
+            control.send(&answer)
         }
         "limit-writes" => {
-            session.buffers.clean_target()?;
-            session.reply(&json!({}))?;
-            let partner = of(buffer, "target");
-            let turns = number("turns");
-            process_vm::write_turns(&mut session.buffers, partner, Side::Server, turns).map(|_| ())
+            let (partner, turns) = (of(own, buffer, "target")?, count("turns")?);
+            own.buffers.clean_target()?;
+            control.send(&json!({}))?;
+            process_vm::write_turns(&mut own.buffers, partner, Side::Server, turns).map(drop)
         }
         "limit-halves" => {
-            session.reply(&json!({}))?;
-            let what = (Side::Server, bytes, number("copies"));
-            copy_halves(session, of(buffer, "source"), what).map(|_| ())
+            let partner = of(own, buffer, "source")?;
+            let what = (Side::Server, size()?, count("copies")?);
+            control.send(&json!({}))?;
+            copy_halves(own, partner, what).map(drop)
         }
-        other => Err(Error::Partner(format!("unknown request {other:?}"))),
+        other => Err(unknown(other)),
     }
 }

@@ -12,37 +12,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::descriptor::Descriptor;
-use crate::endpoint::{Endpoint, Layout, ViSpec};
+use crate::endpoint::Endpoint;
 use crate::error::PATIENCE_S;
 use crate::limits::Patience;
 use crate::region::Span;
+use crate::request::{DEPTH, Request};
 use crate::session::Session;
 use crate::stats::{median, percentile};
 use crate::{Error, Result};
 
-/// Descriptors of each queue.
-const DEPTH: usize = 8;
-/// Buffers that small RDMA messages are written to, in turn.
-const PLACES: usize = 64;
-/// Largest message for which there are so many.
-const PLACES_BYTES: usize = 512;
+pub use crate::request::Spec;
+
 /// Looks at memory between two at the VI.
 const LOOKS: u32 = 4096;
-
-/// What to play.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spec {
-    /// The VI.
-    pub vi: ViSpec,
-    /// Bytes of a message.
-    pub bytes: usize,
-    /// Sleep in VipRecvWait instead of polling.
-    pub wait: bool,
-    /// Fill and check every byte.
-    pub check: bool,
-    /// RDMA Write instead of send.
-    pub rdma: bool,
-}
 
 /// What came out.
 #[derive(Clone, Copy, Debug)]
@@ -57,33 +39,6 @@ pub struct Outcome {
     pub turns: u64,
     /// Time of all of them in ns, the clock included.
     pub total_ns: f64,
-}
-
-impl Spec {
-    fn to_json(self, channel: u32) -> Value {
-        json!({
-            "op": "pingpong", "channel": channel, "level": self.vi.level,
-            "transfer_max": self.vi.transfer_max, "bytes": self.bytes, "wait": self.wait,
-            "check": self.check, "rdma": self.rdma,
-        })
-    }
-
-    fn from_json(value: &Value) -> Self {
-        let flag = |name: &str| value[name].as_bool().unwrap_or(false);
-        let number = |name: &str| value[name].as_u64().unwrap_or(0);
-        let vi = ViSpec {
-            level: number("level") as u16,
-            transfer_max: number("transfer_max"),
-        };
-        let bytes = number("bytes") as usize;
-        Self {
-            vi,
-            bytes,
-            wait: flag("wait"),
-            check: flag("check"),
-            rdma: flag("rdma"),
-        }
-    }
 }
 
 /// The client's side of an open ping-pong.
@@ -184,14 +139,16 @@ impl Driver {
 ///
 /// # Errors
 /// The connection broke or data is wrong.
-pub fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let spec = Spec::from_json(question);
-    let channel = question["channel"].as_u64().unwrap_or(0) as u32;
+pub fn serve(session: &mut Session, spec: Spec, channel: u32) -> Result<()> {
     let mut player = Player::new(session, spec)?;
     session.reply(&span_json(player.endpoint.target()))?;
     session.join(&player.endpoint.vi, channel)?;
-    let target = session.next_question()?.unwrap_or_default();
-    player.aim(span_of(&target));
+    let Some(Request::Target(target)) = session.next_request()? else {
+        return Err(Error::Refused(
+            "the request after a ping-pong is its target".to_owned(),
+        ));
+    };
+    player.aim(target);
     session.reply(&json!({}))?;
     while let Some(turns) = session.next_go()? {
         for _ in 0..turns {
@@ -238,15 +195,7 @@ struct Player {
 
 impl Player {
     fn new(session: &Session, spec: Spec) -> Result<Self> {
-        let spread = spec.rdma && spec.bytes <= PLACES_BYTES;
-        let depth = if spread { PLACES } else { DEPTH };
-        let layout = Layout {
-            sends: depth,
-            receives: depth,
-            bytes: spec.bytes,
-            separate: spec.check || spread,
-        };
-        let endpoint = Endpoint::new(&session.nic, spec.vi, layout, None)?;
+        let endpoint = Endpoint::new(&session.nic, spec.vi, spec.layout(), None)?;
         if spec.rdma {
             // The memory may have been another ping-pong's, with its numbers.
             let clean = vec![0; spec.bytes];
@@ -282,7 +231,7 @@ impl Player {
                 .span(endpoint.send_offsets[index], endpoint.bytes);
             let further = self.place(index) - endpoint.receive_offsets[0];
             let place = Span {
-                address: target.address + further as u64,
+                address: target.address.wrapping_add(further as u64),
                 ..target
             };
             descriptor.set_write(local, place);
@@ -488,23 +437,6 @@ fn pattern(bytes: &mut [u8], message: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_spec_survives_the_control_channel() {
-        let vi = ViSpec {
-            level: 4,
-            transfer_max: 1 << 30,
-        };
-        let spec = Spec {
-            vi,
-            bytes: 4096,
-            wait: true,
-            check: false,
-            rdma: true,
-        };
-        assert_eq!(Spec::from_json(&spec.to_json(3)), spec);
-        assert_eq!(spec.to_json(3)["channel"], 3);
-    }
 
     #[test]
     fn a_span_survives_the_control_channel() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Side;
 use crate::endpoint::Vi;
-use crate::nic::{NetAddress, Nic};
+use crate::nic::{NetAddress, Nic, Request};
 use crate::{Error, Result};
 
 /// Milliseconds that a connection may take.
@@ -26,25 +26,42 @@ pub struct Rendezvous<'a> {
 }
 
 impl Rendezvous<'_> {
+    /// Discriminator of the server's side of a channel.
+    fn server(&self, channel: u32) -> Vec<u8> {
+        [self.key, &channel.to_ne_bytes(), b"s"].concat()
+    }
+
+    /// Waits for a client's request on a channel. Without a limit it waits forever.
+    ///
+    /// # Errors
+    /// None comes.
+    pub fn wait(&self, channel: u32, limit: Option<Duration>) -> Result<Request> {
+        let own = &self.nic.attributes().address;
+        let address = NetAddress::new(own, &self.server(channel));
+        let start = Instant::now();
+        loop {
+            match self.nic.wait(&address, 1000)? {
+                Some(request) => return Ok(request),
+                None if limit.is_some_and(|limit| start.elapsed() > limit) => {
+                    return Err(Error::Silence("waiting for a connection"));
+                }
+                None => {}
+            }
+        }
+    }
+
     /// Connects a VI with the partner's VI of the same channel. Without a limit the server waits forever.
     ///
     /// # Errors
     /// They do not come together.
     pub fn join(&self, vi: &Vi, channel: u32, limit: Option<Duration>) -> Result<()> {
+        if self.side == Side::Server {
+            return vi.accept(self.wait(channel, limit)?);
+        }
         let own = &self.nic.attributes().address;
-        let there = [self.key, &channel.to_ne_bytes(), b"s"].concat();
+        let there = self.server(channel);
         let start = Instant::now();
         let expired = || limit.is_some_and(|limit| start.elapsed() > limit);
-        if self.side == Side::Server {
-            let address = NetAddress::new(own, &there);
-            loop {
-                match self.nic.wait(&address, 1000)? {
-                    Some(request) => return vi.accept(request),
-                    None if expired() => return Err(Error::Silence("waiting for a connection")),
-                    None => {}
-                }
-            }
-        }
         let here = [self.key, &channel.to_ne_bytes(), b"c"].concat();
         let (local, remote) = (
             NetAddress::new(own, &here),

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   client (measures)                     server (serves)
-//!     ask {"op": ...}  ────────────────▶   next_question() ── limits served inside
+//!     ask {"op": ...}  ────────────────▶   next_request() ── limits served inside, to own processes
 //!                      ◀────────────────   reply {...}
 //!     join(vi, channel) ── VipConnect ──   join(vi, channel)
 //! ```
 //!
-//! The client decides everything; the server's loop ends with `{"op":"quit"}` or when the client is gone.
+//! The client decides which tests there are; the server's loop ends with `{"op":"quit"}` or when the client is
+//! gone. A client over a network is a stranger: [`request`](crate::request) has what it may ask for.
 
 #![forbid(unsafe_code)]
 
@@ -21,29 +22,25 @@ use serde_json::{Value, json};
 
 use crate::arena::{ARENA_BYTES, Arena, Side};
 use crate::cable::{self, Cable};
-use crate::control::{Control, DOCUMENT_MAX, SocketControl, ViControl};
+use crate::control::{Control, DOCUMENT_MAX, Patience, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::limits::Buffers;
 use crate::nic::{Nic, parse_address};
 use crate::peers::Peers;
 use crate::pin::Pair;
 use crate::rendezvous::{CONNECT_MS, Rendezvous};
+use crate::request::{Bounds, Request, number};
 use crate::vipl::Vipl;
-use crate::{Error, Result, machine, report, sys};
+use crate::{Error, Result, machine, procmem, report, sys};
 
 /// One process's part of the two.
 pub struct Session {
     /// The device.
     pub nic: Nic,
-    /// Memory shared with the partner, when it runs on this machine and was started by us.
-    pub arena: Option<Arena>,
-    /// Buffers for measuring limits.
-    pub buffers: Buffers,
-    /// The cable between two hosts, when its limits are measured.
-    pub cable: Option<Cable>,
     /// Other libraries, when they are measured, too.
     pub peers: Option<Peers>,
-    control: Box<dyn Control>,
+    channel: Channel,
+    memory: u64,
     side: Side,
     remote_host: Vec<u8>,
     key: Vec<u8>,
@@ -51,8 +48,50 @@ pub struct Session {
     child: Option<Child>,
 }
 
+/// The way to the partner. Who may ask for what depends on it, and not on what the partner says.
+enum Channel {
+    /// To a process that this one has started, or that has started it, over a socket pair.
+    Own(SocketControl, Box<Own>),
+    /// To whoever has connected.
+    Network(ViControl),
+}
+
+impl Channel {
+    fn control(&mut self) -> &mut dyn Control {
+        match self {
+            Channel::Own(control, _) => control,
+            Channel::Network(control) => control,
+        }
+    }
+}
+
+/// What a process shares with one that it has started, or that has started it.
+pub struct Own {
+    /// Memory of both.
+    pub arena: Arena,
+    /// Buffers for measuring limits.
+    pub buffers: Buffers,
+    /// The cable between two hosts, when its limits are measured.
+    pub cable: Option<Cable>,
+    /// The process of the partner.
+    pub partner: u32,
+}
+
+impl Own {
+    fn new(file: &File, partner: u32) -> Result<Box<Self>> {
+        Ok(Box::new(Self {
+            arena: Arena::new(file)?,
+            buffers: Buffers::default(),
+            cable: None,
+            partner,
+        }))
+    }
+}
+
 /// How a partner process is started: this program with `--partner SOCKET,ARENA`.
 pub const PARTNER_OPTION: &str = "--partner";
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl Session {
     /// Starts this very program as partner, pins both processes unless `cpus` is None, and opens the device in
@@ -72,16 +111,14 @@ impl Session {
         drop(theirs);
         // First this process, so that an agent that has to be started is started once.
         let nic = Nic::open(vipl, device)?;
-        let control = Box::new(SocketControl::new(ours, false)?);
+        let control = SocketControl::new(ours, false)?;
         let key = [b"vipp".as_slice(), &std::process::id().to_ne_bytes()].concat();
         let mut session = Self {
             remote_host: nic.attributes().address.clone(),
             nic,
-            arena: Some(Arena::new(&file)?),
-            buffers: Buffers::default(),
-            cable: None,
             peers: None,
-            control,
+            channel: Channel::Own(control, Own::new(&file, child.id())?),
+            memory: u64::MAX,
             side: Side::Driver,
             key,
             channels: 0,
@@ -115,19 +152,17 @@ impl Session {
             if let Some(cpu) = hello["cpu"].as_u64() {
                 sys::run_on(cpu as usize)?;
             }
-            Ok((nic, Arena::new(&file)?))
+            Ok((nic, Own::new(&file, std::os::unix::process::parent_id())?))
         };
         match begin() {
-            Ok((nic, arena)) => {
+            Ok((nic, own)) => {
                 control.send(&json!({"address": nic.attributes().address}))?;
                 Ok(Self {
                     remote_host: nic.attributes().address.clone(),
                     nic,
-                    arena: Some(arena),
-                    buffers: Buffers::default(),
-                    cable: None,
                     peers: None,
-                    control: Box::new(control),
+                    channel: Channel::Own(control, own),
+                    memory: u64::MAX,
                     side: Side::Server,
                     key: bytes_of(&hello["key"]),
                     channels: 0,
@@ -157,24 +192,58 @@ impl Session {
             nic.attributes().host_text(&remote_host),
             CONNECT_MS / 1000
         ));
-        Self::over_vi(nic, Side::Driver, remote_host, port)
+        let mut session = Self::over_vi(nic, Side::Driver, remote_host, port, u64::MAX, || {})?;
+        let hello = session.ask(&json!({"op": "hello", "version": VERSION}))?;
+        session.name(number(&hello, "session", 0..=u64::from(u32::MAX))? as u32);
+        Ok(session)
     }
 
-    /// Waits for one client on `port`.
+    /// Waits for one client on `port`, and gives it so much memory for each test. Calls `came` when there is one.
     ///
     /// # Errors
     /// The device cannot be opened, or the connection fails.
-    pub fn listen(vipl: &'static Vipl, device: &str, port: u16) -> Result<Self> {
+    pub fn listen(
+        vipl: &'static Vipl,
+        device: &str,
+        port: u16,
+        memory: u64,
+        came: impl FnOnce(),
+    ) -> Result<Self> {
         let nic = Nic::open(vipl, device)?;
         let address = nic.attributes().address.clone();
         let shown = nic.attributes().address_text();
         report::tell(&format!(
             "waiting for a client on {device} (address {shown}), port {port} ..."
         ));
-        Self::over_vi(nic, Side::Server, address, port)
+        let mut session = Self::over_vi(nic, Side::Server, address, port, memory, came)?;
+        let greeted = match session.next_request() {
+            Ok(Some(Request::Hello)) => Ok(()),
+            Ok(_) => Err(Error::Refused("the first request is hello".to_owned())),
+            Err(error) => Err(error),
+        };
+        greeted.or_else(|error| session.refuse(error))?;
+        // Other clients have other connections.
+        let own = std::process::id();
+        session.reply(&json!({"session": own, "version": VERSION}))?;
+        session.name(own);
+        Ok(session)
     }
 
-    fn over_vi(nic: Nic, side: Side, remote_host: Vec<u8>, port: u16) -> Result<Self> {
+    /// All further connections have this number in their names.
+    fn name(&mut self, session: u32) {
+        self.key.truncate(4);
+        self.key.extend_from_slice(&session.to_be_bytes());
+        self.key[..4].copy_from_slice(b"vips");
+    }
+
+    fn over_vi(
+        nic: Nic,
+        side: Side,
+        remote_host: Vec<u8>,
+        port: u16,
+        memory: u64,
+        came: impl FnOnce(),
+    ) -> Result<Self> {
         let key = [b"vipp".as_slice(), &u32::from(port).to_ne_bytes()].concat();
         let levels = nic.attributes().reliability_levels;
         let level = [2u16, 4, 1]
@@ -199,16 +268,23 @@ impl Session {
             remote_host: &remote_host,
             key: &key,
         };
-        let limit = (side == Side::Driver).then(|| Duration::from_millis(CONNECT_MS));
-        rendezvous.join(&endpoint.vi, 0, limit)?;
-        let control = Box::new(ViControl::new(endpoint, side == Side::Server));
+        let patience = match side {
+            Side::Driver => {
+                rendezvous.join(&endpoint.vi, 0, Some(Duration::from_millis(CONNECT_MS)))?;
+                Patience::CLIENT
+            }
+            Side::Server => {
+                let request = rendezvous.wait(0, None)?;
+                came();
+                endpoint.vi.accept(request)?;
+                Patience::SERVER
+            }
+        };
         Ok(Self {
             nic,
-            arena: None,
-            buffers: Buffers::default(),
-            cable: None,
             peers: None,
-            control,
+            channel: Channel::Network(ViControl::new(endpoint, patience)),
+            memory,
             side,
             remote_host,
             key,
@@ -222,8 +298,9 @@ impl Session {
     /// # Errors
     /// The server is gone, or reports an error.
     pub fn ask(&mut self, question: &Value) -> Result<Value> {
-        self.control.send(question)?;
-        let answer = self.control.receive()?;
+        let control = self.channel.control();
+        control.send(question)?;
+        let answer = control.receive()?;
         let answer = answer.ok_or_else(|| Error::Partner("exited early".to_owned()))?;
         match answer.get("error") {
             Some(error) => Err(Error::Partner(error.as_str().unwrap_or("?").to_owned())),
@@ -252,24 +329,45 @@ impl Session {
     /// # Errors
     /// The client is gone.
     pub fn reply(&mut self, answer: &Value) -> Result<()> {
-        self.control.send(answer)
+        self.channel.control().send(answer)
     }
 
-    /// The server's next question; None when there will be no more. Questions about the machine's
-    /// limits are answered here.
+    /// Tells the client why it is not served; gives the error back.
     ///
     /// # Errors
-    /// The connection broke.
-    pub fn next_question(&mut self) -> Result<Option<Value>> {
+    /// This one.
+    pub fn refuse<T>(&mut self, error: Error) -> Result<T> {
+        let _ = self.reply(&json!({"error": error.to_string()}));
+        Err(error)
+    }
+
+    /// The server's next request; None when there will be no more. A process that has been started by the client
+    /// answers questions about the machine's limits here.
+    ///
+    /// # Errors
+    /// The connection broke, or the client asks for what it does not get.
+    pub fn next_request(&mut self) -> Result<Option<Request>> {
+        let bounds = Bounds::of(self.nic.attributes(), self.memory);
         loop {
-            let Some(question) = self.control.receive()? else {
+            let Some(question) = self.channel.control().receive()? else {
                 return Ok(None);
             };
-            match question["op"].as_str().unwrap_or_default() {
-                "quit" => return Ok(None),
-                op if op.starts_with("limit-") => machine::serve(self, &question)?,
-                op if op.starts_with("cable-") => cable::serve(self, &question)?,
-                _ => return Ok(Some(question)),
+            let op = question["op"].as_str().unwrap_or_default();
+            match &mut self.channel {
+                Channel::Own(control, own) if op.starts_with("limit-") => {
+                    machine::serve(control, own, &question)?;
+                }
+                Channel::Own(control, own) if op.starts_with("cable-") => {
+                    cable::serve(control, own, &self.nic, &question)?;
+                }
+                Channel::Own(control, _) if op == "usage" => {
+                    let usage = procmem::of_process(std::process::id()).unwrap_or_default();
+                    control.send(&json!({"pss": usage.pss, "shared": usage.shared}))?;
+                }
+                _ => match Request::read(&question, &bounds)? {
+                    Request::Quit => return Ok(None),
+                    request => return Ok(Some(request)),
+                },
             }
         }
     }
@@ -279,20 +377,14 @@ impl Session {
     /// # Errors
     /// The connection broke, or something else was asked.
     pub fn next_go(&mut self) -> Result<Option<u64>> {
-        let question = self.next_question()?;
-        let Some(question) = question else {
-            return Ok(None);
-        };
-        match question["op"].as_str().unwrap_or_default() {
-            "go" => {
+        match self.next_request()? {
+            Some(Request::Go(turns)) => {
                 self.reply(&json!({}))?;
-                Ok(Some(question["n"].as_u64().unwrap_or(0)))
+                Ok(Some(turns))
             }
             // The end is answered when everything is taken down: see `ended`.
-            "end" => Ok(None),
-            other => Err(Error::Partner(format!(
-                "unexpected request {other:?} during a test"
-            ))),
+            None | Some(Request::End) => Ok(None),
+            Some(_) => Err(Error::Refused("a test is open".to_owned())),
         }
     }
 
@@ -324,17 +416,37 @@ impl Session {
         rendezvous.join(vi, channel, Some(Duration::from_millis(CONNECT_MS)))
     }
 
+    /// What this process shares with a partner that it has started, or that has started it.
+    ///
+    /// # Errors
+    /// The partner is another one.
+    pub fn own(&mut self) -> Result<&mut Own> {
+        match &mut self.channel {
+            Channel::Own(_, own) => Ok(own),
+            Channel::Network(_) => Err(Error::Usage(machine::NEEDS_SELF.to_owned())),
+        }
+    }
+
+    /// The cable between the two, if its limits are measured.
+    #[must_use]
+    pub fn cable(&self) -> Option<&Cable> {
+        match &self.channel {
+            Channel::Own(_, own) => own.cable.as_ref(),
+            Channel::Network(_) => None,
+        }
+    }
+
     /// Whether the partner was started by this process, or started it.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.arena.is_some()
+        matches!(self.channel, Channel::Own(..))
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         if self.side == Side::Driver {
-            let _ = self.control.send(&json!({"op": "quit"}));
+            let _ = self.channel.control().send(&json!({"op": "quit"}));
         }
         if let Some(child) = &mut self.child {
             let patience = Instant::now() + Duration::from_secs(5);

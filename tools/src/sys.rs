@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -44,6 +44,21 @@ pub fn raise_file_limit() {
         // SAFETY: `limit` is filled. If it fails, the old limit stays.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
+}
+
+/// Ends this process after so many seconds.
+pub fn end_after(seconds: u32) {
+    // SAFETY: plain arguments; the default action ends the process.
+    unsafe {
+        libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        libc::alarm(seconds);
+    }
+}
+
+/// Whether a process ended as [`end_after`] ends one.
+#[must_use]
+pub fn is_alarm(status: ExitStatus) -> bool {
+    status.signal() == Some(libc::SIGALRM)
 }
 
 /// Makes the kernel kill this process when the thread that started it ends.

@@ -117,7 +117,11 @@ impl Vipl {
         Err(Error::Load(tried))
     }
 
-    fn open_at(path: &Path) -> std::result::Result<Self, String> {
+    /// Opens this library.
+    ///
+    /// # Errors
+    /// It is none; the text says why.
+    pub fn open_at(path: &Path) -> std::result::Result<Self, String> {
         if path.is_absolute() && !path.exists() {
             return Err("no such file".to_owned());
         }

@@ -11,6 +11,8 @@ use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::pingpong::{self, Driver, Outcome, Spec};
 use vipl_tools::report::{self, Table, number};
+use vipl_tools::request::Request;
+use vipl_tools::server::{self, Served, Terms};
 use vipl_tools::session::Session;
 use vipl_tools::size;
 use vipl_tools::vipl::Vipl;
@@ -19,6 +21,7 @@ use vipl_tools::{Error, Result, host, sys};
 /// Ping-pong latency test between two processes.
 ///
 /// Start the server without HOST, then the client with the server's HOST. Or start both with --self.
+/// The server serves whoever can connect on DEVICE, until a client has finished.
 #[derive(Parser)]
 #[command(name = "vip_pingpong", version, max_term_width = 100)]
 struct Options {
@@ -78,6 +81,9 @@ struct Options {
     partner: Option<String>,
 
     #[command(flatten)]
+    terms: Terms,
+
+    #[command(flatten)]
     generate: Generate,
 }
 
@@ -103,9 +109,8 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     if let Some(numbers) = &options.partner {
-        return serve(&mut Session::as_partner(numbers, Vipl::open)?);
+        return serve(&mut Session::as_partner(numbers, Vipl::open)?).map(drop);
     }
-    let vipl = Vipl::open()?;
     let device = &options.device;
     match &options.host {
         None if options.alone => {
@@ -115,35 +120,34 @@ fn run(options: &Options) -> Result<()> {
             }
             drive(
                 options,
-                &mut Session::with_partner(vipl, device, Some(cpus), None)?,
+                &mut Session::with_partner(Vipl::open()?, device, Some(cpus), None)?,
             )
         }
         None => {
-            let mut session = Session::listen(vipl, device, options.port)?;
-            sys::run_on(Pair::choose().1)?;
-            eprintln!("connected");
-            serve(&mut session)
+            let listen = |came: &dyn Fn()| {
+                let memory = options.terms.memory()?;
+                let session = Session::listen(Vipl::open()?, device, options.port, memory, came)?;
+                sys::run_on(Pair::choose().1)?;
+                eprintln!("connected");
+                Ok(session)
+            };
+            options.terms.serve(listen, serve)
         }
         Some(host) => {
-            let mut session = Session::connect(vipl, device, host, options.port)?;
+            let mut session = Session::connect(Vipl::open()?, device, host, options.port)?;
             sys::run_on(Pair::choose().0)?;
             drive(options, &mut session)
         }
     }
 }
 
-fn serve(session: &mut Session) -> Result<()> {
-    while let Some(question) = session.next_question()? {
-        let served = match question["op"].as_str() {
-            Some("pingpong") => pingpong::serve(session, &question),
-            other => Err(Error::Partner(format!("unknown request {other:?}"))),
-        };
-        if let Err(error) = served {
-            let _ = session.reply(&serde_json::json!({"error": error.to_string()}));
-            return Err(error);
-        }
-    }
-    Ok(())
+fn serve(session: &mut Session) -> Result<Served> {
+    server::each(session, |session, request| match request {
+        Request::PingPong(spec, channel) => pingpong::serve(session, spec, channel),
+        _ => Err(Error::Refused(
+            "vip_pingpong plays ping-pong only".to_owned(),
+        )),
+    })
 }
 
 const HEADINGS: [&str; 7] = [

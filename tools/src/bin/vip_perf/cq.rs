@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vipl_tools::cq::Cq;
 use vipl_tools::endpoint::{Endpoint, Layout, ViSpec};
 use vipl_tools::limits::Patience;
@@ -147,13 +147,7 @@ fn ask_for(active: &Endpoint, burst: usize, messages: u32) -> Result<()> {
 }
 
 /// The server's side, from the question that opened it to its end.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let vi = ViSpec {
-        level: number("level") as u16,
-        transfer_max: number("transfer_max"),
-    };
-    let (vis, first) = (number("vis").max(1) as usize, number("channel") as u32);
+pub(crate) fn serve(session: &mut Session, vi: ViSpec, vis: usize, first: u32) -> Result<()> {
     let mut idle = Many::new(session, vis - 1)?;
     session.reply(&json!({}))?;
     idle.connect(session, vi, vis - 1, first, None)?;
@@ -172,6 +166,11 @@ pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
         active.vi.post_receive(asked)?;
         if messages == 0 {
             break;
+        }
+        if messages > BURST {
+            return Err(Error::Refused(format!(
+                "{messages} messages in a burst; this server accepts {BURST}"
+            )));
         }
         for _ in 0..messages {
             active

@@ -1,8 +1,8 @@
 //! `latency`: one message to and fro; and the same with RDMA Write, for `write`.
 
+use vipl_tools::Result;
 use vipl_tools::pingpong::{Driver, Spec};
 use vipl_tools::session::Session;
-use vipl_tools::{Result, pingpong};
 
 use crate::bench::{Bench, Figure, Params, figure};
 
@@ -48,9 +48,4 @@ impl Bench for Latency {
     fn close(self: Box<Self>, session: &mut Session) -> Result<()> {
         self.driver.close(session)
     }
-}
-
-/// The server's side.
-pub(crate) fn serve(session: &mut Session, question: &serde_json::Value) -> Result<()> {
-    pingpong::serve(session, question)
 }

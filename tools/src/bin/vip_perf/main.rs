@@ -23,14 +23,13 @@ mod table;
 mod tests;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser;
 use serde_json::json;
 use vipl_tools::cable::Cable;
 use vipl_tools::machine::NEEDS_SELF;
 use vipl_tools::nic::Nic;
-use vipl_tools::options::{self, Level};
+use vipl_tools::options;
 use vipl_tools::peers::Peers;
 use vipl_tools::report;
 use vipl_tools::session::Session;
@@ -56,43 +55,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a server knows before it is told.
-pub(crate) fn default_params() -> Params {
-    Params {
-        bytes: 0,
-        level: Level::Delivery,
-        transfer_max: None,
-        window: 64,
-        wait: false,
-        iterations: None,
-        time: Duration::from_millis(250),
-        vis: 1,
-    }
-}
-
 fn run(options: &Options) -> Result<()> {
     sys::raise_file_limit();
     if let Some(numbers) = &options.partner {
-        return tests::serve(&mut Session::as_partner(numbers, Vipl::open)?);
+        return tests::serve(&mut Session::as_partner(numbers, Vipl::open)?).map(drop);
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
     if let Some(member) = &options.member {
         return scale::member(member, Vipl::open, &options.device, job.game(options));
     }
+    if job.is_server(options) {
+        let (device, memory) = (&options.device, options.terms.memory()?);
+        let listen = |came: &dyn Fn()| {
+            let session = Session::listen(Vipl::open()?, device, options.port, memory, came)?;
+            if let Some(cpus) = job.pins() {
+                sys::run_on(cpus.1)?;
+            }
+            eprintln!("connected");
+            Ok(session)
+        };
+        return options.terms.serve(listen, tests::serve);
+    }
     let vipl = Vipl::open()?;
     if options.table {
         return run_table(options, &job, vipl);
     }
     let local = options.alone;
-    if job.is_server(options) {
-        let mut session = Session::listen(vipl, &options.device, options.port)?;
-        if let Some(cpus) = job.pins() {
-            sys::run_on(cpus.1)?;
-        }
-        eprintln!("connected");
-        return tests::serve(&mut session);
-    }
     if job.tests.is_empty() {
         job.tests = vec![Test::Latency, Test::Bandwidth, Test::Rate];
     }
@@ -200,7 +189,7 @@ fn run_with_partner(
     };
     if options.limits && options.netns.is_some() {
         let (cable, why) = Cable::open(&mut session, device, options.any_interface)?;
-        session.cable = Some(cable);
+        session.own()?.cable = Some(cable);
         if let Some(why) = why {
             report::tell(&format!("TCP is not measured: {why}"));
         }
@@ -267,7 +256,7 @@ fn references(
     test: Test,
     bytes: usize,
 ) -> Vec<Reference> {
-    let limits = match (options.limits || options.peers, &session.cable) {
+    let limits = match (options.limits || options.peers, session.cable()) {
         (true, None) => test.limits(bytes),
         (true, Some(_)) => test.cable_limits(),
         (false, _) => &[],

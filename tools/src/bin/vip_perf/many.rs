@@ -15,7 +15,7 @@ use vipl_tools::region::Region;
 use vipl_tools::session::Session;
 use vipl_tools::{Error, Result};
 
-const SLOT: usize = 192;
+const SLOT: usize = vipl_tools::request::CROWD_SLOT;
 const BYTES: usize = 8;
 
 /// Has the partner serve a test with `count` VIs, each on a channel of its own; gives the first channel.

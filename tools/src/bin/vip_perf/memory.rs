@@ -60,12 +60,12 @@ impl Moment {
     }
 }
 
+const NEEDS_SELF: &str = "idle-memory needs --self: it looks at both";
+
 impl IdleMemory {
     pub(crate) fn open(session: &Session, params: Params) -> Result<Self> {
         if !session.is_local() {
-            return Err(Error::Usage(
-                "idle-memory needs --self: it looks at both".to_owned(),
-            ));
+            return Err(Error::Usage(NEEDS_SELF.to_owned()));
         }
         Ok(Self { params })
     }
@@ -79,10 +79,10 @@ impl Bench for IdleMemory {
         let first = ask_partner(session, "memory", vi, pairs)?;
         Moment::now(session)?; // The first look itself takes memory.
         let before = Moment::now(session)?;
-        session.ask(&json!({"op": "connect"}))?;
+        session.go(1)?;
         many.connect(session, vi, pairs, first, None)?;
         let idle = Moment::now(session)?;
-        session.ask(&json!({"op": "touch"}))?;
+        session.go(1)?;
         many.send_each()?;
         many.receive_each()?;
         let used = Moment::now(session)?;
@@ -110,34 +110,20 @@ impl Bench for IdleMemory {
 }
 
 /// The server's side, from the question that opened it to its end.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let vi = ViSpec {
-        level: number("level") as u16,
-        transfer_max: number("transfer_max"),
-    };
-    let (pairs, first) = (number("vis") as usize, number("channel") as u32);
+pub(crate) fn serve(session: &mut Session, vi: ViSpec, pairs: usize, first: u32) -> Result<()> {
+    if !session.is_local() {
+        return Err(Error::Refused(NEEDS_SELF.to_owned()));
+    }
     let mut many = Many::new(session, pairs)?;
     session.reply(&json!({}))?;
-    while let Some(question) = session.next_question()? {
-        match question["op"].as_str().unwrap_or_default() {
-            "usage" => {
-                let usage = procmem::of_process(std::process::id()).unwrap_or_default();
-                session.reply(&json!({"pss": usage.pss, "shared": usage.shared}))?;
-            }
-            "connect" => {
-                session.reply(&json!({}))?;
-                many.connect(session, vi, pairs, first, None)?;
-            }
-            "touch" => {
-                session.reply(&json!({}))?;
-                many.receive_each()?;
-                many.send_each()?;
-            }
-            "end" => break,
-            other => return Err(Error::Partner(format!("asked for {other:?}"))),
-        }
+    if session.next_go()?.is_some() {
+        many.connect(session, vi, pairs, first, None)?;
     }
+    if session.next_go()?.is_some() {
+        many.receive_each()?;
+        many.send_each()?;
+    }
+    session.next_go()?;
     drop(many);
     session.ended()
 }

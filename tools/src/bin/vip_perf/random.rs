@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vipl_tools::cq::Cq;
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::session::Session;
@@ -98,13 +98,7 @@ fn play(many: &Many, cq: &Cq, session: &mut Session, (vis, turns): (usize, u64))
 }
 
 /// The server's side, from the question that opened it to its end.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let vi = ViSpec {
-        level: number("level") as u16,
-        transfer_max: number("transfer_max"),
-    };
-    let (vis, first) = (number("vis").max(1) as usize, number("channel") as u32);
+pub(crate) fn serve(session: &mut Session, vi: ViSpec, vis: usize, first: u32) -> Result<()> {
     let (mut many, cq) = (Many::new(session, vis)?, queue(session, vis)?);
     session.reply(&json!({}))?;
     many.connect(session, vi, vis, first, Some(&cq))?;

@@ -96,7 +96,7 @@ impl Reference {
             Self::CacheLine => machine::one_way(session, 0),
             Self::RawPingPong => machine::one_way(session, bytes),
             Self::RawRing => machine::ring_rate(session).map(|rate| Some(rate / 1e6)),
-            Self::Memcpy => limits::memcpy_rate(&mut session.buffers, bytes).map(Some),
+            Self::Memcpy => limits::memcpy_rate(&mut session.own()?.buffers, bytes).map(Some),
             Self::ProcessWrite => machine::write_rate(session, bytes),
             Self::ProcessWriteTurns => machine::write_turns(session),
             Self::BothHalves => machine::halves_rate(session, bytes),

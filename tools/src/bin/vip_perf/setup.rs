@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::nic::Nic;
 use vipl_tools::session::Session;
@@ -84,13 +84,7 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 /// The server's side, from the question that opened it to its end.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let vi = ViSpec {
-        level: number("level") as u16,
-        transfer_max: number("transfer_max"),
-    };
-    let (count, first) = (number("vis") as usize, number("channel") as u32);
+pub(crate) fn serve(session: &mut Session, vi: ViSpec, count: usize, first: u32) -> Result<()> {
     let mut many = Many::new(session, count)?;
     session.reply(&json!({}))?;
     many.connect(session, vi, count, first, None)?;

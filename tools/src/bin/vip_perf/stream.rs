@@ -13,25 +13,18 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vipl_tools::descriptor::Descriptor;
-use vipl_tools::endpoint::{Endpoint, Layout, Vi, ViSpec};
+use vipl_tools::endpoint::{Endpoint, Vi};
 use vipl_tools::error::PATIENCE_S;
 use vipl_tools::limits::Patience;
 use vipl_tools::nic::level_names;
 use vipl_tools::pingpong::{span_json, span_of};
+use vipl_tools::request::{Kind, SMALL, StreamSpec};
 use vipl_tools::session::Session;
 use vipl_tools::{Error, Result};
 
 use crate::bench::{Bench, Figure, Params, figure};
-
-/// What flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Send,
-    Write,
-    Read,
-}
 
 /// The open test at the client.
 pub(crate) struct Stream {
@@ -55,9 +48,6 @@ struct Flow {
     /// The descriptor that ends a stream of writes; its own, since it is a send.
     last: Descriptor,
 }
-
-/// Descriptors for small messages that both sides have beside the stream's own.
-const SMALL: usize = 16;
 
 impl Stream {
     /// Connects.
@@ -96,7 +86,14 @@ impl Stream {
         let most = nic.descriptors_per_queue_max / 2;
         let window = (params.window as u64).clamp(2, most.saturating_sub(SMALL as u64).max(2));
         let channel = session.new_channel();
-        let mut flow = Flow::new(session, vi, kind, params, window, Role::Sender)?;
+        let spec = StreamSpec {
+            kind,
+            vi,
+            bytes: params.bytes,
+            window,
+            wait: partner_waits,
+        };
+        let mut flow = Flow::new(session, spec, params.wait, Role::Sender)?;
         let answer = session.ask(&json!({
             "op": "stream", "channel": channel, "kind": kind as u8, "level": vi.level,
             "transfer_max": vi.transfer_max, "bytes": params.bytes, "window": window,
@@ -190,28 +187,12 @@ impl Bench for Stream {
 }
 
 /// The server's side, from the question that opened it to its end.
-pub(crate) fn serve(session: &mut Session, question: &Value) -> Result<()> {
-    let number = |name: &str| question[name].as_u64().unwrap_or(0);
-    let kind = match number("kind") {
-        0 => Kind::Send,
-        1 => Kind::Write,
-        _ => Kind::Read,
-    };
-    let vi = ViSpec {
-        level: number("level") as u16,
-        transfer_max: number("transfer_max"),
-    };
-    let window = number("window");
-    let params = Params {
-        bytes: number("bytes") as usize,
-        wait: question["wait"].as_bool().unwrap_or(false),
-        ..crate::default_params()
-    };
-    let mut flow = Flow::new(session, vi, kind, params, window, Role::Receiver)?;
+pub(crate) fn serve(session: &mut Session, spec: StreamSpec, channel: u32) -> Result<()> {
+    let mut flow = Flow::new(session, spec, spec.wait, Role::Receiver)?;
     session.reply(&span_json(flow.endpoint.target()))?;
-    session.join(&flow.endpoint.vi, number("channel") as u32)?;
+    session.join(&flow.endpoint.vi, channel)?;
     while let Some(count) = session.next_go()? {
-        match kind {
+        match spec.kind {
             Kind::Send => flow.receive(count)?,
             Kind::Write | Kind::Read => flow.answer()?,
         }
@@ -227,36 +208,19 @@ enum Role {
 }
 
 impl Flow {
-    fn new(
-        session: &Session,
-        vi: ViSpec,
-        kind: Kind,
-        params: Params,
-        window: u64,
-        role: Role,
-    ) -> Result<Self> {
-        let window_size = window as usize;
-        let (sends, receives) = match (kind, role) {
-            (Kind::Send, Role::Sender) => (window_size, SMALL),
-            (Kind::Send, Role::Receiver) => (SMALL, 2 * window_size),
-            (_, Role::Sender) => (window_size + 1, SMALL),
-            (_, Role::Receiver) => (SMALL, SMALL),
-        };
-        let layout = Layout {
-            sends,
-            receives,
-            bytes: params.bytes,
-            separate: false,
-        };
+    fn new(session: &Session, spec: StreamSpec, wait: bool, role: Role) -> Result<Self> {
+        let StreamSpec {
+            kind, vi, window, ..
+        } = spec;
+        let layout = spec.layout(role == Role::Sender);
         let endpoint = Endpoint::new(&session.nic, vi, layout, None)?;
-        let last = endpoint.sends[sends - 1];
+        let last = endpoint.sends[layout.sends - 1];
         if (kind, role) == (Kind::Send, Role::Receiver) {
             // Credits are 32 bits of immediate data and nothing else.
             for descriptor in &endpoint.sends {
                 descriptor.set_send(endpoint.region.span(0, 0));
             }
         }
-        let wait = params.wait;
         Ok(Self {
             endpoint,
             kind,

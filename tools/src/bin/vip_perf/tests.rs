@@ -1,23 +1,24 @@
 //! The tests by name, at both sides.
 
-use serde_json::{Value, json};
 use vipl_tools::nic::Nic;
 use vipl_tools::peers::Peer;
+use vipl_tools::request::{Crowd, Kind, Request};
+use vipl_tools::server::{self, Served};
 use vipl_tools::session::Session;
 use vipl_tools::stats::median;
-use vipl_tools::{Error, Result, size};
+use vipl_tools::{Error, Result, pingpong, size};
 
 use crate::alone::{Alone, What};
 use crate::bench::{Bench, Figure, Measured, Params, Plan, repeat};
 use crate::cq::{self, CqCost};
 use crate::fresh::Fresh;
-use crate::latency::{self, Latency};
+use crate::latency::Latency;
 use crate::memory::{self, IdleMemory};
 use crate::overlap::Overlap;
 use crate::random::{self, CqRandom};
 use crate::reference::Reference;
 use crate::setup::{self, Connect};
-use crate::stream::{self, Kind, Stream};
+use crate::stream::{self, Stream};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,29 +306,21 @@ fn of_runs(
 }
 
 /// The server's loop: serves whatever the client asks for.
-pub(crate) fn serve(session: &mut Session) -> Result<()> {
-    while let Some(question) = session.next_question()? {
-        let served = serve_one(session, &question);
-        if let Err(error) = served {
-            let _ = session.reply(&json!({"error": error.to_string()}));
-            return Err(error);
+pub(crate) fn serve(session: &mut Session) -> Result<Served> {
+    server::each(session, |session, request| match request {
+        Request::PingPong(spec, channel) => pingpong::serve(session, spec, channel),
+        Request::Stream(spec, channel) => stream::serve(session, spec, channel),
+        Request::Crowd(crowd, vi, count, first) => {
+            let serve = match crowd {
+                Crowd::Cq => cq::serve,
+                Crowd::CqRandom => random::serve,
+                Crowd::Connect => setup::serve,
+                Crowd::Memory => memory::serve,
+            };
+            serve(session, vi, count, first)
         }
-    }
-    Ok(())
-}
-
-fn serve_one(session: &mut Session, question: &Value) -> Result<()> {
-    match question["op"].as_str().unwrap_or_default() {
-        "pingpong" => latency::serve(session, question),
-        "stream" => stream::serve(session, question),
-        "cq" => cq::serve(session, question),
-        "memory" => memory::serve(session, question),
-        "cq-random" => random::serve(session, question),
-        "connect" => setup::serve(session, question),
-        other => Err(Error::Partner(format!(
-            "unknown request {other:?}; do both processes have the same version?"
-        ))),
-    }
+        _ => Err(Error::Refused("no test is open".to_owned())),
+    })
 }
 
 #[cfg(test)]
