@@ -104,7 +104,7 @@ fn service_on_a_link() -> Option<(Namespaces, Daemon, libc::gid_t)> {
         child,
         socket,
         folder,
-        network: None,
+        network: Some(hosts.name(0).to_owned()),
         user: None,
     };
     Some((hosts, agent, group.gid.as_raw()))
@@ -113,7 +113,8 @@ fn service_on_a_link() -> Option<(Namespaces, Daemon, libc::gid_t)> {
 /// A process of a user in a group, with a NIC on the interface; gives its name.
 fn on_the_link(agent: &Daemon, user: u32, group: libc::gid_t) -> (Client, u64) {
     let socket = agent.socket.clone();
-    let mut client = as_user_in(user, group, || Client::connect(&socket)).unwrap();
+    let of_user = || as_user_in(user, group, || Client::connect(&socket)).unwrap();
+    let mut client = agent.inside(of_user);
     client.hello();
     let mut body = LinkOpen {
         interface: [0; LINK_BYTES],
@@ -166,5 +167,57 @@ fn one_user_does_not_get_the_remote_clients_of_another() {
         };
         let reply = mallory.ask(Op::WAIT, &look);
         (reply.status == Status::TIMEOUT).then_some(())
+    });
+}
+
+/// Processes that call and hang up at once are read within their user's share of each pass, too, and others in between.
+#[test]
+fn calls_of_those_who_have_hung_up_do_not_go_first() {
+    const CROWD: usize = 100;
+    const CALLS: usize = 100;
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let prelude = format!(
+        "export VIPL_LOG=client=debug VIPL_LOG_FILE={}",
+        log.display()
+    );
+    let agent = service(&prelude, &[]);
+    let socket = agent.socket.clone();
+    eventually(|| socket.exists().then_some(()));
+    agent.signal(nix::sys::signal::Signal::SIGSTOP);
+    let nonsense = [7; 40];
+    as_user(MALLORY, || {
+        for _ in 0..CROWD {
+            let client = Client::connect(&socket);
+            for _ in 0..CALLS {
+                client.raw(&nonsense, &[]).unwrap();
+            }
+        }
+    });
+    let mut other = as_user(BYSTANDER, || Client::connect(&socket)).unwrap();
+    other.raw(&nonsense, &[]).unwrap();
+    agent.signal(nix::sys::signal::Signal::SIGCONT);
+    other.next().unwrap();
+    let mine = format!("client {}: ", CROWD + 1);
+    let before = eventually(|| {
+        let log = std::fs::read_to_string(&log).unwrap();
+        let calls = || {
+            log.lines()
+                .filter(|line| line.contains(" debug client: client "))
+        };
+        calls().position(|line| line.contains(&mine))
+    });
+    println!("{before} calls of {} came first", CROWD * CALLS);
+    assert!(before < CROWD * CALLS / 10, "{before} calls came first");
+    // They count all the same.
+    eventually(|| {
+        let log = std::fs::read_to_string(&log).unwrap();
+        let calls = log
+            .lines()
+            .filter(|line| line.contains(" debug client: client "));
+        (calls.count() == CROWD * CALLS + 1).then_some(())
     });
 }

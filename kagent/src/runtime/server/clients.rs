@@ -14,9 +14,6 @@ use crate::runtime::sockets::packet::{self, Beside, PACKET_BYTES, Received};
 use crate::runtime::token::Token;
 use crate::{ClientId, Message};
 
-/// Maximum packets read from a process after its death.
-const FINAL_PACKETS_MAX: usize = 1024;
-
 impl Server<'_> {
     pub(super) fn poll_session(&self, client: ClientId, session: &Session) -> Result<(), Errno> {
         let socket = Token::Socket(client).event(interest(session));
@@ -38,7 +35,8 @@ impl Server<'_> {
             self.queued.change(session.uid, before, after);
             self.after_send(client, sent, true);
         }
-        if events.intersects(!EpollFlags::EPOLLOUT) {
+        let dying = self.sessions.get(&client).is_some_and(|s| s.dying);
+        if events.intersects(!EpollFlags::EPOLLOUT) && !dying {
             self.read(client, TURN_MAX);
         }
     }
@@ -51,7 +49,9 @@ impl Server<'_> {
                 return;
             };
             let user = session.uid;
-            if !session.dying && (session.is_backed_up() || !self.quota.take(user)) {
+            // Nothing more is sent to one that is dying.
+            let stuck = session.is_backed_up() && !session.dying;
+            if stuck || !self.quota.take(user) {
                 return;
             }
             match packet::receive(session.socket.as_fd(), &mut buffer) {
@@ -61,13 +61,28 @@ impl Server<'_> {
                 Ok(Received::Packet(_, Beside::Descriptors)) => {
                     return self.receive_by_helper(client);
                 }
-                Ok(Received::Nothing) => return,
-                Ok(Received::End) => return self.mark_dying(client, "hung up"),
+                Ok(Received::Nothing) => return self.mark_read(client),
+                Ok(Received::End) => {
+                    self.mark_read(client);
+                    return self.mark_dying(client, "hung up");
+                }
                 // ECONNRESET, for a peer that died with unread data, is reported before the data that it
                 // sent.
                 Err(Errno::ECONNRESET | Errno::EINTR) => {}
-                Err(cause) => return self.mark_dying(client, cause.desc()),
+                Err(cause) => {
+                    self.mark_read(client);
+                    return self.mark_dying(client, cause.desc());
+                }
             }
+        }
+    }
+
+    /// Nothing more comes from a process if it is dying.
+    fn mark_read(&mut self, client: ClientId) {
+        if let Some(session) = self.sessions.get_mut(&client)
+            && session.dying
+        {
+            session.final_packets = 0;
         }
     }
 
@@ -135,15 +150,31 @@ impl Server<'_> {
             && !session.dying
         {
             session.dying = true;
+            // It is read without being told of, and others are told of in its place.
+            let _ = self.epoll.delete(&session.socket);
+            if let Some(pidfd) = &session.pidfd {
+                let _ = self.epoll.delete(pidfd);
+            }
             self.dying.insert(client);
             self.log
                 .info("client", format_args!("client {} leaves: {why}", client.0));
         }
     }
 
-    /// Removes a process. What it sent before it died still counts, above all GOODBYE.
+    /// Removes a process. What it sent before it died still counts, above all GOODBYE, and is read within its user's
+    /// share of each pass.
     pub(super) fn reap(&mut self, client: ClientId) {
-        self.read(client, FINAL_PACKETS_MAX);
+        while let Some(session) = self.sessions.get_mut(&client).filter(|s| !s.at_helper)
+            && session.final_packets > 0
+        {
+            if !self.quota.has_some(session.uid) {
+                let of_user = self.dying_later.entry(session.uid).or_default();
+                of_user.push_back(client);
+                return;
+            }
+            session.final_packets -= 1;
+            self.read(client, 1);
+        }
         if self.sessions.get(&client).is_none_or(|s| s.at_helper) {
             // Repeated when the helper has answered.
             return;
@@ -151,10 +182,6 @@ impl Server<'_> {
         let Some(session) = self.sessions.remove(&client) else {
             return;
         };
-        let _ = self.epoll.delete(&session.socket);
-        if let Some(pidfd) = &session.pidfd {
-            let _ = self.epoll.delete(pidfd);
-        }
         let uid = session.uid;
         self.queued
             .change(uid, session.queued_with_descriptors(), 0);

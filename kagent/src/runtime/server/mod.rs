@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -54,6 +54,8 @@ use quota::Quota;
 const NS_PER_MS: u64 = 1_000_000;
 /// Maximum packets per process, and accepted connections, in one pass.
 const TURN_MAX: usize = 64;
+/// Maximum events in one pass. Sockets that have more than their user's share stay ready, and take the places of others.
+const EVENTS_MAX: usize = 1024;
 /// Interval at which the agent checks that its socket still exists.
 const LOOK_NS: u64 = 5_000 * NS_PER_MS;
 
@@ -68,6 +70,8 @@ struct Server<'a> {
     agent: Agent<SharedFd>,
     sessions: BTreeMap<ClientId, Session>,
     dying: BTreeSet<ClientId>,
+    /// The same, of users who have had their share of this pass.
+    dying_later: BTreeMap<u32, VecDeque<ClientId>>,
     quota: Quota,
     queued: Queued,
     links: Links,
@@ -108,6 +112,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
         agent: logic(options.system)?.with_notes(log.wants_debug("cm")),
         sessions: BTreeMap::new(),
         dying: BTreeSet::new(),
+        dying_later: BTreeMap::new(),
         quota: Quota::default(),
         queued: Queued::new(surroundings::descriptors(), options.system),
         links: Links::new(options),
@@ -145,7 +150,7 @@ impl Server<'_> {
             .add(&self.signals, signal)
             .map_err(trying("epoll"))?;
         self.watch_listener(&listener)?;
-        let mut events = [EpollEvent::empty(); TURN_MAX];
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
         loop {
             if listener.may_be_lost() && self.now() >= self.look_at {
                 self.look_at = self.now() + LOOK_NS;
@@ -176,6 +181,7 @@ impl Server<'_> {
             self.quota.begin();
             self.links.close_due(self.now(), &self.epoll);
             self.run_until_settled();
+            self.reap_later();
             for event in &events[..count] {
                 match Token::of(event) {
                     Token::Listener => self.accept(&listener, TURN_MAX),
@@ -224,6 +230,9 @@ impl Server<'_> {
 
     /// Maximum time to sleep.
     fn next_timeout(&self, listener: &Listener) -> EpollTimeout {
+        if !self.dying_later.is_empty() {
+            return EpollTimeout::ZERO;
+        }
         let idle_end = self
             .idle_since
             .map(|since| since.saturating_add(self.idle_ns()));
@@ -261,6 +270,28 @@ impl Server<'_> {
                 return;
             }
         }
+    }
+
+    /// Removes processes that had to wait for their users' next share.
+    fn reap_later(&mut self) {
+        let users: Vec<u32> = self.dying_later.keys().copied().collect();
+        for user in users {
+            while self.quota.has_some(user)
+                && let Some(client) = self.next_dying_of(user)
+            {
+                self.reap(client);
+                self.run_until_settled();
+            }
+        }
+    }
+
+    fn next_dying_of(&mut self, user: u32) -> Option<ClientId> {
+        let of_user = self.dying_later.get_mut(&user)?;
+        let next = of_user.pop_front();
+        if of_user.is_empty() {
+            self.dying_later.remove(&user);
+        }
+        next
     }
 
     fn run_outputs(&mut self) {

@@ -22,6 +22,11 @@ impl Quota {
         self.read.clear();
     }
 
+    /// Whether [`take`](Self::take) would give one.
+    pub(super) fn has_some(&self, user: u32) -> bool {
+        self.read.get(&user).is_none_or(|read| *read < PER_PASS)
+    }
+
     /// Counts one packet. Returns false if the user has reached the limit of this pass.
     pub(super) fn take(&mut self, user: u32) -> bool {
         let read = self.read.entry(user).or_default();
@@ -41,6 +46,7 @@ mod tests {
             quota.begin();
             let taken = (0..1000).filter(|_| quota.take(7)).count();
             assert_eq!(taken, PER_PASS);
+            assert!(!quota.has_some(7) && quota.has_some(8));
             assert!(quota.take(8));
         }
     }

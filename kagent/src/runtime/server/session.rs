@@ -20,6 +20,9 @@ const MESSAGE_OVERHEAD: usize = 64;
 /// Maximum messages with descriptors that are still received after the process died.
 const FINAL_RECEIVES_MAX: u32 = 8;
 
+/// Maximum packets read from a process after its death.
+const FINAL_PACKETS_MAX: usize = 1024;
+
 /// A connected process.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -31,6 +34,8 @@ pub(crate) struct Session {
     pub(crate) at_helper: bool,
     /// Messages that a helper may still receive after the process died.
     pub(crate) final_receives: u32,
+    /// Packets that are still read after the process died.
+    pub(crate) final_packets: usize,
     /// It is to be removed: nothing more is sent.
     pub(crate) dying: bool,
     backlog: VecDeque<Message<SharedFd>>,
@@ -62,6 +67,7 @@ impl Session {
             uid,
             at_helper: false,
             final_receives: FINAL_RECEIVES_MAX,
+            final_packets: FINAL_PACKETS_MAX,
             dying: false,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
