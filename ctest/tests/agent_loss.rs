@@ -18,6 +18,8 @@ fn connections_outlive_their_agent() {
     }
 }
 
+const DEVICES: [&str; 4] = ["loopback:", "clan:", "ip:127.0.0.1", "sim:"];
+
 /// A second is longer than any limit for replies of the agent.
 #[test]
 fn waits_have_no_limit_but_their_own() {
@@ -29,12 +31,24 @@ fn waits_have_no_limit_but_their_own() {
 
 #[test]
 fn calls_keep_their_time_while_the_agent_is_stopped() {
-    for device in ["loopback", "clan", "ip:127.0.0.1", "sim"] {
+    for device in DEVICES {
         Run::compatible(program("agent_stopped"))
             .arg("-d")
             .arg(device)
             .arg(library_dir().join("vipkad"))
             .seconds(300)
+            .pass();
+    }
+}
+
+/// The program's own main thread does not come back from pthread_exit.
+#[test]
+fn a_process_ends_with_the_last_thread_of_its_program() {
+    for device in DEVICES {
+        Run::compatible(program("main_exit"))
+            .arg("-d")
+            .arg(device)
+            .seconds(120)
             .pass();
     }
 }

@@ -14,6 +14,7 @@
 //! | [`file`] | files whose names come from people |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
+//! | [`left`] | whether the program has a thread left |
 //! | [`membarrier`] | fences that one thread executes for all others |
 //! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
 //! | [`process_vm`] | copies between the memories of two processes |
@@ -36,6 +37,7 @@ pub mod fd;
 pub mod file;
 pub mod fork;
 pub mod futex;
+pub mod left;
 pub mod membarrier;
 pub mod mutex;
 pub mod process_vm;

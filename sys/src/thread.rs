@@ -1,5 +1,6 @@
 //! Threads in somebody else's process.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -13,11 +14,31 @@ pub fn spawn_with_signals_blocked<F>(name: &str, body: F) -> io::Result<JoinHand
 where
     F: FnOnce() + Send + 'static,
 {
-    with_signals_blocked(|| Builder::new().name(name.into()).spawn(body))
+    with_signals_blocked(|before| {
+        // That of the application's thread at the beginning of the chain.
+        let mask = MASK_OF_STARTER.get().unwrap_or(before);
+        Builder::new().name(name.into()).spawn(move || {
+            MASK_OF_STARTER.set(Some(mask));
+            body();
+        })
+    })
 }
 
-/// Runs something with all signals blocked but SIGSEGV and SIGBUS. A new thread inherits that.
-fn with_signals_blocked<R>(body: impl FnOnce() -> R) -> R {
+thread_local! {
+    /// The signals that the thread blocked which started this one.
+    static MASK_OF_STARTER: Cell<Option<libc::sigset_t>> = const { Cell::new(None) };
+}
+
+/// Takes signals from now on, as the thread did that started the calling one.
+pub fn take_signals() {
+    if let Some(mask) = MASK_OF_STARTER.get() {
+        // SAFETY: a valid set.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut()) };
+    }
+}
+
+/// Runs something with all signals blocked but SIGSEGV and SIGBUS; gives it the signals that were blocked before. A new thread inherits that.
+fn with_signals_blocked<R>(body: impl FnOnce(libc::sigset_t) -> R) -> R {
     // SAFETY: both sets are valid.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -26,7 +47,7 @@ fn with_signals_blocked<R>(body: impl FnOnce() -> R) -> R {
         libc::sigdelset(&raw mut all, libc::SIGSEGV);
         libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = body();
+        let result = body(before);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         result
     }
@@ -55,7 +76,7 @@ pub unsafe fn spawn_bare(start: Start, argument: *mut c_void) -> io::Result<()> 
         libc::pthread_attr_init(&raw mut attributes);
         libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
-        let error = with_signals_blocked(|| {
+        let error = with_signals_blocked(|_| {
             libc::pthread_create(&raw mut thread, &raw const attributes, start, argument)
         });
         libc::pthread_attr_destroy(&raw mut attributes);
@@ -82,9 +103,7 @@ pub fn id() -> libc::pid_t {
 
 /// Whether the calling thread is the only one of its process. False also where the system does not tell.
 pub fn is_alone() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    // A folder has two links and one for each folder in it.
-    std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3)
+    crate::left::count() == Some(1)
 }
 
 /// Asks for short time slices for the calling thread, which has little to do when it is woken, while programs

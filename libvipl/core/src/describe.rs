@@ -111,6 +111,7 @@ fn counters(process: &Process) -> Value {
 
 /// What the user of this process has at the Kernel Agent, and may have.
 fn budgets(process: &'static Process) -> Result<Value, Error> {
+    let _use = process.agents.begin_use();
     let reply = process.agents.want()?.call(Op::BUDGETS, &(), &[]);
     // An agent of an earlier version does not know the question.
     let list: BudgetList = reply.body().ok_or(Error::NotSupported)?;

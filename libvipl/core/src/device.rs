@@ -40,6 +40,8 @@ fn prepare() -> (&'static Process, Registering) {
 /// VipOpenNic.
 pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
     let (process, registering) = prepare();
+    // One connection to the agent, from the search for the device to the NIC.
+    let _use = process.agents.begin_use();
     let name = name.to_str().map_err(|_| Error::InvalidParameter)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         log::warn!(target: "nic", "cannot open {name:?}: a device name has 1 to {NAME_BYTES_MAX} bytes");

@@ -1,26 +1,27 @@
 //! The connection to one agent: calls, replies and events.
 //!
-//! Each process has one socket and one thread that reads it. A caller waits for its reply on a ticket, or the reading
-//! thread runs the rest of the call: a VI is attached to its connection there, before any later message about that
-//! connection is read.
+//! Each process has one socket and, while it uses it, one thread that reads it (`reader.rs`). A caller waits for its reply
+//! on a ticket, or the reading thread runs the rest of the call: a VI is attached to its connection there, before any later
+//! message about that connection is read.
 
 use std::collections::HashMap;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recvmsg, shutdown};
-use vipl_sys::fd::{Kept, made};
-use vipl_sys::thread;
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
+use vipl_sys::fd::Kept;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::keeper::Agents;
 use super::outbox::Outbox;
 use super::ticket::Ticket;
-use super::{launch, refusal};
+use super::{launch, reader};
 use crate::settings::Settings;
 use crate::sync::{Mutex, OnceLock};
 
@@ -42,7 +43,7 @@ pub(crate) struct Reply {
     pub(crate) id: u64,
     pub(crate) op: Op,
     pub(crate) status: Status,
-    body: Vec<u8>,
+    pub(super) body: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn limit(deadline: Option<Instant>) -> Option<Instant> {
 }
 
 /// What runs on the reading thread when a call is answered.
-type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
+pub(super) type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
 
 /// One side of one connection; stays the same when the agent changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,19 +125,19 @@ pub(crate) struct Owner {
 
 /// The connection to one agent.
 pub(crate) struct Agent {
-    socket: Kept,
-    outbox: Outbox,
-    calls: Mutex<HashMap<u64, Continuation>>,
+    pub(super) socket: Kept,
+    pub(super) outbox: Outbox,
+    pub(super) calls: Mutex<HashMap<u64, Continuation>>,
     /// Counts the agents of this process, to distinguish names that different agents gave.
     epoch: u64,
-    connections: Mutex<HashMap<u64, Owner>>,
+    pub(super) connections: Mutex<HashMap<u64, Owner>>,
     /// Its network namespace; 0: unknown.
     network: AtomicU32,
     /// For log lines.
     description: OnceLock<String>,
-    dead: AtomicBool,
+    pub(super) dead: AtomicBool,
     /// A call has reached its limit, and nothing has been received since.
-    silent: AtomicBool,
+    pub(super) silent: AtomicBool,
 }
 
 /// Why there is no agent.
@@ -148,12 +149,11 @@ pub(super) enum Introduction {
 }
 
 impl Agent {
-    /// Connects, starts the reading thread, and says hello. `lost` runs on that thread when the messages have
-    /// ended.
+    /// Connects, starts the reading thread, and says hello.
     pub(super) fn introduce(
         settings: &Settings,
-        lost: impl FnOnce(&Arc<Agent>) + Send + 'static,
-    ) -> Result<Arc<Agent>, Introduction> {
+        agents: &'static Agents,
+    ) -> Result<(Arc<Agent>, JoinHandle<()>), Introduction> {
         static EPOCH: AtomicU64 = AtomicU64::new(0);
         let socket =
             launch::connect(settings).map_err(|error| Introduction::Refused(error.to_string()))?;
@@ -168,12 +168,8 @@ impl Agent {
             dead: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         });
-        let reader = agent.clone();
-        thread::spawn_with_signals_blocked("vipl-agent", move || {
-            reader.read();
-            lost(&reader);
-        })
-        .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
+        let thread = reader::start(&agent, agents)
+            .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
         let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
         if welcome.status == GONE {
             return Err(Introduction::Dropped);
@@ -204,7 +200,17 @@ impl Agent {
             );
         }
         launch::say_goodbye_at_exit(agent.socket.number());
-        Ok(agent)
+        Ok((agent, thread))
+    }
+
+    /// Whether it is still there, asked while no thread reads its messages.
+    pub(super) fn is_connected(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        match self.socket.fd().map(|fd| recv(fd, &mut [0], flags)) {
+            Ok(Ok(bytes)) => bytes > 0,
+            Ok(Err(error)) => error == nix::Error::EAGAIN,
+            Err(_) => false,
+        }
     }
 
     /// Sends a call that the agent answers by itself, and waits for its reply, whose status is [`GONE`] if the agent
@@ -213,10 +219,27 @@ impl Agent {
     where
         B: IntoBytes + Immutable,
     {
+        self.call_then(op, body, fds, || {})
+    }
+
+    /// The same; `then` runs on the reading thread with the reply, unless that comes too late.
+    pub(super) fn call_then<B>(
+        self: &Arc<Self>,
+        op: Op,
+        body: &B,
+        fds: &[RawFd],
+        then: impl FnOnce() + Send + 'static,
+    ) -> Reply
+    where
+        B: IntoBytes + Immutable,
+    {
         let ticket = Ticket::new();
         let answered = ticket.clone();
         let id = Self::next_id();
-        self.start(id, op, body, fds, move |_, reply| answered.complete(reply));
+        self.start(id, op, body, fds, move |_, reply| {
+            then();
+            answered.complete(reply);
+        });
         let asked = Instant::now();
         match ticket.wait_until(asked + self.patience()) {
             Ok(Some(reply)) => reply,
@@ -379,7 +402,7 @@ impl Agent {
     }
 
     /// Completes a call, unless that has been done.
-    fn finish(self: &Arc<Self>, id: u64, reply: Reply) {
+    pub(super) fn finish(self: &Arc<Self>, id: u64, reply: Reply) {
         let then = self.calls.lock().remove(&id);
         if let Some(then) = then {
             then(self, reply);
@@ -415,26 +438,10 @@ impl Agent {
         self.tell(Op::DISCONNECT, &ConnectionRef { connection });
     }
 
-    /// The reading thread.
-    fn read(self: &Arc<Self>) {
-        let mut buffer = [0u8; MESSAGE_BYTES_MAX];
-        while let Some((length, fds)) = self.receive(&mut buffer) {
-            self.silent.store(false, Ordering::Relaxed);
-            self.outbox.flush(|| self.socket.fd());
-            self.dispatch(&buffer[..length], fds);
-        }
-        self.dead.store(true, Ordering::Release);
-        launch::no_goodbye(self.socket.number());
-        let calls = std::mem::take(&mut *self.calls.lock());
-        for then in calls.into_values() {
-            then(self, Reply::failed(GONE));
-        }
-    }
-
     /// The application has closed the socket: calls end as if the agent had gone. The reading thread still holds the
     /// file; it looks every second.
     #[cold]
-    fn was_closed(&self) {
+    pub(super) fn was_closed(&self) {
         if !self.dead.swap(true, Ordering::AcqRel) {
             log::error!(
                 target: "agent",
@@ -443,88 +450,6 @@ impl Agent {
                  the program has opened",
                 self.socket.number()
             );
-        }
-    }
-
-    fn receive(&self, buffer: &mut [u8]) -> Option<(usize, Vec<OwnedFd>)> {
-        loop {
-            let Ok(raw) = self.socket.fd() else {
-                self.was_closed();
-                return None;
-            };
-            let mut parts = [IoSliceMut::new(buffer)];
-            let mut control = nix::cmsg_space!([RawFd; FDS_MAX]);
-            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            match recvmsg::<UnixAddr>(raw, &mut parts, Some(&mut control), flags) {
-                Ok(message) if message.bytes == 0 => return None,
-                Ok(message) => {
-                    let mut taken = Ok(Vec::new());
-                    for part in message.cmsgs().into_iter().flatten() {
-                        if let ControlMessageOwned::ScmRights(received) = part {
-                            // SAFETY: the kernel has just given them to us.
-                            let owned = received.into_iter().map(|fd| unsafe { made(fd) });
-                            taken = owned.collect();
-                        }
-                    }
-                    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-                        taken = Err(io::Error::from_raw_os_error(libc::EMFILE));
-                    }
-                    // A connection needs all of them.
-                    let fds = taken.unwrap_or_else(|error| {
-                        log::error!(
-                            target: "agent",
-                            "cannot receive the file descriptors of a new connection: {error}"
-                        );
-                        Vec::new()
-                    });
-                    return Some((message.bytes, fds));
-                }
-                // After `LOOK_AGAIN`, too.
-                Err(nix::Error::EINTR | nix::Error::EAGAIN) => {}
-                // An agent that has closed with something unread. It is reported once, before what that has sent.
-                Err(nix::Error::ECONNRESET) => {}
-                Err(_) => return None,
-            }
-        }
-    }
-
-    fn dispatch(self: &Arc<Self>, message: &[u8], fds: Vec<OwnedFd>) {
-        let Ok((header, body)) = Header::read_from_prefix(message) else {
-            return;
-        };
-        if header.magic != MAGIC {
-            return;
-        }
-        if header.length as usize != body.len() {
-            log::error!(target: "agent", "the Kernel Agent sent an invalid message");
-            return self.finish(header.id, Reply::failed(Status::RESOURCE));
-        }
-        let op = Op(header.op);
-        if op == Op::PARTNER_GONE {
-            if let Ok(gone) = PartnerGone::read_from_bytes(body) {
-                self.partner_gone(&gone);
-            }
-            return;
-        }
-        if op == Op::DONE
-            && let Ok(why) = Detail::read_from_bytes(body)
-        {
-            refusal::log_budget(&why);
-        }
-        let reply = Reply {
-            id: header.id,
-            op,
-            status: Status(header.status),
-            body: body.to_vec(),
-            fds,
-        };
-        self.finish(header.id, reply);
-    }
-
-    fn partner_gone(&self, gone: &PartnerGone) {
-        let found = self.connections.lock().get(&gone.connection).copied();
-        if let Some(owner) = found {
-            (owner.partner_gone)(owner.vi, owner.side, gone.orderly != 0);
         }
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn open(agents: &'static Agents, name: &str) -> Result<(OwnedFd, u32)
         log::error!(target: "device", "{name:?} is not a valid device name");
         return Err(VIPL_E_INVALID);
     }
+    let _use = agents.begin_use();
     let agent = agents.want();
     let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
     let mut reply = agent.call(Op::DEVICE_OPEN, &body, &[]);

@@ -12,19 +12,27 @@
 //!      └──────────────────── no NIC is open ─────────────────┘
 //! ```
 //!
+//! The thread runs only while the agent is used: by open NICs, and by calls without one. After the last of them the
+//! connection stays, without a thread.
+//!
 //! Locks: the standing before the list of NICs; neither is held during a call of an agent, except that
 //! the first agent of all is found under the standing's lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use vipl_sys::clock::Instant;
 
-use kagent_proto::{NicClose, Op};
+use kagent_proto::{Cancel, NicClose, Op};
 use vipl_plugin_abi::vipl_nic_info;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::client::{Agent, GONE, Introduction, Reply};
 use super::connections::Connections;
+use super::last_thread::LastThread;
+use super::launch::LOOK_AGAIN;
+use super::reader;
 use super::registration::NicRegistration;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -38,6 +46,9 @@ const HELLO_PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// Longest pause while there are only connections to hand over.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// How long the end of the last use waits for the end of the reading thread.
+const REST_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Number of agents that a call which is not a wait is tried at, one after the other.
 const AGENTS_MAX: usize = 3;
@@ -70,6 +81,31 @@ struct Standing {
     failures: u64,
     /// Threads that wait for an agent.
     wanted: u32,
+    /// The thread that reads the messages of the agent that is here. `None`: it has ended, since nobody used the agent, or
+    /// is about to be joined.
+    reader: Option<JoinHandle<()>>,
+    /// It has ended, or is about to return.
+    is_parked: bool,
+}
+
+/// Somebody uses the agent: its messages are read.
+pub(crate) struct Use(&'static Agents);
+
+impl Use {
+    /// Ends it on the reading thread, which looks afterwards whether it was the last one.
+    fn end_on_reader(self) {
+        self.0.uses.fetch_sub(1, Ordering::AcqRel);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let agents = self.0;
+        if agents.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
+            agents.rest(true);
+        }
+    }
 }
 
 /// The agents of this process: the present one, and what the next one has to know.
@@ -77,6 +113,8 @@ pub(crate) struct Agents {
     settings: Arc<Settings>,
     standing: Mutex<Standing>,
     changed: Condvar,
+    /// How many use the agent.
+    uses: AtomicUsize,
     nics: Mutex<Vec<Arc<NicRegistration>>>,
     pub(crate) connections: Connections,
     /// Attempts to connect that the last agent left unanswered.
@@ -89,10 +127,83 @@ impl Agents {
             settings,
             standing: Mutex::default(),
             changed: Condvar::new(),
+            uses: AtomicUsize::new(0),
             nics: Mutex::default(),
             connections: Connections::default(),
             unanswered: Mutex::default(),
         }
+    }
+
+    /// To be held while an agent is wanted and called, as long as no NIC is open.
+    pub(crate) fn begin_use(&'static self) -> Use {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+        Use(self)
+    }
+
+    /// Whether the reading thread is to end. It asks after each message.
+    pub(super) fn ends_reading(&self, agent: &Arc<Agent>) -> bool {
+        if self.uses.load(Ordering::Acquire) > 0 {
+            return false;
+        }
+        let mut standing = self.standing.lock();
+        let is_here = matches!(&standing.now, Now::Here(here) if Arc::ptr_eq(here, agent));
+        let ends = is_here && self.uses.load(Ordering::Acquire) == 0;
+        if ends {
+            // Whoever wants the agent from now on finds that nobody reads.
+            standing.is_parked = true;
+            self.changed.notify_all();
+        }
+        ends
+    }
+
+    /// The last use has ended: waits until the reading thread has ended as well. An agent that is stopped does not wake
+    /// it; it looks by itself after a second.
+    fn rest(&self, wake: bool) {
+        let end = Instant::now() + REST_TIME_MAX;
+        let mut standing = self.standing.lock();
+        let Now::Here(agent) = &standing.now else {
+            return;
+        };
+        if wake && !standing.is_parked {
+            // Any reply will do.
+            agent.tell(Op::CANCEL, &Cancel { call: 0 });
+        }
+        while !standing.is_parked
+            && self.uses.load(Ordering::Acquire) == 0
+            && matches!(standing.now, Now::Here(_))
+            && Instant::now() < end
+        {
+            self.changed.wait_until(&mut standing, end);
+        }
+        let thread = match standing.is_parked {
+            true => standing.reader.take(),
+            false => None,
+        };
+        drop(standing);
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+
+    /// The agent that is here, if its messages are read or can be read again.
+    fn resume(&'static self, standing: &mut Standing) -> Result<(), Error> {
+        let Now::Here(agent) = &standing.now else {
+            return Ok(());
+        };
+        if !standing.is_parked {
+            return Ok(());
+        }
+        if agent.is_connected() {
+            let reader = reader::start(agent, self).map_err(|error| {
+                log::error!(target: "agent", "cannot start a thread: {error}");
+                Error::Resource
+            })?;
+            standing.reader = Some(reader);
+        } else {
+            standing.now = Now::Absent;
+        }
+        standing.is_parked = false;
+        Ok(())
     }
 
     /// The agent, found or started. While a keeper looks for one: waits for its next try.
@@ -105,14 +216,20 @@ impl Agents {
         let mut standing = self.standing.lock();
         let failures = standing.failures;
         loop {
+            self.resume(&mut standing)?;
             match &standing.now {
-                Now::Here(agent) if !agent.is_dead() => return Ok(agent.clone()),
+                Now::Here(agent) if !agent.is_dead() => {
+                    // Whoever waits for the end of its use learns that there is another one.
+                    self.changed.notify_all();
+                    return Ok(agent.clone());
+                }
                 Now::Absent => {
-                    let agent = self.introduce(|_| true).map_err(|why| {
+                    let (agent, reader) = self.introduce(|_| true).map_err(|why| {
                         log::error!(target: "agent", "{why}");
                         Error::Resource
                     })?;
                     standing.now = Now::Here(agent.clone());
+                    standing.reader = Some(reader);
                     return Ok(agent);
                 }
                 Now::Lost if standing.failures != failures => return Err(Error::Resource),
@@ -138,6 +255,7 @@ impl Agents {
         info: &vipl_nic_info,
     ) -> Result<Arc<NicRegistration>, Error> {
         let registration = Arc::new(NicRegistration::new(provider, info));
+        registration.uses(self.begin_use());
         // Listed first: if the agent exits now, the keeper opens it at the next one.
         self.nics.lock().push(registration.clone());
         match self.place(&registration) {
@@ -203,9 +321,22 @@ impl Agents {
     pub(crate) fn close_nic(&self, nic: &Arc<NicRegistration>) {
         nic.end();
         self.forget(nic);
+        let usage = nic.end_use();
         // If it is being opened at an agent at this moment, that is undone there.
         if let Some((agent, name)) = nic.here() {
-            agent.call(Op::NIC_CLOSE, &NicClose { nic: name }, &[]);
+            // The reply ends the use, so that the reading thread, which has it, ends with the last NIC.
+            let ends = Arc::new(Mutex::new(usage));
+            let at_reply = ends.clone();
+            agent.call_then(Op::NIC_CLOSE, &NicClose { nic: name }, &[], move || {
+                if let Some(usage) = at_reply.lock().take() {
+                    usage.end_on_reader();
+                }
+            });
+            match ends.lock().take() {
+                Some(usage) => drop(usage),
+                None if self.uses.load(Ordering::Acquire) == 0 => self.rest(false),
+                None => {}
+            }
         }
     }
 
@@ -238,7 +369,7 @@ impl Agents {
     }
 
     /// An agent's messages have ended. Runs on the thread that read them.
-    fn lost(&'static self, agent: &Arc<Agent>) {
+    pub(super) fn lost(&'static self, agent: &Arc<Agent>) {
         let mut standing = self.standing.lock();
         match &standing.now {
             Now::Here(current) if Arc::ptr_eq(current, agent) => standing.now = Now::Lost,
@@ -253,6 +384,7 @@ impl Agents {
     /// The keeper's loop: until there is an agent again, or none is needed.
     fn keep(&'static self) {
         let mut fruitless = 0;
+        let mut last = LastThread::default();
         loop {
             {
                 let mut standing = self.standing.lock();
@@ -267,8 +399,9 @@ impl Agents {
             let mut standing = self.standing.lock();
             match outcome {
                 // If this agent exits from now on, its reading thread finds it in `now` and becomes the keeper.
-                Ok(agent) if !agent.is_dead() => {
+                Ok((agent, reader)) if !agent.is_dead() => {
                     standing.now = Now::Here(agent.clone());
+                    standing.reader = Some(reader);
                     let unanswered = std::mem::take(&mut *self.unanswered.lock());
                     self.changed.notify_all();
                     drop(standing);
@@ -291,14 +424,24 @@ impl Agents {
             fruitless += 1;
             standing.failures += 1;
             self.changed.notify_all();
-            self.pause(standing, tried, fruitless);
+            self.pause(standing, tried, fruitless, &mut last);
         }
     }
 
     /// Waits until another try is due.
-    fn pause(&self, mut standing: MutexGuard<'_, Standing>, tried: Instant, fruitless: u32) {
+    fn pause(
+        &self,
+        mut standing: MutexGuard<'_, Standing>,
+        tried: Instant,
+        fruitless: u32,
+        last: &mut LastThread,
+    ) {
         loop {
-            MutexGuard::unlocked(&mut standing, || self.end_overdue());
+            MutexGuard::unlocked(&mut standing, || {
+                last.look();
+                self.end_overdue();
+            });
+            let look = Instant::now() + LOOK_AGAIN;
             let asked = standing.wanted > 0 || !self.unanswered.lock().is_empty();
             let pause = PAUSE_MAX.min(PAUSE_MIN * 2u32.pow(fruitless.clamp(1, 10) - 1));
             let due = if asked {
@@ -308,9 +451,11 @@ impl Agents {
             };
             match due {
                 _ if self.nics.lock().is_empty() => return,
-                None => self.changed.wait(&mut standing),
                 Some(due) if due <= Instant::now() => return,
-                Some(due) => self.changed.wait_until(&mut standing, due),
+                due => {
+                    let until = due.map_or(look, |due| due.min(look));
+                    self.changed.wait_until(&mut standing, until);
+                }
             }
         }
     }
@@ -343,10 +488,13 @@ impl Agents {
 
     /// Connects to an agent and calls it. Tries again if it closes the connection: an agent that is about to exit may
     /// still accept one, and another agent follows soon.
-    fn introduce(&'static self, begin: impl Fn(&Arc<Agent>) -> bool) -> Result<Arc<Agent>, String> {
+    fn introduce(
+        &'static self,
+        begin: impl Fn(&Arc<Agent>) -> bool,
+    ) -> Result<(Arc<Agent>, JoinHandle<()>), String> {
         for attempt in 0..HELLO_TRIES {
-            match Agent::introduce(&self.settings, |agent| self.lost(agent)) {
-                Ok(agent) if begin(&agent) => return Ok(agent),
+            match Agent::introduce(&self.settings, self) {
+                Ok((agent, reader)) if begin(&agent) => return Ok((agent, reader)),
                 Ok(_) | Err(Introduction::Dropped) => {}
                 Err(Introduction::Refused(why)) => return Err(why),
             }

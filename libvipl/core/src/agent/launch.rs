@@ -29,7 +29,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 const START_AGAIN: Duration = Duration::from_millis(500);
 
 /// How often the reading thread checks whether the application has closed the socket.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The variables that a started agent gets: those for debugging, and those that are its own settings.
 const KEPT_VARIABLES: [&[u8]; 11] = [

@@ -34,6 +34,7 @@ pub(crate) fn ask(agents: &'static Agents, name: &str) -> c_int {
     let Some(body) = call_about(name) else {
         return VIPL_E_INVALID;
     };
+    let _use = agents.begin_use();
     let Ok(agent) = agents.want() else {
         return VIPL_E_RESOURCE;
     };
@@ -55,6 +56,7 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
         log::warn!(target: "link", "{name:?} is not a valid name of a link");
         return Err(VIPL_E_INVALID);
     };
+    let _use = agents.begin_use();
     let agent = agents.want();
     let agent = agent.map_err(|_: Error| VIPL_E_RESOURCE)?;
     check_network(name, agent.network())?;

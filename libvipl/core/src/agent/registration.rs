@@ -9,6 +9,7 @@ use vipl_plugin_abi::vipl_nic_info;
 use vipl_sys::fd::Identity;
 
 use super::client::Agent;
+use super::keeper::Use;
 use crate::sync::Mutex;
 
 /// A NIC of this process.
@@ -20,6 +21,7 @@ pub(crate) struct NicRegistration {
     identities: Vec<Option<Identity>>,
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
+    usage: Mutex<Option<Use>>,
 }
 
 impl NicRegistration {
@@ -46,7 +48,18 @@ impl NicRegistration {
             fds,
             place: Mutex::new(None),
             closed: AtomicBool::new(false),
+            usage: Mutex::new(None),
         }
+    }
+
+    /// It uses the agent until it is closed.
+    pub(super) fn uses(&self, usage: Use) {
+        *self.usage.lock() = Some(usage);
+    }
+
+    /// The same no more, when what is returned has been dropped.
+    pub(super) fn end_use(&self) -> Option<Use> {
+        self.usage.lock().take()
     }
 
     /// Opens it at this agent, unless it is open there. False: the agent has exited.

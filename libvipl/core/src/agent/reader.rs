@@ -1,0 +1,146 @@
+//! The thread that reads the messages of an agent.
+//!
+//! It runs while the process uses the agent: from the first call, or the first NIC, to the last one. It keeps no process
+//! alive: a thread that blocks all signals may not be the last one of a program that has ended its own (`last_thread.rs`).
+//! When the messages end it becomes the keeper.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use kagent_proto::*;
+use vipl_sys::{seqpacket, thread};
+use zerocopy::FromBytes;
+
+use super::client::{Agent, GONE, Reply};
+use super::keeper::Agents;
+use super::last_thread::LastThread;
+use super::{launch, refusal};
+
+/// What came from the agent.
+enum Received {
+    Message(usize, Vec<OwnedFd>),
+    /// Nothing within `LOOK_AGAIN`.
+    Nothing,
+    /// The agent has gone.
+    End,
+}
+
+/// Why the thread ends.
+enum Outcome {
+    /// Nobody uses the agent.
+    Unused,
+    /// The agent has gone.
+    Gone,
+}
+
+/// Starts the thread.
+pub(super) fn start(agent: &Arc<Agent>, agents: &'static Agents) -> io::Result<JoinHandle<()>> {
+    let agent = agent.clone();
+    thread::spawn_with_signals_blocked("vipl-agent", move || {
+        if let Outcome::Gone = agent.read(agents) {
+            agents.lost(&agent);
+        }
+    })
+}
+
+impl Agent {
+    fn read(self: &Arc<Self>, agents: &'static Agents) -> Outcome {
+        let mut buffer = [0u8; MESSAGE_BYTES_MAX];
+        let mut last = LastThread::default();
+        loop {
+            match self.receive(&mut buffer) {
+                Received::Message(length, fds) => {
+                    self.silent.store(false, Ordering::Relaxed);
+                    self.outbox.flush(|| self.socket.fd());
+                    self.dispatch(&buffer[..length], fds);
+                }
+                Received::Nothing => last.look(),
+                Received::End => break,
+            }
+            if agents.ends_reading(self) {
+                return Outcome::Unused;
+            }
+        }
+        self.dead.store(true, Ordering::Release);
+        launch::no_goodbye(self.socket.number());
+        let calls = std::mem::take(&mut *self.calls.lock());
+        for then in calls.into_values() {
+            then(self, Reply::failed(GONE));
+        }
+        Outcome::Gone
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> Received {
+        loop {
+            let Ok(socket) = self.socket.fd() else {
+                self.was_closed();
+                return Received::End;
+            };
+            match seqpacket::receive(socket, buffer, 0) {
+                Ok(packet) if packet.length == 0 => return Received::End,
+                Ok(packet) if packet.complete => {
+                    return Received::Message(packet.length, packet.fds);
+                }
+                // A connection needs all of them.
+                Ok(packet) => {
+                    let error = io::Error::from_raw_os_error(libc::EMFILE);
+                    log::error!(
+                        target: "agent",
+                        "cannot receive the file descriptors of a new connection: {error}"
+                    );
+                    return Received::Message(packet.length, Vec::new());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Received::Nothing;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // An agent that has closed with something unread. It is reported once, before what that has sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+                Err(_) => return Received::End,
+            }
+        }
+    }
+
+    fn dispatch(self: &Arc<Self>, message: &[u8], fds: Vec<OwnedFd>) {
+        let Ok((header, body)) = Header::read_from_prefix(message) else {
+            return;
+        };
+        if header.magic != MAGIC {
+            return;
+        }
+        if header.length as usize != body.len() {
+            log::error!(target: "agent", "the Kernel Agent sent an invalid message");
+            return self.finish(header.id, Reply::failed(Status::RESOURCE));
+        }
+        let op = Op(header.op);
+        if op == Op::PARTNER_GONE {
+            if let Ok(gone) = PartnerGone::read_from_bytes(body) {
+                self.partner_gone(&gone);
+            }
+            return;
+        }
+        if op == Op::DONE
+            && let Ok(why) = Detail::read_from_bytes(body)
+        {
+            refusal::log_budget(&why);
+        }
+        let reply = Reply {
+            id: header.id,
+            op,
+            status: Status(header.status),
+            body: body.to_vec(),
+            fds,
+        };
+        self.finish(header.id, reply);
+    }
+
+    fn partner_gone(&self, gone: &PartnerGone) {
+        let found = self.connections.lock().get(&gone.connection).copied();
+        if let Some(owner) = found {
+            (owner.partner_gone)(owner.vi, owner.side, gone.orderly != 0);
+        }
+    }
+}
