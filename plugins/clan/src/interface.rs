@@ -25,6 +25,13 @@ fn failed(why: &str) -> Status {
 impl Interface {
     /// Asks the agent for a data socket, and makes its receive ring.
     pub(crate) fn open(interface: &str, info: &mut vipl_nic_info) -> Result<Interface, Status> {
+        let name = std::ffi::CString::new(interface).map_err(|_| Status::Invalid)?;
+        // SAFETY: a name that ends with NUL.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        if let Some(master) = vipl_packet::master(index) {
+            let text = format!("{interface} is a port of {master}, which takes its frames");
+            return Err(failed(&format!("{text}: use {master}")));
+        }
         let link = Host::get().link(interface)?;
         let address = link.address.as_slice().try_into();
         let address =

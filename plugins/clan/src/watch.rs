@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_clan_proto::channel;
-use vipl_clan_proto::nic::VIS_MAX;
+use vipl_clan_proto::nic::{VIS_MAX, failed};
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
 use vipl_plugin_sdk::{Host, Poll};
 use vipl_sys::clock;
@@ -166,11 +166,18 @@ impl Watcher {
     }
 
     fn check_interface(&mut self) {
-        if self.failed || self.card.nic().failed.load(Ordering::Acquire) == 0 {
+        let why = self.card.nic().failed.load(Ordering::Acquire);
+        if self.failed || why == 0 {
             return;
         }
         self.failed = true;
-        Host::get().log(VIPL_LOG_WARN, "clan: the interface has been removed");
+        let text = match why {
+            failed::PORT => {
+                "clan: the interface has become a port of another, which takes its frames"
+            }
+            _ => "clan: the interface has been removed",
+        };
+        Host::get().log(VIPL_LOG_WARN, text);
         // SAFETY: as above.
         unsafe { Host::get().catastrophe(self.nic.0) };
     }

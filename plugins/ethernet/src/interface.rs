@@ -126,7 +126,24 @@ fn speed(control: &OwnedFd, name: &str) -> Option<u32> {
     (told && settings.speed != 0 && settings.speed != SPEED_UNKNOWN).then_some(settings.speed)
 }
 
-/// The wired Ethernet interface of this name.
+/// The interface that takes the frames of the one of this name: a bridge, a bond.
+pub(crate) fn master(name: &str) -> Option<String> {
+    let control = control()?;
+    let mut request = request(name)?;
+    if !ask(&control, libc::SIOCGIFINDEX, &mut request) {
+        return None;
+    }
+    // SAFETY: the kernel filled this field.
+    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    vipl_packet::master(index as u32)
+}
+
+/// Why a port is of no use.
+pub(crate) fn is_port(name: &str, master: &str) -> String {
+    format!("{name} is a port of {master}, which takes its frames: use {master}")
+}
+
+/// The wired Ethernet interface of this name that receives frames.
 pub fn find(name: &str) -> Option<Interface> {
     let control = control()?;
     let mut flags = request(name)?;
@@ -142,6 +159,9 @@ pub fn find(name: &str) -> Option<Interface> {
         && unsafe { address.ifr_ifru.ifru_hwaddr.sa_family } == ARPHRD_ETHER;
     if flags & libc::IFF_LOOPBACK != 0 || !is_ethernet || ask(&control, SIOCGIWNAME, &mut wireless)
     {
+        return None;
+    }
+    if master(name).is_some() {
         return None;
     }
     Some(Interface {

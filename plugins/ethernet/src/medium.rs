@@ -161,7 +161,7 @@ fn wrong_length() -> io::Error {
 }
 
 /// The IP address of a host, whose port follows.
-fn ip_of_host(host: &[u8]) -> io::Result<IpAddr> {
+pub(crate) fn ip_of_host(host: &[u8]) -> io::Result<IpAddr> {
     let (ip, _port) = host.split_last_chunk::<2>().ok_or_else(wrong_length)?;
     let v4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from))

@@ -16,6 +16,7 @@ use vipl_wire::{MTU_MIN, PartKind, body_max};
 use crate::bell::{self, BELL_BYTES, Bell};
 use crate::card::{Card, Network};
 use crate::device::{Counters, Device};
+use crate::interface;
 use crate::progress;
 use crate::segment::SEGMENT;
 use crate::uplink::Uplink;
@@ -54,6 +55,10 @@ impl EthernetNic {
         };
         let (uplink, emulated, address, mtu, name) = match network {
             Network::Interface(interface) => {
+                if let Some(master) = interface::master(&interface) {
+                    let text = interface::is_port(&interface, &master);
+                    return Err(failed(std::io::Error::other(text)));
+                }
                 let (id, uplink) = open(&interface, false)?;
                 info.link = id;
                 let (address, mtu) = (uplink.address.clone(), uplink.mtu);

@@ -25,6 +25,7 @@ use vipl_plugin_sdk::{Host, Poll, Status};
 
 use crate::VIS_MAX;
 use crate::device::Device;
+use crate::uplink::Checks;
 use crate::watch::{self, NAP_MIN};
 
 const MS: u64 = 1_000_000;
@@ -70,6 +71,7 @@ struct WatchThread<'a> {
     /// Frames were waiting at the doorbell at the last look.
     posted: bool,
     checked: u64,
+    checks: Checks,
     failed: bool,
     /// Wake-ups without work that are left before the thread naps.
     credit: u32,
@@ -82,6 +84,7 @@ impl WatchThread<'_> {
             nap: NAP_MIN,
             posted: false,
             checked: 0,
+            checks: Checks::default(),
             failed: false,
             credit: 0,
         }
@@ -199,7 +202,7 @@ impl WatchThread<'_> {
             return;
         }
         self.checked = now;
-        if let Some(what) = uplink.gone() {
+        if let Some(what) = uplink.gone(&mut self.checks, now) {
             self.failed = true;
             let text = format!("{}: {what}", self.device.name);
             Host::get().log(VIPL_LOG_WARN, &text);

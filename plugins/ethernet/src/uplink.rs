@@ -1,14 +1,30 @@
 //! The link of a NIC: its data socket, and its address there.
 
 use std::ffi::CStr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
 use vipl_plugin_sdk::settings::number;
 use vipl_plugin_sdk::{Host, Link};
 
 use crate::doorbell::{Counters, Doorbell, Policy};
-use crate::medium::{Inlet, Medium, Outlet};
+use crate::medium::{Inlet, Medium, Outlet, ip_of_host};
 use crate::try_lock::TryLock;
+
+/// How long an address may be away: it comes back when a lease is renewed, or an interface is switched off and on. Peers give
+/// a connection up a little sooner.
+const ABSENT_NS: u64 = 10_000_000_000;
+
+/// One of so many checks asks whether the interface is a port.
+const PORT_CHECK: u32 = 8;
+
+/// What earlier checks of a link have found.
+#[derive(Default)]
+pub(crate) struct Checks {
+    count: u32,
+    absent_since: Option<u64>,
+}
 
 /// The link of one NIC handle.
 pub(crate) struct Uplink {
@@ -70,18 +86,40 @@ impl Uplink {
     }
 
     /// Why the link is gone, if it is.
-    pub(crate) fn gone(&self) -> Option<&'static str> {
-        match (self.socket(), &self.medium) {
-            (None, _) => Some("the program has closed the descriptor of the interface"),
-            // An address may come back, as with a cable.
-            (Some(_), Medium::Udp(_)) => None,
-            (Some(socket), Medium::Ethernet(_)) if vipl_packet::is_bound(socket) => None,
-            (Some(_), Medium::Ethernet(_)) => Some("the interface has been removed"),
+    pub(crate) fn gone(&self, checks: &mut Checks, now: u64) -> Option<String> {
+        let Some(socket) = self.socket() else {
+            let why = "the program has closed the descriptor of the interface";
+            return Some(why.to_owned());
+        };
+        match &self.medium {
+            Medium::Ethernet(_) => {
+                checks.count = (checks.count + 1) % PORT_CHECK;
+                let lost = vipl_packet::lost(socket, checks.count == 0);
+                lost.map(|lost| lost.to_string())
+            }
+            Medium::Udp(_) => {
+                let own = ip_of_host(&self.address).ok()?;
+                if is_local(own) {
+                    checks.absent_since = None;
+                    return None;
+                }
+                let since = *checks.absent_since.get_or_insert(now);
+                let gone = now.saturating_sub(since) >= ABSENT_NS;
+                gone.then(|| format!("this host does not have the address {own} any more"))
+            }
         }
     }
 
     /// The data socket. `None`: the application has closed it.
     pub(crate) fn socket(&self) -> Option<RawFd> {
         self.doorbell.socket()
+    }
+}
+
+/// Whether this host has an address.
+fn is_local(ip: IpAddr) -> bool {
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
     }
 }

@@ -11,6 +11,7 @@
 compile_error!("AF_PACKET: Linux");
 
 mod error;
+mod port;
 mod ring;
 mod room;
 mod send;
@@ -18,6 +19,7 @@ mod send;
 use std::os::fd::RawFd;
 
 pub use error::{drop_notices, take_socket_error};
+pub use port::{Lost, lost, master};
 pub use ring::{Arrived, Received, Receiver, Tip};
 pub use send::{Sender, Sent};
 
@@ -58,12 +60,7 @@ impl Frame {
     }
 }
 
-/// Whether the socket is still bound to an interface; the kernel unbinds it when the interface is removed.
-pub fn is_bound(socket: RawFd) -> bool {
-    bound_to(socket).is_some()
-}
-
-/// The interface of a socket, if there is one.
+/// The interface of a socket, if there is one; the kernel unbinds it when the interface is removed.
 fn bound_to(socket: RawFd) -> Option<libc::sockaddr_ll> {
     // SAFETY: all zero is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
-use vipl_clan_proto::nic::RING_FRAMES;
+use vipl_clan_proto::nic::{RING_FRAMES, failed};
 use vipl_clan_proto::vi::end;
-use vipl_packet::ETHERNET;
+use vipl_packet::{ETHERNET, Lost};
 use vipl_wire::{
     ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PROBES, Reason, Received,
 };
@@ -288,10 +288,10 @@ impl Device {
         }
         side.pump_lingering(now);
         side.out.send(now);
-        if now >= side.check_at && !side.vis.is_empty() && !side.failed {
+        if now >= side.check_at && side.client.is_some() && !side.failed {
             side.check_at = now + CHECK_EVERY_NS;
-            if side.has_lost_interface() {
-                self.interface_lost(side);
+            if let Some(lost) = side.lost_interface() {
+                self.interface_lost(side, &lost);
             }
         }
         arrived || retry
@@ -399,17 +399,23 @@ impl Device {
         let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else {
             return;
         };
-        if link.side.has_lost_interface() && !link.side.failed {
-            self.interface_lost(&mut link.side);
+        if let Some(lost) = link.side.lost_interface()
+            && !link.side.failed
+        {
+            self.interface_lost(&mut link.side, &lost);
         }
         self.links[index] = Some(link);
     }
 
-    fn interface_lost(&mut self, side: &mut Side) {
+    fn interface_lost(&mut self, side: &mut Side, lost: &Lost) {
         side.failed = true;
         let client = side.client.and_then(|place| self.clients[place].as_ref());
         if let Some(process) = client.and_then(|client| client.process.as_ref()) {
-            process.nic().failed.store(1, Ordering::Release);
+            let why = match lost {
+                Lost::Removed => failed::REMOVED,
+                Lost::Port(_) => failed::PORT,
+            };
+            process.nic().failed.store(why, Ordering::Release);
             let _ = channel::send(process.interrupts.as_raw_fd(), &[0], &[]);
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_packet::{Header, Receiver};
+use vipl_packet::{Header, Lost, Receiver};
 use vipl_wire::{Closing, ETHERTYPE, MTU_MIN, PeerProcesses, Transmit as _, VersionNegotiation};
 
 use crate::events::NEVER;
@@ -15,6 +15,9 @@ use crate::outbox::{Line, Outbox};
 const LINGERING_MAX: usize = 1024;
 /// Time between two answers to frames of another version, in nanoseconds.
 const VERSIONS_EVERY_NS: u64 = 1_000_000_000;
+
+/// One of so many checks asks whether the interface is a port.
+const PORT_CHECK: u32 = 8;
 
 /// A connection that has ended here and not yet at the peer.
 struct Lingering {
@@ -43,6 +46,7 @@ pub(crate) struct Side {
     pub(crate) blocked: bool,
     /// When the interface is looked after again.
     pub(crate) check_at: u64,
+    checks: u32,
     pub(crate) failed: bool,
     lingering: Vec<Lingering>,
     versions_at: u64,
@@ -90,6 +94,7 @@ impl Link {
                 soonest: NEVER,
                 blocked: false,
                 check_at: 0,
+                checks: 0,
                 failed: false,
                 lingering: Vec::new(),
                 versions_at: 0,
@@ -130,7 +135,7 @@ impl Side {
         } else {
             NEVER
         };
-        let check = if self.vis.is_empty() || self.failed {
+        let check = if self.client.is_none() || self.failed {
             NEVER
         } else {
             self.check_at
@@ -139,12 +144,13 @@ impl Side {
         self.soonest.min(closing).min(retry).min(check)
     }
 
-    /// The interface has been removed; a socket whose interface has gone is bound to none.
-    pub(crate) fn has_lost_interface(&self) -> bool {
+    /// What has become of the interface, if it receives no more.
+    pub(crate) fn lost_interface(&mut self) -> Option<Lost> {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
         vipl_packet::take_socket_error(self.out.socket());
         vipl_packet::drop_notices(self.out.socket());
-        !vipl_packet::is_bound(self.out.socket())
+        self.checks = (self.checks + 1) % PORT_CHECK;
+        vipl_packet::lost(self.out.socket(), self.checks == 0)
     }
 
     /// Takes over what is left of a connection.

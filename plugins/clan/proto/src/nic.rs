@@ -5,7 +5,7 @@
 //!                round    odd while the device is looking at doorbells
 //!   NicPage      bell     sleepers of the process sleep on it; the device rings
 //!                mail     counts packets that the process has sent
-//!                failed   not 0: the interface has been removed
+//!                failed   not 0: what has become of the interface
 //!                ready    one bit per VI, for completion queues
 //!                notices  one bit per VI that has something which completes no descriptor
 //!   regions      the NIC's table of regions, 32 bytes each
@@ -76,6 +76,14 @@ impl DevicePage {
     }
 }
 
+/// Values of [`NicPage::failed`].
+pub mod failed {
+    /// The interface has been removed.
+    pub const REMOVED: u32 = 1;
+    /// It has become a port of another one, which takes its frames.
+    pub const PORT: u32 = 2;
+}
+
 /// What a NIC handle and the device share, before the regions; all zero at first.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -84,7 +92,7 @@ pub struct NicPage {
     pub bell: Bell,
     /// Counts packets on the socket, so that a device at work need not ask the kernel for them.
     pub mail: AtomicU32,
-    /// Not 0: the interface has been removed; told by an interrupt.
+    /// Not 0: what has become of the interface ([`failed`]); told by an interrupt.
     pub failed: AtomicU32,
     pad: [AtomicU32; 14],
     /// VIs that have something for a completion queue.
