@@ -39,6 +39,8 @@ struct Shared {
     stop: AtomicBool,
     cut: AtomicBool,
     forwarded: AtomicU64,
+    copy: AtomicBool,
+    copies: AtomicU64,
     /// Impairments to apply next.
     next: Mutex<Option<Impairments>>,
 }
@@ -64,6 +66,7 @@ impl Relay {
             .ok_or_else(|| io::Error::other("hosts without a switch"))?
             .to_owned();
         let addresses: Vec<_> = (0..hosts.hosts()).map(|host| hosts.address(host)).collect();
+        let last = hosts.ipv4(hosts.hosts() - 1).octets();
         for host in 0..hosts.hosts() {
             // Otherwise packets of IP come here before they have been cut into frames, and without checksums.
             hosts.inside(host, inside::finish_packets)??;
@@ -77,7 +80,7 @@ impl Relay {
             move || match enter(&switch).and_then(|()| ports(&addresses, &impairments)) {
                 Ok(mut ports) => {
                     let _ = ready.send(Ok(()));
-                    run(&shared, &mut ports)
+                    run(&shared, &mut ports, last)
                 }
                 Err(error) => {
                     let _ = ready.send(Err(error));
@@ -101,6 +104,17 @@ impl Relay {
     pub fn impair(&self, mut impairments: Impairments) {
         impairments.exempt_bytes = HEADER_BYTES;
         *self.shared.next() = Some(impairments);
+    }
+
+    /// From now on the last host sends a copy of each datagram of data of the others under its own IPv4 address, and each copy
+    /// arrives before its original.
+    pub fn copy(&self, copy: bool) {
+        self.shared.copy.store(copy, Ordering::SeqCst);
+    }
+
+    /// Copies that were sent.
+    pub fn copies(&self) -> u64 {
+        self.shared.copies.load(Ordering::SeqCst)
     }
 
     /// Frames that have arrived somewhere.
@@ -147,7 +161,7 @@ fn ports(addresses: &[[u8; 6]], impairments: &Impairments) -> io::Result<Vec<Por
     addresses.iter().enumerate().map(port).collect()
 }
 
-fn run(shared: &Shared, ports: &mut [Port]) -> FaultCounts {
+fn run(shared: &Shared, ports: &mut [Port], last: [u8; 4]) -> FaultCounts {
     let start = Instant::now();
     let mut buffer = vec![0; FRAME_MAX];
     while !shared.stop.load(Ordering::SeqCst) {
@@ -171,7 +185,13 @@ fn run(shared: &Shared, ports: &mut [Port]) -> FaultCounts {
                 }
             }
             while let Some(frame) = ports[from].link.receive(now) {
+                let copy = shared.copy.load(Ordering::SeqCst);
+                let copy = copy.then(|| copied(&frame, last)).flatten();
                 for to in receivers(ports, from, &frame) {
+                    if let Some(copy) = &copy {
+                        forward(shared, &to.socket, copy);
+                        shared.copies.fetch_add(1, Ordering::SeqCst);
+                    }
                     forward(shared, &to.socket, &frame);
                 }
             }
@@ -198,6 +218,38 @@ fn receivers<'a>(
     others
         .filter(move |(to, _)| only.is_none_or(|only| only == *to))
         .map(|(_, port)| port)
+}
+
+/// A datagram of data, from another IPv4 address. `None`: the frame is something else, or comes from there.
+fn copied(frame: &[u8], from: [u8; 4]) -> Option<Vec<u8>> {
+    const AGENT: u16 = 34998;
+    let packet = frame.get(HEADER_BYTES..)?;
+    let datagram = frame.get(HEADER_BYTES + 20..)?;
+    // A header without options.
+    let udp = frame[12..14] == [8, 0] && packet[0] == 0x45 && packet[9] == 17;
+    let port = |at: usize| {
+        Some(u16::from_be_bytes([
+            *datagram.get(at)?,
+            *datagram.get(at + 1)?,
+        ]))
+    };
+    if !udp || packet[12..16] == from || port(0)? == AGENT || port(2)? == AGENT {
+        return None;
+    }
+    let mut copy = frame.to_vec();
+    let packet = &mut copy[HEADER_BYTES..];
+    packet[12..16].copy_from_slice(&from);
+    packet[10..12].fill(0);
+    let words = packet[..20].chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    // Over IPv4 a datagram may do without a checksum.
+    packet.get_mut(26..28)?.fill(0);
+    Some(copy)
 }
 
 /// A corrupt address or length may make a frame that cannot be sent: then it is lost.

@@ -92,10 +92,11 @@ impl Carrier {
         }
     }
 
-    /// From now on frames go there.
-    pub(crate) fn follow(&mut self, to: Header) {
-        if let Carrier::Remote(remote) = self {
-            remote.header = to;
+    /// From now on frames go there. Gives where they have gone so far.
+    pub(crate) fn redirect(&mut self, to: Header) -> Header {
+        match self {
+            Carrier::Remote(remote) => std::mem::replace(&mut remote.header, to),
+            Carrier::Local(_) => to,
         }
     }
 

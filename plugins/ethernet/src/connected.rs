@@ -14,7 +14,7 @@ use crate::carrier::{Carrier, Transmitter, time};
 use crate::device::{Device, count};
 use crate::doorbell::Doorbell;
 use crate::env::ViEnv;
-use crate::medium::Sender;
+use crate::moving::Moving;
 use crate::segment::{SEGMENT, Segment};
 
 /// Unanswered PROBEs after which a peer on this host is dead. The agent reports the death of its process at once, so a
@@ -47,8 +47,9 @@ pub(crate) struct Connected {
     frame: Vec<u8>,
     /// Frames sent again that have been added to the counter.
     counted: u64,
-    /// Frames have seals, and go where the newest one of the peer has come from.
+    /// Frames have seals, and the peer is followed to another address.
     pub(crate) follows: bool,
+    moving: Moving,
     /// Frames go to another host through a doorbell that waits for bursts.
     may_coalesce: bool,
     /// Bytes of the messages that wait in the send queue for a full frame. `None`: the next post makes a frame.
@@ -119,6 +120,7 @@ impl Connected {
             frame: Vec::new(),
             counted: 0,
             follows,
+            moving: Moving::new(),
             may_coalesce,
             coalesced: None,
             glances: 0,
@@ -261,12 +263,12 @@ impl Connected {
             doorbell.ring();
         }
         let mut frames = 0u32;
-        let follows = self.follows;
+        let (follows, moving) = (self.follows, &mut self.moving);
         device.receive(self.index, self.check, |frame, marked, from| {
             frames += 1;
             let received = take(device, connection, (frame, marked), now, &mut env);
             if follows && received == Received::Taken {
-                follow(connection, from(), now, &mut env);
+                moving.heard(connection, (frame, from()), now, &mut env);
             }
         });
         let mut invalid = false;
@@ -303,7 +305,7 @@ impl Connected {
                 Some(_) => device.catch_up(self.index, self.check, |frame, marked, from| {
                     let received = take(device, connection, (frame, marked), now, &mut env);
                     if follows && received == Received::Taken {
-                        follow(connection, from(), now, &mut env);
+                        moving.heard(connection, (frame, from()), now, &mut env);
                     }
                 }),
                 None => {
@@ -323,6 +325,9 @@ impl Connected {
                 deadline = now + RETRY_NS;
             }
         }
+        if moving.deadline() <= now {
+            moving.go_on(connection, now, &mut env);
+        }
         drop(env);
         self.finish(now, deadline);
         if let Some(doorbell) = self.device.doorbell() {
@@ -340,6 +345,7 @@ impl Connected {
         if let Some(late) = self.carrier.deadline() {
             deadline = deadline.min(late);
         }
+        deadline = deadline.min(self.moving.deadline());
         let waits = self.device.doorbell().is_some_and(|bell| bell.waits());
         if waits || self.connection.is_blocked() {
             deadline = deadline.min(now + RETRY_NS);
@@ -438,25 +444,4 @@ fn take(
         Received::Refused(_) => count(device.counters.bad, 1),
     }
     received
-}
-
-/// A sealed frame has come from here: that is where the peer is, if no newer one has come from elsewhere.
-fn follow(connection: &mut Connection, from: Option<Sender>, now: u64, env: &mut ViEnv) {
-    let (Some(from), Some(known)) = (from, env.out.carrier.peer()) else {
-        return;
-    };
-    if from == known || !connection.is_newest() {
-        return;
-    }
-    let device = env.device;
-    let header = device.uplink.as_ref().and_then(|up| up.medium.answer(from));
-    if let Some(header) = header {
-        env.out.carrier.follow(header);
-        if !from.is_same_host(&known) {
-            connection.path_is_new(now);
-        }
-        count(device.counters.moved, 1);
-        let text = format!("{}: the peer at {known} is at {from} now", device.name);
-        Host::get().log(VIPL_LOG_INFO, &text);
-    }
 }

@@ -17,6 +17,7 @@
 //! | `progress` | the watch thread |
 //! | `device` | what the VIs and the watch thread share; the receive path |
 //! | `connected` | the connection of one VI |
+//! | `moving` | following a peer to another address |
 //! | `env` | descriptors, memory and completions, as the protocol engine asks for them |
 //! | `lingering` | connections that have ended here and not yet at the peer |
 //! | `version` | version negotiation |
@@ -44,6 +45,7 @@ mod inbox;
 pub mod interface;
 mod lingering;
 mod medium;
+mod moving;
 mod nic;
 mod operations;
 mod progress;

@@ -26,6 +26,8 @@ mod resend;
 mod send;
 mod unreliable;
 
+pub use path::ASKS;
+
 use crate::ack::Acks;
 use crate::arrivals::Arrivals;
 use crate::closing::{Body, Closing, Reason, send_empty};
@@ -83,6 +85,8 @@ pub struct Connection {
     /// The largest frame in use, and the one that the owner knows of.
     size: u16,
     size_told: u16,
+    /// The length of a TRY that was answered.
+    answered: Option<u16>,
     blocked: bool,
 }
 
@@ -116,6 +120,7 @@ impl Connection {
             room: 0,
             size: search.size(),
             size_told: search.size(),
+            answered: None,
             blocked: false,
         };
         connection.room = connection.room_of(search.size());
@@ -134,8 +139,8 @@ impl Connection {
         self.blocked
     }
 
-    /// Whether the frame that was taken last has a seal and is the newest of the peer: where it came from is where the
-    /// peer is now.
+    /// Whether the frame that was taken last has a seal and is the newest of the peer: if it has not come from a copy on another
+    /// way, the peer is where it came from.
     pub fn is_newest(&self) -> bool {
         self.seals.as_ref().is_some_and(|seals| seals.newest)
     }

@@ -56,7 +56,7 @@ mod version;
 
 pub use closing::{Closing, Reason};
 pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
-pub use connection::Connection;
+pub use connection::{ASKS, Connection};
 pub use crc::crc32c;
 pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
 pub use frame::{Address, address, body_max, key_check};

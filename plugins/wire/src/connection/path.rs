@@ -1,12 +1,16 @@
 //! What the path carries: TRYs and their answers, the size of frames, and slices of frames that have become too long.
 
+use std::ops::Range;
+
 use super::Connection;
 use crate::env::{Env, Level};
-use crate::frame::{HEADER, Header, Kind, TRAILER, body_max, u16_at};
+use crate::frame::{HEADER, Header, Kind, MTU_MIN, TRAILER, body_max, u16_at};
 use crate::pace::Pace;
 use crate::seal::SEAL;
-use crate::search::{Change, Search};
+use crate::search::{CONTROL, Change, Search};
 
+/// Lengths of TRYs of [`Connection::ask`]: those of a search are others.
+pub const ASKS: Range<u16> = CONTROL + 1..MTU_MIN as u16;
 /// Bytes of the body of a TRIED.
 const TRIED: usize = 2;
 
@@ -85,10 +89,43 @@ impl Connection {
         self.stats.frames_sent += 1;
     }
 
+    /// Asks whether the peer gets what is sent now: with a TRY of this length, of [`ASKS`], which
+    /// [`Connection::take_answer`] gives when it has been answered.
+    #[cold]
+    pub fn ask<E: Env>(&mut self, bytes: u16, now_ns: u64, env: &mut E) {
+        debug_assert!(ASKS.contains(&bytes));
+        self.now_ns = now_ns;
+        if let Some(frame) = env.frame() {
+            self.send_try(frame, bytes, env);
+        }
+    }
+
+    /// How long an answer may take.
+    pub fn answer_ns(&self) -> u64 {
+        self.sender.rtt.answer_ns()
+    }
+
+    /// The length of the last TRY that was answered; once.
+    pub fn take_answer(&mut self) -> Option<u16> {
+        self.answered.take()
+    }
+
+    /// Answers this TRY, which [`Connection::received`] has just answered, once more.
+    #[cold]
+    pub fn answer_from_here<E: Env>(&mut self, frame: &[u8], env: &mut E) {
+        if let Ok((header, body)) = Header::parse(frame)
+            && header.kind == Kind::Try
+            && self.is_open()
+        {
+            self.take_try(body.len().saturating_sub(self.seal_bytes()), env);
+        }
+    }
+
     /// Handles a TRIED.
     #[cold]
     pub(super) fn take_tried<E: Env>(&mut self, body: &[u8], env: &mut E) {
         if body.len() == TRIED {
+            self.answered = Some(u16_at(body, 0));
             let change = self.search.answered(u16_at(body, 0), self.now_ns);
             self.path_changed(change, env);
         }
