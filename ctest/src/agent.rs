@@ -25,7 +25,9 @@ impl Agent {
     pub fn start_in(dir: &Path) -> io::Result<Agent> {
         let socket = dir.join("agent");
         let child = Command::new(library_dir().join("vipkad"))
-            .args(["--idle-ms", "60000", "--socket"])
+            .arg("--idle-ms")
+            .arg((60_000 * crate::time_factor()).to_string())
+            .arg("--socket")
             .arg(&socket)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -31,6 +31,12 @@ pub use library::{Build, example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, end_with_parent, start_together};
 pub use sources::product_sources;
 
+/// How many times as fast as the kernel's the time of the tested programs passes (`vipl_sys::clock`).
+pub fn time_factor() -> u64 {
+    let text = std::env::var("VIPL_TEST_TIME").ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Marks a test as skipped, with the reason, in a form that is easy to find in the output.
 pub fn skip(reason: &str) {
     println!("SKIP {reason}");

@@ -64,7 +64,8 @@ impl Run {
         let program = program.as_ref();
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("VIPL_") {
+            let text = name.to_string_lossy();
+            if text.starts_with("VIPL_") && !text.starts_with("VIPL_TEST_") {
                 command.env_remove(name);
             }
         }

@@ -27,6 +27,7 @@ pub(crate) struct Options {
 const STEPS: &[Step] = &[
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("devices", DEVICES).needs("build"),
+    step("hours", &["hours"]).needs("build"),
     step("i386", &["cross", "--or-skip"]),
     step("i386-unit", I386_UNIT).needs("i386"),
     step("i386-pairs", I386_PAIRS).needs("i386"),

@@ -17,6 +17,7 @@ mod docs;
 mod ethernet;
 mod fuzz;
 mod headers;
+mod hours;
 mod install;
 mod layout;
 mod loom;
@@ -86,6 +87,8 @@ enum Command {
     Tests(tests::Options),
     /// Run the conformance suite on all plug-ins
     Conformance(conformance::Options),
+    /// Let hours pass in minutes, for all that may last and for the suite
+    Hours(hours::Options),
     /// Kill servers, clients and agents under busy transfers, and look what the others make of it
     Kill(stress::Kill),
     /// Transfer, disconnect, reconnect and kill for a while, every byte checked
@@ -140,6 +143,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Docs => docs::run()?,
         Command::Package => package::run()?,
         Command::Conformance(options) => conformance::run(&options)?,
+        Command::Hours(options) => hours::run(&options)?,
         Command::Kill(options) => stress::kill(&options)?,
         Command::Soak(options) => stress::soak(&options)?,
         Command::Ethernet(options) => ethernet::run(&options)?,
