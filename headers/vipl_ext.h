@@ -36,6 +36,14 @@ const VIP_CHAR *vipl_strerror_async(int Code);
  * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_state_name(int State);
 
+/* Whether empty polls of the calling thread, as VipCQDone, VipSendDone and VipRecvDone make
+ * them, may give its processor away now and then: VIP_TRUE, unless set otherwise. Returns what
+ * held before.
+ *
+ * For those who poll while they hold a lock of their own: others wait for it as long as a yield
+ * takes, which is a time slice on a machine that is busy. Any thread, also before VipOpenNic. */
+VIP_BOOLEAN vipl_may_yield(VIP_BOOLEAN May);
+
 /* Names of the bits of a descriptor's Status: "DONE|LENGTH_ERROR|OP_RECEIVE".
  *
  * Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0.

@@ -66,6 +66,16 @@ pub extern "C-unwind" fn vipl_state_name(State: c_int) -> *const VIP_CHAR {
     vipl_core::meaning::of_state(State).as_ptr()
 }
 
+/// Whether empty polls of the calling thread, as VipCQDone, VipSendDone and VipRecvDone make them, may give its processor away
+/// now and then: VIP_TRUE, unless set otherwise. Returns what held before.
+///
+/// For those who poll while they hold a lock of their own: others wait for it as long as a yield takes, which is a time slice
+/// on a machine that is busy. Any thread, also before VipOpenNic.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn vipl_may_yield(May: VIP_BOOLEAN) -> VIP_BOOLEAN {
+    vipl_core::set_may_yield(May != 0).into()
+}
+
 /// Names of the bits of a descriptor's Status: "DONE|LENGTH_ERROR|OP_RECEIVE".
 ///
 /// Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Gives the bytes

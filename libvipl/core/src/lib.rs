@@ -59,3 +59,4 @@ pub mod vi;
 pub mod waiting;
 
 pub use error::Error;
+pub use nic::idle::set_may_yield;

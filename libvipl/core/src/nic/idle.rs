@@ -175,6 +175,13 @@ pub(crate) fn prepare(settings: &Settings) {
 
 thread_local! {
     static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
+    static MAY: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Whether empty polls of the calling thread may give its processor away, from now on; returns what held before. Whoever polls
+/// under a lock of his own keeps all who wait for it waiting as long as a yield takes.
+pub fn set_may_yield(may: bool) -> bool {
+    MAY.replace(may)
 }
 
 /// Whether a queue that has been polled without success this often in a row is due for [`yield_processor`].
@@ -203,7 +210,7 @@ pub(crate) enum Given {
 /// before count no more.
 pub(crate) fn yield_processor(settings: &Settings, begins: bool) -> Given {
     let rules = rules(settings);
-    if rules.most == 0 {
+    if rules.most == 0 || !MAY.get() {
         return Given::Nothing;
     }
     let mut pace = PACE.get();
