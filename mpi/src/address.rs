@@ -65,6 +65,11 @@ impl Address {
         bytes
     }
 
+    /// As a program prints it.
+    pub(crate) fn to_ip(self) -> std::net::SocketAddrV6 {
+        std::net::SocketAddrV6::new(self.to_ipv6().into(), self.port, 0, 0)
+    }
+
     /// From an IPv6 address, if it is one of ours.
     pub(crate) fn from_ipv6(bytes: &[u8; 16], port: u16) -> Option<Address> {
         let [p0, p1, p2, p3, 0, 0, rest @ ..] = *bytes else {

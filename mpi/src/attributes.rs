@@ -12,10 +12,13 @@ use crate::libfabric::{NAME, VERSION};
 pub(crate) const INJECT: usize = 1000;
 /// Receives that the program may post.
 pub(crate) const RECEIVES: usize = 1024;
-/// Longest message and longest RDMA.
-const LONGEST: usize = 1 << 30;
-/// Operations that an endpoint takes before it refuses.
+/// Longest message and longest RDMA: the provider cuts them into pieces, and has no limit of its own.
+const LONGEST: usize = usize::MAX;
+/// Operations that an endpoint says it takes, unless the program asks for another number.
 const SENDS: usize = 128;
+/// Operations that it takes at most. What finds no room at the peer waits here, so that a program that sends without
+/// waiting goes on; only a program that never stops is refused.
+pub(crate) const WAITING: usize = 4096;
 /// Bytes of data for a peer's completion.
 const CQ_DATA: usize = 8;
 /// Number of the protocol: of the range for providers, "VI".
@@ -49,6 +52,8 @@ pub(crate) struct Offer {
     receive_op_flags: u64,
     send_size: usize,
     receive_size: usize,
+    /// The interface of the program that asks.
+    api_version: u32,
 }
 
 /// Whether a list of providers, as FI_PROVIDER and `prov_name` have it, names this one.
@@ -91,7 +96,14 @@ impl Offer {
             receive_op_flags: 0,
             send_size: SENDS,
             receive_size: RECEIVES,
+            api_version: 0,
         }
+    }
+
+    /// The same for a program of this interface.
+    pub(crate) fn for_version(mut self, version: u32) -> Offer {
+        self.api_version = version;
+        self
     }
 
     /// Bends the offer to what a program asks for; the reason, if that is impossible.
@@ -103,6 +115,7 @@ impl Offer {
         version: u32,
         hints: *const fi_info,
     ) -> Result<Offer, &'static str> {
+        self.api_version = version;
         let old = version < MR_MASK_SINCE;
         if old {
             (self.mr_mode, self.mode) = (FI_MR_BASIC, FI_LOCAL_MR);
@@ -128,7 +141,6 @@ impl Offer {
                 "endpoint type",
             )?;
             check([0, PROTOCOL].contains(&endpoint.protocol), "protocol")?;
-            check(endpoint.max_msg_size <= LONGEST, "message size")?;
             let contexts = [endpoint.tx_ctx_cnt, endpoint.rx_ctx_cnt];
             check(
                 contexts
@@ -150,7 +162,7 @@ impl Offer {
             check(send.op_flags & !self.op_flags == 0, "flags of sends")?;
             check(send.msg_order & !ORDER == 0, "order")?;
             check(send.inject_size <= INJECT, "inject size")?;
-            check(send.size <= SENDS, "size of the send queue")?;
+            check(send.size <= WAITING, "size of the send queue")?;
             check(
                 send.iov_limit <= IOV && send.rma_iov_limit <= 1,
                 "pieces of an operation",
@@ -182,7 +194,9 @@ impl Offer {
                 domain.caps & !DOMAIN_CAPS == 0,
                 "capabilities of the domain",
             )?;
-            if !old {
+            if old {
+                check(domain.mr_mode != FI_MR_SCALABLE, "registration of memory")?;
+            } else {
                 let basic = domain.mr_mode & FI_MR_BASIC != 0;
                 check(
                     basic || domain.mr_mode & MR_MODE == MR_MODE,
@@ -192,7 +206,8 @@ impl Offer {
                     self.mr_mode = FI_MR_BASIC;
                 }
             }
-            if domain.data_progress == FI_PROGRESS_AUTO {
+            // One engine makes progress of connections and of data.
+            if [domain.data_progress, domain.control_progress].contains(&FI_PROGRESS_AUTO) {
                 self.data_progress = FI_PROGRESS_AUTO;
             }
             // SAFETY: see above.
@@ -278,6 +293,7 @@ impl Offer {
 
             f.name = duplicate(FABRIC);
             f.prov_version = VERSION;
+            f.api_version = self.api_version;
             // fi_getinfo fills the name in itself and refuses an answer that has one.
             if named {
                 f.prov_name = duplicate(NAME);
@@ -384,13 +400,12 @@ mod tests {
         assert!(suits(NEW, |_| ()).is_ok());
         type Change = fn(&mut fi_info);
         // SAFETY: the parts of the hints were made by `hints`.
-        let refused: [(&str, Change); 11] = unsafe {
+        let refused: [(&str, Change); 10] = unsafe {
             [
                 ("capabilities", |h| h.caps = FI_MSG | 1 << 3),
                 ("address format", |h| h.addr_format = 2),
                 ("endpoint type", |h| (*h.ep_attr).kind = 3),
                 ("contexts", |h| (*h.ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT),
-                ("message size", |h| (*h.ep_attr).max_msg_size = LONGEST + 1),
                 ("inject size", |h| (*h.tx_attr).inject_size = INJECT + 1),
                 ("flags of sends", |h| {
                     (*h.tx_attr).op_flags = FI_DELIVERY_COMPLETE
@@ -416,7 +431,18 @@ mod tests {
     fn old_interfaces_register_the_old_way() {
         let old = 1 << 16 | 4;
         assert!(suits(old, |_| ()).is_err());
-        let offer = suits(old, |h| h.mode = FI_LOCAL_MR).expect("suits");
+        // SAFETY: made by `hints`, here and below.
+        let scalable = suits(old, |h| unsafe {
+            h.mode = FI_LOCAL_MR;
+            (*h.domain_attr).mr_mode = FI_MR_SCALABLE;
+        });
+        assert_eq!(scalable.err(), Some("registration of memory"));
+        // SAFETY: as above.
+        let basic = |h: &mut fi_info| unsafe {
+            h.mode = FI_LOCAL_MR;
+            (*h.domain_attr).mr_mode = FI_MR_BASIC;
+        };
+        let offer = suits(old, basic).expect("suits");
         assert_eq!((offer.mr_mode, offer.mode), (FI_MR_BASIC, FI_LOCAL_MR));
         // SAFETY: made by `hints`.
         let offer =
@@ -429,6 +455,12 @@ mod tests {
         // SAFETY: made by `hints`.
         let offer = suits(NEW, |h| unsafe {
             (*h.domain_attr).data_progress = FI_PROGRESS_AUTO
+        })
+        .expect("suits");
+        assert_eq!(offer.data_progress, FI_PROGRESS_AUTO);
+        // SAFETY: made by `hints`.
+        let offer = suits(NEW, |h| unsafe {
+            (*h.domain_attr).control_progress = FI_PROGRESS_AUTO
         })
         .expect("suits");
         assert_eq!(offer.data_progress, FI_PROGRESS_AUTO);

@@ -169,6 +169,9 @@ unsafe extern "C" fn connect(
         let (object, data) = unsafe { (object(ep.cast()), cm_data(data, length)?.to_vec()) };
         // SAFETY: the program's address; nothing else says how long it is.
         let peer = unsafe { Address::from_sockaddr(address, SOCKADDR) }.ok_or(libc::EINVAL)?;
+        if !object.nic.lock().shared.may_try(peer) {
+            return Err(libc::ECONNREFUSED);
+        }
         let vi = object.with(|endpoint| {
             if endpoint.state != State::Idle {
                 return Err(FI_EOPBADSTATE);
@@ -217,7 +220,9 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
         if wanted != Some(true) {
             return; // The program closes the endpoint.
         }
-        if code != VIP_RETURN::VIP_NO_MATCH as c_int || left.is_zero() {
+        // Nobody waits there now, or has no VI left.
+        let soon = [VIP_RETURN::VIP_NO_MATCH, VIP_RETURN::VIP_REJECT].map(|code| code as c_int);
+        if !soon.contains(&code) || left.is_zero() {
             break code;
         }
         vipl_sys::clock::sleep(pause.min(left));
@@ -225,9 +230,10 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
     };
     nic.lock().with(id, |endpoint, shared| {
         if code == VIP_RETURN::VIP_SUCCESS as c_int {
+            shared.reached(peer);
             endpoint.hello(data, shared);
         } else {
-            crate::libfabric::info(|| format!("VipConnectRequest: {code}"));
+            shared.not_reached(peer, code);
             let timeout = code == VIP_RETURN::VIP_TIMEOUT as c_int;
             endpoint.unreachable(
                 if timeout {

@@ -126,6 +126,7 @@ impl CompletionQueue {
         patient: bool,
     ) -> Result<usize, c_int> {
         let mut engine = self.nic.lock();
+        engine.called();
         let before = engine.shared.completions.get(self.id).ok_or(libc::EBADF)?;
         if before.entries.is_empty() {
             if std::mem::take(&mut before.emptied) && !patient {
@@ -165,6 +166,10 @@ impl CompletionQueue {
         queue.emptied = read > 0 && queue.entries.is_empty();
         queue.watched = false;
         if read == 0 && count > 0 {
+            if !patient && engine.found_nothing() {
+                drop(engine);
+                crate::nic::rest();
+            }
             // ofi_rxm waits for a peer that has gone; for a device that has gone nobody shall wait.
             Err(if dead { libc::EIO } else { libc::EAGAIN })
         } else {

@@ -238,6 +238,13 @@ impl Device {
         (code == SUCCESS).then_some((Handle::from_raw(vi), receive != 0))
     }
 
+    /// Whether empty polls of this thread may give the processor away; returns what held before.
+    pub(crate) fn may_yield(&self, may: bool) -> bool {
+        self.functions
+            .vipl_may_yield
+            .is_none_or(|set| set(may.into()) != 0)
+    }
+
     /// The number that was given to a VI.
     #[inline]
     pub(crate) fn id_of(&self, vi: Handle) -> Id {

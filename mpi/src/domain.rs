@@ -48,7 +48,10 @@ pub(crate) unsafe fn open(
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     let attributes = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
-    if attributes.is_some_and(|attributes| attributes.data_progress == FI_PROGRESS_AUTO) {
+    let automatic = attributes.is_some_and(|attributes| {
+        [attributes.data_progress, attributes.control_progress].contains(&FI_PROGRESS_AUTO)
+    });
+    if automatic {
         nic.lock().make_automatic();
     }
     let domain = Box::new(Domain {

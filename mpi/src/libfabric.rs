@@ -2,8 +2,8 @@
 //! looked up at run time, so that one binary serves every version; without them the provider works all the same.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::fi::{FI_LOG_EP_CTRL, FI_LOG_INFO, FI_LOG_WARN, fi_provider};
 
@@ -134,6 +134,21 @@ fn write(level: c_int, text: impl FnOnce() -> String) {
         }
     }
 }
+
+/// To the user, on standard error, each text once: libfabric's log shows nothing unless FI_LOG_LEVEL is set, and what keeps a
+/// job from running, or makes it run otherwise than asked, must not be a secret.
+pub(crate) fn say(text: &str) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.len() < SAID_MAX && !said.iter().any(|before| before == text) {
+        said.push(text.to_owned());
+        let (text, process) = (vipl_sys::text::one_line(text), std::process::id());
+        vipl_sys::stderr::write(format!("vipl-fi[{process}] warn {text}\n").as_bytes());
+    }
+}
+
+/// Texts that a process may say.
+const SAID_MAX: usize = 50;
 
 /// To libfabric's log, at level `warn`.
 pub(crate) fn warn(text: impl FnOnce() -> String) {

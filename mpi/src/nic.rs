@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use vipl_abi::*;
 
@@ -76,6 +77,16 @@ impl Nic {
         Address::new(self.device.limits.address, self.process, port)
     }
 }
+
+/// Lets others have the processor for a moment; no lock is held.
+#[cold]
+pub(crate) fn rest() {
+    let _off = vipl_sys::cancel::Off::new();
+    vipl_sys::clock::sleep(REST);
+}
+
+/// Longer than a step of a handshake takes, and short for a program that waits for a connection.
+const REST: Duration = Duration::from_micros(50);
 
 /// Never 0.
 fn random() -> u32 {

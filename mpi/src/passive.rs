@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use vipl_abi::{VIP_RETURN, VIP_ULONG};
+use vipl_sys::clock::Instant;
 
 use crate::address::{Address, VipAddress};
 use crate::attributes::Offer;
@@ -23,8 +24,10 @@ struct Listener {
     nic: Arc<Nic>,
     id: Id,
     address: Address,
+    /// The program has chosen the port.
+    known: bool,
     closing: Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 static OPS: fi_ops = table(close, bind, no_control);
@@ -41,6 +44,8 @@ static CM_OPS: fi_ops_cm = fi_ops_cm {
     join: unsupported,
 };
 
+/// Listeners without a port of the program's choice get those from here on, as it is usual for the ephemeral ports of others.
+const FIRST_PORT: u16 = 49_152;
 /// Milliseconds that one wait takes; a listener that closes is noticed after this time.
 const WAIT: VIP_ULONG = 100;
 
@@ -55,21 +60,22 @@ pub(crate) unsafe fn open(
     out: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    static NEXT: AtomicU16 = AtomicU16::new(1);
+    static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
     // SAFETY: the caller's promise.
     let source = unsafe {
         info.as_ref()
             .and_then(|info| Address::from_sockaddr(info.src_addr, info.src_addrlen))
     };
     let mut address = source.unwrap_or_else(|| nic.address(0));
-    if address.port == 0 {
-        address = nic.address(NEXT.fetch_add(1, Ordering::Relaxed).max(1));
+    let known = address.port != 0;
+    if !known {
+        address = nic.address(NEXT.fetch_add(1, Ordering::Relaxed).max(FIRST_PORT));
     }
     let offer = Offer::new(&nic.device.limits);
     // SAFETY: the caller's promise. An info of fi_getinfo suits as it is.
     let offer = match unsafe { offer.clone().suit(version, info) } {
         Ok(suited) => suited,
-        Err(_) => offer,
+        Err(_) => offer.for_version(version),
     };
     let mut listener = Box::new(Listener {
         pep: fid_pep {
@@ -85,8 +91,9 @@ pub(crate) unsafe fn open(
         nic: nic.clone(),
         id: Id::from_bits(0),
         address,
+        known,
         closing: Arc::default(),
-        thread: Mutex::new(None),
+        threads: Mutex::default(),
     });
     listener.id = nic.lock().shared.passives.insert(Passive {
         address,
@@ -140,24 +147,41 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
             return Err(FI_ENOEQ);
         }
         drop(engine);
-        let mut thread = listener
-            .thread
+        let mut threads = listener
+            .threads
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
-            let (nic, closing) = (listener.nic.clone(), listener.closing.clone());
-            let (id, address) = (listener.id, listener.address);
-            let run = move || crate::object::entry((), || wait(&nic, id, address, &closing));
-            let started = std::thread::Builder::new()
-                .name("vipl-fi-listen".to_owned())
-                .spawn(run);
-            *thread = Some(started.map_err(|_| libc::EAGAIN)?);
+        if threads.is_empty() {
+            for address in listener.places() {
+                let (nic, closing) = (listener.nic.clone(), listener.closing.clone());
+                let id = listener.id;
+                let run = move || crate::object::entry((), || wait(&nic, id, address, &closing));
+                let started = std::thread::Builder::new()
+                    .name("vipl-fi-listen".to_owned())
+                    .spawn(run);
+                threads.push(started.map_err(|_| libc::EAGAIN)?);
+            }
         }
         Ok(())
     })
 }
 
-/// The listener's thread.
+impl Listener {
+    /// The addresses at which others reach it. A port of the program's choice is known to those who know nothing of the process.
+    /// `ofi_rxm` puts such a port into an address that it has asked for without one, and which has the process.
+    fn places(&self) -> Vec<Address> {
+        let mut places = vec![self.address];
+        if self.known && self.address.process != 0 {
+            places.push(Address {
+                process: 0,
+                ..self.address
+            });
+        }
+        places
+    }
+}
+
+/// A listener's thread.
 fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
     let functions = nic.device.functions;
     let mut local = address.to_vip(nic.device.limits.address_bytes);
@@ -175,6 +199,7 @@ fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
                 &raw mut request,
             )
         };
+        nic.lock().hang_up_on_silent();
         if code == VIP_RETURN::VIP_TIMEOUT as c_int {
             continue;
         }
@@ -200,10 +225,17 @@ fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
     }
 }
 
-/// Makes the endpoint for a request.
+/// Makes the endpoint for a request. When the device has no VI left, whoever has been silent longest gives up its own.
 fn prepare(engine: &mut Engine, passive: Id, address: Address) -> Option<Id> {
-    let mut endpoint = Endpoint::new(address, &mut engine.shared)?;
-    endpoint.incoming = Some(Incoming { passive });
+    let mut endpoint = Endpoint::new(address, &mut engine.shared);
+    if endpoint.is_none() && engine.hang_up_on_oldest() {
+        endpoint = Endpoint::new(address, &mut engine.shared);
+    }
+    let mut endpoint = endpoint?;
+    endpoint.incoming = Some(Incoming {
+        passive,
+        since: Instant::now(),
+    });
     Some(engine.add(endpoint))
 }
 
@@ -235,12 +267,13 @@ unsafe extern "C" fn close(pep: *mut fid) -> c_int {
         // SAFETY: made by `open`; libfabric's programs close an object once.
         let listener = unsafe { Box::from_raw(pep.cast::<Listener>()) };
         listener.closing.store(true, Ordering::Release);
-        let thread = listener
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(thread) = thread {
+        let threads = std::mem::take(
+            &mut *listener
+                .threads
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for thread in threads {
             // It reports a panic itself.
             let _ = thread.join();
         }

@@ -32,6 +32,7 @@ static PROVIDER: Shared = Shared(UnsafeCell::new(fi_provider {
 pub extern "C" fn fi_prov_ini() -> *mut c_void {
     // SAFETY: see `Shared`.
     unsafe { (*PROVIDER.0.get()).fi_version = libfabric::version() };
+    vipl_sys::stderr::remember();
     libfabric::introduce(PROVIDER.0.get());
     settings::declare();
     PROVIDER.0.get().cast()
@@ -60,7 +61,7 @@ unsafe extern "C" fn getinfo(
             return Err(libc::ENODATA);
         }
         let nic = Nic::get().map_err(|why| {
-            libfabric::warn(|| why);
+            libfabric::say(&why);
             libc::ENODATA
         })?;
         let offer = Offer::new(&nic.device.limits);

@@ -83,7 +83,29 @@ pub(crate) fn declare() {
 /// The settings; read at the first call.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
-    SETTINGS.get_or_init(|| Settings::from(|name| std::env::var(format!("FI_VIPL_{name}")).ok()))
+    SETTINGS.get_or_init(|| {
+        for (name, _) in std::env::vars_os() {
+            if let Some(name) = name.to_str().filter(|name| is_unknown(name)) {
+                libfabric::say(&format!(
+                    "{name} is no setting of the provider; fi_info -e lists them"
+                ));
+            }
+        }
+        Settings::from(|name| std::env::var(format!("FI_VIPL_{name}")).ok())
+    })
+}
+
+/// Whether a variable looks like a setting, and is none.
+fn is_unknown(variable: &str) -> bool {
+    let declared = |name: &str| {
+        DECLARED
+            .iter()
+            .any(|(setting, ..)| setting.to_bytes().eq_ignore_ascii_case(name.as_bytes()))
+            && !name.bytes().any(|byte| byte.is_ascii_lowercase())
+    };
+    variable
+        .strip_prefix("FI_VIPL_")
+        .is_some_and(|name| !declared(name))
 }
 
 impl Settings {
@@ -93,13 +115,15 @@ impl Settings {
                 return default;
             };
             let Ok(number) = u32::from_str(text.trim()) else {
-                libfabric::warn(|| format!("FI_VIPL_{name}={text} is no number; using {default}"));
+                libfabric::say(&format!(
+                    "FI_VIPL_{name}={text} is no number; using {default}"
+                ));
                 return default;
             };
             if !(least..=most).contains(&number) {
-                libfabric::warn(|| {
-                    format!("FI_VIPL_{name}={number} is not within {least} and {most}")
-                });
+                libfabric::say(&format!(
+                    "FI_VIPL_{name}={number} is not within {least} and {most}"
+                ));
             }
             number.clamp(least, most)
         };
@@ -107,9 +131,9 @@ impl Settings {
             None | Some("reception") => true,
             Some("delivery") => false,
             Some(other) => {
-                libfabric::warn(|| {
-                    format!("FI_VIPL_RELIABILITY={other} is neither delivery nor reception")
-                });
+                libfabric::say(&format!(
+                    "FI_VIPL_RELIABILITY={other} is neither delivery nor reception"
+                ));
                 true
             }
         };
@@ -131,6 +155,21 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn misspelt_names_are_found() {
+        for name in ["FI_VIPL_DEVICE", "FI_VIPL_CONNECT_TIMEOUT", "FI_PROVIDER"] {
+            assert!(!is_unknown(name), "{name}");
+        }
+        for name in [
+            "FI_VIPL_DEVCE",
+            "FI_VIPL_device",
+            "FI_VIPL_",
+            "FI_VIPL_LINGER_MS",
+        ] {
+            assert!(is_unknown(name), "{name}");
+        }
+    }
 
     #[test]
     fn values_are_bounded() {

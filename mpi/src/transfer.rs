@@ -49,6 +49,7 @@ unsafe fn endpoint<'a>(ep: *mut fid_ep) -> &'a EndpointObject {
 fn submit(ep: &EndpointObject, operation: Operation) -> isize {
     size(|| {
         let mut engine = ep.nic.lock();
+        engine.called();
         let first = engine
             .with(ep.id, |endpoint, shared| endpoint.submit(operation, shared))
             .ok_or(libc::EBADF)?;
@@ -88,6 +89,7 @@ fn give(ep: &EndpointObject, iov: Iov, context: *mut c_void, flags: u64) -> isiz
             flags,
         };
         let mut engine = ep.nic.lock();
+        engine.called();
         let given = engine.with(ep.id, |endpoint, shared| endpoint.receive(receive, shared));
         given.ok_or(libc::EBADF)?.map(|()| 0)
     })

@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 
 use vipl_abi::*;
 
+type MayYield = extern "C" fn(VIP_BOOLEAN) -> VIP_BOOLEAN;
+
 const FILE: &CStr = c"libvipl.so.1";
 
 macro_rules! functions {
@@ -20,13 +22,21 @@ macro_rules! functions {
         /// return codes that this one does not know.
         pub(crate) struct Functions {
             $(pub $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
+            /// Libraries before this function lack it.
+            pub vipl_may_yield: Option<MayYield>,
         }
 
         impl Functions {
             /// # Safety
             /// `library` is a handle of dlopen, of a VIPL.
             unsafe fn load(library: *mut c_void) -> Result<Functions, String> {
-                Ok(Functions {$(
+                Ok(Functions {
+                    // SAFETY: a NUL-terminated name; the function has the type of the header.
+                    vipl_may_yield: unsafe {
+                        let found = libc::dlsym(library, c"vipl_may_yield".as_ptr());
+                        std::mem::transmute::<*mut c_void, Option<MayYield>>(found)
+                    },
+                $(
                     $name: {
                         let name = concat!(stringify!($name), "\0");
                         // SAFETY: a NUL-terminated name.

@@ -8,6 +8,8 @@
 //!   error FI_ECONNREFUSED ◀─────────── Reject ── fi_reject
 //! ```
 
+use vipl_sys::clock::Instant;
+
 use super::Shared;
 use super::endpoint::{Endpoint, State};
 use super::operation::Sent;
@@ -28,10 +30,57 @@ pub(crate) struct Passive {
 }
 
 /// Where a connection request came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub passive: Id,
+    /// When the peer was given its VI, or its rejection: since then it is the peer's turn.
+    pub since: Instant,
 }
+
+/// Attempts of [`crate::settings::Settings::connect_timeout`] before a call fails.
+const ATTEMPTS: u32 = 2;
+
+impl Shared {
+    /// Whether to try an address. After attempts that have failed the next call does as well, once: `ofi_rxm` takes a refused
+    /// connection for a reason to ask again, and a job whose ranks cannot reach each other would wait for ever.
+    pub(crate) fn may_try(&mut self, peer: Address) -> bool {
+        let failed = self.failures.get(&peer.to_bytes()).copied().unwrap_or(0);
+        if failed >= ATTEMPTS {
+            self.failures.remove(&peer.to_bytes());
+        }
+        failed < ATTEMPTS
+    }
+
+    /// A connection has come about.
+    pub(crate) fn reached(&mut self, peer: Address) {
+        self.failures.remove(&peer.to_bytes());
+    }
+
+    /// An attempt has failed, with this code of VipConnectRequest.
+    pub(crate) fn not_reached(&mut self, peer: Address, code: i32) {
+        if self.failures.len() < FAILURES {
+            *self.failures.entry(peer.to_bytes()).or_default() += 1;
+        }
+        let device = self.settings.device.as_str();
+        let local = ["via_lo", "/dev/via_lo", "loopback", "VINIC"]
+            .iter()
+            .any(|name| device.starts_with(name));
+        let hint = match local {
+            true => {
+                "; this device does not leave its host: for several hosts set FI_VIPL_DEVICE, for example to ip:"
+            }
+            false => "",
+        };
+        let time = self.settings.connect_timeout.as_millis();
+        crate::libfabric::say(&format!(
+            "no connection to {} over {device} in {time} ms, FI_VIPL_CONNECT_TIMEOUT (VipConnectRequest: {code}){hint}",
+            peer.to_ip()
+        ));
+    }
+}
+
+/// Addresses that are remembered.
+const FAILURES: usize = 4096;
 
 impl Endpoint {
     fn say(&mut self, kind: Kind, data: &[u8], shared: &Shared) {
@@ -133,6 +182,9 @@ impl Endpoint {
         if self.state == State::Asked {
             self.say(Kind::Reject, data, shared);
             self.state = State::Idle;
+            if let Some(incoming) = &mut self.incoming {
+                incoming.since = Instant::now();
+            }
         } else {
             shared.abandoned.push(self.id);
         }

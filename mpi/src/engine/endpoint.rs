@@ -10,9 +10,10 @@
 use std::collections::VecDeque;
 
 use vipl_abi::*;
+use vipl_sys::clock::Instant;
 
 use super::block::{Block, SENDS};
-use super::operation::{Answer, Operation, Reads, Sent};
+use super::operation::{Answer, Reads, Sent, Waiting};
 use super::queues::{Completion, Context, Event, Opaque};
 use super::{Incoming, Shared};
 use crate::address::Address;
@@ -87,7 +88,7 @@ pub(crate) struct Endpoint {
     /// How many of them somebody waits for.
     pub(super) reporting: usize,
     /// Operations that are not posted, or not wholly.
-    pub(super) queue: VecDeque<Operation>,
+    pub(super) queue: VecDeque<Waiting>,
     pub(super) posted: VecDeque<Receive>,
     pub(super) assembly: Option<Assembly>,
     /// Packets for which the program has posted no receive: which receive of ours, and how long.
@@ -244,7 +245,10 @@ impl Endpoint {
 
     /// Ends what has not been posted and what waits for the peer.
     pub(super) fn flush(&mut self, shared: &mut Shared) {
-        while let Some(operation) = self.queue.pop_front() {
+        while let Some(Waiting { operation, .. }) = self.queue.pop_front() {
+            if operation.silent {
+                continue;
+            }
             self.finish(
                 operation.context,
                 operation.flags,
@@ -277,6 +281,21 @@ impl Endpoint {
                     missing: 0,
                 },
             );
+        }
+    }
+
+    /// Since when a peer that has connected has been expected to say who it is, or to go.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let incoming = self.incoming.filter(|_| self.state == State::Idle);
+        incoming.map(|incoming| incoming.since)
+    }
+
+    /// Whether the connection is coming about.
+    pub(super) fn is_connecting(&self) -> bool {
+        match self.state {
+            State::Asking | State::Asked => true,
+            State::Idle => self.incoming.is_some(),
+            State::Connected | State::Ending | State::Ended => false,
         }
     }
 

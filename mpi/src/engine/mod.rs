@@ -12,6 +12,7 @@ mod queues;
 mod receive;
 mod transmit;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(crate) use connect::{Incoming, Passive};
@@ -21,6 +22,7 @@ pub(crate) use queues::{Completion, Completions, Event, Events, Opaque, Wake};
 
 use vipl_abi::CqHandler;
 
+use crate::address::Address;
 use crate::device::{Device, Handle, Regions};
 use crate::settings::Settings;
 use crate::slab::{Id, Slab};
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub completions: Slab<Completions>,
     pub events: Slab<Events>,
     pub passives: Slab<Passive>,
+    /// Attempts to reach an address that nobody has answered, in a row.
+    pub failures: HashMap<[u8; Address::BYTES], u32>,
     /// Filled only when the device cannot read remote memory.
     pub regions: Regions,
     /// Endpoints that nobody will close: connection requests whose peer has gone, or that were rejected.
@@ -61,6 +65,10 @@ impl Shared {
     }
 }
 
+/// A program counts as one with several threads for so many calls of the same thread.
+const CROWD: u32 = 1 << 20;
+/// Empty reads between two looks at what connections do.
+const LOOK: u32 = 64;
 /// Entries that one call takes from the NIC's completion queue.
 const BATCH: usize = 64;
 
@@ -74,6 +82,12 @@ pub(crate) struct Engine {
     armed: bool,
     /// It shall go on calling, whether or not anybody sleeps.
     automatic: bool,
+    /// The thread of the program that called last.
+    caller: libc::pthread_t,
+    /// Calls until the program counts as one with a single thread.
+    crowd: u32,
+    /// Reads of queues that found nothing.
+    empty: u32,
 }
 
 impl Engine {
@@ -89,6 +103,7 @@ impl Engine {
                 completions: Slab::new(),
                 events: Slab::new(),
                 passives: Slab::new(),
+                failures: HashMap::new(),
                 regions: Regions::new(),
                 abandoned: Vec::new(),
                 dead: false,
@@ -97,7 +112,36 @@ impl Engine {
             on_entry,
             armed: false,
             automatic: false,
+            caller: 0,
+            crowd: 0,
+            empty: 0,
         }
+    }
+
+    /// A thread of the program calls.
+    #[inline]
+    pub(crate) fn called(&mut self) {
+        // SAFETY: no arguments, and it cannot fail.
+        let caller = unsafe { libc::pthread_self() };
+        if caller == self.caller {
+            self.crowd = self.crowd.saturating_sub(1);
+        } else {
+            self.crowd = if self.caller == 0 { 0 } else { CROWD };
+            self.caller = caller;
+        }
+    }
+
+    /// A read of a queue has found nothing. Whether the thread should sleep a little before the next one: while connections come
+    /// about, agents and threads that connect need the processor more than a rank that spins, and on a machine with more
+    /// ranks than processors each of their steps waits for a time slice otherwise.
+    pub(crate) fn found_nothing(&mut self) -> bool {
+        self.empty = self.empty.wrapping_add(1);
+        self.empty.is_multiple_of(LOOK)
+            && self.crowd == 0
+            && self
+                .endpoints
+                .iter()
+                .any(|(_, endpoint)| endpoint.is_connecting())
     }
 
     /// Takes what has completed.
@@ -117,6 +161,8 @@ impl Engine {
 
     #[inline]
     fn progress_while(&mut self, wants_more: impl Fn(&mut Shared) -> bool) {
+        // Others wait for the lock, and in `ofi_rxm` for one more: nothing may yield below them.
+        let before = (self.crowd > 0).then(|| self.shared.device.may_yield(false));
         for _ in 0..BATCH {
             let Some((vi, receive)) = self.shared.device.next_entry() else {
                 break;
@@ -125,6 +171,9 @@ impl Engine {
             if !wants_more(&mut self.shared) {
                 break;
             }
+        }
+        if let Some(before) = before {
+            self.shared.device.may_yield(before);
         }
         if !self.shared.abandoned.is_empty() {
             self.bury();
@@ -222,11 +271,43 @@ impl Engine {
     /// Ends the endpoints of a listener that closes, as far as the program has not taken them.
     pub(crate) fn abandon(&mut self, passive: Id) {
         for (id, endpoint) in self.endpoints.iter() {
-            if endpoint.incoming == Some(Incoming { passive }) {
+            if endpoint
+                .incoming
+                .is_some_and(|incoming| incoming.passive == passive)
+            {
                 self.shared.abandoned.push(id);
             }
         }
         self.bury();
+    }
+
+    /// Ends the connections of peers that have connected and not said who they are in the time for a connection: anybody can
+    /// connect, and every VI is one less for the others.
+    pub(crate) fn hang_up_on_silent(&mut self) {
+        let limit = self.shared.settings.connect_timeout;
+        for (id, endpoint) in self.endpoints.iter() {
+            if endpoint
+                .silent_since()
+                .is_some_and(|since| since.elapsed() >= limit)
+            {
+                self.shared.abandoned.push(id);
+            }
+        }
+        self.bury();
+    }
+
+    /// Ends the connection of the peer that has been silent longest; false if there is none.
+    pub(crate) fn hang_up_on_oldest(&mut self) -> bool {
+        let silent = self
+            .endpoints
+            .iter()
+            .filter_map(|(id, endpoint)| Some((endpoint.silent_since()?, id)));
+        let Some((_, id)) = silent.min_by_key(|(since, _)| *since) else {
+            return false;
+        };
+        self.shared.abandoned.push(id);
+        self.bury();
+        true
     }
 
     /// Runs a function on an endpoint and what it shares with others.

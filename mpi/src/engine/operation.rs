@@ -62,6 +62,36 @@ impl Operation {
     }
 }
 
+/// An operation that is not posted yet, or not wholly.
+pub(super) struct Waiting {
+    pub operation: Operation,
+    /// What the operation sends, if the program has not kept it.
+    _copy: Option<Vec<u8>>,
+}
+
+impl Waiting {
+    pub(super) fn new(operation: Operation) -> Waiting {
+        Waiting {
+            operation,
+            _copy: None,
+        }
+    }
+
+    /// With a copy of what is sent; None without memory for it. Injected operations are short.
+    pub(super) fn copied(mut operation: Operation) -> Option<Waiting> {
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(operation.total).ok()?;
+        copy.resize(operation.total, 0);
+        // SAFETY: the program's memory during its call.
+        unsafe { operation.iov.gather(&mut copy) };
+        operation.iov = Iov::one(copy.as_ptr().cast(), operation.total, std::ptr::null_mut());
+        Some(Waiting {
+            operation,
+            _copy: Some(copy),
+        })
+    }
+}
+
 /// What a posted send is, until it is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sent {
@@ -90,10 +120,10 @@ pub(super) struct Reads {
     pub(super) next: u64,
     /// Requests without an answer.
     pub(super) under_way: u32,
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, Asked>,
 }
 
-struct Waiting {
+struct Asked {
     context: Context,
     flags: u64,
     left: usize,
@@ -103,7 +133,7 @@ struct Waiting {
 impl Reads {
     pub(super) fn begin(&mut self, operation: &Operation, requests: usize) {
         self.next += 1;
-        let waiting = Waiting {
+        let waiting = Asked {
             context: operation.context,
             flags: operation.flags,
             left: requests,

@@ -9,16 +9,14 @@ use vipl_abi::*;
 use super::Shared;
 use super::block::SENDS;
 use super::endpoint::{Endpoint, State};
-use super::operation::{Operation, Sent, Work};
+use super::operation::{Operation, Sent, Waiting, Work};
 use super::queues::{Completion, Context};
-use crate::attributes::INJECT;
+use crate::attributes::{INJECT, WAITING};
 use crate::credit::READS;
 use crate::fi::{FI_COMPLETION, FI_INJECT};
 use crate::iov::Piece;
 use crate::packet::{Header, Kind, LONGEST_HEADER, ReadAnswer, ReadRequest};
 
-/// Operations that wait at most.
-const WAITING: usize = 64;
 /// Descriptors that operations leave to messages about the connection.
 const KEPT: usize = 8;
 
@@ -38,9 +36,9 @@ impl Endpoint {
         SENDS - self.tail.wrapping_sub(self.head)
     }
 
-    /// Descriptors that operations may still use.
+    /// Operations that may still be submitted.
     pub(crate) fn room_for_operations(&self) -> usize {
-        self.room().saturating_sub(KEPT)
+        WAITING - self.queue.len()
     }
 
     /// Posts the descriptor at the ring's end.
@@ -127,19 +125,24 @@ impl Endpoint {
             match self.step(&mut operation, shared) {
                 Step::Finished => return Ok(()),
                 Step::Further => {
-                    self.queue.push_back(operation);
+                    self.queue.push_back(Waiting::new(operation));
                     self.pump(shared);
                     return Ok(());
                 }
                 Step::Blocked => {}
             }
         }
-        // What is injected must not be looked at after the call.
-        if inject || self.queue.len() >= WAITING {
+        let waiting = match self.queue.len() < WAITING {
+            // What is injected is the program's again after the call.
+            true if inject => Waiting::copied(operation),
+            true => Some(Waiting::new(operation)),
+            false => None,
+        };
+        let Some(waiting) = waiting else {
             self.refused = true;
             return Err(libc::EAGAIN);
-        }
-        self.queue.push_back(operation);
+        };
+        self.queue.push_back(waiting);
         Ok(())
     }
 
@@ -151,12 +154,12 @@ impl Endpoint {
         if !self.answers.is_empty() {
             self.pump_answers(shared);
         }
-        while let Some(mut operation) = self.queue.pop_front() {
-            match self.step(&mut operation, shared) {
+        while let Some(mut waiting) = self.queue.pop_front() {
+            match self.step(&mut waiting.operation, shared) {
                 Step::Finished => {}
-                Step::Further => self.queue.push_front(operation),
+                Step::Further => self.queue.push_front(waiting),
                 Step::Blocked => {
-                    self.queue.push_front(operation);
+                    self.queue.push_front(waiting);
                     break;
                 }
             }
@@ -297,7 +300,7 @@ impl Endpoint {
         } else {
             Sent::Nothing
         };
-        let remote = Some((address + operation.done as u64, key));
+        let remote = Some((address.wrapping_add(operation.done as u64), key));
         if operation.flags & FI_INJECT != 0 {
             let at = self.tail % SENDS;
             // SAFETY: the program's memory during its call; injected data fits a slot.
@@ -335,7 +338,7 @@ impl Endpoint {
         };
         let request = ReadRequest {
             id: self.reads.next,
-            from: address + operation.done as u64,
+            from: address.wrapping_add(operation.done as u64),
             from_key: key,
             to: piece.address,
             to_key: piece.key,

@@ -30,6 +30,8 @@ pub(crate) const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 pub(crate) const FI_SHARED_CONTEXT: usize = usize::MAX;
 
 pub(crate) const FI_MR_BASIC: i32 = 1;
+/// Of interfaces before 1.5: any memory, and keys of the program's choice.
+pub(crate) const FI_MR_SCALABLE: i32 = 2;
 pub(crate) const FI_MR_LOCAL: i32 = 1 << 2;
 pub(crate) const FI_MR_VIRT_ADDR: i32 = 1 << 4;
 pub(crate) const FI_MR_ALLOCATED: i32 = 1 << 5;

@@ -158,6 +158,39 @@ impl World {
         end
     }
 
+    /// The listener's port.
+    pub(super) fn port(&self) -> u16 {
+        u16::from_be_bytes([self.address[2], self.address[3]])
+    }
+
+    /// Replaces the listener by one on a port that the program chooses.
+    pub(super) fn listen_at(&mut self, port: u16) {
+        close(self.pep);
+        // SAFETY: see `new`; the info's source is a whole address of ours.
+        unsafe {
+            let source = (*self.info).src_addr.cast::<u8>().add(2).cast::<[u8; 2]>();
+            source.write(port.to_be_bytes());
+            let fabric = &*(*self.fabric).ops;
+            ok((fabric.passive_ep)(
+                self.fabric,
+                self.info,
+                &raw mut self.pep,
+                null_mut(),
+            ));
+            let pep = self.pep.cast::<fid>();
+            ok(((*(*pep).ops).bind)(pep, self.eq.cast(), 0));
+            ok(((*(*self.pep).cm).listen)(self.pep));
+            let mut length = self.address.len();
+            ok(((*(*self.pep).cm).getname)(
+                pep,
+                self.address.as_mut_ptr().cast(),
+                &raw mut length,
+            ));
+            source.write([0, 0]);
+        }
+        assert_eq!(self.port(), port);
+    }
+
     /// The next event: what it is, the object, the info and the data.
     pub(super) fn event(&self) -> (u32, *mut fid, *mut fi_info, Vec<u8>) {
         let (mut kind, mut buffer) = (0, [0u64; 64]);
@@ -227,6 +260,9 @@ impl World {
             (kind, pep, data.as_slice()),
             (FI_CONNREQ, self.pep.cast(), &b"hello"[..])
         );
+        // SAFETY: the info of a request is whole. Programs of libfabric 2 refuse one without the version of their fabric.
+        let version = unsafe { (*(*info).fabric_attr).api_version };
+        assert_eq!(version, 1 << 16 | 17);
         let server = self.end(info);
         // SAFETY: see `new`.
         unsafe {
