@@ -3,9 +3,9 @@
 use vipl_abi::*;
 use vipl_core::connect;
 use vipl_core::connect::address::Address;
-use vipl_core::waiting::{AtOnce, Begun};
+use vipl_core::waiting::Begun;
 
-use crate::edge::{call, code, entry, put, put_vi_attributes, required, waiting};
+use crate::edge::{call, code, entry, put, put_vi_attributes, release, required, waiting};
 
 /// Reads an address of the caller, which may have any alignment (spec §2.2).
 ///
@@ -49,7 +49,7 @@ pub unsafe extern "C-unwind" fn VipConnectWait(
     };
     waiting(
         call!(VipConnectWait, NicHandle LocalAddr Timeout; RemoteAddr RemoteViAttribs ConnHandle),
-        move || Begun::<AtOnce<_>>::Over(begin()),
+        move || begin().unwrap_or_else(|error| Begun::Over(Err(error))),
         move |arrived: Result<connect::Arrived, _>| {
             code(move || {
                 let incoming = arrived?;
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn VipConnectAccept(
 /// Refuses a request (spec §3.10).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) -> VIP_RETURN {
-    entry(call!(VipConnectReject, ConnHandle;), move || {
+    release(call!(VipConnectReject, ConnHandle;), move || {
         connect::reject(ConnHandle)
     })
 }
@@ -101,7 +101,7 @@ pub unsafe extern "C-unwind" fn VipConnectRequest(
     };
     waiting(
         call!(VipConnectRequest, ViHandle LocalAddr RemoteAddr Timeout; RemoteViAttribs),
-        move || Begun::<AtOnce<_>>::Over(begin()),
+        move || begin().unwrap_or_else(|error| Begun::Over(Err(error))),
         move |attributes| give_attributes(RemoteViAttribs, attributes),
     )
 }
@@ -109,7 +109,7 @@ pub unsafe extern "C-unwind" fn VipConnectRequest(
 /// Ends the connection and makes the VI Idle (spec §3.12).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDisconnect(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
-    entry(call!(VipDisconnect, ViHandle;), move || {
+    release(call!(VipDisconnect, ViHandle;), move || {
         connect::disconnect(ViHandle)
     })
 }
@@ -162,7 +162,7 @@ pub unsafe extern "C-unwind" fn VipConnectPeerWait(
     };
     waiting(
         call!(VipConnectPeerWait, ViHandle; RemoteViAttribs),
-        move || Begun::<AtOnce<_>>::Over(begin()),
+        move || begin().unwrap_or_else(|error| Begun::Over(Err(error))),
         move |attributes| give_attributes(RemoteViAttribs, attributes),
     )
 }

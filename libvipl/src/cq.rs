@@ -5,7 +5,7 @@ use vipl_core::Error;
 use vipl_core::cq;
 use vipl_core::waiting::Begun;
 
-use crate::edge::{call, code, entry, fast, put, required, waiting};
+use crate::edge::{call, code, entry, fast, put, release, required, waiting};
 
 /// Creates an empty completion queue (spec §3.24).
 #[unsafe(no_mangle)]
@@ -29,7 +29,7 @@ pub unsafe extern "C-unwind" fn VipCreateCQ(
 /// Destroys a completion queue that no VI is attached to (spec §3.25).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
-    entry(call!(VipDestroyCQ, CQHandle;), move || {
+    release(call!(VipDestroyCQ, CQHandle;), move || {
         cq::destroy(CQHandle)
     })
 }

@@ -27,23 +27,34 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Runs one entry point off the data path.
+/// Runs one entry point off the data path. A thread that has been cancelled ends here before the call has done anything.
 pub(crate) fn entry(
     describe: impl Fn() -> Call,
     body: impl FnOnce() -> Result<(), Error>,
 ) -> VIP_RETURN {
-    uncancelled(move || {
-        trace::begin();
-        let traced = trace::on().then(|| trace::Traced::new(&describe));
-        let result = contained(code(body));
-        if let Some(traced) = traced {
-            traced.end(result);
-        }
-        if is_news(result) {
-            trace::failed(&describe(), result);
-        }
-        result
-    })
+    let before = cancel::disable();
+    // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
+    unsafe { cancel::test(before, nothing, std::ptr::null_mut()) };
+    let result = contained_apart(move || described(describe, body));
+    // SAFETY: as in `uncancelled`.
+    unsafe { cancel::restore(before) };
+    result
+}
+
+/// Runs one that gives something back: it does so in cancelled threads, too, and in destructors of C++, which nothing may
+/// leave.
+pub(crate) fn release(
+    describe: impl Fn() -> Call,
+    body: impl FnOnce() -> Result<(), Error>,
+) -> VIP_RETURN {
+    uncancelled(move || described(describe, body))
+}
+
+fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Error>) -> VIP_RETURN {
+    trace::begin();
+    let traced = trace::on().then(|| trace::Traced::new(&describe));
+    let result = contained(code(body));
+    done(&describe, traced, result)
 }
 
 /// Runs something in which the calling thread is not cancelled. Neither is there a place here where it is, except for a thread
@@ -51,10 +62,17 @@ pub(crate) fn entry(
 #[inline(always)]
 fn uncancelled(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
     let before = cancel::disable();
-    let result = contained(body);
+    let result = contained_apart(body);
     // SAFETY: this frame, and those of its callers up to the application's, have no destructors.
     unsafe { cancel::restore(before) };
     result
+}
+
+/// As [`contained`], in a frame of its own: a frame that catches panics cannot be left by a thread that is cancelled at any
+/// instruction, as one of the asynchronous type may be.
+#[inline(never)]
+fn contained_apart(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
+    contained(body)
 }
 
 /// Runs one entry point that waits for others: `begin` does it as far as it can be done at once, the wait the rest of it, in
@@ -137,7 +155,8 @@ fn done(
     result
 }
 
-/// As [`contained`]; without a result the wait goes on.
+/// As [`contained_apart`]; without a result the wait goes on.
+#[inline(never)]
 fn contained_wait(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETURN> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,

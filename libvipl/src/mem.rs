@@ -4,7 +4,7 @@ use vipl_abi::*;
 use vipl_core::memory;
 use vipl_core::memory::ptag;
 
-use crate::edge::{call, entry, put, required};
+use crate::edge::{call, entry, put, release, required};
 
 /// Makes a new protection tag (spec §3.16).
 #[unsafe(no_mangle)]
@@ -27,7 +27,7 @@ pub unsafe extern "C-unwind" fn VipDestroyPtag(
     NicHandle: VIP_NIC_HANDLE,
     Ptag: VIP_PROTECTION_HANDLE,
 ) -> VIP_RETURN {
-    entry(call!(VipDestroyPtag, NicHandle Ptag;), move || {
+    release(call!(VipDestroyPtag, NicHandle Ptag;), move || {
         ptag::destroy(NicHandle, Ptag)
     })
 }
@@ -63,7 +63,7 @@ pub unsafe extern "C-unwind" fn VipDeregisterMem(
     VirtualAddress: VIP_PVOID,
     MemoryHandle: VIP_MEM_HANDLE,
 ) -> VIP_RETURN {
-    entry(
+    release(
         call!(VipDeregisterMem, NicHandle VirtualAddress MemoryHandle;),
         move || memory::deregister(NicHandle, VirtualAddress, MemoryHandle),
     )

@@ -7,7 +7,7 @@ use vipl_core::connect::address::Address as NetAddress;
 use vipl_core::names;
 use vipl_core::nic;
 
-use crate::edge::{call, entry, required};
+use crate::edge::{call, entry, release, required};
 
 /// Reads the table of names; NULL means the default file (spec §3.32).
 #[unsafe(no_mangle)]
@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn VipNSGetHostByAddr(
 /// Forgets the table (spec §3.32).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
-    entry(call!(VipNSShutdown, NicHandle;), move || {
+    release(call!(VipNSShutdown, NicHandle;), move || {
         names::shutdown(&*nic::resolve(NicHandle)?)
     })
 }

@@ -7,7 +7,7 @@ use vipl_core::Error;
 use vipl_core::device;
 use vipl_core::nic;
 
-use crate::edge::{call, entry, put, put_fields, required};
+use crate::edge::{call, entry, put, put_fields, release, required};
 
 /// Opens the device that the device map gives for `DeviceName` (spec §3.1).
 #[unsafe(no_mangle)]
@@ -30,7 +30,7 @@ pub unsafe extern "C-unwind" fn VipOpenNic(
 /// Ends the association of process and NIC (spec §3.2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
-    entry(call!(VipCloseNic, NicHandle;), move || {
+    release(call!(VipCloseNic, NicHandle;), move || {
         device::close(NicHandle)
     })
 }

@@ -3,7 +3,7 @@
 use vipl_abi::*;
 use vipl_core::vi;
 
-use crate::edge::{call, code, entry, full, put, put_vi_attributes, required};
+use crate::edge::{call, code, entry, full, put, put_vi_attributes, release, required};
 
 /// Creates a VI in state Idle (spec §3.4).
 #[unsafe(no_mangle)]
@@ -32,7 +32,7 @@ pub unsafe extern "C-unwind" fn VipCreateVi(
 /// Destroys an Idle VI (spec §3.5).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RETURN {
-    entry(call!(VipDestroyVi, ViHandle;), move || {
+    release(call!(VipDestroyVi, ViHandle;), move || {
         vi::destroy(ViHandle)
     })
 }

@@ -3,13 +3,14 @@
 //! ```text
 //!   keeper ─────┬──▶ registration ──┐     the present agent, and what the next one must know
 //!               └──▶ connections ───┤
-//!   link, device ───────────────────┼──▶ client ──▶ launch     one agent: calls, replies, events
+//!   link, device, asked ────────────┼──▶ client ──▶ launch     one agent: calls, replies, events
 //!                                   └──▶ ticket, refusal, outbox
 //! ```
 //!
 //! Nothing here knows VIs. The caller that requests a connection passes a function that runs with the reply; the owner
 //! of a connection passes one that is called when the peer is gone.
 
+mod asked;
 mod client;
 mod connections;
 pub(crate) mod device;
@@ -23,6 +24,7 @@ mod refusal;
 mod registration;
 mod ticket;
 
+pub(crate) use asked::Asked;
 pub(crate) use client::{Agent, GONE, Owner, Reply, Side, limit};
 pub(crate) use connections::Live;
 pub(crate) use keeper::{Agents, Unanswered};

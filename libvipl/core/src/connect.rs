@@ -14,7 +14,7 @@ mod convert;
 mod disconnect;
 mod server;
 
-pub use client::{peer_done, peer_request, peer_wait, request};
+pub use client::{Attempting, peer_done, peer_request, peer_wait, request};
 pub use disconnect::disconnect;
-pub use server::{Arrived, accept, reject, wait};
+pub use server::{Arrived, Waiting, accept, reject, wait};
 pub(crate) use server::{forget_incoming, owner};

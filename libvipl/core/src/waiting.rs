@@ -2,8 +2,6 @@
 //! cancelled, which cannot be asked without ending it, nor waited for: the C library wakes no thread that has cancellation
 //! switched off ([decision 76](../../../docs/decisions/0076-cancellation.md)).
 
-use std::convert::Infallible;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use vipl_sys::clock::Instant;
@@ -26,17 +24,6 @@ pub enum Begun<W: Wait> {
     Over(W::Found),
     /// It waits.
     Waits(W),
-}
-
-/// A wait that is over when it has begun: the calling thread is cancelled before it only.
-pub struct AtOnce<F>(Infallible, PhantomData<F>);
-
-impl<F> Wait for AtOnce<F> {
-    type Found = F;
-
-    fn slice(&mut self) -> Option<F> {
-        match self.0 {}
-    }
 }
 
 impl<W: Wait> Begun<W> {

@@ -252,38 +252,13 @@ impl Agent {
         }
     }
 
-    /// Sends a call whose reply depends on other processes, and waits for it until its deadline; `None` is never.
-    /// Without a reply by then the call is withdrawn: what it brings too late goes to another process.
-    pub(crate) fn call_until<B>(
-        self: &Arc<Self>,
-        op: Op,
-        body: &B,
-        deadline: Option<Instant>,
-    ) -> Reply
-    where
-        B: IntoBytes + Immutable,
-    {
-        let ticket = Ticket::new();
-        let answered = ticket.clone();
-        let id = Self::next_id();
-        self.start(id, op, body, &[], move |_, reply| answered.complete(reply));
-        loop {
-            match ticket.wait_at_most(limit(deadline)) {
-                Ok(Some(reply)) => return reply,
-                // The reading thread is about to complete the ticket.
-                Ok(None) if self.calls.lock().remove(&id).is_none() => {
-                    if let Ok(reply) = ticket.wait() {
-                        return reply;
-                    }
-                }
-                Ok(None) => {
-                    self.cancel(id);
-                    self.tell_late();
-                    return Reply::failed(Status::TIMEOUT);
-                }
-                Err(_) => return Reply::failed(GONE),
-            }
+    /// Takes a call back, unless its reply is here.
+    pub(super) fn withdraw(&self, call: u64) -> bool {
+        let waits = self.calls.lock().remove(&call).is_some();
+        if waits {
+            self.cancel(call);
         }
+        waits
     }
 
     /// Tells the agent that nobody waits for this call any more.

@@ -276,12 +276,12 @@ pub(super) fn outcome(
     if let Some(result) = pending.result.wait_at_most(limit)? {
         return Ok(result);
     }
-    withdraw(handle, pending);
+    withdraw(handle, pending, true);
     pending.result.wait()
 }
 
-/// Ends an attempt whose caller goes without its result, unless the result is on its way.
-pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending) {
+/// Ends an attempt whose caller goes without its result, unless the result is on its way. `late`: because its time is over.
+pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending, late: bool) {
     let Ok(mut vi) = vi::lock(handle) else {
         return pending.result.complete(Err(Error::Timeout));
     };
@@ -289,7 +289,12 @@ pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending) {
         return;
     };
     let before = state::name(vi.abi.state);
-    log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle (the time of the call is over)");
+    let why = if late {
+        "the time of the call is over"
+    } else {
+        "the calling thread is cancelled"
+    };
+    log::debug!(target: "vi", "VI {handle:?}: {before} -> Idle ({why})");
     let connection = detach(&mut vi);
     vi.abi.state = IDLE;
     vi.epoch += 1;
@@ -298,7 +303,9 @@ pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending) {
     drop(vi);
     match nic.registration.here() {
         Some((agent, _)) => {
-            agent.tell_late();
+            if late {
+                agent.tell_late();
+            }
             agent.take_back(attempt.call);
         }
         None => nic.agents().wake_keeper(),

@@ -9,6 +9,7 @@ use vipl_abi::*;
 
 use super::attempt::{Again, begin, cancel_if_unwanted, outcome, withdraw};
 use super::convert::{check_discriminator, to_program};
+use super::disconnect::disconnect;
 use crate::agent::{Agent, limit};
 use crate::clock;
 use crate::connect::address::Address;
@@ -17,6 +18,7 @@ use crate::object::table::Guard;
 use crate::text::{discriminator, hexadecimal};
 use crate::vi::state::IDLE;
 use crate::vi::{self, Pending, Vi};
+use crate::waiting::{Begun, Wait, is_over, slice_end};
 
 /// Sends VipConnectRequest or VipConnectPeerRequest to the agent.
 fn start(
@@ -100,17 +102,67 @@ fn start_at(
     Ok(pending)
 }
 
+/// A thread that waits for the end of an attempt.
+pub struct Attempting {
+    handle: VIP_VI_HANDLE,
+    pending: Pending,
+    /// Whom a client asks; a peer-to-peer attempt goes on without the thread.
+    server: Option<Address>,
+    over: bool,
+}
+
 /// VipConnectRequest.
 pub fn request(
     handle: VIP_VI_HANDLE,
     local: &Address,
     remote: &Address,
     timeout: VIP_ULONG,
-) -> Result<VIP_VI_ATTRIBUTES, Error> {
-    let pending = start(handle, local, remote, timeout, Op::REQUEST)?;
-    let attributes = outcome(handle, &pending, limit(pending.deadline))?;
-    let attributes = attributes.inspect_err(|error| tell_failure(*error, remote))?;
-    Ok(to_program(&attributes))
+) -> Result<Begun<Attempting>, Error> {
+    Ok(Begun::Waits(Attempting {
+        handle,
+        pending: start(handle, local, remote, timeout, Op::REQUEST)?,
+        server: Some(*remote),
+        over: false,
+    }))
+}
+
+impl Wait for Attempting {
+    type Found = Result<VIP_VI_ATTRIBUTES, Error>;
+
+    fn slice(&mut self) -> Option<Self::Found> {
+        let limit = limit(self.pending.deadline);
+        let result = match self.pending.result.wait_until(slice_end(limit)) {
+            Ok(Some(result)) => Ok(result),
+            Ok(None) if !is_over(limit) => return None,
+            Ok(None) => outcome(self.handle, &self.pending, limit),
+            Err(error) => Err(error),
+        };
+        self.over = true;
+        Some(result.and_then(|result| {
+            match &self.server {
+                Some(server) => result
+                    .inspect_err(|error| tell_failure(*error, server))
+                    .map(|attributes| to_program(&attributes)),
+                None => {
+                    forget_peer(self.handle, &self.pending);
+                    ended(result)
+                }
+            }
+        }))
+    }
+}
+
+impl Drop for Attempting {
+    /// The thread of a client ends: so does its attempt, or the connection that it has just got.
+    fn drop(&mut self) {
+        if self.over || self.server.is_none() {
+            return;
+        }
+        withdraw(self.handle, &self.pending, false);
+        if let Ok(Ok(_)) = self.pending.result.wait() {
+            let _ = disconnect(self.handle);
+        }
+    }
 }
 
 /// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`). Most applications retry,
@@ -157,7 +209,7 @@ fn ended(result: Result<Attributes, Error>) -> Result<VIP_VI_ATTRIBUTES, Error> 
 pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let pending = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
     if limit(pending.deadline).is_some_and(|limit| limit <= Instant::now()) {
-        withdraw(handle, &pending);
+        withdraw(handle, &pending, true);
     }
     let result = pending.result.try_take()?.ok_or(Error::NotDone)?;
     forget_peer(handle, &pending);
@@ -165,11 +217,14 @@ pub fn peer_done(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
 }
 
 /// VipConnectPeerWait.
-pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<VIP_VI_ATTRIBUTES, Error> {
+pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<Begun<Attempting>, Error> {
     let pending = vi::lock(handle)?.peer.clone().ok_or(Error::State)?;
-    let result = outcome(handle, &pending, limit(pending.deadline))?;
-    forget_peer(handle, &pending);
-    ended(result)
+    Ok(Begun::Waits(Attempting {
+        handle,
+        pending,
+        server: None,
+        over: false,
+    }))
 }
 
 /// The result of a peer request has been taken.

@@ -10,7 +10,7 @@ use vipl_abi::*;
 
 use super::attempt::{begin, outcome};
 use super::convert::{check_discriminator, to_error, to_program};
-use crate::agent::{Agent, GONE, Reply, log_discriminator_taken};
+use crate::agent::{Agent, Asked, GONE, Reply, limit, log_discriminator_taken};
 use crate::clock::{self, remaining_ms};
 use crate::connect::address::Address;
 use crate::error::Error;
@@ -20,6 +20,7 @@ use crate::object::table::{Guard, Table};
 use crate::text::{discriminator, hexadecimal};
 use crate::vi;
 use crate::vi::state::IDLE;
+use crate::waiting::{Begun, Wait, is_over, slice_end};
 
 static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
 
@@ -44,14 +45,82 @@ pub struct Arrived {
     pub handle: VIP_CONN_HANDLE,
 }
 
+/// A server that waits. One call of the application may outlive several agents.
+pub struct Waiting {
+    nic: Arc<Nic>,
+    local: Point,
+    deadline: Option<Instant>,
+    /// What the present agent has been asked for.
+    asked: Option<Asked>,
+    /// An agent has exited since the wait began.
+    again: bool,
+}
+
 /// VipConnectWait.
-pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arrived, Error> {
+pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Begun<Waiting>, Error> {
     check_discriminator(nic, local)?;
-    let local = Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?;
-    let (agent, reply) = ask_to_wait(nic, local, timeout)?;
+    Ok(Begun::Waits(Waiting {
+        nic: nic.clone(),
+        local: Point::new(&[], local.0.discriminator()).ok_or(Error::InvalidParameter)?,
+        deadline: clock::deadline(timeout),
+        asked: None,
+        again: false,
+    }))
+}
+
+impl Wait for Waiting {
+    type Found = Result<Arrived, Error>;
+
+    fn slice(&mut self) -> Option<Self::Found> {
+        let end = slice_end(self.deadline);
+        let wait_end = slice_end(limit(self.deadline));
+        loop {
+            if self.asked.is_none() {
+                match self.ask(end) {
+                    Ok(asked) => self.asked = Some(asked),
+                    Err(_) if Instant::now() >= end && !is_over(self.deadline) => return None,
+                    Err(Error::Resource) if self.again && is_over(self.deadline) => {
+                        return Some(Err(Error::Timeout));
+                    }
+                    Err(Error::Resource) if self.again => continue,
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            let reply = self.asked.as_mut()?.wait(wait_end)?;
+            let agent = self.asked.take()?.agent.clone();
+            if reply.status != GONE {
+                return Some(arrived(&self.nic, &self.local, &agent, &reply));
+            }
+            self.again = true;
+        }
+    }
+}
+
+impl Waiting {
+    /// Asks the present agent. Waits for one until `end`.
+    fn ask(&self, end: Instant) -> Result<Asked, Error> {
+        let nic = &self.nic;
+        let (agent, name) = nic.agents().place_until(&nic.registration, Some(end))?;
+        let body = kagent_proto::Wait {
+            nic: name,
+            timeout_ms: remaining_ms(self.deadline),
+            local: self.local,
+            reserved: 0,
+        };
+        Ok(Asked::new(agent, Op::WAIT, &body, self.deadline))
+    }
+}
+
+/// What an agent has answered to a server.
+fn arrived(
+    nic: &Arc<Nic>,
+    local: &Point,
+    agent: &Arc<Agent>,
+    reply: &Reply,
+) -> Result<Arrived, Error> {
     if reply.op != Op::INCOMING {
         if let Some(detail) = reply.body::<Detail>() {
-            log_discriminator_taken(&detail, &local);
+            log_discriminator_taken(&detail, local);
         }
         // A wait is cancelled by VipCloseNic only.
         return Err(match reply.status {
@@ -92,35 +161,6 @@ pub fn wait(nic: &Arc<Nic>, local: &Address, timeout: VIP_ULONG) -> Result<Arriv
         attributes: to_program(&incoming.attributes),
         handle,
     })
-}
-
-/// Waits at one agent after the other: one call of the application may outlive several agents.
-fn ask_to_wait(nic: &Nic, local: Point, timeout: VIP_ULONG) -> Result<(Arc<Agent>, Reply), Error> {
-    let deadline = clock::deadline(timeout);
-    let mut timeout_ms = clock::timeout_ms(timeout);
-    let mut place = nic.agents().place_until(&nic.registration, deadline)?;
-    loop {
-        let (agent, nic_name) = place;
-        let body = Wait {
-            nic: nic_name,
-            timeout_ms,
-            local,
-            reserved: 0,
-        };
-        let reply = agent.call_until(Op::WAIT, &body, deadline);
-        if reply.status != GONE {
-            return Ok((agent, reply));
-        }
-        place = loop {
-            match nic.agents().place_until(&nic.registration, deadline) {
-                Ok(place) => break place,
-                Err(error) if error != Error::Resource => return Err(error),
-                Err(_) if remaining_ms(deadline) == 0 => return Err(Error::Timeout),
-                Err(_) => {}
-            }
-        };
-        timeout_ms = remaining_ms(deadline);
-    }
 }
 
 fn lock_incoming(handle: VIP_CONN_HANDLE) -> Result<Guard<Unanswered>, Error> {

@@ -1,0 +1,70 @@
+//! A call of the agent whose reply depends on other processes.
+
+use std::sync::Arc;
+
+use kagent_proto::{Op, Status};
+use vipl_sys::clock::Instant;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::client::{Agent, GONE, Reply, limit};
+use super::ticket::Ticket;
+
+/// It is on its way. Dropped without a reply it is withdrawn: what it brings too late goes to another process.
+pub(crate) struct Asked {
+    pub(crate) agent: Arc<Agent>,
+    call: u64,
+    ticket: Arc<Ticket<Reply>>,
+    /// When it ends without a reply; `None` is never.
+    deadline: Option<Instant>,
+    answered: bool,
+}
+
+impl Asked {
+    /// Sends it.
+    pub(crate) fn new<B>(agent: Arc<Agent>, op: Op, body: &B, deadline: Option<Instant>) -> Asked
+    where
+        B: IntoBytes + Immutable,
+    {
+        let ticket = Ticket::new();
+        let answered = ticket.clone();
+        let call = Agent::next_id();
+        agent.start(call, op, body, &[], move |_, reply| {
+            answered.complete(reply);
+        });
+        Asked {
+            agent,
+            call,
+            ticket,
+            deadline,
+            answered: false,
+        }
+    }
+
+    /// Waits for the reply, until `end` at most. `None`: neither that nor the deadline has come.
+    pub(crate) fn wait(&mut self, end: Instant) -> Option<Reply> {
+        let limit = limit(self.deadline);
+        let until = limit.map_or(end, |limit| limit.min(end));
+        let reply = match self.ticket.wait_until(until) {
+            Ok(Some(reply)) => reply,
+            Err(_) => Reply::failed(GONE),
+            Ok(None) if limit.is_none_or(|limit| Instant::now() < limit) => return None,
+            Ok(None) if self.agent.withdraw(self.call) => {
+                self.agent.tell_late();
+                Reply::failed(Status::TIMEOUT)
+            }
+            // The reading thread is about to complete the ticket.
+            Ok(None) => self.ticket.wait().unwrap_or_else(|_| Reply::failed(GONE)),
+        };
+        self.answered = true;
+        Some(reply)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !self.answered && !self.agent.withdraw(self.call) {
+            // Its reply is here, or about to be.
+            self.agent.cancel(self.call);
+        }
+    }
+}
