@@ -22,7 +22,7 @@ pub fn headers() -> PathBuf {
 }
 
 /// A file of this crate, or of its neighbours.
-pub fn source(path: &str) -> PathBuf {
+pub fn source(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
@@ -178,7 +178,20 @@ pub fn program_of(build: Build, name: &str) -> PathBuf {
     })
 }
 
-/// The same, linked with a library that can do nothing: it works where the real one is loaded before.
+/// A program of `life/`.
+pub(crate) fn life(name: &str) -> PathBuf {
+    let build = Build::Own;
+    once(build.work_dir().join("life").join(name), |output| {
+        let mut include = OsString::from("-I");
+        include.push(source("programs"));
+        Program::new(source(crate::life::file(name)))
+            .flag(include)
+            .linked_in(&build.library_dir())
+            .build(output)
+    })
+}
+
+/// A program of `programs/`, linked with a library that can do nothing: it works where the real one is loaded before.
 pub fn program_over_stub(build: Build, name: &str) -> PathBuf {
     let dir = build.work_dir().join("over-stub");
     let library = once(dir.join("libvipl.so"), |output| {

@@ -19,6 +19,7 @@ mod agent;
 mod compile;
 mod exit;
 mod library;
+pub mod life;
 mod run;
 mod sources;
 

@@ -42,6 +42,7 @@ const STEPS: &[Step] = &[
     )
     .needs("build"),
     step("kill-ip", KILL_IP).needs("build"),
+    cargo_step("life", LIFE).needs("build"),
     cargo_step(
         "msrv",
         &["+1.89.0", "check", "--workspace", "--all-targets"],
@@ -56,6 +57,15 @@ const STEPS: &[Step] = &[
     )
     .needs("build")
     .share(80, 10),
+];
+/// Ends of threads and processes in every state, on every device.
+const LIFE: &[&str] = &[
+    "run",
+    "--quiet",
+    "--package",
+    "vipl-ethernet-tests",
+    "--example",
+    "life",
 ];
 /// The next agent does not know the data sockets of the one before, so none is killed.
 const KILL_IP: &[&str] = &[
