@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kagent_proto::*;
 use kagent_setup::Datagram;
 use live::*;
+use nix::sys::signal::Signal;
 use vipl_ethernet_tests::{INTERFACE, Namespaces};
 
 /// The usual port of an agent.
@@ -356,12 +357,16 @@ fn socket_of(opened: &LinkOpened) -> SocketAddr {
 
 /// What a call gets, within two seconds.
 fn called(agent: &Daemon, argument: &str, there: SocketAddr) -> Reply {
+    called_within(2000, agent, argument, there)
+}
+
+fn called_within(timeout_ms: u64, agent: &Daemon, argument: &str, there: SocketAddr) -> Reply {
     let mut client = agent.client();
     let (nic, _) = open(&mut client, argument);
     let body = Request {
         nic,
         vi: 1,
-        timeout_ms: 2000,
+        timeout_ms,
         grace_ms: 0,
         segment_bytes: 10_000,
         reserved: 0,
@@ -556,4 +561,31 @@ fn a_squatter_is_named() {
         (reply.op == Op::LINK_OPENED).then(|| reply.body::<LinkOpened>())
     });
     assert_eq!(socket_of(&opened).port(), PORT);
+}
+
+/// A call that has no answer in time says what was seen: no way, nothing at the port, silence, an agent without a server.
+#[test]
+fn a_call_without_an_answer_is_explained() {
+    let Some(hosts) = hosts() else { return };
+    let here = agent(&hosts, 0, &[]);
+    let there = SocketAddr::new(hosts.ipv4(1).into(), PORT);
+    let why = |timeout_ms, host| {
+        let reply = called_within(timeout_ms, &here, INTERFACE, host);
+        (reply.status, reply.body::<Detail>().reason)
+    };
+    assert_eq!(why(1000, there), (Status::TIMEOUT, Reason::NO_AGENT));
+    let elsewhere = SocketAddr::new([192, 0, 2, 1].into(), PORT);
+    assert_eq!(why(1000, elsewhere), (Status::TIMEOUT, Reason::NO_ROUTE));
+    // The kernel asks for the Ethernet address of a host that is not there for three seconds.
+    let nobody = SocketAddr::new([10, 76, 0, 9].into(), PORT);
+    assert_eq!(why(6000, nobody), (Status::TIMEOUT, Reason::NO_ROUTE));
+    let there = agent(&hosts, 1, &[]);
+    let mut server = there.client();
+    let (_, opened) = open(&mut server, INTERFACE);
+    let answered = why(1000, socket_of(&opened));
+    assert_eq!(answered, (Status::NO_MATCH, Reason::OTHER_HOST));
+    there.signal(Signal::SIGSTOP);
+    let silent = why(1000, socket_of(&opened));
+    there.signal(Signal::SIGCONT);
+    assert_eq!(silent, (Status::TIMEOUT, Reason::SILENT));
 }

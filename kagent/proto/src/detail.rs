@@ -88,6 +88,14 @@ impl Reason {
     pub const OTHER_VERSION: Reason = Reason(10);
     /// `NOT_REACHABLE`: the address is one of this host, and its agent is that of another user, `user`.
     pub const OTHER_AGENT: Reason = Reason(11);
+    /// `TIMEOUT`: nothing has come from the other host. Of this reason and those below, `used` is 1 if its address is one of IP.
+    pub const SILENT: Reason = Reason(12);
+    /// `TIMEOUT`: nothing listens at the port of the other host's agent, as that host said.
+    pub const NO_AGENT: Reason = Reason(13);
+    /// `TIMEOUT`: there is no way to the other host, as this one or a router said.
+    pub const NO_ROUTE: Reason = Reason(14);
+    /// `TIMEOUT`: the agent of the other host has answered, and no server has accepted.
+    pub const NOT_ACCEPTED: Reason = Reason(15);
 }
 
 /// Body of `Op::DONE` where the agent can say more than the status does. Other replies `Op::DONE` have no

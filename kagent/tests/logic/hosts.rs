@@ -411,6 +411,38 @@ fn no_such_host_times_out_and_an_interface_that_is_down_is_told() {
 }
 
 #[test]
+fn a_call_without_an_answer_says_what_was_heard() {
+    let (mut net, _, client) = two();
+    let there = mac(0).into();
+    let told = |net: &mut Net, id: u64, host: usize, heard: Reason| {
+        net.run_ms(1001);
+        let why = net.hosts[1].expect_denied(1, id, Status::TIMEOUT);
+        assert_eq!(why, Detail::new(heard), "{host}");
+    };
+    net.cut[0] = true;
+    net.hosts[1].request(1, 20, &ask(client.0, 0, b"d"));
+    told(&mut net, 20, 0, Reason::SILENT);
+    for (id, refused, heard) in [(21, true, Reason::NO_AGENT), (22, false, Reason::NO_ROUTE)] {
+        net.hosts[1].request(1, id, &ask(client.0, 0, b"d"));
+        let other = mac(5).into();
+        let agent = &mut net.hosts[1].agent;
+        agent.handle_unreached(net.now, LINK, other, !refused);
+        agent.handle_unreached(net.now, LINK, there, refused);
+        told(&mut net, id, 0, heard);
+    }
+    net.cut[0] = false;
+    net.hosts[1].request(1, 23, &ask(client.0, 0, b"d"));
+    net.run_ms(50);
+    // The agent there has answered: what the network says does not count.
+    let agent = &mut net.hosts[1].agent;
+    agent.handle_unreached(net.now, LINK, there, true);
+    net.run_ms(2100);
+    let why = net.hosts[1].expect_denied(1, 23, Status::NO_MATCH);
+    assert_eq!(why, Detail::new(Reason::OTHER_HOST));
+    net.end();
+}
+
+#[test]
 fn a_cancelled_request_leaves_nothing_with_the_server() {
     let (mut net, server, client) = two();
     let incoming = meet(&mut net, server.0, client.0);

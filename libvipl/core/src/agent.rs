@@ -29,6 +29,6 @@ pub(crate) use client::{Agent, GONE, Owner, Reply, Side, limit};
 pub(crate) use connections::Live;
 pub(crate) use keeper::{Agents, Unanswered};
 pub(crate) use launch::library_path;
-pub(crate) use refusal::{log_discriminator_taken, log_no_server};
+pub(crate) use refusal::{log_discriminator_taken, log_no_server, log_unanswered};
 pub(crate) use registration::NicRegistration;
 pub(crate) use ticket::Ticket;

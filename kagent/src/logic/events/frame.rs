@@ -125,6 +125,24 @@ impl<F: Clone> Agent<F> {
         }
     }
 
+    /// The network says that nothing reaches a host, or, if `refused`, that nothing listens at its agent's port. Anybody may say
+    /// so: it only explains calls that have no answer in time.
+    pub fn handle_unreached(&mut self, now: u64, link: LinkId, host: HostAddress, refused: bool) {
+        self.advance(now);
+        let asking = self.links.get(&link).map(|link| link.asking.clone());
+        for key in asking.unwrap_or_default() {
+            if key.host == host
+                && let Some(exchange) = self.exchanges.get_mut(&key)
+                && exchange.heard != Reason::NOT_ACCEPTED
+            {
+                exchange.heard = match refused {
+                    true => Reason::NO_AGENT,
+                    false => Reason::NO_ROUTE,
+                };
+            }
+        }
+    }
+
     /// The interface is down or gone: ends the calls that wait for an answer there.
     pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
         self.advance(now);

@@ -68,6 +68,7 @@ impl<F: Clone> Agent<F> {
                 },
             ) => return self.await_final_status(key),
             CallKind::Search(_) => return self.search_round(key),
+            CallKind::Asking(_, exchange, _) => self.unanswered(*exchange),
             _ => Status::TIMEOUT.into(),
         };
         self.end_call(key, end);

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::Medium;
 use crate::logic::agent::Agent;
 
 use kagent_proto::{Budget, Detail, Reason, Request, Status};
@@ -136,6 +137,20 @@ impl<F: Clone> Agent<F> {
                 self.send_frame(key, Body::Gone { from });
             }
             _ => {}
+        }
+    }
+
+    /// The result of a call that has had no answer in time.
+    pub(crate) fn unanswered(&self, key: ExchangeKey) -> Denial {
+        let heard = self.exchanges.get(&key).map(|exchange| exchange.heard);
+        let link = self.links.get(&key.link);
+        let detail = Detail {
+            used: u64::from(link.is_some_and(|link| link.medium == Medium::Udp)),
+            ..Detail::new(heard.unwrap_or(Reason::SILENT))
+        };
+        Denial {
+            status: Status::TIMEOUT,
+            detail: Some(detail),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::logic::agent::Agent;
 
-use kagent_proto::Budget;
+use kagent_proto::{Budget, Reason};
 use kagent_setup::{Body, FRAME_MAX, Frame, Refusal, Side};
 
 use crate::logic::limits::IDLE_EXCHANGES_PER_LINK_MAX;
@@ -48,6 +48,7 @@ impl<F: Clone> Agent<F> {
             user,
             due,
             tries: 0,
+            heard: Reason::SILENT,
         };
         self.exchanges.insert(key, exchange);
         if before.is_some_and(|before| matches!(before.state, State::Disconnecting { .. })) {
@@ -196,6 +197,7 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn slow_down(&mut self, key: ExchangeKey) {
         if let Some(exchange) = self.exchanges.get_mut(&key) {
             exchange.tries = exchange.tries.max(DOUBLINGS);
+            exchange.heard = Reason::NOT_ACCEPTED;
         }
         self.set_due(key, self.now + SLOW);
     }

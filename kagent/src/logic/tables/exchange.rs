@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+use kagent_proto::Reason;
 use kagent_setup::{Accepted, Refusal};
 
 use crate::logic::values::ids::{CallKey, ConnectionId};
@@ -55,6 +56,8 @@ pub(crate) struct Exchange {
     pub(crate) due: Option<u64>,
     /// Number of times the frame of this state was sent.
     pub(crate) tries: u32,
+    /// What has been heard of the other host, for a call that ends without an answer.
+    pub(crate) heard: Reason,
 }
 
 /// State of an exchange on this host.

@@ -8,6 +8,7 @@ mod origin;
 mod raw;
 mod secret;
 mod udp;
+mod unreached;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,6 +26,7 @@ pub(crate) use self::origin::Networks;
 use self::raw::SetupSocket;
 pub(crate) use self::udp::Call;
 use self::udp::UdpSetupSocket;
+use self::unreached::Unreached;
 use crate::OpenLink;
 use crate::runtime::log::Log;
 use crate::runtime::options::Options;
@@ -88,6 +90,14 @@ impl LinkSocket {
         match self {
             LinkSocket::Ethernet(socket) => socket.send(to.bytes(), bytes).map_err(Unsent::Down),
             LinkSocket::Udp(socket) => socket.send(now, to, bytes, call).map_err(Unsent::OtherUser),
+        }
+    }
+
+    /// The hosts that frames have not reached, as the network says.
+    pub(crate) fn take_unreached(&mut self) -> Vec<Unreached> {
+        match self {
+            LinkSocket::Ethernet(_) => Vec::new(),
+            LinkSocket::Udp(socket) => socket.take_unreached(),
         }
     }
 

@@ -15,6 +15,7 @@ use vipl_sys::clock;
 use super::gate::{Arrived, Dropped, Gate, Key};
 use super::origin::{Networks, Origin, Origins};
 use super::secret::Keys;
+use super::unreached::{self, Unreached};
 use super::{FrameIn, interface};
 use crate::runtime::error::errno;
 use crate::{HostAddress, Interface, LinkId, Medium};
@@ -139,6 +140,8 @@ pub(crate) struct UdpSetupSocket {
     data: Option<Key>,
     /// Without a secret.
     origins: Option<Origins>,
+    /// Hosts that datagrams have not reached.
+    unreached: Vec<Unreached>,
 }
 
 /// Who has called the host to which a frame goes, if the frame is a call.
@@ -169,6 +172,7 @@ impl UdpSetupSocket {
             .set_nonblocking(true)
             .map_err(|cause| errno(&cause))?;
         let _ = setsockopt(&socket, sockopt::RcvBuf, &ROOM);
+        unreached::listen(&socket, ip.is_ipv6());
         let clock_us = clock::since_1970().as_micros() as u64;
         let own = socket.local_addr().map_err(|cause| errno(&cause))?;
         Ok(Self {
@@ -177,6 +181,7 @@ impl UdpSetupSocket {
             origins: keys.is_none().then(|| Origins::new(networks.clone())),
             gate: Gate::new(cookies, keys.map(|keys| keys.agents), clock_us),
             data: keys.map(|keys| keys.data),
+            unreached: Vec::new(),
         })
     }
 
@@ -215,8 +220,14 @@ impl UdpSetupSocket {
         Ok(())
     }
 
-    fn pass(&self, to: SocketAddr, datagram: &[u8]) {
-        let _ = self.socket.send_to(datagram, to);
+    fn pass(&mut self, to: SocketAddr, datagram: &[u8]) {
+        let unreached = unreached::send(&self.socket, to, datagram);
+        self.unreached.extend(unreached);
+    }
+
+    /// The hosts that datagrams have not reached since the last call.
+    pub(crate) fn take_unreached(&mut self) -> Vec<Unreached> {
+        std::mem::take(&mut self.unreached)
     }
 
     /// Receives one datagram; `None` if there is none. The frame is in `buffer`.
@@ -225,13 +236,20 @@ impl UdpSetupSocket {
         now: u64,
         buffer: &'a mut [u8; DATAGRAM_MAX + 1],
     ) -> Option<FrameIn<'a>> {
+        let mut told = false;
         let (length, from) = loop {
             match self.socket.recv_from(buffer) {
                 Ok(got) => break got,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                // An ICMP message about a datagram of ours is reported here, and means nothing.
-                Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => {}
-                Err(_) => return None,
+                // An ICMP message about a datagram of ours is reported here, and kept.
+                Err(cause) if cause.kind() != io::ErrorKind::WouldBlock && !told => {
+                    told = true;
+                    self.unreached.extend(unreached::take(&self.socket));
+                }
+                Err(_) => {
+                    self.unreached.extend(unreached::take(&self.socket));
+                    return None;
+                }
             }
         };
         let bytes = &buffer[..length];

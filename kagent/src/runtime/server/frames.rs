@@ -77,9 +77,19 @@ impl Server<'_> {
                 }
                 Ok(Some(FrameIn::Handled)) => {}
                 Ok(Some(FrameIn::Dropped(from, why))) => self.tell_dropped(from, why),
-                Ok(None) => return,
+                Ok(None) => return self.tell_unreached(link),
                 Err(cause) => return self.link_failed(link, cause),
             }
+        }
+    }
+
+    /// What the network says of frames that have not arrived.
+    fn tell_unreached(&mut self, link: LinkId) {
+        let now = self.now();
+        let socket = self.links.open.get_mut(&link);
+        for told in socket.map(LinkSocket::take_unreached).unwrap_or_default() {
+            let host = told.host.into();
+            self.agent.handle_unreached(now, link, host, told.refused);
         }
     }
 
@@ -121,7 +131,7 @@ impl Server<'_> {
             return;
         };
         match link.send(now, frame.to, &frame.bytes, call) {
-            Ok(()) => {}
+            Ok(()) => self.tell_unreached(frame.link),
             Err(Unsent::Down(cause)) => self.link_failed(frame.link, cause),
             Err(Unsent::OtherUser(user)) => {
                 if let Some(call) = call {

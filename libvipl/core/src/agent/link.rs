@@ -109,6 +109,15 @@ fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
 /// What Ethernet needs has been logged.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
+/// Whether a link is asked for by an address that means something on its link only.
+fn is_on_link(name: &str) -> bool {
+    let argument = name.strip_prefix(UDP).unwrap_or_default();
+    let address = argument.split('%').next().unwrap_or_default();
+    address
+        .parse::<std::net::Ipv6Addr>()
+        .is_ok_and(|address| address.is_unicast_link_local())
+}
+
 /// Logs why there is no socket.
 fn refusal(name: &str, status: Status, agent: &str) -> c_int {
     let what_to_do = match status {
@@ -124,6 +133,13 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
         _ => "",
     };
     match status {
+        Status::INVALID if is_on_link(name) => {
+            log::warn!(
+                target: "link",
+                "{name}: an address of IPv6 that is valid on one link only (fe80::) cannot be told to other hosts; use another one of this host"
+            );
+            VIPL_E_INVALID
+        }
         Status::INVALID if name.starts_with(UDP) => {
             log::warn!(target: "link", "{name}: this host has no such address or interface that others can reach");
             VIPL_E_INVALID

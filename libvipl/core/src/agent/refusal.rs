@@ -3,6 +3,7 @@
 //! The application only gets a return code. Applications retry in a loop, so each kind of line is logged at most
 //! once a second.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kagent_proto::{Budget, Detail, Point, Reason, Status};
@@ -14,7 +15,7 @@ use crate::text::{discriminator, hexadecimal};
 const PAUSE: u64 = 1_000_000_000;
 
 /// Kinds of lines: one for each budget, and one for each other reason.
-static TOLD: [AtomicU64; Budget::COUNT + 16] = [const { AtomicU64::new(0) }; Budget::COUNT + 16];
+static TOLD: [AtomicU64; Budget::COUNT + 20] = [const { AtomicU64::new(0) }; Budget::COUNT + 20];
 
 /// Whether a line of this kind is due.
 fn is_due(detail: &Detail) -> bool {
@@ -64,6 +65,49 @@ pub(crate) fn log_discriminator_taken(detail: &Detail, local: &Point) {
     }
 }
 
+/// A request that was not answered in time.
+pub(crate) fn log_unanswered(detail: &Detail, remote: &Point) {
+    let host = remote.host();
+    let (ip, port) = match host.split_last_chunk::<2>() {
+        Some((ip, port)) if detail.used == 1 => (ip_address(ip), u16::from_be_bytes(*port)),
+        _ => (None, 0),
+    };
+    let (address, silent) = match ip {
+        Some(ip) => (
+            SocketAddr::new(ip, port).to_string(),
+            format!(
+                "nothing has answered: that host is down, UDP port {port} is closed to this one, or no vipkad runs there"
+            ),
+        ),
+        None => (
+            hexadecimal(host),
+            "nothing has answered: that host is down or on another link, or no vipkad runs there"
+                .to_owned(),
+        ),
+    };
+    let why = match detail.reason {
+        Reason::SILENT => silent,
+        Reason::NO_AGENT => format!("nothing listens at UDP port {port} there: is vipkad running?"),
+        Reason::NO_ROUTE => "there is no route to that host, or a firewall rejects what is sent there".to_owned(),
+        Reason::NOT_ACCEPTED => "the Kernel Agent of that host answers, but no program there has accepted: nobody waits on this discriminator, or the server does not call VipConnectAccept".to_owned(),
+        _ => return,
+    };
+    if is_due(detail) {
+        log::warn!(
+            target: "cm",
+            "no connection to discriminator {} at {address}: {why}",
+            discriminator(remote.discriminator()),
+        );
+    }
+}
+
+/// The IP address of these bytes.
+fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
+}
+
 /// A request for which no server was waiting.
 pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
     let why = match detail.reason {
@@ -79,7 +123,9 @@ pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
         Reason::NO_SUCH_ADDRESS => {
             "no process of this user has opened a NIC at this address at this Kernel Agent; `VIPL_AGENT` must be the same for both"
         }
-        Reason::OTHER_HOST => "reported by the Kernel Agent of the other host",
+        Reason::OTHER_HOST => {
+            "the Kernel Agent of that host answers, but no thread is in VipConnectWait there on this discriminator"
+        }
         Reason::LINK_DOWN => "the network interface is down or has been removed (`ip link`)",
         Reason::OTHER_VERSION => {
             "the Kernel Agent of that host speaks another version of the protocol; install the same release on both hosts"
@@ -111,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_place_and_lines_of_one_kind_do_not_flood() {
-        for reason in 1..=Reason::OTHER_AGENT.0 {
+        for reason in 1..=Reason::NOT_ACCEPTED.0 {
             let detail = Detail {
                 budget: Budget::Parted as u32,
                 ..Detail::new(Reason(reason))

@@ -18,7 +18,7 @@ use super::convert::to_error;
 use super::disconnect::{detach, partner_gone};
 use crate::agent::{
     Agent, Agents, GONE, Live, NicRegistration, Owner, Reply, Side, Ticket, Unanswered,
-    log_discriminator_taken, log_no_server,
+    log_discriminator_taken, log_no_server, log_unanswered,
 };
 use crate::clock::remaining_ms;
 use crate::error::Error;
@@ -143,6 +143,7 @@ impl Attempt {
         if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
             log_discriminator_taken(&detail, &again.body.local);
             log_no_server(reply.status, &detail, &again.body.remote);
+            log_unanswered(&detail, &again.body.remote);
         }
     }
 

@@ -171,7 +171,7 @@ impl Drop for Attempting {
 fn tell_failure(error: Error, remote: &Address) {
     let why = match error {
         Error::Timeout => {
-            "no answer in time: the server does not call VipConnectAccept, or no Kernel Agent answers on that host"
+            "no answer in time: the server does not call VipConnectAccept, or its host does not answer"
         }
         Error::Reject => "the server has called VipConnectReject, or has exited",
         Error::ReliabilityLevel | Error::Mtu => {

@@ -1,0 +1,129 @@
+//! What the network says of datagrams that have not arrived (`IP_RECVERR`).
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
+};
+
+/// Messages that one look takes: anybody may send them.
+const LOOK: usize = 16;
+
+/// A host that a datagram has not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreached {
+    pub(crate) host: SocketAddr,
+    /// The host is there, and nothing listens at the port.
+    pub(crate) refused: bool,
+}
+
+impl Unreached {
+    fn of(host: SocketAddr, error: i32) -> Option<Unreached> {
+        use Errno::*;
+        let refused = match Errno::from_raw(error) {
+            ECONNREFUSED => true,
+            // A way of another kind, such as an address of IPv6 that is valid on one link only, or of another family.
+            EHOSTUNREACH | ENETUNREACH | ENETDOWN | EHOSTDOWN | EINVAL | EAFNOSUPPORT
+            | EADDRNOTAVAIL | EACCES | EPERM => false,
+            _ => return None,
+        };
+        Some(Unreached { host, refused })
+    }
+}
+
+/// Asks the kernel to keep what the network says for [`take`].
+pub(crate) fn listen(socket: &UdpSocket, ipv6: bool) {
+    // Without it calls that have no answer are explained less well.
+    let _ = match ipv6 {
+        false => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
+        true => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
+    };
+}
+
+/// Sends a datagram. What the network has said of an earlier one is no reason not to.
+pub(crate) fn send(socket: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> Option<Unreached> {
+    let send = || socket.send_to(datagram, to);
+    let error = send().or_else(|_| send());
+    Unreached::of(to, error.err()?.raw_os_error()?)
+}
+
+/// Takes what the network has said.
+pub(crate) fn take(socket: &UdpSocket) -> Vec<Unreached> {
+    let mut found = Vec::new();
+    for _ in 0..LOOK {
+        // The beginning of the datagram is of no interest.
+        let mut bytes = [0; 1];
+        let mut into = [io::IoSliceMut::new(&mut bytes)];
+        let mut room = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+        let told =
+            recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut into, Some(&mut room), flags);
+        let Ok(told) = told else { break };
+        let Some(host) = told.address.as_ref().and_then(address) else {
+            continue;
+        };
+        for message in told.cmsgs().into_iter().flatten() {
+            let error = match message {
+                ControlMessageOwned::Ipv4RecvErr(error, _)
+                | ControlMessageOwned::Ipv6RecvErr(error, _) => error.ee_errno,
+                _ => continue,
+            };
+            found.extend(Unreached::of(host, error as i32));
+        }
+    }
+    found
+}
+
+fn address(from: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = from
+        .as_sockaddr_in()
+        .map(|v4| SocketAddr::from((v4.ip(), v4.port())));
+    v4.or_else(|| {
+        let v6 = from.as_sockaddr_in6()?;
+        Some(SocketAddr::from((v6.ip(), v6.port())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_port_without_a_socket_and_a_network_without_a_way_are_told_apart() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.set_nonblocking(true).expect("a socket");
+        listen(&socket, false);
+        let nobody = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let there = nobody.local_addr().expect("an address");
+        drop(nobody);
+        assert_eq!(send(&socket, there, b"?"), None);
+        let begun = Instant::now();
+        let mut told = take(&socket);
+        while told.is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nothing is told");
+            std::thread::yield_now();
+            told = take(&socket);
+        }
+        let refused = true;
+        let host = there;
+        assert_eq!(told, [Unreached { host, refused }]);
+        assert!(take(&socket).is_empty());
+        // What was told stops neither the next datagram nor the one after it.
+        let other = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert_eq!(send(&socket, there, b"?"), None);
+        let alive = other.local_addr().expect("an address");
+        assert_eq!(send(&socket, alive, b"!"), None);
+        let patience = Some(Duration::from_secs(20));
+        other.set_read_timeout(patience).expect("a time");
+        assert_eq!(other.recv(&mut [0; 2]).expect("a datagram"), 1);
+        let no_way = Unreached::of(alive, libc::ENETUNREACH).expect("known");
+        assert!(!no_way.refused);
+        assert_eq!(Unreached::of(alive, libc::EMSGSIZE), None);
+    }
+}
