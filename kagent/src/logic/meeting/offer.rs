@@ -82,7 +82,7 @@ impl<F: Clone> Agent<F> {
         self.timers.stop(timeout, request);
         call.deadline = grace;
         self.timers.start(grace, request);
-        self.requests.push(place.clone(), request);
+        self.requests.push(place, request);
         self.note(|_| format!("call {}: its server has not taken it", request.0));
         let wait = self.waits.oldest(&place);
         let wait = wait.and_then(|wait| self.take_call(wait));
