@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use vipl_ctest::{Finished, Run, program, source, work_dir};
+use vipl_ctest::{Agent, Finished, Run, program, source, work_dir};
 
 /// An empty file of this test alone.
 fn log_file(name: &str) -> PathBuf {
@@ -381,4 +381,23 @@ fn sizes_and_truth_are_read_alike_everywhere() {
         .pass();
     let largest = finished.stdout.contains("up to 1048576 bytes");
     assert!(largest, "{}", finished.report("messages of a mebibyte"));
+}
+
+/// A program that names a secret does not speak without one, and the setting is known.
+#[test]
+fn a_secret_beside_an_agent_that_has_none() {
+    let folder = work_dir().join("no-secret");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let agent = Agent::start_in(&folder).expect("an agent");
+    let run = Run::strict(program("opens")).arg("ip:127.0.0.1").allow("");
+    let run = run.env("VIPL_AGENT", agent.socket());
+    let finished = run.env("VIPL_SECRET_FILE", "/nowhere/secret").finish();
+    let report = finished.report("no secret");
+    assert!(
+        finished.stdout.contains("ip:127.0.0.1 does not open"),
+        "{report}"
+    );
+    let told = "VIPL_SECRET_FILE names a secret, and the Kernel Agent that runs has none";
+    assert!(finished.stderr.contains(told), "{report}");
+    assert!(!finished.stderr.contains("is not a setting"), "{report}");
 }

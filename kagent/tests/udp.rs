@@ -52,12 +52,15 @@ fn agent(hosts: &Namespaces, host: usize, options: &[&str]) -> Daemon {
 }
 
 fn link(client: &mut Client, argument: &str) -> Reply {
-    let name = format!("udp:{argument}");
+    about(client, Op::LINK_OPEN, &format!("udp:{argument}"))
+}
+
+fn about(client: &mut Client, op: Op, name: &str) -> Reply {
     let mut body = LinkOpen {
         interface: [0; LINK_BYTES],
     };
     body.interface[..name.len()].copy_from_slice(name.as_bytes());
-    client.ask(Op::LINK_OPEN, &body)
+    client.ask(op, &body)
 }
 
 /// A NIC on a link, and what the agent said about the link.
@@ -211,6 +214,8 @@ fn only_agents_with_the_same_secret_connect() {
         |host, file: &PathBuf| agent(&hosts, host, &["--secret-file", file.to_str().unwrap()]);
     let server = with(1, &right);
     let client = with(0, &right);
+    let sealed = about(&mut client.client(), Op::LINK_ASK, "sealed-udp:");
+    assert_eq!(sealed.status, Status::OK);
     let seals = [(); 3].map(|()| connects((&client, ""), (&server, "")).unwrap());
     assert!(seals[0] != seals[1] && seals[1] != seals[2] && seals[0] != seals[2]);
     assert!(!seals.contains(&[0; 32]));
@@ -243,6 +248,18 @@ fn only_agents_with_the_same_secret_connect() {
     let (near, _) = open(&mut client, "");
     client.request(near, address(&there), b"here", 20_000);
     assert_eq!(process.next().unwrap().op, Op::INCOMING);
+}
+
+/// Who wants a secret does not get a link without one.
+#[test]
+fn an_agent_without_a_secret_serves_nobody_who_has_one() {
+    let Some(hosts) = hosts() else { return };
+    let agent = agent(&hosts, 0, &[]);
+    let mut client = agent.client();
+    for op in [Op::LINK_OPEN, Op::LINK_ASK] {
+        let reply = about(&mut client, op, "sealed-udp:");
+        assert_eq!(reply.status, Status::NOT_SEALED);
+    }
 }
 
 #[test]
@@ -510,12 +527,8 @@ fn a_process_of_another_network_namespace_gets_no_socket() {
     let mut outside = Client::connect(&agent.socket);
     outside.hello();
     for name in ["udp:", "udp:127.0.0.1", INTERFACE] {
-        let mut body = LinkOpen {
-            interface: [0; LINK_BYTES],
-        };
-        body.interface[..name.len()].copy_from_slice(name.as_bytes());
         for op in [Op::LINK_OPEN, Op::LINK_ASK] {
-            let reply = outside.ask(op, &body);
+            let reply = about(&mut outside, op, name);
             assert_eq!(reply.status, Status::OTHER_NETWORK, "{name}");
             assert!(reply.fds.is_empty());
         }

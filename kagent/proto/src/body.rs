@@ -203,7 +203,7 @@ pub struct NicOpened {
 
 /// `Op::LINK_OPEN`: a process wants a data socket on a network interface. Reply: [`LinkOpened`], or
 /// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user),
-/// `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `NO_SECRET`, `BUSY` (another agent serves the interface) or `RESOURCE`.
+/// `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `NO_SECRET`, `NOT_SEALED`, `OTHER_NETWORK`, `BUSY` (another agent serves the interface) or `RESOURCE`.
 ///
 /// `Op::LINK_ASK`: whether the process may have one. Nothing is opened. Reply: `Op::DONE` with `OK`, `INVALID`,
 /// `NOT_PERMITTED`, `NO_PRIVILEGE`, `NO_SYSTEM_AGENT` or `RESOURCE`.
@@ -211,7 +211,8 @@ pub struct NicOpened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct LinkOpen {
     /// Name of the link, zero padded: that of an interface, or `udp:` and what it is to be bound to, an address of
-    /// this host or an interface; nothing: the address that reaches other networks.
+    /// this host or an interface; nothing: the address that reaches other networks. With `sealed-udp:` the agent must
+    /// have a secret.
     pub interface: [u8; LINK_BYTES],
 }
 

@@ -101,6 +101,8 @@ impl Status {
     pub const NO_SECRET: Status = Status(16);
     /// `LINK_OPEN`, `LINK_ASK`: the process is in another network namespace than the agent.
     pub const OTHER_NETWORK: Status = Status(17);
+    /// `LINK_OPEN`, `LINK_ASK`: the process speaks with a secret only, and the agent has none.
+    pub const NOT_SEALED: Status = Status(18);
 }
 
 impl Status {

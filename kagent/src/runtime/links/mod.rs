@@ -208,8 +208,8 @@ impl Links {
             );
             return Err(Status::OTHER_NETWORK);
         }
-        if let Some(argument) = udp::argument(&open.interface) {
-            return self.find_udp(argument);
+        if let Some(wanted) = udp::wanted(&open.interface) {
+            return self.find_udp(wanted);
         }
         let name = String::from_utf8_lossy(&open.interface);
         let name = name.trim_end_matches('\0');
@@ -236,9 +236,9 @@ impl Links {
         if !network::is_ours(socket, asker.pid) {
             return Status::OTHER_NETWORK;
         }
-        if let Some(argument) = udp::argument(&open.interface) {
+        if let Some(wanted) = udp::wanted(&open.interface) {
             return self
-                .find_udp(argument)
+                .find_udp(wanted)
                 .map_or_else(|status| status, |_| Status::OK);
         }
         if !self.may_have(socket) {
@@ -256,9 +256,12 @@ impl Links {
     }
 
     /// A link over UDP. Every process may have one: it could open such a socket itself.
-    fn find_udp(&mut self, argument: &str) -> Result<Interface, Status> {
+    fn find_udp(&mut self, wanted: udp::Wanted<'_>) -> Result<Interface, Status> {
+        if wanted.sealed && self.secret.is_none() {
+            return Err(Status::NOT_SEALED);
+        }
         let next = FIRST_UDP + self.udp.len() as LinkId;
-        let mut found = udp::describe(argument, next).ok_or(Status::INVALID)?;
+        let mut found = udp::describe(wanted.argument, next).ok_or(Status::INVALID)?;
         let ip = found.address.socket().ip();
         if !self.udp.contains_key(&ip) && self.udp.len() >= UDP_MAX {
             return Err(Status::RESOURCE);

@@ -22,6 +22,8 @@ use crate::{HostAddress, Interface, LinkId, Medium};
 
 /// How the names of these links begin.
 const PREFIX: &str = "udp:";
+/// The same, where the agent must have a secret.
+const SEALED_PREFIX: &str = "sealed-udp:";
 /// The agent's port, unless it has another one; the number of our ethertype. Where it is taken, the agent of one user
 /// takes any.
 pub(super) const PORT: u16 = kagent_setup::SETUP_ETHERTYPE;
@@ -33,10 +35,25 @@ const HEADERS_V6: u32 = 40 + 8;
 /// Longest datagram that the data protocol uses, whatever the interface allows; the loopback interface has 65536.
 const MTU_MAX: u32 = 9000;
 
-/// What a link's name says after its prefix, or `None`: it is a link of another kind.
-pub(crate) fn argument(name: &[u8; LINK_BYTES]) -> Option<&str> {
+/// A link over UDP, as a process names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// What follows the prefix.
+    pub(crate) argument: &'a str,
+    /// The agent must have a secret.
+    pub(crate) sealed: bool,
+}
+
+/// What a link's name says, or `None`: it is a link of another kind.
+pub(crate) fn wanted(name: &[u8; LINK_BYTES]) -> Option<Wanted<'_>> {
     let name = name.split(|byte| *byte == 0).next()?;
-    std::str::from_utf8(name).ok()?.strip_prefix(PREFIX)
+    let name = std::str::from_utf8(name).ok()?;
+    let plain = name.strip_prefix(PREFIX);
+    let argument = plain.or_else(|| name.strip_prefix(SEALED_PREFIX))?;
+    Some(Wanted {
+        argument,
+        sealed: plain.is_none(),
+    })
 }
 
 /// An address of this host that others can reach.

@@ -206,6 +206,10 @@ impl Agents {
         Ok(())
     }
 
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The agent, found or started. While a keeper looks for one: waits for its next try.
     pub(crate) fn want(&'static self) -> Result<Arc<Agent>, Error> {
         self.want_until(None)

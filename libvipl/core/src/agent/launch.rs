@@ -31,13 +31,13 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 /// How often the reading thread checks whether the application has closed the socket.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The variables that a started agent gets: those for debugging, and those that are its own settings.
-const KEPT_VARIABLES: [&[u8]; 11] = [
+/// The variables that a started agent gets, mostly for debugging.
+const KEPT_VARIABLES: [&[u8]; 10] = [
     b"VIPL_LOG",
-    b"VIPL_UDP_PORT",
-    b"VIPL_SECRET_FILE",
     b"VIPL_TEST_TIME",
-    b"VIPL_UDP_FROM",
+    // Where it listens.
+    b"XDG_RUNTIME_DIR",
+    b"HOME",
     b"RUST_BACKTRACE",
     b"ASAN_OPTIONS",
     b"LSAN_OPTIONS",
@@ -45,6 +45,9 @@ const KEPT_VARIABLES: [&[u8]; 11] = [
     b"UBSAN_OPTIONS",
     b"LLVM_PROFILE_FILE",
 ];
+
+/// Its own settings, which this program may have in its configuration file, too.
+const AGENT_SETTINGS: [&str; 3] = ["udp_port", "udp_from", "secret_file"];
 
 /// Why there is no agent, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -120,7 +123,7 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
     // The agent could not tell us: it has no terminal and keeps no log.
     place::folder(user).map_err(|why| LaunchError::NoPlace(user, why))?;
-    start(&program, &[])?;
+    start(settings, &program, &[])?;
     let mut started = Instant::now();
     let end = started + START_TIME_MAX;
     while Instant::now() < end {
@@ -129,7 +132,7 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
             return Ok(found);
         }
         if started.elapsed() > START_AGAIN {
-            start(&program, &[])?;
+            start(settings, &program, &[])?;
             started = Instant::now();
         }
         vipl_sys::clock::sleep(Duration::from_millis(1));
@@ -169,13 +172,22 @@ fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
         .mode(0o700)
         .create(&folder)
         .map_err(no_folder)?;
-    let found = start_at(&program, &path, &there);
+    let found = start_at(settings, &program, &path, &there);
     let _ = std::fs::remove_dir_all(&folder);
     found
 }
 
-fn start_at(program: &Path, path: &Path, there: &UnixAddr) -> Result<OwnedFd, LaunchError> {
-    start(program, &[OsStr::new("--socket"), path.as_os_str()])?;
+fn start_at(
+    settings: &Settings,
+    program: &Path,
+    path: &Path,
+    there: &UnixAddr,
+) -> Result<OwnedFd, LaunchError> {
+    start(
+        settings,
+        program,
+        &[OsStr::new("--socket"), path.as_os_str()],
+    )?;
     let text = path.display().to_string();
     let end = Instant::now() + START_TIME_MAX;
     while Instant::now() < end {
@@ -301,7 +313,7 @@ fn is_program(path: &Path) -> bool {
 const ALONE: libc::c_int = libc::CLONE_UNTRACED;
 
 /// Starts the agent as a child of init, so that the application sees no SIGCHLD and no result of `wait` for it.
-fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
+fn start(settings: &Settings, program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
     let failed = |error| LaunchError::Start(program.display().to_string(), error);
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|e| failed(e.into()));
     let mut argv = vec![text(program.as_os_str().as_bytes())?];
@@ -316,6 +328,13 @@ fn start(program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
             continue;
         }
         environment.push(text(&[name, b"=", value.as_bytes()].concat())?);
+    }
+    for name in AGENT_SETTINGS {
+        let value = settings.text(name);
+        if !value.is_empty() && value != "0" {
+            let line = format!("VIPL_{}={value}", name.to_ascii_uppercase());
+            environment.push(text(line.as_bytes())?);
+        }
     }
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter()

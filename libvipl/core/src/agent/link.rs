@@ -18,9 +18,13 @@ use crate::error::Error;
 
 /// How the name of a link over UDP begins.
 const UDP: &str = "udp:";
+/// The same, for a program that speaks with a secret only.
+const SEALED: &str = "sealed-";
 
 /// The call about the link of this name, which need not be one.
-fn call_about(name: &str) -> Option<LinkOpen> {
+fn call_about(agents: &Agents, name: &str) -> Option<LinkOpen> {
+    let sealed = name.starts_with(UDP) && !agents.settings().text("secret_file").is_empty();
+    let name = &format!("{}{name}", if sealed { SEALED } else { "" });
     let mut body = LinkOpen {
         interface: [0; LINK_BYTES],
     };
@@ -31,7 +35,7 @@ fn call_about(name: &str) -> Option<LinkOpen> {
 
 /// `vipl_host.link_ask`.
 pub(crate) fn ask(agents: &'static Agents, name: &str) -> c_int {
-    let Some(body) = call_about(name) else {
+    let Some(body) = call_about(agents, name) else {
         return VIPL_E_INVALID;
     };
     let _use = agents.begin_use();
@@ -52,7 +56,7 @@ pub(crate) fn ask(agents: &'static Agents, name: &str) -> c_int {
 
 /// Asks the agent. The caller owns the descriptor in the result.
 fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
-    let Some(body) = call_about(name) else {
+    let Some(body) = call_about(agents, name) else {
         log::warn!(target: "link", "{name:?} is not a valid name of a link");
         return Err(VIPL_E_INVALID);
     };
@@ -162,6 +166,13 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
             log::error!(
                 target: "link",
                 "{name}: the Kernel Agent cannot use its file with a secret (VIPL_SECRET_FILE, vipkad --secret-file): the file must belong to its user, be closed to others, and have 16 to 4096 bytes; that agent is {agent}"
+            );
+            VIPL_E_RESOURCE
+        }
+        Status::NOT_SEALED => {
+            log::error!(
+                target: "link",
+                "{name}: VIPL_SECRET_FILE names a secret, and the Kernel Agent that runs has none, so it could not protect this program: start `vipkad --secret-file FILE` in its place, or wait until it has left; that agent is {agent}"
             );
             VIPL_E_RESOURCE
         }
