@@ -2,6 +2,7 @@
 //! fails.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use vipl_ctest::{Agent, Finished, Run, program, source, work_dir};
@@ -400,4 +401,40 @@ fn a_secret_beside_an_agent_that_has_none() {
     let told = "VIPL_SECRET_FILE names a secret, and the Kernel Agent that runs has none";
     assert!(finished.stderr.contains(told), "{report}");
     assert!(!finished.stderr.contains("is not a setting"), "{report}");
+}
+
+/// The first line of an agent that ends at once says how; it took 20 seconds, and said that it does not answer.
+#[test]
+fn an_agent_that_ends_at_once_says_why() {
+    let folder = work_dir();
+    let program_of = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    };
+    let wrong = program_of(
+        "wrong-agent.sh",
+        "#!/bin/sh\necho no libm.so >&2\nexit 127\n",
+    );
+    let no_program = program_of("no-agent", "?");
+    for (path, how) in [
+        (&wrong, ", with exit status 127: no libm.so"),
+        (
+            &no_program,
+            ", since it cannot be executed: Exec format error",
+        ),
+    ] {
+        let finished = Run::strict(program("simple"))
+            .env("VIPL_AGENT", "off")
+            .env("VIPL_AGENT_PROGRAM", path.as_os_str())
+            .seconds(60)
+            .finish();
+        let told = format!("{} was started and ended at once{how}", path.display());
+        assert!(
+            finished.stderr.contains(&told),
+            "{}",
+            finished.report(&told)
+        );
+    }
 }

@@ -40,4 +40,4 @@ pub use logic::tables::link::Interface;
 pub use logic::values::host::{HostAddress, Medium};
 pub use logic::values::ids::{ClientId, LinkId};
 pub use logic::values::message::Malformed;
-pub use logic::values::output::{FrameOut, Join, Message, OpenDevice, OpenLink, Output};
+pub use logic::values::output::{AdoptLink, FrameOut, Join, Message, OpenDevice, OpenLink, Output};

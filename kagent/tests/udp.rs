@@ -5,7 +5,7 @@
 mod live;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -601,4 +601,94 @@ fn a_call_without_an_answer_is_explained() {
     let silent = why(1000, socket_of(&opened));
     there.signal(Signal::SIGCONT);
     assert_eq!(silent, (Status::TIMEOUT, Reason::SILENT));
+}
+
+/// What a process of an agent that has gone says to the next one about its data socket.
+fn adopt(client: &mut Client, opened: &LinkOpened, fds: &[RawFd]) -> Reply {
+    let body = LinkAdopt {
+        endpoint: opened.endpoint,
+        host_len: opened.host_len,
+        host: opened.host,
+    };
+    let id = client.call(Op::LINK_ADOPT, &body, fds);
+    client.reply(id)
+}
+
+#[test]
+fn the_next_agent_takes_over_the_data_sockets_of_the_last_one() {
+    let Some(hosts) = hosts() else { return };
+    let first = agent(&hosts, 0, &[]);
+    let mut process = first.client();
+    let given = link(&mut process, "");
+    let opened: LinkOpened = given.body();
+    let socket = given.fds.into_iter().next().unwrap();
+    let fds = [socket.as_raw_fd()];
+    drop(first);
+    let second = agent(&hosts, 0, &[]);
+    let mut process = second.client();
+    // What is not as the process says.
+    let another = second.inside(|| UdpSocket::bind((hosts.ipv4(0), 0)).unwrap());
+    let wrong_port = LinkOpened {
+        endpoint: opened.endpoint ^ 1,
+        ..opened
+    };
+    let mut elsewhere = opened;
+    elsewhere.host[3] ^= 0x80;
+    for (claim, fds) in [
+        (&opened, &[][..]),
+        (&opened, &[another.as_raw_fd()]),
+        (&opened, &[memory(b"none").as_raw_fd()]),
+        (&wrong_port, &fds),
+        (&elsewhere, &fds),
+    ] {
+        let refused = adopt(&mut process, claim, fds);
+        assert_eq!((refused.op, refused.status), (Op::DONE, Status::INVALID));
+    }
+    // And what is.
+    let taken = adopt(&mut process, &opened, &fds);
+    assert_eq!(taken.op, Op::LINK_OPENED, "{taken:?}");
+    let taken: LinkOpened = taken.body();
+    assert_eq!(
+        (taken.endpoint, address(&taken)),
+        (opened.endpoint, address(&opened))
+    );
+    let twice = adopt(&mut process, &opened, &fds);
+    assert_eq!(twice.status, Status::INVALID, "it belongs to one NIC");
+    let mut body = NicOpen {
+        provider: [0; PROVIDER_BYTES],
+        host_len: taken.host_len,
+        reserved: [0; 3],
+        host: taken.host,
+        link: taken.link,
+        data_address: DataAddress::NONE,
+    };
+    body.provider[..2].copy_from_slice(b"ip");
+    let nic = process.ask(Op::NIC_OPEN, &body).body::<NicOpened>().nic;
+    let wait = process.wait(nic, b"here");
+    // Another host reaches it at the address that it has known.
+    let other = agent(&hosts, 1, &[]);
+    let mut client = other.client();
+    let (near, _) = open(&mut client, "");
+    let request = client.request(near, address(&opened), b"here", 20_000);
+    let connection = process.accept(wait).body::<Connected>();
+    let connection = connection.connection;
+    process.call(Op::CONFIRM, &ConnectionRef { connection }, &[]);
+    let connected = client.reply(request).body::<Connected>();
+    assert_eq!(connected.remote_endpoint, opened.endpoint);
+}
+
+#[test]
+fn an_agent_with_another_port_does_not_take_over() {
+    let Some(hosts) = hosts() else { return };
+    let first = agent(&hosts, 0, &[]);
+    let given = link(&mut first.client(), "");
+    let opened: LinkOpened = given.body();
+    let socket = given.fds.into_iter().next().unwrap();
+    let second = agent(&hosts, 0, &["--udp-port", "4711"]);
+    let refused = adopt(&mut second.client(), &opened, &[socket.as_raw_fd()]);
+    assert_eq!(refused.status, Status::BUSY);
+    // The first one is still there, with its port.
+    let third = agent(&hosts, 0, &[]);
+    let refused = adopt(&mut third.client(), &opened, &[socket.as_raw_fd()]);
+    assert_eq!(refused.status, Status::BUSY);
 }

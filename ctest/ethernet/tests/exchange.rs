@@ -222,9 +222,8 @@ fn connections_of_ip_outlive_their_agents() {
     let relay = Relay::start(&hosts, Impairments::default()).expect("a relay");
     let mut apart = Apart::new(&hosts);
     let run = apart.run("cable", &format!("ip:{INTERFACE}"));
-    // That there are other agents is told, and that nothing new can be connected.
+    // That there are other agents is told.
     let run = run.arg("survive").allow("the Kernel Agent exited");
-    let run = run.allow("does not know the data socket");
     std::thread::scope(|scope| {
         let program = scope.spawn(|| run.pass());
         wait_for_traffic(&relay);
@@ -237,6 +236,43 @@ fn connections_of_ip_outlive_their_agents() {
             .count();
         assert_eq!(told, 2, "{}", finished.report("both sides have new agents"));
     });
+}
+
+/// What a server that waits sees when the agents are killed and others take their places.
+fn a_waiting_server_and_other_agents(card: &str, words: &[&str], allowed: &[&str]) {
+    let Some(hosts) = skipped(Namespaces::bridge(2)) else {
+        return;
+    };
+    let mut apart = Apart::new(&hosts);
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = apart.run("agents_replaced", &format!("{card}:{INTERFACE}"));
+    let run = words
+        .iter()
+        .fold(run.arg(folder.path()), |run, word| run.arg(word));
+    let run = allowed.iter().fold(run, |run, text| run.allow(text));
+    let mut program = run.allow("the Kernel Agent exited").start();
+    let kill = folder.path().join("kill");
+    while program.is_running() && !kill.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    apart.replace_agents(&hosts);
+    std::fs::write(folder.path().join("replaced"), "").expect("a file");
+    program.finish().expect_pass();
+}
+
+#[test]
+fn a_waiting_server_of_ip_is_reached_by_way_of_the_next_agent() {
+    a_waiting_server_and_other_agents("ip", &[], &[]);
+}
+
+/// The data sockets of raw Ethernet end with their agent.
+#[test]
+fn a_waiting_server_of_gnic2_is_told_that_it_is_not_reached() {
+    let allowed = [
+        "does not know the data socket",
+        "VipConnectWait: the Kernel Agent",
+    ];
+    a_waiting_server_and_other_agents("gnic2", &["deaf"], &allowed);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Bodies of the messages. `is_valid` says whether a body that a process sent may be used at all.
 
+use std::net::{IpAddr, SocketAddr};
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Longest host address in bytes.
@@ -220,6 +222,34 @@ impl LinkOpen {
     /// Whether there is a name that ends.
     pub fn is_valid(&self) -> bool {
         self.interface[0] != 0 && self.interface[LINK_BYTES - 1] == 0
+    }
+}
+
+/// `Op::LINK_ADOPT`: a process has a data socket over UDP that an agent before this one has given it. Beside it: that
+/// socket. Reply: [`LinkOpened`], or `Op::DONE` as for `Op::LINK_OPEN`; also `INVALID` if the socket is not what the body
+/// says, and `BUSY` if this agent has, or must have, another port, so that others know the process by an address that is not
+/// this agent's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct LinkAdopt {
+    /// As in [`LinkOpened`].
+    pub endpoint: u16,
+    /// Bytes used in `host`.
+    pub host_len: u16,
+    /// As in [`LinkOpened`].
+    pub host: [u8; HOST_BYTES_MAX],
+}
+
+impl LinkAdopt {
+    /// IP address and port of the agent. `None`: it is not one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let used = self.host.get(..usize::from(self.host_len))?;
+        let (ip, port) = used.split_last_chunk::<2>()?;
+        let ip = <[u8; 4]>::try_from(ip)
+            .map(IpAddr::from)
+            .or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from))
+            .ok()?;
+        Some(SocketAddr::new(ip, u16::from_be_bytes(*port)))
     }
 }
 

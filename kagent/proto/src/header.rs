@@ -57,6 +57,7 @@ impl Op {
     pub const DEVICE_OPEN: Op = Op(15);
     pub const BUDGETS: Op = Op(16);
     pub const LINK_ASK: Op = Op(17);
+    pub const LINK_ADOPT: Op = Op(18);
     pub const ADOPT: Op = Op(20);
     // Replies and events, Kernel Agent to User Agent.
     pub const WELCOME: Op = Op(101);

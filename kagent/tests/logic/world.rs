@@ -139,6 +139,11 @@ impl World {
             match output {
                 Output::Send(message) => self.deliver(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                // Hosts here have no UDP.
+                Output::AdoptLink(adopt) => {
+                    self.agent
+                        .handle_link_opened(self.now, &adopt.open, Err(Status::INVALID))
+                }
                 Output::AskLink(open) => {
                     self.agent
                         .handle_link_asked(self.now, &open, Status::NOT_PERMITTED);

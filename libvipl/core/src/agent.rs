@@ -22,6 +22,7 @@ mod outbox;
 mod reader;
 mod refusal;
 mod registration;
+mod started;
 mod ticket;
 
 pub(crate) use asked::Asked;

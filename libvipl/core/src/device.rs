@@ -166,7 +166,7 @@ pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NI
         reason: String::new(),
     };
     let (shared, info) = open_device(&process.settings, &route)?;
-    let registration = Arc::new(NicRegistration::new(&plugin.name, &info));
+    let registration = Arc::new(NicRegistration::new(&plugin.name, &info, None));
     insert(process, plugin, &shared, info, &registration)
 }
 

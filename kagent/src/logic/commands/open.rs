@@ -18,12 +18,12 @@
 
 use crate::logic::agent::Agent;
 
-use kagent_proto::{Budget, DeviceOpen, LINK_BYTES, LinkOpen, Status};
+use kagent_proto::{Budget, DeviceOpen, LINK_BYTES, LinkAdopt, LinkOpen, Status};
 
 use crate::logic::limits::ENDPOINTS_PER_CLIENT_MAX;
 use crate::logic::values::denial::{Denial, Outcome};
 use crate::logic::values::ids::Caller;
-use crate::logic::values::output::{OpenDevice, OpenLink, Output};
+use crate::logic::values::output::{AdoptLink, OpenDevice, OpenLink, Output};
 
 impl<F: Clone> Agent<F> {
     /// `Op::LINK_OPEN`: at once, or when the rate limit allows.
@@ -69,6 +69,34 @@ impl<F: Clone> Agent<F> {
             client: caller.client,
             call: caller.id,
             interface,
+        }));
+        Ok(())
+    }
+
+    /// `Op::LINK_ADOPT`. It makes no socket, so that the rate limit does not concern it.
+    pub(crate) fn link_adopt(&mut self, caller: Caller, body: &LinkAdopt, fds: Vec<F>) -> Outcome {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
+        if open >= ENDPOINTS_PER_CLIENT_MAX {
+            let most = ENDPOINTS_PER_CLIENT_MAX;
+            return Err(Denial::process(budget, user, open, most));
+        }
+        self.accounts.admit(user, budget, 1)?;
+        let (Some(host), Ok([socket])) = (body.address(), <[F; 1]>::try_from(fds)) else {
+            return Err(Status::INVALID.into());
+        };
+        let mut interface = [0; LINK_BYTES];
+        let name = format!("udp:{}", host.ip());
+        interface[..name.len()].copy_from_slice(name.as_bytes());
+        self.outputs.push_back(Output::AdoptLink(AdoptLink {
+            open: OpenLink {
+                client: caller.client,
+                call: caller.id,
+                interface,
+            },
+            host,
+            endpoint: body.endpoint,
+            socket,
         }));
         Ok(())
     }

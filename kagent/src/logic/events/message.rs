@@ -33,7 +33,7 @@ impl<F: Clone> Agent<F> {
         let op = header.map_or(0, |header| header.op);
         let checked = message::parse(bytes).and_then(|command| match command {
             Command::Hello if greeted => Err(Malformed::Turn(op)),
-            Command::NicOpen(_) => Ok(command),
+            Command::NicOpen(_) | Command::LinkAdopt(_) => Ok(command),
             _ if fds.is_empty() => Ok(command),
             _ => Err(Malformed::Descriptors),
         });
@@ -85,6 +85,7 @@ impl<F: Clone> Agent<F> {
             Command::Adopt(body) => self.adopt(caller, &body)?,
             Command::Neighbours(body) => self.neighbours(caller, body.nic)?,
             Command::LinkOpen(body) => self.link_open(caller, &body)?,
+            Command::LinkAdopt(body) => self.link_adopt(caller, &body, fds)?,
             Command::LinkAsk(body) => self.link_ask(caller, &body),
             Command::DeviceOpen(body) => self.device_open(caller, &body)?,
             Command::Budgets => self.budgets(caller),

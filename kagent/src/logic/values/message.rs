@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use kagent_proto::{
-    Accept, Adopt, Cancel, ConnectionRef, DeviceOpen, Header, Hello, LinkOpen, MAGIC,
+    Accept, Adopt, Cancel, ConnectionRef, DeviceOpen, Header, Hello, LinkAdopt, LinkOpen, MAGIC,
     MESSAGE_BYTES_MAX, Neighbours, NicClose, NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status,
     VERSION, Wait,
 };
@@ -67,6 +67,7 @@ pub(crate) enum Command {
     Neighbours(Neighbours),
     Adopt(Adopt),
     LinkOpen(LinkOpen),
+    LinkAdopt(LinkAdopt),
     LinkAsk(LinkOpen),
     DeviceOpen(DeviceOpen),
     Budgets,
@@ -109,6 +110,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
         Op::NEIGHBOURS => Command::Neighbours(read(&header, body)?),
         Op::ADOPT => Command::Adopt(read(&header, body)?),
         Op::LINK_OPEN => Command::LinkOpen(read(&header, body)?),
+        Op::LINK_ADOPT => Command::LinkAdopt(read(&header, body)?),
         Op::LINK_ASK => Command::LinkAsk(read(&header, body)?),
         Op::DEVICE_OPEN => Command::DeviceOpen(read(&header, body)?),
         Op::BUDGETS if body.is_empty() => Command::Budgets,
@@ -140,6 +142,7 @@ fn within_bounds(command: &Command) -> bool {
         Command::NicOpen(body) => body.is_valid(),
         Command::Adopt(body) => body.is_valid(),
         Command::LinkOpen(body) | Command::LinkAsk(body) => body.is_valid(),
+        Command::LinkAdopt(body) => body.address().is_some(),
         Command::DeviceOpen(body) => body.is_valid(),
         Command::Wait(body) => body.local.is_valid(),
         Command::Request(body) | Command::Peer(body) => body.is_valid(),

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
+
 use kagent_proto::{DEVICE_BYTES, LINK_BYTES};
 
 use crate::logic::values::host::HostAddress;
@@ -16,6 +18,8 @@ pub enum Output<F> {
     Join(Join<F>),
     /// Open a data socket for a process.
     OpenLink(OpenLink),
+    /// Take over a data socket of a process.
+    AdoptLink(AdoptLink<F>),
     /// Tell a process whether it may have a data socket.
     AskLink(OpenLink),
     /// Connect a process to a device process.
@@ -50,6 +54,20 @@ pub struct OpenLink {
     pub call: u64,
     /// Name of the link, zero padded.
     pub interface: [u8; LINK_BYTES],
+}
+
+/// A process has a data socket of an agent before this one. The runtime answers with
+/// [`handle_link_opened`](crate::Agent::handle_link_opened) before the next input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdoptLink<F> {
+    /// The process, its call, and the name of the link.
+    pub open: OpenLink,
+    /// Address of the agent that gave it.
+    pub host: SocketAddr,
+    /// Its port.
+    pub endpoint: u16,
+    /// The socket.
+    pub socket: F,
 }
 
 /// A process asks for a connection to a device process of its user. The runtime answers with

@@ -6,7 +6,7 @@
 //! drops its unread messages. So the agent does none of that. It inspects the next message (`MSG_PEEK`
 //! without room for descriptors, which takes at most a reference, never the last one), and a message with
 //! descriptors is received here. Descriptors that the agent can hold safely are passed back to it: sealed
-//! memory files and eventfds. All others are closed here, as are the sockets and eventfds that the agent no
+//! memory files, eventfds and UDP sockets. All others are closed here, as are the sockets and eventfds that the agent no
 //! longer needs.
 //!
 //! One helper serves one user, so that nobody waits for what another user sent, and the agent kills a helper
@@ -22,6 +22,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::stat::fstat;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::runtime::links::udp_address;
 use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
 
 /// Maximum size of a memory file. Those of the plug-ins have a few hundred KiB.
@@ -71,6 +72,8 @@ pub(crate) const ANSWER_BYTES: usize = size_of::<Answer>() + PACKET_BYTES;
 enum Fit {
     Memory,
     Event,
+    /// UDP, which does not linger.
+    Socket,
 }
 
 /// Whether the agent may keep this descriptor. Nothing here calls into the file's own file system, which may
@@ -82,6 +85,9 @@ fn fit(fd: &OwnedFd) -> Option<Fit> {
         let sealed = SealFlag::from_bits_retain(seals).contains(wanted);
         let small = || fstat(fd).is_ok_and(|file| file.st_size as i64 <= MEMORY_BYTES_MAX);
         return (sealed && small()).then_some(Fit::Memory);
+    }
+    if udp_address(fd.as_raw_fd()).is_some() {
+        return Some(Fit::Socket);
     }
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let target = std::fs::read_link(link).ok()?;
@@ -187,7 +193,7 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
     #[test]
-    fn memory_that_is_sealed_and_events_fit_and_nothing_else() {
+    fn memory_that_is_sealed_events_and_udp_fit_and_nothing_else() {
         assert_eq!(fit(&segment::create(4096).unwrap()), Some(Fit::Memory));
         assert_eq!(fit(&segment::create(128 << 20).unwrap()), None);
         let event = EventFd::new().unwrap();
@@ -206,6 +212,10 @@ mod tests {
             std::io::pipe().unwrap(),
         );
         assert_eq!(fit(&socket.into()), None);
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(fit(&udp.into()), Some(Fit::Socket));
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(fit(&tcp.into()), None);
         assert_eq!(fit(&pipe.0.into()), None);
     }
 }

@@ -26,6 +26,7 @@ pub(crate) use self::origin::Networks;
 use self::raw::SetupSocket;
 pub(crate) use self::udp::Call;
 use self::udp::UdpSetupSocket;
+pub(crate) use self::udp::udp_address;
 use self::unreached::Unreached;
 use crate::OpenLink;
 use crate::runtime::log::Log;
@@ -271,7 +272,13 @@ impl Links {
     }
 
     /// Opens the agent's own socket on a link, and completes the address. Returns whether it was newly opened.
-    pub(crate) fn ensure(&mut self, interface: &mut Interface, log: &Log) -> Result<bool, Status> {
+    /// Over UDP it has the port that is given, if one is.
+    pub(crate) fn ensure(
+        &mut self,
+        interface: &mut Interface,
+        port: Option<u16>,
+        log: &Log,
+    ) -> Result<bool, Status> {
         let link = interface.index;
         self.idle.remove(&link);
         let fresh = !self.open.contains_key(&link);
@@ -280,7 +287,7 @@ impl Links {
                 Medium::Ethernet => SetupSocket::open(link)
                     .map(LinkSocket::Ethernet)
                     .map_err(|cause| self.failure(cause, link, log))?,
-                Medium::Udp => LinkSocket::Udp(Box::new(self.open_udp(interface, log)?)),
+                Medium::Udp => LinkSocket::Udp(Box::new(self.open_udp(interface, port, log)?)),
             };
             self.open.insert(link, socket);
         }
@@ -295,7 +302,12 @@ impl Links {
         Ok(fresh)
     }
 
-    fn open_udp(&self, interface: &Interface, log: &Log) -> Result<UdpSetupSocket, Status> {
+    fn open_udp(
+        &self,
+        interface: &Interface,
+        wanted: Option<u16>,
+        log: &Log,
+    ) -> Result<UdpSetupSocket, Status> {
         // Without its secret nothing must be open to others.
         let keys = match &self.secret {
             None => None,
@@ -308,7 +320,11 @@ impl Links {
         let cookies = prepare::random_seed().map_err(|_| Status::RESOURCE)?;
         let ip = interface.address.socket().ip();
         // Whoever has the usual port of a host is taken for its agent.
-        let port = self.port.or(self.group.is_some().then_some(udp::PORT));
+        let own = self.port.or(self.group.is_some().then_some(udp::PORT));
+        if wanted.is_some() && own.is_some() && wanted != own {
+            return Err(Status::BUSY);
+        }
+        let port = own.or(wanted);
         let opened = UdpSetupSocket::open(ip, port, cookies, keys, &self.networks);
         if let (Ok(socket), None) = (&opened, port)
             && socket.address().socket().port() != udp::PORT

@@ -1,5 +1,8 @@
 //! Sets up the agent's own process, whatever it inherited from the program that started it.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
@@ -113,6 +116,17 @@ pub(crate) fn random_seed() -> Result<[u8; 32], Error> {
         Ok(got) if got as usize == seed.len() => Ok(seed),
         Ok(_) => Err(trying("getrandom")(Errno::EIO)),
         Err(cause) => Err(trying("getrandom")(cause)),
+    }
+}
+
+/// A program that has started this agent reads its standard error until it serves, and not after that.
+pub(crate) fn leave_starter() {
+    if std::env::var_os("VIPL_AGENT_STARTED").is_none() {
+        return;
+    }
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        // SAFETY: both are open; nobody else uses the second one.
+        unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) };
     }
 }
 

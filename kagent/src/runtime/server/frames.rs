@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use kagent_proto::Status;
@@ -11,9 +12,9 @@ use nix::sys::epoll::EpollFlags;
 
 use super::{Server, TURN_MAX};
 use crate::runtime::helpers::held::{Held, SharedFd};
-use crate::runtime::links::{Buffer, Call, Dropped, FrameIn, LinkSocket, Unsent};
+use crate::runtime::links::{Buffer, Call, Dropped, FrameIn, LinkSocket, Unsent, udp_address};
 use crate::runtime::token::Token;
-use crate::{FrameOut, OpenLink};
+use crate::{AdoptLink, FrameOut, OpenLink};
 use crate::{HostAddress, Interface, LinkId};
 
 impl Server<'_> {
@@ -35,14 +36,7 @@ impl Server<'_> {
         let link = interface.index;
         let free = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
         // First, since closing a data socket is slow.
-        if self.links.ensure(&mut interface, self.log)? {
-            let event = Token::Link(link).event(EpollFlags::EPOLLIN);
-            if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
-                self.log.warn("link", format_args!("epoll: {cause}"));
-                self.links.open.remove(&link);
-                return Err(Status::RESOURCE);
-            }
-        }
+        self.ensure_link(&mut interface, None)?;
         let made = self.links.data(&interface, free, self.log);
         let (socket, endpoint) = made.inspect_err(|_| {
             // Unless another endpoint is in use there.
@@ -54,6 +48,48 @@ impl Server<'_> {
         }
         let socket = Held::shared(socket, uid, &self.helpers.to_close);
         Ok((interface, endpoint, Rc::new(socket)))
+    }
+
+    /// Opens the agent's own socket on a link, at this port if it must be one.
+    fn ensure_link(&mut self, interface: &mut Interface, port: Option<u16>) -> Result<(), Status> {
+        let link = interface.index;
+        if self.links.ensure(interface, port, self.log)? {
+            let event = Token::Link(link).event(EpollFlags::EPOLLIN);
+            if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
+                self.log.warn("link", format_args!("epoll: {cause}"));
+                self.links.open.remove(&link);
+                return Err(Status::RESOURCE);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn adopt_link(&mut self, adopt: AdoptLink<SharedFd>) {
+        let result = self.check_adopted(&adopt);
+        let result = result.map(|interface| (interface, adopt.endpoint, adopt.socket));
+        self.agent
+            .handle_link_opened(self.now(), &adopt.open, result);
+    }
+
+    /// The link of a data socket that another agent has given, if it is what its process says.
+    fn check_adopted(&mut self, adopt: &AdoptLink<SharedFd>) -> Result<Interface, Status> {
+        let session = self.sessions.get(&adopt.open.client);
+        let session = session.ok_or(Status::RESOURCE)?;
+        let mut interface = self.links.find(session, &adopt.open, self.log)?;
+        let bound = adopt.socket.raw().and_then(udp_address);
+        if bound != Some(SocketAddr::new(adopt.host.ip(), adopt.endpoint))
+            || !self.agent.is_free_endpoint(interface.index, adopt.endpoint)
+        {
+            return Err(Status::INVALID);
+        }
+        self.ensure_link(&mut interface, Some(adopt.host.port()))?;
+        match interface.address.socket() == adopt.host {
+            true => Ok(interface),
+            false => {
+                self.agent.close_link_if_idle(interface.index);
+                Err(Status::BUSY)
+            }
+        }
     }
 
     pub(super) fn close_link(&mut self, link: LinkId) {

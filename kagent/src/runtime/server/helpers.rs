@@ -58,7 +58,7 @@ impl Server<'_> {
                 self.log.debug(
                     "client",
                     format_args!(
-                        "client {}: descriptors that are neither sealed memory nor an eventfd, or too many",
+                        "client {}: descriptors that are neither sealed memory nor an eventfd nor UDP, or too many",
                         message.client.0
                     ),
                 );

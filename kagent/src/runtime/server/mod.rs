@@ -94,6 +94,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
     let uid = geteuid().as_raw();
     let listener = Listener::open(options, uid)?;
     log.info("socket", format_args!("serving {}", listener.name()));
+    prepare::leave_starter();
     for what in surroundings::inherited() {
         log.info(
             "start",
@@ -299,6 +300,7 @@ impl Server<'_> {
             match output {
                 Output::Send(message) => self.send(message),
                 Output::OpenLink(open) => self.open_link(&open),
+                Output::AdoptLink(adopt) => self.adopt_link(adopt),
                 Output::AskLink(open) => self.ask_link(&open),
                 Output::OpenDevice(open) => self.open_device(&open),
                 Output::Frame(frame) => self.send_frame(&frame),

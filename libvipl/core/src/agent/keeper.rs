@@ -32,6 +32,7 @@ use super::client::{Agent, GONE, Introduction, Reply};
 use super::connections::Connections;
 use super::last_thread::LastThread;
 use super::launch::LOOK_AGAIN;
+use super::link::GivenLinks;
 use super::reader;
 use super::registration::NicRegistration;
 use crate::error::Error;
@@ -117,6 +118,8 @@ pub(crate) struct Agents {
     uses: AtomicUsize,
     nics: Mutex<Vec<Arc<NicRegistration>>>,
     pub(crate) connections: Connections,
+    /// Links over UDP that belong to no NIC yet.
+    pub(super) given: GivenLinks,
     /// Attempts to connect that the last agent left unanswered.
     unanswered: Mutex<Vec<Box<dyn Unanswered>>>,
 }
@@ -130,6 +133,7 @@ impl Agents {
             uses: AtomicUsize::new(0),
             nics: Mutex::default(),
             connections: Connections::default(),
+            given: GivenLinks::default(),
             unanswered: Mutex::default(),
         }
     }
@@ -258,7 +262,8 @@ impl Agents {
         provider: &str,
         info: &vipl_nic_info,
     ) -> Result<Arc<NicRegistration>, Error> {
-        let registration = Arc::new(NicRegistration::new(provider, info));
+        let given = self.given.take(info.link);
+        let registration = Arc::new(NicRegistration::new(provider, info, given));
         registration.uses(self.begin_use());
         // Listed first: if the agent exits now, the keeper opens it at the next one.
         self.nics.lock().push(registration.clone());

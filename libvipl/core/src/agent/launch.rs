@@ -20,34 +20,19 @@ use nix::sys::time::TimeVal;
 use vipl_sys::fd::Identity;
 use zerocopy::IntoBytes;
 
+use super::started::{Ended, Started};
 use crate::settings::Settings;
 
 /// Time limit for the first reply of a new agent; generous, for loaded machines.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// Time without a reply after which another one is started: the first may have found the address in use by an agent
-/// that was exiting. A surplus agent exits by itself.
-const START_AGAIN: Duration = Duration::from_millis(500);
+/// Pause before another one is started after the first has ended in good order: it found the address in use, by an agent
+/// that was exiting, or by one that another program has started and that will answer.
+const START_AGAIN: Duration = Duration::from_millis(20);
+/// Number of agents that end so, one after the other, before that is an error.
+const STARTS_MAX: u32 = 50;
 
 /// How often the reading thread checks whether the application has closed the socket.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// The variables that a started agent gets, mostly for debugging.
-const KEPT_VARIABLES: [&[u8]; 10] = [
-    b"VIPL_LOG",
-    b"VIPL_TEST_TIME",
-    // Where it listens.
-    b"XDG_RUNTIME_DIR",
-    b"HOME",
-    b"RUST_BACKTRACE",
-    b"ASAN_OPTIONS",
-    b"LSAN_OPTIONS",
-    b"TSAN_OPTIONS",
-    b"UBSAN_OPTIONS",
-    b"LLVM_PROFILE_FILE",
-];
-
-/// Its own settings, which this program may have in its configuration file, too.
-const AGENT_SETTINGS: [&str; 3] = ["udp_port", "udp_from", "secret_file"];
 
 /// Why there is no agent, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +53,8 @@ pub(super) enum LaunchError {
     NoFolder(String, io::Error),
     #[error("{0} was started but does not answer")]
     Silent(String),
+    #[error("{0} was started and ended at once, {1}{2}")]
+    Ended(String, String, String),
     #[error(
         "{0} cannot be executed by this user: {1}; set VIPL_AGENT_PROGRAM to an executable vipkad"
     )]
@@ -123,21 +110,43 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
     // The agent could not tell us: it has no terminal and keeps no log.
     place::folder(user).map_err(|why| LaunchError::NoPlace(user, why))?;
-    start(settings, &program, &[])?;
-    let mut started = Instant::now();
-    let end = started + START_TIME_MAX;
+    await_agent(settings, &program, &[], || look(user))
+}
+
+/// Starts an agent and waits until one answers.
+fn await_agent(
+    settings: &Settings,
+    program: &Path,
+    arguments: &[&OsStr],
+    look: impl Fn() -> Result<Option<OwnedFd>, LaunchError>,
+) -> Result<OwnedFd, LaunchError> {
+    let name = || program.display().to_string();
+    let failed = |error| LaunchError::Start(name(), error);
+    let mut started = Started::start(settings, program, arguments).map_err(failed)?;
+    let mut starts = 1;
+    let end = Instant::now() + START_TIME_MAX;
     while Instant::now() < end {
-        if let Some(found) = look(user)? {
-            log::info!(target: "agent", "started {}", program.display());
+        if let Some(found) = look()? {
+            log::info!(target: "agent", "started {}", name());
             return Ok(found);
         }
-        if started.elapsed() > START_AGAIN {
-            start(settings, &program, &[])?;
-            started = Instant::now();
+        match started.ended() {
+            None => clock::sleep(Duration::from_millis(1)),
+            Some(Ended::Well) if starts < STARTS_MAX => {
+                clock::sleep(START_AGAIN);
+                started = Started::start(settings, program, arguments).map_err(failed)?;
+                starts += 1;
+            }
+            Some(ended) => {
+                return Err(LaunchError::Ended(
+                    name(),
+                    ended.to_string(),
+                    started.words(),
+                ));
+            }
         }
-        vipl_sys::clock::sleep(Duration::from_millis(1));
     }
-    Err(LaunchError::Silent(program.display().to_string()))
+    Err(LaunchError::Silent(name()))
 }
 
 /// Tries all places where an agent for this user may be. Another user's agent there is passed over.
@@ -183,20 +192,11 @@ fn start_at(
     path: &Path,
     there: &UnixAddr,
 ) -> Result<OwnedFd, LaunchError> {
-    start(
-        settings,
-        program,
-        &[OsStr::new("--socket"), path.as_os_str()],
-    )?;
     let text = path.display().to_string();
-    let end = Instant::now() + START_TIME_MAX;
-    while Instant::now() < end {
-        if let Ok(found) = try_connect(there, &text)? {
-            return Ok(found);
-        }
-        vipl_sys::clock::sleep(Duration::from_millis(1));
-    }
-    Err(LaunchError::Silent(program.display().to_string()))
+    let arguments = [OsStr::new("--socket"), path.as_os_str()];
+    await_agent(settings, program, &arguments, || {
+        Ok(try_connect(there, &text)?.ok())
+    })
 }
 
 /// The outer error is final, the inner one means that there is no answer.
@@ -306,90 +306,6 @@ fn is_program(path: &Path) -> bool {
     };
     // SAFETY: a NUL-terminated path.
     path.is_file() && unsafe { libc::access(text.as_ptr(), libc::X_OK) } == 0
-}
-
-/// Nobody who traces the application traces the agent. To gdb a child without an exit signal is a thread, and with its
-/// `execve` the agent would take the place of the application.
-const ALONE: libc::c_int = libc::CLONE_UNTRACED;
-
-/// Starts the agent as a child of init, so that the application sees no SIGCHLD and no result of `wait` for it.
-fn start(settings: &Settings, program: &Path, arguments: &[&OsStr]) -> Result<(), LaunchError> {
-    let failed = |error| LaunchError::Start(program.display().to_string(), error);
-    let text = |bytes: &[u8]| CString::new(bytes).map_err(|e| failed(e.into()));
-    let mut argv = vec![text(program.as_os_str().as_bytes())?];
-    for argument in arguments {
-        argv.push(text(argument.as_bytes())?);
-    }
-    let mut environment = Vec::new();
-    for (key, value) in std::env::vars_os() {
-        let name = key.as_bytes();
-        // It serves other applications, too, so it inherits nothing of this one.
-        if !KEPT_VARIABLES.contains(&name) {
-            continue;
-        }
-        environment.push(text(&[name, b"=", value.as_bytes()].concat())?);
-    }
-    for name in AGENT_SETTINGS {
-        let value = settings.text(name);
-        if !value.is_empty() && value != "0" {
-            let line = format!("VIPL_{}={value}", name.to_ascii_uppercase());
-            environment.push(text(line.as_bytes())?);
-        }
-    }
-    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter()
-            .map(|text| text.as_ptr())
-            .chain([std::ptr::null()])
-            .collect()
-    };
-    let (argv, environment) = (pointers(&argv), pointers(&environment));
-    // SAFETY: the child only makes system calls. Without an exit signal it is invisible to the
-    // application's `wait`, and the grandchild belongs to init.
-    unsafe {
-        let child = libc::syscall(libc::SYS_clone, ALONE, 0, 0, 0, 0);
-        match child {
-            -1 => return Err(failed(io::Error::last_os_error())),
-            0 => detach_and_run(argv.as_ptr(), environment.as_ptr()),
-            _ => {}
-        }
-        let mut status = 0;
-        while libc::waitpid(child as libc::pid_t, &raw mut status, libc::__WALL) < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
-        if status != 0 {
-            return Err(failed(io::Error::other("it could not be executed")));
-        }
-    }
-    Ok(())
-}
-
-/// The child: makes a grandchild in a session of its own and ends.
-///
-/// # Safety
-/// Only in a fresh child; the arrays end with NULL.
-unsafe fn detach_and_run(
-    argv: *const *const libc::c_char,
-    environment: *const *const libc::c_char,
-) -> ! {
-    // SAFETY: system calls on valid pointers; this process shares nothing with its parent.
-    unsafe {
-        libc::setsid();
-        match libc::syscall(libc::SYS_clone, ALONE, 0, 0, 0, 0) {
-            0 => {}
-            -1 => libc::_exit(1),
-            _ => libc::_exit(0),
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        for fd in 0..3 {
-            libc::dup2(null, fd);
-        }
-        vipl_sys::fd::close_from(3);
-        libc::execve(*argv, argv, environment);
-        libc::_exit(127)
-    }
 }
 
 static GOODBYE_SOCKET: AtomicI32 = AtomicI32::new(-1);

@@ -10,6 +10,7 @@ use vipl_sys::fd::Identity;
 
 use super::client::Agent;
 use super::keeper::Use;
+use super::link::Given;
 use crate::sync::Mutex;
 
 /// A NIC of this process.
@@ -21,11 +22,15 @@ pub(crate) struct NicRegistration {
     identities: Vec<Option<Identity>>,
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
+    /// Its link over UDP, which the next agent is given.
+    given: Option<Given>,
+    /// It has a link, and its agent does not know of it.
+    deaf: AtomicBool,
     usage: Mutex<Option<Use>>,
 }
 
 impl NicRegistration {
-    pub(crate) fn new(provider: &str, info: &vipl_nic_info) -> Self {
+    pub(crate) fn new(provider: &str, info: &vipl_nic_info, given: Option<Given>) -> Self {
         let mut body = NicOpen {
             provider: [0; PROVIDER_BYTES],
             host_len: info.address_len,
@@ -48,6 +53,8 @@ impl NicRegistration {
             fds,
             place: Mutex::new(None),
             closed: AtomicBool::new(false),
+            given,
+            deaf: AtomicBool::new(false),
             usage: Mutex::new(None),
         }
     }
@@ -78,20 +85,25 @@ impl NicRegistration {
             );
             return Err(Status::RESOURCE);
         }
-        let mut reply = agent.call(Op::NIC_OPEN, &self.body, &self.fds);
-        if reply.status == Status::INVALID && self.body.link != 0 {
-            // The agent that gave the data socket has gone, and its endpoint with it. Connections to other
-            // hosts go on, since they need no agent; new ones need a socket that the new agent knows.
-            let body = NicOpen {
-                link: 0,
-                ..self.body
-            };
+        let mut body = self.body;
+        if place.is_some() {
+            body.link = self.link_at(agent);
+        }
+        let mut reply = agent.call(Op::NIC_OPEN, &body, &self.fds);
+        if reply.status == Status::INVALID && body.link != 0 {
+            // The agent that gave the data socket has gone meanwhile, and its endpoint with it.
+            body.link = self.link_at(agent);
             reply = agent.call(Op::NIC_OPEN, &body, &self.fds);
+        }
+        // Connections to other hosts go on, since they need no agent; new ones need a socket that the new agent knows.
+        let deaf = self.body.link != 0 && body.link == 0;
+        if deaf && !self.deaf.load(Ordering::Acquire) {
             log::warn!(
                 target: "agent",
                 "the new Kernel Agent does not know the data socket of a NIC: no new connections to other hosts until it is opened again"
             );
         }
+        self.deaf.store(deaf, Ordering::Release);
         match (reply.status, reply.body::<NicOpened>()) {
             (Status::OK, Some(opened)) => {
                 *place = Some((agent.clone(), opened.nic));
@@ -103,6 +115,18 @@ impl NicRegistration {
             (Status::OK, None) => Err(Status::RESOURCE),
             (status, _) => Err(status),
         }
+    }
+
+    /// The name of its link at an agent that has not given it; 0: it has none there.
+    fn link_at(&self, agent: &Arc<Agent>) -> u64 {
+        let given = self.body.link != 0;
+        let given = given.then_some(self.given.as_ref()).flatten();
+        given.and_then(|given| given.hand_over(agent)).unwrap_or(0)
+    }
+
+    /// Whether its agent knows nothing of the link that it has: other hosts do not reach it.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.deaf.load(Ordering::Acquire)
     }
 
     /// This agent's name for it.

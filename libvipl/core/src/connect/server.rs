@@ -82,7 +82,9 @@ impl Wait for Waiting {
                     Err(Error::Resource) if self.again && is_over(self.deadline) => {
                         return Some(Err(Error::Timeout));
                     }
-                    Err(Error::Resource) if self.again => continue,
+                    Err(Error::Resource) if self.again && !self.nic.registration.is_deaf() => {
+                        continue;
+                    }
                     Err(error) => return Some(Err(error)),
                 }
             }
@@ -101,6 +103,13 @@ impl Waiting {
     fn ask(&self, end: Instant) -> Result<Asked, Error> {
         let nic = &self.nic;
         let (agent, name) = nic.agents().place_until(&nic.registration, Some(end))?;
+        if nic.registration.is_deaf() {
+            log::error!(
+                target: "cm",
+                "VipConnectWait: the Kernel Agent that gave this NIC its data socket has exited, and other hosts do not reach the NIC any more; close it and open it again"
+            );
+            return Err(Error::Resource);
+        }
         let body = kagent_proto::Wait {
             nic: name,
             timeout_ms: remaining_ms(self.deadline),
