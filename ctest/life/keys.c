@@ -14,6 +14,7 @@ static VIP_CQ_HANDLE cq;
 static VIP_DESCRIPTOR *in, *out;
 static pthread_key_t key;
 static int rounds, last, closed;
+static const char *device;
 
 static void nothing(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
@@ -32,8 +33,11 @@ static void calls(void)
     VIP_VI_HANDLE v;
     VIP_BOOLEAN b;
     VIP_CONN_HANDLE request;
+    VIP_NIC_HANDLE other;
     address who, here = local_point(&node, (int)getpid(), "here");
 
+    MUST(VipOpenNic((const VIP_CHAR *)device, &other));
+    MUST(VipCloseNic(other));
     MUST(VipQueryNic(node.nic, &attributes));
     CHECK_RETURN(VipQueryNic(NULL, &attributes), VIP_INVALID_PARAMETER, "a line of the log");
     post_recv(&node, vi, in, NULL, 0);
@@ -69,10 +73,11 @@ static void destroy(void *value)
     closed = 1;
 }
 
-static void *body(void *device)
+static void *body(void *argument)
 {
+    (void)argument;
     pthread_setspecific(key, &node);
-    open_node(&node, (const char *)device, 1 << 20);
+    open_node(&node, device, 1 << 20);
     MUST(VipCreateCQ(node.nic, 4, &cq));
     vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     peer = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
@@ -89,7 +94,8 @@ int main(int argc, char **argv)
 
     last = options.words > 0 ? atoi(options.word[0]) : 1;
     CHECK_EQ(pthread_key_create(&key, destroy), 0, "a key"); /* before those of the library */
-    join_thread(start_thread(body, (void *)(size_t)options.device));
+    device = options.device;
+    join_thread(start_thread(body, NULL));
     CHECK_EQ(closed, 1, "everything is closed");
     CHECK_EQ(rounds, last, "rounds of destructors");
     ok("calls in %d rounds of destructors", rounds);

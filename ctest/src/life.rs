@@ -27,6 +27,8 @@ struct Cell {
     words: Vec<String>,
     env: Vec<(&'static str, &'static str)>,
     status: i32,
+    /// What has to be in its log.
+    says: &'static str,
 }
 
 fn cell(program: &'static str, words: &[&str], status: i32) -> Cell {
@@ -35,6 +37,7 @@ fn cell(program: &'static str, words: &[&str], status: i32) -> Cell {
         words: words.iter().map(|word| (*word).to_owned()).collect(),
         env: Vec::new(),
         status,
+        says: "",
     }
 }
 
@@ -78,6 +81,12 @@ fn cells(whole: bool) -> Vec<Cell> {
     }
     for what in ["broken", "full", "socket", "devfull"] {
         cells.push(loud(cell("output", &[what], 0)));
+    }
+    for how in ["disconnect", "exit", "kill"] {
+        cells.push(Cell {
+            says: "VIP_ERROR_CONN_LOST",
+            ..cell("lost", &[how], 1)
+        });
     }
     if whole {
         cells.push(loud(cell("cancel", &[], 0)));
@@ -202,6 +211,9 @@ fn judge(cell: &Cell, finished: &Finished) -> Option<String> {
     }
     if finished.status.code() != Some(cell.status) {
         return Some(format!("status {}, not {}", finished.status, cell.status));
+    }
+    if !finished.stderr.contains(cell.says) {
+        return Some(format!("it does not say {:?}", cell.says));
     }
     let said = |text: &&&str| finished.stderr.contains(**text) || finished.stdout.contains(**text);
     WRONG

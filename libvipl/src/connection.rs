@@ -3,6 +3,7 @@
 use vipl_abi::*;
 use vipl_core::connect;
 use vipl_core::connect::address::Address;
+use vipl_core::trace;
 use vipl_core::waiting::Begun;
 
 use crate::edge::{call, code, entry, put, put_vi_attributes, release, required, waiting};
@@ -39,6 +40,7 @@ pub unsafe extern "C-unwind" fn VipConnectWait(
     ConnHandle: *mut VIP_CONN_HANDLE,
 ) -> VIP_RETURN {
     let begin = move || {
+        trace::begin();
         let nic = vipl_core::nic::resolve(NicHandle)?;
         required(RemoteAddr)?;
         required(RemoteViAttribs)?;
@@ -94,6 +96,7 @@ pub unsafe extern "C-unwind" fn VipConnectRequest(
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
     let begin = move || {
+        trace::begin();
         required(RemoteViAttribs)?;
         // SAFETY: the caller's addresses, as `address` asks.
         let (local, remote) = unsafe { (address(LocalAddr)?, address(RemoteAddr)?) };
@@ -157,6 +160,7 @@ pub unsafe extern "C-unwind" fn VipConnectPeerWait(
     RemoteViAttribs: *mut VIP_VI_ATTRIBUTES,
 ) -> VIP_RETURN {
     let begin = move || {
+        trace::begin();
         required(RemoteViAttribs)?;
         connect::peer_wait(ViHandle)
     };

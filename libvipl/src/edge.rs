@@ -32,9 +32,9 @@ pub(crate) fn entry(
     describe: impl Fn() -> Call,
     body: impl FnOnce() -> Result<(), Error>,
 ) -> VIP_RETURN {
-    let before = cancel::disable();
     // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
-    unsafe { cancel::test(before, nothing, std::ptr::null_mut()) };
+    unsafe { cancel::point() };
+    let before = cancel::disable();
     let result = contained_apart(move || described(describe, body));
     // SAFETY: as in `uncancelled`.
     unsafe { cancel::restore(before) };
@@ -85,12 +85,11 @@ pub(crate) fn waiting<W: Wait>(
     begin: impl FnOnce() -> Begun<W>,
     hand_out: impl Fn(W::Found) -> VIP_RETURN,
 ) -> VIP_RETURN {
+    // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
+    unsafe { cancel::point() };
     let before = cancel::disable();
     let mut seat = Seat::<W>(MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
-    unsafe { cancel::test(before, nothing, std::ptr::null_mut()) };
     let mut result = contained_wait(|| {
-        trace::begin();
         let traced = trace::on().then(|| trace::Traced::new(&describe));
         match begin() {
             Begun::Over(found) => Some(done(&describe, traced, hand_out(found))),
@@ -124,8 +123,6 @@ pub(crate) fn waiting<W: Wait>(
 
 /// What a wait needs between two slices. Without a destructor: a cancelled thread is unwound past it.
 struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<trace::Traced>>);
-
-extern "C" fn nothing(_: *mut c_void) {}
 
 /// The waiting thread is cancelled: the wait is given up.
 extern "C" fn give_up<W: Wait>(seat: *mut c_void) {

@@ -48,6 +48,16 @@ pub unsafe fn restore(before: Before) {
     unsafe { pthread_setcancelstate(before.0, std::ptr::null_mut()) };
 }
 
+/// Ends the calling thread here if it has been cancelled. To be called before [`disable`].
+///
+/// # Safety
+/// As for [`restore`].
+#[inline(always)]
+pub unsafe fn point() {
+    // SAFETY: as asked of the caller.
+    unsafe { pthread_testcancel() };
+}
+
 /// Ends the calling thread here if it has been cancelled and could be before [`disable`]. `left` runs then, with its
 /// argument, before any code of the application does.
 ///

@@ -59,7 +59,7 @@ fn look() -> Option<libc::stat64> {
     }
 }
 
-/// Kind of the file, if it is the one of the start.
+/// Kind of the file, if it is the one of the start, or a pipe that has taken its place.
 fn mode() -> Option<libc::mode_t> {
     remember();
     if STATE.load(Ordering::Acquire) != OPEN {
@@ -68,7 +68,9 @@ fn mode() -> Option<libc::mode_t> {
     let file = look()?;
     let same = file.st_dev == DEVICE.load(Ordering::Relaxed)
         && file.st_ino == INODE.load(Ordering::Relaxed);
-    same.then_some(file.st_mode & libc::S_IFMT)
+    let mode = file.st_mode & libc::S_IFMT;
+    // Nobody keeps data in a pipe: that has been put there for what is written to standard error.
+    (same || mode == libc::S_IFIFO).then_some(mode)
 }
 
 /// Writes a line to standard error, if that is what it was and somebody takes it.
@@ -98,6 +100,8 @@ pub fn write(line: &[u8]) {
 
 /// Writes all of it. False: there was no room for so long. What can never be written counts as written.
 fn put_all(mode: libc::mode_t, mut bytes: &[u8], patience: Duration) -> bool {
+    // Other writers may take the room again and again.
+    let mut attempts = 16;
     while !bytes.is_empty() {
         if mode != libc::S_IFREG && !has_room(patience) {
             return false;
@@ -106,8 +110,7 @@ fn put_all(mode: libc::mode_t, mut bytes: &[u8], patience: Duration) -> bool {
         match put(mode, piece) {
             Ok(count) => bytes = &bytes[count.clamp(1, piece.len())..],
             Err(libc::EINTR) => {}
-            // Another writer has taken the room.
-            Err(libc::EAGAIN) if !patience.is_zero() => {}
+            Err(libc::EAGAIN) if !patience.is_zero() && attempts > 0 => attempts -= 1,
             Err(libc::EAGAIN) => return false,
             Err(_) => return true,
         }

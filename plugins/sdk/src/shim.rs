@@ -202,6 +202,10 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
     if status != VIPL_OK {
         return status;
     }
+    // What is behind descriptor 2 may be a file of the application: the host knows.
+    std::panic::set_hook(Box::new(|panic| {
+        Host::get().log(VIPL_LOG_ERROR, &panic.to_string());
+    }));
     let ops = vipl_provider {
         size: size_of::<vipl_provider>(),
         claim: Some(claim::<P>),
