@@ -148,6 +148,8 @@ impl Watch {
         WATCHING.set(true);
         let bell = self.shared.bell();
         while !self.stop.load(Ordering::Acquire) {
+            // First of all: the program has just connected, and its first message should not have to ring.
+            self.stay_awake();
             let epoch = bell.arm();
             self.asleep.store(true, Ordering::SeqCst);
             // Something may have come just before the announcement.
@@ -163,7 +165,6 @@ impl Watch {
                 },
             );
             self.asleep.store(false, Ordering::SeqCst);
-            self.stay_awake();
         }
     }
 
