@@ -50,6 +50,7 @@ const STEPS: &[Step] = &[
     step("package", &["package"]),
     step("deb", &["deb", "--lintian", "--trial"]),
     step("rpm", &["rpm", "--no-build", "--trial"]).needs("deb"),
+    step("bare", &["bare"]),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
     step(
         "soak",
@@ -132,7 +133,7 @@ const AARCH64: &[&str] = &[
 /// Runs the command; true if all is well.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let plan = Plan {
-        name: "deep",
+        name: Some("deep"),
         steps: STEPS,
         time: Some(Duration::from_secs(60 * options.minutes)),
     };

@@ -4,6 +4,7 @@
 //! something is wrong. Nothing here is part of what gets installed.
 
 mod abi;
+mod bare;
 mod checker;
 mod ci;
 mod compile;
@@ -109,6 +110,8 @@ enum Command {
     Package,
     /// Run everything that finds a mistake of today's change, fast steps first
     Ci(ci::Options),
+    /// Run steps of `ci` as on a machine without the optional tools
+    Bare,
     /// Run what takes longer: the other devices, sanitizers, models, fuzzing, kill, soak
     Deep(deep::Options),
 }
@@ -152,6 +155,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Sanitize(options) => sanitize::run_programs(&options)?,
         Command::Valgrind(options) => valgrind::run_programs(&options)?,
         Command::Tests(options) => return tests::run(&options),
+        Command::Bare => return bare::run(),
         Command::Ci(options) => return ci::run(&options),
         Command::Deep(options) => return deep::run(&options),
     }

@@ -62,8 +62,8 @@ pub(crate) const fn step(name: &'static str, arguments: &'static [&'static str])
 
 /// How the steps of a command are run.
 pub(crate) struct Plan {
-    /// Name of the command, and of the file with its count.
-    pub name: &'static str,
+    /// Name of the command, and of the file with its count; without one the count is only printed.
+    pub name: Option<&'static str>,
     pub steps: &'static [Step],
     /// Time for all steps together.
     pub time: Option<Duration>,
@@ -123,7 +123,9 @@ impl Plan {
             outcomes.push(outcome);
         }
         let (text, good) = report(outcomes);
-        fs::write(logs.join(format!("{}.count", self.name)), &text)?;
+        if let Some(name) = self.name {
+            fs::write(logs.join(format!("{name}.count")), &text)?;
+        }
         print!("{text}");
         Ok(good)
     }

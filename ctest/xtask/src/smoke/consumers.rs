@@ -77,7 +77,7 @@ pub(super) fn gdb(bench: &Bench) -> Result {
         .arg(&source)
         .arg("-o")
         .arg(&program);
-    run_quietly(compiler.args(bench.pkg_config(&["--cflags", "--libs"])?))?;
+    run_quietly(compiler.args(bench.flags()?))?;
     let mut gdb = Command::new("gdb");
     gdb.args(["--quiet", "--batch", "-nx"]);
     let scripts = bench.prefix.join("share/gdb/auto-load");
