@@ -60,6 +60,24 @@ pub struct Segment {
     pub length: u32,
 }
 
+impl Segment {
+    /// The same as a data segment of this process. A program of 32 bits may have stored half of the address and left
+    /// anything in the other half (spec §2.4).
+    #[inline(always)]
+    pub fn local(self) -> Segment {
+        Segment {
+            address: own_address(self.address),
+            ..self
+        }
+    }
+}
+
+/// As many bits of an address as this process has.
+#[inline(always)]
+pub fn own_address(address: u64) -> u64 {
+    address & usize::MAX as u64
+}
+
 /// The memory could not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
@@ -129,14 +147,25 @@ pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<
     checked(unsafe { routines::copy_blocks(to, from, bytes) })
 }
 
-/// Reads the fields of a descriptor that is aligned to 64 bytes.
+/// Bits of Control that are set where the first segment is an address in the memory of the peer.
+const RDMA: u16 = 3;
+
+/// Reads the fields of a descriptor that is aligned to 64 bytes. Its first segment is a [local](Segment::local) one
+/// unless the operation is RDMA.
 ///
 /// # Safety
 /// `descriptor` is an application's descriptor; it need not be mapped, as for [`copy`].
 #[inline(always)]
 pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     // SAFETY: as asked of the caller; faults are caught.
-    unsafe { routines::load_descriptor(descriptor) }
+    let image = unsafe { routines::load_descriptor(descriptor) }?;
+    if usize::BITS == 64 || image.control & RDMA != 0 {
+        return Ok(image);
+    }
+    Ok(Image {
+        first: image.first.local(),
+        ..image
+    })
 }
 
 /// Writes ImmediateData, Length and, last, Status.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use vipl_sys::clock::Instant;
 
 use vipl_clan_proto::channel;
-use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
+use vipl_clan_proto::message::{Reply, Request, VERSION, flag, op, status};
 use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
@@ -152,6 +152,7 @@ impl Card {
             key: PROBE.as_ptr().expose_provenance() as u64,
             max_transfer: PROBE.load(Ordering::Relaxed),
             ptag: poll_us,
+            flags: if usize::BITS == 32 { flag::NARROW } else { 0 },
             ..Request::default()
         };
         if let Some(interface) = interface {

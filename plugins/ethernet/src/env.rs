@@ -237,7 +237,8 @@ impl ViEnv<'_> {
         };
         let length = u64::from(range.length);
         let inside = u64::from(offset) + bytes as u64 <= length;
-        let (handle, address) = (range.handle, range.address);
+        // A peer of 32 bits may have left anything in the upper half.
+        let (handle, address) = (range.handle, vipl_guard::own_address(range.address));
         let permitted = enabled
             && match flag {
                 Some(flag) => region::is_remote(table, handle, address, length, tag, flag),

@@ -227,6 +227,18 @@ impl Link {
         }
     }
 
+    /// A segment in the partner's memory. Its address has 32 bits if the partner's have, whatever a program of 32 bits
+    /// has left in the upper half (spec §2.4).
+    #[inline(always)]
+    pub(crate) fn in_partner(&self, segment: Segment) -> Segment {
+        let is_wide = self.ends.partner().probe_at.load(Ordering::Relaxed) & WIDE != 0;
+        let bits = if is_wide { u64::MAX } else { u32::MAX.into() };
+        Segment {
+            address: segment.address & bits,
+            ..segment
+        }
+    }
+
     /// Writes from one place of this process to one place of the partner's, in one system call, under the same rules as
     /// `copy_part`. False: it was not permitted or the partner has left, not all of it is written, or the partner shares its
     /// pages.

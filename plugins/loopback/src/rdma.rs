@@ -59,7 +59,8 @@ impl Link {
         {
             return None;
         }
-        if !self.write_straight(pid, data.address, &image.first, bytes) {
+        let remote = self.in_partner(image.first);
+        if !self.write_straight(pid, data.address, &remote, bytes) {
             return None;
         }
         LoopbackNic::count(nic.counters.single_copy_bytes, bytes);
@@ -151,7 +152,7 @@ impl Link {
         }
         let remote = Segment {
             length: outgoing.length,
-            ..outgoing.remote
+            ..self.in_partner(outgoing.remote)
         };
         let (enabled, flag) = match way {
             Way::Write => (self.partner_rdma_write, VIPL_REGION_RDMA_WRITE),

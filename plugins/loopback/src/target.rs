@@ -186,7 +186,7 @@ pub(crate) fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> b
     region::is_remote(
         table,
         extra.handle,
-        extra.address,
+        vipl_guard::own_address(extra.address),
         length.into(),
         port.vi().ptag,
         flag,

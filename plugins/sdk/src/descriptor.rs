@@ -86,7 +86,7 @@ impl Segments {
     }
 }
 
-/// Reads the segment in this place of a posted descriptor.
+/// Reads the data segment in this place of a posted descriptor.
 #[inline(always)]
 pub fn segment(entry: &Entry, place: u16) -> Result<Segment, vipl_guard::Fault> {
     read_segment(entry.descriptor.cast_const().cast(), place.into())
@@ -100,7 +100,7 @@ fn read_segment(descriptor: *const u8, place: usize) -> Result<Segment, vipl_gua
         let from = descriptor.wrapping_add(32 + 16 * place);
         vipl_guard::copy((&raw mut segment).cast(), from, 16)?;
     }
-    Ok(segment)
+    Ok(segment.local())
 }
 
 impl From<u32> for Fault {

@@ -193,6 +193,7 @@ pub unsafe extern "C" fn region_check(
 ) -> c_int {
     // SAFETY: a VI that exists, whose NIC is open.
     let (nic, tag) = unsafe { (&*(*vi).nic, (*vi).ptag) };
+    let base = vipl_guard::own_address(base);
     let allowed = if flag == 0 {
         region::is_local(nic, handle, base, bytes, tag)
     } else {

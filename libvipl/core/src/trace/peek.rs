@@ -22,11 +22,8 @@ pub(crate) fn image(at: *const VIP_DESCRIPTOR) -> Option<Image> {
     unsafe { vipl_guard::load_descriptor(at.cast()) }.ok()
 }
 
-/// One segment of a descriptor.
+/// One data segment of a descriptor.
 pub(crate) fn segment(at: *const VIP_DESCRIPTOR, number: u16) -> Option<Segment> {
-    read(
-        at.cast::<u8>()
-            .wrapping_add(32 + 16 * usize::from(number))
-            .cast(),
-    )
+    let place = 32 + 16 * usize::from(number);
+    read(at.cast::<u8>().wrapping_add(place).cast::<Segment>()).map(Segment::local)
 }

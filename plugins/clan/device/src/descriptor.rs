@@ -143,6 +143,9 @@ impl Vi {
         } else {
             Segment::default()
         };
+        for segment in &mut tools.out {
+            *segment = self.process.own(*segment);
+        }
         let segments = tools.out.iter().copied().map(Ok);
         let total = rules::outgoing(operation, &image, &limits, self.regions(), segments)?;
         let inline = line.form == form::INLINE
@@ -214,6 +217,9 @@ impl Vi {
             true => u64::MAX,
             false => u64::from(length),
         });
+        for segment in &mut tools.into {
+            *segment = self.process.own(*segment);
+        }
         let segments = tools.into.iter().copied().map(Ok);
         let capacity = rules::incoming(self.regions(), checked, segments)?;
         Ok(Incoming {

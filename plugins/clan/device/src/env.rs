@@ -6,7 +6,7 @@
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{end, news};
+use vipl_clan_proto::vi::{Segment, end, news};
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::descriptor;
 use vipl_rules::region::{is_registered, is_remote};
@@ -282,7 +282,13 @@ impl Bench<'_> {
         let (table, tag) = (self.vi.process.table(), self.vi.terms.ptag);
         let length = u64::from(range.length);
         let inside = u64::from(offset) + bytes as u64 <= length;
-        let (handle, address) = (range.handle, range.address);
+        let Segment {
+            handle, address, ..
+        } = self.vi.process.own(Segment {
+            address: range.address,
+            handle: range.handle,
+            length: range.length,
+        });
         let permitted = match rights {
             Some((enable, flag)) => {
                 self.vi.has(enable) && is_remote(table, handle, address, length, tag, flag)
@@ -291,7 +297,7 @@ impl Bench<'_> {
         };
         // A range of no bytes is not checked (spec §5.6).
         if inside && (permitted || length == 0) {
-            Ok(range.address.wrapping_add(u64::from(offset)))
+            Ok(address.wrapping_add(u64::from(offset)))
         } else {
             Err(MemoryFault)
         }

@@ -3,7 +3,7 @@
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::end;
+use vipl_clan_proto::vi::{Segment, end};
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::region::is_remote;
 
@@ -13,9 +13,14 @@ use crate::pair::Pair;
 use crate::vm::{piece, pieces};
 
 impl Pair<'_> {
+    /// The range of RDMA, in the memory of the target.
+    fn target(&self, outgoing: &Outgoing) -> Segment {
+        self.to.process.own(outgoing.remote)
+    }
+
     /// Whether the target permits the whole range. A range of no bytes is not checked (spec §5.6).
     fn target_permits(&self, outgoing: &Outgoing, enable: u16, flag: u32) -> bool {
-        let (remote, length) = (outgoing.remote, u64::from(outgoing.length));
+        let (remote, length) = (self.target(outgoing), u64::from(outgoing.length));
         let (table, tag) = (self.to.process.table(), self.to.terms.ptag);
         length == 0
             || (self.to.has(enable)
@@ -33,7 +38,10 @@ impl Pair<'_> {
             return 0;
         }
         let offset = self.from.moved.0;
-        let to = outgoing.remote.address.wrapping_add(u64::from(offset));
+        let to = self
+            .target(outgoing)
+            .address
+            .wrapping_add(u64::from(offset));
         self.tools.pieces.clear();
         // Programs poll the last eight bytes of the range: they become visible last.
         let flag_bytes = if last { bytes.min(8) } else { 0 };
@@ -126,7 +134,10 @@ impl Pair<'_> {
         let opcode = VIP_STATUS_OP_RDMA_READ;
         let (bytes, last) = self.chunk(outgoing.length);
         let offset = self.from.moved.0;
-        let from = outgoing.remote.address.wrapping_add(u64::from(offset));
+        let from = self
+            .target(outgoing)
+            .address
+            .wrapping_add(u64::from(offset));
         let permitted = self.target_permits(outgoing, flag::RDMA_READ, VIPL_REGION_RDMA_READ);
         let into = &mut self.tools.bounce[..bytes];
         if !permitted || self.to.process.read(&[piece(from, bytes)], into).is_err() {

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use vipl_clan_proto::channel::{self, FDS_MAX};
-use vipl_clan_proto::message::{Reply, Request, VERSION, op, status};
+use vipl_clan_proto::message::{Reply, Request, VERSION, flag, op, status};
 use vipl_clan_proto::nic::{NIC_BYTES, VIS_MAX};
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_sys::shm::{Mapping, create};
@@ -153,7 +153,8 @@ impl Device {
         let mapping = Mapping::open(memory.as_raw_fd(), NIC_BYTES, true)?;
         let (ours, theirs) = channel::pair()?;
         let probe = (request.key, request.max_transfer);
-        let process = Process::new(client.pid, mapping, ours, probe)?;
+        let is_narrow = request.flags & flag::NARROW != 0;
+        let process = Process::new(client.pid, mapping, ours, probe, is_narrow)?;
         let link = match request.mtu {
             0 => None,
             _ => Some(self.open_link(place, request, fds)?),

@@ -24,6 +24,8 @@ pub(crate) struct Process {
     /// No thread of it has a memory any more: it has ended.
     gone: Cell<bool>,
     pid: i32,
+    /// The bits of its addresses.
+    address_bits: u64,
     /// Its number means the same process to others of which this is true.
     pub(crate) is_named: bool,
     nic: Mapping,
@@ -82,11 +84,13 @@ impl Process {
         nic: Mapping,
         interrupts: OwnedFd,
         probe: (u64, u64),
+        is_narrow: bool,
     ) -> io::Result<Process> {
         let process = Process {
             thread: Cell::new(pid),
             gone: Cell::new(false),
             pid,
+            address_bits: if is_narrow { u32::MAX.into() } else { u64::MAX },
             is_named: shares_names(pid),
             nic,
             interrupts,
@@ -107,6 +111,15 @@ impl Process {
     /// A thread by which its memory is reached.
     pub(crate) fn thread(&self) -> i32 {
         self.thread.get()
+    }
+
+    /// A segment in its memory. A program of 32 bits may have stored half of the address and left anything in the other
+    /// half (spec §2.4).
+    pub(crate) fn own(&self, segment: Segment) -> Segment {
+        Segment {
+            address: segment.address & self.address_bits,
+            ..segment
+        }
     }
 
     /// Its regions.

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of everything in this crate; both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What a [`Request`] asks for.
 pub mod op {
@@ -55,6 +55,8 @@ pub mod flag {
     pub const FETCHES: u16 = 64;
     /// Segments of receive descriptors are checked whole, not only as far as the message goes.
     pub const CHECK_RECEIVE_WHOLE: u16 = 128;
+    /// With [`op::OPEN`](super::op::OPEN): addresses of the process have 32 bits.
+    pub const NARROW: u16 = 256;
 }
 
 /// From a process to the device.
