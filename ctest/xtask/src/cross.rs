@@ -118,8 +118,14 @@ pub(crate) fn command(target: &str, arguments: &[String]) -> Result<Command> {
 fn toolchain(target: &Target) -> Result<Toolchain> {
     let own = std::env::var_os("RUSTC").map_or_else(|| PathBuf::from("rustc"), PathBuf::from);
     let mut in_source = None;
+    let mut too_old = None;
     for rustc in [own, PathBuf::from(SYSTEM_RUSTC)] {
         let ask = |what: &[&str]| output(Command::new(&rustc).args(what)).ok();
+        let version = ask(&["--version"]).unwrap_or_default();
+        if !is_new_enough(&version) {
+            too_old = (!version.is_empty()).then(|| version.trim().to_owned());
+            continue;
+        }
         let libraries = ask(&["--print", "target-libdir", "--target", target.name]);
         if libraries.is_some_and(|folder| has_std(Path::new(folder.trim()))) {
             let is_built = true;
@@ -135,11 +141,24 @@ fn toolchain(target: &Target) -> Result<Toolchain> {
     }
     in_source.ok_or_else(|| {
         let name = target.name;
+        let also = too_old.map_or(String::new(), |version| {
+            format!("; {SYSTEM_RUSTC} is too old, {version}")
+        });
         format!(
-            "no standard library for {name}: `rustup target add {name}`, or Debian's packages rustc-web and rust-web-src"
+            "no standard library for {name}: `rustup target add {name}`, or Debian's packages rustc-web and rust-web-src{also}"
         )
         .into()
     })
+}
+
+/// Whether a compiler that says so of itself builds this workspace.
+fn is_new_enough(version: &str) -> bool {
+    let numbers = |text: &str| -> Option<(u32, u32)> {
+        let mut parts = text.split('.');
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    };
+    let found = version.split(' ').nth(1).and_then(numbers);
+    found.is_some() && found >= numbers(env!("CARGO_PKG_RUST_VERSION"))
 }
 
 fn has_std(folder: &Path) -> bool {
@@ -147,4 +166,21 @@ fn has_std(folder: &Path) -> bool {
     files
         .map(|file| file.file_name())
         .any(|name| name.to_string_lossy().starts_with("libstd-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_compilers_are_passed_over() {
+        assert!(is_new_enough("rustc 1.96.0 (ac68faa20 2026-05-25)"));
+        assert!(is_new_enough(concat!(
+            "rustc ",
+            env!("CARGO_PKG_RUST_VERSION"),
+            ".0"
+        )));
+        assert!(!is_new_enough("rustc 1.85.0 (4d91de4e4 2025-02-17)"));
+        assert!(!is_new_enough("") && !is_new_enough("rustc new"));
+    }
 }
