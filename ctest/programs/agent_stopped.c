@@ -2,6 +2,8 @@
  * full, and when it goes on nothing is left of what was given up. Waits last as long as they were asked to.
  *
  *   agent_stopped [-d DEVICE] VIPKAD
+ *   agent_stopped [-d DEVICE] VIPKAD close   calls without a Timeout end after a while, too: 30 s, which VIPL_TEST_TIME
+ *                                            shortens
  */
 #include "agent.h"
 
@@ -123,6 +125,28 @@ static void socket_is_full(void)
         join_thread(threads[i]);
 }
 
+static void calls_without_a_timeout(void)
+{
+    VIP_NIC_HANDLE nic;
+    VIP_VI_HANDLE vi;
+    address local, remote;
+
+    open_node(&node, device, 1 << 16);
+    vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+    local = at("peer0");
+    remote = at("peer1");
+    stop();
+    MUST(VipConnectPeerRequest(vi, &local.net, &remote.net, VIP_INFINITE));
+    CHECK_RETURN(VipDisconnect(vi), VIP_SUCCESS, "agent_stopped: VipDisconnect");
+    end_vi(vi);
+    close_node(&node);
+    CHECK_RETURN(VipOpenNic(device, &nic), VIP_ERROR_RESOURCE, "agent_stopped: VipOpenNic");
+    go_on();
+    open_node(&node, device, 1 << 16);
+    close_node(&node);
+    ok("calls without a Timeout end as well");
+}
+
 int main(int argc, char **argv)
 {
     struct options options = parse_options(argc, argv);
@@ -131,7 +155,7 @@ int main(int argc, char **argv)
     VIP_VI_HANDLE vi;
     pid_t other;
 
-    CHECK_EQ(options.words, 1, "agent_stopped VIPKAD");
+    CHECK(options.words >= 1, "agent_stopped VIPKAD [close]");
     CHECK(mkdtemp(folder) != NULL, "mkdtemp");
     snprintf(path, sizeof path, "%s/agent", folder);
     snprintf(lock, sizeof lock, "%s.lock", path);
@@ -141,6 +165,13 @@ int main(int argc, char **argv)
     device = options.device;
     run = (int)getpid();
     agent = start_agent(options.word[0], path);
+    if (options.words > 1) {
+        calls_without_a_timeout();
+        end_child(agent, SIGTERM);
+        unlink(lock);
+        CHECK_EQ(rmdir(folder), 0, "agent_stopped: nothing stays behind");
+        return 0;
+    }
     other = fork_child();
     if (other == 0) {
         client();

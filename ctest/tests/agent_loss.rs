@@ -41,6 +41,17 @@ fn calls_keep_their_time_while_the_agent_is_stopped() {
     }
 }
 
+#[test]
+fn calls_without_a_timeout_end_while_the_agent_is_stopped() {
+    Run::compatible(program("agent_stopped"))
+        .arg(library_dir().join("vipkad"))
+        .arg("close")
+        .env("VIPL_TEST_TIME", "100")
+        .seconds(300)
+        .allow("the Kernel Agent does not answer")
+        .pass();
+}
+
 /// The program's own main thread does not come back from pthread_exit.
 #[test]
 fn a_process_ends_with_the_last_thread_of_its_program() {

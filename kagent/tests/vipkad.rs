@@ -7,6 +7,7 @@ mod live;
 use std::io::Read;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use kagent_proto::*;
@@ -441,4 +442,65 @@ fn limits_and_habits_of_the_starter_are_given_up() {
     }
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.wait().success());
+}
+
+/// A seccomp filter cannot be given up, and neither can a mount namespace: programs are told, since what fails there has
+/// its reason in them.
+#[test]
+fn programs_learn_what_the_agent_runs_in() {
+    let plain = Daemon::start(&[]);
+    let plain = Client::connect(&plain.socket).hello();
+    assert_eq!(plain.surroundings & Welcome::NO_PROC, 0);
+    assert_ne!(plain.mounts, 0);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent");
+    let mut command = vipkad(&socket, &[]);
+    // SAFETY: it only makes system calls.
+    unsafe { command.pre_exec(inherit) };
+    let child = command.spawn().unwrap();
+    let daemon = Daemon {
+        child,
+        socket,
+        folder,
+        network: None,
+        user: None,
+    };
+    let mut client = eventually(|| Client::try_connect(&daemon.socket).ok());
+    let told = client.hello();
+    assert_eq!(told.surroundings, Welcome::SECCOMP);
+    match nix::unistd::geteuid().is_root() {
+        true => assert_ne!(told.mounts, plain.mounts),
+        false => println!("SKIP a mount namespace takes a privilege"),
+    }
+}
+
+/// A mount namespace where that is permitted, and a filter.
+fn inherit() -> std::io::Result<()> {
+    // SAFETY: no memory is involved.
+    let moved = unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0;
+    assert!(moved || !nix::unistd::geteuid().is_root());
+    seccomp_that_allows_all()
+}
+
+fn seccomp_that_allows_all() -> std::io::Result<()> {
+    let mut allow = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut allow,
+    };
+    // SAFETY: a valid program of one instruction.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    set.then_some(()).ok_or_else(std::io::Error::last_os_error)
 }

@@ -154,9 +154,18 @@ pub struct Welcome {
     pub version: [u8; VERSION_BYTES],
     /// Path of its program, zero padded; the beginning of a longer one.
     pub program: [u8; PROGRAM_BYTES],
+    /// What it runs in, by bits; for messages to people.
+    pub surroundings: u32,
+    /// Inode of its mount namespace; 0: unknown.
+    pub mounts: u32,
 }
 
 impl Welcome {
+    /// `surroundings`: a seccomp filter, of the program that started it.
+    pub const SECCOMP: u32 = 1;
+    /// `surroundings`: no `/proc`.
+    pub const NO_PROC: u32 = 2;
+
     /// What an agent has sent. What it does not know yet is 0.
     pub fn read(body: &[u8]) -> Welcome {
         let mut bytes = [0; size_of::<Welcome>()];

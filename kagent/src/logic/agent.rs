@@ -41,6 +41,8 @@ pub struct Agent<F> {
     pub(crate) version: [u8; VERSION_BYTES],
     pub(crate) program: [u8; PROGRAM_BYTES],
     pub(crate) network: u32,
+    pub(crate) surroundings: u32,
+    pub(crate) mounts: u32,
     /// Whether events are described with [`Output::Note`].
     pub(crate) notes: bool,
     pub(crate) keys: Keys,
@@ -118,6 +120,8 @@ impl<F: Clone> Agent<F> {
             version: [0; VERSION_BYTES],
             program: [0; PROGRAM_BYTES],
             network: 0,
+            surroundings: 0,
+            mounts: 0,
             notes: false,
             keys: Keys::new(seed),
             clients: BTreeMap::new(),
@@ -167,6 +171,13 @@ impl<F: Clone> Agent<F> {
     /// Sets the network namespace reported in `Welcome`.
     pub fn with_network(mut self, inode: u32) -> Self {
         self.network = inode;
+        self
+    }
+
+    /// Sets what is reported in `Welcome` of what the agent runs in, and its mount namespace.
+    pub fn with_surroundings(mut self, bits: u32, mounts: u32) -> Self {
+        self.surroundings = bits;
+        self.mounts = mounts;
         self
     }
 

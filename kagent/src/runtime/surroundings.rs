@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use kagent_proto::Welcome;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::limits::DESCRIPTORS_RESERVED;
@@ -16,16 +17,27 @@ pub(crate) fn descriptors() -> usize {
     })
 }
 
-/// What was inherited and cannot be given up, a line each.
+/// What was inherited and cannot be given up, as programs are told.
+pub(crate) fn bits() -> u32 {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return Welcome::NO_PROC;
+    };
+    let seccomp = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    match seccomp.is_some_and(|mode| mode.trim() != "0") {
+        true => Welcome::SECCOMP,
+        false => 0,
+    }
+}
+
+/// The same and more for the log, a line each.
 pub(crate) fn inherited() -> Vec<String> {
     /// Below this limit few processes can be served.
     const FEW: u64 = 1024;
     let mut all = Vec::new();
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let seccomp = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"));
-    if seccomp.is_some_and(|mode| mode.trim() != "0") {
+    let bits = bits();
+    if bits & Welcome::SECCOMP != 0 {
         all.push("a seccomp filter of the program that started the agent".to_owned());
     }
     let mounts = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
@@ -33,6 +45,9 @@ pub(crate) fn inherited() -> Vec<String> {
         && ours != init
     {
         all.push("a mount namespace that is not that of process 1".to_owned());
+    }
+    if bits & Welcome::NO_PROC != 0 {
+        all.push("no /proc".to_owned());
     }
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && (hard as u64) < FEW
@@ -44,6 +59,15 @@ pub(crate) fn inherited() -> Vec<String> {
 
 /// Inode of our network namespace; 0 if unknown, for example without `/proc`. Namespace numbers have 32 bits.
 pub(crate) fn network() -> u32 {
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net");
+    namespace("net")
+}
+
+/// The same of our mount namespace.
+pub(crate) fn mounts() -> u32 {
+    namespace("mnt")
+}
+
+fn namespace(kind: &str) -> u32 {
+    let namespace = std::fs::metadata(format!("/proc/thread-self/ns/{kind}"));
     namespace.map_or(0, |file| u32::try_from(file.ino()).unwrap_or(0))
 }

@@ -122,6 +122,8 @@ impl<F: Clone> Agent<F> {
             version: self.version,
             program: self.program,
             network: self.network,
+            surroundings: self.surroundings,
+            mounts: self.mounts,
         };
         self.send(caller, Op::WELCOME, status, &body);
     }

@@ -136,6 +136,7 @@ fn logic(system: bool) -> Result<Agent<SharedFd>, Error> {
         .with_pid(std::process::id())
         .with_program(env!("CARGO_PKG_VERSION"), program.as_os_str().as_bytes())
         .with_network(surroundings::network())
+        .with_surroundings(surroundings::bits(), surroundings::mounts())
         .with_descriptors(surroundings::descriptors());
     Ok(if system { agent } else { agent.for_one_user() })
 }

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,7 +16,7 @@ use vipl_sys::clock::Instant;
 
 use kagent_proto::*;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
-use vipl_sys::fd::Kept;
+use vipl_sys::fd::{Kept, made};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::keeper::Agents;
@@ -64,28 +65,77 @@ impl Reply {
     }
 }
 
-/// An agent in log lines: its process id, and its executable if that can be read.
-fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
+/// The process of an agent; 0: it is in another process namespace.
+fn process_of(socket: &Kept) -> libc::pid_t {
     let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
-    let pid = peer.map_or(0, |peer| peer.pid());
+    peer.map_or(0, |peer| peer.pid())
+}
+
+/// Inode of a process's mount namespace; 0: unknown.
+fn mounts_of(process: &str) -> u32 {
+    let namespace = std::fs::metadata(format!("/proc/{process}/ns/mnt"));
+    namespace.map_or(0, |file| u32::try_from(file.ino()).unwrap_or(0))
+}
+
+/// Whether a process has a seccomp filter.
+fn is_filtered(process: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mode = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() != "0")
+}
+
+/// What an agent runs in and this program does not, as it has told, or as the system shows.
+fn runs_with(pid: libc::pid_t, welcome: Option<&Welcome>) -> String {
+    let shown = || {
+        let process = pid.to_string();
+        let bits = match is_filtered(&process) {
+            true => Welcome::SECCOMP,
+            false => 0,
+        };
+        (bits, mounts_of(&process))
+    };
+    let (bits, mounts) = welcome.map_or_else(shown, |told| (told.surroundings, told.mounts));
+    let ours = mounts_of("self");
+    let mut all = Vec::new();
+    if bits & Welcome::SECCOMP != 0 && !is_filtered("self") {
+        all.push("a seccomp filter");
+    }
+    if mounts != 0 && ours != 0 && mounts != ours {
+        all.push("another mount namespace than this program");
+    }
+    if bits & Welcome::NO_PROC != 0 {
+        all.push("no /proc");
+    }
+    all.join(" and ")
+}
+
+/// An agent in log lines: its process id, its executable if that can be read, and what it has been given by the program
+/// that started it and cannot give up.
+fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
+    let pid = process_of(socket);
     let text = |bytes: &[u8]| {
         let used = bytes.iter().take_while(|byte| **byte != 0).count();
         String::from_utf8_lossy(&bytes[..used]).into_owned()
     };
     let told = welcome.map(|told| (text(&told.program), text(&told.version)));
-    match told.filter(|(program, _)| !program.is_empty()) {
+    let described = match told.filter(|(program, _)| !program.is_empty()) {
         Some((program, version)) => format!("process {pid} ({program}, version {version})"),
         None => std::fs::read_link(format!("/proc/{pid}/exe")).map_or_else(
             |_| format!("process {pid}"),
             |path| format!("process {pid} ({})", path.display()),
         ),
+    };
+    match &*runs_with(pid, welcome) {
+        "" => described,
+        inherited => format!("{described}, which runs with {inherited}"),
     }
 }
 
 /// Advice about an agent of another version, which other processes may be using.
 fn another_protocol(socket: &Kept) -> String {
-    let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
-    let pid = peer.map_or(0, |peer| peer.pid());
+    let pid = process_of(socket);
     let path = std::fs::read_link(format!("/proc/{pid}/exe"));
     let path = path.map_or_else(
         |_| "of unknown path".to_owned(),
@@ -136,14 +186,16 @@ pub(crate) struct Agent {
     /// For log lines.
     description: OnceLock<String>,
     pub(super) dead: AtomicBool,
+    /// The application has closed the socket.
+    was_closed_here: AtomicBool,
     /// A call has reached its limit, and nothing has been received since.
     pub(super) silent: AtomicBool,
 }
 
 /// Why there is no agent.
 pub(super) enum Introduction {
-    /// It exited before it replied.
-    Dropped,
+    /// It closed the connection before it replied: what is known of it.
+    Dropped(String),
     /// For the reason in the text.
     Refused(String),
 }
@@ -166,13 +218,14 @@ impl Agent {
             network: AtomicU32::new(0),
             description: OnceLock::new(),
             dead: AtomicBool::new(false),
+            was_closed_here: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         });
         let thread = reader::start(&agent, agents)
             .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
         let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
         if welcome.status == GONE {
-            return Err(Introduction::Dropped);
+            return Err(Introduction::Dropped(agent.description()));
         }
         if welcome.status == SILENT {
             let _ = shutdown(agent.socket.number(), Shutdown::Both);
@@ -343,6 +396,27 @@ impl Agent {
         self.dead.load(Ordering::Acquire)
     }
 
+    /// Whether its process has ended, as far as this one can see.
+    pub(super) fn has_exited(&self) -> bool {
+        /// It closes its sockets a moment before it has ended.
+        const MOMENT: Duration = Duration::from_millis(200);
+        if self.was_closed_here.load(Ordering::Relaxed) {
+            return false;
+        }
+        let pid = process_of(&self.socket);
+        // SAFETY: makes a descriptor for a process, or fails.
+        let process = unsafe { made(libc::syscall(libc::SYS_pidfd_open, pid, 0) as RawFd) };
+        let Ok(process) = process else {
+            return true;
+        };
+        let mut ends = [libc::pollfd {
+            fd: process.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        vipl_sys::clock::poll(&mut ends, Some(MOMENT)) != 0
+    }
+
     /// Inode of its network namespace; 0: it has not told.
     pub(crate) fn network(&self) -> u32 {
         self.network.load(Ordering::Relaxed)
@@ -417,6 +491,7 @@ impl Agent {
     /// file; it looks every second.
     #[cold]
     pub(super) fn was_closed(&self) {
+        self.was_closed_here.store(true, Ordering::Relaxed);
         if !self.dead.swap(true, Ordering::AcqRel) {
             log::error!(
                 target: "agent",

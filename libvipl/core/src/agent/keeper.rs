@@ -387,11 +387,15 @@ impl Agents {
         }
         self.changed.notify_all();
         drop(standing);
-        self.keep();
+        let how = match agent.has_exited() {
+            true => "exited",
+            false => "closed the connection",
+        };
+        self.keep(how);
     }
 
     /// The keeper's loop: until there is an agent again, or none is needed.
-    fn keep(&'static self) {
+    fn keep(&'static self, how: &str) {
         let mut fruitless = 0;
         let mut last = LastThread::default();
         loop {
@@ -416,7 +420,7 @@ impl Agents {
                     drop(standing);
                     log::warn!(
                         target: "agent",
-                        "the Kernel Agent exited and another one has taken over"
+                        "the Kernel Agent {how} and another one has taken over"
                     );
                     for attempt in unanswered {
                         attempt.ask_again(&agent);
@@ -426,7 +430,7 @@ impl Agents {
                 Ok(_) => {}
                 Err(why) if fruitless == 0 => log::error!(
                     target: "agent",
-                    "the Kernel Agent exited; {why}; existing connections continue, new ones wait for another agent"
+                    "the Kernel Agent {how}; {why}; existing connections continue, new ones wait for another agent"
                 ),
                 Err(_) => {}
             }
@@ -501,17 +505,18 @@ impl Agents {
         &'static self,
         begin: impl Fn(&Arc<Agent>) -> bool,
     ) -> Result<(Arc<Agent>, JoinHandle<()>), String> {
+        let mut who = String::new();
         for attempt in 0..HELLO_TRIES {
             match Agent::introduce(&self.settings, self) {
                 Ok((agent, reader)) if begin(&agent) => return Ok((agent, reader)),
-                Ok(_) | Err(Introduction::Dropped) => {}
+                Ok((agent, _)) => who = agent.description(),
+                Err(Introduction::Dropped(dropped)) => who = dropped,
                 Err(Introduction::Refused(why)) => return Err(why),
             }
             vipl_sys::clock::sleep(HELLO_PAUSE * attempt);
         }
-        Err(
-            "the Kernel Agent closed the connection at once; it may have reached its limits"
-                .to_owned(),
-        )
+        Err(format!(
+            "the Kernel Agent, {who}, closed the connection at once; it may have reached its limits, or what it runs with forbids what it needs"
+        ))
     }
 }
