@@ -123,7 +123,7 @@ fn an_interface_of_gnic2_that_becomes_a_port() {
 
 #[test]
 fn an_interface_of_clan_that_becomes_a_port() {
-    let text = "the interface has become a port of another, which takes its frames";
+    let text = "clan: the interface has become a port";
     told(&format!("clan:{INTERFACE}"), "packet", enslave, text);
 }
 

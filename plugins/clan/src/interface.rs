@@ -28,7 +28,8 @@ impl Interface {
         let name = std::ffi::CString::new(interface).map_err(|_| Status::Invalid)?;
         // SAFETY: a name that ends with NUL.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        if let Some(master) = vipl_packet::master(index) {
+        let asker = vipl_packet::Asker::open().ok();
+        if let Some(master) = asker.and_then(|asker| asker.master(index)) {
             let text = format!("{interface} is a port of {master}, which takes its frames");
             return Err(failed(&format!("{text}: use {master}")));
         }

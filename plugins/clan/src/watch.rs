@@ -171,13 +171,11 @@ impl Watcher {
             return;
         }
         self.failed = true;
-        let text = match why {
-            failed::PORT => {
-                "clan: the interface has become a port of another, which takes its frames"
-            }
-            _ => "clan: the interface has been removed",
-        };
-        Host::get().log(VIPL_LOG_WARN, text);
+        if why == failed::PORT {
+            Host::get().log(VIPL_LOG_WARN, "clan: the interface has become a port");
+        } else {
+            Host::get().log(VIPL_LOG_WARN, "clan: the interface has been removed");
+        }
         // SAFETY: as above.
         unsafe { Host::get().catastrophe(self.nic.0) };
     }

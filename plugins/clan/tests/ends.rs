@@ -9,7 +9,7 @@ use vipl_ctest::{Agent, Program, Run, source, work_dir};
 use device::{Device, wait_for};
 
 fn program(name: &str) -> PathBuf {
-    Program::new(source(&format!("../plugins/clan/tests/{name}.c")))
+    Program::new(source(format!("../plugins/clan/tests/{name}.c")))
         .flag(format!("-I{}", source("programs").display()))
         .linked()
         .build(&work_dir().join("bin").join(name))

@@ -1,10 +1,9 @@
 //! The link of a NIC: its data socket, and its address there.
 
 use std::ffi::CStr;
-use std::io::ErrorKind;
-use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
+use vipl_packet::Asker;
 use vipl_plugin_sdk::settings::number;
 use vipl_plugin_sdk::{Host, Link};
 
@@ -35,6 +34,8 @@ pub(crate) struct Uplink {
     /// The host's address.
     pub(crate) address: Vec<u8>,
     pub(crate) mtu: usize,
+    /// `None`: the system gives no socket for it, and some of what happens to the link is not noticed.
+    asker: Option<Asker>,
 }
 
 impl Uplink {
@@ -82,6 +83,7 @@ impl Uplink {
             endpoint: link.endpoint,
             address: link.address,
             mtu,
+            asker: Asker::open().ok(),
         })
     }
 
@@ -94,12 +96,14 @@ impl Uplink {
         match &self.medium {
             Medium::Ethernet(_) => {
                 checks.count = (checks.count + 1) % PORT_CHECK;
-                let lost = vipl_packet::lost(socket, checks.count == 0);
+                let asker = self.asker.as_ref().filter(|_| checks.count == 0);
+                let lost = vipl_packet::lost(socket, asker);
                 lost.map(|lost| lost.to_string())
             }
             Medium::Udp(_) => {
                 let own = ip_of_host(&self.address).ok()?;
-                if is_local(own) {
+                let local = self.asker.as_ref().and_then(|asker| asker.is_local(own));
+                if local.unwrap_or(true) {
                     checks.absent_since = None;
                     return None;
                 }
@@ -113,13 +117,5 @@ impl Uplink {
     /// The data socket. `None`: the application has closed it.
     pub(crate) fn socket(&self) -> Option<RawFd> {
         self.doorbell.socket()
-    }
-}
-
-/// Whether this host has an address.
-fn is_local(ip: IpAddr) -> bool {
-    match UdpSocket::bind((ip, 0)) {
-        Ok(_) => true,
-        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
     }
 }

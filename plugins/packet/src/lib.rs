@@ -19,7 +19,7 @@ mod send;
 use std::os::fd::RawFd;
 
 pub use error::{drop_notices, take_socket_error};
-pub use port::{Lost, lost, master};
+pub use port::{Asker, Lost, lost};
 pub use ring::{Arrived, Received, Receiver, Tip};
 pub use send::{Sender, Sent};
 

@@ -1,8 +1,14 @@
-//! Interfaces that are ports of others. A bridge, a bond or a team takes the frames of its ports before a packet socket of one
-//! ethertype sees them: such an interface sends, and never receives.
+//! What the kernel says of interfaces and addresses, by netlink.
+//!
+//! A bridge, a bond or a team takes the frames of its ports before a packet socket of one ethertype sees them: such an interface
+//! sends, and never receives.
 
-use std::ffi::CStr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use vipl_sys::fd::{Kept, made};
+use vipl_sys::uncancelled;
 
 use crate::bound_to;
 
@@ -11,27 +17,111 @@ const IFLA_INFO_SLAVE_KIND: u16 = 4;
 const VRF: &[u8] = b"vrf";
 /// Bytes that describe one interface: some kilobytes.
 const ANSWER: usize = 16 << 10;
+/// Bytes of `struct nlmsghdr`, `struct ifinfomsg` and `struct rtmsg`.
+const HEAD: usize = size_of::<libc::nlmsghdr>();
+const LINK: usize = 16;
+const ROUTE: usize = 12;
 
-/// The question of what an interface is, as the kernel reads it.
-#[repr(C)]
-struct Question {
-    head: libc::nlmsghdr,
-    /// `struct ifinfomsg`.
-    family: u8,
-    pad: u8,
-    kind: u16,
-    index: i32,
-    flags: u32,
-    change: u32,
+/// A socket for questions. It is kept, since a new one may get a number that the program expects for a file of its own.
+pub struct Asker(Kept);
+
+impl Asker {
+    /// In this process's network namespace.
+    ///
+    /// # Errors
+    /// The system gives no socket.
+    pub fn open() -> io::Result<Asker> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: a system call; the descriptor is new.
+        let socket = unsafe { made(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)) };
+        socket.map(|socket| Asker(Kept::new(socket)))
+    }
+
+    /// The interface that takes all frames of this one. `None`: there is none, or the kernel does not tell.
+    pub fn master(&self, index: u32) -> Option<String> {
+        let answer = self.link(index)?;
+        let attributes = answer.get(HEAD + LINK..)?;
+        let master = attribute(attributes, libc::IFLA_MASTER)?;
+        let master = u32::from_ne_bytes(master.try_into().ok()?);
+        let about = attribute(attributes, libc::IFLA_LINKINFO).unwrap_or_default();
+        let kind = attribute(about, IFLA_INFO_SLAVE_KIND).unwrap_or_default();
+        if text(kind) == VRF {
+            return None;
+        }
+        let of_master = self.link(master);
+        let attributes = of_master.as_deref().and_then(|all| all.get(HEAD + LINK..));
+        let name = attributes.and_then(|attributes| attribute(attributes, libc::IFLA_IFNAME));
+        Some(match name {
+            Some(name) => String::from_utf8_lossy(text(name)).into_owned(),
+            None => format!("interface {master}"),
+        })
+    }
+
+    /// Whether an address is one of this host. `None`: the kernel does not tell.
+    pub fn is_local(&self, ip: IpAddr) -> Option<bool> {
+        let (family, bytes) = match ip {
+            IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+        };
+        let mut route = vec![0; ROUTE];
+        route[0] = family as u8;
+        route[1] = 8 * bytes.len() as u8;
+        route.extend((4 + bytes.len() as u16).to_ne_bytes());
+        route.extend(libc::RTA_DST.to_ne_bytes());
+        route.extend(&bytes);
+        let answer = self.ask(libc::RTM_GETROUTE, &route)?;
+        match kind(&answer)? {
+            libc::RTM_NEWROUTE => Some(*answer.get(HEAD + 7)? == libc::RTN_LOCAL),
+            // There is not even a way there.
+            _ => Some(false),
+        }
+    }
+
+    fn link(&self, index: u32) -> Option<Vec<u8>> {
+        let mut link = [0; LINK];
+        link[4..8].copy_from_slice(&index.to_ne_bytes());
+        let answer = self.ask(libc::RTM_GETLINK, &link)?;
+        (kind(&answer)? == libc::RTM_NEWLINK).then_some(answer)
+    }
+
+    fn ask(&self, about: u16, body: &[u8]) -> Option<Vec<u8>> {
+        let socket = self.0.fd().ok()?;
+        // `struct nlmsghdr`: length, type, flags, sequence number, port.
+        let mut question = ((HEAD + body.len()) as u32).to_ne_bytes().to_vec();
+        question.extend(about.to_ne_bytes());
+        question.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+        question.extend([0; 8]);
+        question.extend(body);
+        let mut answer = vec![0; ANSWER];
+        // SAFETY: both buffers are as large as stated. The kernel answers each question once, during the call that asks.
+        let got = unsafe {
+            let (data, bytes) = (question.as_ptr().cast(), question.len());
+            let sent =
+                uncancelled::sendto(socket, data, bytes, libc::MSG_NOSIGNAL, std::ptr::null(), 0);
+            if sent < 0 {
+                return None;
+            }
+            let (into, flags) = (answer.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
+            uncancelled::recvfrom(
+                socket,
+                into,
+                ANSWER,
+                flags,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        answer.truncate(usize::try_from(got).ok()?);
+        Some(answer)
+    }
 }
 
-/// Why a data socket receives nothing any more, if it does not. `ports`: whether the interface is a port is asked, too. Ask
+/// Why a data socket receives nothing any more, if it does not. With an asker, whether the interface is a port is asked, too. Do
 /// that now and then only: the answer may wait for a lock of the kernel that others hold for long.
-pub fn lost(socket: RawFd, ports: bool) -> Option<Lost> {
+pub fn lost(socket: RawFd, asker: Option<&Asker>) -> Option<Lost> {
     match bound_to(socket) {
         None => Some(Lost::Removed),
-        Some(address) if ports => master(address.sll_ifindex as u32).map(Lost::Port),
-        Some(_) => None,
+        Some(address) => asker?.master(address.sll_ifindex as u32).map(Lost::Port),
     }
 }
 
@@ -56,71 +146,15 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// The interface that takes all frames of this one. `None`: there is none, or the kernel does not tell.
-pub fn master(index: u32) -> Option<String> {
-    let answer = ask(index)?;
-    let head = size_of::<libc::nlmsghdr>();
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    if kind != libc::RTM_NEWLINK {
-        return None;
-    }
-    let attributes = answer.get(head + 16..)?;
-    let master = attribute(attributes, libc::IFLA_MASTER)?;
-    let master = u32::from_ne_bytes(master.try_into().ok()?);
-    let about = attribute(attributes, libc::IFLA_LINKINFO).unwrap_or_default();
-    let kind = attribute(about, IFLA_INFO_SLAVE_KIND).unwrap_or_default();
-    if kind.strip_suffix(&[0]).unwrap_or(kind) == VRF {
-        return None;
-    }
-    let mut name = [0; libc::IFNAMSIZ];
-    // SAFETY: room for a name.
-    let found = unsafe { libc::if_indextoname(master, name.as_mut_ptr()) };
-    if found.is_null() {
-        return Some(format!("interface {master}"));
-    }
-    // SAFETY: the kernel has written a name, which ends with NUL.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    Some(name.to_string_lossy().into_owned())
+/// The type of a message of the kernel.
+fn kind(message: &[u8]) -> Option<u16> {
+    let kind = message.get(4..6)?;
+    Some(u16::from_ne_bytes([kind[0], kind[1]]))
 }
 
-/// Asks the kernel, in this process's network namespace.
-fn ask(index: u32) -> Option<Vec<u8>> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if socket < 0 {
-        return None;
-    }
-    // SAFETY: it is new, and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    let question = Question {
-        head: libc::nlmsghdr {
-            nlmsg_len: size_of::<Question>() as u32,
-            nlmsg_type: libc::RTM_GETLINK,
-            nlmsg_flags: libc::NLM_F_REQUEST as u16,
-            nlmsg_seq: 1,
-            nlmsg_pid: 0,
-        },
-        family: libc::AF_UNSPEC as u8,
-        pad: 0,
-        kind: 0,
-        index: index as i32,
-        flags: 0,
-        change: 0,
-    };
-    let mut answer = vec![0; ANSWER];
-    // SAFETY: both are as large as stated. The kernel answers during the call that asks.
-    let got = unsafe {
-        let fd = socket.as_raw_fd();
-        let bytes = size_of::<Question>();
-        let sent = libc::send(fd, (&raw const question).cast(), bytes, libc::MSG_NOSIGNAL);
-        if sent < 0 {
-            return None;
-        }
-        libc::recv(fd, answer.as_mut_ptr().cast(), ANSWER, libc::MSG_DONTWAIT)
-    };
-    answer.truncate(usize::try_from(got).ok()?);
-    Some(answer)
+/// A name without the NUL that ends it.
+fn text(name: &[u8]) -> &[u8] {
+    name.strip_suffix(&[0]).unwrap_or(name)
 }
 
 /// The value of the first attribute of this kind.
@@ -158,8 +192,18 @@ mod tests {
     fn the_loopback_interface_is_no_port() {
         // SAFETY: a NUL-terminated name.
         let index = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
-        assert!(ask(index).is_some_and(|answer| answer.len() > 32));
-        assert_eq!(master(index), None);
-        assert_eq!(master(u32::MAX >> 1), None);
+        let asker = Asker::open().expect("a socket");
+        assert!(asker.link(index).is_some_and(|answer| answer.len() > 32));
+        assert_eq!(asker.master(index), None);
+        assert_eq!(asker.master(u32::MAX >> 1), None);
+    }
+
+    #[test]
+    fn own_addresses_are_known() {
+        let asker = Asker::open().expect("a socket");
+        let is_local = |ip: &str| asker.is_local(ip.parse().expect("an address"));
+        assert_eq!(is_local("127.0.0.1"), Some(true));
+        assert_eq!(is_local("192.0.2.77"), Some(false));
+        assert_eq!(is_local("2001:db8::77"), Some(false));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_packet::{Header, Lost, Receiver};
+use vipl_packet::{Asker, Header, Lost, Receiver};
 use vipl_wire::{Closing, ETHERTYPE, MTU_MIN, PeerProcesses, Transmit as _, VersionNegotiation};
 
 use crate::events::NEVER;
@@ -47,6 +47,8 @@ pub(crate) struct Side {
     /// When the interface is looked after again.
     pub(crate) check_at: u64,
     checks: u32,
+    /// `None`: the system gives no socket for it.
+    asker: Option<Asker>,
     pub(crate) failed: bool,
     lingering: Vec<Lingering>,
     versions_at: u64,
@@ -95,6 +97,7 @@ impl Link {
                 blocked: false,
                 check_at: 0,
                 checks: 0,
+                asker: Asker::open().ok(),
                 failed: false,
                 lingering: Vec::new(),
                 versions_at: 0,
@@ -150,7 +153,8 @@ impl Side {
         vipl_packet::take_socket_error(self.out.socket());
         vipl_packet::drop_notices(self.out.socket());
         self.checks = (self.checks + 1) % PORT_CHECK;
-        vipl_packet::lost(self.out.socket(), self.checks == 0)
+        let asker = self.asker.as_ref().filter(|_| self.checks == 0);
+        vipl_packet::lost(self.out.socket(), asker)
     }
 
     /// Takes over what is left of a connection.
