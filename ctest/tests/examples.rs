@@ -5,7 +5,7 @@ use vipl_ctest::{Program, Run, source, work_dir};
 /// What each prints, on these devices.
 fn shows(name: &str, expected: &[&str]) {
     let output = work_dir().join("bin").join(format!("example_{name}"));
-    let program = Program::new(source(&format!("../examples/{name}.c")))
+    let program = Program::new(source(format!("../examples/{name}.c")))
         .linked()
         .build(&output);
     for device in ["via_lo", "clan:", "sim:"] {

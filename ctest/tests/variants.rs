@@ -141,7 +141,7 @@ fn no_leaks_under_address_sanitizer() {
         return vipl_ctest::skip("the compiler has no AddressSanitizer that works here");
     }
     for name in ["simple", "tour", "registration"] {
-        let program = Program::new(source(&format!("programs/{name}.c")))
+        let program = Program::new(source(format!("programs/{name}.c")))
             .flag("-fsanitize=address")
             .linked()
             .build(&dir.join(name));
