@@ -102,6 +102,7 @@ impl Devices {
             Owner::User {
                 uid: open.uid,
                 gid: who.gid(),
+                asker: who.pid(),
             }
         };
         let pid = spawn::spawn(&program, &[], theirs.as_fd(), owner)

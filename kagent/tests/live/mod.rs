@@ -166,6 +166,14 @@ impl Client {
         Ok(Client { fd, last_id: 0 })
     }
 
+    /// With a socket that somebody else is to connect.
+    pub fn unconnected() -> (Self, RawFd) {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        let raw = fd.as_raw_fd();
+        (Client { fd, last_id: 0 }, raw)
+    }
+
     pub fn connect(path: &Path) -> Self {
         eventually(|| Self::try_connect(path).ok())
     }

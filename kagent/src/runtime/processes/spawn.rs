@@ -46,6 +46,8 @@ pub(crate) enum Owner {
         uid: libc::uid_t,
         /// Group id.
         gid: libc::gid_t,
+        /// The process of this user that asks, whose limits the new one gets.
+        asker: libc::pid_t,
     },
 }
 
@@ -134,10 +136,11 @@ unsafe fn run(plan: &Plan) -> ! {
         take_descriptors(plan);
         reset_signals();
         limit_descriptors();
-        if let Owner::User { uid, gid } = plan.owner
-            && !become_user(uid, gid)
-        {
-            libc::_exit(NOT_EXECUTED);
+        if let Owner::User { uid, gid, asker } = plan.owner {
+            if !become_user(uid, gid) {
+                libc::_exit(NOT_EXECUTED);
+            }
+            take_limits(asker);
         }
         // Nothing that it executes gains privileges.
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -202,6 +205,33 @@ unsafe fn limit_descriptors() {
             limit.rlim_max = limit.rlim_max.min(FDS_MAX);
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Takes the limits of a process of the same user, where they are lower than those of the service. Those of one that may
+/// not be asked, or has ended, stay unknown; the service's remain.
+///
+/// # Safety
+/// Only in a fresh child.
+unsafe fn take_limits(of: libc::pid_t) {
+    /// Linux has sixteen kinds of limits.
+    const LIMITS: libc::c_int = 16;
+    // SAFETY: system calls on valid structures.
+    unsafe {
+        for what in 0..LIMITS {
+            let mut theirs: libc::rlimit64 = std::mem::zeroed();
+            let mut own: libc::rlimit64 = std::mem::zeroed();
+            let none = std::ptr::null::<libc::rlimit64>();
+            let read = of > 0
+                && libc::syscall(libc::SYS_prlimit64, of, what, none, &raw mut theirs) == 0
+                && libc::syscall(libc::SYS_prlimit64, 0, what, none, &raw mut own) == 0;
+            if read {
+                own.rlim_max = own.rlim_max.min(theirs.rlim_max);
+                own.rlim_cur = theirs.rlim_cur.min(own.rlim_max);
+                let unread = std::ptr::null_mut::<libc::rlimit64>();
+                libc::syscall(libc::SYS_prlimit64, 0, what, &raw const own, unread);
+            }
         }
     }
 }

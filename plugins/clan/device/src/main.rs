@@ -25,6 +25,8 @@ fn main() -> ExitCode {
     // SAFETY: system calls without pointers to anything but a valid structure. Descriptor 0 is ours alone:
     // nothing else in this program uses the standard input.
     let agent = unsafe {
+        // Of the system's agent it runs in the job of a service: its user must not make it run other code there.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::setsid();
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
