@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
         "msrv",
         &["+1.89.0", "check", "--workspace", "--all-targets"],
     ),
+    step("advisories", &["advisories"]),
     step("package", &["package"]),
     step("deb", &["deb", "--lintian", "--trial"]),
     step("rpm", &["rpm", "--no-build", "--trial"]).needs("deb"),

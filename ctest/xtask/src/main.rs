@@ -4,6 +4,7 @@
 //! something is wrong. Nothing here is part of what gets installed.
 
 mod abi;
+mod advisories;
 mod bare;
 mod checker;
 mod ci;
@@ -100,6 +101,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Model-check the lock-free parts
     Loom(loom::Options),
+    /// Known vulnerabilities of what we depend on, by cargo-deny
+    Advisories,
     /// Build for a sanitizer and run C programs under it
     Sanitize(sanitize::Options),
     /// Run C programs under valgrind
@@ -151,6 +154,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Soak(options) => stress::soak(&options)?,
         Command::Ethernet(options) => ethernet::run(&options)?,
         Command::Fuzz(options) => fuzz::run_targets(&options)?,
+        Command::Advisories => advisories::check()?,
         Command::Loom(options) => loom::run_models(&options)?,
         Command::Sanitize(options) => sanitize::run_programs(&options)?,
         Command::Valgrind(options) => valgrind::run_programs(&options)?,

@@ -41,7 +41,7 @@ const OF_LIBRARY: [(&str, &str); 4] = [
 ];
 
 /// The same, below the prefix.
-const OF_PREFIX: [(&str, &str); 4] = [
+const OF_PREFIX: [(&str, &str); 5] = [
     (
         "packaging/systemd/vipkad.socket",
         "lib/systemd/system/vipkad.socket",
@@ -53,6 +53,10 @@ const OF_PREFIX: [(&str, &str); 4] = [
     (
         "packaging/systemd/vipkad.sysusers",
         "lib/sysusers.d/vipkad.conf",
+    ),
+    (
+        "packaging/systemd/vipkad.tmpfiles",
+        "lib/tmpfiles.d/vipkad.conf",
     ),
     ("packaging/vipl.supp", "share/vipl/vipl.supp"),
 ];
