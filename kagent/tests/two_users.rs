@@ -10,6 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::sync::mpsc;
 
@@ -113,6 +114,64 @@ fn a_users_device_has_nothing_of_roots() {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let session = stat.rsplit(") ").next().unwrap().split(' ').nth(3).unwrap();
     assert_eq!(session, pid.to_string(), "a session of its own");
+}
+
+/// The limits of the process that asks, where they are lower than the service's.
+#[test]
+fn a_device_has_the_limits_of_the_process_that_asks() {
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    let agent = service("ulimit -n 4096; ulimit -c 0", &[]);
+    // The kernel takes the process that connects for the peer, whoever has made the socket.
+    let (mut client, made) = Client::unconnected();
+    let (path, limit, processes) = (agent.socket.clone(), 300, 5_000);
+    let connect = move || {
+        for (what, most) in [
+            (libc::RLIMIT_NOFILE, limit),
+            (libc::RLIMIT_NPROC, processes),
+            (libc::RLIMIT_CORE, libc::RLIM_INFINITY),
+        ] {
+            let most = libc::rlimit {
+                rlim_cur: most,
+                rlim_max: most,
+            };
+            // SAFETY: a system call on a valid structure.
+            if unsafe { libc::setrlimit(what, &raw const most) } != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        let address = nix::sys::socket::UnixAddr::new(&path)?;
+        Ok(nix::sys::socket::connect(made, &address)?)
+    };
+    eventually(|| agent.socket.exists().then_some(()));
+    let mut asker = std::process::Command::new("sleep");
+    asker.arg("600").uid(MALLORY).gid(MALLORY);
+    // SAFETY: the child makes system calls only.
+    unsafe { asker.pre_exec(connect) };
+    let mut asker = asker.spawn().unwrap();
+    client.hello();
+    let (pid, _reply) = open_device(&mut client);
+    executed(pid, "cat");
+    let _ = asker.kill();
+    let _ = asker.wait();
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    for (name, most) in [
+        ("Max open files", limit.to_string()),
+        ("Max processes", processes.to_string()),
+        ("Max core file size", "0".to_owned()),
+    ] {
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(
+            words[..2],
+            [most.as_str(), most.as_str()],
+            "{name}: {limits}"
+        );
+    }
 }
 
 #[test]
@@ -371,5 +430,61 @@ fn nobody_can_take_a_users_place() {
     fs::remove_dir_all(&own).unwrap();
     assert!(one.next().is_none());
     assert!(live::wait(&mut agent).success());
+    clean();
+}
+
+/// Somebody has taken all names in `/tmp`: what is the user's own is left.
+#[test]
+fn a_user_whose_places_are_all_taken_has_its_own_folders() {
+    let Some(_alone) = alone_as_root() else {
+        return;
+    };
+    let user = BYSTANDER - 2;
+    let number = |n: u32| {
+        if n == 0 {
+            String::new()
+        } else {
+            format!(".{n}")
+        }
+    };
+    let taken: Vec<String> = (0..8)
+        .map(|n| format!("/tmp/vipl-{user}{}", number(n)))
+        .collect();
+    let clean = || taken.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+    clean();
+    as_user(MALLORY, || {
+        taken
+            .iter()
+            .for_each(|folder| fs::create_dir(folder).unwrap())
+    });
+    let (home, runtime) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in [&home, &runtime] {
+        std::os::unix::fs::chown(folder.path(), Some(user), Some(user)).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let roots = tempfile::tempdir().unwrap();
+    // `su` keeps the variable of the user before.
+    for (variable, expected) in [
+        (roots.path(), home.path()),
+        (runtime.path(), runtime.path()),
+    ] {
+        let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_vipkad"));
+        agent.uid(user).gid(user).args(["--idle-ms", "0"]);
+        agent
+            .env("XDG_RUNTIME_DIR", variable)
+            .env("HOME", home.path());
+        let mut agent = agent.spawn().unwrap();
+        let socket = eventually(|| {
+            let folder = fs::read_dir(expected).unwrap().next()?.unwrap().path();
+            let mut files = fs::read_dir(folder)
+                .unwrap()
+                .map(|file| file.unwrap().path());
+            files.find(|path| path.extension().is_none())
+        });
+        let mut one = as_user(user, || Client::connect(&socket)).unwrap();
+        assert_eq!(one.hello().agent_pid, agent.id());
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
     clean();
 }

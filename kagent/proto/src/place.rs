@@ -2,27 +2,64 @@
 //!
 //! With a name that anyone can take, such as an abstract address, anyone could keep a user from its agent. So
 //! it is a path in a folder that belongs to the user and is closed to others: `/run/user/UID/vipl` where the
-//! system has made its parent, otherwise `/tmp/vipl-UID`, or that with a number if another user owns it. None
-//! depends on the environment, so all processes of a user find the same. A process that looks for an agent
-//! checks all of them, since the first one comes and goes with the user's logins.
+//! system has made its parent, otherwise `vipl` in `$XDG_RUNTIME_DIR`, if that is this user's own, `/tmp/vipl-UID`,
+//! or that with a number if another user owns it. Others may have taken all of these; then it is a folder in `$HOME`,
+//! which may be on a server and is named after this machine. A process that looks for an agent checks all of them,
+//! since the first one comes and goes with the user's logins, and two processes may have different environments.
 //!
 //! The name of the socket contains the inode of the network namespace whose interfaces the agent serves.
 
 use std::fs::{DirBuilder, Metadata, symlink_metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Number of names tried in `/tmp`.
 const NAMES_MAX: u32 = 8;
+/// Longest path of a socket.
+const PATH_MAX: usize = 107;
 
 /// Candidate folders, in the order in which the agent tries them.
 fn folders(uid: u32) -> impl Iterator<Item = PathBuf> {
-    let with_number = (1..NAMES_MAX).map(move |n| format!("/tmp/vipl-{uid}.{n}"));
-    [format!("/run/user/{uid}/vipl"), format!("/tmp/vipl-{uid}")]
-        .into_iter()
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    candidates(uid, variable("XDG_RUNTIME_DIR"), variable("HOME"))
+}
+
+fn candidates(
+    uid: u32,
+    runtime: Option<PathBuf>,
+    home: Option<PathBuf>,
+) -> impl Iterator<Item = PathBuf> {
+    // After `su` or `sudo` a variable may name what is another user's.
+    let own = |folder: &PathBuf, closed: u32| {
+        let about = std::fs::metadata(folder);
+        let fits = |f: Metadata| f.is_dir() && f.uid() == uid && f.mode() & closed == 0;
+        folder.is_absolute() && about.is_ok_and(fits)
+    };
+    let runtime = runtime.filter(|folder| own(folder, 0o077));
+    let home = home.filter(|folder| own(folder, 0o022));
+    let in_home = home.and_then(|home| Some(home.join(format!(".vipl-{}", machine()?))));
+    let with_number = (1..NAMES_MAX).map(move |n| PathBuf::from(format!("/tmp/vipl-{uid}.{n}")));
+    let longest = name().len() + 1;
+    std::iter::once(PathBuf::from(format!("/run/user/{uid}/vipl")))
+        .chain(runtime.map(|folder| folder.join("vipl")))
+        .chain([PathBuf::from(format!("/tmp/vipl-{uid}"))])
         .chain(with_number)
-        .map(PathBuf::from)
+        .chain(in_home)
+        .filter(move |folder| folder.as_os_str().as_bytes().len() + longest <= PATH_MAX)
+}
+
+/// Some digits that tell this machine from others.
+fn machine() -> Option<String> {
+    let files = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
+    let digits = |path| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .get(..8)
+            .map(str::to_owned)
+    };
+    files.into_iter().find_map(digits)
 }
 
 fn is_private(folder: &Metadata, uid: u32) -> bool {
@@ -81,5 +118,52 @@ fn made(folder: &Path, uid: u32) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::from(io::ErrorKind::PermissionDenied))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn variables_count_where_they_name_what_is_the_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let uid = symlink_metadata(folder.path()).unwrap().uid();
+        let mode = |mode| {
+            let mode = PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(folder.path(), mode).unwrap();
+        };
+        mode(0o700);
+        let own = Some(folder.path().to_owned());
+        let all = |uid, runtime: &Option<PathBuf>, home: &Option<PathBuf>| -> Vec<PathBuf> {
+            candidates(uid, runtime.clone(), home.clone()).collect()
+        };
+        let fixed = all(uid, &None, &None);
+        assert_eq!(fixed.len(), 9);
+        assert_eq!(fixed[1], PathBuf::from(format!("/tmp/vipl-{uid}")));
+        let with = all(uid, &own, &own);
+        assert_eq!(with.len(), 11);
+        assert_eq!(with[1], folder.path().join("vipl"));
+        assert_eq!(with[10].parent(), Some(folder.path()));
+        // Another user's, one that others may write to, one that is not there, one that is not absolute.
+        assert_eq!(all(uid + 1, &own, &own).len(), 9);
+        mode(0o770);
+        assert_eq!(all(uid, &own, &own).len(), 9);
+        mode(0o755);
+        assert_eq!(
+            all(uid, &own, &own).len(),
+            10,
+            "a home may be read by others"
+        );
+        for wrong in ["/nowhere", "."] {
+            let wrong = Some(PathBuf::from(wrong));
+            assert_eq!(all(uid, &wrong, &wrong).len(), 9);
+        }
+        // A socket there would have a path that is too long.
+        let long = folder.path().join("x".repeat(90));
+        DirBuilder::new().mode(0o700).create(&long).unwrap();
+        assert_eq!(all(uid, &Some(long.clone()), &Some(long)).len(), 9);
     }
 }

@@ -37,7 +37,7 @@ const IDLE_MS: u64 = 3000;
 #[command(name = "vipkad", version, about = ABOUT, after_help = DETAILS, args_override_self = true)]
 pub struct Options {
     /// Listen at PATH instead of the user's place, which is
-    /// /run/user/UID/vipl or /tmp/vipl-UID
+    /// /run/user/UID/vipl, $XDG_RUNTIME_DIR/vipl or /tmp/vipl-UID
     #[arg(
         long,
         value_name = "PATH",

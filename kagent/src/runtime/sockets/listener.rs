@@ -57,7 +57,7 @@ impl Listener {
             None => {
                 let path = place::socket(uid).map_err(|cause| Error::System {
                     what: format!(
-                        "no folder for the agent: neither /run/user/{uid}/vipl nor /tmp/vipl-{uid}, with or without a number, is or can be made this user's alone"
+                        "no folder for the agent: none of /run/user/{uid}/vipl, $XDG_RUNTIME_DIR/vipl, /tmp/vipl-{uid}, with or without a number, and a folder in $HOME is or can be made this user's alone"
                     ),
                     cause: errno(&cause),
                 })?;

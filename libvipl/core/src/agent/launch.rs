@@ -64,7 +64,7 @@ pub(super) enum LaunchError {
     )]
     Privileged(&'static str),
     #[error(
-        "no folder for the Kernel Agent of user {0}: neither /run/user/{0}/vipl nor /tmp/vipl-{0}, with or without a number appended, is private to this user or can be created so ({1}); remove the existing ones (`ls -ld /tmp/vipl-{0}*`), or start `vipkad --socket PATH` and set VIPL_AGENT=PATH"
+        "no folder for the Kernel Agent of user {0}: none of /run/user/{0}/vipl, $XDG_RUNTIME_DIR/vipl, /tmp/vipl-{0}, with or without a number appended, and a folder in $HOME is private to this user or can be created so ({1}); remove the existing ones (`ls -ld /tmp/vipl-{0}*`), or start `vipkad --socket PATH` and set VIPL_AGENT=PATH"
     )]
     NoPlace(u32, io::Error),
     #[error("cannot make a socket: {0}")]
