@@ -36,7 +36,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 const SILENT_TIME_MAX: Duration = Duration::from_secs(1);
 /// The agent ends a call at its deadline, with the reason; the library does so this much later if there is no reply
 /// (rule R7 allows 50 ms).
-const MARGIN: Duration = Duration::from_millis(40);
+const MARGIN: Duration = Duration::from_millis(25);
 
 /// The reply to a call.
 pub(crate) struct Reply {
