@@ -9,9 +9,9 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vipl_abi::{VIP_RETURN, VIP_VI_ATTRIBUTES};
-use vipl_core::Error;
 use vipl_core::trace::{self, Call};
 use vipl_core::waiting::{Begun, Wait};
+use vipl_core::{Error, shortage};
 use vipl_sys::cancel;
 
 /// Describes a call for the log: its name, the arguments it reads and, behind the semicolon, those it
@@ -52,6 +52,11 @@ pub(crate) fn release(
 
 fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Error>) -> VIP_RETURN {
     trace::begin();
+    if shortage::is_here()
+        && let Some(refused) = shortage::refuse(&describe())
+    {
+        return refused;
+    }
     let traced = trace::on().then(|| trace::Traced::new(&describe));
     let result = contained(code(body));
     done(&describe, traced, result)
@@ -90,6 +95,11 @@ pub(crate) fn waiting<W: Wait>(
     let before = cancel::disable();
     let mut seat = Seat::<W>(MaybeUninit::uninit(), MaybeUninit::uninit());
     let mut result = contained_wait(|| {
+        if shortage::is_here()
+            && let Some(refused) = shortage::refuse(&describe())
+        {
+            return Some(refused);
+        }
         let traced = trace::on().then(|| trace::Traced::new(&describe));
         match begin() {
             Begun::Over(found) => Some(done(&describe, traced, hand_out(found))),

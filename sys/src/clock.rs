@@ -175,11 +175,6 @@ pub fn sleep(time: Duration) {
     std::thread::sleep(of_kernel(time));
 }
 
-/// Sleeps for so long, or until another thread unparks this one.
-pub fn park(time: Duration) {
-    std::thread::park_timeout(of_kernel(time));
-}
-
 /// Waits for one of the descriptors, or for so long; without a time without end. Gives the number of descriptors that have
 /// something: negative if the system refuses. A signal does not end it, and does not prolong it.
 pub fn poll(fds: &mut [libc::pollfd], time: Option<Duration>) -> i32 {

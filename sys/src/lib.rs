@@ -19,6 +19,7 @@
 //! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
 //! | [`process_vm`] | copies between the memories of two processes |
 //! | [`random`] | pseudo-random numbers from a seed |
+//! | [`reserve`] | a heap that has something left when the system's has not |
 //! | [`seqpacket`] | packets with descriptors |
 //! | [`shm`] | sealed memfds and their mappings |
 //! | [`stderr`] | lines for the standard error of somebody else's process |
@@ -42,6 +43,7 @@ pub mod membarrier;
 pub mod mutex;
 pub mod process_vm;
 pub mod random;
+pub mod reserve;
 pub mod seqpacket;
 pub mod shm;
 pub mod stderr;

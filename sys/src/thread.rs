@@ -3,25 +3,133 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::futex;
+use crate::reserve::has_memory;
+
+/// A thread of the library. It goes on if this is dropped.
+pub struct Thread(libc::pthread_t);
+
+// SAFETY: a name for a thread, which any thread may use.
+unsafe impl Send for Thread {}
+// SAFETY: as above.
+unsafe impl Sync for Thread {}
+
+impl Thread {
+    /// Waits for its end.
+    pub fn join(self) {
+        // SAFETY: neither joined nor detached before.
+        unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) };
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: neither joined nor detached before.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
 
 /// Starts a thread with all signals blocked but SIGSEGV and SIGBUS, which the guarded copies need: the
-/// application's handlers must not run on a thread that it does not know.
+/// application's handlers must not run on a thread that it does not know. A panic of the body ends with the body.
+///
+/// Not by the standard library, which ends the process if there is no memory for what it keeps of a thread.
 ///
 /// # Errors
 /// The system has no room for it.
-pub fn spawn_with_signals_blocked<F>(name: &str, body: F) -> io::Result<JoinHandle<()>>
+pub fn spawn_with_signals_blocked<F>(name: &str, body: F) -> io::Result<Thread>
 where
     F: FnOnce() + Send + 'static,
 {
-    with_signals_blocked(|before| {
-        // That of the application's thread at the beginning of the chain.
-        let mask = MASK_OF_STARTER.get().unwrap_or(before);
-        Builder::new().name(name.into()).spawn(move || {
-            MASK_OF_STARTER.set(Some(mask));
-            body();
-        })
-    })
+    struct Begin<F> {
+        /// As long as the kernel keeps it, with the zero behind it.
+        name: [u8; 16],
+        body: F,
+        /// 1 when the thread has what it needs. The word of its maker, who waits.
+        begun: *const AtomicU32,
+        /// The signals that the application's thread at the beginning of the chain blocked.
+        mask: libc::sigset_t,
+    }
+    extern "C" fn run<F: FnOnce()>(begin: *mut c_void) -> *mut c_void {
+        // SAFETY: made below for this call.
+        let begin = unsafe { Box::from_raw(begin.cast::<Begin<F>>()) };
+        if let Ok(name) = CStr::from_bytes_until_nul(&begin.name) {
+            set_name(name);
+        }
+        touch_data();
+        MASK_OF_STARTER.set(Some(begin.mask));
+        // SAFETY: the maker waits until it is 1, and the kernel only takes the address.
+        unsafe {
+            (*begin.begun).store(1, Ordering::Release);
+            futex::wake_address(begin.begun);
+        }
+        let _ = catch_unwind(AssertUnwindSafe(begin.body));
+        std::ptr::null_mut()
+    }
+    let begun = AtomicU32::new(0);
+    let mut begin = Begin {
+        name: [0; 16],
+        body,
+        begun: &raw const begun,
+        mask: MASK_OF_STARTER.get().unwrap_or_else(blocked),
+    };
+    let kept = name.len().min(15);
+    begin.name[..kept].copy_from_slice(&name.as_bytes()[..kept]);
+    let begin = Box::into_raw(Box::new(begin));
+    let made = create(run::<F>, begin.cast(), libc::PTHREAD_CREATE_JOINABLE);
+    if made.is_err() {
+        // SAFETY: nobody else has it.
+        drop(unsafe { Box::from_raw(begin) });
+    } else {
+        while begun.load(Ordering::Acquire) == 0 {
+            futex::wait(&begun, 0, u64::MAX);
+        }
+    }
+    made.map(Thread)
+}
+
+/// Starts a thread with the signals blocked.
+fn create(
+    start: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+    state: i32,
+) -> io::Result<libc::pthread_t> {
+    /// As much as the standard library gives its threads.
+    const STACK_BYTES: usize = 2 << 20;
+    // Its first access to thread-local data may need memory, and ends the process without.
+    if !has_memory() {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
+    let mut thread = 0;
+    // SAFETY: the attributes are initialised before use, and destroyed; the rest as asked of the callers.
+    let error = unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, state);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
+        let error = with_signals_blocked(|_| {
+            libc::pthread_create(&raw mut thread, &raw const attributes, start, argument)
+        });
+        libc::pthread_attr_destroy(&raw mut attributes);
+        error
+    };
+    match error {
+        0 => Ok(thread),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// The signals that the calling thread blocks.
+fn blocked() -> libc::sigset_t {
+    // SAFETY: a valid set.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+        mask
+    }
 }
 
 thread_local! {
@@ -38,7 +146,7 @@ pub fn take_signals() {
 }
 
 /// Runs something with all signals blocked but SIGSEGV and SIGBUS; gives it the signals that were blocked before. A new thread inherits that.
-fn with_signals_blocked<R>(body: impl FnOnce(libc::sigset_t) -> R) -> R {
+pub fn with_signals_blocked<R>(body: impl FnOnce(libc::sigset_t) -> R) -> R {
     // SAFETY: both sets are valid.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -65,27 +173,18 @@ pub type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 /// # Safety
 /// `start` may be called with this argument on another thread.
 pub unsafe fn spawn_bare(start: Start, argument: *mut c_void) -> io::Result<()> {
-    /// As much as the standard library gives its threads.
-    const STACK_BYTES: usize = 2 << 20;
     // SAFETY: both have the calling convention of C; a frame of C lets an unwinder pass.
     let start: extern "C" fn(*mut c_void) -> *mut c_void = unsafe { std::mem::transmute(start) };
-    // SAFETY: the attributes are initialised before use, and destroyed; the rest as asked of the caller.
-    let error = unsafe {
-        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-        let mut thread = 0;
-        libc::pthread_attr_init(&raw mut attributes);
-        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
-        let error = with_signals_blocked(|_| {
-            libc::pthread_create(&raw mut thread, &raw const attributes, start, argument)
-        });
-        libc::pthread_attr_destroy(&raw mut attributes);
-        error
-    };
-    if error != 0 {
-        return Err(io::Error::from_raw_os_error(error));
+    create(start, argument, libc::PTHREAD_CREATE_DETACHED).map(drop)
+}
+
+/// Sees to it that the calling thread has its thread-local data of this library or plug-in, one piece of memory, without
+/// which the C library ends the process at the first access.
+pub fn touch_data() {
+    thread_local! {
+        static DATA: Cell<bool> = const { Cell::new(false) };
     }
-    Ok(())
+    DATA.with(|data| std::hint::black_box(data).set(true));
 }
 
 /// Names the calling thread.
@@ -99,6 +198,35 @@ pub fn set_name(name: &CStr) {
 pub fn id() -> libc::pid_t {
     // SAFETY: no arguments, and it cannot fail.
     unsafe { libc::gettid() }
+}
+
+/// Runs something with enough stack: a thread of the application may have 16 KiB, and the C library's resolver and
+/// `getifaddrs` need more. Where no thread can be started the calling one does it.
+pub fn with_stack<R: Send>(body: impl FnOnce() -> R + Send) -> R {
+    struct Work<B, R>(Option<B>, Option<R>);
+    extern "C" fn run<B: FnOnce() -> R, R>(work: *mut c_void) -> *mut c_void {
+        // SAFETY: the caller's, who waits.
+        let work = unsafe { &mut *work.cast::<Work<B, R>>() };
+        let body = work.0.take();
+        work.1 = catch_unwind(AssertUnwindSafe(|| body.map(|body| body())))
+            .ok()
+            .flatten();
+        std::ptr::null_mut()
+    }
+    fn thunk<B: FnOnce() -> R, R>(_: &Work<B, R>) -> extern "C" fn(*mut c_void) -> *mut c_void {
+        run::<B, R>
+    }
+    let mut work = Work(Some(body), None);
+    let run = thunk(&work);
+    let argument = (&raw mut work).cast();
+    match create(run, argument, libc::PTHREAD_CREATE_JOINABLE) {
+        Ok(thread) => Thread(thread).join(),
+        Err(_) => drop(run(argument)),
+    }
+    match work.1 {
+        Some(result) => result,
+        None => panic!("a lookup has panicked"),
+    }
 }
 
 /// Whether the calling thread is the only one of its process. False also where the system does not tell.
@@ -180,10 +308,7 @@ mod tests {
             };
             let _ = tell.send(open);
         };
-        spawn_with_signals_blocked("test", body)
-            .unwrap()
-            .join()
-            .unwrap();
+        spawn_with_signals_blocked("test", body).unwrap().join();
         let open: Vec<i32> = told.recv().unwrap();
         // The kernel takes these two out of every mask.
         let always = [libc::SIGKILL, libc::SIGSTOP];

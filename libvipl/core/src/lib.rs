@@ -52,6 +52,7 @@ mod plugin;
 mod poller;
 mod process;
 mod settings;
+pub mod shortage;
 mod sync;
 mod text;
 pub mod trace;

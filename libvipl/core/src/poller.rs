@@ -2,9 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::Duration;
 
-use vipl_sys::thread::spawn_with_signals_blocked;
+use vipl_sys::thread::with_signals_blocked;
 
 use crate::nic::Nic;
 use crate::vi::of_nic;
@@ -35,7 +36,9 @@ pub(crate) fn start(nic: &Arc<Nic>) -> io::Result<()> {
             }
         }
     };
-    let thread = spawn_with_signals_blocked("vipl-poll", run)?;
+    // One of the standard library's, which can be unparked.
+    let builder = Builder::new().name("vipl-poll".into());
+    let thread = with_signals_blocked(|_| builder.spawn(run))?;
     let _ = nic.poller.set(thread.thread().clone());
     Ok(())
 }

@@ -129,6 +129,11 @@ impl Guard<Vi> {
         let Some(attach) = self.nic.ops.attach else {
             return VIPL_E_NOT_SUPPORTED;
         };
+        // On this thread the plug-in may need memory for its thread-local data.
+        if !vipl_sys::reserve::has_memory() {
+            log::error!(target: "cm", "there is no memory left for {}", "a connection");
+            return VIPL_E_RESOURCE;
+        }
         // SAFETY: locked and not attached.
         unsafe { attach(self.abi(), connection) }
     }

@@ -217,7 +217,9 @@ impl Vi for ClanVi {
         });
         // Before the device knows of the connection: a partner's message may come at once.
         self.ring_receives(port);
-        self.card.tell(&request).map_err(|_| {
+        self.card.tell(&request).map_err(|error| {
+            let text = format!("clan: cannot tell the device of a connection: {error}");
+            Host::get().log(VIPL_LOG_ERROR, &text);
             self.link = None;
             Status::Resource
         })

@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_clan_proto::channel;
@@ -17,7 +16,7 @@ use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
 use vipl_plugin_sdk::{Host, Poll};
 use vipl_sys::clock;
 use vipl_sys::fd::{Kept, made};
-use vipl_sys::thread::spawn_with_signals_blocked;
+use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 
 use crate::card::Card;
 
@@ -35,7 +34,7 @@ unsafe impl Send for NicPointer {}
 pub(crate) struct Watch {
     stop: Kept,
     stopping: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 struct Watcher {
@@ -85,7 +84,7 @@ impl Watch {
             unsafe { vipl_sys::uncancelled::write(stop, (&raw const one).cast(), 8) };
         }
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The state that the VIs of one NIC handle share with each other and with the watch thread, and the receive path:
 //! frames from the ring to the VIs that they are for.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ pub(crate) struct Device {
     pub(crate) coalescing: Coalescing,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
-    partners: Mutex<HashMap<u64, Weak<Bell>>>,
+    partners: Mutex<BTreeMap<u64, Weak<Bell>>>,
     pub(crate) peers: PeerProcesses,
 }
 

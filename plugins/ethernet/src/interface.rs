@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_plugin_sdk::shm::made;
+use vipl_plugin_sdk::thread::with_stack;
 
 /// `SIOCGIWNAME`: only wireless interfaces answer.
 const SIOCGIWNAME: libc::Ioctl = 0x8B01;
@@ -197,6 +198,10 @@ pub fn all() -> Vec<Interface> {
 
 /// Names of the interfaces of every kind that are up and have an IP address by which other hosts can reach this one.
 pub fn addressed() -> Vec<String> {
+    with_stack(find_addressed)
+}
+
+fn find_addressed() -> Vec<String> {
     let mut names = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the list ends with NULL, its names are NUL-terminated, and it is freed once.
@@ -257,6 +262,10 @@ fn as_v6(address: IpAddr) -> Ipv6Addr {
 
 /// The network of an address of this host. Without one everything but the address is elsewhere.
 pub fn subnet(own: IpAddr) -> Subnet {
+    with_stack(|| find_subnet(own))
+}
+
+fn find_subnet(own: IpAddr) -> Subnet {
     let mut found = Subnet {
         address: as_v6(own),
         mask: u128::MAX,

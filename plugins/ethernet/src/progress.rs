@@ -60,7 +60,7 @@ pub(crate) fn stop(device: &Device) {
     device.bell.ring();
     let thread = device.watch.thread().take();
     if let Some(thread) = thread {
-        let _ = thread.join();
+        thread.join();
     }
 }
 

@@ -5,6 +5,7 @@
 //! served: that bounds what a host with many addresses can make this side remember, log and send.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
@@ -31,7 +32,10 @@ struct Peer {
 
 /// All of them, by their addresses.
 #[derive(Default)]
-pub(crate) struct VersionPeers(Mutex<HashMap<Sender, Peer>>);
+pub(crate) struct VersionPeers(Mutex<HashMap<Sender, Peer, Unkeyed>>);
+
+/// Without random keys, which a sandbox may refuse; the table is bounded.
+type Unkeyed = BuildHasherDefault<DefaultHasher>;
 
 /// What is to be done about a frame.
 #[derive(Debug, Default, PartialEq)]

@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 use vipl_plugin_sdk::futex;
 use vipl_sys::mutex::{Mutex, MutexGuard};
+use vipl_sys::thread::Thread;
 
 use crate::NO_VI;
 use crate::bell::Bell;
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
     /// The VI that the thread serves.
     serving: AtomicU32,
     pub(crate) stop: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Default for Watch {
@@ -154,7 +154,7 @@ impl Watch {
         }
     }
 
-    pub(crate) fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+    pub(crate) fn thread(&self) -> MutexGuard<'_, Option<Thread>> {
         self.thread.lock()
     }
 }

@@ -1,6 +1,6 @@
 //! One opening of the loopback device.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub(crate) struct Counters {
 pub struct LoopbackNic {
     pub(crate) shared: Arc<SharedNic>,
     _fds: [Kept; 2],
-    partners: Mutex<HashMap<u64, Weak<SharedNic>>>,
+    partners: Mutex<BTreeMap<u64, Weak<SharedNic>>>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) single_copy: bool,
     pub(crate) eager_max: u32,

@@ -11,14 +11,14 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
 use vipl_plugin_sdk::{Host, Poll, Status};
+use vipl_sys::futex;
 use vipl_sys::mutex::Mutex;
-use vipl_sys::thread::spawn_with_signals_blocked;
+use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
 
 use crate::shared::{SharedNic, VIS_MAX};
 
@@ -90,8 +90,9 @@ pub(crate) struct Watch {
     /// VIs with sends that cannot go on before the partner has.
     waiting: Vis,
     asleep: AtomicBool,
-    stop: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// 1: the thread ends. It sleeps on this word between two looks.
+    stop: AtomicU32,
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Watch {
@@ -104,7 +105,7 @@ impl Watch {
             marks_taken: AtomicBool::new(false),
             waiting: Vis::default(),
             asleep: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
+            stop: AtomicU32::new(0),
             thread: Mutex::new(None),
         })
     }
@@ -135,19 +136,19 @@ impl Watch {
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.store(1, Ordering::Release);
+        futex::wake(&self.stop);
         self.shared.bell().ring();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            thread.thread().unpark();
-            let _ = thread.join();
+            thread.join();
         }
     }
 
     fn run(&self) {
         WATCHING.set(true);
         let bell = self.shared.bell();
-        while !self.stop.load(Ordering::Acquire) {
+        while self.stop.load(Ordering::Acquire) == 0 {
             // First of all: the program has just connected, and its first message should not have to ring.
             self.stay_awake();
             let epoch = bell.arm();
@@ -155,7 +156,7 @@ impl Watch {
             // Something may have come just before the announcement.
             let awake = self.look(true) != Poll::Nothing
                 || self.waiting.any()
-                || self.stop.load(Ordering::Acquire);
+                || self.stop.load(Ordering::Acquire) != 0;
             bell.sleep(
                 epoch,
                 if awake {
@@ -170,7 +171,7 @@ impl Watch {
 
     fn stay_awake(&self) {
         let (mut pause, mut quiet, mut looks) = (PAUSE_MIN, 0, 0u32);
-        while quiet < QUIET_LOOKS && !self.stop.load(Ordering::Acquire) {
+        while quiet < QUIET_LOOKS && self.stop.load(Ordering::Acquire) == 0 {
             let found = self.look(looks.is_multiple_of(ALL_EVERY));
             looks = looks.wrapping_add(1);
             if found == Poll::Progress {
@@ -182,7 +183,7 @@ impl Watch {
             // So does a program at work, which may stop working at any time.
             let awake = found == Poll::Busy || self.waiting.any();
             quiet = if awake { 0 } else { quiet + 1 };
-            vipl_sys::clock::park(pause);
+            futex::wait(&self.stop, 0, pause.as_nanos() as u64);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

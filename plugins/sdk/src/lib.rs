@@ -25,6 +25,10 @@ pub mod settings;
 mod shim;
 mod transfer;
 
+/// The heap of the library and of each plug-in: it has a reserve for calls under way. A plug-in in Rust has no other.
+#[global_allocator]
+pub static HEAP: vipl_sys::reserve::Heap = vipl_sys::reserve::Heap::new();
+
 pub use host::{Host, Link, Poll};
 pub use port::{Entry, Port, Queue};
 pub use shim::{Nic, Provider, Status, Vi, describe, table};

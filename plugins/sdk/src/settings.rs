@@ -114,8 +114,11 @@ pub fn register_bytes_max(plugin: &CStr) -> u64 {
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit);
-        let pages = libc::sysconf(libc::_SC_PHYS_PAGES).max(1) as u64;
-        let memory = pages * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64;
+        let memory = match libc::sysconf(libc::_SC_PHYS_PAGES) {
+            pages @ 1.. => pages as u64 * libc::sysconf(libc::_SC_PAGESIZE).max(1) as u64,
+            // A sandbox does not tell (sysinfo).
+            _ => isize::MAX as u64,
+        };
         if limit.rlim_cur == libc::RLIM_INFINITY || libc::geteuid() == 0 {
             memory
         } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vipl_plugin_abi::*;
 
-use crate::{Host, Port};
+use crate::{HEAP, Host, Port};
 
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +252,16 @@ fn contained<R>(default: R, body: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Whether there is no memory for something that is made.
+fn lacks_memory(what: &str) -> bool {
+    let lacks = HEAP.is_short();
+    if lacks {
+        let text = format!("there is no memory left for {what}");
+        Host::get().log(VIPL_LOG_ERROR, &text);
+    }
+    lacks
+}
+
 /// # Safety
 /// NUL-terminated.
 unsafe fn text<'a>(text: *const c_char) -> &'a str {
@@ -352,6 +362,10 @@ unsafe extern "C" fn nic_open<P: Provider>(
 ) -> c_int {
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
+        if lacks_memory("a NIC") {
+            return VIPL_E_RESOURCE;
+        }
+        vipl_sys::thread::touch_data();
         let mut whole = whole(info, (*info).size);
         let opened = P::open(text(argument), nic, &mut whole);
         let known = (*info).size.min(size_of::<vipl_nic_info>());
@@ -377,6 +391,7 @@ unsafe extern "C" fn nic_close<P: Provider>(nic: *mut vipl_nic) {
 unsafe extern "C" fn vi_create<P: Provider>(vi: *mut vipl_vi) -> c_int {
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
+        vipl_sys::thread::touch_data();
         match ViOf::<P>::new(nic_of::<P>((*vi).nic), Port::new(vi)) {
             Ok(made) => {
                 (*vi).context = Box::into_raw(Box::new(made)).cast::<c_void>();
@@ -400,6 +415,10 @@ unsafe extern "C" fn attach<P: Provider>(
 ) -> c_int {
     // SAFETY: see above.
     contained(VIPL_E_RESOURCE, || unsafe {
+        if lacks_memory("a connection") {
+            return VIPL_E_RESOURCE;
+        }
+        vipl_sys::thread::touch_data();
         let (own, nic, port) = parts::<P>(vi);
         own.attach(nic, port, &whole(connection, (*connection).size))
             .map_or_else(Status::code, |()| VIPL_OK)

@@ -4,7 +4,7 @@
 //! not. Whether it is alive is decided for the process, not for one connection. Connections report here every few
 //! seconds, outside the data path.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -17,7 +17,7 @@ pub struct PeerProcess(AtomicU64);
 
 /// The processes that this side has connections with.
 #[derive(Debug, Default)]
-pub struct PeerProcesses(Mutex<HashMap<Address, Weak<PeerProcess>>>);
+pub struct PeerProcesses(Mutex<BTreeMap<Address, Weak<PeerProcess>>>);
 
 impl PeerProcess {
     /// Reports that a connection has heard from the process at this time. Returns the latest time on any connection.

@@ -4,15 +4,15 @@
 //! on a ticket, or the reading thread runs the rest of the call: a VI is attached to its connection there, before any later
 //! message about that connection is read.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use vipl_sys::clock::Instant;
+use vipl_sys::thread::Thread;
 
 use kagent_proto::*;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
@@ -155,7 +155,7 @@ pub(crate) fn limit(deadline: Option<Instant>) -> Option<Instant> {
 pub(super) type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
 
 /// One side of one connection; stays the same when the agent changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Side {
     /// The connection's key.
     pub(crate) key: u64,
@@ -177,10 +177,10 @@ pub(crate) struct Owner {
 pub(crate) struct Agent {
     pub(super) socket: Kept,
     pub(super) outbox: Outbox,
-    pub(super) calls: Mutex<HashMap<u64, Continuation>>,
+    pub(super) calls: Mutex<BTreeMap<u64, Continuation>>,
     /// Counts the agents of this process, to distinguish names that different agents gave.
     epoch: u64,
-    pub(super) connections: Mutex<HashMap<u64, Owner>>,
+    pub(super) connections: Mutex<BTreeMap<u64, Owner>>,
     /// Its network namespace; 0: unknown.
     network: AtomicU32,
     /// For log lines.
@@ -205,7 +205,7 @@ impl Agent {
     pub(super) fn introduce(
         settings: &Settings,
         agents: &'static Agents,
-    ) -> Result<(Arc<Agent>, JoinHandle<()>), Introduction> {
+    ) -> Result<(Arc<Agent>, Thread), Introduction> {
         static EPOCH: AtomicU64 = AtomicU64::new(0);
         let socket =
             launch::connect(settings).map_err(|error| Introduction::Refused(error.to_string()))?;
@@ -468,7 +468,17 @@ impl Agent {
             id,
         };
         let socket = self.socket.fd().inspect_err(|_| self.was_closed())?;
-        self.outbox.send(socket, id, [header.as_bytes(), body], fds)
+        let sent = self.outbox.send(socket, id, [header.as_bytes(), body], fds);
+        sent.inspect_err(|error| {
+            // That the agent has gone is told by the thread that reads.
+            let gone = [libc::EPIPE, libc::ECONNRESET, libc::ENOTCONN];
+            if !error
+                .raw_os_error()
+                .is_some_and(|code| gone.contains(&code))
+            {
+                log::error!(target: "agent", "cannot send to the Kernel Agent: {error}");
+            }
+        })
     }
 
     /// Notes the owner of a connection.

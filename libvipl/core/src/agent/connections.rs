@@ -1,6 +1,6 @@
 //! The connections of this process, for handing them over to the next agent.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use vipl_sys::clock::Instant;
 
@@ -42,7 +42,7 @@ impl Live {
 /// All connections of the process.
 #[derive(Default)]
 pub(crate) struct Connections {
-    live: Mutex<HashMap<Side, Live>>,
+    live: Mutex<BTreeMap<Side, Live>>,
     /// Disconnected while there was no agent.
     parted: Mutex<Vec<(Side, Live)>>,
 }

@@ -20,9 +20,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use vipl_sys::clock::Instant;
+use vipl_sys::thread::Thread;
 
 use kagent_proto::{Cancel, NicClose, Op};
 use vipl_plugin_abi::vipl_nic_info;
@@ -84,7 +84,7 @@ struct Standing {
     wanted: u32,
     /// The thread that reads the messages of the agent that is here. `None`: it has ended, since nobody used the agent, or
     /// is about to be joined.
-    reader: Option<JoinHandle<()>>,
+    reader: Option<Thread>,
     /// It has ended, or is about to return.
     is_parked: bool,
 }
@@ -185,7 +185,7 @@ impl Agents {
         };
         drop(standing);
         if let Some(thread) = thread {
-            let _ = thread.join();
+            thread.join();
         }
     }
 
@@ -504,7 +504,7 @@ impl Agents {
     fn introduce(
         &'static self,
         begin: impl Fn(&Arc<Agent>) -> bool,
-    ) -> Result<(Arc<Agent>, JoinHandle<()>), String> {
+    ) -> Result<(Arc<Agent>, Thread), String> {
         let mut who = String::new();
         for attempt in 0..HELLO_TRIES {
             match Agent::introduce(&self.settings, self) {

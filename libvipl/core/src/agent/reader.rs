@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
+use vipl_sys::thread::Thread;
 
 use kagent_proto::*;
 use vipl_sys::{seqpacket, thread};
@@ -37,7 +37,7 @@ enum Outcome {
 }
 
 /// Starts the thread.
-pub(super) fn start(agent: &Arc<Agent>, agents: &'static Agents) -> io::Result<JoinHandle<()>> {
+pub(super) fn start(agent: &Arc<Agent>, agents: &'static Agents) -> io::Result<Thread> {
     let agent = agent.clone();
     thread::spawn_with_signals_blocked("vipl-agent", move || {
         if let Outcome::Gone = agent.read(agents) {

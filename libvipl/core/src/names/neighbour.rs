@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
+use vipl_sys::thread::with_stack;
+
 /// The kernel's neighbour table of the calling thread's network.
 const TABLE: &str = "/proc/thread-self/net/arp";
 /// `ARPHRD_ETHER`.
@@ -31,8 +33,7 @@ pub(crate) enum Unknown {
 
 /// Address of a host, reached by way of an interface whose own address is `own`.
 pub(crate) fn find(name: &str, interface: &str, own: &[u8]) -> Result<Vec<u8>, Unknown> {
-    let found = (name, 0u16)
-        .to_socket_addrs()
+    let found = with_stack(|| (name, 0u16).to_socket_addrs())
         .map_err(|_| Unknown::Host(name.to_owned()))?;
     let mut addresses = found.filter_map(|found| match found.ip() {
         IpAddr::V4(address) => Some(address),
@@ -76,6 +77,10 @@ fn look_up(table: &str, address: Ipv4Addr, interface: &str) -> Option<Vec<u8>> {
 
 /// IPv4 addresses of an interface of this host.
 fn own_addresses(interface: &str) -> Vec<Ipv4Addr> {
+    with_stack(|| find_own_addresses(interface))
+}
+
+fn find_own_addresses(interface: &str) -> Vec<Ipv4Addr> {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
     all.filter(|one| one.interface_name == interface)
         .filter_map(|one| Some(one.address?.as_sockaddr_in()?.ip()))

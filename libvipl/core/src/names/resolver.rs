@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
+use vipl_sys::thread::with_stack;
+
 use crate::connect::address::socket_bytes;
 
 /// The port of an agent that was given none; see `vipkad --udp-port`.
@@ -23,9 +25,11 @@ pub(crate) fn find(name: &str, own: &[u8]) -> Result<Vec<u8>, Unknown> {
     let found: Vec<SocketAddr> = match name.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, PORT)],
         Err(_) => match name.rsplit_once(':') {
-            Some(_) => name.to_socket_addrs().map_err(unknown)?.collect(),
-            None => (name, PORT).to_socket_addrs().map_err(unknown)?.collect(),
-        },
+            Some(_) => with_stack(|| name.to_socket_addrs()),
+            None => with_stack(|| (name, PORT).to_socket_addrs()),
+        }
+        .map_err(unknown)?
+        .collect(),
     };
     found
         .into_iter()

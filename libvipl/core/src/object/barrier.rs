@@ -2,11 +2,10 @@
 //! holder. `ctest/loom` replaces this file.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vipl_sys::membarrier::{Scope, barrier, register, slow_barrier};
-use vipl_sys::thread;
+use vipl_sys::thread::{self, Thread};
 
 /// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
 pub(crate) const OWNERS: usize = 4;
@@ -34,7 +33,7 @@ pub(crate) fn prepare() {
 }
 
 /// Registrations that are under way on threads of their own.
-pub(crate) struct Registering([Option<JoinHandle<()>>; 2]);
+pub(crate) struct Registering([Option<Thread>; 2]);
 
 /// Begins to register the process for all barriers, at its first VipOpenNic and before the library starts a thread: with
 /// one thread it costs nothing. With more, the kernel waits an RCU grace period for each scope, 5 to 20 ms. Both periods
@@ -62,7 +61,7 @@ impl Registering {
     /// Waits until the process is registered, as far as the system permits.
     pub(crate) fn finish(self) {
         for started in self.0.into_iter().flatten() {
-            let _ = started.join();
+            started.join();
         }
         prepare();
     }

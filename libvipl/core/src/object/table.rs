@@ -245,7 +245,9 @@ impl<T: Send> Table<T> {
         }
         let bytes = CHUNK * size_of::<Slot<T>>();
         // Zeroed slots are free slots.
-        let memory = vipl_sys::fork::map_wiped(bytes).ok()?;
+        let memory = vipl_sys::fork::map_wiped(bytes)
+            .inspect_err(|error| log::error!(target: "core", "no room for more handles: {error}"));
+        let memory = memory.ok()?;
         // Release: whoever sees the pointer sees zeroed slots.
         place.store(memory.cast(), Ordering::Release);
         Some(())

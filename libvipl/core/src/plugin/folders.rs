@@ -79,11 +79,14 @@ pub(super) fn candidates(directory: &Path) -> io::Result<Vec<(String, PathBuf)>>
     Ok(found)
 }
 
+/// What the system's loader says when there is no memory.
+const SHORT: [&str; 3] = ["Cannot allocate memory", "failed to map", "out of memory"];
+
 /// Why a file could not be loaded, if that was because the system was out of something. `dlopen` gives a text only,
 /// in English unless the application has set another locale; so the file is opened as well.
 pub(super) fn shortage_of(path: &Path, text: &str) -> Option<String> {
     let error = match vipl_sys::file::open(path) {
-        Ok(_) if text.contains("Cannot allocate memory") || text.contains("failed to map") => {
+        Ok(_) if SHORT.iter().any(|words| text.contains(words)) => {
             io::Error::from_raw_os_error(libc::ENOMEM)
         }
         Ok(_) if text.contains("Too many open files") => io::Error::from_raw_os_error(libc::EMFILE),

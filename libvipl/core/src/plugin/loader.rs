@@ -9,12 +9,13 @@
 //!                      └─▶ loaded   what came of it
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use vipl_plugin_abi::vipl_host;
+use vipl_sys::reserve::has_memory;
 
 use super::file::{Refusal, load};
 use super::folders::{candidates, directories, name_of, shortage_of, wanted};
@@ -37,14 +38,14 @@ pub(crate) struct Seen {
 /// All plug-ins of the process.
 #[derive(Default)]
 pub(crate) struct Plugins {
-    pub(crate) seen: HashMap<PathBuf, Seen>,
+    pub(crate) seen: BTreeMap<PathBuf, Seen>,
     /// What the system had too little of at the last look, if anything: there may be plug-ins unseen.
     pub(crate) shortage: Option<String>,
     /// Folders of the last look, and plug-ins that the setting `plugins` has left out.
     pub(crate) searched: Vec<PathBuf>,
     pub(crate) left_out: Vec<String>,
     /// Folders that cannot be read, of which there was a line.
-    unreadable: HashSet<PathBuf>,
+    unreadable: BTreeSet<PathBuf>,
     order: Vec<&'static LoadedPlugin>,
 }
 
@@ -121,6 +122,10 @@ impl Plugins {
             Some(_) => return,
             None => None,
         };
+        if !has_memory() {
+            self.shortage = Some("there is no memory".to_owned());
+            return;
+        }
         let outcome = load(name, &path, settings, host);
         if let Err(Refusal::Load(text)) = &outcome
             && let Some(shortage) = shortage_of(&path, text)

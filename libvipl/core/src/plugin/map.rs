@@ -2,6 +2,7 @@
 //! form `plugin:argument`, what the plug-ins claim.
 
 use strsim::levenshtein;
+use vipl_sys::reserve::has_memory;
 
 use super::host::HOST;
 use super::loaded::LoadedPlugin;
@@ -27,6 +28,10 @@ pub(crate) enum Nowhere {
 pub(crate) fn find(process: &Process, name: &str) -> Result<Route, Nowhere> {
     let mut plugins = process.plugins.lock();
     plugins.refresh(&process.settings, &HOST);
+    // A plug-in is asked for its claims, for which a thread needs memory at the first time.
+    if !has_memory() {
+        return Err(Nowhere::Shortage("there is no memory".to_owned()));
+    }
     look_up(process, &plugins, name).map_err(|tried| match &plugins.shortage {
         Some(shortage) => Nowhere::Shortage(format!("cannot look for plug-ins: {shortage}")),
         None => Nowhere::Unknown(tried),
