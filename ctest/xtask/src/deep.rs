@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     step("thread", &["sanitize", "thread"]),
     step("address", &["sanitize", "address"]),
     step("loom", &["loom"]),
+    cargo_step("refused", REFUSED).needs("build"),
     step("valgrind", &["valgrind", "--no-build"]).needs("build"),
     step(
         "kill",
@@ -80,6 +81,16 @@ const KILL_IP: &[&str] = &[
     "--device",
     "ip:127.0.0.1",
     "--spare-agents",
+];
+/// Every system call, refused once with every error.
+const REFUSED: &[&str] = &[
+    "test",
+    "-p",
+    "vipl-ctest",
+    "--test",
+    "refused",
+    "--",
+    "--ignored",
 ];
 const DEVICES: &[&str] = &[
     "conformance",
