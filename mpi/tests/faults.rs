@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::{Job, program};
-use vipl_ctest::{Agent, Finished};
+use vipl_ctest::{Agent, Finished, Run};
 
 const RANKS: usize = 3;
 
@@ -69,6 +69,37 @@ fn agent_killed(device: &str, program: &Path, another: bool) -> Finished {
                 sleep(Duration::from_millis(5));
             }
         })
+}
+
+/// Two agents are two hosts for a device that does not leave its own: the job ends, and says why.
+#[test]
+fn ranks_that_do_not_reach_each_other() {
+    let Some(program) = program("tour") else {
+        return;
+    };
+    let place = common::mpi();
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let agents = [0, 1].map(|at: usize| Agent::start_in(dirs[at].path()).expect("an agent"));
+    let mut run = Run::compatible(common::wrapper())
+        .env("VIPL_FI_PATH", place.folder.as_os_str())
+        .env("FI_VIPL_DEVICE", "via_lo")
+        .env("FI_VIPL_CONNECT_TIMEOUT", "500")
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .seconds(common::PATIENCE)
+        .arg("--oversubscribe");
+    for (at, agent) in agents.iter().enumerate() {
+        if at > 0 {
+            run = run.arg(":");
+        }
+        let agent = format!("VIPL_AGENT={}", agent.socket().display());
+        run = run.arg("-n").arg("1").arg("-x").arg(agent).arg(&program);
+    }
+    let finished = run.finish();
+    expect_end(&finished, "a job whose ranks do not reach each other");
+    let told = finished.stderr.contains("no connection to")
+        && finished.stderr.contains("does not leave its host");
+    assert!(told, "{}", finished.report("the reason"));
 }
 
 /// Connections of loopback go on without their agent, and the next one takes over.

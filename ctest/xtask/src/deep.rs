@@ -53,6 +53,7 @@ const STEPS: &[Step] = &[
     step("deb", &["deb", "--lintian", "--trial"]),
     step("rpm", &["rpm", "--no-build", "--trial"]).needs("deb"),
     step("bare", &["bare"]),
+    step("suites", &["suites", "--within", "150"]).needs("build"),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
     step(
         "soak",

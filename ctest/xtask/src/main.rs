@@ -35,6 +35,7 @@ mod smoke;
 mod static_libs;
 mod steps;
 mod stress;
+mod suites;
 mod tally;
 mod tests;
 mod uninstall;
@@ -105,6 +106,8 @@ enum Command {
     Advisories,
     /// Build for a sanitizer and run C programs under it
     Sanitize(sanitize::Options),
+    /// Run tests of others over the MPI provider
+    Suites(suites::Options),
     /// Run C programs under valgrind
     Valgrind(valgrind::Options),
     /// Build the documentation without a warning
@@ -157,6 +160,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Advisories => advisories::check()?,
         Command::Loom(options) => loom::run_models(&options)?,
         Command::Sanitize(options) => sanitize::run_programs(&options)?,
+        Command::Suites(options) => suites::run_suites(&options)?,
         Command::Valgrind(options) => valgrind::run_programs(&options)?,
         Command::Tests(options) => return tests::run(&options),
         Command::Bare => return bare::run(),
