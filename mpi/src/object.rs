@@ -15,9 +15,11 @@ pub(crate) fn entry<R>(on_panic: R, run: impl FnOnce() -> R) -> R {
     })
 }
 
-/// The same for functions that return 0 or an error.
+/// The same for functions that return 0 or an error. They call what a cancelled thread would end in, which must not happen below
+/// frames of Rust; those on the path of data call nothing like that but where they sleep or wake somebody.
 #[inline]
 pub(crate) fn code(run: impl FnOnce() -> Result<(), c_int>) -> c_int {
+    let _off = vipl_sys::cancel::Off::new();
     entry(-crate::fi::FI_EOTHER, || {
         run().map_or_else(|error| -error, |()| 0)
     })

@@ -59,6 +59,7 @@ impl Wake {
     pub(crate) fn raise(&mut self) {
         if !self.raised {
             self.raised = true;
+            let _off = vipl_sys::cancel::Off::new();
             let one = 1u64;
             // SAFETY: eight bytes; a counter of 1 cannot overflow.
             unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
@@ -68,6 +69,7 @@ impl Wake {
     pub(crate) fn lower(&mut self) {
         if self.raised {
             self.raised = false;
+            let _off = vipl_sys::cancel::Off::new();
             let mut count = 0u64;
             // SAFETY: room for eight bytes; the descriptor does not block.
             unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };

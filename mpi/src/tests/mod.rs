@@ -565,3 +565,43 @@ fn a_sleeper_wakes_beside_a_queue_that_nobody_reads() {
     client.close();
     server.close();
 }
+
+/// A thread that has been cancelled comes back from every call: below frames of Rust a cancellation would end the process.
+#[test]
+fn a_cancelled_thread_comes_back() {
+    let world = World::new();
+    let (client, server) = world.pair();
+    let from = world.memory(pattern(8));
+    let mut to = world.memory(vec![0; 8]);
+    assert_eq!(server.receive(&mut to, 8, 1), 0);
+    let (client_at, server_at, from_at) = (
+        &raw const client as usize,
+        &raw const server as usize,
+        &raw const from as usize,
+    );
+    let world_at = &raw const world as usize;
+    let thread = std::thread::spawn(move || {
+        // SAFETY: the objects live until the thread is joined, and no other thread uses them meanwhile.
+        let (world, client, server, from) = unsafe {
+            (
+                &*(world_at as *const World),
+                &*(client_at as *const End),
+                &*(server_at as *const End),
+                &*(from_at as *const Memory),
+            )
+        };
+        // SAFETY: this thread, which does not act on it before it comes to a point of cancellation.
+        ok(unsafe { libc::pthread_cancel(libc::pthread_self()) });
+        assert_eq!(client.send(from, 8, 2), 0);
+        let received = server.completion().op_context as usize;
+        let sent = client.completion().op_context as usize;
+        assert!(server.next().is_none());
+        let other = world.end(world.info);
+        other.close();
+        vipl_sys::cancel::disable();
+        (sent, received)
+    });
+    assert_eq!(thread.join().expect("a thread"), (2, 1));
+    client.close();
+    server.close();
+}

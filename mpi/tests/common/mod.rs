@@ -95,7 +95,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let status = Command::new("mpicc")
         .args(["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&new)
-        .arg(source(&format!("../mpi/tests/programs/{name}.c")))
+        .arg(source(format!("../mpi/tests/programs/{name}.c")))
         .status()
         .expect("mpicc");
     assert!(status.success(), "{name}.c does not compile");
