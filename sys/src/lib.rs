@@ -25,6 +25,7 @@
 //! | [`stderr`] | lines for the standard error of somebody else's process |
 //! | [`text`] | text of others, without control characters |
 //! | [`thread`] | threads that take none of the application's signals |
+//! | [`wrap`] | where counters begin that wrap |
 //! | [`uncancelled`] | system calls that are no cancellation points |
 
 #[cfg(not(target_os = "linux"))]
@@ -50,6 +51,7 @@ pub mod stderr;
 pub mod text;
 pub mod thread;
 pub mod uncancelled;
+pub mod wrap;
 
 /// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.
 mod sync {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
-use vipl_clan_proto::vi::{ViPages, news};
+use vipl_clan_proto::vi::{RING, ViPages, news};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Nic, Port, Queue, Status, Vi};
 use vipl_sys::shm::Mapping;
+use vipl_sys::wrap;
 
 use crate::card::{Card, PATIENCE, SHORT};
 use crate::nic::ClanNic;
@@ -19,7 +20,7 @@ const RECALLED: u64 = u64::MAX;
 
 /// How this VI numbers the descriptors of one queue: the numbers of doorbells count on over all
 /// connections, those of the host are others.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Count {
     /// Number of the next doorbell.
     pub(crate) rung: u32,
@@ -30,6 +31,16 @@ pub(crate) struct Count {
 }
 
 impl Count {
+    fn new() -> Count {
+        // The doorbell whose lap is 0, as in fresh memory, needs a lap before it.
+        let first = wrap::start(RING as u32).wrapping_sub(RING as u32);
+        Count {
+            rung: first,
+            done: first,
+            ahead: 0,
+        }
+    }
+
     /// A connection begins with the host's descriptor of this number.
     fn begin(&mut self, host: u32) {
         self.done = self.rung;
@@ -165,12 +176,12 @@ impl Vi for ClanVi {
             pages: unsafe { ViPages::new(memory.base()) },
             card: nic.card.clone(),
             number,
-            sends: Count::default(),
-            receives: Count::default(),
+            sends: Count::new(),
+            receives: Count::new(),
             link: None,
             inline_max: nic.inline_max,
             single_copy: nic.single_copy,
-            epochs: 0,
+            epochs: wrap::start(0),
             _memory: memory,
         })
     }

@@ -104,6 +104,7 @@ impl Connected {
                 _ => PROBES,
             },
             now_ns: Host::get().now_ns(),
+            count_from: vipl_sys::wrap::start(0),
             shared_path,
             seal: (connection.remote != 0 && connection.sealed != 0).then_some(connection.seal),
         };

@@ -14,6 +14,7 @@ use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::{Host, Port, Queue, Status};
 use vipl_sys::shm::Mapping;
+use vipl_sys::wrap;
 
 use crate::link::{Help, Link, Reach, carries_immediate, ends_here};
 use crate::nic::LoopbackNic;
@@ -76,7 +77,7 @@ pub(crate) fn attach(
     let reception = port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION;
     let link = Link {
         ends,
-        arrived: 0,
+        arrived: wrap::start(0),
         expected: None,
         board_seen: 0,
         outbox: Outbox::new(),
@@ -107,10 +108,13 @@ pub(crate) fn attach(
         receiving: None,
         writing: None,
         serving: None,
-        help: Help::default(),
+        help: Help {
+            generation: wrap::start(0),
+            ..Help::default()
+        },
         road: Choice::new(),
         gauge: Gauge::default(),
-        written: 0,
+        written: wrap::start(0),
         partner_rdma_write: connection.partner_rdma_write != 0,
         partner_rdma_read: connection.partner_rdma_read != 0,
         watch: nic.watch.clone(),
@@ -141,6 +145,7 @@ fn introduce(link: &Link, port: &Port) {
     own.probe
         .store(PROBE.load(Ordering::Relaxed), Ordering::Relaxed);
     own.posted.store(link.posted_count(port), Ordering::Relaxed);
+    own.consumed.store(link.arrived, Ordering::Relaxed);
     // Release: whoever sees it sees the line.
     own.attached.store(1, Ordering::Release);
     fence(Ordering::SeqCst);

@@ -1,5 +1,7 @@
 //! The sender's bookkeeping of the ring: slots and payload that are free, as far as it knows.
 
+use vipl_sys::wrap;
+
 use crate::ring::{self, LINE, PAYLOAD, SLOTS, flag};
 
 /// The sender's bookkeeping of its direction. Numbers of slots and payload positions wrap.
@@ -18,11 +20,12 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new() -> Outbox {
+        let payload = wrap::start(0).wrapping_mul(LINE);
         Outbox {
-            sent: 0,
-            consumed: 0,
-            payload: 0,
-            freed: 0,
+            sent: wrap::start(0),
+            consumed: wrap::start(0),
+            payload,
+            freed: payload,
             ends: Box::new([0; SLOTS as usize]),
         }
     }

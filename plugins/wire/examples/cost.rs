@@ -128,6 +128,7 @@ fn pair(level: Level, mtu: u16, bytes: u32, seal: Option<SealKey>) -> Pair {
             ack_delay_ns: 20_000,
             probes_max: 7,
             now_ns: 0,
+            count_from: 0,
             shared_path: false,
             seal,
         })

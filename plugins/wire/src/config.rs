@@ -48,6 +48,8 @@ pub struct Config {
     pub probes_max: u32,
     /// The current time, in nanoseconds of any monotonic clock.
     pub now_ns: u64,
+    /// Number of the first operation of each kind, the same at both sides: 0, or in tests shortly before the wrap.
+    pub count_from: u32,
     /// The path has other users, as across routers: every loss counts as congestion, as for TCP. The largest frame that
     /// it carries is searched for.
     pub shared_path: bool,

@@ -60,16 +60,16 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(first: u32) -> Receiver {
+    pub(crate) fn new(first: u32, count_from: u32) -> Receiver {
         Receiver {
             next: first,
             kept: VecDeque::new(),
             kept_bytes: 0,
             spare: Vec::new(),
-            operations: 0,
-            messages: 0,
-            writes: 0,
-            reads: 0,
+            operations: count_from,
+            messages: count_from,
+            writes: count_from,
+            reads: count_from,
             receiving: None,
             writing: None,
             answered: 0,

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::config::{NEVER, WINDOW};
+use crate::config::{Config, NEVER, WINDOW};
 use crate::ecn::{Marks, Meaning};
 use crate::env::{Operation, Outgoing, Remote};
 use crate::inflight::Inflight;
@@ -128,13 +128,14 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(first: u32, shared_path: bool) -> Sender {
+    pub(crate) fn new(config: &Config, side: u32) -> Sender {
+        let (first, shared_path) = (config.first(side), config.shared_path);
         Sender {
             operations: VecDeque::new(),
-            base: 0,
-            messages: 0,
-            writes: 0,
-            reads: 0,
+            base: config.count_from,
+            messages: config.count_from,
+            writes: config.count_from,
+            reads: config.count_from,
             reads_open: 0,
             inflight: Inflight::new(first, shared_path),
             rtt: Rtt::new(shared_path),

@@ -113,7 +113,7 @@ impl Regions {
             count,
             free: Vec::new(),
             used: 0,
-            generation: seed.wrapping_mul(0x9E37_79B9),
+            generation: vipl_sys::wrap::start(seed.wrapping_mul(0x9E37_79B9)),
             regions: 0,
             bytes: 0,
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vipl_abi::VIP_PROTECTION_HANDLE;
 use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE};
+use vipl_sys::wrap;
 
 use crate::error::Error;
 use crate::object::handle::{self, Kind, Parts};
@@ -22,7 +23,7 @@ impl Ptags {
         let slot = seed & ((1 << handle::SLOT_BITS) - 1);
         Ptags {
             users: BTreeMap::new(),
-            last: seed.wrapping_mul(0x9E37_79B9) >> 8,
+            last: wrap::start(seed.wrapping_mul(0x9E37_79B9)) >> 8,
             max,
             slot,
         }

@@ -229,9 +229,9 @@ impl<T: Send> Table<T> {
                 slot
             }
         };
-        state.generation = state.generation.wrapping_add(1);
+        state.generation = handle::generation(state.generation.wrapping_add(1));
         let parts = Parts {
-            generation: handle::generation(state.generation),
+            generation: state.generation,
             slot,
         };
         let handle = handle::join(self.kind, parts);
@@ -266,6 +266,20 @@ mod tests {
     use super::*;
 
     static TABLE: Table<u64> = Table::new(Kind::Cq);
+
+    #[test]
+    fn a_handle_is_stale_also_when_the_generations_wrap() {
+        static TABLE: Table<u64> = Table::new(Kind::Connection);
+        let free = Free::new(4_u32.wrapping_neg());
+        let mut last = std::ptr::null_mut();
+        for number in 0..8 {
+            let handle = TABLE.insert(&free, |_| number).unwrap();
+            assert_ne!(handle, last, "{number}");
+            let guard = TABLE.lock(handle).unwrap();
+            assert_eq!(TABLE.remove(&free, guard, handle), number);
+            last = handle;
+        }
+    }
 
     #[test]
     fn stale_handles_find_nothing() {

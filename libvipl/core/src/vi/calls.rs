@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
+use vipl_sys::wrap;
 
 use super::queue::{CqSlot, WorkQueue, free_ring};
 use super::state::IDLE;
@@ -106,9 +107,9 @@ fn insert(
     let queue = |which: u32, cq: &Option<CqSlot>| vipl_queue {
         entries: std::ptr::null_mut(),
         mask: 0,
-        posted: 0,
-        completed: 0,
-        taken: 0,
+        posted: wrap::start(0),
+        completed: wrap::start(0),
+        taken: wrap::start(0),
         signal: u32::from(cq.is_some()),
         which,
     };

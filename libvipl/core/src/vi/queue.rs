@@ -14,6 +14,7 @@ use std::alloc::Layout;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
+use vipl_sys::wrap;
 
 use super::Vi;
 use crate::cq::queue::Cq;
@@ -97,7 +98,7 @@ impl WorkQueue {
     pub(crate) fn new(cq: Option<CqSlot>) -> Self {
         WorkQueue {
             plain_room: 0,
-            signalled: 0,
+            signalled: wrap::start(0),
             cq,
             waiters: Waiters::new(),
             empty_polls: 0,

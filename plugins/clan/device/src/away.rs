@@ -127,6 +127,7 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         ack_delay_ns: ACK_DELAY_NS,
         probes_max: PROBES,
         now_ns: now_ns(),
+        count_from: vipl_sys::wrap::start(0),
         shared_path: false,
         // Raw Ethernet has none.
         seal: None,

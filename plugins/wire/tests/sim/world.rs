@@ -80,6 +80,12 @@ pub fn config(side: u32, key: u64, level: Level, mtu: u16, now_ns: u64) -> Confi
         ack_delay_ns: 20_000,
         probes_max: 7,
         now_ns,
+        // Half of all connections see their counters wrap.
+        count_from: if key & 1 == 0 {
+            0
+        } else {
+            4_u32.wrapping_neg()
+        },
         shared_path: false,
         seal: None,
     }
