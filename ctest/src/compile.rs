@@ -184,7 +184,8 @@ pub(crate) fn life(name: &str) -> PathBuf {
     once(build.work_dir().join("life").join(name), |output| {
         let mut include = OsString::from("-I");
         include.push(source("programs"));
-        Program::new(source(crate::life::file(name)))
+        let extension = if name == "leaves" { "cpp" } else { "c" };
+        Program::new(source(format!("life/{name}.{extension}")))
             .flag(include)
             .linked_in(&build.library_dir())
             .build(output)

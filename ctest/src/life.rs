@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -220,10 +219,4 @@ fn judge(cell: &Cell, finished: &Finished) -> Option<String> {
         .iter()
         .find(said)
         .map(|text| format!("it says {text:?}"))
-}
-
-/// The programs, for the compiler.
-pub(crate) fn file(name: &str) -> PathBuf {
-    let extension = if name == "leaves" { "cpp" } else { "c" };
-    Path::new("life").join(format!("{name}.{extension}"))
 }

@@ -4,15 +4,6 @@ use std::any::Any;
 
 use vipl_abi::VIP_RETURN;
 
-/// Panics of this library are written where its log lines are written: what stands behind descriptor 2 may be a file of the
-/// application. This is not done in test programs, whose panics are their own.
-#[cfg(not(test))]
-pub(crate) fn redirect_panics() {
-    std::panic::set_hook(Box::new(|info| {
-        vipl_sys::stderr::write(format!("vipl: {info}\n").as_bytes());
-    }));
-}
-
 /// Logs a panic that an entry point caught. With `VIPL_ON_BUG=abort` the process ends here.
 #[cold]
 pub fn caught(panic: &(dyn Any + Send)) -> VIP_RETURN {

@@ -149,6 +149,15 @@ pub(crate) fn install(settings: &Settings) {
     }
 }
 
+/// Panics of this library are written where its log lines are written: what stands behind descriptor 2 may be a file of the
+/// application. This is not done in test programs, whose panics are their own.
+#[cfg(not(test))]
+pub(crate) fn redirect_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        stderr::write(format!("vipl: {info}\n").as_bytes());
+    }));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -118,7 +118,7 @@ pub(crate) fn get() -> &'static Process {
     let settings = Arc::new(Settings::load());
     logger::install(&settings);
     #[cfg(not(test))]
-    crate::bug::redirect_panics();
+    logger::redirect_panics();
     settings.report();
     if let Some(error) = not_wiped {
         log::error!(
