@@ -24,11 +24,11 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
 
 /// Wakes all who sleep on the word.
 pub fn wake(word: &AtomicU32) {
-    wake_address(word);
+    wake_address(word.as_ptr().addr());
 }
 
 /// The same by the word's address, which may have gone since somebody was told.
-pub fn wake_address(word: *const AtomicU32) {
+pub fn wake_address(word: usize) {
     // SAFETY: the kernel looks for sleepers by the address, and does not read there.
     unsafe {
         libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);

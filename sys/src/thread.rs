@@ -61,11 +61,11 @@ where
         }
         touch_data();
         MASK_OF_STARTER.set(Some(begin.mask));
-        // SAFETY: the maker waits until it is 1, and the kernel only takes the address.
+        // SAFETY: the maker waits until it is 1.
         unsafe {
             (*begin.begun).store(1, Ordering::Release);
-            futex::wake_address(begin.begun);
         }
+        futex::wake_address(begin.begun.addr());
         let _ = catch_unwind(AssertUnwindSafe(begin.body));
         std::ptr::null_mut()
     }
