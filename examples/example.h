@@ -8,7 +8,7 @@
 #include <string.h>
 #include <vipl.h>
 
-/* Calls a function that must succeed. VIPL_LOG=info makes the library say why it did not. */
+/* Calls a function that must succeed. The library says on standard error why it did not. */
 #define MUST(call)                                                     \
     do {                                                               \
         VIP_RETURN result_ = (call);                                   \

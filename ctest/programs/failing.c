@@ -2,13 +2,14 @@
  *
  *   failing WHAT...
  *
- * Nothing is checked but the return code; what the log must say is in tests/words.rs. */
+ * Nothing is checked but the return code; what the log must say is in tests/words.rs and tests/mistakes.rs. */
 #include "common.h"
 
 static VIP_NIC_HANDLE nic, other;
 static VIP_VI_HANDLE vi, served; /* the latter after `connect_both` */
 static VIP_CQ_HANDLE cq;
 static VIP_PROTECTION_HANDLE tag;
+static VIP_RELIABILITY_LEVEL level = VIP_SERVICE_RELIABLE_DELIVERY; /* of the VI that is served */
 static VIP_MEM_HANDLE region;
 static struct {
     VIP_DESCRIPTOR d;
@@ -63,7 +64,9 @@ static void *accept_one(void *point)
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, tag, VIP_FALSE, VIP_FALSE};
     VIP_VI_ATTRIBUTES partner;
     VIP_CONN_HANDLE request;
+    VIP_RETURN code;
 
+    attributes.ReliabilityLevel = level;
     MUST(VipQueryNic(nic, &self));
     here.net.HostAddressLen = self.NicAddressLen;
     here.net.DiscriminatorLen = (VIP_UINT16)strlen(point);
@@ -71,7 +74,11 @@ static void *accept_one(void *point)
     memcpy(here.bytes + 10, point, strlen(point));
     MUST(VipCreateVi(nic, &attributes, NULL, NULL, &served));
     MUST(VipConnectWait(nic, &here.net, PATIENCE, &there.net, &partner, &request));
-    MUST(VipConnectAccept(request, served));
+    code = VipConnectAccept(request, served);
+    if (level != VIP_SERVICE_RELIABLE_DELIVERY)
+        MUST(VipConnectReject(request));
+    else
+        MUST(code);
     return NULL;
 }
 
@@ -106,6 +113,111 @@ static void post_outside(void)
     m->d.DS[1].Local.Length = 64;
     MUST(VipPostSend(vi, &m->d, region));
     CHECK_RETURN(VipSendWait(vi, PATIENCE, &done), VIP_DESCRIPTOR_ERROR, "outside");
+}
+
+/* A send of `vi` with one segment, and what comes of it: also what the peer's receive has to say. */
+static void send_one(void *from, VIP_UINT32 handle, VIP_UINT32 length, VIP_UINT32 total)
+{
+    VIP_DESCRIPTOR *done;
+
+    m->d.CS.SegCount = 1;
+    m->d.CS.Length = total;
+    m->d.DS[0].Local.Data.Address = from;
+    m->d.DS[0].Local.Handle = handle;
+    m->d.DS[0].Local.Length = length;
+    MUST(VipPostSend(vi, &m->d, region));
+    VipSendWait(vi, PATIENCE, &done);
+}
+
+/* A receive of `served` for messages of `bytes`; the descriptor lies in a region of its own. */
+static void post_receive(VIP_UINT32 bytes)
+{
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_FALSE, VIP_FALSE};
+    VIP_MEM_HANDLE handle;
+    VIP_DESCRIPTOR *d = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    rights.Ptag = tag;
+    MUST(VipRegisterMem(nic, d, 8192, &rights, &handle));
+    d->CS.SegCount = 1;
+    d->CS.Length = bytes;
+    d->DS[0].Local.Data.Address = (char *)d + 4096;
+    d->DS[0].Local.Handle = handle;
+    d->DS[0].Local.Length = bytes;
+    MUST(VipPostRecv(served, d, handle));
+}
+
+/* The mistakes with a descriptor; false: it is another one. */
+static int mistake(const char *what)
+{
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_FALSE, VIP_FALSE};
+    VIP_DESCRIPTOR *done;
+    VIP_MEM_HANDLE handle;
+    char *more = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    rights.Ptag = tag;
+    if (strcmp(what, "not-connected") == 0) {
+        send_one(m->bytes, region, 64, 64);
+        return 1;
+    }
+    if (strcmp(what, "not-aligned") == 0) {
+        VipPostSend(vi, (VIP_DESCRIPTOR *)(void *)((char *)m + 32), region);
+        return 1;
+    }
+    if (strncmp(what, "send-", 5) != 0)
+        return 0;
+    connect_both();
+    if (strcmp(what, "send-no-receive") == 0) {
+        send_one(m->bytes, region, 64, 64);
+        VipRecvDone(served, &done); /* takes what has come */
+        sleep_ms(100); /* the handler thread's line */
+        return 1;
+    }
+    post_receive(strcmp(what, "send-too-long") == 0 ? 16 : 1024);
+    if (strcmp(what, "send-unregistered") == 0)
+        send_one(more, 0, 64, 64);
+    else if (strcmp(what, "send-wrong-handle") == 0)
+        send_one(more, region, 64, 64);
+    else if (strcmp(what, "send-deregistered") == 0) {
+        MUST(VipRegisterMem(nic, more, 4096, &rights, &handle));
+        MUST(VipDeregisterMem(nic, more, handle));
+        send_one(more, handle, 64, 64);
+    } else if (strcmp(what, "send-other-tag") == 0) {
+        MUST(VipCreatePtag(nic, &rights.Ptag));
+        MUST(VipRegisterMem(nic, more, 4096, &rights, &handle));
+        send_one(more, handle, 64, 64);
+    } else if (strcmp(what, "send-freed") == 0) {
+        MUST(VipRegisterMem(nic, more, 4096, &rights, &handle));
+        CHECK_EQ(munmap(more, 4096), 0, "munmap");
+        send_one(more, handle, 64, 64);
+    } else if (strcmp(what, "send-length") == 0)
+        send_one(m->bytes, region, 64, 80);
+    else if (strcmp(what, "send-too-long") == 0) {
+        send_one(m->bytes, region, 64, 64);
+        VipRecvWait(served, PATIENCE, &done);
+    } else if (strcmp(what, "send-segments") == 0) {
+        m->d.CS.Control = 0;
+        m->d.CS.SegCount = 60000;
+        m->d.CS.Length = 0;
+        MUST(VipPostSend(vi, &m->d, region));
+        VipSendWait(vi, PATIENCE, &done);
+    } else if (strcmp(what, "send-rdma") == 0) {
+        m->d.CS.Control = VIP_CONTROL_OP_RDMAWRITE;
+        m->d.CS.SegCount = 2;
+        m->d.CS.Length = 8;
+        m->d.DS[0].Remote.Data.Address = m->bytes + 512;
+        m->d.DS[0].Remote.Handle = region;
+        m->d.DS[1].Local.Data.Address = m->bytes;
+        m->d.DS[1].Local.Handle = region;
+        m->d.DS[1].Local.Length = 8;
+        MUST(VipPostSend(vi, &m->d, region));
+        VipSendWait(vi, PATIENCE, &done);
+        VipRecvWait(served, PATIENCE, &done); /* flushed */
+        sleep_ms(100); /* the line of the thread that has no handler to call */
+    } else if (strcmp(what, "send-destroy") == 0)
+        VipDestroyVi(vi);
+    else
+        CHECK(0, what);
+    return 1;
 }
 
 static int errors;
@@ -143,6 +255,22 @@ static void read_only(void)
     }
 }
 
+/* The server's VI has another level than the client's. */
+static VIP_RETURN levels_differ(void)
+{
+    pthread_t server;
+    VIP_RETURN code;
+    char point[] = "levels";
+
+    level = VIP_SERVICE_RELIABLE_RECEPTION;
+    CHECK_EQ(pthread_create(&server, NULL, accept_one, point), 0, "a thread");
+    do
+        code = connect_to(-1, point);
+    while (code == VIP_NO_MATCH);
+    CHECK_EQ(pthread_join(server, NULL), 0, "a thread");
+    return code;
+}
+
 static void one(const char *what)
 {
     VIP_DESCRIPTOR *done;
@@ -156,6 +284,11 @@ static void one(const char *what)
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, tag, VIP_FALSE, VIP_FALSE};
 
     rights.Ptag = tag;
+    if (mistake(what)) {
+        printf("%s\n", what);
+        fflush(stdout);
+        return;
+    }
     if (strcmp(what, "null") == 0)
         code = VipDestroyVi(NULL);
     else if (strcmp(what, "null-out") == 0)
@@ -184,7 +317,14 @@ static void one(const char *what)
     else if (strcmp(what, "level") == 0) {
         attributes.ReliabilityLevel = 7;
         code = VipCreateVi(nic, &attributes, NULL, NULL, &gone);
-    } else if (strcmp(what, "close") == 0)
+    } else if (strcmp(what, "transfer-size") == 0) {
+        attributes.MaxTransferSize = 1 << 31;
+        code = VipCreateVi(nic, &attributes, NULL, NULL, &gone);
+    } else if (strcmp(what, "cq-size") == 0)
+        code = VipCreateCQ(nic, 0, &cq);
+    else if (strcmp(what, "levels") == 0)
+        code = levels_differ();
+    else if (strcmp(what, "close") == 0)
         code = VipCloseNic(nic);
     else if (strcmp(what, "no-match") == 0)
         code = connect_to(0, "nobody");

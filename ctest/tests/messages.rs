@@ -60,6 +60,7 @@ fn said() -> BTreeMap<String, &'static str> {
         for (marker, level, skipped) in [
             ("log::warn!(", "warn", 1),
             ("log::error!(", "error", 1),
+            ("log_failure!(", "warn", 1),
             ("log.warn(", "warn", 1),
             ("log.error(", "error", 1),
             (".log(VIPL_LOG_WARN,", "warn", 0),
@@ -82,6 +83,37 @@ fn said() -> BTreeMap<String, &'static str> {
         }
     }
     found
+}
+
+/// Counters have names that a user meets; each is in the table of docs/TOOLS.md, and the other way round.
+#[test]
+fn every_counter_is_in_the_tools_page() {
+    let mut made = std::collections::BTreeSet::new();
+    for text in sources() {
+        for (at, _) in text.match_indices("counter(") {
+            let call = &text[at..text.len().min(at + 80)];
+            let name = call.split_once("c\"").and_then(|(before, rest)| {
+                let one_call = !before.contains(')');
+                one_call
+                    .then(|| rest.split_once('"').map(|(name, _)| name))
+                    .flatten()
+            });
+            made.extend(name.map(str::to_owned));
+        }
+    }
+    let page = std::fs::read_to_string(source("../docs/TOOLS.md")).expect("the page");
+    let table = page
+        .split_once("| counter | of | counts |")
+        .map_or("", |(_, table)| table);
+    let rows = table
+        .lines()
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| `"));
+    let told: std::collections::BTreeSet<String> = rows
+        .filter_map(|row| Some(row.split_once('`')?.0.to_owned()))
+        .collect();
+    assert!(made.len() > 15, "{made:?}");
+    assert_eq!(made, told);
 }
 
 fn document() -> String {

@@ -35,7 +35,6 @@ fn bad_lines_of_a_host_table_are_logged() {
 fn every_device_knows_its_own_host() {
     for device in ["via_lo", "sim:", "clan:"] {
         let finished = Run::strict(program("ns"))
-            .env("VIPL_HOSTS", "/nowhere/vip_hosts")
             .allow("vip_hosts")
             .allow("/tmp/no/such/table")
             .arg("-d")

@@ -108,13 +108,13 @@ fn a_failing_call_leaves_one_line() {
         "warn",
         &["VipDeregisterMem", "names no region of this NIC handle"],
     );
-    one_line("state", "info", &["VIP_INVALID_STATE", "the VI is Idle"]);
+    one_line("state", "warn", &["VIP_INVALID_STATE", "the VI is Idle"]);
     one_line(
         "level",
-        "info",
+        "warn",
         &["VIP_INVALID_RELIABILITY_LEVEL", "vipinfo"],
     );
-    one_line("close", "info", &["VipCloseNic refused"]);
+    one_line("close", "warn", &["VipCloseNic refused"]);
     one_line(
         "no-match",
         "info",
@@ -128,7 +128,7 @@ fn a_failing_call_leaves_one_line() {
         "info",
         &["no process of this user has opened a NIC at this address"],
     );
-    one_line("name", "info", &["no.such.host.invalid"]);
+    one_line("name", "warn", &["no.such.host.invalid"]);
 }
 
 /// A program may poll a stale handle; the log is not flooded.
@@ -236,12 +236,12 @@ fn debug_tells_every_change_of_state() {
     }
 }
 
-/// With `debug`, a descriptor error names descriptor, segment, check and region.
+/// A descriptor error names descriptor, segment, check and region.
 #[test]
-fn debug_tells_what_is_wrong_with_a_descriptor() {
-    let finished = failing("debug", &["outside"]);
+fn the_default_level_tells_what_is_wrong_with_a_descriptor() {
+    let finished = failing("warn", &["outside"]);
     let lines: Vec<&str> = finished
-        .log(&["debug"])
+        .log(&["warn"])
         .into_iter()
         .filter(|line| line.contains(" desc: "))
         .collect();

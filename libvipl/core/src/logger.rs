@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use vipl_sys::{cancel, stderr};
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 
 use crate::settings::Settings;
@@ -78,6 +80,9 @@ impl Log for Logger {
         let text = format!("vipl[{pid}] {level} {}: {}", record.target(), record.args());
         let line = vipl_sys::text::one_line(&text).into_owned() + "\n";
         said(record.level());
+        if record.level() <= Level::Warn {
+            TOLD_NS.store(crate::clock::now_ns(), Ordering::Relaxed);
+        }
         // The thread may be in the usual case of the data path, and must not be cancelled while it holds the lock.
         let _off = cancel::Off::new();
         // One write per line, so that the lines of several processes do not mix.
@@ -103,6 +108,16 @@ pub(crate) fn said(level: Level) {
     });
 }
 
+/// When any thread has last logged a warning or an error.
+static TOLD_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a thread of the process has logged a warning or an error within a second: what the agent's thread has told is
+/// mostly why a call of another one fails.
+pub(crate) fn has_told_lately() -> bool {
+    let told = TOLD_NS.load(Ordering::Relaxed);
+    told != 0 && crate::clock::now_ns().saturating_sub(told) < 1_000_000_000
+}
+
 /// Whether this thread has logged a line of this level, or a worse one, since its call began.
 pub(crate) fn has_said(level: Level) -> bool {
     SAID.try_with(Cell::get)
@@ -115,6 +130,67 @@ pub(crate) fn has_said(level: Level) -> bool {
 pub(crate) fn forget_said() {
     let _ = SAID.try_with(|said| said.set(None));
 }
+
+/// Objects and kinds of failures that [`first`] remembers.
+const REMEMBERED: usize = 1024;
+/// Failures of one second that are told at `warn`.
+const FIRST_PER_SECOND: usize = 10;
+
+/// What [`first`] has seen.
+static SEEN: crate::sync::Mutex<Seen> = crate::sync::Mutex::new(Seen {
+    keys: Vec::new(),
+    second: u64::MAX,
+    lines: 0,
+});
+
+struct Seen {
+    keys: Vec<u64>,
+    second: u64,
+    lines: usize,
+}
+
+impl Seen {
+    fn is_first(&mut self, key: u64, second: u64) -> bool {
+        if self.keys.contains(&key) {
+            return false;
+        }
+        if self.second != second {
+            (self.second, self.lines) = (second, 0);
+        }
+        self.lines += 1;
+        let told = self.lines <= FIRST_PER_SECOND && self.keys.len() < REMEMBERED;
+        if told {
+            self.keys.push(key);
+        }
+        told
+    }
+}
+
+/// The level of a line about a failure: `warn` for the first of its kind with this object, `less` for those that
+/// follow. Applications retry, and poll objects that have failed; one line of each is news, and ten in a second.
+#[cold]
+pub(crate) fn first(kind: impl Hash, object: impl Hash, less: Level) -> Level {
+    let mut hasher = DefaultHasher::new();
+    (kind, object).hash(&mut hasher);
+    let second = crate::clock::now_ns() / 1_000_000_000;
+    if SEEN.lock().is_first(hasher.finish(), second) {
+        Level::Warn
+    } else {
+        less
+    }
+}
+
+/// Logs why a call or an object has failed, at the level that [`first`] gives to this text and object.
+macro_rules! log_failure {
+    ($target:literal, $object:expr, $text:literal $($rest:tt)*) => {
+        log::log!(
+            target: $target,
+            crate::logger::first($text, $object, log::Level::Info),
+            $text $($rest)*
+        )
+    };
+}
+pub(crate) use log_failure;
 
 /// Logs the first use of a leniency of the compatible mode (spec §17), once per place.
 macro_rules! log_leniency {
@@ -177,6 +253,20 @@ mod tests {
         assert_eq!(levels.highest(), LevelFilter::Trace);
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("cq=loud") && problems[1].contains("quiet"));
+    }
+
+    #[test]
+    fn the_first_of_a_kind_is_news_and_few_are_in_one_second() {
+        let mut seen = Seen {
+            keys: Vec::new(),
+            second: u64::MAX,
+            lines: 0,
+        };
+        assert!(seen.is_first(1, 5) && !seen.is_first(1, 5) && seen.is_first(2, 5));
+        let told = (3..100).filter(|key| seen.is_first(*key, 5)).count();
+        assert_eq!(told, FIRST_PER_SECOND - 2);
+        // What was suppressed is news in the next second.
+        assert!(seen.is_first(99, 6) && !seen.is_first(1, 6));
     }
 
     #[test]

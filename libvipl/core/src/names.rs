@@ -7,6 +7,7 @@ use vipl_abi::{VIP_CHAR, VIP_ULONG};
 use vipl_plugin_abi::VIPL_ADDRESS_IP;
 
 use crate::error::Error;
+use crate::logger::log_failure;
 use crate::nic::Nic;
 
 pub mod discovery;
@@ -14,7 +15,7 @@ mod neighbour;
 mod resolver;
 pub(crate) mod table;
 
-use table::Names;
+use table::{Names, Network};
 
 /// The network interface behind the NIC, if there is one: then the table is not the only source of names.
 fn interface(nic: &Nic) -> Option<String> {
@@ -58,19 +59,14 @@ pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
     match vipl_sys::file::read_small(path.as_ref(), TABLE_BYTES_MAX) {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            *table = Some(Names::parse(&text, |number, line| {
+            let names = Names::parse(&text, |number, line| {
                 log::warn!(target: "ns", "{path}:{number}: {line:?} is not an address and names; skipped");
-            }));
+            });
+            *table = Some(names.of(path));
             Ok(())
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Only a file that was named explicitly is expected to exist.
-            let level = if named {
-                log::Level::Warn
-            } else {
-                log::Level::Debug
-            };
-            log::log!(target: "ns", level, "there is no table of hosts {path}; only this host's own names are known");
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => {
+            log::debug!(target: "ns", "there is no table of hosts {path}; only this host's own names are known");
             *table = Some(Names::default());
             Ok(())
         }
@@ -86,14 +82,30 @@ pub fn shutdown(nic: &Nic) -> Result<(), Error> {
     nic.names.lock().take().map(drop).ok_or(Error::NameService)
 }
 
+/// What addresses of this NIC are.
+fn network(nic: &Nic) -> Network<'_> {
+    Network {
+        plugin: &nic.plugin.name,
+        is_ip: nic.info.address_form == VIPL_ADDRESS_IP,
+        length: nic.address().len(),
+    }
+}
+
 /// VipNSGetHostByName.
 pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>, Error> {
     let table = nic.names.lock();
     let table = table.as_ref().ok_or(Error::NameService)?;
     let name = name.to_str().map_err(|_| Error::NameService)?;
     let index = usize::try_from(index).map_err(|_| Error::NameService)?;
-    let fits = |address: &&[u8]| address.len() == nic.address().len();
-    if let Some(address) = table.by_name(&nic.plugin.name, name, index).filter(fits) {
+    let known = table.find(network(nic), name, index, |number, why| {
+        let file = table.file();
+        log_failure!(
+            "ns",
+            (file, number, nic.handle.addr()),
+            "{file}:{number}: the address of {name:?} is {why}; the line is left out"
+        );
+    });
+    if let Some(address) = known {
         return Ok(address.to_vec());
     }
     // Every device knows its own host, whatever the system makes of that name.
@@ -112,9 +124,11 @@ pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>,
             Error::NameService
         });
     }
-    log::info!(
-        target: "ns",
-        "the table of hosts has no address number {index} of {name:?} for the plug-in {}, and it is not a name of this host", nic.plugin.name
+    log_failure!(
+        "ns",
+        name,
+        "the table of hosts has no address number {index} of {name:?} for the plug-in {}, and it is not a name of this host",
+        nic.plugin.name
     );
     Err(Error::NameService)
 }

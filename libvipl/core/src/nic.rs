@@ -13,6 +13,7 @@ use vipl_sys::cancel;
 
 use crate::agent::{Agents, NicRegistration};
 use crate::error::Error;
+use crate::logger::log_failure;
 use crate::memory::Memory;
 use crate::names::table::Names;
 use crate::object::handle::Kind;
@@ -122,7 +123,12 @@ impl Nic {
             .filter(|(_, n)| *n > 0)
             .map(|(what, n)| format!("{n} {what}"))
             .collect();
-        log::info!(target: "nic", "VipCloseNic refused: {} left", text.join(", "));
+        log_failure!(
+            "nic",
+            self.handle.addr(),
+            "VipCloseNic refused: {} left; destroy them first",
+            text.join(", ")
+        );
         Err(Error::Resource)
     }
 

@@ -1,6 +1,7 @@
 //! Values as the log shows them: addresses, discriminators, and the bits of Status, Control and reliability levels.
 
 use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
 
 use vipl_abi::*;
 
@@ -12,6 +13,20 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let words: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     words.join(":")
+}
+
+/// The address of a host: of an IP network with its port, else bytes.
+pub(crate) fn host(bytes: &[u8], is_ip: bool) -> String {
+    let socket = match bytes.split_last_chunk::<2>() {
+        Some((ip, port)) if is_ip => {
+            let v4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);
+            let ip = v4.or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from));
+            ip.ok()
+                .map(|ip| SocketAddr::new(ip, u16::from_be_bytes(*port)))
+        }
+        _ => None,
+    };
+    socket.map_or_else(|| hexadecimal(bytes), |socket| socket.to_string())
 }
 
 /// A discriminator: text where it is one.
@@ -113,6 +128,18 @@ mod tests {
         assert_eq!(control(0x18), "SENDRECV|QFENCE|0x10");
         assert_eq!(levels(6), "delivery|reception");
         assert_eq!(levels(0), "0x0");
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_network() {
+        let six = [10, 0, 0, 2, 0x88, 0xb6];
+        assert_eq!(host(&six, true), "10.0.0.2:34998");
+        assert_eq!(host(&six, false), "0a:00:00:02:88:b6");
+        let mut v6 = [0; 18];
+        (v6[0], v6[15], v6[17]) = (0xfd, 1, 80);
+        assert_eq!(host(&v6, true), "[fd00::1]:80");
+        assert_eq!(host(&[1], true), "01");
+        assert_eq!(host(&[], true), "");
     }
 
     #[test]

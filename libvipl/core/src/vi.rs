@@ -93,6 +93,8 @@ pub(crate) struct Vi {
     pub(crate) attempt: Option<Pending>,
     /// The peer request of this VI, from the call to the taking of its result.
     pub(crate) peer: Option<Pending>,
+    /// A send was posted before the VI was connected, and the log has said so.
+    pub(crate) told_early: bool,
     /// Counts connections, so that a late event can be told from a new one.
     pub(crate) epoch: u64,
 }

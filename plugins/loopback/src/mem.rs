@@ -113,13 +113,19 @@ impl Link {
             Reach::Process(thread)
         } else {
             LoopbackNic::count(nic.counters.single_copy_refused, 1);
-            if nic.single_copy {
-                let text = format!(
+            let is_here = !matches!(probe(pid, at & !WIDE), Err(error) if error.raw_os_error() == Some(libc::ESRCH));
+            let text = if is_here {
+                format!(
                     "loopback: the kernel does not let this process access the memory of process {pid} \
                      (ptrace scope, user, or namespace); large messages go through shared memory"
-                );
-                Host::get().log(VIPL_LOG_INFO, &text);
-            }
+                )
+            } else {
+                format!(
+                    "loopback: there is no process {pid} here: it has exited, or is in another PID namespace; \
+                     large messages go through shared memory"
+                )
+            };
+            Host::get().log(VIPL_LOG_INFO, &text);
             Reach::None
         };
         self.reach.set(reach);

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kagent_proto::{Budget, Detail, Point, Reason, Status};
 
 use crate::clock;
-use crate::text::{discriminator, hexadecimal};
+use crate::logger::log_failure;
+use crate::text::discriminator;
 
 /// Nanoseconds between two lines of one kind.
 const PAUSE: u64 = 1_000_000_000;
@@ -109,16 +110,24 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// A request for which no server was waiting.
-pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
+///
+/// With `early` no time is given to a server that starts at the same time, so that this is a usual thing.
+pub(crate) fn log_no_server(
+    status: Status,
+    detail: &Detail,
+    remote: &Point,
+    host: &str,
+    early: bool,
+) {
     let why = match detail.reason {
         Reason::NOBODY_WAITS => {
-            "a NIC is open at this address, but no thread is in VipConnectWait on this discriminator"
+            "no thread is in VipConnectWait on this discriminator; start the server first, and compare both discriminators byte for byte"
         }
         Reason::OTHER_USER => {
-            "a process of another user waits there; processes of different users cannot connect on one host"
+            "a process of another user waits there; processes of different users cannot connect on one host; run both as the same user"
         }
         Reason::ELSEWHERE => {
-            "a process of this user waits on this discriminator, but at another address or device"
+            "a process of this user waits on this discriminator, but at another address or with another plug-in; open the same device on both sides"
         }
         Reason::NO_SUCH_ADDRESS => {
             "no process of this user has opened a NIC at this address at this Kernel Agent; `VIPL_AGENT` must be the same for both"
@@ -135,18 +144,23 @@ pub(crate) fn log_no_server(status: Status, detail: &Detail, remote: &Point) {
             return log::warn!(
                 target: "cm",
                 "the address {} is one of this host, where an agent of user {user} answers, not this program's own; without a secret (VIPL_SECRET_FILE) processes of different users cannot connect on one host",
-                hexadecimal(remote.host()),
+                host,
             );
         }
         _ => return,
     };
     let is_it = status == Status::NO_MATCH || status == Status::NOT_REACHABLE;
-    if is_it && is_due(detail) {
-        log::info!(
-            target: "cm",
-            "no server for discriminator {} at address {}: {why}",
-            discriminator(remote.discriminator()),
-            hexadecimal(remote.host()),
+    if !is_it || !is_due(detail) {
+        return;
+    }
+    let discriminator = discriminator(remote.discriminator());
+    if early {
+        log::info!(target: "cm", "no server for discriminator {discriminator} at address {host}: {why}");
+    } else {
+        log_failure!(
+            "cm",
+            (why, host, &discriminator),
+            "no server for discriminator {discriminator} at address {host}: {why}"
         );
     }
 }

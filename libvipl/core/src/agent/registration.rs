@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kagent_proto::*;
-use vipl_plugin_abi::vipl_nic_info;
+use vipl_plugin_abi::{VIPL_ADDRESS_IP, vipl_nic_info};
 use vipl_sys::fd::Identity;
 
 use super::client::Agent;
 use super::keeper::Use;
 use super::link::Given;
 use crate::sync::Mutex;
+use crate::text;
 
 /// A NIC of this process.
 pub(crate) struct NicRegistration {
@@ -20,6 +21,8 @@ pub(crate) struct NicRegistration {
     fds: Vec<RawFd>,
     /// Their values at VipOpenNic.
     identities: Vec<Option<Identity>>,
+    /// Its addresses are IP addresses with ports.
+    is_ip: bool,
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
     /// Its link over UDP, which the next agent is given.
@@ -51,6 +54,7 @@ impl NicRegistration {
             body,
             identities: fds.iter().map(|fd| Identity::of(*fd)).collect(),
             fds,
+            is_ip: info.address_form == VIPL_ADDRESS_IP,
             place: Mutex::new(None),
             closed: AtomicBool::new(false),
             given,
@@ -67,6 +71,11 @@ impl NicRegistration {
     /// The same no more, when what is returned has been dropped.
     pub(super) fn end_use(&self) -> Option<Use> {
         self.usage.lock().take()
+    }
+
+    /// An address of this kind of network, as people write it.
+    pub(crate) fn host_text(&self, host: &[u8]) -> String {
+        text::host(host, self.is_ip)
     }
 
     /// Opens it at this agent, unless it is open there. False: the agent has exited.

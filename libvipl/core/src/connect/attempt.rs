@@ -142,7 +142,9 @@ impl Attempt {
     fn tell_why(&self, reply: &Reply) {
         if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
             log_discriminator_taken(&detail, &again.body.local);
-            log_no_server(reply.status, &detail, &again.body.remote);
+            let host = again.registration.host_text(again.body.remote.host());
+            let early = again.body.grace_ms == 0;
+            log_no_server(reply.status, &detail, &again.body.remote, &host, early);
             log_unanswered(&detail, &again.body.remote);
         }
     }
@@ -388,6 +390,7 @@ fn attach(
     let status = vi.attach(&description);
     if status != VIPL_OK {
         // The plug-in logs the reason.
+        // The plug-in has said why.
         log::info!(target: "cm", "the plug-in cannot use the connection (status {status})");
         agent.disconnect(connected.connection);
         return Err(Error::Resource);

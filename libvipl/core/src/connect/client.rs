@@ -14,6 +14,7 @@ use crate::agent::{Agent, limit};
 use crate::clock;
 use crate::connect::address::Address;
 use crate::error::Error;
+use crate::logger::log_failure;
 use crate::object::table::Guard;
 use crate::text::{discriminator, hexadecimal};
 use crate::vi::state::IDLE;
@@ -82,7 +83,7 @@ fn start_at(
     log::debug!(
         target: "cm",
         "VI {handle:?}: requests a connection with {} {}, timeout {} ms",
-        hexadecimal(remote.0.host()),
+        nic.registration.host_text(remote.0.host()),
         discriminator(remote.0.discriminator()),
         body.timeout_ms,
         handle = vi.handle
@@ -141,7 +142,7 @@ impl Wait for Attempting {
         Some(result.and_then(|result| {
             match &self.server {
                 Some(server) => result
-                    .inspect_err(|error| tell_failure(*error, server))
+                    .inspect_err(|error| tell_failure(self.handle, *error, server))
                     .map(|attributes| to_program(&attributes)),
                 None => {
                     forget_peer(self.handle, &self.pending);
@@ -165,24 +166,30 @@ impl Drop for Attempting {
     }
 }
 
-/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`). Most applications retry,
-/// so this is not a warning.
+/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`).
 #[cold]
-fn tell_failure(error: Error, remote: &Address) {
+fn tell_failure(handle: VIP_VI_HANDLE, error: Error, remote: &Address) {
     let why = match error {
         Error::Timeout => {
             "no answer in time: the server does not call VipConnectAccept, or its host does not answer"
         }
-        Error::Reject => "the server has called VipConnectReject, or has exited",
+        Error::Reject => {
+            "the server has not accepted it: it called VipConnectReject, which servers also do if reliability level or MaxTransferSize of its VI differ, or it has exited"
+        }
         Error::ReliabilityLevel | Error::Mtu => {
             "reliability level and MaxTransferSize must be equal on both sides"
         }
         _ => return,
     };
-    log::info!(
-        target: "cm",
+    let host = vi::lock(handle).map_or_else(
+        |_| hexadecimal(remote.0.host()),
+        |vi| vi.nic.registration.host_text(remote.0.host()),
+    );
+    log_failure!(
+        "cm",
+        (why, handle.addr()),
         "no connection to {} {}: {why}",
-        hexadecimal(remote.0.host()),
+        host,
         discriminator(remote.0.discriminator())
     );
 }
@@ -200,7 +207,11 @@ pub fn peer_request(
 /// How a peer-to-peer attempt has ended.
 fn ended(result: Result<Attributes, Error>) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let attributes = result.inspect_err(|error| {
-        log::info!(target: "cm", "no peer-to-peer connection: {error}");
+        log_failure!(
+            "cm",
+            error.to_string(),
+            "no peer-to-peer connection: {error}"
+        );
     })?;
     Ok(to_program(&attributes))
 }

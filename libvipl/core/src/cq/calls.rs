@@ -18,6 +18,7 @@ use super::queue::{Cq, Entry};
 use crate::clock;
 use crate::error::Error;
 use crate::handlers;
+use crate::logger::log_failure;
 use crate::nic::events::CqNotifyHandler;
 use crate::nic::waiters::Waiters;
 use crate::nic::{self, Nic, idle, wait as nic_wait};
@@ -87,7 +88,12 @@ pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HAN
     let before = nic.cq_count.fetch_add(1, Ordering::AcqRel);
     if before >= nic.info.cqs_max {
         nic.cq_count.fetch_sub(1, Ordering::AcqRel);
-        log::info!(target: "cq", "no more than {} CQs on one NIC handle", nic.info.cqs_max);
+        log_failure!(
+            "cq",
+            nic.handle.addr(),
+            "no more than {} CQs on one NIC handle",
+            nic.info.cqs_max
+        );
         return Err(Error::Resource);
     }
     let inserted = CQS.insert(&nic.process.cqs, |handle| Cq {
@@ -114,9 +120,11 @@ fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
     match entries as u64 {
         count if (1..=u64::from(nic.info.cq_entries_max)).contains(&count) => Ok(count as usize),
         count => {
-            log::info!(
-                target: "cq",
-                "a CQ has 1 to {} entries, not {count}", nic.info.cq_entries_max
+            log_failure!(
+                "cq",
+                nic.handle.addr(),
+                "a CQ has 1 to {} entries, not {count}",
+                nic.info.cq_entries_max
             );
             Err(if count == 0 {
                 Error::InvalidParameter
@@ -131,9 +139,11 @@ fn check_size(nic: &Nic, entries: VIP_ULONG) -> Result<usize, Error> {
 pub fn destroy(handle: VIP_CQ_HANDLE) -> Result<(), Error> {
     let mut guard = lock(handle)?;
     if guard.attached > 0 {
-        log::info!(
-            target: "cq",
-            "VipDestroyCQ refused: {} queues of VIs use the CQ; call VipDestroyVi first", guard.attached
+        log_failure!(
+            "cq",
+            handle.addr(),
+            "VipDestroyCQ refused: {} queues of VIs use the CQ; call VipDestroyVi first",
+            guard.attached
         );
         return Err(Error::Resource);
     }
@@ -153,9 +163,11 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
     let mut cq = lock(handle)?;
     let capacity = check_size(&cq.nic, entries)?;
     if capacity < cq.entries.len() {
-        log::info!(
-            target: "cq",
-            "VipResizeCQ refused: {} entries are waiting in the CQ, more than {capacity}", cq.entries.len()
+        log_failure!(
+            "cq",
+            handle.addr(),
+            "VipResizeCQ refused: {} entries are waiting in the CQ, more than {capacity}",
+            cq.entries.len()
         );
         return Err(Error::Resource);
     }

@@ -12,6 +12,7 @@ use super::mapped::is_mapped;
 use super::table::{Access, Unknown, tag_name};
 use super::tags::Ptags;
 use crate::error::Error;
+use crate::logger::log_failure;
 use crate::logger::log_leniency;
 use crate::nic::{self, Nic};
 use crate::vi::of_nic;
@@ -34,7 +35,11 @@ fn take_access(
     let settings = &nic.process.settings;
     let Some(attributes) = attributes else {
         if !settings.null_mem_attributes() {
-            log::info!(target: "mem", "MemAttribs is NULL, which the strict mode does not accept (VIPL_NULL_MEM_ATTRIBUTES=1 does)");
+            log_failure!(
+                "mem",
+                nic.handle.addr(),
+                "MemAttribs is NULL, which the strict mode does not accept (VIPL_NULL_MEM_ATTRIBUTES=1 does)"
+            );
             return Err(Error::InvalidParameter);
         }
         log_leniency!("a region without attributes was registered");
@@ -91,9 +96,11 @@ pub(crate) fn register_on(
         return Err(Error::InvalidParameter);
     }
     if length > nic.info.register_block_max {
-        log::info!(
-            target: "mem",
-            "cannot register {length} bytes: one region has at most {}; register it in pieces", nic.info.register_block_max
+        log_failure!(
+            "mem",
+            nic.handle.addr(),
+            "cannot register {length} bytes: one region has at most {}; register it in pieces",
+            nic.info.register_block_max
         );
         return Err(Error::Resource);
     }

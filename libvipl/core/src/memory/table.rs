@@ -274,7 +274,7 @@ pub(crate) fn objection(
         ));
     }
     (!is_mapped(base, length))
-        .then(|| format!("the memory of the region {handle:#x} is not mapped any more"))
+        .then(|| format!("the memory of the region {handle:#x} is not mapped any more; deregister memory before it is freed"))
 }
 
 #[cfg(test)]

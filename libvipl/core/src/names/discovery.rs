@@ -27,13 +27,7 @@ fn addresses(nic: &Nic, hops: VIP_ULONG) -> Result<Vec<Vec<u8>>, Error> {
     }
     let table = nic.names.lock();
     if let Some(names) = table.as_ref() {
-        let fits = |address: &&[u8]| address.len() == nic.address().len();
-        found.extend(
-            names
-                .addresses(&nic.plugin.name)
-                .filter(fits)
-                .map(<[u8]>::to_vec),
-        );
+        found.extend(names.addresses(super::network(nic)).map(<[u8]>::to_vec));
     }
     let mut distinct: Vec<Vec<u8>> = Vec::new();
     for address in found {

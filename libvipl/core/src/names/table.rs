@@ -15,11 +15,26 @@ struct Entry {
     /// The plug-in whose address this is; none: every plug-in's.
     plugin: Option<String>,
     address: Vec<u8>,
+    /// It was written as an IP address with a port.
+    is_socket: bool,
     names: Vec<String>,
+    /// Its line in the file.
+    number: usize,
+}
+
+/// What addresses of a device are.
+#[derive(Clone, Copy)]
+pub(crate) struct Network<'a> {
+    /// The plug-in.
+    pub(crate) plugin: &'a str,
+    /// They are IP addresses with ports.
+    pub(crate) is_ip: bool,
+    /// Their bytes.
+    pub(crate) length: usize,
 }
 
 impl Entry {
-    fn parse(line: &str) -> Option<Entry> {
+    fn parse(line: &str, number: usize) -> Option<Entry> {
         let mut words = line.split_whitespace();
         let (plugin, address) = split_plugin(words.next()?);
         let socket = address.parse::<SocketAddr>().ok();
@@ -32,8 +47,27 @@ impl Entry {
                 .map(socket_bytes)
                 .or_else(|| parse_host(address))
                 .filter(|_| good)?,
+            is_socket: socket.is_some(),
             names,
+            number,
         })
+    }
+
+    /// Why its address is none of this network, if it is none. Six bytes may be either kind: what they are is
+    /// decided by how they are written, and by the plug-in that stands before them.
+    fn mismatch(&self, network: Network<'_>) -> Option<String> {
+        let Network { is_ip, length, .. } = network;
+        if self.is_socket && !is_ip {
+            return Some("an IP address with a port, which this device does not use".to_owned());
+        }
+        if is_ip && !self.is_socket && self.plugin.is_none() {
+            return Some(
+                "one of another kind of network, as of Ethernet; this device needs IP:PORT, as in 192.0.2.7:34998"
+                    .to_owned(),
+            );
+        }
+        let bytes = self.address.len();
+        (bytes != length).then(|| format!("an address of {bytes} bytes; this device has {length}"))
     }
 
     fn is_for(&self, plugin: &str) -> bool {
@@ -57,7 +91,10 @@ fn split_plugin(word: &str) -> (Option<&str>, &str) {
 
 /// The table: one entry per line, in file order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names(Vec<Entry>);
+pub(crate) struct Names {
+    entries: Vec<Entry>,
+    file: String,
+}
 
 impl Names {
     /// Reads a table. Lines that make no sense are given to `bad` with their number.
@@ -65,8 +102,8 @@ impl Names {
         let mut names = Names::default();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
-            match Entry::parse(line) {
-                Some(entry) => names.0.push(entry),
+            match Entry::parse(line, number + 1) {
+                Some(entry) => names.entries.push(entry),
                 None if line.is_empty() => {}
                 None => bad(number + 1, line),
             }
@@ -74,24 +111,73 @@ impl Names {
         names
     }
 
+    /// The same, of this file.
+    pub(crate) fn of(self, file: String) -> Names {
+        Names { file, ..self }
+    }
+
+    /// Its file.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The address of a name on a network. Entries with that name whose address is none of this network are left out,
+    /// and given to `unsuited` with their line.
+    pub(crate) fn find(
+        &self,
+        network: Network<'_>,
+        name: &str,
+        index: usize,
+        mut unsuited: impl FnMut(usize, &str),
+    ) -> Option<&[u8]> {
+        let suits = |entry: &Entry| {
+            let mismatch = entry.mismatch(network);
+            mismatch
+                .inspect(|why| unsuited(entry.number, why))
+                .is_none()
+        };
+        self.search(network.plugin, name, index, suits)
+    }
+
+    /// The same whatever kind of address it has.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn by_name(&self, plugin: &str, name: &str, index: usize) -> Option<&[u8]> {
-        let find = |name: &str| {
-            let known = |entry: &&Entry| entry.names.iter().any(|n| n.eq_ignore_ascii_case(name));
-            let entries = self.0.iter().filter(|entry| entry.is_for(plugin));
-            let found = entries.filter(known).nth(index);
-            found.map(|entry| entry.address.as_slice())
+        self.search(plugin, name, index, |_| true)
+    }
+
+    fn search(
+        &self,
+        plugin: &str,
+        name: &str,
+        index: usize,
+        mut suits: impl FnMut(&Entry) -> bool,
+    ) -> Option<&[u8]> {
+        let mut find = |name: &str| {
+            let known = |entry: &&Entry| {
+                entry.is_for(plugin) && entry.names.iter().any(|n| n.eq_ignore_ascii_case(name))
+            };
+            let mut found = self
+                .entries
+                .iter()
+                .filter(known)
+                .filter(|entry| suits(entry));
+            found.nth(index).map(|entry| entry.address.as_slice())
         };
         find(name).or_else(|| find(name.split_once('.')?.0))
     }
 
     pub(crate) fn by_address(&self, plugin: &str, address: &[u8]) -> Option<&str> {
-        let mut entries = self.0.iter().filter(|entry| entry.is_for(plugin));
+        let mut entries = self.entries.iter().filter(|entry| entry.is_for(plugin));
         let entry = entries.find(|entry| entry.address == address)?;
         entry.names.first().map(String::as_str)
     }
 
-    pub(crate) fn addresses(&self, plugin: &str) -> impl Iterator<Item = &[u8]> {
-        let entries = self.0.iter().filter(move |entry| entry.is_for(plugin));
+    /// All addresses of a network.
+    pub(crate) fn addresses(&self, network: Network<'_>) -> impl Iterator<Item = &[u8]> {
+        let entries = self
+            .entries
+            .iter()
+            .filter(move |entry| entry.is_for(network.plugin) && entry.mismatch(network).is_none());
         entries.map(|entry| entry.address.as_slice())
     }
 }
@@ -118,7 +204,12 @@ mod tests {
             Some("node1")
         );
         assert_eq!(names.by_address("sim", &[2, 0, 0, 0, 0, 1]), None);
-        assert_eq!(names.addresses("tulip").count(), 2);
+        let tulip = Network {
+            plugin: "tulip",
+            is_ip: false,
+            length: 6,
+        };
+        assert_eq!(names.addresses(tulip).count(), 2);
     }
 
     #[test]
@@ -139,6 +230,33 @@ mod tests {
             Some(&[2, 0, 0, 0, 0, 9][..])
         );
         assert_eq!(names.by_name("tulip", "near", 0), None);
+    }
+
+    /// Six bytes of Ethernet are no IPv4 address with a port, and the other way round.
+    #[test]
+    fn an_address_of_another_kind_of_network_is_told_with_its_line() {
+        let text = "02:00:00:00:00:01 eth\nip:2:0:0:0:0:9 both\ntulip:192.0.2.7:258 both\n[fd00::1]:9 six\n192.0.2.7:258 eth\n";
+        let names = Names::parse(text, |_, line| panic!("{line}"));
+        let find = |plugin, is_ip, length, name| {
+            let mut lines = Vec::new();
+            let network = Network {
+                plugin,
+                is_ip,
+                length,
+            };
+            let found = names.find(network, name, 0, |line, _| lines.push(line));
+            (found.map(<[u8]>::to_vec), lines)
+        };
+        let v4 = vec![192, 0, 2, 7, 1, 2];
+        assert_eq!(find("ip", true, 6, "eth"), (Some(v4), vec![1]));
+        assert_eq!(
+            find("ip", true, 6, "both"),
+            (Some(vec![2, 0, 0, 0, 0, 9]), vec![])
+        );
+        assert_eq!(find("tulip", false, 6, "both"), (None, vec![3]));
+        assert_eq!(find("tulip", false, 6, "eth").1, Vec::<usize>::new());
+        assert_eq!(find("ip", true, 6, "six"), (None, vec![4]));
+        assert_eq!(find("ip", true, 18, "six").1, Vec::<usize>::new());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use vipl_abi::*;
 use vipl_sys::thread;
 
 use crate::error::Error;
+use crate::meaning;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Undelivered errors that are kept (spec §11).
@@ -394,6 +395,21 @@ fn take_due_notices(state: &mut State) -> Vec<Notice> {
     due
 }
 
+/// What an error means, and what to do about it.
+fn meant(code: VIP_ERROR_CODE) -> String {
+    let text = meaning::of_error(code as i32).to_string_lossy();
+    let meaning = text.split_once(": ").map_or("", |(_, meaning)| meaning);
+    let remedy = match code {
+        VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY => "; post receives before the peer sends",
+        VIP_ERROR_CODE::VIP_ERROR_VI_OVERRUN => "; MaxDescriptorsPerQueue is the limit (vipinfo)",
+        VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT | VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT => {
+            "; check EnableRdmaWrite and EnableRdmaRead of this VI and of the region, and the protection tags"
+        }
+        _ => "",
+    };
+    format!(": {meaning}{remedy}")
+}
+
 /// The default handler: one line, not too many of them.
 fn log_error(state: &mut State, error: &VIP_ERROR_DESCRIPTOR) {
     let now = Instant::now();
@@ -408,7 +424,7 @@ fn log_error(state: &mut State, error: &VIP_ERROR_DESCRIPTOR) {
     if state.log_lines <= LOG_LINES_PER_SECOND {
         log::warn!(
             target: "error",
-            "{:?} vi {:?} nic {:?}", error.ErrorCode, error.ViHandle, error.NicHandle
+            "{:?} vi {:?} nic {:?}{}", error.ErrorCode, error.ViHandle, error.NicHandle, meant(error.ErrorCode)
         );
     }
 }

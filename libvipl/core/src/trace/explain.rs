@@ -9,7 +9,7 @@ use super::{Call, TARGET};
 use crate::clock;
 use crate::connect;
 use crate::cq;
-use crate::logger;
+use crate::logger::{self, log_failure};
 use crate::nic;
 use crate::object::handle::{self, Kind};
 use crate::vi::{self, state};
@@ -58,8 +58,9 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
     if is_data(call.name) {
         // What else can be wrong with these is an asynchronous error, except the one thing below.
         if call.name.ends_with("Wait") || call.name.ends_with("Notify") {
-            log::info!(
-                target: TARGET,
+            log_failure!(
+                "call",
+                first_object(call),
                 "{} = {result:?}: the queue is attached to a completion queue (use VipCQWait, VipCQNotify)",
                 call.text()
             );
@@ -67,8 +68,20 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         return;
     }
     if !logger::has_said(log::Level::Info) {
-        log::info!(target: TARGET, "{} = {result:?}{}", call.text(), advice(call, result));
+        let kind = (call.name, result as i32);
+        let is_told = result == VIP_RETURN::VIP_ERROR_RESOURCE && logger::has_told_lately();
+        let level = if is_told {
+            log::Level::Info
+        } else {
+            logger::first(kind, first_object(call), log::Level::Info)
+        };
+        log::log!(target: TARGET, level, "{} = {result:?}{}", call.text(), advice(call, result));
     }
+}
+
+/// The object that a call is about.
+fn first_object(call: &Call) -> Option<usize> {
+    call.inputs.first().and_then(|(_, object)| object.address())
 }
 
 /// Calls that do not note what was logged before them.

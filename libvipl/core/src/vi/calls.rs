@@ -11,6 +11,7 @@ use super::state::IDLE;
 use super::{VIS, Vi, lock};
 use crate::cq;
 use crate::error::Error;
+use crate::logger::log_failure;
 use crate::logger::log_leniency;
 use crate::memory::table::tag_name;
 use crate::nic::{self, Nic};
@@ -81,7 +82,12 @@ fn take_and_insert(
         Some(index) => insert(nic, index, attributes, tag, send_cq, recv_cq)
             .inspect_err(|_| nic.give_vi_number(index)),
         None => {
-            log::info!(target: "vi", "no more than {} VIs on one NIC handle", nic.info.vis_max);
+            log_failure!(
+                "vi",
+                nic.handle.addr(),
+                "no more than {} VIs on one NIC handle",
+                nic.info.vis_max
+            );
             Err(Error::Resource)
         }
     };
@@ -141,6 +147,7 @@ fn insert(
                 nic: nic.clone(),
                 attributes: *attributes,
                 user_data: std::ptr::null_mut(),
+                told_early: false,
                 connection: None,
                 remote: false,
                 attempt: None,
@@ -183,8 +190,9 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     let left = send.posted.wrapping_sub(send.taken) + recv.posted.wrapping_sub(recv.taken);
     if left > 0 {
         if !vi.nic.process.settings.lenient_destroy() {
-            log::info!(
-                target: "vi",
+            log_failure!(
+                "vi",
+                handle.addr(),
                 "VipDestroyVi refused: {left} descriptors are on the queues; collect them first (VIPL_LENIENT_DESTROY=1 drops them)"
             );
             return Err(Error::Resource);

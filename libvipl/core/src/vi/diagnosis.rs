@@ -1,4 +1,5 @@
-//! What is wrong with a descriptor that was completed with an error, at level `debug`.
+//! What is wrong with a descriptor that was completed with an error: at `warn` for the first of a VI's queue with this Status,
+//! at `debug` for those that follow.
 //!
 //! Status tells the kind of error only. The checks of spec §5.7 are made again here, on the descriptor as it
 //! is now, until one fails: whatever plug-in processed it, in whatever process.
@@ -7,6 +8,7 @@ use vipl_abi::*;
 
 use super::Vi;
 use super::queue::Which;
+use crate::logger;
 use crate::memory::table::objection;
 use crate::text::status;
 use crate::trace::peek::{image, segment};
@@ -17,8 +19,13 @@ const TARGET: &str = "desc";
 /// Logs one line about a descriptor that failed, unless it was only flushed.
 #[cold]
 pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bits: u32) {
-    let flushed = bits & VIP_STATUS_ERROR_MASK == VIP_STATUS_DESC_FLUSHED_ERROR;
-    if flushed || !log::log_enabled!(target: TARGET, log::Level::Debug) {
+    let errors = bits & VIP_STATUS_ERROR_MASK;
+    if errors == VIP_STATUS_DESC_FLUSHED_ERROR {
+        return;
+    }
+    let kind = ("descriptor", errors, which == Which::Send);
+    let level = logger::first(kind, vi.handle.addr(), log::Level::Debug);
+    if !log::log_enabled!(target: TARGET, level) {
         return;
     }
     let why = match which {
@@ -30,8 +37,9 @@ pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bit
     } else {
         "receive"
     };
-    log::debug!(
+    log::log!(
         target: TARGET,
+        level,
         "VI {:?}: {queue} descriptor {:?} failed with {}: {}",
         vi.handle,
         descriptor,
@@ -45,10 +53,10 @@ fn sent(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<String> {
         return Some("the peer does not permit this VI to access the remote range; check EnableRdmaWrite or EnableRdmaRead on its VI and its region, the protection tags, and that the whole range is inside the region".to_owned());
     }
     if bits & VIP_STATUS_REMOTE_DESC_ERROR != 0 {
-        return Some("the peer's receive descriptor failed, or it had posted none".to_owned());
+        return Some("the peer's receive descriptor failed, or it had posted none; post receives before the peer sends, large enough".to_owned());
     }
     if bits & VIP_STATUS_TRANSPORT_ERROR != 0 {
-        return Some("the peer could not receive it, or the connection broke".to_owned());
+        return Some("the peer could not receive it (no receive posted, or one that failed: its own log says so), or the connection broke".to_owned());
     }
     let Some(image) = image(descriptor) else {
         return Some("its memory cannot be read".to_owned());
@@ -84,7 +92,7 @@ fn sent(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<String> {
     if total != u64::from(image.length) {
         let length = image.length;
         return Some(format!(
-            "Length is {length}, its data segments have {total} bytes"
+            "Length is {length}, its data segments have {total} bytes; it must be their sum"
         ));
     }
     if total > vi.abi.max_transfer_size {
@@ -116,7 +124,7 @@ fn received(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, bits: u32) -> Option<Strin
             .map(|segment| u64::from(segment.length))
             .sum();
         return Some(format!(
-            "the message is larger than its buffers, {room} bytes"
+            "the message is larger than its buffers, {room} bytes; post larger receives, or send less"
         ));
     }
     if bits & VIP_STATUS_RDMA_PROT_ERROR != 0 {

@@ -4,10 +4,11 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 use super::queue::{self, Full, Which, entry};
-use super::state::{CONNECTED, IDLE, PENDING};
+use super::state::{self, CONNECTED, IDLE, PENDING};
 use super::{Vi, complete};
 use crate::error::Error;
-use crate::memory::table::covers;
+use crate::logger::log_failure;
+use crate::memory::table::{covers, objection};
 use crate::object::table::Guard;
 
 /// VipPostSend and VipPostRecv, where the calling thread owns the VI's lock and nothing is wrong. False: [`post`] has to
@@ -44,7 +45,7 @@ pub fn post(
     if enter(&mut vi, which, descriptor, memory) {
         Ok(())
     } else {
-        Err(bad_descriptor(&mut vi, which, descriptor))
+        Err(bad_descriptor(&mut vi, which, descriptor, memory))
     }
 }
 
@@ -99,10 +100,21 @@ fn enter(
 /// A VI that is not connected keeps receives for later and flushes everything else (spec §4.3).
 #[cold]
 fn post_unconnected(vi: &mut Vi, which: Which) {
-    let kept = which == Which::Recv && matches!(vi.abi.state, IDLE | PENDING);
-    if !kept {
-        complete::flush(vi, which);
+    let early = matches!(vi.abi.state, IDLE | PENDING);
+    if early && which == Which::Recv {
+        return;
     }
+    if early && !vi.told_early {
+        vi.told_early = true;
+        let name = state::name(vi.abi.state);
+        log_failure!(
+            "desc",
+            vi.handle.addr(),
+            "a send was posted on VI {:?}, which is {name}: it is flushed at once; connect the VI first",
+            vi.handle
+        );
+    }
+    complete::flush(vi, which);
 }
 
 fn check_descriptor(
@@ -120,12 +132,43 @@ fn check_descriptor(
     if aligned && registered {
         return Ok(());
     }
-    Err(bad_descriptor(vi, which, descriptor))
+    Err(bad_descriptor(vi, which, descriptor, memory))
 }
 
 /// POST-02, POST-03: the caller is told twice, so that both kinds of program learn of it.
 #[cold]
-fn bad_descriptor(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Error {
+fn bad_descriptor(
+    vi: &mut Vi,
+    which: Which,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: VIP_MEM_HANDLE,
+) -> Error {
+    let refused = || {
+        objection(
+            vi.abi.nic,
+            memory,
+            descriptor.addr() as u64,
+            32,
+            vi.abi.ptag,
+        )
+    };
+    let why = if !descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT) {
+        format!("it is not aligned to {VIP_DESCRIPTOR_ALIGNMENT} bytes")
+    } else if let Some(objection) = refused().filter(|_| vi.check_descriptor) {
+        format!("its memory is {objection}")
+    } else {
+        "its memory cannot be written, or its segments are outside of the region".to_owned()
+    };
+    log_failure!(
+        "desc",
+        (
+            vi.handle.addr(),
+            which == Which::Send,
+            descriptor.addr().is_multiple_of(VIP_DESCRIPTOR_ALIGNMENT)
+        ),
+        "cannot post the descriptor {descriptor:?} with MemoryHandle {memory:#x} on VI {:?}: {why}",
+        vi.handle
+    );
     let opcode = asked_for(which, descriptor);
     vi.raise(VIP_ERROR_CODE::VIP_ERROR_POST_DESC, opcode, descriptor);
     Error::InvalidParameter

@@ -28,8 +28,7 @@ fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
     Dequeued::of(&entry)
 }
 
-/// The same for one that has failed. At level `debug` it is explained, unless it was only flushed: that is no fault of
-/// its own.
+/// The same for one that has failed. It is explained, unless it was only flushed: that is no fault of its own.
 #[cold]
 fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -> Dequeued {
     if status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
