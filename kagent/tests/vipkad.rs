@@ -382,6 +382,21 @@ fn help_and_mistakes() {
 }
 
 #[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for redirection in [">&-", "1</dev/null", ">/dev/full"] {
+        for argument in ["--help", "--version", "--generate bash"] {
+            let script = format!("exec \"$0\" {argument} {redirection}");
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-c", &script, env!("CARGO_BIN_EXE_vipkad")]);
+            let ended = shell.output().unwrap();
+            let told = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(1), "{script}: {told}");
+            assert!(told.contains("cannot write to standard output"), "{told}");
+        }
+    }
+}
+
+#[test]
 fn log_file_gets_the_lines() {
     let folder = tempfile::tempdir().unwrap();
     let (log, socket) = (folder.path().join("log"), folder.path().join("agent"));

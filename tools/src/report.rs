@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use vipl_sys::text::{lines, one_line};
@@ -15,9 +14,7 @@ use crate::{Error, Result};
 /// # Errors
 /// The output is full, or closed.
 pub fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(lines(text).as_bytes())
-        .and_then(|()| out.flush())
+    vipl_pages::output::write(lines(text).as_bytes())
         .map_err(|error| Error::io("cannot write to standard output", error))
 }
 

@@ -65,6 +65,37 @@ fn a_full_output_is_an_error() {
     }
 }
 
+/// The same for an output that is closed, or open for reading only, and for what the command line prints.
+#[test]
+fn no_output_at_all_is_an_error() {
+    let shell = |program: &str, redirection: &str, arguments: &str| {
+        let mut command = tool(
+            "sh",
+            &[
+                "-c",
+                &format!("exec \"$0\" {arguments} {redirection}"),
+                program,
+            ],
+        );
+        let output = command.output().expect("a shell");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{program} {arguments} {redirection}: {told}"
+        );
+        assert!(told.contains("cannot write to standard output"), "{told}");
+    };
+    for redirection in [">&-", "1</dev/null", ">/dev/full"] {
+        shell(INFO, redirection, "-d via_lo");
+        for program in [INFO, PINGPONG, PERF] {
+            for arguments in ["--help", "--version", "--generate man"] {
+                shell(program, redirection, arguments);
+            }
+        }
+    }
+}
+
 /// With --json an error is a document, too.
 #[test]
 fn an_error_is_json_where_json_was_asked_for() {
@@ -248,6 +279,23 @@ fn peers_stand_beside_or_are_said_to_be_absent() {
         peers.iter().all(|peer| peer["value"].as_f64() > Some(0.0)),
         "{said}"
     );
+}
+
+/// SECURITY.md asks who reports a weakness which agent serves.
+#[test]
+fn vipinfo_tells_which_agent_serves() {
+    let (output, said, told) = run(INFO, &["-v", "-d", "via_lo"]);
+    assert!(output.status.success(), "{told}");
+    let agent = said
+        .split_once("Kernel Agent\n")
+        .map_or("", |(_, rest)| rest);
+    let line = agent.lines().next().unwrap_or_default();
+    assert!(
+        line.contains("process ") && line.contains("vipkad, version "),
+        "{said}"
+    );
+    let whose = ["the system's, for all users", "this user's own"];
+    assert!(whose.iter().any(|whose| line.contains(whose)), "{said}");
 }
 
 /// Lists are lists, and the usual device is the first.

@@ -5,12 +5,15 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use kagent::runtime::{Error, Log, Options, close_inherited, help, serve};
+use vipl_pages::output;
 
 fn main() -> ExitCode {
     close_inherited();
-    let options = Options::parse();
+    let options = match output::parse::<Options>() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     if options.descriptor_helper {
         return help();
     }

@@ -112,7 +112,8 @@ fn counters(process: &Process) -> Value {
 /// What the user of this process has at the Kernel Agent, and may have.
 fn budgets(process: &'static Process) -> Result<Value, Error> {
     let _use = process.agents.begin_use();
-    let reply = process.agents.want()?.call(Op::BUDGETS, &(), &[]);
+    let agent = process.agents.want()?;
+    let reply = agent.call(Op::BUDGETS, &(), &[]);
     // An agent of an earlier version does not know the question.
     let list: BudgetList = reply.body().ok_or(Error::NotSupported)?;
     let lines = Budget::ALL.iter().zip(&list.lines);
@@ -123,7 +124,11 @@ fn budgets(process: &'static Process) -> Result<Value, Error> {
             "limit": line.limit,
         })
     });
-    Ok(json!({ "user": list.user, "budgets": lines.collect::<Value>() }))
+    Ok(json!({
+        "user": list.user,
+        "agent": format!("{}, {}", agent.description(), agent.owner()),
+        "budgets": lines.collect::<Value>(),
+    }))
 }
 
 fn map(process: &Process, name: &str) -> Value {

@@ -1,10 +1,10 @@
-//! What a program's command line tells about itself beside `--help`: its manual page, and completions for shells.
+//! What a program's command line tells about itself: help, its manual page, and completions for shells.
 //!
-//! A program flattens [`Generate`] into its options and calls [`Generate::print`] before it does anything else.
+//! A program reads its command line by [`output::parse`]. It flattens [`Generate`] into its options and calls [`Generate::print`] before it does anything else.
 
-#![forbid(unsafe_code)]
+pub mod output;
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, ValueEnum};
@@ -31,14 +31,7 @@ impl Generate {
     /// manual page.
     pub fn print<Options: CommandFactory>(&self, section: u8) -> Option<ExitCode> {
         let text = text(self.generate?, Options::command(), section);
-        let printed = text.and_then(|text| io::stdout().write_all(&text));
-        Some(match printed {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("cannot write to standard output: {error}");
-                ExitCode::FAILURE
-            }
-        })
+        Some(output::ended(text.and_then(|text| output::write(&text))))
     }
 }
 

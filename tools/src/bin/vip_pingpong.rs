@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use vipl_pages::Generate;
+use vipl_pages::{Generate, output};
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::pingpong::{self, Driver, Outcome, Spec};
@@ -89,7 +89,10 @@ struct Options {
 
 fn main() -> ExitCode {
     sys::end_with_the_reader();
-    let options = Options::parse();
+    let options = match output::parse::<Options>() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }

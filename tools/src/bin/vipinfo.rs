@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Map, Value, json};
-use vipl_pages::Generate;
+use vipl_pages::{Generate, output};
 use vipl_tools::nic::{Attributes, Nic, level_names};
 use vipl_tools::options;
 use vipl_tools::report::{self, Table};
@@ -51,7 +51,10 @@ struct Device {
 
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
-    let options = Options::parse();
+    let options = match output::parse::<Options>() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }
@@ -213,7 +216,7 @@ fn library_text(vipl: &Vipl) -> String {
         "file",
         "mode",
         say("mode"),
-        "agent",
+        "setting agent",
         say("agent"),
     )
 }
@@ -237,6 +240,8 @@ fn verbose_text(vipl: &Vipl) -> String {
         let columns = ["name", "used", "limit"];
         let table = rows_table(&budgets["budgets"], &["<budget", "used", "limit"], &columns);
         let user = plain(&budgets["user"]);
+        let agent = plain(&budgets["agent"]);
+        text += &format!("\nKernel Agent\n  {agent}\n");
         text += &format!("\nuser {user} at the Kernel Agent\n{}", indent(&table));
     }
     text

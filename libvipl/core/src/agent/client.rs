@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -374,6 +374,20 @@ impl Agent {
     pub(crate) fn description(&self) -> String {
         let known = self.description.get().cloned();
         known.unwrap_or_else(|| describe(&self.socket, None))
+    }
+
+    /// Whose it is: the system's, or a user's own.
+    pub(crate) fn owner(&self) -> String {
+        use nix::sys::socket::{UnixAddr, getpeername, getsockopt, sockopt};
+        let place = getpeername::<UnixAddr>(self.socket.as_fd().as_raw_fd());
+        let is_system = place.is_ok_and(|place| place.path() == Some(SYSTEM_SOCKET.as_ref()));
+        let user = getsockopt(&self.socket, sockopt::PeerCredentials).map(|peer| peer.uid());
+        match user {
+            _ if is_system => "the system's, for all users".to_owned(),
+            Ok(user) if user == nix::unistd::getuid().as_raw() => "this user's own".to_owned(),
+            Ok(user) => format!("of user {user}"),
+            Err(_) => "of an unknown user".to_owned(),
+        }
     }
 
     /// Advice about an agent that does not reply.

@@ -24,7 +24,6 @@ mod tests;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use serde_json::json;
 use vipl_tools::cable::Cable;
 use vipl_tools::machine::NEEDS_SELF;
@@ -45,7 +44,10 @@ use crate::tests::Test;
 
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
-    let options = Options::parse();
+    let options = match vipl_pages::output::parse::<Options>() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }
