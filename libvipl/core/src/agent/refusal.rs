@@ -10,7 +10,7 @@ use kagent_proto::{Budget, Detail, Point, Reason, Status};
 
 use crate::clock;
 use crate::logger::log_failure;
-use crate::text::discriminator;
+use crate::text::{discriminator, hexadecimal};
 
 /// Nanoseconds between two lines of one kind.
 const PAUSE: u64 = 1_000_000_000;

@@ -14,7 +14,7 @@ use crate::agent::{Agent, limit};
 use crate::clock;
 use crate::connect::address::Address;
 use crate::error::Error;
-use crate::logger::log_failure;
+use crate::logger::{self, log_failure};
 use crate::object::table::Guard;
 use crate::text::{discriminator, hexadecimal};
 use crate::vi::state::IDLE;
@@ -170,6 +170,8 @@ impl Drop for Attempting {
 #[cold]
 fn tell_failure(handle: VIP_VI_HANDLE, error: Error, remote: &Address) {
     let why = match error {
+        // What the agent has seen of that host.
+        Error::Timeout if logger::has_told_lately() => return,
         Error::Timeout => {
             "no answer in time: the server does not call VipConnectAccept, or its host does not answer"
         }
