@@ -9,6 +9,7 @@ mod error;
 mod helpers;
 mod links;
 mod log;
+mod networks;
 mod options;
 mod processes;
 mod segment;

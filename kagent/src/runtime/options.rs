@@ -8,7 +8,7 @@ use clap::Parser;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use vipl_pages::Generate;
 
-use crate::runtime::links::Networks;
+use crate::runtime::networks::Networks;
 
 const ABOUT: &str = "\
 The Kernel Agent of VIPL

@@ -22,7 +22,6 @@ use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 use nix::unistd::{Group, geteuid};
 
 pub(crate) use self::gate::Dropped;
-pub(crate) use self::origin::Networks;
 use self::raw::SetupSocket;
 pub(crate) use self::udp::Call;
 use self::udp::UdpSetupSocket;
@@ -30,6 +29,7 @@ pub(crate) use self::udp::udp_address;
 use self::unreached::Unreached;
 use crate::OpenLink;
 use crate::runtime::log::Log;
+use crate::runtime::networks::Networks;
 use crate::runtime::options::Options;
 use crate::runtime::processes::prepare;
 use crate::runtime::server::session::Session;

@@ -13,11 +13,12 @@ use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, setso
 use vipl_sys::clock;
 
 use super::gate::{Arrived, Dropped, Gate, Key};
-use super::origin::{Networks, Origin, Origins};
+use super::origin::{Origin, Origins};
 use super::secret::Keys;
 use super::unreached::{self, Unreached};
 use super::{FrameIn, interface};
 use crate::runtime::error::errno;
+use crate::runtime::networks::Networks;
 use crate::{HostAddress, Interface, LinkId, Medium};
 
 /// How the names of these links begin.
