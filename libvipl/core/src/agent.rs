@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   keeper ─────┬──▶ registration ──┐     the present agent, and what the next one must know
-//!               └──▶ connections ───┤
+//!               ├──▶ connections ───┤
+//!               ├──▶ given ─────────┤
+//!               └──▶ reader ────────┤     the thread that reads an agent's messages
 //!   link, device, asked ────────────┼──▶ client ──▶ launch     one agent: calls, replies, events
 //!                                   └──▶ ticket, refusal, outbox
 //! ```
@@ -14,6 +16,7 @@ mod asked;
 mod client;
 mod connections;
 pub(crate) mod device;
+mod given;
 mod keeper;
 mod last_thread;
 mod launch;

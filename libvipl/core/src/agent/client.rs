@@ -19,10 +19,9 @@ use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use vipl_sys::fd::{Kept, made};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::keeper::Agents;
+use super::launch;
 use super::outbox::Outbox;
 use super::ticket::Ticket;
-use super::{launch, reader};
 use crate::settings::Settings;
 use crate::sync::{Mutex, OnceLock};
 
@@ -201,10 +200,10 @@ pub(super) enum Introduction {
 }
 
 impl Agent {
-    /// Connects, starts the reading thread, and says hello.
+    /// Connects, starts the reading thread by `read`, and says hello.
     pub(super) fn introduce(
         settings: &Settings,
-        agents: &'static Agents,
+        read: impl FnOnce(&Arc<Agent>) -> io::Result<Thread>,
     ) -> Result<(Arc<Agent>, Thread), Introduction> {
         static EPOCH: AtomicU64 = AtomicU64::new(0);
         let socket =
@@ -221,7 +220,7 @@ impl Agent {
             was_closed_here: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         });
-        let thread = reader::start(&agent, agents)
+        let thread = read(&agent)
             .map_err(|error| Introduction::Refused(format!("cannot start a thread: {error}")))?;
         let welcome = agent.call(Op::HELLO, &Hello { features: 0 }, &[]);
         if welcome.status == GONE {

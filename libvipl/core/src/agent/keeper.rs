@@ -18,6 +18,7 @@
 //! Locks: the standing before the list of NICs; neither is held during a call of an agent, except that
 //! the first agent of all is found under the standing's lock.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,9 +31,9 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::client::{Agent, GONE, Introduction, Reply};
 use super::connections::Connections;
+use super::given::GivenLinks;
 use super::last_thread::LastThread;
 use super::launch::LOOK_AGAIN;
-use super::link::GivenLinks;
 use super::reader;
 use super::registration::NicRegistration;
 use crate::error::Error;
@@ -116,7 +117,7 @@ pub(crate) struct Agents {
     changed: Condvar,
     /// How many use the agent.
     uses: AtomicUsize,
-    nics: Mutex<Vec<Arc<NicRegistration>>>,
+    nics: Mutex<Vec<(Arc<NicRegistration>, Use)>>,
     pub(crate) connections: Connections,
     /// Links over UDP that belong to no NIC yet.
     pub(super) given: GivenLinks,
@@ -198,7 +199,7 @@ impl Agents {
             return Ok(());
         }
         if agent.is_connected() {
-            let reader = reader::start(agent, self).map_err(|error| {
+            let reader = self.read(agent).map_err(|error| {
                 log::error!(target: "agent", "cannot start a thread: {error}");
                 Error::Resource
             })?;
@@ -264,13 +265,13 @@ impl Agents {
     ) -> Result<Arc<NicRegistration>, Error> {
         let given = self.given.take(info.link);
         let registration = Arc::new(NicRegistration::new(provider, info, given));
-        registration.uses(self.begin_use());
+        let usage = self.begin_use();
         // Listed first: if the agent exits now, the keeper opens it at the next one.
-        self.nics.lock().push(registration.clone());
+        self.nics.lock().push((registration.clone(), usage));
         match self.place(&registration) {
             Ok(_) => Ok(registration),
             Err(error) => {
-                self.forget(&registration);
+                drop(self.forget(&registration));
                 Err(error)
             }
         }
@@ -329,8 +330,7 @@ impl Agents {
     /// A NIC is closed: waits end, unanswered requests are rejected.
     pub(crate) fn close_nic(&self, nic: &Arc<NicRegistration>) {
         nic.end();
-        self.forget(nic);
-        let usage = nic.end_use();
+        let usage = self.forget(nic);
         // If it is being opened at an agent at this moment, that is undone there.
         if let Some((agent, name)) = nic.here() {
             // The reply ends the use, so that the reading thread, which has it, ends with the last NIC.
@@ -349,12 +349,18 @@ impl Agents {
         }
     }
 
-    fn forget(&self, registration: &Arc<NicRegistration>) {
+    /// Gives its use of the agent, which ends when that is dropped.
+    fn forget(&self, registration: &Arc<NicRegistration>) -> Option<Use> {
         let standing = self.standing.lock();
-        let known = |known: &Arc<NicRegistration>| !Arc::ptr_eq(known, registration);
-        self.nics.lock().retain(known);
+        let mut nics = self.nics.lock();
+        let place = nics
+            .iter()
+            .position(|(known, _)| Arc::ptr_eq(known, registration));
+        let usage = place.map(|place| nics.swap_remove(place).1);
+        drop(nics);
         drop(standing);
         self.changed.notify_all();
+        usage
     }
 
     /// The agent exited before it replied to an attempt to connect.
@@ -475,7 +481,12 @@ impl Agents {
 
     /// Tells a new agent what the last one knew. False: it has exited, too.
     fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
-        let nics: Vec<Arc<NicRegistration>> = self.nics.lock().clone();
+        let nics: Vec<_> = self
+            .nics
+            .lock()
+            .iter()
+            .map(|(nic, _)| nic.clone())
+            .collect();
         for nic in nics {
             match nic.open_at(agent) {
                 Ok(()) => {}
@@ -499,6 +510,15 @@ impl Agents {
         }
     }
 
+    /// Starts the thread that reads an agent's messages.
+    fn read(&'static self, agent: &Arc<Agent>) -> io::Result<Thread> {
+        reader::start(
+            agent,
+            |agent| self.ends_reading(agent),
+            |agent| self.lost(agent),
+        )
+    }
+
     /// Connects to an agent and calls it. Tries again if it closes the connection: an agent that is about to exit may
     /// still accept one, and another agent follows soon.
     fn introduce(
@@ -507,7 +527,7 @@ impl Agents {
     ) -> Result<(Arc<Agent>, Thread), String> {
         let mut who = String::new();
         for attempt in 0..HELLO_TRIES {
-            match Agent::introduce(&self.settings, self) {
+            match Agent::introduce(&self.settings, |agent| self.read(agent)) {
                 Ok((agent, reader)) if begin(&agent) => return Ok((agent, reader)),
                 Ok((agent, _)) => who = agent.description(),
                 Err(Introduction::Dropped(dropped)) => who = dropped,

@@ -5,94 +5,21 @@
 //! does not open.
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kagent_proto::{LINK_BYTES, LinkAdopt, LinkOpen, LinkOpened, Op, Status};
+use kagent_proto::{LINK_BYTES, LinkOpen, LinkOpened, Op, Status};
 use log::Level;
 use vipl_plugin_abi::*;
-use vipl_sys::fd::Identity;
 
-use super::client::Agent;
 use super::keeper::Agents;
 use crate::error::Error;
-use crate::sync::Mutex;
 
 /// How the name of a link over UDP begins.
 const UDP: &str = "udp:";
 /// The same, for a program that speaks with a secret only.
 const SEALED: &str = "sealed-";
-
-/// A link over UDP that an agent has given. Its data socket belongs to the plug-in; when that agent has exited, the next
-/// one is shown it, so that other hosts still reach the NIC.
-pub(crate) struct Given {
-    link: u64,
-    fd: RawFd,
-    identity: Option<Identity>,
-    body: LinkAdopt,
-}
-
-impl Given {
-    fn new(fd: RawFd, opened: &LinkOpened) -> Given {
-        Given {
-            link: opened.link,
-            fd,
-            identity: Identity::of(fd),
-            body: LinkAdopt {
-                endpoint: opened.endpoint,
-                host_len: opened.host_len,
-                host: opened.host,
-            },
-        }
-    }
-
-    /// Whether its plug-in still has it.
-    fn is_open(&self) -> bool {
-        self.identity.is_some() && Identity::of(self.fd) == self.identity
-    }
-
-    /// Hands it to another agent; gives the name there.
-    pub(super) fn hand_over(&self, agent: &Arc<Agent>) -> Option<u64> {
-        if !self.is_open() {
-            return None;
-        }
-        let reply = agent.call(Op::LINK_ADOPT, &self.body, &[self.fd]);
-        let opened: Option<LinkOpened> = (reply.op == Op::LINK_OPENED)
-            .then(|| reply.body())
-            .flatten();
-        if opened.is_none() {
-            log::info!(
-                target: "link",
-                "the Kernel Agent, {}, does not take over a data socket ({:?})",
-                agent.description(),
-                reply.status
-            );
-        }
-        opened.map(|opened| opened.link)
-    }
-}
-
-/// Links that a plug-in has been given for a NIC that it is opening.
-#[derive(Default)]
-pub(super) struct GivenLinks(Mutex<Vec<Given>>);
-
-impl GivenLinks {
-    fn keep(&self, given: Given) {
-        let mut all = self.0.lock();
-        // Some were given for NICs that did not open.
-        all.retain(Given::is_open);
-        all.push(given);
-    }
-
-    /// That of a NIC.
-    pub(super) fn take(&self, link: u64) -> Option<Given> {
-        let mut all = self.0.lock();
-        let place = all.iter().position(|given| given.link == link)?;
-        Some(all.swap_remove(place))
-    }
-}
 
 /// The call about the link of this name, which need not be one.
 fn call_about(agents: &Agents, name: &str) -> Option<LinkOpen> {
@@ -146,7 +73,7 @@ fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     };
     let socket = socket.into_raw_fd();
     if name.starts_with(UDP) {
-        agents.given.keep(Given::new(socket, &opened));
+        agents.given.keep(socket, &opened);
     }
     Ok(vipl_link {
         size: size_of::<vipl_link>(),

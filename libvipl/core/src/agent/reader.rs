@@ -15,7 +15,6 @@ use vipl_sys::{seqpacket, thread};
 use zerocopy::FromBytes;
 
 use super::client::{Agent, GONE, Reply};
-use super::keeper::Agents;
 use super::last_thread::LastThread;
 use super::{launch, refusal};
 
@@ -36,18 +35,22 @@ enum Outcome {
     Gone,
 }
 
-/// Starts the thread.
-pub(super) fn start(agent: &Arc<Agent>, agents: &'static Agents) -> io::Result<Thread> {
+/// Starts the thread. After each message it asks whether to end; `lost` runs on it when the agent has gone.
+pub(super) fn start(
+    agent: &Arc<Agent>,
+    ends: impl Fn(&Arc<Agent>) -> bool + Send + 'static,
+    lost: impl FnOnce(&Arc<Agent>) + Send + 'static,
+) -> io::Result<Thread> {
     let agent = agent.clone();
     thread::spawn_with_signals_blocked("vipl-agent", move || {
-        if let Outcome::Gone = agent.read(agents) {
-            agents.lost(&agent);
+        if let Outcome::Gone = agent.read(ends) {
+            lost(&agent);
         }
     })
 }
 
 impl Agent {
-    fn read(self: &Arc<Self>, agents: &'static Agents) -> Outcome {
+    fn read(self: &Arc<Self>, ends: impl Fn(&Arc<Agent>) -> bool) -> Outcome {
         let mut buffer = [0u8; MESSAGE_BYTES_MAX];
         let mut last = LastThread::default();
         loop {
@@ -60,7 +63,7 @@ impl Agent {
                 Received::Nothing => last.look(),
                 Received::End => break,
             }
-            if agents.ends_reading(self) {
+            if ends(self) {
                 return Outcome::Unused;
             }
         }

@@ -9,8 +9,7 @@ use vipl_plugin_abi::{VIPL_ADDRESS_IP, vipl_nic_info};
 use vipl_sys::fd::Identity;
 
 use super::client::Agent;
-use super::keeper::Use;
-use super::link::Given;
+use super::given::Given;
 use crate::sync::Mutex;
 use crate::text;
 
@@ -29,7 +28,6 @@ pub(crate) struct NicRegistration {
     given: Option<Given>,
     /// It has a link, and its agent does not know of it.
     deaf: AtomicBool,
-    usage: Mutex<Option<Use>>,
 }
 
 impl NicRegistration {
@@ -59,18 +57,7 @@ impl NicRegistration {
             closed: AtomicBool::new(false),
             given,
             deaf: AtomicBool::new(false),
-            usage: Mutex::new(None),
         }
-    }
-
-    /// It uses the agent until it is closed.
-    pub(super) fn uses(&self, usage: Use) {
-        *self.usage.lock() = Some(usage);
-    }
-
-    /// The same no more, when what is returned has been dropped.
-    pub(super) fn end_use(&self) -> Option<Use> {
-        self.usage.lock().take()
     }
 
     /// An address of this kind of network, as people write it.

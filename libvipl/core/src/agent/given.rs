@@ -1,0 +1,79 @@
+//! Links over UDP that agents have given, for handing them over to the next agent.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use kagent_proto::{LinkAdopt, LinkOpened, Op};
+use vipl_sys::fd::Identity;
+
+use super::client::Agent;
+use crate::sync::Mutex;
+
+/// A link over UDP that an agent has given. Its data socket belongs to the plug-in; when that agent has exited, the next
+/// one is shown it, so that other hosts still reach the NIC.
+pub(crate) struct Given {
+    link: u64,
+    fd: RawFd,
+    identity: Option<Identity>,
+    body: LinkAdopt,
+}
+
+impl Given {
+    fn new(fd: RawFd, opened: &LinkOpened) -> Given {
+        Given {
+            link: opened.link,
+            fd,
+            identity: Identity::of(fd),
+            body: LinkAdopt {
+                endpoint: opened.endpoint,
+                host_len: opened.host_len,
+                host: opened.host,
+            },
+        }
+    }
+
+    /// Whether its plug-in still has it.
+    fn is_open(&self) -> bool {
+        self.identity.is_some() && Identity::of(self.fd) == self.identity
+    }
+
+    /// Hands it to another agent; gives the name there.
+    pub(super) fn hand_over(&self, agent: &Arc<Agent>) -> Option<u64> {
+        if !self.is_open() {
+            return None;
+        }
+        let reply = agent.call(Op::LINK_ADOPT, &self.body, &[self.fd]);
+        let opened: Option<LinkOpened> = (reply.op == Op::LINK_OPENED)
+            .then(|| reply.body())
+            .flatten();
+        if opened.is_none() {
+            log::info!(
+                target: "link",
+                "the Kernel Agent, {}, does not take over a data socket ({:?})",
+                agent.description(),
+                reply.status
+            );
+        }
+        opened.map(|opened| opened.link)
+    }
+}
+
+/// Links that a plug-in has been given for a NIC that it is opening.
+#[derive(Default)]
+pub(super) struct GivenLinks(Mutex<Vec<Given>>);
+
+impl GivenLinks {
+    pub(super) fn keep(&self, fd: RawFd, opened: &LinkOpened) {
+        let mut all = self.0.lock();
+        // Some were given for NICs that did not open.
+        all.retain(Given::is_open);
+        all.push(Given::new(fd, opened));
+    }
+
+    /// That of a NIC.
+    pub(super) fn take(&self, link: u64) -> Option<Given> {
+        let mut all = self.0.lock();
+        let place = all.iter().position(|given| given.link == link)?;
+        Some(all.swap_remove(place))
+    }
+}
