@@ -166,6 +166,11 @@ impl Link {
         part: Range<u64>,
         mut permitted: impl FnMut() -> bool,
     ) -> Result<u64, CopyError> {
+        let mut flag = 0;
+        let joined = (way == Way::Write)
+            .then(|| with_whole_flag(local, &part, &mut flag))
+            .flatten();
+        let local = joined.as_deref().unwrap_or(local);
         loop {
             match self.copy_once(way, local, remote, part.clone(), &mut permitted) {
                 // What has been copied is copied again, to the same place.
@@ -332,6 +337,67 @@ fn probe(thread: i32, at: u64) -> io::Result<Option<u64>> {
     Ok((read == 8).then_some(value))
 }
 
+/// Bytes of the next step of a copy: as many as there may be, but so that eight bytes or more are left, or none. Programs
+/// watch the last eight bytes of an RDMA Write (spec §5.4), which one step copies.
+#[inline(always)]
+pub(crate) fn portion(left: u64, most: u64) -> u64 {
+    if left > most && left - most < 8 {
+        most - 8
+    } else {
+        left.min(most)
+    }
+}
+
+/// A part of what lies in these segments, with the last eight bytes in one place, if they do not lie in one segment: they
+/// are copied into `flag`, which the list then names. `None`: they do, or they cannot be read, which the copy will find.
+fn with_whole_flag(local: &[Segment], part: &Range<u64>, flag: &mut u64) -> Option<Vec<Segment>> {
+    let mut end = 0;
+    let last = local.iter().find(|segment| {
+        end += u64::from(segment.length);
+        end >= part.end
+    })?;
+    let in_last = part.end - (end - u64::from(last.length));
+    let bytes = (part.end - part.start).min(8);
+    if in_last >= bytes {
+        return None;
+    }
+    let mut list = Vec::new();
+    list.try_reserve_exact(local.len() + 1).ok()?;
+    let mut left = part.end - bytes;
+    for segment in local {
+        let length = left.min(segment.length.into());
+        left -= length;
+        list.push(Segment {
+            length: length as u32,
+            ..*segment
+        });
+    }
+    let whole = Cursor::new(local, &(part.end - bytes..part.end));
+    let mut gathered = [0; 8];
+    gather(whole, &mut gathered[..bytes as usize])?;
+    *flag = u64::from_ne_bytes(gathered);
+    list.push(Segment {
+        address: (flag as *mut u64).expose_provenance() as u64,
+        handle: 0,
+        length: bytes as u32,
+    });
+    Some(list)
+}
+
+/// Copies what is left of a list, as many bytes as there is room for.
+fn gather(mut from: Cursor<'_>, to: &mut [u8]) -> Option<()> {
+    let mut done = 0;
+    while done < to.len() {
+        let (at, length) = from.next((to.len() - done) as u64)?;
+        let at = std::ptr::with_exposed_provenance::<u8>(at as usize);
+        let room = to[done..].as_mut_ptr();
+        // SAFETY: memory of the program; faults are caught. There is room for as many bytes as were asked for.
+        unsafe { vipl_guard::copy(room, at, length as usize) }.ok()?;
+        done += length as usize;
+    }
+    Some(())
+}
+
 /// Nothing is left, or the list is shorter than was said.
 #[cold]
 fn nothing(local: &Cursor<'_>) -> Result<u64, CopyError> {
@@ -349,7 +415,7 @@ fn copy_within(
     remote: &mut Cursor<'_>,
     shift: u64,
 ) -> Result<u64, CopyError> {
-    let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else {
+    let Some((near, bytes)) = local.next(portion(local.left, CALL_BYTES_MAX)) else {
         return nothing(local);
     };
     let mut done = 0;
@@ -392,7 +458,7 @@ fn copy_straight(
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
 ) -> Result<u64, CopyError> {
-    let Some((near, bytes)) = local.next(CALL_BYTES_MAX) else {
+    let Some((near, bytes)) = local.next(portion(local.left, CALL_BYTES_MAX)) else {
         return Ok(0);
     };
     // As long, because neither list ends earlier.
@@ -427,8 +493,9 @@ fn copy_lists(
     let mut far = [piece(0, 0); PIECES_MAX];
     let (mut near_count, mut far_count) = (0, 0);
     let mut bytes = 0;
-    while near_count < PIECES_MAX && bytes < CALL_BYTES_MAX {
-        let Some((at, length)) = local.next(CALL_BYTES_MAX - bytes) else {
+    let most = portion(local.left, CALL_BYTES_MAX);
+    while near_count < PIECES_MAX && bytes < most {
+        let Some((at, length)) = local.next(most - bytes) else {
             break;
         };
         near[near_count] = piece(at, length as usize);
@@ -581,6 +648,39 @@ mod tests {
                 }
             })
             .collect()
+    }
+
+    #[test]
+    fn the_last_eight_bytes_of_a_write_are_one_step() {
+        for most in [16, 512 << 10] {
+            for length in (0..4 * most + 20).step_by(if most == 16 { 1 } else { 4093 }) {
+                for left in [length, most + length % 9] {
+                    let step = portion(left, most);
+                    assert!(step <= most && (left - step == 0 || left - step >= 8));
+                }
+            }
+        }
+        vipl_guard::install();
+        let memory: Vec<u8> = (0..40).collect();
+        for cuts in [[37, 3, 0], [20, 13, 7], [40, 0, 0], [31, 8, 1], [33, 4, 3]] {
+            let local = segments(&memory, &cuts);
+            for part in [0..40, 9..40, 0..37, 33..40] {
+                let mut flag = 0;
+                let joined = with_whole_flag(&local, &part, &mut flag);
+                let list = joined.as_deref().unwrap_or(&local);
+                let mut cursor = Cursor::new(list, &part);
+                let (mut copied, mut last) = (Vec::<u8>::new(), 0);
+                while let Some((at, length)) = cursor.next(part.end) {
+                    let from = std::ptr::with_exposed_provenance::<u8>(at as usize);
+                    // SAFETY: memory of this test, or its flag.
+                    copied.extend(unsafe { std::slice::from_raw_parts(from, length as usize) });
+                    last = length;
+                }
+                let whole = part.start as usize..part.end as usize;
+                assert_eq!(copied, memory[whole], "{cuts:?} {part:?}");
+                assert!(last >= 8.min(part.end - part.start), "{cuts:?} {part:?}");
+            }
+        }
     }
 
     #[test]

@@ -264,7 +264,7 @@ impl Link {
         let start = ticks();
         loop {
             let offset = self.sending.as_ref().map_or(0, |pieces| pieces.offset);
-            let bytes = (total - offset).min(PIECE);
+            let bytes = mem::portion((total - offset).into(), PIECE.into()) as u32;
             if total > 0 && offset == total {
                 break;
             }
