@@ -1,6 +1,7 @@
 //! `vipl-clan`: the clan device. The Kernel Agent starts it with a socket as standard input, on which it
 //! announces processes; when that socket ends, so does the device.
 
+use std::io::Write as _;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
@@ -38,7 +39,13 @@ fn main() -> ExitCode {
     match vipl_clan_device::Device::new(agent).and_then(|mut device| device.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vipl-clan: {}", vipl_sys::text::lines(&error.to_string()));
+            // Not by `eprintln`, which panics if nobody reads it.
+            let why = error.to_string();
+            let _ = writeln!(
+                std::io::stderr(),
+                "vipl-clan: {}",
+                vipl_sys::text::lines(&why)
+            );
             ExitCode::FAILURE
         }
     }
