@@ -2,14 +2,15 @@
 //! (`programs/refusing.c`), while two connections live and end. A call of VIPL may fail then, with one of its codes and a
 //! line that says why; the process may not be killed, hang or be told something that is not true; and afterwards all works.
 //!
-//! A sample, from a seed; the tests that are ignored refuse every call that occurs, with every error, which takes minutes.
-//! So does memory that is used up.
+//! A sample, from a seed; the test that is ignored refuses every call that occurs, with every error, in an order of the day:
+//! as many as `CTEST_SECONDS` allows (`cargo xtask refused`), or all, which takes half an hour. So it goes with memory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use vipl_ctest::{Agent, Finished, Program, Run, library_dir, program, skip, source, work_dir};
 
@@ -28,7 +29,7 @@ const TOGETHER: usize = 2;
 type Point = (i64, u64, i32);
 
 /// Who is under the filter.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     /// The program. Its agent, and the devices of that, are not.
     Program,
@@ -71,17 +72,15 @@ fn counted(finished: &Finished) -> Option<BTreeMap<i64, u64>> {
     Some(calls.split_whitespace().filter_map(count).collect())
 }
 
-/// A sample from a seed, or all points.
-fn points(calls: &BTreeMap<i64, u64>, seed: Option<u64>) -> Vec<Point> {
+/// As many points as there are, in an order from a seed.
+fn points(calls: &BTreeMap<i64, u64>, seed: u64, most: usize) -> Vec<Point> {
     let each = calls.iter().flat_map(|(call, count)| {
         (1..=*count).flat_map(|which| ERRORS.map(|error| (*call, which, error)))
     });
     let mut all: Vec<Point> = each.collect();
-    let Some(mut random) = seed else {
-        return all;
-    };
+    let mut random = seed;
     let mut sample = Vec::new();
-    while sample.len() < SAMPLE && !all.is_empty() {
+    while sample.len() < most && !all.is_empty() {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
@@ -125,13 +124,17 @@ fn complaint(finished: &Finished) -> Option<String> {
     (failed && !told).then(|| "failed without a line".into())
 }
 
-/// Runs all of them; the complaints.
-fn judge(points: Vec<Point>, run: impl Fn(Point) -> Option<String> + Sync) {
+/// Runs all of them, or as many as there is time for; the complaints, and how many are left.
+fn judge(
+    points: Vec<Point>,
+    end: Option<Instant>,
+    run: impl Fn(Point) -> Option<String> + Sync,
+) -> usize {
     let (left, complaints) = (Mutex::new(points), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..TOGETHER {
             scope.spawn(|| {
-                loop {
+                while end.is_none_or(|end| Instant::now() < end) {
                     let Some(point) = left.lock().expect("unpoisoned").pop() else {
                         return;
                     };
@@ -146,9 +149,15 @@ fn judge(points: Vec<Point>, run: impl Fn(Point) -> Option<String> + Sync) {
     let complaints = complaints.into_inner().expect("unpoisoned");
     let count = complaints.len();
     assert!(complaints.is_empty(), "{count}:\n{}", complaints.join("\n"));
+    left.into_inner().expect("unpoisoned").len()
 }
 
-fn on(who: Who, device: &str, seed: Option<u64>) {
+/// A sample.
+fn on(who: Who, device: &str, seed: u64) {
+    refuse(who, device, seed, SAMPLE, None);
+}
+
+fn refuse(who: Who, device: &str, seed: u64, most: usize, time: Option<Duration>) {
     let folder = tempfile::tempdir().expect("a folder");
     let outside = match who {
         Who::Program => Some(Agent::start_in(folder.path()).expect("an agent")),
@@ -167,52 +176,61 @@ fn on(who: Who, device: &str, seed: Option<u64>) {
     };
     let nothing = complaint(&finished);
     assert_eq!(nothing, None, "{}", finished.report("nothing is refused"));
-    judge(points(&calls, seed), |point| {
+    let points = points(&calls, seed, most);
+    let count = points.len();
+    let end = time.map(|time| Instant::now() + time);
+    let left = judge(points, end, |point| {
         let finished = run(point);
         complaint(&finished).map(|what| finished.report(&what))
     });
+    println!("{device}, {who:?}: {} of {count} refused", count - left);
 }
 
 #[test]
 fn by_the_library_on_loopback() {
-    on(Who::Program, "via_lo", Some(1));
+    on(Who::Program, "via_lo", 1);
 }
 
 #[test]
 fn by_the_library_on_sim() {
-    on(Who::Program, "sim:", Some(2));
+    on(Who::Program, "sim:", 2);
 }
 
 #[test]
 fn by_the_library_on_clan() {
-    on(Who::Program, "clan:", Some(3));
+    on(Who::Program, "clan:", 3);
 }
 
 #[test]
 fn by_the_library_on_ip() {
-    on(Who::Program, "ip:127.0.0.1", Some(4));
+    on(Who::Program, "ip:127.0.0.1", 4);
 }
 
 #[test]
 fn by_the_agent_and_its_devices_too() {
-    on(Who::All, "via_lo", Some(5));
-    on(Who::All, "clan:", Some(6));
-    on(Who::All, "ip:127.0.0.1", Some(7));
+    on(Who::All, "via_lo", 5);
+    on(Who::All, "clan:", 6);
+    on(Who::All, "ip:127.0.0.1", 7);
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask deep"]
-fn all_by_the_library() {
-    for device in DEVICES {
-        on(Who::Program, device, None);
-    }
-}
-
-#[test]
-#[ignore = "takes minutes: cargo xtask deep"]
-fn all_by_the_agent_and_its_devices_too() {
-    for device in ["via_lo", "clan:"] {
-        on(Who::All, device, None);
+#[ignore = "takes minutes: cargo xtask refused"]
+fn all() {
+    let cases = DEVICES
+        .map(|device| (Who::Program, device))
+        .into_iter()
+        .chain([(Who::All, "via_lo"), (Who::All, "clan:")]);
+    let seconds = std::env::var("CTEST_SECONDS").ok();
+    let time = seconds.map(|seconds| {
+        Duration::from_secs(seconds.parse().expect("a number of seconds"))
+            / cases.clone().count() as u32
+    });
+    let day = UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |time| time.as_secs() / 86_400);
+    println!("seed {day}");
+    for (who, device) in cases {
+        refuse(who, device, day, usize::MAX, time);
     }
 }
 

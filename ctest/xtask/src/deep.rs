@@ -35,7 +35,6 @@ const STEPS: &[Step] = &[
     step("thread", &["sanitize", "thread"]),
     step("address", &["sanitize", "address"]),
     step("loom", &["loom"]),
-    cargo_step("refused", REFUSED).needs("build"),
     step("valgrind", &["valgrind", "--no-build"]).needs("build"),
     step(
         "kill",
@@ -54,7 +53,10 @@ const STEPS: &[Step] = &[
     step("rpm", &["rpm", "--no-build", "--trial"]).needs("deb"),
     step("bare", &["bare"]),
     step("suites", &["suites", "--within", "150"]).needs("build"),
-    step("fuzz", &["fuzz", "--within", SECONDS]).share(60, 60),
+    step("fuzz", &["fuzz", "--within", SECONDS]).share(50, 60),
+    step("refused", &["refused", "--within", SECONDS])
+        .needs("build")
+        .share(70, 60),
     step(
         "soak",
         &["soak", "--no-build", "--seed", "1", "--seconds", SECONDS],
@@ -82,16 +84,6 @@ const KILL_IP: &[&str] = &[
     "--device",
     "ip:127.0.0.1",
     "--spare-agents",
-];
-/// Every system call, refused once with every error.
-const REFUSED: &[&str] = &[
-    "test",
-    "-p",
-    "vipl-ctest",
-    "--test",
-    "refused",
-    "--",
-    "--ignored",
 ];
 const DEVICES: &[&str] = &[
     "conformance",

@@ -28,6 +28,7 @@ mod modules;
 mod package;
 mod place;
 mod references;
+mod refused;
 mod rpm;
 mod sanitize;
 mod sbom;
@@ -98,6 +99,8 @@ enum Command {
     Soak(stress::Soak),
     /// Transfer between hosts in network namespaces over bad cables, every byte checked
     Ethernet(ethernet::Options),
+    /// Refuse system calls, each one with each error
+    Refused(refused::Options),
     /// Fuzz what reads hostile or careless input
     Fuzz(fuzz::Options),
     /// Model-check the lock-free parts
@@ -156,6 +159,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Kill(options) => stress::kill(&options)?,
         Command::Soak(options) => stress::soak(&options)?,
         Command::Ethernet(options) => ethernet::run(&options)?,
+        Command::Refused(options) => refused::run(&options)?,
         Command::Fuzz(options) => fuzz::run_targets(&options)?,
         Command::Advisories => advisories::check()?,
         Command::Loom(options) => loom::run_models(&options)?,
