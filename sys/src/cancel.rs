@@ -8,9 +8,11 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 const DISABLE: c_int = 1;
+const DEFERRED: c_int = 0;
 
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fn pthread_testcancel();
     // The functions behind `pthread_cleanup_push`: a handler runs when the frame that has its buffer is unwound.
     fn _pthread_cleanup_push(
@@ -25,17 +27,25 @@ unsafe extern "C-unwind" {
 #[repr(C)]
 struct Buffer([usize; 4]);
 
-/// Whether a thread could be cancelled before [`disable`]. Without a destructor.
+/// Whether a thread could be cancelled before [`disable`], and at any instruction. Without a destructor.
 #[derive(Clone, Copy, Debug)]
-pub struct Before(c_int);
+pub struct Before {
+    state: c_int,
+    kind: c_int,
+}
 
-/// From now on the calling thread is not cancelled.
+/// From now on the calling thread is not cancelled. The type changes, too: glibc 2.36 sends a thread of the asynchronous type
+/// a signal, which may come when the thread has switched cancellation off, and whose handler asks for the type only.
+/// Before this returns it may come: no frame may have a destructor to run here either.
 #[inline(always)]
 pub fn disable() -> Before {
-    let mut before = 0;
-    // SAFETY: the result has room; switching off never acts on a cancellation.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    Before(before)
+    let mut before = Before { state: 0, kind: 0 };
+    // SAFETY: the results have room; neither acts on a cancellation.
+    unsafe {
+        pthread_setcancelstate(DISABLE, &raw mut before.state);
+        pthread_setcanceltype(DEFERRED, &raw mut before.kind);
+    }
+    before
 }
 
 /// As it was before [`disable`]. A thread of the type PTHREAD_CANCEL_ASYNCHRONOUS may end here.
@@ -45,7 +55,10 @@ pub fn disable() -> Before {
 #[inline(always)]
 pub unsafe fn restore(before: Before) {
     // SAFETY: as asked of the caller.
-    unsafe { pthread_setcancelstate(before.0, std::ptr::null_mut()) };
+    unsafe {
+        pthread_setcanceltype(before.kind, std::ptr::null_mut());
+        pthread_setcancelstate(before.state, std::ptr::null_mut());
+    }
 }
 
 /// Ends the calling thread here if it has been cancelled. To be called before [`disable`].
@@ -69,7 +82,7 @@ pub unsafe fn test(before: Before, left: extern "C" fn(*mut c_void), argument: *
     // SAFETY: as asked of the caller; the buffer lives until it is popped.
     unsafe {
         _pthread_cleanup_push(buffer.as_mut_ptr(), left, argument);
-        pthread_setcancelstate(before.0, std::ptr::null_mut());
+        pthread_setcancelstate(before.state, std::ptr::null_mut());
         pthread_testcancel();
         pthread_setcancelstate(DISABLE, std::ptr::null_mut());
         _pthread_cleanup_pop(buffer.as_mut_ptr(), 0);
@@ -79,7 +92,7 @@ pub unsafe fn test(before: Before, left: extern "C" fn(*mut c_void), argument: *
 /// Runs `body`. If it leaves its thread (by `pthread_exit`, by cancellation), `left` runs with its argument.
 ///
 /// # Safety
-/// As for [`test`]; `body` may be called with `argument`.
+/// As for [`test()`]; `body` may be called with `argument`.
 #[inline(never)]
 pub unsafe fn watch(
     body: extern "C-unwind" fn(*mut c_void),
@@ -99,14 +112,17 @@ pub unsafe fn watch(
 /// calls that do not switch cancellation off as a whole.
 #[derive(Debug)]
 #[must_use]
-pub struct Off(Before);
+pub struct Off(c_int);
 
 impl Off {
     /// From now on.
     #[inline]
     #[allow(clippy::new_without_default)]
     pub fn new() -> Off {
-        Off(disable())
+        let mut state = 0;
+        // SAFETY: the result has room; switching off never acts on a cancellation.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut state) };
+        Off(state)
     }
 }
 
@@ -115,7 +131,7 @@ impl Drop for Off {
     fn drop(&mut self) {
         // SAFETY: a thread of the deferred type does not end here. One of the asynchronous type must not call what POSIX does
         // not permit it to call.
-        unsafe { restore(self.0) };
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
 

@@ -11,7 +11,7 @@
 //! | [`clock`] | the clock, sleeping, and times as the kernel takes them |
 //! | [`elf`] | whether a file is a whole shared library |
 //! | [`fd`] | descriptors that a process does not expect: never 0 to 2, checked before they are used |
-//! | [`file`] | files whose names come from people |
+//! | [`mod@file`] | files whose names come from people |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
 //! | [`left`] | whether the program has a thread left |

@@ -67,6 +67,10 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         }
         return;
     }
+    // So it tells how much room it needs.
+    if call.name == "vipl_describe" && result == VIP_RETURN::VIP_ERROR_RESOURCE {
+        return;
+    }
     if !logger::has_said(log::Level::Info) {
         let kind = (call.name, result as i32);
         let is_told = result == VIP_RETURN::VIP_ERROR_RESOURCE && logger::has_told_lately();

@@ -85,7 +85,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
         "the program has closed",
         "the device has ended",
         "a frame cannot be sent",
-        "the Kernel Agent exited",
+        "and another one has taken over",
         "the new Kernel Agent",
         "the device of NIC",
     ]),
