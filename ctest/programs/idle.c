@@ -160,6 +160,8 @@ static void leave_at_once(struct side *side, struct node *node, VIP_VI_HANDLE vi
     if (side->number == 1)
         post_send(node, vi, descriptor, data, BYTES);
     MUST(VipDisconnect(vi));
+    /* The other side may have been the first. */
+    forget_errors(node);
     drain(vi);
     node->used = mark;
 }
