@@ -1,38 +1,29 @@
 //! The whole matrix of the life of processes and threads on every device; raw Ethernet in a network namespace. Counts as tests
 //! do, one a device.
 
+use vipl_ctest::Run;
 use vipl_ctest::life::matrix;
 use vipl_ethernet_tests::{Namespaces, on_first_host};
 
-fn main() {
-    let (mut good, mut bad, mut absent) = (0, 0, 0);
-    for device in ["via_lo", "sim:", "clan:", "ip:127.0.0.1"] {
-        let report = matrix(device, true, |run| run);
-        println!("{report}");
-        report
-            .failures
-            .iter()
-            .for_each(|failure| println!("{failure}"));
-        *if report.failures.is_empty() {
-            &mut good
-        } else {
-            &mut bad
-        } += 1;
+/// Runs the matrix on a device; whether all is well.
+fn on(device: &str, place: impl Fn(Run) -> Run + Sync) -> bool {
+    let report = matrix(device, true, place);
+    println!("{report}");
+    for failure in &report.failures {
+        println!("{failure}");
     }
+    report.failures.is_empty()
+}
+
+fn main() {
+    let mut results: Vec<bool> = ["via_lo", "sim:", "clan:", "ip:127.0.0.1"]
+        .map(|device| on(device, |run| run))
+        .into();
+    let mut absent = 0;
     match Namespaces::pair() {
         Ok(hosts) => {
             for device in ["tulip:eth0", "gnic2:eth0", "clan:eth0", "ip:eth0"] {
-                let report = matrix(device, true, |run| on_first_host(&hosts, run));
-                println!("{report}");
-                report
-                    .failures
-                    .iter()
-                    .for_each(|failure| println!("{failure}"));
-                *if report.failures.is_empty() {
-                    &mut good
-                } else {
-                    &mut bad
-                } += 1;
+                results.push(on(device, |run| on_first_host(&hosts, run)));
             }
         }
         Err(why) => {
@@ -40,6 +31,8 @@ fn main() {
             absent = 4;
         }
     }
+    let good = results.iter().filter(|good| **good).count();
+    let bad = results.len() - good;
     println!("test result: {good} passed; {bad} failed; {absent} ignored;");
     std::process::exit(i32::from(bad > 0));
 }
