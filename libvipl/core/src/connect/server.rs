@@ -106,7 +106,7 @@ impl Waiting {
         if nic.registration.is_deaf() {
             log::error!(
                 target: "cm",
-                "VipConnectWait: the Kernel Agent that gave this NIC its data socket has exited, and other hosts do not reach the NIC any more; close it and open it again"
+                "VipConnectWait: the Kernel Agent that gave this NIC its data socket is lost, and other hosts do not reach the NIC any more; close it and open it again"
             );
             return Err(Error::Resource);
         }

@@ -87,6 +87,7 @@ pub(crate) const ENTRIES: &[&Entry] = &[
         "a frame cannot be sent",
         "and another one has taken over",
         "the new Kernel Agent",
+        "that gave this NIC its data socket is lost",
         "the device of NIC",
     ]),
     &alone("standard", DEFAULT, &[ids("NIC-01")]).all_agents(),
