@@ -102,7 +102,7 @@ pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>,
         log_failure!(
             "ns",
             (file, number, nic.handle.addr()),
-            "{file}:{number}: the address of {name:?} is {why}; the line is left out"
+            "{file}:{number}: the address of {name:?} is {why}"
         );
     });
     if let Some(address) = known {

@@ -53,21 +53,20 @@ impl Entry {
         })
     }
 
-    /// Why its address is none of this network, if it is none. Six bytes may be either kind: what they are is
-    /// decided by how they are written, and by the plug-in that stands before them.
+    /// Why its address is none of this network, if it is none.
     fn mismatch(&self, network: Network<'_>) -> Option<String> {
         let Network { is_ip, length, .. } = network;
         if self.is_socket && !is_ip {
             return Some("an IP address with a port, which this device does not use".to_owned());
         }
-        if is_ip && !self.is_socket && self.plugin.is_none() {
-            return Some(
-                "one of another kind of network, as of Ethernet; this device needs IP:PORT, as in 192.0.2.7:34998"
-                    .to_owned(),
-            );
-        }
         let bytes = self.address.len();
         (bytes != length).then(|| format!("an address of {bytes} bytes; this device has {length}"))
+    }
+
+    /// Whether it may be an address of another kind of network: six bytes, which say nothing of it, neither by the way
+    /// they are written nor by a plug-in that stands before them.
+    fn is_doubtful(&self, network: Network<'_>) -> bool {
+        network.is_ip && !self.is_socket && self.plugin.is_none()
     }
 
     fn is_for(&self, plugin: &str) -> bool {
@@ -121,8 +120,8 @@ impl Names {
         &self.file
     }
 
-    /// The address of a name on a network. Entries with that name whose address is none of this network are left out,
-    /// and given to `unsuited` with their line.
+    /// The address of a name on a network. Entries with that name whose address is none of this network are left out;
+    /// those that may be of another one count only if there are no others. Both are given to `unsuited` with their line.
     pub(crate) fn find(
         &self,
         network: Network<'_>,
@@ -130,13 +129,28 @@ impl Names {
         index: usize,
         mut unsuited: impl FnMut(usize, &str),
     ) -> Option<&[u8]> {
-        let suits = |entry: &Entry| {
-            let mismatch = entry.mismatch(network);
-            mismatch
-                .inspect(|why| unsuited(entry.number, why))
-                .is_none()
-        };
-        self.search(network.plugin, name, index, suits)
+        let is_sure =
+            |entry: &Entry| !entry.is_doubtful(network) && entry.mismatch(network).is_none();
+        let others = self.search(network.plugin, name, 0, is_sure).is_some();
+        let mut doubted = Vec::new();
+        let found = self.search(network.plugin, name, index, |entry| {
+            if let Some(why) = entry.mismatch(network) {
+                unsuited(entry.number, &format!("{why}; the line is left out"));
+                return false;
+            }
+            let doubtful = entry.is_doubtful(network);
+            if doubtful && !others {
+                doubted.push(entry.number);
+            }
+            !doubtful || !others
+        });
+        for number in doubted {
+            unsuited(
+                number,
+                "taken for an IPv4 address and a port; write IP:PORT, as in 192.0.2.7:34998, if it is that, and not an address of Ethernet",
+            );
+        }
+        found
     }
 
     /// The same whatever kind of address it has.
@@ -235,7 +249,7 @@ mod tests {
     /// Six bytes of Ethernet are no IPv4 address with a port, and the other way round.
     #[test]
     fn an_address_of_another_kind_of_network_is_told_with_its_line() {
-        let text = "02:00:00:00:00:01 eth\nip:2:0:0:0:0:9 both\ntulip:192.0.2.7:258 both\n[fd00::1]:9 six\n192.0.2.7:258 eth\n";
+        let text = "02:00:00:00:00:01 eth\nip:2:0:0:0:0:9 both\ntulip:192.0.2.7:258 both\n[fd00::1]:9 six\n192.0.2.7:258 eth\n2:0:0:0:0:3 only\n";
         let names = Names::parse(text, |_, line| panic!("{line}"));
         let find = |plugin, is_ip, length, name| {
             let mut lines = Vec::new();
@@ -248,7 +262,10 @@ mod tests {
             (found.map(<[u8]>::to_vec), lines)
         };
         let v4 = vec![192, 0, 2, 7, 1, 2];
-        assert_eq!(find("ip", true, 6, "eth"), (Some(v4), vec![1]));
+        assert_eq!(find("ip", true, 6, "eth"), (Some(v4), vec![]));
+        let ethernet = vec![2, 0, 0, 0, 0, 3];
+        assert_eq!(find("ip", true, 6, "only"), (Some(ethernet), vec![6]));
+        assert_eq!(find("ip", true, 18, "only"), (None, vec![6]));
         assert_eq!(
             find("ip", true, 6, "both"),
             (Some(vec![2, 0, 0, 0, 0, 9]), vec![])
