@@ -4,7 +4,7 @@
 //! line of ours would land in its data. So a line is written only while 2 is the file that it was when the library was
 //! loaded ([decision 77](../../docs/decisions/0077-standard-error-of-others.md)).
 //!
-//! A line neither kills the program, by SIGPIPE, nor holds it up for ever: a pipe that nobody reads costs one second once,
+//! A line neither kills the program, by SIGPIPE or SIGXFSZ, nor holds it up for ever: a pipe that nobody reads costs one second once,
 //! and lines until it is read again.
 //!
 //! Only system calls and atomics, so it may be used in a signal handler.
@@ -134,8 +134,14 @@ fn put(mode: libc::mode_t, bytes: &[u8]) -> Result<usize, i32> {
     let put = unsafe {
         match mode {
             libc::S_IFSOCK => libc::send(FD, at, count, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT),
-            libc::S_IFIFO => return without_sigpipe(|| put_into_pipe(bytes)),
-            _ => libc::write(FD, at, count),
+            libc::S_IFIFO => {
+                return without_signal(libc::SIGPIPE, libc::EPIPE, || put_into_pipe(bytes));
+            }
+            _ => {
+                return without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+                    usize::try_from(libc::write(FD, at, count)).map_err(|_| errno())
+                });
+            }
         }
     };
     usize::try_from(put).map_err(|_| errno())
@@ -162,21 +168,26 @@ fn put_into_pipe(bytes: &[u8]) -> Result<usize, i32> {
     }
 }
 
-/// Runs something whose SIGPIPE the program does not get.
-fn without_sigpipe(body: impl FnOnce() -> Result<usize, i32>) -> Result<usize, i32> {
+/// Runs a write whose failure with this error raises this signal, which the program does not get: SIGPIPE with EPIPE, and
+/// SIGXFSZ with EFBIG, where a file would become longer than RLIMIT_FSIZE.
+pub fn without_signal<T>(
+    signal: i32,
+    error: i32,
+    body: impl FnOnce() -> Result<T, i32>,
+) -> Result<T, i32> {
     // SAFETY: all sets are valid, and the calls are permitted in a signal handler.
     unsafe {
-        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
+        let (mut only, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
             (zeroed(), zeroed(), zeroed());
-        libc::sigemptyset(&raw mut pipe);
-        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigemptyset(&raw mut only);
+        libc::sigaddset(&raw mut only, signal);
         libc::sigpending(&raw mut pending);
-        let was_pending = libc::sigismember(&raw const pending, libc::SIGPIPE) == 1;
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
+        let was_pending = libc::sigismember(&raw const pending, signal) == 1;
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, &raw mut before);
         let result = body();
-        if result == Err(libc::EPIPE) && !was_pending {
+        if result.as_ref().is_err_and(|found| *found == error) && !was_pending {
             let now: libc::timespec = zeroed();
-            libc::sigtimedwait(&raw const pipe, std::ptr::null_mut(), &raw const now);
+            libc::sigtimedwait(&raw const only, std::ptr::null_mut(), &raw const now);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         result

@@ -174,7 +174,10 @@ pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NI
 pub fn close(handle: VIP_NIC_HANDLE) -> Result<(), Error> {
     let nic = nic::resolve(handle)?;
     if nic.events.on_handler_thread() {
-        log::info!(target: "nic", "VipCloseNic refused: a handler of this NIC handle called it");
+        log::warn!(
+            target: "nic",
+            "VipCloseNic refused: a handler of this NIC handle called it; call it on another thread, after the handler has returned"
+        );
         return Err(Error::Resource);
     }
     nic::remove(&nic)?;

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use vipl_sys::stderr::without_signal;
 use vipl_sys::{cancel, stderr};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +88,13 @@ impl Log for Logger {
         let _off = cancel::Off::new();
         // One write per line, so that the lines of several processes do not mix.
         match &self.file {
-            Some(file) => drop(file.lock().write_all(line.as_bytes())),
+            Some(file) => {
+                let mut file = file.lock();
+                let _ = without_signal(libc::SIGXFSZ, libc::EFBIG, || {
+                    let written = file.write_all(line.as_bytes());
+                    written.map_err(|error| error.raw_os_error().unwrap_or(0))
+                });
+            }
             None => stderr::write(line.as_bytes()),
         }
     }

@@ -218,6 +218,12 @@ fn advice(call: &Call, result: VIP_RETURN) -> String {
             "the device does not support RDMA Read on this level (see vipinfo)"
         }
         VIP_RETURN::VIP_INVALID_STATE => return state(call),
+        VIP_RETURN::VIP_ERROR_RESOURCE if call.name == "VipDestroyPtag" => {
+            "VIs or memory regions have this protection tag; destroy or deregister them first"
+        }
+        VIP_RETURN::VIP_ERROR_NAMESERVICE if call.name.starts_with("VipNS") => {
+            "if VipNSInit has not succeeded on this NIC handle, call it first"
+        }
         _ => return String::new(),
     };
     format!(": {text}")

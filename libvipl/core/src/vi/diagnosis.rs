@@ -16,6 +16,16 @@ use crate::trace::peek::{image, segment};
 /// Subsystem of these lines.
 const TARGET: &str = "desc";
 
+/// What may be the matter with a descriptor that has no fault now.
+fn unexplained(which: Which, errors: u32) -> &'static str {
+    if which == Which::Recv && errors & VIP_STATUS_PROTECTION_ERROR != 0 {
+        "it is valid now; a buffer cannot be written (it is mapped for reading only, or not any more), or the descriptor was \
+         changed while it was posted"
+    } else {
+        "it is valid now; was it changed while it was posted?"
+    }
+}
+
 /// Logs one line about a descriptor that failed, unless it was only flushed.
 #[cold]
 pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bits: u32) {
@@ -44,7 +54,7 @@ pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bit
         vi.handle,
         descriptor,
         status(bits),
-        why.unwrap_or_else(|| "it is valid now; was it changed while it was posted?".to_owned())
+        why.unwrap_or_else(|| unexplained(which, errors).to_owned())
     );
 }
 
