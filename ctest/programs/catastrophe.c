@@ -38,6 +38,8 @@ static void after_the_end(struct world *w)
     VIP_DESCRIPTOR *send = take_descriptor(&w->node, 1);
     address local = local_point(&w->node, w->side->run, "never");
     VIP_VI_ATTRIBUTES attributes;
+    VIP_CONN_HANDLE request;
+    address from;
     int i;
 
     post_send(&w->node, w->vi[1], send, w->node.memory, 8);
@@ -47,6 +49,9 @@ static void after_the_end(struct world *w)
         CHECK_EQ(vi_state(w->vi[i]), VIP_STATE_IDLE, "E18");
     }
     CHECK_RETURN(VipConnectRequest(w->idle, &local.net, &local.net, 5000, &attributes), VIP_ERROR_RESOURCE, "E18");
+    /* Nobody is accepted here, so nobody is waited for. */
+    CHECK_RETURN(VipConnectWait(w->node.nic, &local.net, VIP_INFINITE, &from.net, &attributes, &request),
+                 VIP_ERROR_RESOURCE, "E18");
     CHECK_EQ(vi_state(w->idle), VIP_STATE_IDLE, "E18");
 }
 

@@ -75,6 +75,15 @@ impl Wait for Waiting {
         let end = slice_end(self.deadline);
         let wait_end = slice_end(limit(self.deadline));
         loop {
+            // Withdrawn, it leaves the next client to another server.
+            if self.nic.has_failed() {
+                log::error!(
+                    target: "cm",
+                    "VipConnectWait: the device of NIC {:?} has failed; close it and open it again",
+                    self.nic.handle
+                );
+                return Some(Err(Error::Resource));
+            }
             if self.asked.is_none() {
                 match self.ask(end) {
                     Ok(asked) => self.asked = Some(asked),
@@ -149,6 +158,10 @@ fn arrived(
         let mut unanswered = nic.incoming.lock();
         if nic.closing.load(Ordering::Acquire) {
             return Err(Error::InvalidParameter);
+        }
+        if nic.has_failed() {
+            agent.cancel(reply.id);
+            return Err(Error::Resource);
         }
         let handle = INCOMING.insert(&nic.process.connections, |_| request);
         let Some(handle) = handle else {
