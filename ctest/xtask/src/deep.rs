@@ -42,7 +42,6 @@ const STEPS: &[Step] = &[
     )
     .needs("build"),
     step("kill-ip", KILL_IP).needs("build"),
-    cargo_step("life", LIFE).needs("build"),
     cargo_step(
         "msrv",
         &["+1.89.0", "check", "--workspace", "--all-targets"],
@@ -62,7 +61,9 @@ const STEPS: &[Step] = &[
         &["soak", "--no-build", "--seed", "1", "--seconds", SECONDS],
     )
     .needs("build")
-    .share(80, 10),
+    .share(30, 10),
+    // What is left is for it; it is cut off where that is not enough for all devices.
+    cargo_step("life", LIFE).needs("build"),
 ];
 /// Ends of threads and processes in every state, on every device.
 const LIFE: &[&str] = &[
