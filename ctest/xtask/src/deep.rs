@@ -53,9 +53,6 @@ const STEPS: &[Step] = &[
     step("bare", &["bare"]),
     step("suites", &["suites", "--within", "150"]).needs("build"),
     step("fuzz", &["fuzz", "--within", SECONDS]).share(50, 60),
-    step("refused", &["refused", "--within", SECONDS])
-        .needs("build")
-        .share(70, 60),
     step(
         "soak",
         &["soak", "--no-build", "--seed", "1", "--seconds", SECONDS],
