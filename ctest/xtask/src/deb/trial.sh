@@ -62,6 +62,20 @@ if [ -d /trial/beside ]; then
     echo "trial: a 32-bit program with the 64-bit agent and device, both libraries installed"
 fi
 
+# The user's own agent has the UDP port, without which the system's agent serves no network; it leaves some seconds after
+# its last program.
+agents() {
+    for exe in /proc/[0-9]*/exe; do
+        if [ "$(readlink "$exe" 2>/dev/null)" = /usr/libexec/vipl/vipkad ]; then echo "$exe"; fi
+    done
+}
+tries=0
+while [ -n "$(agents)" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 300 ] || fail "the user's agent stays"
+    sleep 0.2
+done
+
 # The agent for all users, with the rights that its unit gives it.
 setpriv --bounding-set="$(cat /trial/capabilities)" --no-new-privs /usr/libexec/vipl/vipkad --system &
 agent=$!
