@@ -55,6 +55,7 @@ fn config(header: &Header) -> Config {
         now_ns: 0,
         shared_path: false,
         seal: None,
+        count_from: 0,
     }
 }
 
