@@ -43,6 +43,12 @@
 #define VIPL_ADDRESS_BYTES    0
 /* Form of a host address: an IP address and the UDP port of the host's agent. */
 #define VIPL_ADDRESS_IP       1
+/* Ethertype of the frames of a data socket that the agent opens on an Ethernet interface, one of
+ * the two reserved for local experiments. */
+#define VIPL_DATA_ETHERTYPE   0x88B5
+/* Where such a frame names the endpoint that it is for, in bytes from the start of the Ethernet
+ * header: 16 bits, big-endian. */
+#define VIPL_ENDPOINT_OFFSET  16
 /* Longest data address in bytes. */
 #define VIPL_DATA_ADDRESS_MAX 256
 

@@ -31,16 +31,16 @@ const ALLOWED: [(&str, &str); 5] = [
     // A cheap clock to order events by; nothing waits for it.
     ("plugins/loopback/src/ticks.rs", "rdtsc"),
     // They give it times of the module.
-    ("sys/src/mutex.rs", ".wait_timeout"),
-    ("sys/src/futex.rs", "FUTEX_WAIT"),
+    ("base/sys/src/mutex.rs", ".wait_timeout"),
+    ("base/sys/src/futex.rs", "FUTEX_WAIT"),
     // Without limit, or not at all; its alarm has a time of the module.
     ("plugins/clan/device/src/events.rs", "epoll_wait("),
-    ("sys/src/clock.rs", ""),
+    ("base/sys/src/clock.rs", ""),
 ];
 
 #[test]
 fn only_one_module_reads_clocks_and_sleeps() {
-    let sources = product_sources(&["libvipl", "plugins", "kagent", "mpi", "sys"]);
+    let sources = product_sources(&["libvipl", "plugins", "kagent", "mpi", "base"]);
     assert!(sources.len() > 150, "only {} sources", sources.len());
     let mut found = Vec::new();
     for (path, text) in &sources {

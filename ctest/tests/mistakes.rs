@@ -10,7 +10,7 @@ type Mistake = (
     &'static [&'static str],
 );
 
-/// On one host; those that need another host or user are in `ctest/ethernet` and `kagent`.
+/// On one host; those that need another host or user are in `ctest/netns` and `kagent`.
 const MISTAKES: [Mistake; 22] = [
     (
         "send-unregistered",

@@ -1,5 +1,5 @@
 //! Programs whose runs say more than the programs themselves know. All others, and these again on every
-//! plug-in, mode, form and level, are run by the conformance suite (`plugins/conformance`).
+//! plug-in, mode, form and level, are run by the conformance suite (`ctest/conformance`).
 
 use vipl_ctest::{Run, program};
 

@@ -50,7 +50,7 @@ fn constants(file: &str, text: &str, found: &mut BTreeMap<(String, String), Stri
 fn the_table_of_times_is_the_code() {
     let root = source("..");
     let mut found = BTreeMap::new();
-    for (path, text) in product_sources(&["libvipl", "plugins", "kagent", "mpi", "sys"]) {
+    for (path, text) in product_sources(&["libvipl", "plugins", "kagent", "mpi", "base"]) {
         let file = path.strip_prefix(&root).expect("a source").display();
         constants(&file.to_string(), &text, &mut found);
     }

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
+use kagent_proto::setup::SETUP_ETHERTYPE;
 use kagent_proto::*;
-use kagent_setup::SETUP_ETHERTYPE;
 use live::*;
 use nix::errno::Errno;
-use vipl_ethernet_tests::{INTERFACE, Namespaces};
-use vipl_wire::ETHERTYPE;
+use vipl_netns::{INTERFACE, Namespaces};
+use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
 
 /// Two hosts, or the reason why there are none.
 fn hosts() -> Option<Namespaces> {

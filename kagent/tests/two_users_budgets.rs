@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use kagent_proto::*;
 use live::*;
 use users::*;
-use vipl_ethernet_tests::{INTERFACE, Namespaces};
+use vipl_netns::{INTERFACE, Namespaces};
 
 /// A process of a user, or why the agent does not take it.
 fn try_client(agent: &Daemon, user: u32) -> Result<Client, Detail> {

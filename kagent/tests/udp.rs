@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kagent_proto::setup::Datagram;
 use kagent_proto::*;
-use kagent_setup::Datagram;
 use live::*;
 use nix::sys::signal::Signal;
-use vipl_ethernet_tests::{INTERFACE, Namespaces};
+use vipl_netns::{INTERFACE, Namespaces};
 
 /// The usual port of an agent.
 const PORT: u16 = 34_998;

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// # Errors
 /// The output is full, or closed.
 pub fn print(text: &str) -> Result<()> {
-    vipl_pages::output::write(lines(text).as_bytes())
+    vipl_cli::output::write(lines(text).as_bytes())
         .map_err(|error| Error::io("cannot write to standard output", error))
 }
 

@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use vipl_ctest::{Run, library_dir};
-use vipl_ethernet_tests::{Apart, INTERFACE, Namespaces};
+use vipl_netns::{Apart, INTERFACE, Namespaces};
 
 /// Runs `vip_perf` on host 0 with its partner on host 1.
 fn vip_perf(hosts: &Namespaces, arguments: &[&str]) -> Output {

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use vipl_ctest::library_dir;
-use vipl_ethernet_tests::Namespaces;
+use vipl_netns::Namespaces;
 
 /// The right to raw sockets (`CAP_NET_RAW`).
 const NET_RAW: libc::c_ulong = 13;

@@ -2,7 +2,7 @@
 //! frames with and without a seal, and the same content as one frame and as slices.
 #![no_main]
 
-use kagent_setup::{Datagram, FRAME_MAX, Frame, SEAL, answer_version};
+use kagent_proto::setup::{Datagram, FRAME_MAX, Frame, SEAL, answer_version};
 use libfuzzer_sys::fuzz_target;
 use vipl_fuzz::plain::Plain;
 use vipl_wire::*;
@@ -147,7 +147,7 @@ fuzz_target!(|bytes: &[u8]| {
         let end = bytes.len() - TRAILER;
         whole[0] = 1;
         whole[6..8].copy_from_slice(&(bytes.len() as u16).to_be_bytes());
-        let crc = vipl_wire::crc32c(&whole[..end]);
+        let crc = vipl_sys::crc::crc32c(&whole[..end]);
         whole[end..].copy_from_slice(&crc.to_be_bytes());
     }
     data(&whole);

@@ -7,7 +7,7 @@
 
 mod abi;
 mod barrier;
-#[path = "../../../sys/src/bell.rs"]
+#[path = "../../../base/sys/src/bell.rs"]
 mod bell;
 #[path = "../../../plugins/loopback/src/board.rs"]
 mod board;
@@ -16,7 +16,7 @@ mod claim;
 #[path = "../../../libvipl/core/src/object/lock.rs"]
 mod lock;
 mod models;
-#[path = "../../../plugins/rules/src/region.rs"]
+#[path = "../../../base/rules/src/region.rs"]
 mod region;
 mod ring;
 mod segments;

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use vipl_abi::VIP_SERVICE_UNRELIABLE;
-use vipl_ethernet_tests::{Impairments, Namespaces, Relay};
+use vipl_netns::{Impairments, Namespaces, Relay};
 
 use crate::dice::Dice;
 use crate::link::{Mode, Spec};

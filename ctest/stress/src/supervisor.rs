@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::Spec;
 use crate::talk::Spice;
-use vipl_ethernet_tests::listens;
+use vipl_netns::listens;
 use vipl_sys::clock::now_ns;
 
 /// Bounds everything that must happen: a loaded machine is no error.

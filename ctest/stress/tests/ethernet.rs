@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use vipl_ctest::{library_dir, skip};
-use vipl_ethernet_tests::Namespaces;
+use vipl_netns::Namespaces;
 
 /// It ends well, with every byte right, and the cables were bad.
 fn soak(device: &str) {

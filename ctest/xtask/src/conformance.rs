@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: runs the conformance suite, the crate `plugins/conformance`.
+//! `cargo xtask conformance`: runs the conformance suite, the crate `ctest/conformance`.
 
 use std::process::Command;
 

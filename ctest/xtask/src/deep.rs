@@ -67,7 +67,7 @@ const LIFE: &[&str] = &[
     "run",
     "--quiet",
     "--package",
-    "vipl-ethernet-tests",
+    "vipl-netns",
     "--example",
     "life",
 ];

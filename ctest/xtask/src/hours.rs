@@ -35,13 +35,7 @@ const SUITE: [(&str, u32); 2] = [("loopback,clan", 60), ("sim,tulip,gnic2,clan-n
 pub(crate) fn run(options: &Options) -> Result {
     run_program(
         cargo()
-            .args([
-                "test",
-                "--package",
-                "vipl-ethernet-tests",
-                "--test",
-                "hours",
-            ])
+            .args(["test", "--package", "vipl-netns", "--test", "hours"])
             .args(["--", "--exact", "--nocapture", "hours_pass"])
             .env("CTEST_NO_BUILD", "1")
             .env("CTEST_IDLE_SECONDS", options.seconds.to_string())

@@ -17,6 +17,7 @@ mod demo;
 mod diff;
 mod docs;
 mod ethernet;
+mod floors;
 mod fuzz;
 mod headers;
 mod hours;

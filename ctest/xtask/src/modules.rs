@@ -1,4 +1,5 @@
-//! `cargo xtask modules`: the modules of each crate import each other without circles.
+//! `cargo xtask modules`: crates import downwards ([`floors`]), and the modules of each crate import each other without
+//! circles.
 //!
 //! A module depends on another one of its crate when it names it by a path that begins with `crate::` or
 //! `super::`; a parent and the children that it declares may name each other. The check reads the sources
@@ -14,6 +15,7 @@ use std::path::Path;
 use clap::Args;
 
 use crate::Result;
+use crate::floors;
 use crate::workspace::{Workspace, root};
 
 /// Circles that pass, in the form in which this command prints them: folder of the crate, modules.
@@ -34,7 +36,9 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 pub(crate) fn run(options: &Options) -> Result {
     let allowed = allowed(ALLOWED);
     let (mut wrong, mut count) = (0, 0);
-    for folder in Workspace::load()?.folders() {
+    let workspace = Workspace::load()?;
+    let arrows = floors::check(&workspace)?;
+    for folder in workspace.folders() {
         let name = folder.strip_prefix(root()).unwrap_or(&folder);
         let name = name.to_string_lossy();
         let mut sources = BTreeMap::new();
@@ -51,6 +55,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wrong > 0 {
         return Err(format!("{wrong} import circles that are not allowed").into());
+    }
+    if options.check && arrows > 0 {
+        return Err(format!("{arrows} dependencies that no floor allows").into());
     }
     if options.check {
         println!("{count} modules, {} circles at most", allowed.len());

@@ -57,6 +57,11 @@ impl Workspace {
         })
     }
 
+    /// What cargo says about each package.
+    pub(crate) fn packages(&self) -> &[Value] {
+        &self.packages
+    }
+
     /// The folder of each package, sorted.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
         let manifests = self

@@ -38,6 +38,7 @@ mod body;
 mod detail;
 mod header;
 pub mod place;
+pub mod setup;
 
 pub use body::*;
 pub use detail::*;

@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use kagent::runtime::{Error, Log, Options, close_inherited, help, serve};
-use vipl_pages::output;
+use vipl_cli::output;
 
 fn main() -> ExitCode {
     close_inherited();

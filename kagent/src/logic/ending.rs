@@ -13,8 +13,8 @@
 
 use crate::logic::agent::Agent;
 
+use kagent_proto::setup::{Answer, Body};
 use kagent_proto::{Op, PartnerGone, Status};
-use kagent_setup::{Answer, Body};
 
 use crate::logic::tables::call::{Call, CallKind, Owner};
 use crate::logic::tables::connection::ConnectionState;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use vipl_pages::Generate;
+use vipl_cli::Generate;
 
 use crate::runtime::networks::Networks;
 

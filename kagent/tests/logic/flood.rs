@@ -3,8 +3,8 @@
 use crate::net::*;
 use crate::world::*;
 use kagent::limits::*;
+use kagent_proto::setup::{self as setup, Body, FRAME_MAX, Frame};
 use kagent_proto::*;
-use kagent_setup::{self as setup, Body, FRAME_MAX, Frame};
 use vipl_sys::random::Random;
 
 /// Frames of a flood in each millisecond.

@@ -578,16 +578,16 @@ fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
     let mut wrong = sent.bytes.clone();
     wrong[0] = 9;
     let end = wrong.len() - 4;
-    let crc = vipl_wire::crc32c(&wrong[..end]);
+    let crc = vipl_sys::crc::crc32c(&wrong[..end]);
     wrong[end..].copy_from_slice(&crc.to_be_bytes());
-    let mut room = [0; kagent_setup::FRAME_MAX];
-    let length = kagent_setup::answer_version(&wrong, &mut room).unwrap();
+    let mut room = [0; kagent_proto::setup::FRAME_MAX];
+    let length = kagent_proto::setup::answer_version(&wrong, &mut room).unwrap();
     let host = &mut net.hosts[1];
     for (from, taken) in [(5, false), (0, true), (0, false)] {
         let read =
             host.agent
                 .handle_frame(host.now, LINK, mac(from).into(), false, &room[..length]);
-        let refused = matches!(read, Err(kagent_setup::Refused::OtherVersion(..)));
+        let refused = matches!(read, Err(kagent_proto::setup::Refused::OtherVersion(..)));
         assert_eq!(refused, taken, "{read:?}");
     }
     host.pump();

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use crate::net::*;
 use crate::world::*;
+use kagent_proto::setup::{FRAME_MAX, Frame};
 use kagent_proto::*;
-use kagent_setup::{FRAME_MAX, Frame};
 use vipl_sys::random::Random;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -420,16 +420,16 @@ fn strangers_are_answered_little_and_remembered_less() {
         .collect();
     for exchange in [1, 2] {
         for body in [
-            kagent_setup::Body::Ack,
-            kagent_setup::Body::Here,
-            kagent_setup::Body::Gone {
-                from: kagent_setup::Side::Asker,
+            kagent_proto::setup::Body::Ack,
+            kagent_proto::setup::Body::Here,
+            kagent_proto::setup::Body::Gone {
+                from: kagent_proto::setup::Side::Asker,
             },
-            kagent_setup::Body::Disconnect {
-                from: kagent_setup::Side::Answerer,
+            kagent_proto::setup::Body::Disconnect {
+                from: kagent_proto::setup::Side::Answerer,
                 orderly: true,
             },
-            kagent_setup::Body::Answer(kagent_setup::Answer::Held),
+            kagent_proto::setup::Body::Answer(kagent_proto::setup::Answer::Held),
         ] {
             let mut room = [0; FRAME_MAX];
             let length = Frame { exchange, body }.emit(&mut room);

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_packet::Receiver;
+use vipl_netio::packet::Receiver;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic_info};
 use vipl_plugin_sdk::{Host, Status};
 use vipl_wire::MTU_MIN;
@@ -28,7 +28,7 @@ impl Interface {
         let name = std::ffi::CString::new(interface).map_err(|_| Status::Invalid)?;
         // SAFETY: a name that ends with NUL.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        let asker = vipl_packet::Asker::open().ok();
+        let asker = vipl_netio::packet::Asker::open().ok();
         if let Some(master) = asker.and_then(|asker| asker.master(index)) {
             let text = format!("{interface} is a port of {master}, which takes its frames");
             return Err(failed(&format!("{text}: use {master}")));

@@ -178,7 +178,7 @@ impl Bell {
         }
         if fds[1].revents & libc::POLLERR != 0 {
             // An interface that has gone down reports this until it has been read.
-            let _ = vipl_packet::take_socket_error(fds[1].fd);
+            let _ = vipl_netio::packet::take_socket_error(fds[1].fd);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vipl_packet::Frame;
+use vipl_netio::packet::Frame;
 use vipl_plugin_sdk::Host;
 use vipl_wire::Transmit;
 
@@ -329,7 +329,7 @@ mod tests {
         let port = far.local_addr().unwrap().port();
         let medium = Medium::Udp(interface::subnet([127, 0, 0, 1].into()));
         let header = medium.header(&[127, 0, 0, 1, 0, 0], port).unwrap();
-        let outlet = Outlet::Datagrams(vipl_datagram::Sender::new(near.into()));
+        let outlet = Outlet::Datagrams(vipl_netio::datagram::Sender::new(near.into()));
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let counters = Counters {
             sent: &COUNTER,

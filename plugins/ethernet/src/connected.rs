@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use vipl_netio::peer::PeerProcess;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Host, Port, Queue, descriptor};
 use vipl_wire::{
-    ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, PeerProcess, Reason, Received,
-    Refused, key_check,
+    ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, Reason, Received, Refused, key_check,
 };
 
 use crate::carrier::{Carrier, Transmitter, time};

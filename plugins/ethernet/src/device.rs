@@ -7,10 +7,11 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_sdk::abi::vipl_nic;
 use vipl_plugin_sdk::{Host, shm};
 use vipl_sys::mutex::Mutex;
-use vipl_wire::{Address, PeerProcesses};
+use vipl_wire::Address;
 
 use crate::bell::Bell;
 use crate::card::LinkSource;

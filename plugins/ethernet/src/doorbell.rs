@@ -13,7 +13,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use vipl_packet::Frame;
+use vipl_netio::packet::Frame;
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_sys::mutex::Mutex;

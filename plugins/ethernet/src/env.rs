@@ -4,13 +4,12 @@
 use std::ffi::c_int;
 
 use vipl_abi::*;
+use vipl_netio::peer::PeerProcess;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
 use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Host, Port, Queue};
-use vipl_wire::{
-    Cause, Env, Incoming, MemoryFault, Operation, Outgoing, PeerProcess, Remote, Transmit,
-};
+use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
 use crate::READ_LEVELS;
 use crate::carrier::{FrameBuffer, Transmitter};

@@ -136,7 +136,7 @@ pub(crate) fn master(name: &str) -> Option<String> {
     }
     // SAFETY: the kernel filled this field.
     let index = unsafe { request.ifr_ifru.ifru_ifindex };
-    vipl_packet::Asker::open().ok()?.master(index as u32)
+    vipl_netio::packet::Asker::open().ok()?.master(index as u32)
 }
 
 /// Why a port is of no use.

@@ -7,10 +7,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-use vipl_datagram::{Datagram, PEER, Peer};
-use vipl_packet::{ETHERNET, Frame, Tip};
+use vipl_netio::datagram::{Datagram, PEER, Peer};
+use vipl_netio::packet::{ETHERNET, Frame, Tip};
 use vipl_plugin_sdk::Link;
-use vipl_wire::{ETHERTYPE, Kind};
+use vipl_plugin_sdk::abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
+use vipl_wire::Kind;
 
 use crate::interface::{self, Subnet};
 use crate::try_lock::{Guard, TryLock};
@@ -120,7 +121,9 @@ impl Medium {
         match self {
             Medium::Ethernet(own) => {
                 let to = host.try_into().map_err(|_| wrong_length())?;
-                Ok(Header::new(&vipl_packet::header(to, *own, ETHERTYPE)))
+                Ok(Header::new(&vipl_netio::packet::header(
+                    to, *own, ETHERTYPE,
+                )))
             }
             Medium::Udp(_) => {
                 let ip = ip_of_host(host)?;
@@ -147,9 +150,9 @@ impl Medium {
     pub(crate) fn answer(&self, sender: Sender) -> Option<Header> {
         match (self, sender) {
             // A group address is never that of a sender.
-            (Medium::Ethernet(own), Sender::Ethernet(to)) if to[0] & 1 == 0 => {
-                Some(Header::new(&vipl_packet::header(to, *own, ETHERTYPE)))
-            }
+            (Medium::Ethernet(own), Sender::Ethernet(to)) if to[0] & 1 == 0 => Some(Header::new(
+                &vipl_netio::packet::header(to, *own, ETHERTYPE),
+            )),
             (Medium::Udp(_), Sender::Udp(peer)) => Some(Header::new(peer.bytes())),
             _ => None,
         }
@@ -187,8 +190,8 @@ impl Datagram for Addressed {
 
 /// Sends frames.
 pub(crate) enum Outlet {
-    Packets(vipl_packet::Sender),
-    Datagrams(vipl_datagram::Sender),
+    Packets(vipl_netio::packet::Sender),
+    Datagrams(vipl_netio::datagram::Sender),
 }
 
 /// Result of sending.
@@ -215,14 +218,14 @@ impl Outlet {
     pub(crate) fn send(&self, frames: &[Frame]) -> Sent {
         match self {
             Outlet::Packets(sender) => match sender.send(frames) {
-                vipl_packet::Sent::Frames(count) => Sent::Frames(count),
-                vipl_packet::Sent::Again => Sent::Again,
-                vipl_packet::Sent::Lost(error) => Sent::Lost(error),
+                vipl_netio::packet::Sent::Frames(count) => Sent::Frames(count),
+                vipl_netio::packet::Sent::Again => Sent::Again,
+                vipl_netio::packet::Sent::Lost(error) => Sent::Lost(error),
             },
             Outlet::Datagrams(sender) => match sender.send(Addressed::of(frames)) {
-                vipl_datagram::Sent::Datagrams(count) => Sent::Frames(count),
-                vipl_datagram::Sent::Again => Sent::Again,
-                vipl_datagram::Sent::Lost(error) => Sent::Lost(error),
+                vipl_netio::datagram::Sent::Datagrams(count) => Sent::Frames(count),
+                vipl_netio::datagram::Sent::Again => Sent::Again,
+                vipl_netio::datagram::Sent::Lost(error) => Sent::Lost(error),
             },
         }
     }
@@ -239,14 +242,14 @@ impl Addressed {
 /// Receives frames; any thread may ask, one at a time reads.
 pub(crate) enum Inlet {
     /// The ring, and where it has its next frame, for threads that do not hold it.
-    Packets(TryLock<vipl_packet::Receiver>, Tip),
-    Datagrams(TryLock<vipl_datagram::Receiver>),
+    Packets(TryLock<vipl_netio::packet::Receiver>, Tip),
+    Datagrams(TryLock<vipl_netio::datagram::Receiver>),
 }
 
 /// An inlet that this thread reads.
 pub(crate) enum Reading<'a> {
-    Packets(Guard<'a, vipl_packet::Receiver>, &'a Tip),
-    Datagrams(Guard<'a, vipl_datagram::Receiver>),
+    Packets(Guard<'a, vipl_netio::packet::Receiver>, &'a Tip),
+    Datagrams(Guard<'a, vipl_netio::datagram::Receiver>),
 }
 
 /// Result of reading.
@@ -324,7 +327,7 @@ impl Reading<'_> {
                     let frame = unsafe { frame.in_place() };
                     let payload = frame.get(ETHERNET..).unwrap_or_default();
                     let sender = || {
-                        let sender = vipl_packet::split(frame).map(|(sender, _)| sender);
+                        let sender = vipl_netio::packet::split(frame).map(|(sender, _)| sender);
                         Sender::Ethernet(sender.unwrap_or([0xFF; 6]))
                     };
                     each(&sender, payload, false);

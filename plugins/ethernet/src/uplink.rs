@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use vipl_packet::Asker;
+use vipl_netio::packet::Asker;
 use vipl_plugin_sdk::settings::number;
 use vipl_plugin_sdk::{Host, Link};
 
@@ -53,17 +53,17 @@ impl Uplink {
         let medium = Medium::of(&link, datagrams)?;
         let fd = link.socket.as_raw_fd();
         let (inlet, outlet) = if datagrams {
-            let receiver = vipl_datagram::Receiver::open(fd)?;
-            let sender = vipl_datagram::Sender::new(link.socket);
+            let receiver = vipl_netio::datagram::Receiver::open(fd)?;
+            let sender = vipl_netio::datagram::Sender::new(link.socket);
             (
                 Inlet::Datagrams(TryLock::new(receiver)),
                 Outlet::Datagrams(sender),
             )
         } else {
             let frames = number(name, c"receive_frames").unwrap_or(256) as usize;
-            let receiver = vipl_packet::Receiver::open(fd, mtu, frames.next_power_of_two())?;
-            let tip = vipl_packet::Tip::new(&receiver);
-            let sender = vipl_packet::Sender::new(link.socket);
+            let receiver = vipl_netio::packet::Receiver::open(fd, mtu, frames.next_power_of_two())?;
+            let tip = vipl_netio::packet::Tip::new(&receiver);
+            let sender = vipl_netio::packet::Sender::new(link.socket);
             (
                 Inlet::Packets(TryLock::new(receiver), tip),
                 Outlet::Packets(sender),
@@ -97,7 +97,7 @@ impl Uplink {
             Medium::Ethernet(_) => {
                 checks.count = (checks.count + 1) % PORT_CHECK;
                 let asker = self.asker.as_ref().filter(|_| checks.count == 0);
-                let lost = vipl_packet::lost(socket, asker);
+                let lost = vipl_netio::packet::lost(socket, asker);
                 lost.map(|lost| lost.to_string())
             }
             Medium::Udp(_) => {

@@ -18,7 +18,7 @@
 //! The first eight bytes and the CRC at the end have the same meaning in every version of the protocol: filters in the
 //! kernel and [`VersionNegotiation`](crate::VersionNegotiation) depend on it.
 
-use crate::crc::crc32c;
+use vipl_sys::crc::crc32c;
 
 /// The version that this engine speaks.
 pub const VERSION: u8 = 1;

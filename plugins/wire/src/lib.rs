@@ -24,7 +24,7 @@
 //! ```text
 //!   connection  what happens: send, alone, build, path, receive, deliver, read, resend, unreliable, complete, end
 //!     state     sender inflight | receiver arrivals ack | rtt pace cubic ecn rack spurious keepalive | closing
-//!     frames    frame part crc seal version         around it   env config peer
+//!     frames    frame part seal version             around it   env config
 //! ```
 //!
 //! docs/WIRE.md describes the frames and the rules of sequence, acknowledgement and time.
@@ -34,7 +34,6 @@ mod arrivals;
 mod closing;
 mod config;
 mod connection;
-mod crc;
 mod cubic;
 mod ecn;
 mod env;
@@ -43,7 +42,6 @@ mod inflight;
 mod keepalive;
 mod pace;
 mod part;
-mod peer;
 mod rack;
 mod receiver;
 mod rtt;
@@ -57,18 +55,11 @@ mod version;
 pub use closing::{Closing, Reason};
 pub use config::{ACK_DELAY_NS, Config, PROBES, Received, Stats};
 pub use connection::{ASKS, Connection};
-pub use crc::crc32c;
 pub use env::{Cause, Env, Incoming, Level, MemoryFault, Operation, Outgoing, Remote, Transmit};
 pub use frame::{Address, address, body_max, key_check};
 pub use frame::{
     CLOSE_BODY, FLAG_ASK, FLAG_SEALED, HEADER, Header, Kind, MTU_MIN, Refused, TRAILER, VERSION,
 };
 pub use part::{Part, PartKind, Parts};
-pub use peer::{PeerProcess, PeerProcesses};
 pub use seal::{SEAL, SealKey};
 pub use version::VersionNegotiation;
-
-/// Ethertype of frames that carry data between two VIs, one of the two reserved for local experiments.
-pub const ETHERTYPE: u16 = 0x88B5;
-/// Offset of the endpoint in a frame that carries data, from the start of the Ethernet header: 16 bits, big-endian.
-pub const ENDPOINT_OFFSET: u32 = 16;

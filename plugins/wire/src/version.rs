@@ -9,8 +9,8 @@
 //!    └────────┴────────┴─────────────────┴─────────────────┴────────┴────────┴────────┴───────┴────────┘
 //! ```
 
-use crate::crc::crc32c;
 use crate::frame::{TRAILER, VERSION, u16_at, u32_at};
+use vipl_sys::crc::crc32c;
 
 const KIND: u8 = 0xFF;
 /// Start of a frame in any version: version, kind, endpoints, length.

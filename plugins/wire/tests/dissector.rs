@@ -8,6 +8,7 @@ use std::process::Command;
 
 use sim::network::{Faults, Router};
 use sim::world::World;
+use vipl_plugin_abi::VIPL_DATA_ETHERTYPE;
 use vipl_wire::*;
 
 const FIELDS: [&str; 30] = [
@@ -109,7 +110,7 @@ fn capture(frames: &[Vec<u8>], in_datagrams: bool) -> Vec<u8> {
             bytes.extend([8, 0]);
             bytes.extend(udp(frame.len()));
         } else {
-            bytes.extend(ETHERTYPE.to_be_bytes());
+            bytes.extend(VIPL_DATA_ETHERTYPE.to_be_bytes());
         }
         bytes.extend(frame);
         // Ethernet pads.

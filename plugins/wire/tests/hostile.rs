@@ -7,6 +7,7 @@ use sim::Rng;
 use sim::host::{Host, Recv, Send, UNTOUCHED};
 use sim::network::Faults;
 use sim::world::{World, config};
+use vipl_sys::crc::crc32c;
 use vipl_wire::*;
 
 const KEY: u64 = 0x0123_4567_89AB_CDEF;

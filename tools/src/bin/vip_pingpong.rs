@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use vipl_pages::{Generate, output};
+use vipl_cli::{Generate, output};
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::pingpong::{self, Driver, Outcome, Spec};

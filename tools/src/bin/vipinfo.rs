@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Map, Value, json};
-use vipl_pages::{Generate, output};
+use vipl_cli::{Generate, output};
 use vipl_tools::nic::{Attributes, Nic, level_names};
 use vipl_tools::options;
 use vipl_tools::report::{self, Table};

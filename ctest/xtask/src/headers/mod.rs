@@ -1,9 +1,9 @@
 //! `cargo xtask headers`: the C headers, made from the Rust sources.
 //!
 //! ```text
-//!   libvipl/abi, libvipl/src ── cbindgen ──▶ items ──┐
+//!   base/abi, libvipl/src ── cbindgen ──▶ items ──┐
 //!   constants.rs (text) ───────────────▶ defines ────┴─ page ──▶ headers/vipl.h, vipl_ext.h
-//!   plugins/abi ────────────── the same two ways ──────────────▶ headers/vipl_plugin.h
+//!   base/plugin-abi ────────────── the same two ways ──────────────▶ headers/vipl_plugin.h
 //! ```
 //!
 //! cbindgen knows the types; [`items`] takes its text apart, [`defines`] keeps the constants as
@@ -57,15 +57,15 @@ pub(crate) fn run(options: &Options) -> Result {
 /// Makes all headers in memory: vipl.h, vipl_ext.h, vipl_plugin.h.
 pub(crate) fn generate() -> Result<Vec<Header>> {
     let root = root();
-    let sources = [root.join("libvipl/abi/src"), root.join("libvipl/src")];
-    let constants = std::fs::read_to_string(root.join("libvipl/abi/src/constants.rs"))?;
+    let sources = [root.join("base/abi/src"), root.join("libvipl/src")];
+    let constants = std::fs::read_to_string(root.join("base/abi/src/constants.rs"))?;
     let (frame, items) = parse("libvipl", &sources)?;
     let ours = |item: &Item| item.name.starts_with("vipl_");
     let (extra, standard): (Vec<_>, Vec<_>) = items.into_iter().partition(ours);
 
-    let plugin_sources = root.join("plugins/abi/src");
+    let plugin_sources = root.join("base/plugin-abi/src");
     let plugin_constants = std::fs::read_to_string(plugin_sources.join("lib.rs"))?;
-    let (plugin_frame, plugin_items) = parse("plugins/abi", &[plugin_sources])?;
+    let (plugin_frame, plugin_items) = parse("base/plugin-abi", &[plugin_sources])?;
 
     let header = |name, frame, constants: &str, items: Vec<Item>| -> Result<Header> {
         let text = page::compose(&frame, &defines::parse(constants), &items)?;

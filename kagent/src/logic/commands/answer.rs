@@ -4,8 +4,8 @@
 
 use crate::logic::agent::Agent;
 
+use kagent_proto::setup::Body;
 use kagent_proto::{Accept, Status};
-use kagent_setup::Body;
 
 use crate::logic::meeting::join::End;
 use crate::logic::tables::call::{CallKind, Owner, RemoteCall};

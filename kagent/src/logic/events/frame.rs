@@ -4,8 +4,8 @@
 
 use crate::logic::agent::Agent;
 
+use kagent_proto::setup::{Body, FRAME_MAX, Frame, Refused, Side, answer_version};
 use kagent_proto::{Detail, Reason, Status};
-use kagent_setup::{Body, FRAME_MAX, Frame, Refused, Side, answer_version};
 
 use crate::logic::tables::exchange::State;
 use crate::logic::tables::link::Link;

@@ -6,7 +6,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::Status;
-use kagent_setup::{self as setup, Accepted, Answer, Body, Side};
+use kagent_proto::setup::{self as setup, Accepted, Answer, Body, Side};
 
 use crate::logic::limits::EXCHANGES_PER_LINK_MAX;
 use crate::logic::tables::call::{CallKind, Owner, RemoteCall, RequestState};

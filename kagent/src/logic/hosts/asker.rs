@@ -9,8 +9,8 @@
 use crate::Medium;
 use crate::logic::agent::Agent;
 
+use kagent_proto::setup::{self as setup, Accepted, Answer, Body, Refusal, Side};
 use kagent_proto::{Budget, Detail, Reason, Request, Status};
-use kagent_setup::{self as setup, Accepted, Answer, Body, Refusal, Side};
 
 use crate::logic::meeting::attach::FarEnd;
 use crate::logic::tables::call::{Ask, CallKind, FinalStatus, Initiator, Owner};

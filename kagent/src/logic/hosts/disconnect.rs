@@ -5,7 +5,7 @@
 use crate::logic::agent::Agent;
 
 use kagent_proto::Status;
-use kagent_setup::Body;
+use kagent_proto::setup::Body;
 
 use crate::logic::tables::exchange::State;
 use crate::logic::values::ids::ExchangeKey;

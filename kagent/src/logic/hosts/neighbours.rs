@@ -6,8 +6,8 @@ use crate::logic::agent::Agent;
 
 use std::collections::BTreeSet;
 
+use kagent_proto::setup::{Body, Frame};
 use kagent_proto::{HOST_BYTES_MAX, NEIGHBOURS_MAX, NeighbourList, Op, Status};
-use kagent_setup::{Body, Frame};
 
 use crate::logic::tables::call::{CallKind, Owner, Search};
 use crate::logic::values::address::Address;

@@ -5,8 +5,8 @@
 
 use crate::logic::agent::Agent;
 
+use kagent_proto::setup::Accepted;
 use kagent_proto::{Attributes, Connected, DataAddress, HOST_BYTES_MAX, Op, Status};
-use kagent_setup::Accepted;
 
 use crate::logic::tables::call::{Initiator, RemoteCall};
 use crate::logic::tables::connection::{Connection, ConnectionState};

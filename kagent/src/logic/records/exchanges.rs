@@ -5,8 +5,8 @@
 
 use crate::logic::agent::Agent;
 
+use kagent_proto::setup::{Body, FRAME_MAX, Frame, Refusal, Side};
 use kagent_proto::{Budget, Reason};
-use kagent_setup::{Body, FRAME_MAX, Frame, Refusal, Side};
 
 use crate::logic::limits::IDLE_EXCHANGES_PER_LINK_MAX;
 use crate::logic::note::Shown;

@@ -23,7 +23,7 @@
 #![forbid(unsafe_code)]
 
 use kagent_proto::Reason;
-use kagent_setup::{Accepted, Refusal};
+use kagent_proto::setup::{Accepted, Refusal};
 
 use crate::logic::values::ids::{CallKey, ConnectionId};
 use crate::logic::values::timer::NS_PER_MS;

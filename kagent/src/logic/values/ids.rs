@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use kagent_setup::Side;
+use kagent_proto::setup::Side;
 
 use crate::logic::values::host::HostAddress;
 

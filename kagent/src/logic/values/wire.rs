@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use kagent_proto::setup::{self as setup, Refusal};
 use kagent_proto::{Attributes, Status};
-use kagent_setup::{self as setup, Refusal};
 
 /// Whether two VIs may be connected; the order of the checks is that of spec §3.9.
 pub(crate) fn attributes_agree(a: &Attributes, b: &Attributes) -> Result<(), Status> {

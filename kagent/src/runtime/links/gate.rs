@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use kagent_setup::{Datagram, SEAL};
+use kagent_proto::setup::{Datagram, SEAL};
 
 const SECOND: u64 = 1_000_000_000;
 const MILLISECOND: u64 = 1_000_000;

@@ -77,7 +77,7 @@ pub(crate) enum Unsent {
 }
 
 /// Room for what one call receives.
-pub(crate) type Buffer = [u8; kagent_setup::DATAGRAM_MAX + 1];
+pub(crate) type Buffer = [u8; kagent_proto::setup::DATAGRAM_MAX + 1];
 
 impl LinkSocket {
     /// Sends one frame. `call`: it is one.
@@ -110,7 +110,7 @@ impl LinkSocket {
     ) -> Result<Option<FrameIn<'a>>, Errno> {
         Ok(match self {
             LinkSocket::Ethernet(socket) => {
-                let got = socket.receive(&mut buffer[..kagent_setup::FRAME_MAX])?;
+                let got = socket.receive(&mut buffer[..kagent_proto::setup::FRAME_MAX])?;
                 got.map(|(from, to_all, length)| {
                     FrameIn::Frame(from.into(), to_all, &buffer[..length])
                 })

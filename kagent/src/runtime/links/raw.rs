@@ -9,11 +9,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use kagent_proto::place;
-use kagent_setup::SETUP_ETHERTYPE;
+use kagent_proto::setup::SETUP_ETHERTYPE;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access, geteuid};
-use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE};
+use vipl_plugin_abi::{VIPL_DATA_ETHERTYPE as ETHERTYPE, VIPL_ENDPOINT_OFFSET as ENDPOINT_OFFSET};
 
 use crate::LinkId;
 use crate::runtime::error::errno;

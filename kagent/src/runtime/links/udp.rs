@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
+use kagent_proto::setup::{Body, DATAGRAM_MAX, Frame};
 use kagent_proto::{INTERFACE_BYTES, LINK_BYTES};
-use kagent_setup::{Body, DATAGRAM_MAX, Frame};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -27,7 +27,7 @@ const PREFIX: &str = "udp:";
 const SEALED_PREFIX: &str = "sealed-udp:";
 /// The agent's port, unless it has another one; the number of our ethertype. Where it is taken, the agent of one user
 /// takes any.
-pub(super) const PORT: u16 = kagent_setup::SETUP_ETHERTYPE;
+pub(super) const PORT: u16 = kagent_proto::setup::SETUP_ETHERTYPE;
 /// Wanted room for frames that wait; the kernel gives what it allows.
 const ROOM: usize = 1 << 20;
 /// Bytes of the headers before a datagram.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use kagent_proto::Status;
-use kagent_setup::{Frame, Refused};
+use kagent_proto::setup::{Frame, Refused};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 

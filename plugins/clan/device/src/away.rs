@@ -8,7 +8,7 @@ use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::nic::{RING_FRAMES, failed};
 use vipl_clan_proto::vi::end;
-use vipl_packet::{ETHERNET, Lost};
+use vipl_netio::packet::{ETHERNET, Lost};
 use vipl_wire::{
     ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PROBES, Reason, Received,
 };

@@ -7,12 +7,12 @@
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{Segment, end, news};
+use vipl_netio::peer::PeerProcess;
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::descriptor;
 use vipl_rules::region::{is_registered, is_remote};
 use vipl_wire::{
-    Cause, Connection, Env, Incoming, MemoryFault, Operation, Outgoing, PeerProcess, Remote,
-    Transmit,
+    Cause, Connection, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit,
 };
 
 use crate::complete::Outcome;

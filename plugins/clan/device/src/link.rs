@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_packet::{Asker, Header, Lost, Receiver};
-use vipl_wire::{Closing, ETHERTYPE, MTU_MIN, PeerProcesses, Transmit as _, VersionNegotiation};
+use vipl_netio::packet::{Asker, Header, Lost, Receiver};
+use vipl_netio::peer::PeerProcesses;
+use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
+use vipl_wire::{Closing, MTU_MIN, Transmit as _, VersionNegotiation};
 
 use crate::events::NEVER;
 use crate::outbox::{Line, Outbox};
@@ -122,7 +124,7 @@ impl Link {
 impl Side {
     /// What stands before frames to this address.
     pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        vipl_packet::header(to, self.address, ETHERTYPE)
+        vipl_netio::packet::header(to, self.address, ETHERTYPE)
     }
 
     /// Nobody needs the link any more.
@@ -150,11 +152,11 @@ impl Side {
     /// What has become of the interface, if it receives no more.
     pub(crate) fn lost_interface(&mut self) -> Option<Lost> {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
-        vipl_packet::take_socket_error(self.out.socket());
-        vipl_packet::drop_notices(self.out.socket());
+        vipl_netio::packet::take_socket_error(self.out.socket());
+        vipl_netio::packet::drop_notices(self.out.socket());
         self.checks = (self.checks + 1) % PORT_CHECK;
         let asker = self.asker.as_ref().filter(|_| self.checks == 0);
-        vipl_packet::lost(self.out.socket(), asker)
+        vipl_netio::packet::lost(self.out.socket(), asker)
     }
 
     /// Takes over what is left of a connection.
@@ -189,7 +191,7 @@ impl Side {
     /// A frame of no connection that lives.
     #[cold]
     pub(crate) fn stray(&mut self, frame: &[u8], now: u64) {
-        let Some((sender, payload)) = vipl_packet::split(frame) else {
+        let Some((sender, payload)) = vipl_netio::packet::split(frame) else {
             return;
         };
         let mut known = false;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 
-use vipl_packet::{ETHERNET, Frame, Header, Sender, Sent};
+use vipl_netio::packet::{ETHERNET, Frame, Header, Sender, Sent};
 use vipl_wire::Transmit;
 
 /// Frames of one burst.

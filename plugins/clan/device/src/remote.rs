@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use vipl_clan_proto::vi::RING;
-use vipl_packet::Header;
-use vipl_wire::{Connection, PeerProcess};
+use vipl_netio::packet::Header;
+use vipl_netio::peer::PeerProcess;
+use vipl_wire::Connection;
 
 /// A connection to a VI on another host.
 pub(crate) struct Away {

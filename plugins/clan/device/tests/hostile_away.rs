@@ -9,7 +9,8 @@ use harness::*;
 use vipl_abi::*;
 use vipl_clan_proto::nic::NIC_BYTES;
 use vipl_clan_proto::vi::VI_BYTES;
-use vipl_wire::{ETHERTYPE, Header, Kind, key_check};
+use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
+use vipl_wire::{Header, Kind, key_check};
 
 const RD: u16 = VIP_SERVICE_RELIABLE_DELIVERY;
 

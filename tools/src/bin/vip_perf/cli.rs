@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use vipl_pages::Generate;
+use vipl_cli::Generate;
 use vipl_tools::options::{self, Level};
 use vipl_tools::pin::Pair;
 use vipl_tools::server::Terms;

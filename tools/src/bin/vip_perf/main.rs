@@ -44,7 +44,7 @@ use crate::tests::Test;
 
 fn main() -> ExitCode {
     vipl_tools::sys::end_with_the_reader();
-    let options = match vipl_pages::output::parse::<Options>() {
+    let options = match vipl_cli::output::parse::<Options>() {
         Ok(options) => options,
         Err(code) => return code,
     };

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::RING_FRAMES;
-use vipl_packet::Receiver;
-use vipl_wire::{ENDPOINT_OFFSET, ETHERTYPE};
+use vipl_netio::packet::Receiver;
+use vipl_plugin_abi::{VIPL_DATA_ETHERTYPE as ETHERTYPE, VIPL_ENDPOINT_OFFSET as ENDPOINT_OFFSET};
 
 /// Frames on it.
 pub const MTU: u32 = 1500;

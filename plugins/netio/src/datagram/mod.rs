@@ -1,0 +1,59 @@
+//! UDP data sockets: datagrams in trains.
+//!
+//! The cost of UDP is in the path through the kernel, which each packet takes by itself. Datagrams of one size to one
+//! receiver can take it together: the sender passes a *train* and its length per datagram (`UDP_SEGMENT`), and the
+//! receiver gets what arrived together in one piece (`UDP_GRO`). [`Sender`] and [`Receiver`] do that. A kernel, a
+//! route or an interface without it costs speed and nothing else.
+//!
+//! The application may close our descriptor and get another socket with its number. Flags that only UDP tolerates
+//! keep bytes of ours out of such a socket, and bytes of its own from being taken.
+
+mod peer;
+mod receive;
+mod send;
+
+pub use peer::{PEER, Peer};
+pub use receive::{Received, Receiver};
+pub use send::{Datagram, Sender, Sent};
+
+/// Datagrams of one train; the kernel's limit, and at most 64 KB.
+const TRAIN: usize = 64;
+/// Bytes of one train.
+const TRAIN_BYTES: usize = 65_000;
+
+/// Whether datagrams leave with the ECT codepoint, and marks are told.
+fn use_marks(socket: std::os::fd::RawFd, on: bool) {
+    let tos = if on { ECT_0 } else { 0 };
+    // The socket knows one of the two versions of IP.
+    for (level, name, value) in [
+        (libc::IPPROTO_IP, libc::IP_TOS, tos),
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, i32::from(on)),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, tos),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, i32::from(on)),
+    ] {
+        let _ = option(socket, level, name, value);
+    }
+}
+
+/// The codepoint ECT(0), and that of a mark, in the field of type of service or traffic class.
+const ECT_0: i32 = 2;
+const CONGESTION: u8 = 3;
+
+/// Sets an integer option.
+fn option(socket: i32, level: i32, name: i32, value: i32) -> std::io::Result<()> {
+    // SAFETY: the option's value is one integer.
+    let status = unsafe {
+        libc::setsockopt(
+            socket,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,69 @@
+//! AF_PACKET data sockets: frames of one interface, without a system call for each one that arrives.
+//!
+//! The Kernel Agent opens and filters the socket; the owner of a NIC drives it from here. [`Receiver`] is the
+//! ring that the kernel shares with this process, [`Sender`] sends whole frames. Interfaces go down, come up,
+//! change their MTU and are removed. None of that is an error here: a frame that cannot be sent is lost, as on a
+//! cut cable, and the protocol above decides when to give up.
+//!
+//! Used by the Ethernet device class and by clan's device process.
+
+mod error;
+mod port;
+mod ring;
+mod room;
+mod send;
+
+use std::os::fd::RawFd;
+
+pub use error::{drop_notices, take_socket_error};
+pub use port::{Asker, Lost, lost};
+pub use ring::{Arrived, Received, Receiver, Tip};
+pub use send::{Sender, Sent};
+
+/// Bytes of the Ethernet header.
+pub const ETHERNET: usize = 14;
+/// An Ethernet header: destination, source, ethertype.
+pub type Header = [u8; ETHERNET];
+
+/// The header of frames from one address to another.
+pub fn header(to: [u8; 6], from: [u8; 6], ethertype: u16) -> Header {
+    let mut header = [0; ETHERNET];
+    header[..6].copy_from_slice(&to);
+    header[6..12].copy_from_slice(&from);
+    header[12..].copy_from_slice(&ethertype.to_be_bytes());
+    header
+}
+
+/// Splits a frame into the address of its sender and its payload. `None`: shorter than an Ethernet header.
+#[inline(always)]
+pub fn split(frame: &[u8]) -> Option<([u8; 6], &[u8])> {
+    let (header, payload) = frame.split_first_chunk::<ETHERNET>()?;
+    let mut from = [0; 6];
+    from.copy_from_slice(&header[6..12]);
+    Some((from, payload))
+}
+
+/// A whole frame at the beginning of a buffer.
+pub struct Frame {
+    /// The frame, followed by unused room.
+    pub buffer: Vec<u8>,
+    /// Bytes of the frame, Ethernet header included.
+    pub bytes: usize,
+}
+
+impl Frame {
+    pub(crate) fn contents(&self) -> &[u8] {
+        &self.buffer[..self.bytes]
+    }
+}
+
+/// The interface of a socket, if there is one; the kernel unbinds it when the interface is removed.
+fn bound_to(socket: RawFd) -> Option<libc::sockaddr_ll> {
+    // SAFETY: all zero is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: room for an address of this kind.
+    let known =
+        unsafe { libc::getsockname(socket, (&raw mut address).cast(), &raw mut length) == 0 };
+    (known && address.sll_ifindex > 0).then_some(address)
+}

@@ -1,0 +1,200 @@
+//! Sending: one system call for one frame (`sendto`) or for a burst (`sendmmsg`).
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use vipl_sys::clock;
+use vipl_sys::fd::Kept;
+
+use super::room::Room;
+use super::{Frame, bound_to, error};
+
+/// Frames of one `sendmmsg`.
+const BURST_MAX: usize = 64;
+
+/// Result of [`Sender::send`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// This many frames were sent, at least one.
+    Frames(usize),
+    /// The device has no room; the caller tries the same frames later.
+    Again,
+    /// The first frame cannot be sent, for this `errno`; the caller drops it. ENOBUFS: the device has had no room
+    /// for it for some time.
+    Lost(i32),
+}
+
+/// Flags that every socket except AF_PACKET refuses together with an address of that family: urgent data is unknown
+/// to UDP, raw, Unix and netlink sockets, and data in a connection request is refused by TCP. The application may
+/// have closed our socket and opened another under its number; a check before each frame would cost more.
+const PACKETS_ONLY: i32 = libc::MSG_OOB | libc::MSG_FASTOPEN;
+
+/// The sending side of a data socket.
+pub struct Sender {
+    socket: Kept,
+    /// The interface, for every call.
+    to: libc::sockaddr_ll,
+    room: Room,
+}
+
+impl Sender {
+    /// Takes a socket that is bound to its interface.
+    pub fn new(socket: OwnedFd) -> Sender {
+        let to = bound_to(socket.as_raw_fd()).unwrap_or_else(|| {
+            // SAFETY: all zero is a valid address; sending there fails.
+            unsafe { std::mem::zeroed() }
+        });
+        Sender {
+            socket: Kept::new(socket),
+            to,
+            room: Room::default(),
+        }
+    }
+
+    /// The socket. `None`: the application has closed it.
+    pub fn socket(&self) -> Option<RawFd> {
+        self.socket.fd().ok()
+    }
+
+    /// The descriptor's number, without a check of what it refers to now.
+    pub fn number(&self) -> RawFd {
+        self.socket.number()
+    }
+
+    /// Sends up to `BURST_MAX` whole frames, Ethernet header included, with one system call.
+    pub fn send(&self, frames: &[Frame]) -> Sent {
+        let sent = match frames {
+            [] => return Sent::Frames(0),
+            [frame] => self.send_one(frame.contents()).min(1),
+            frames => self.send_many(&frames[..frames.len().min(BURST_MAX)]),
+        };
+        if sent > 0 {
+            self.room.found(&frames[..sent as usize]);
+            return Sent::Frames(sent as usize);
+        }
+        if sent == 0 {
+            // Somebody else has given the socket a transmit ring: it sends the ring's content instead.
+            return Sent::Lost(libc::EIO);
+        }
+        match error::last() {
+            libc::EAGAIN | libc::EINTR => Sent::Again,
+            libc::ENOBUFS if self.room.may_come(frames[0].bytes, clock::now_ns()) => Sent::Again,
+            error => Sent::Lost(error),
+        }
+    }
+
+    fn send_one(&self, frame: &[u8]) -> isize {
+        // SAFETY: frame and address are valid.
+        unsafe {
+            vipl_sys::uncancelled::sendto(
+                self.number(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | PACKETS_ONLY,
+                (&raw const self.to).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        }
+    }
+
+    fn send_many(&self, frames: &[Frame]) -> isize {
+        // SAFETY: all zero is a valid value of both.
+        let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { std::mem::zeroed() };
+        for (place, frame) in frames.iter().enumerate() {
+            let frame = frame.contents();
+            parts[place] = libc::iovec {
+                iov_base: frame.as_ptr().cast_mut().cast(),
+                iov_len: frame.len(),
+            };
+            let header = &mut messages[place].msg_hdr;
+            header.msg_iov = &raw mut parts[place];
+            header.msg_iovlen = 1;
+        }
+        // The others need no address: the kernel looks up the descriptor once for all of them, and sends none of them
+        // if the first is refused. Without one it also need not look for the interface.
+        let first = &mut messages[0].msg_hdr;
+        first.msg_name = (&raw const self.to).cast_mut().cast();
+        first.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: as many messages as frames, each with one valid part.
+        let sent = unsafe {
+            vipl_sys::uncancelled::sendmmsg(
+                self.number(),
+                messages.as_mut_ptr(),
+                frames.len() as u32,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | PACKETS_ONLY,
+            )
+        };
+        sent as isize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    /// A socket that has taken the number of a closed data socket gets no byte.
+    #[test]
+    fn no_other_socket_takes_a_frame() {
+        let frame = || Frame {
+            buffer: vec![7; 60],
+            bytes: 60,
+        };
+        // SAFETY: all zero is a valid address.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = 1;
+        let refuses = |fd: OwnedFd, name: &str| {
+            let socket = Kept::new(fd);
+            let sender = Sender {
+                socket,
+                to,
+                room: Room::default(),
+            };
+            let one = sender.send(&[frame()]);
+            assert!(matches!(one, Sent::Lost(_)), "{name}: {one:?}");
+            let two = sender.send(&[frame(), frame()]);
+            assert!(matches!(two, Sent::Lost(_)), "{name}: {two:?}");
+        };
+        let nothing = |read: std::io::Result<usize>, name: &str| {
+            let none = read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+            assert!(none, "{name} has got something");
+        };
+        let mut room = [0; 64];
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(host) else {
+                println!("SKIP {host}: no such address here");
+                continue;
+            };
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            far.set_nonblocking(true).unwrap();
+            refuses(near.try_clone().unwrap().into(), "TCP");
+            nothing(far.peek(&mut room), "TCP");
+            drop(near);
+            let (near, far) = (
+                UdpSocket::bind(host).unwrap(),
+                UdpSocket::bind(host).unwrap(),
+            );
+            near.connect(far.local_addr().unwrap()).unwrap();
+            far.set_nonblocking(true).unwrap();
+            refuses(near.into(), "UDP");
+            nothing(far.recv(&mut room), "UDP");
+        }
+        let (near, far) = UnixDatagram::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        refuses(near.try_clone().unwrap().into(), "Unix datagrams");
+        nothing(far.recv(&mut room), "Unix datagrams");
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        refuses(near.try_clone().unwrap().into(), "Unix stream");
+        nothing(std::io::Read::read(&mut &far, &mut room), "Unix stream");
+        drop(near);
+        let (reader, writer) = std::io::pipe().unwrap();
+        refuses(writer.into(), "pipe");
+        drop(reader);
+    }
+}
