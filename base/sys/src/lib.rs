@@ -15,6 +15,7 @@
 //! | [`mod@file`] | files whose names come from people |
 //! | [`fork`] | memory that a fork wipes |
 //! | [`futex`] | sleeping on a word of shared memory |
+//! | [`idle`] | whether a thread that polls yields or sleeps |
 //! | [`left`] | whether the program has a thread left |
 //! | [`membarrier`] | fences that one thread executes for all others |
 //! | [`mutex`] | mutexes that survive a fork, and that ThreadSanitizer understands |
@@ -41,6 +42,7 @@ pub mod fd;
 pub mod file;
 pub mod fork;
 pub mod futex;
+pub mod idle;
 pub mod left;
 pub mod membarrier;
 pub mod mutex;

@@ -216,14 +216,14 @@ fn yield_processor(cq: Locked) {
     let (slot, name, row) = (cq.slot(), cq.name(), cq.empty_polls);
     let process = cq.nic.process;
     drop(cq);
-    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Nap {
+    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Sleep {
         return;
     }
     let Some(nic) = slot.lock(name).map(|cq| Arc::clone(&cq.nic)) else {
         return;
     };
     let _off = cancel::Off::new();
-    nic_wait::nap(&nic, || {
+    nic_wait::short_sleep(&nic, || {
         of_nic::progress(&nic);
         slot.lock(name).is_none_or(|cq| !cq.entries.is_empty())
     });

@@ -38,7 +38,7 @@ pub(crate) fn until<R>(
 
 /// The part of a wait before it sleeps. It gives the processor away as a program does that polls (`idle`), and the time that
 /// others use does not count: to wait for a turn takes no more than to sleep, and nobody needs to wake this thread. Empty
-/// polls of several waits are counted together, because one may have too few. A wait does not nap; its own sleep follows.
+/// polls of several waits are counted together, because one may have too few. A short sleep is skipped here; the sleep of the wait follows.
 fn poll<R>(
     settings: &Settings,
     deadline: Option<Instant>,
@@ -57,7 +57,7 @@ fn poll<R>(
         match idle::yield_processor(settings, false) {
             Given::Time(turn) if turn >= TURN_MAX => break,
             Given::Time(turn) => end += turn,
-            Given::Nothing | Given::Nap => {}
+            Given::Nothing | Given::Sleep => {}
         }
         now = Instant::now();
     }
@@ -95,13 +95,13 @@ pub(crate) fn step<R>(
     result
 }
 
-/// The longest nap. It bounds how late a thread finds what does not end a nap: an RDMA Write
-/// without immediate data, or a message that came on another VI before the nap began.
-const NAP: Duration = Duration::from_micros(200);
+/// The longest short sleep. It bounds how late a thread finds what does not end one: an RDMA Write without immediate data,
+/// or a message that came on another VI before it began.
+const SHORT_SLEEP: Duration = Duration::from_micros(200);
 
-/// Sleeps until the NIC has something, `has_something` says so, or the nap is over. For threads that poll (`idle`).
-pub(crate) fn nap(nic: &Nic, has_something: impl Fn() -> bool) {
-    let end = Instant::now() + NAP;
+/// Sleeps until the NIC has something, `has_something` returns true, or 0.2 ms are over. For threads that poll (`idle`).
+pub(crate) fn short_sleep(nic: &Nic, has_something: impl Fn() -> bool) {
+    let end = Instant::now() + SHORT_SLEEP;
     step(nic, Some(end), &mut || has_something().then_some(()));
 }
 

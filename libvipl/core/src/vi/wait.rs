@@ -87,14 +87,14 @@ fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
 fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     let (slot, name, process) = (vi.slot(), vi.name(), vi.nic.process);
     drop(vi);
-    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Nap {
+    if idle::yield_processor(&process.settings, idle::begins(row)) != idle::Given::Sleep {
         return;
     }
     let Some(nic) = slot.lock(name).map(|vi| vi.nic.clone()) else {
         return;
     };
     let _off = cancel::Off::new();
-    nic_wait::nap(&nic, || {
+    nic_wait::short_sleep(&nic, || {
         slot.lock(name).is_none_or(|mut vi| {
             vi.progress();
             let (queue, _) = vi.queue(which);

@@ -69,9 +69,13 @@ pub struct Device {
     pub(crate) spin_ns: u64,
     last_work: u64,
     last_ask: u64,
-    /// Programs and the device share few processors.
-    crowded: bool,
-    sharing: Sharing,
+    /// `None`: there are processors enough for applications and the device.
+    sharing: Option<Sharing>,
+}
+
+/// Whether applications and the device share few processors.
+fn is_crowded() -> bool {
+    std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2)
 }
 
 impl Device {
@@ -104,8 +108,7 @@ impl Device {
             spin_ns: 0,
             last_work: 0,
             last_ask: 0,
-            crowded: std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2),
-            sharing: Sharing::new(),
+            sharing: is_crowded().then(Sharing::new),
         };
         device.events.listen(device.agent.as_raw_fd(), AGENT)?;
         Ok(device)
@@ -170,7 +173,8 @@ impl Device {
             self.processor.relieve(time);
             return self.ask(None);
         }
-        if self.crowded && !worked && self.sharing.is_turn_over(time, self.last_work) {
+        let is_over = |sharing: &Sharing| sharing.is_turn_over(time, self.last_work);
+        if !worked && self.sharing.as_ref().is_some_and(is_over) {
             self.yield_processor();
         } else {
             std::hint::spin_loop();
@@ -181,10 +185,9 @@ impl Device {
     /// How long the device looks for work without finding any, in nanoseconds. Where it would keep a thread that
     /// computes from its processor it does not: being woken costs less.
     fn patience(&self) -> u64 {
-        if self.crowded && !self.sharing.may_yield(self.tools.now) {
-            self.spin_ns.min(CROWDED_NS)
-        } else {
-            self.spin_ns
+        match &self.sharing {
+            Some(sharing) if !sharing.may_yield(self.tools.now) => self.spin_ns.min(CROWDED_NS),
+            _ => self.spin_ns,
         }
     }
 
@@ -194,7 +197,9 @@ impl Device {
         self.end_round();
         std::thread::yield_now();
         self.begin_round();
-        self.sharing.yielded(from, now_ns());
+        if let Some(sharing) = &mut self.sharing {
+            sharing.yielded(from, now_ns());
+        }
     }
 
     /// Looks at everything that is in shared memory. True: there was something.
