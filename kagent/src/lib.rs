@@ -24,20 +24,20 @@
 //!   bin/vipkad
 //!     runtime    server: the poll loop ── clients, accept, frames, devices, helpers
 //!                devices   helpers   links   processes   sockets   options   log   token
-//!     logic      events ── commands ── hosts ── meeting ── ending ── records ── agent ── tables ── values
+//!     logic      events ── commands ── exchange ── meeting ── ending ── records ── agent ── calls, objects
 //! ```
 //!
-//! [`limits`] bounds every table. A call that has to wait is found by its FIFO queue when a partner arrives
+//! [`budgets`] bounds every table. A call that has to wait is found by its FIFO queue when a partner arrives
 //! and by its timer when none does. The rules of connecting are those of spec §3.8 to §3.15 and §9.
 
 mod logic;
 pub mod runtime;
 
+pub use logic::address::{HostAddress, Medium};
 pub use logic::agent::{Agent, Census};
-pub use logic::events::process::Refused;
-pub use logic::limits;
-pub use logic::tables::link::Interface;
-pub use logic::values::host::{HostAddress, Medium};
-pub use logic::values::ids::{ClientId, LinkId};
-pub use logic::values::message::Malformed;
-pub use logic::values::output::{AdoptLink, FrameOut, Join, Message, OpenDevice, OpenLink, Output};
+pub use logic::budgets;
+pub use logic::events::message::Refused;
+pub use logic::ids::{ClientId, LinkId};
+pub use logic::message::Malformed;
+pub use logic::objects::Interface;
+pub use logic::output::{AdoptLink, FrameOut, Join, Message, OpenDevice, OpenLink, Output};

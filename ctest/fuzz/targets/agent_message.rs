@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kagent::{Census, limits};
+use kagent::{Census, budgets};
 use kagent_proto::*;
 use libfuzzer_sys::fuzz_target;
 use vipl_fuzz::input::Input;
@@ -207,7 +207,7 @@ impl Game<'_> {
             .sum();
         assert_eq!(census.calls, open, "calls lost or answered twice");
         assert!(census.queued <= open && census.clients == self.processes.len());
-        assert!(census.nics <= self.processes.len() * limits::NICS_PER_CLIENT_MAX);
+        assert!(census.nics <= self.processes.len() * budgets::NICS_PER_CLIENT_MAX);
     }
 }
 

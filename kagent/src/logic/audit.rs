@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 use kagent_proto::Budget;
 
 use crate::logic::agent::Agent;
-use crate::logic::limits::DESCRIPTORS_PER_CLIENT;
-use crate::logic::tables::call::{CallKind, Owner};
-use crate::logic::tables::claim::Claim;
-use crate::logic::tables::connection::ConnectionState;
-use crate::logic::tables::exchange::State;
-use crate::logic::values::ids::{CallKey, ExchangeKey};
+use crate::logic::budgets::DESCRIPTORS_PER_CLIENT;
+use crate::logic::calls::{CallKind, Claim, Owner};
+use crate::logic::ids::{CallKey, ExchangeKey};
+use crate::logic::objects::{ConnectionState, State};
 
 impl<F: Clone> Agent<F> {
     /// Describes the first inconsistency between two tables. Scans everything: for tests.

@@ -11,17 +11,14 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::setup::{Answer, Body};
 use kagent_proto::{Op, PartnerGone, Status};
 
-use crate::logic::tables::call::{Call, CallKind, Owner};
-use crate::logic::tables::connection::ConnectionState;
-use crate::logic::tables::exchange::State;
-use crate::logic::values::denial::Denial;
-use crate::logic::values::ids::{CallKey, Caller, ConnectionId, ExchangeKey};
-use crate::logic::values::wire::refusal;
+use crate::logic::agent::Agent;
+use crate::logic::calls::{Call, CallKind, Owner};
+use crate::logic::ids::{CallKey, Caller, ConnectionId, ExchangeKey};
+use crate::logic::message::{Denial, refusal};
+use crate::logic::objects::{ConnectionState, State};
 
 impl<F: Clone> Agent<F> {
     /// Removes a call from every table. A server that holds it keeps an expired handle; another host that was

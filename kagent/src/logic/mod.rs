@@ -5,27 +5,49 @@
 //!
 //! ```text
 //!   events      a message, a frame, a deadline, a process that comes or goes; answers of the runtime
-//!     commands  one method for each operation of a process
-//!       hosts   the same between hosts: asking, answering, parting
-//!         meeting   two partners have found each other: offer, join, attach
-//!           ending    calls, connections and exchanges end, and what depends on them
-//!             records   one record, in all tables that know it
-//!               agent     the tables together; replies; the debug log (note)
-//!                 tables    each with its own rules
-//!                   values    names, addresses, messages, limits
+//!     commands    one method for each operation of a process
+//!       exchange    the same between hosts: asking, answering, parting
+//!         meeting     two partners have found each other: offer, join, attach
+//!           ending      calls, connections and exchanges end, and what depends on them
+//!             records     one record, in all tables that know it
+//!               agent       the tables together; replies; the debug log
+//!                 calls  objects  budgets  queues    each with its own rules
+//!                   message  output  address  ids
 //! ```
 //!
 //! `audit` compares the tables with each other, for tests.
 
+pub(crate) mod address;
 pub(crate) mod agent;
 mod audit;
-mod commands;
+pub mod budgets;
+pub(crate) mod calls;
 mod ending;
-pub(crate) mod events;
-mod hosts;
-pub mod limits;
+mod exchange;
+pub(crate) mod ids;
 mod meeting;
-mod note;
-mod records;
-pub(crate) mod tables;
-pub(crate) mod values;
+pub(crate) mod message;
+pub(crate) mod objects;
+pub(crate) mod output;
+mod queues;
+
+mod commands {
+    mod call;
+    mod connection;
+    mod neighbours;
+    mod open;
+}
+
+pub(crate) mod events {
+    mod frame;
+    pub(crate) mod message;
+    mod opened;
+    mod time;
+}
+
+mod records {
+    mod calls;
+    mod connections;
+    mod exchanges;
+    mod nics;
+}

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use kagent_proto::Welcome;
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::limits::DESCRIPTORS_RESERVED;
+use crate::budgets::DESCRIPTORS_RESERVED;
 
 /// Number of descriptors available for clients and what they send.
 pub(crate) fn descriptors() -> usize {

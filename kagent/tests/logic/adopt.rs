@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::world::*;
 use kagent::Census;
-use kagent::limits::ADOPT_TIME_MS;
+use kagent::budgets::ADOPT_TIME_MS;
 use kagent_proto::*;
 use vipl_sys::random::Random;
 

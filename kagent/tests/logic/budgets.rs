@@ -3,7 +3,7 @@
 use crate::net::*;
 use crate::world::*;
 use kagent::Agent;
-use kagent::limits::*;
+use kagent::budgets::*;
 use kagent_proto::*;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

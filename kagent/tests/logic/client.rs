@@ -1,7 +1,7 @@
 //! Processes, NICs, users, bad messages and bounds, on a fake clock.
 
 use crate::world::*;
-use kagent::limits::*;
+use kagent::budgets::*;
 use kagent::{ClientId, Refused};
 use kagent_proto::*;
 

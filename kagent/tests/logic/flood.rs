@@ -2,7 +2,7 @@
 
 use crate::net::*;
 use crate::world::*;
-use kagent::limits::*;
+use kagent::budgets::*;
 use kagent_proto::setup::{self as setup, Body, FRAME_MAX, Frame};
 use kagent_proto::*;
 use vipl_sys::random::Random;

@@ -486,7 +486,7 @@ fn strangers_are_answered_little_and_remembered_less() {
             assert_eq!(host.agent.audit(), Ok(()), "round {round}");
         }
         assert!(
-            census.exchanges <= kagent::limits::EXCHANGES_PER_LINK_MAX,
+            census.exchanges <= kagent::budgets::EXCHANGES_PER_LINK_MAX,
             "{census:?}"
         );
     }

@@ -101,7 +101,7 @@ fn endpoints_end_with_their_nic_or_their_process_and_the_link_with_the_last() {
 #[test]
 fn one_process_does_not_get_all_endpoints() {
     let mut world = world(2);
-    for _ in 0..kagent::limits::ENDPOINTS_PER_CLIENT_MAX {
+    for _ in 0..kagent::budgets::ENDPOINTS_PER_CLIENT_MAX {
         world.link(1, "eth0");
     }
     world.call(1, Op::LINK_OPEN, 3, &link_open("eth0"));

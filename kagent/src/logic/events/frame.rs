@@ -2,17 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::setup::{Body, FRAME_MAX, Frame, Refused, Side, answer_version};
 use kagent_proto::{Detail, Reason, Status};
 
-use crate::logic::tables::exchange::State;
-use crate::logic::tables::link::Link;
-use crate::logic::values::denial::Denial;
-use crate::logic::values::host::HostAddress;
-use crate::logic::values::ids::{ExchangeKey, LinkId};
-use crate::logic::values::output::{FrameOut, Output};
+use crate::logic::address::HostAddress;
+use crate::logic::agent::Agent;
+use crate::logic::ids::{ExchangeKey, LinkId};
+use crate::logic::message::Denial;
+use crate::logic::objects::{Link, State};
+use crate::logic::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
     /// A frame from another host; `to_all` if it was not addressed to this host alone. An error tells why it

@@ -2,16 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use kagent_proto::{Budget, DeviceOpened, HOST_BYTES_MAX, LinkOpened, Op, Status};
 
-use crate::logic::tables::link::{Endpoint, Interface, Link};
-use crate::logic::values::ids::{Caller, LinkId};
-use crate::logic::values::message;
-use crate::logic::values::output::{Join, Message, OpenDevice, OpenLink, Output};
+use crate::logic::agent::Agent;
+use crate::logic::ids::{Caller, LinkId};
+use crate::logic::message;
+use crate::logic::objects::{Endpoint, Interface, Link};
+use crate::logic::output::{Join, Message, OpenDevice, OpenLink, Output};
 
 impl<F: Clone> Agent<F> {
     /// A number for a new endpoint on an interface, which need not be a link yet; `None` if all are in use.

@@ -3,14 +3,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::Status;
 
-use crate::logic::tables::call::{Ask, CallKind, FinalStatus, RequestState};
-use crate::logic::tables::exchange::{DISCONNECT_TRIES, State};
-use crate::logic::values::denial::Denial;
-use crate::logic::values::ids::{CallKey, ExchangeKey};
+use crate::logic::agent::Agent;
+use crate::logic::calls::{Ask, CallKind, FinalStatus, RequestState};
+use crate::logic::ids::{CallKey, ExchangeKey};
+use crate::logic::message::Denial;
+use crate::logic::objects::{DISCONNECT_TRIES, State};
 
 impl<F: Clone> Agent<F> {
     /// The latest time at which [`handle_timeout`](Self::handle_timeout) is to be called.

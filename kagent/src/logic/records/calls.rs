@@ -2,17 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::{Budget, Status};
 
-use crate::logic::limits::{CALLS_PER_CLIENT_MAX, CONNECTIONS_PER_CLIENT_MAX};
-use crate::logic::note::describe;
-use crate::logic::tables::call::{Call, CallKind, Owner, RequestState};
-use crate::logic::tables::claim::Claim;
-use crate::logic::tables::queue_key::QueueKey;
-use crate::logic::values::denial::{Denial, Outcome};
-use crate::logic::values::ids::{CallKey, Caller};
+use crate::logic::agent::{Agent, describe};
+use crate::logic::budgets::{CALLS_PER_CLIENT_MAX, CONNECTIONS_PER_CLIENT_MAX};
+use crate::logic::calls::{Call, CallKind, Claim, Owner, QueueKey, RequestState};
+use crate::logic::ids::{CallKey, Caller};
+use crate::logic::message::{Denial, Outcome};
 
 impl<F: Clone> Agent<F> {
     /// Checks the limits for one more waiting call. Each call results in at most one connection record, so

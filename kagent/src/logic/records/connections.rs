@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::{Budget, Status};
 
-use crate::logic::tables::connection::{Connection, ConnectionState};
-use crate::logic::values::ids::{CallKey, Caller, ConnectionId, NicId};
+use crate::logic::agent::Agent;
+use crate::logic::ids::{CallKey, Caller, ConnectionId, NicId};
+use crate::logic::objects::{Connection, ConnectionState};
 
 impl<F: Clone> Agent<F> {
     pub(crate) fn fresh_connection(&mut self) -> ConnectionId {

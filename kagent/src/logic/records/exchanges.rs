@@ -3,19 +3,16 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::setup::{Body, FRAME_MAX, Frame, Refusal, Side};
 use kagent_proto::{Budget, Reason};
 
-use crate::logic::limits::IDLE_EXCHANGES_PER_LINK_MAX;
-use crate::logic::note::Shown;
-use crate::logic::tables::accounts::share;
-use crate::logic::tables::call::Owner;
-use crate::logic::tables::exchange::{DOUBLINGS, Exchange, REMEMBERED, SLOW, State, interval};
-use crate::logic::values::host::HostAddress;
-use crate::logic::values::ids::{ExchangeKey, LinkId};
-use crate::logic::values::output::{FrameOut, Output};
+use crate::logic::address::HostAddress;
+use crate::logic::agent::{Agent, Shown};
+use crate::logic::budgets::{IDLE_EXCHANGES_PER_LINK_MAX, share};
+use crate::logic::calls::Owner;
+use crate::logic::ids::{ExchangeKey, LinkId};
+use crate::logic::objects::{DOUBLINGS, Exchange, REMEMBERED, SLOW, State, interval};
+use crate::logic::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
     /// Starts an exchange or changes its state. `due` is the deadline of the state.

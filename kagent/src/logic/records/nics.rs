@@ -2,13 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use kagent_proto::{Budget, Status};
 
-use crate::logic::tables::link::Endpoint;
-use crate::logic::tables::nic::Nic;
-use crate::logic::values::ids::{Caller, EndpointId, LinkId, NicId};
+use crate::logic::agent::Agent;
+use crate::logic::ids::{Caller, EndpointId, LinkId, NicId};
+use crate::logic::objects::{Endpoint, Nic};
 
 impl<F: Clone> Agent<F> {
     /// The NIC, if it belongs to the caller.

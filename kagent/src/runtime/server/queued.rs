@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::logic::tables::accounts::share;
+use crate::budgets::share;
 
 /// Part of the agent's descriptors that queued messages may hold.
 const PART: usize = 4;

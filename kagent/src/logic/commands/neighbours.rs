@@ -2,19 +2,17 @@
 
 #![forbid(unsafe_code)]
 
-use crate::logic::agent::Agent;
-
 use std::collections::BTreeSet;
 
 use kagent_proto::setup::{Body, Frame};
 use kagent_proto::{HOST_BYTES_MAX, NEIGHBOURS_MAX, NeighbourList, Op, Status};
 
-use crate::logic::tables::call::{CallKind, Owner, Search};
-use crate::logic::values::address::Address;
-use crate::logic::values::denial::Outcome;
-use crate::logic::values::host::{HostAddress, Medium};
-use crate::logic::values::ids::{CallKey, Caller, LinkId, NicId};
-use crate::logic::values::timer::deadline;
+use crate::logic::address::{Address, HostAddress, Medium};
+use crate::logic::agent::Agent;
+use crate::logic::calls::{CallKind, Owner, Search};
+use crate::logic::ids::{CallKey, Caller, LinkId, NicId};
+use crate::logic::message::Outcome;
+use crate::logic::queues::deadline;
 
 /// Number of rounds; any frame may be lost.
 const ROUNDS: u32 = 4;

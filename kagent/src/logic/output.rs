@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use kagent_proto::{DEVICE_BYTES, LINK_BYTES};
 
-use crate::logic::values::host::HostAddress;
-use crate::logic::values::ids::{ClientId, ConnectionId, LinkId};
+use crate::logic::address::HostAddress;
+use crate::logic::ids::{ClientId, ConnectionId, LinkId};
 
 /// One action for the runtime. Actions are carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use kagent_proto::setup::{self as setup, Refusal};
 use kagent_proto::{
-    Accept, Adopt, Cancel, ConnectionRef, DeviceOpen, Header, Hello, LinkAdopt, LinkOpen, MAGIC,
-    MESSAGE_BYTES_MAX, Neighbours, NicClose, NicOpen, Op, Request, SEGMENT_BYTES_MAX, Status,
-    VERSION, Wait,
+    Accept, Adopt, Attributes, Budget, Cancel, ConnectionRef, Detail, DeviceOpen, Header, Hello,
+    LinkAdopt, LinkOpen, MAGIC, MESSAGE_BYTES_MAX, Neighbours, NicClose, NicOpen, Op, Reason,
+    Request, SEGMENT_BYTES_MAX, Status, VERSION, Wait,
 };
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -167,6 +168,121 @@ pub(crate) fn emit<T: IntoBytes + Immutable>(op: Op, status: Status, id: u64, bo
     bytes.extend_from_slice(body);
     debug_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
     bytes
+}
+
+// Why a call is refused: its status and the detail sent with it.
+
+/// A refusal of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denial {
+    pub(crate) status: Status,
+    pub(crate) detail: Option<Detail>,
+}
+
+/// The result of a command.
+pub(crate) type Outcome = Result<(), Denial>;
+
+impl From<Status> for Denial {
+    fn from(status: Status) -> Self {
+        let detail = None;
+        Denial { status, detail }
+    }
+}
+
+impl Denial {
+    /// A status with a reason that has no figures.
+    pub(crate) fn because(status: Status, reason: Reason) -> Self {
+        let detail = Some(Detail::new(reason));
+        Denial { status, detail }
+    }
+
+    /// The user has reached its limit.
+    pub(crate) fn user(budget: Budget, user: u32, used: usize, limit: usize) -> Self {
+        Self::budget(Reason::USER_BUDGET, budget, user, used, limit)
+    }
+
+    /// The process has reached its limit.
+    pub(crate) fn process(budget: Budget, user: u32, used: usize, limit: usize) -> Self {
+        Self::budget(Reason::PROCESS_BUDGET, budget, user, used, limit)
+    }
+
+    fn budget(reason: Reason, budget: Budget, user: u32, used: usize, limit: usize) -> Self {
+        let detail = Detail {
+            budget: budget as u32,
+            user,
+            used: used as u64,
+            limit: limit as u64,
+            ..Detail::new(reason)
+        };
+        Denial {
+            status: Status::RESOURCE,
+            detail: Some(detail),
+        }
+    }
+}
+
+// Attributes and refusals, and their form in frames between hosts.
+
+/// Whether two VIs may be connected; the order of the checks is that of spec §3.9.
+pub(crate) fn attributes_agree(a: &Attributes, b: &Attributes) -> Result<(), Status> {
+    if a.reliability != b.reliability {
+        Err(Status::CONFLICT_RELIABILITY)
+    } else if a.max_transfer_size != b.max_transfer_size {
+        Err(Status::CONFLICT_MTU)
+    } else if a.qos != b.qos {
+        Err(Status::CONFLICT_QOS)
+    } else {
+        Ok(())
+    }
+}
+
+/// The form that attributes have in frames.
+pub(crate) fn to_wire(attributes: &Attributes) -> setup::Attributes {
+    setup::Attributes {
+        max_transfer_size: attributes.max_transfer_size,
+        qos: attributes.qos,
+        reliability: attributes.reliability,
+        rdma_write: attributes.rdma_write != 0,
+        rdma_read: attributes.rdma_read != 0,
+    }
+}
+
+/// And back.
+pub(crate) fn from_wire(attributes: &setup::Attributes) -> Attributes {
+    Attributes {
+        max_transfer_size: attributes.max_transfer_size,
+        qos: attributes.qos,
+        reliability: attributes.reliability,
+        rdma_write: u8::from(attributes.rdma_write),
+        rdma_read: u8::from(attributes.rdma_read),
+        reserved: 0,
+    }
+}
+
+/// How a call ends that another host has refused.
+pub(crate) fn status(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NoMatch => Status::NO_MATCH,
+        Refusal::Rejected => Status::REJECTED,
+        Refusal::Timeout => Status::TIMEOUT,
+        Refusal::Reliability => Status::CONFLICT_RELIABILITY,
+        Refusal::TransferSize => Status::CONFLICT_MTU,
+        Refusal::Quality => Status::CONFLICT_QOS,
+        Refusal::Resource => Status::RESOURCE,
+    }
+}
+
+/// What another host is told of a call that has ended.
+pub(crate) fn refusal(status: Status) -> Refusal {
+    match status {
+        Status::NO_MATCH | Status::NOT_REACHABLE => Refusal::NoMatch,
+        Status::REJECTED => Refusal::Rejected,
+        Status::TIMEOUT | Status::CANCELLED => Refusal::Timeout,
+        Status::CONFLICT_RELIABILITY => Refusal::Reliability,
+        Status::CONFLICT_MTU => Refusal::TransferSize,
+        Status::CONFLICT_QOS => Refusal::Quality,
+        _ => Refusal::Resource,
+    }
 }
 
 #[cfg(test)]

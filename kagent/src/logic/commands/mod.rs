@@ -1,9 +1,0 @@
-//! The commands of processes, one method per operation.
-
-mod adopt;
-mod answer;
-mod nic;
-mod open;
-mod peer;
-mod request;
-mod wait;

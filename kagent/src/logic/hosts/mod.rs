@@ -1,6 +1,0 @@
-//! The protocol between hosts.
-
-mod answerer;
-mod asker;
-mod disconnect;
-mod neighbours;
