@@ -70,6 +70,4 @@ fn without_their_first_threads() {
             run.arg(when).pass();
         }
     }
-    let run = Run::compatible(program("first_thread")).env("VIPL_SHARE_REGIONS", "true");
-    run.arg("after").pass();
 }

@@ -102,25 +102,6 @@ fn without_single_copy() {
     }
 }
 
-/// Regions whose pages peers map are regions like others.
-#[test]
-fn with_shared_regions() {
-    for name in ["tour", "rdma", "errors", "memory", "simple"] {
-        Run::strict(program(name))
-            .env("VIPL_SHARE_REGIONS", "true")
-            .pass();
-    }
-    let run = Run::strict(program("rdma"))
-        .env("VIPL_SHARE_REGIONS", "true")
-        .env("VIPL_LOG", "debug")
-        .finish();
-    run.expect_pass();
-    let said = run.log(&["debug"]);
-    for line in ["peers can map its pages", "shares are mapped"] {
-        assert!(said.iter().any(|said| said.contains(line)), "{said:?}");
-    }
-}
-
 /// A correct program is correct under AddressSanitizer, too: nothing that this library allocates is taken for a
 /// leak. The library is the ordinary one; the sanitizer replaces the allocator of the whole process.
 #[test]

@@ -72,14 +72,6 @@ impl Mapping {
     /// # Errors
     /// It is not, or the kernel refuses.
     pub fn open(fd: c_int, bytes: usize, writable: bool) -> io::Result<Mapping> {
-        Mapping::open_at(fd, 0, bytes, writable)
-    }
-
-    /// Maps a part of it, from an offset that is a multiple of the page's size.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn open_at(fd: c_int, offset: u64, bytes: usize, writable: bool) -> io::Result<Mapping> {
         // SAFETY: system calls; the structure is valid.
         unsafe {
             let seals = libc::fcntl(fd, libc::F_GET_SEALS);
@@ -90,7 +82,7 @@ impl Mapping {
             if libc::fstat64(fd, &raw mut status) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            if (status.st_size as u64) < offset.saturating_add(bytes as u64) {
+            if (status.st_size as u64) < bytes as u64 {
                 return Err(io::Error::other("a shared memory is too small"));
             }
             let protection = if writable {
@@ -104,7 +96,7 @@ impl Mapping {
                 protection,
                 libc::MAP_SHARED,
                 fd,
-                offset as libc::off64_t,
+                0,
             );
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());

@@ -101,7 +101,6 @@ pub(crate) fn attach(
         reach: Cell::new(Reach::Unknown),
         wants_marks: false,
         looked: 0,
-        chunk: Cell::new(None),
         partner_nic,
         sending: None,
         reading: false,

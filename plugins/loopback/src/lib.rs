@@ -27,8 +27,6 @@
 //! | `segments` | copies out of a list of segments and into one |
 //! | `mem` | copies between processes |
 //! | `board`, `help` | large copies that both sides work on: the shared words; owner and helper |
-//! | `pages` | pages of regions that peers map: moved into a memfd, and back |
-//! | `window` | what is mapped of a partner's |
 //! | `cm` | attach, detach, and how a broken connection is told |
 //! | `watch` | the thread that makes progress while the program does not |
 
@@ -44,7 +42,6 @@ mod link;
 mod mem;
 mod nic;
 mod outbox;
-mod pages;
 mod progress;
 mod queue;
 mod rdma;
@@ -58,7 +55,6 @@ mod testing;
 mod ticks;
 mod vi;
 mod watch;
-mod window;
 
 /// Atomics, which the models of `ctest/loom` replace.
 mod sync {
@@ -84,11 +80,6 @@ impl Provider for Loopback {
             c"single_copy",
             true,
             c"let RDMA, and large messages where that is faster, go straight from process to process",
-        ),
-        settings::boolean(
-            c"share_regions",
-            false,
-            c"let peers map registered memory, so that RDMA is a store; see the documentation first",
         ),
         settings::bytes(
             c"eager_max",

@@ -17,7 +17,6 @@ use crate::ring::{Arrival, Ends};
 use crate::road::{Choice, Gauge};
 use crate::shared::SharedNic;
 use crate::watch::Watch;
-use crate::window::Chunk;
 
 /// How this side touches the partner's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +180,6 @@ pub(crate) struct Link {
     pub(crate) given_up: Option<u32>,
     pub(crate) key: u64,
     pub(crate) own_index: u32,
-    /// What was last used of the partner's memory.
-    pub(crate) chunk: Cell<Option<Chunk>>,
     pub(crate) receiving: Option<Assembly>,
     /// Which way large messages go to the partner, and what those of the partner cost.
     pub(crate) road: Choice,

@@ -217,11 +217,8 @@ impl Link {
                 Err(CopyError::Fault)
             } else {
                 match self.reach.get() {
-                    Reach::Same => copy_within(way, &mut local, &mut remote, 0),
-                    Reach::Process(pid) => match self.window(pid, &remote) {
-                        Some(shift) => copy_within(way, &mut local, &mut remote, shift),
-                        None => copy_across(pid, way, &mut local, &mut remote),
-                    },
+                    Reach::Same => copy_within(way, &mut local, &mut remote),
+                    Reach::Process(pid) => copy_across(pid, way, &mut local, &mut remote),
                     Reach::Unknown | Reach::None => Err(CopyError::Gone),
                 }
             };
@@ -251,8 +248,7 @@ impl Link {
     }
 
     /// Writes from one place of this process to one place of the partner's, in one system call, under the same rules as
-    /// `copy_part`. False: it was not permitted or the partner has left, not all of it is written, or the partner shares its
-    /// pages.
+    /// `copy_part`. False: it was not permitted or the partner has left, or not all of it is written.
     #[inline(always)]
     pub(crate) fn write_straight(&self, pid: i32, from: u64, to: &Segment, bytes: u64) -> bool {
         let table = self.partner_nic.table();
@@ -262,7 +258,6 @@ impl Link {
         let tag = partner.ptag.load(Ordering::Relaxed);
         let copied = partner.closed.load(Ordering::SeqCst) == 0
             && region::is_remote(table, handle, address, bytes, tag, VIPL_REGION_RDMA_WRITE)
-            && self.partner_nic.memory().pages(handle).is_none()
             && call_straight(pid, Way::Write, from, address, bytes).is_ok();
         self.end_copy();
         copied && self.is_still_there()
@@ -274,28 +269,6 @@ impl Link {
         // Acquire: this look comes after the copy.
         fence(Ordering::Acquire);
         self.ends.partner().closed.load(Ordering::Acquire) == 0
-    }
-
-    /// How far from its own addresses the rest of a range of the partner is mapped here, if the partner shares the
-    /// pages. Called while this side says that it is copying, and after the partner's table has permitted it.
-    fn window(&self, process: i32, remote: &Cursor<'_>) -> Option<u64> {
-        let [range] = remote.segments else {
-            return None;
-        };
-        let memory = self.partner_nic.memory();
-        let (first, end) = memory.pages(range.handle)?;
-        let (address, bytes) = (range.address, u64::from(range.length));
-        if address < first || address.checked_add(bytes)? > end {
-            return None;
-        }
-        let known = self.chunk.get();
-        let place = known.and_then(|chunk| chunk.place(address, bytes));
-        let place = place.or_else(|| {
-            let chunk = self.partner_nic.windows.chunk(process, memory, address)?;
-            self.chunk.set(Some(chunk));
-            chunk.place(address, bytes)
-        })?;
-        Some((place.expose_provenance() as u64).wrapping_sub(address))
     }
 
     /// Says that this side copies. Whatever it looks at next, it looks at after that.
@@ -408,12 +381,10 @@ fn nothing(local: &Cursor<'_>) -> Result<u64, CopyError> {
     }
 }
 
-/// Remote addresses are `shift` from where they are mapped here.
 fn copy_within(
     way: Way,
     local: &mut Cursor<'_>,
     remote: &mut Cursor<'_>,
-    shift: u64,
 ) -> Result<u64, CopyError> {
     let Some((near, bytes)) = local.next(portion(local.left, CALL_BYTES_MAX)) else {
         return nothing(local);
@@ -422,7 +393,7 @@ fn copy_within(
     while done < bytes {
         let (far, piece) = remote.next(bytes - done).ok_or(CopyError::Fault)?;
         let pointer = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-        let (near, far) = (pointer(near + done), pointer(far.wrapping_add(shift)));
+        let (near, far) = (pointer(near + done), pointer(far));
         let (to, from) = if way == Way::Read {
             (near, far)
         } else {
@@ -699,7 +670,7 @@ mod tests {
                     let bytes = if across {
                         copy_across(own, Way::Write, &mut near, &mut far)
                     } else {
-                        copy_within(Way::Write, &mut near, &mut far, 0)
+                        copy_within(Way::Write, &mut near, &mut far)
                     };
                     assert!(bytes.expect("memory") > 0);
                 }
@@ -717,7 +688,7 @@ mod tests {
                     let own = std::process::id() as i32;
                     copy_across(own, Way::Write, &mut short, &mut far)
                 } else {
-                    copy_within(Way::Write, &mut short, &mut far, 0)
+                    copy_within(Way::Write, &mut short, &mut far)
                 }
             };
             assert_eq!((step(), step()), (Ok(1), Err(CopyError::Fault)));

@@ -17,11 +17,9 @@ use vipl_sys::mutex::Mutex;
 use vipl_sys::shm;
 
 use crate::NAME;
-use crate::pages;
 use crate::ring::SEGMENT;
-use crate::shared::{PAGE_BYTES, REGION_BYTES, SharedNic, VIS_MAX};
+use crate::shared::{PAGE_BYTES, REGION_BYTES, REGIONS_MAX, SharedNic, VIS_MAX};
 use crate::watch::Watch;
-use crate::window::REGIONS_MAX;
 
 /// Name of the shared memory, for people who look at a list of mappings.
 const MEMORY: &CStr = c"vipl-loopback";
@@ -34,8 +32,6 @@ pub(crate) struct Counters {
     pub(crate) single_copy_bytes: &'static AtomicU64,
     /// Bytes of a partner's copies that this side made.
     pub(crate) helped_copy_bytes: &'static AtomicU64,
-    /// Regions whose pages peers could map.
-    pub(crate) shared_regions: &'static AtomicU64,
     /// Bytes of large messages and RDMA that went through the ring.
     pub(crate) ring_copy_bytes: &'static AtomicU64,
     /// Connections on which the kernel forbade the single copy.
@@ -108,7 +104,6 @@ impl LoopbackNic {
             counters: Counters {
                 single_copy_bytes: host.counter(NAME, c"single_copy_bytes"),
                 helped_copy_bytes: host.counter(NAME, c"helped_copy_bytes"),
-                shared_regions: host.counter(NAME, c"shared_regions"),
                 ring_copy_bytes: host.counter(NAME, c"ring_copy_bytes"),
                 single_copy_refused: host.counter(NAME, c"single_copy_refused"),
             },
@@ -127,49 +122,10 @@ impl LoopbackNic {
         Ok(shared)
     }
 
-    /// Lets peers map the whole pages of a region. What cannot be shared is reached as before.
-    pub(crate) fn share(&self, region: u32, base: u64, bytes: u64, access: u64) {
-        let flags = VIPL_REGION_RDMA_WRITE | VIPL_REGION_RDMA_READ;
-        let Some((first, end)) = pages::whole(base, bytes) else {
-            return;
-        };
-        let memory = self.shared.memory();
-        if access as u32 & flags == 0 || memory.pages(region).is_some() {
-            return;
-        }
-        let shared = pages::memory().and_then(|file| {
-            pages::share(first, end)?;
-            memory.name(file);
-            memory.open(region, first, end);
-            LoopbackNic::count(self.counters.shared_regions, 1);
-            Ok(())
-        });
-        let (level, what) = match shared {
-            Ok(()) => (VIPL_LOG_DEBUG, "peers can map its pages".to_owned()),
-            Err(error) => (
-                VIPL_LOG_INFO,
-                format!("its pages stay as they are: {error}"),
-            ),
-        };
-        Host::get().log(level, &format!("loopback: the region at {base:#x}: {what}"));
-    }
-
-    /// The region has gone, and nobody uses it any more.
-    pub(crate) fn unshare(&self, region: u32) {
-        if let Some((first, end)) = self.shared.memory().close(region) {
-            pages::unshare(first, end);
-        }
-    }
-
     /// Counts something.
     pub(crate) fn count(counter: &AtomicU64, more: u64) {
         counter.fetch_add(more, Ordering::Relaxed);
     }
-}
-
-/// Whether peers may map regions.
-pub(crate) fn share_regions() -> bool {
-    truth(NAME, c"share_regions")
 }
 
 fn describe(argument: &str, address: [u8; 6], info: &mut vipl_nic_info) {

@@ -3,9 +3,7 @@
 //! ```text
 //!   page      bell     how peers wake its sleepers
 //!             ready    one bit per VI that has something
-//!   regions            32 bytes each; peers map them, and what follows, for reading only
-//!   memory             which file the shared pages of regions are in
-//!   windows            24 bytes per region: which of its pages are there
+//!   regions            32 bytes each; peers map them for reading only
 //! ```
 
 use std::io;
@@ -17,15 +15,14 @@ use vipl_plugin_sdk::region::Table;
 use vipl_sys::bell::{Bell, Marks};
 use vipl_sys::shm::Mapping;
 
-use crate::window::{Memory, REGIONS_MAX, Windows};
-
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;
 /// Bytes of the page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Bytes of the table of regions; of that and what follows it.
-const TABLE_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
-pub(crate) const REGION_BYTES: usize = TABLE_BYTES + size_of::<Memory>();
+/// Regions of one NIC handle.
+pub(crate) const REGIONS_MAX: u32 = 4096;
+/// Bytes of the table of regions.
+pub(crate) const REGION_BYTES: usize = REGIONS_MAX as usize * size_of::<vipl_region>();
 
 /// One bit per VI.
 pub(crate) type ViMarks = Marks<{ VIS_MAX as usize / 64 }>;
@@ -44,8 +41,6 @@ const _: () = assert!(size_of::<vipl_region>() == 32);
 pub(crate) struct SharedNic {
     page: Mapping,
     regions: Mapping,
-    /// What this process has mapped of the memory of a partner's.
-    pub(crate) windows: Windows,
 }
 
 impl SharedNic {
@@ -54,7 +49,6 @@ impl SharedNic {
         Ok(SharedNic {
             page: Mapping::open(page, PAGE_BYTES, true)?,
             regions: Mapping::open(regions, REGION_BYTES, writable)?,
-            windows: Windows::default(),
         })
     }
 
@@ -79,14 +73,6 @@ impl SharedNic {
     /// The first entry of the table of regions.
     pub(crate) fn regions(&self) -> *mut vipl_region {
         self.regions.base().cast()
-    }
-
-    /// Which of their pages peers may map.
-    #[inline(always)]
-    pub(crate) fn memory(&self) -> &Memory {
-        // SAFETY: the mapping has room for it behind the table; zeroes are a valid Memory, and all of it is
-        // atomic.
-        unsafe { &*self.regions.base().add(TABLE_BYTES).cast::<Memory>() }
     }
 
     /// The regions of this NIC.

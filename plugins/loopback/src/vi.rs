@@ -7,7 +7,7 @@ use vipl_plugin_sdk::abi::vipl_connection;
 use vipl_plugin_sdk::{Nic, Port, Status, Vi};
 
 use crate::link::Link;
-use crate::nic::{LoopbackNic, share_regions};
+use crate::nic::LoopbackNic;
 
 /// One VI; the connection comes and goes. It lies here and not behind another pointer, which would be one more cache line
 /// that a program with many VIs has to wait for, before all others of the connection.
@@ -19,19 +19,6 @@ impl Nic for LoopbackNic {
     type Vi = LoopbackVi;
     const READY: bool = true;
     const SLEEP: bool = true;
-
-    fn wants_regions() -> bool {
-        share_regions()
-    }
-
-    fn region_add(&self, handle: u32, base: u64, bytes: u64, access: u64) -> Result<(), Status> {
-        self.share(handle, base, bytes, access);
-        Ok(())
-    }
-
-    fn region_remove(&self, handle: u32) {
-        self.unshare(handle);
-    }
 
     fn close(&mut self) {
         self.watch.stop();
