@@ -14,6 +14,7 @@
 #ifndef VIPL_PLUGIN_H
 #define VIPL_PLUGIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "vipl.h"
@@ -24,7 +25,7 @@
 #define VIPL_PLUGIN_ABI_MAJOR   1
 /* Counts additions to the sized structures. Two files of the same minor version have the same
  * sizes; those of a lower one are not larger, those of a higher one not smaller. */
-#define VIPL_PLUGIN_ABI_MINOR   6
+#define VIPL_PLUGIN_ABI_MINOR   0
 /* Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`,
  * `vipl_region`, and a pointer. */
 #define VIPL_PLUGIN_FINGERPRINT \
@@ -93,7 +94,7 @@
 #define VIPL_OPTION_CHECK_RECEIVE_WHOLE 4
 
 /* `fail`: a descriptor has reported the cause, so no asynchronous error is raised. */
-#define VIPL_CAUSE_TOLD         (-1)
+#define VIPL_CAUSE_REPORTED     (-1)
 /* `fail`: the peer disconnected in good order. */
 #define VIPL_CAUSE_DISCONNECTED (-2)
 
@@ -142,7 +143,7 @@ struct vipl_plugin {
   int (*init)(const vipl_host *host, vipl_provider *out);
   const vipl_setting *settings; /* Settings of this plug-in, or NULL. */
   uint32_t setting_count;       /* How many. */
-  uint32_t reserved_too;        /* 0. */
+  uint32_t reserved_2;          /* 0. */
 };
 
 /* A setting that a plug-in declares, in a table of them. The user gives it as `VIPL_NAME` or
@@ -248,20 +249,19 @@ struct vipl_connection {
   uint64_t id;                                 /* Name of the connection on this host. */
   uint64_t key;                                /* Unguessable, the same at both sides. */
   uint32_t side;                               /* 0 at one side, 1 at the other. */
-  uint32_t partner_pid;                        /* Process id of the peer as the agent sees it. */
-  uint64_t partner_nic;                        /* Name of the peer's NIC on this host. */
-  uint32_t partner_vi;                         /* The peer VI's number within its NIC. */
+  uint32_t peer_pid;                           /* Process id of the peer as the agent sees it. */
+  uint64_t peer_nic;                           /* Name of the peer's NIC on this host. */
+  uint32_t peer_vi;                            /* The peer VI's number within its NIC. */
   /* Zeroed memory that both sides may map; the host closes its descriptor after `attach`. */
   int segment_fd;
   uint32_t segment_bytes;                      /* Its size. */
   /* What the peer's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
-  int partner_fds[2];
-  uint8_t partner_rdma_write;                  /* 1: the peer VI admits RDMA Write. */
-  uint8_t partner_rdma_read;                   /* 1: the peer VI admits RDMA Read. */
+  int peer_fds[2];
+  uint8_t peer_rdma_write;                     /* 1: the peer VI admits RDMA Write. */
+  uint8_t peer_rdma_read;                      /* 1: the peer VI admits RDMA Read. */
   uint8_t reserved[2];                         /* 0. */
-  /* 1: the peer is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
-   * `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this host knows of
-   * it. */
+  /* 1: the peer is on another host. Then `segment_fd` and `peer_fds` are -1, `segment_bytes`,
+   * `peer_pid` and `peer_nic` are 0, and `id` and `key` are all that this host knows of it. */
   uint32_t remote;
   /* Remote peer: its endpoint, for the frames that it shall get. */
   uint16_t remote_endpoint;
@@ -272,7 +272,7 @@ struct vipl_connection {
   uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
   /* 1: the hosts have a secret in common, and `seal` is one that only the two sides of this
    * connection have. What arrives without a keyed hash that was made with it is then not from
-   * the peer. (minor 5) */
+   * the peer. */
   uint32_t sealed;
   uint8_t seal[32];                            /* Only with `sealed`. */
 };
@@ -400,45 +400,44 @@ struct vipl_host {
    * blocks until the agent answers. `VIPL_E_INVALID`: there is no such program;
    * `VIPL_E_RESOURCE`. The log says why. */
   int (*device)(const char *name, int *fd, uint32_t *pid);
-  /* Reads and checks the oldest send descriptor that is not complete: 1 if there is one. A
+  /* Reads and checks the oldest send descriptor that is not complete; true if there is one. A
    * descriptor that breaks a rule is completed with its error, which on the reliable levels ends
-   * the connection (see `refuse`); the next one follows. 0: nothing is left to send, or
+   * the connection (see `refuse`); the next one follows. False: nothing is left to send, or
    * `vi->state` is not VIP_STATE_CONNECTED any more. Within an operation of the VI, like the
    * next five. */
-  int (*next_send)(vipl_vi *vi, vipl_request *out);
-  /* Reads and checks the receive descriptor for a message of this length: 1 if it has room.
+  bool (*next_send)(vipl_vi *vi, vipl_request *out);
+  /* Reads and checks the receive descriptor for a message of this length; true if it has room.
    * Otherwise the error is reported, which on the reliable levels ends the connection, and the
    * message is to be dropped. */
-  int (*next_receive)(vipl_vi *vi, uint32_t length, vipl_request *out);
-  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory: 1. A bad
-   * address does no harm: 0, and the descriptor is completed with PROTECTION_ERROR like one that
-   * breaks a rule. */
-  int (*gather)(vipl_vi *vi, const vipl_request *request, uint32_t offset, void *to,
-                uint32_t bytes);
-  /* The same, into the program's memory. */
-  int (*scatter)(vipl_vi *vi, const vipl_request *request, uint32_t offset, const void *from,
+  bool (*next_receive)(vipl_vi *vi, uint32_t length, vipl_request *out);
+  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False:
+   * an address is bad; no harm is done, and the descriptor is completed with PROTECTION_ERROR
+   * like one that breaks a rule. */
+  bool (*gather)(vipl_vi *vi, const vipl_request *request, uint32_t offset, void *to,
                  uint32_t bytes);
+  /* The same, into the program's memory. */
+  bool (*scatter)(vipl_vi *vi, const vipl_request *request, uint32_t offset, const void *from,
+                  uint32_t bytes);
   /* Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE.
-   * `length` and `immediate` are written to receive descriptors only. 0: its memory has gone,
-   * and the connection has ended. */
-  int (*complete)(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint32_t length,
-                  uint32_t immediate);
+   * `length` and `immediate` are written to receive descriptors only. False: its memory has
+   * gone, and the connection has ended. */
+  bool (*complete)(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint32_t length,
+                   uint32_t immediate);
   /* Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable
    * levels this ends the connection. */
   void (*refuse)(vipl_vi *vi, vipl_queue *queue, uint32_t status);
-  /* 1 if this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*`
+  /* Whether this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*`
    * bit that the target of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the
    * plug-in's to check. Any thread. */
-  int (*region_check)(const vipl_vi *vi, uint32_t handle, uint64_t base, uint64_t bytes,
-                      uint32_t flag);
-  /* Copies between memory of this process: 1, or 0 where an address is bad. Any thread. */
-  int (*copy)(void *to, const void *from, size_t bytes);
+  bool (*region_check)(const vipl_vi *vi, uint32_t handle, uint64_t base, uint64_t bytes,
+                       uint32_t flag);
+  /* Copies between memory of this process. False: an address is bad. Any thread. */
+  bool (*copy)(void *to, const void *from, size_t bytes);
   /* Asks the Kernel Agent whether `link` would give a data socket, without opening one:
    * `VIPL_OK`, `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers.
-   * Nothing is logged. From `claim` too; blocks until the agent answers. (minor 5) */
+   * Nothing is logged. From `claim` too; blocks until the agent answers. */
   int (*link_ask)(const char *interface);
-  /* As `guard`, for all instructions of a table, which lives as long as the process. Any thread.
-   * (minor 6) */
+  /* As `guard`, for all instructions of a table, which lives as long as the process. Any thread. */
   int (*guard_table)(const vipl_guard_entry *entries, size_t count);
 };
 
@@ -473,7 +472,7 @@ struct vipl_provider {
    * then `fail` is called; for a peer on another host that has gone in good order perhaps later,
    * since its last frames may still be on their way. Without it the host calls `progress` and
    * then fails the VI itself. (optional) */
-  void (*partner_gone)(vipl_vi *vi, int orderly);
+  void (*peer_gone)(vipl_vi *vi, bool orderly);
   /* The send doorbell: descriptors were posted. */
   void (*post_send)(vipl_vi *vi);
   /* The receive doorbell. (optional) */
@@ -486,7 +485,7 @@ struct vipl_provider {
    * Without it the host asks every connected VI. (optional) */
   uint32_t (*ready)(const vipl_nic *nic, uint32_t *indices, uint32_t room);
   /* Whether `ready` shall report the receive side of this VI. (optional) */
-  void (*watch)(vipl_vi *vi, int on);
+  void (*watch)(vipl_vi *vi, bool on);
   /* Announces a thread that is about to sleep; from now on anything new ends `sleep`. (optional,
    * with `sleep` and `wake`; without them the host sleeps in short steps) */
   uint32_t (*arm)(const vipl_nic *nic);
@@ -495,14 +494,14 @@ struct vipl_provider {
   void (*sleep)(const vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
   /* Ends every `sleep` on this NIC. Any thread. */
   void (*wake)(const vipl_nic *nic);
-  /* A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The
-   * host asks all connected VIs, then those again that said 0, for one second together. `*since`
-   * is the plug-in's: 0 at first, later what it has left there, so that it knows a transfer of
-   * before from a new one. Does not wait for the peer; for the device it may, `left_ns` at most.
-   * With 0 nanoseconds left, which never is the first call, the host does not ask again: a
-   * plug-in that cannot say 1 then calls `fail` or makes its device break the connection.
-   * (optional) */
-  int (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);
+  /* A region was taken out of the table: true if no transfer uses it any more, false if one may.
+   * The host asks all connected VIs, then those again that returned false, for one second
+   * together. `*since` is the plug-in's: 0 at first, later what it has left there, so that it
+   * knows a transfer of before from a new one. Does not wait for the peer; for the device it
+   * may, `left_ns` at most. With 0 nanoseconds left, which never is the first call, the host
+   * does not ask again: a plug-in that cannot return true then calls `fail` or makes its device
+   * break the connection. (optional) */
+  bool (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);
   /* A region is being registered; `access` is as in `vipl_region`. Called again with the same
    * handle when the program changes the access. The call of the program returns afterwards, with
    * VIP_ERROR_RESOURCE if the status is not `VIPL_OK`: the region then does not exist, or keeps

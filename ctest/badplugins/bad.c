@@ -15,12 +15,8 @@
 #define vipl_plugin_v1 vipl_plugin_v9
 #endif
 
-/* Compiled with the header of another minor version: what it has less, or more, is at the end. */
-#if defined(BAD_OLDER) || defined(BAD_TABLE_SIZE)
-#define MINOR (VIPL_PLUGIN_ABI_MINOR - 1)
-#define DESCRIPTION_SIZE (offsetof(vipl_plugin, init) + sizeof(void (*)(void)))
-#define TABLE_SIZE (offsetof(vipl_provider, progress) + sizeof(void (*)(void)))
-#elif defined(BAD_NEWER)
+/* Compiled with the header of a newer minor version: what it has more is at the end. */
+#ifdef BAD_NEWER
 #define MINOR (VIPL_PLUGIN_ABI_MINOR + 1)
 #define DESCRIPTION_SIZE (sizeof(vipl_plugin) + 64)
 #define TABLE_SIZE (sizeof(vipl_provider) + 64)
@@ -58,7 +54,7 @@ static int nic_open(const char *argument, vipl_nic *nic, vipl_nic_info *info)
 
 static void nic_close(vipl_nic *nic) { (void)nic; }
 static void a_doorbell(vipl_vi *vi) { (void)vi; }
-static void partner_gone(vipl_vi *vi, int orderly) { (void)vi, (void)orderly; }
+static void peer_gone(vipl_vi *vi, bool orderly) { (void)vi, (void)orderly; }
 
 static int attach(vipl_vi *vi, const vipl_connection *connection)
 {
@@ -92,21 +88,16 @@ static int init(const vipl_host *host, vipl_provider *out)
     ops.nic_close = nic_close;
     ops.attach = attach;
     ops.detach = a_doorbell;
-    ops.partner_gone = partner_gone;
+    ops.peer_gone = peer_gone;
     ops.post_send = a_doorbell;
     ops.post_recv = a_doorbell;
     ops.progress = a_doorbell;
 #ifdef BAD_MISSING_OP
     ops.progress = NULL;
 #endif
-#ifdef BAD_OLDER
-    /* words that were not there yet: nobody may take them for operations */
-    memset((char *)&ops + TABLE_SIZE, 0x55, sizeof ops - TABLE_SIZE);
-#endif
     memcpy(out, &ops, sizeof ops);
 #ifdef BAD_TABLE_SIZE
-    /* as of a plug-in from before most operations were thought of: what lies behind is not to be used */
-    out->size = (size_t)((char *)&ops.attach - (char *)&ops);
+    out->size = offsetof(vipl_provider, attach);
 #endif
 #ifdef BAD_INIT
     return VIPL_E_RESOURCE;
@@ -136,11 +127,7 @@ const vipl_plugin vipl_plugin_v1 = {
 #else
     .abi_major = VIPL_PLUGIN_ABI_MAJOR,
 #endif
-#ifdef BAD_MINOR
-    .abi_minor = VIPL_PLUGIN_ABI_MINOR - 1,
-#else
     .abi_minor = MINOR,
-#endif
 #ifdef BAD_FINGERPRINT
     .fingerprint = VIPL_PLUGIN_FINGERPRINT ^ 0xFF,
 #else

@@ -507,6 +507,6 @@ fn many_connections_at_once() {
     assert_eq!((at_server.len(), &at_server), (2 * EACH, &at_clients));
     drop((one, two));
     for _ in 0..2 * EACH {
-        assert_eq!(server.next().unwrap().op, Op::PARTNER_GONE);
+        assert_eq!(server.next().unwrap().op, Op::PEER_GONE);
     }
 }

@@ -67,7 +67,7 @@ fn both_sides_map_one_segment_and_get_each_others_descriptors() {
         (s.key, s.segment_bytes, c.segment_bytes),
         (c.key, 12288, 12288)
     );
-    assert_eq!((s.side, c.side, c.partner_pid), (0, 1, std::process::id()));
+    assert_eq!((s.side, c.side, c.peer_pid), (0, 1, std::process::id()));
     for reply in [&at_server, &at_client] {
         assert_eq!(reply.fds[0].metadata().unwrap().len(), 12288);
         assert!(reply.fds[0].set_len(1).is_err(), "sealed");

@@ -81,7 +81,7 @@ fn with_child(daemon: &Daemon, part: &str) -> (Client, Child, u64) {
     let reply = client.reply(id);
     assert_eq!(reply.op, Op::CONNECTED, "{:?}", reply.status);
     let connected: Connected = reply.body();
-    assert_eq!(connected.partner_pid, child.id());
+    assert_eq!(connected.peer_pid, child.id());
     (client, child, connected.connection)
 }
 

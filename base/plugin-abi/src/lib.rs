@@ -44,7 +44,7 @@ pub const VIPL_PLUGIN_MAGIC: u64 = 0x4755_4C50_4C50_4956;
 pub const VIPL_PLUGIN_ABI_MAJOR: u16 = 1;
 /// Counts additions to the sized structures. Two files of the same minor version have the same sizes; those
 /// of a lower one are not larger, those of a higher one not smaller.
-pub const VIPL_PLUGIN_ABI_MINOR: u16 = 6;
+pub const VIPL_PLUGIN_ABI_MINOR: u16 = 0;
 /// Sizes of what has no size field: `vipl_vi`, `vipl_nic`, `vipl_queue`, `vipl_entry`, `vipl_region`, and a
 /// pointer.
 pub const VIPL_PLUGIN_FINGERPRINT: u64 = ((core::mem::size_of::<vipl_vi>() as u64) << 40)
@@ -112,7 +112,7 @@ pub const VIPL_OPTION_CHECK_DESCRIPTOR: u32 = 2;
 pub const VIPL_OPTION_CHECK_RECEIVE_WHOLE: u32 = 4;
 
 /// `fail`: a descriptor has reported the cause, so no asynchronous error is raised.
-pub const VIPL_CAUSE_TOLD: c_int = -1;
+pub const VIPL_CAUSE_REPORTED: c_int = -1;
 /// `fail`: the peer disconnected in good order.
 pub const VIPL_CAUSE_DISCONNECTED: c_int = -2;
 
@@ -167,7 +167,7 @@ pub struct vipl_plugin {
     /// How many.
     pub setting_count: u32,
     /// 0.
-    pub reserved_too: u32,
+    pub reserved_2: u32,
 }
 // SAFETY: constant data.
 unsafe impl Sync for vipl_plugin {}

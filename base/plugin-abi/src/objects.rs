@@ -152,25 +152,25 @@ pub struct vipl_connection {
     /// 0 at one side, 1 at the other.
     pub side: u32,
     /// Process id of the peer as the agent sees it.
-    pub partner_pid: u32,
+    pub peer_pid: u32,
     /// Name of the peer's NIC on this host.
-    pub partner_nic: u64,
+    pub peer_nic: u64,
     /// The peer VI's number within its NIC.
-    pub partner_vi: u32,
+    pub peer_vi: u32,
     /// Zeroed memory that both sides may map; the host closes its descriptor after `attach`.
     pub segment_fd: c_int,
     /// Its size.
     pub segment_bytes: u32,
     /// What the peer's `nic_open` gave in `shared_fds`, or -1; closed after `attach`.
-    pub partner_fds: [c_int; 2],
+    pub peer_fds: [c_int; 2],
     /// 1: the peer VI admits RDMA Write.
-    pub partner_rdma_write: u8,
+    pub peer_rdma_write: u8,
     /// 1: the peer VI admits RDMA Read.
-    pub partner_rdma_read: u8,
+    pub peer_rdma_read: u8,
     /// 0.
     pub reserved: [u8; 2],
-    /// 1: the peer is on another host. Then `segment_fd` and `partner_fds` are -1, `segment_bytes`,
-    /// `partner_pid` and `partner_nic` are 0, and `id` and `key` are all that this host knows of it.
+    /// 1: the peer is on another host. Then `segment_fd` and `peer_fds` are -1, `segment_bytes`,
+    /// `peer_pid` and `peer_nic` are 0, and `id` and `key` are all that this host knows of it.
     pub remote: u32,
     /// Remote peer: its endpoint, for the frames that it shall get.
     pub remote_endpoint: u16,
@@ -183,7 +183,7 @@ pub struct vipl_connection {
     /// What the peer's `nic_open` gave as its data address, wherever the peer is.
     pub data_address: [u8; VIPL_DATA_ADDRESS_MAX],
     /// 1: the hosts have a secret in common, and `seal` is one that only the two sides of this connection have. What
-    /// arrives without a keyed hash that was made with it is then not from the peer. (minor 5)
+    /// arrives without a keyed hash that was made with it is then not from the peer.
     pub sealed: u32,
     /// Only with `sealed`.
     pub seal: [u8; 32],

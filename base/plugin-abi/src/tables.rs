@@ -64,24 +64,24 @@ pub struct vipl_host {
     /// device's process id. From `nic_open` or a thread of the plug-in; blocks until the agent answers.
     /// `VIPL_E_INVALID`: there is no such program; `VIPL_E_RESOURCE`. The log says why.
     pub device: unsafe extern "C" fn(name: *const c_char, fd: *mut c_int, pid: *mut u32) -> c_int,
-    /// Reads and checks the oldest send descriptor that is not complete: 1 if there is one. A descriptor that breaks
+    /// Reads and checks the oldest send descriptor that is not complete; true if there is one. A descriptor that breaks
     /// a rule is completed with its error, which on the reliable levels ends the connection (see `refuse`); the
-    /// next one follows. 0: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
+    /// next one follows. False: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
     /// an operation of the VI, like the next five.
-    pub next_send: unsafe extern "C" fn(vi: *mut vipl_vi, out: *mut vipl_request) -> c_int,
-    /// Reads and checks the receive descriptor for a message of this length: 1 if it has room. Otherwise the error
+    pub next_send: unsafe extern "C" fn(vi: *mut vipl_vi, out: *mut vipl_request) -> bool,
+    /// Reads and checks the receive descriptor for a message of this length; true if it has room. Otherwise the error
     /// is reported, which on the reliable levels ends the connection, and the message is to be dropped.
     pub next_receive:
-        unsafe extern "C" fn(vi: *mut vipl_vi, length: u32, out: *mut vipl_request) -> c_int,
-    /// Copies `bytes` bytes of the message, from `offset` on, out of the program's memory: 1. A bad address does no
-    /// harm: 0, and the descriptor is completed with PROTECTION_ERROR like one that breaks a rule.
+        unsafe extern "C" fn(vi: *mut vipl_vi, length: u32, out: *mut vipl_request) -> bool,
+    /// Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad;
+    /// no harm is done, and the descriptor is completed with PROTECTION_ERROR like one that breaks a rule.
     pub gather: unsafe extern "C" fn(
         vi: *mut vipl_vi,
         request: *const vipl_request,
         offset: u32,
         to: *mut c_void,
         bytes: u32,
-    ) -> c_int,
+    ) -> bool,
     /// The same, into the program's memory.
     pub scatter: unsafe extern "C" fn(
         vi: *mut vipl_vi,
@@ -89,20 +89,20 @@ pub struct vipl_host {
         offset: u32,
         from: *const c_void,
         bytes: u32,
-    ) -> c_int,
+    ) -> bool,
     /// Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE. `length` and
-    /// `immediate` are written to receive descriptors only. 0: its memory has gone, and the connection has ended.
+    /// `immediate` are written to receive descriptors only. False: its memory has gone, and the connection has ended.
     pub complete: unsafe extern "C" fn(
         vi: *mut vipl_vi,
         queue: *mut vipl_queue,
         status: u32,
         length: u32,
         immediate: u32,
-    ) -> c_int,
+    ) -> bool,
     /// Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable levels this ends the
     /// connection.
     pub refuse: unsafe extern "C" fn(vi: *mut vipl_vi, queue: *mut vipl_queue, status: u32),
-    /// 1 if this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*` bit that the target
+    /// Whether this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*` bit that the target
     /// of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the plug-in's to check. Any thread.
     pub region_check: unsafe extern "C" fn(
         vi: *const vipl_vi,
@@ -110,14 +110,14 @@ pub struct vipl_host {
         base: u64,
         bytes: u64,
         flag: u32,
-    ) -> c_int,
-    /// Copies between memory of this process: 1, or 0 where an address is bad. Any thread.
-    pub copy: unsafe extern "C" fn(to: *mut c_void, from: *const c_void, bytes: usize) -> c_int,
+    ) -> bool,
+    /// Copies between memory of this process. False: an address is bad. Any thread.
+    pub copy: unsafe extern "C" fn(to: *mut c_void, from: *const c_void, bytes: usize) -> bool,
     /// Asks the Kernel Agent whether `link` would give a data socket, without opening one: `VIPL_OK`,
     /// `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers. Nothing is logged. From `claim`
-    /// too; blocks until the agent answers. (minor 5)
+    /// too; blocks until the agent answers.
     pub link_ask: unsafe extern "C" fn(interface: *const c_char) -> c_int,
-    /// As `guard`, for all instructions of a table, which lives as long as the process. Any thread. (minor 6)
+    /// As `guard`, for all instructions of a table, which lives as long as the process. Any thread.
     pub guard_table: unsafe extern "C" fn(entries: *const vipl_guard_entry, count: usize) -> c_int,
 }
 
@@ -158,7 +158,7 @@ pub struct vipl_provider {
     /// then `fail` is called; for a peer on another host that has gone in good order perhaps later,
     /// since its last frames may still be on their way. Without it the host calls `progress` and then fails the
     /// VI itself. (optional)
-    pub partner_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: c_int)>,
+    pub peer_gone: Option<unsafe extern "C" fn(vi: *mut vipl_vi, orderly: bool)>,
     /// The send doorbell: descriptors were posted.
     pub post_send: Option<unsafe extern "C" fn(vi: *mut vipl_vi)>,
     /// The receive doorbell. (optional)
@@ -171,7 +171,7 @@ pub struct vipl_provider {
     pub ready:
         Option<unsafe extern "C" fn(nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32>,
     /// Whether `ready` shall report the receive side of this VI. (optional)
-    pub watch: Option<unsafe extern "C" fn(vi: *mut vipl_vi, on: c_int)>,
+    pub watch: Option<unsafe extern "C" fn(vi: *mut vipl_vi, on: bool)>,
     /// Announces a thread that is about to sleep; from now on anything new ends `sleep`. (optional,
     /// with `sleep` and `wake`; without them the host sleeps in short steps)
     pub arm: Option<unsafe extern "C" fn(nic: *const vipl_nic) -> u32>,
@@ -180,14 +180,14 @@ pub struct vipl_provider {
     pub sleep: Option<unsafe extern "C" fn(nic: *const vipl_nic, epoch: u32, timeout_ns: u64)>,
     /// Ends every `sleep` on this NIC. Any thread.
     pub wake: Option<unsafe extern "C" fn(nic: *const vipl_nic)>,
-    /// A region was taken out of the table: 1 if no transfer uses it any more, 0 if one may. The host asks
-    /// all connected VIs, then those again that said 0, for one second together. `*since` is the plug-in's:
+    /// A region was taken out of the table: true if no transfer uses it any more, false if one may. The host asks
+    /// all connected VIs, then those again that returned false, for one second together. `*since` is the plug-in's:
     /// 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does
     /// not wait for the peer; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
-    /// never is the first call, the host does not ask again: a plug-in that cannot say 1 then calls `fail`
+    /// never is the first call, the host does not ask again: a plug-in that cannot return true then calls `fail`
     /// or makes its device break the connection. (optional)
     pub quiesced:
-        Option<unsafe extern "C" fn(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> c_int>,
+        Option<unsafe extern "C" fn(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> bool>,
     /// A region is being registered; `access` is as in `vipl_region`. Called again with the same handle when
     /// the program changes the access. The call of the program returns afterwards, with VIP_ERROR_RESOURCE if
     /// the status is not `VIPL_OK`: the region then does not exist, or keeps its access. May block. (optional)

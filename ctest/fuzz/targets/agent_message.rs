@@ -174,9 +174,9 @@ impl Game<'_> {
         for client in clients {
             while let Some(packet) = self.world.mail.get_mut(&client).expect("known").pop_front() {
                 let process = self.processes.get_mut(&client).expect("known");
-                if packet.op == Op::PARTNER_GONE {
+                if packet.op == Op::PEER_GONE {
                     assert_eq!(packet.id, 0);
-                    let gone: PartnerGone = packet.body();
+                    let gone: PeerGone = packet.body();
                     assert!(process.names.contains(&gone.connection));
                     continue;
                 }

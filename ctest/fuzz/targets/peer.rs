@@ -311,9 +311,9 @@ impl Game<'_> {
             8..=9 => self.post(true),
             10..=11 => self.post(false),
             12 => {
-                let orderly = i32::from(self.input.coin());
+                let orderly = self.input.coin();
                 self.act(|work| {
-                    let gone = provider().partner_gone.expect("partner_gone");
+                    let gone = provider().peer_gone.expect("peer_gone");
                     // SAFETY: as the interface asks.
                     unsafe { gone(&mut *work.vi, orderly) };
                 });
@@ -383,13 +383,13 @@ fuzz_target!(|bytes: &[u8]| {
     let mut connection: vipl_connection = unsafe { std::mem::zeroed() };
     connection.size = size_of::<vipl_connection>();
     connection.key = 7;
-    connection.partner_pid = world.partner_pid;
-    connection.partner_nic = 77;
-    connection.partner_vi = input.odd_u32();
+    connection.peer_pid = world.partner_pid;
+    connection.peer_nic = 77;
+    connection.peer_vi = input.odd_u32();
     connection.segment_fd = std::os::fd::AsRawFd::as_raw_fd(&segment.fd);
     connection.segment_bytes = SEGMENT as u32;
-    connection.partner_fds = [&bell.fd, &regions.fd].map(std::os::fd::AsRawFd::as_raw_fd);
-    (connection.partner_rdma_write, connection.partner_rdma_read) = (1, 1);
+    connection.peer_fds = [&bell.fd, &regions.fd].map(std::os::fd::AsRawFd::as_raw_fd);
+    (connection.peer_rdma_write, connection.peer_rdma_read) = (1, 1);
     work.attach(&connection);
     assert_eq!(
         segment.u32(OWN + ATTACHED),

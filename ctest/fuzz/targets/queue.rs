@@ -387,14 +387,14 @@ fuzz_target!(|bytes: &[u8]| {
         connection.size = size_of::<vipl_connection>();
         connection.key = 5;
         connection.side = who as u32;
-        connection.partner_pid = std::process::id();
+        connection.peer_pid = std::process::id();
         // SAFETY: an address as a name.
-        connection.partner_nic = std::ptr::from_ref(&devices[1 - who]).expose_provenance() as u64;
-        connection.partner_vi = 1 - who as u32;
+        connection.peer_nic = std::ptr::from_ref(&devices[1 - who]).expose_provenance() as u64;
+        connection.peer_vi = 1 - who as u32;
         connection.segment_fd = segment.fd.as_raw_fd();
         connection.segment_bytes = devices[0].info.segment_bytes;
-        connection.partner_fds = devices[1 - who].info.shared_fds;
-        (connection.partner_rdma_write, connection.partner_rdma_read) = (1, 1);
+        connection.peer_fds = devices[1 - who].info.shared_fds;
+        (connection.peer_rdma_write, connection.peer_rdma_read) = (1, 1);
         side.work.attach(&connection);
     }
     let mut game = Game {

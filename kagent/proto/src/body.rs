@@ -445,16 +445,16 @@ pub struct Connected {
     /// Unguessable, the same at both sides.
     pub key: u64,
     /// The partner's NIC.
-    pub partner_nic: u64,
+    pub peer_nic: u64,
     /// The partner's own name for its VI.
-    pub partner_vi: u64,
+    pub peer_vi: u64,
     /// Process id of the partner as the agent sees it.
-    pub partner_pid: u32,
+    pub peer_pid: u32,
     /// 0 at the accepter (or one of two peers), 1 at the other.
     pub side: u32,
     /// Size of the segment in bytes.
     pub segment_bytes: u32,
-    /// 1: the partner is on another host; `partner_nic`, `partner_pid` and `segment_bytes` are 0.
+    /// 1: the partner is on another host; `peer_nic`, `peer_pid` and `segment_bytes` are 0.
     pub remote: u32,
     /// The partner's VI.
     pub attributes: Attributes,
@@ -492,7 +492,7 @@ pub struct Cancel {
 }
 
 /// `Op::ADOPT`: hands one side of a connection that an earlier agent made to this one. Reply: [`Adopted`];
-/// `PARTNER_GONE` follows when the other side does not come, or has come and left.
+/// `PEER_GONE` follows when the other side does not come, or has come and left.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Adopt {
@@ -545,10 +545,10 @@ pub struct NeighbourList {
     pub hosts: [[u8; HOST_BYTES_MAX]; NEIGHBOURS_MAX],
 }
 
-/// `Op::PARTNER_GONE`, an event: the other side of a connection left.
+/// `Op::PEER_GONE`, an event: the other side of a connection left.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct PartnerGone {
+pub struct PeerGone {
     /// Which connection.
     pub connection: u64,
     /// 1: the partner disconnected or left in good order (`Op::GOODBYE`); 0: it died.

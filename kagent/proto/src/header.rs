@@ -66,7 +66,7 @@ impl Op {
     pub const INCOMING: Op = Op(104);
     pub const CONNECTED: Op = Op(105);
     pub const NEIGHBOUR_LIST: Op = Op(106);
-    pub const PARTNER_GONE: Op = Op(107);
+    pub const PEER_GONE: Op = Op(107);
     pub const LINK_OPENED: Op = Op(108);
     pub const DEVICE_OPENED: Op = Op(109);
     pub const BUDGET_LIST: Op = Op(110);

@@ -15,7 +15,7 @@
 //!                    ◀────────────────────────  Incoming            client: Request ──▶
 //!   Accept           ────────────────────────▶
 //!                    ◀──  Connected +3 fds                Connected +3 fds  ──▶ client
-//!   Disconnect       ────────────────────────▶            PartnerGone       ──▶ client
+//!   Disconnect       ────────────────────────▶            PeerGone       ──▶ client
 //! ```
 //!
 //! When an agent has died, each process greets the next one, opens its NICs there, and hands over its
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! Every call carries an id chosen by the User Agent, and gets exactly one reply with that id. Events
-//! (`PartnerGone`) have id 0. A call that waits (`Wait`, `Request`, `Peer`) ends with its result, with
+//! (`PeerGone`) have id 0. A call that waits (`Wait`, `Request`, `Peer`) ends with its result, with
 //! `Status::TIMEOUT` at its deadline, or with `Status::CANCELLED` after a `Cancel`; the agent decides
 //! which, so there is never a doubt about who won a race.
 

@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use kagent_proto::setup::{Answer, Body};
-use kagent_proto::{Op, PartnerGone, Status};
+use kagent_proto::{Op, PeerGone, Status};
 
 use crate::logic::agent::Agent;
 use crate::logic::calls::{Call, CallKind, Owner};
@@ -109,8 +109,8 @@ impl<F: Clone> Agent<F> {
         let orderly = u32::from(orderly);
         self.reply(
             event,
-            Op::PARTNER_GONE,
-            &PartnerGone {
+            Op::PEER_GONE,
+            &PeerGone {
                 connection: name,
                 orderly,
                 reserved: 0,

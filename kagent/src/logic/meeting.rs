@@ -135,9 +135,9 @@ impl<F: Clone> Agent<F> {
             let body = Connected {
                 connection: end.connection,
                 key,
-                partner_nic: partner.nic,
-                partner_vi: partner.vi,
-                partner_pid: self
+                peer_nic: partner.nic,
+                peer_vi: partner.vi,
+                peer_pid: self
                     .clients
                     .get(&partner.caller.client)
                     .map_or(0, |c| c.pid),
@@ -229,9 +229,9 @@ impl<F: Clone> Agent<F> {
         let body = Connected {
             connection,
             key: end.key,
-            partner_nic: 0,
-            partner_vi: end.vi.into(),
-            partner_pid: 0,
+            peer_nic: 0,
+            peer_vi: end.vi.into(),
+            peer_pid: 0,
             side: end.side,
             segment_bytes: 0,
             remote: 1,

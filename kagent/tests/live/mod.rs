@@ -364,8 +364,8 @@ impl Client {
 
     pub fn expect_gone(&mut self, connection: u64, orderly: u32) {
         let gone = self.reply(0);
-        assert_eq!(gone.op, Op::PARTNER_GONE);
-        let body: PartnerGone = gone.body();
+        assert_eq!(gone.op, Op::PEER_GONE);
+        let body: PeerGone = gone.body();
         assert_eq!((body.connection, body.orderly), (connection, orderly));
     }
 

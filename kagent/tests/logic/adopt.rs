@@ -242,11 +242,11 @@ impl Handover {
     fn collect(&mut self) {
         for &process in self.nics.keys() {
             while let Some(packet) = self.world.mail.get_mut(&process).unwrap().pop_front() {
-                if packet.op != Op::PARTNER_GONE {
+                if packet.op != Op::PEER_GONE {
                     assert_eq!((packet.op, packet.status), (Op::DONE, Status::OK));
                     continue;
                 }
-                let gone: PartnerGone = packet.body();
+                let gone: PeerGone = packet.body();
                 let mut sides = self.sides.iter_mut().flatten();
                 let side = sides
                     .find(|s| {

@@ -89,7 +89,7 @@ fn both_sides_learn_all_that_frames_need() {
     net.hosts[0].expect_done(1, 13, Status::OK);
     net.hosts[1].expect_done(1, 14, Status::OK);
     assert_eq!((at_server.key, at_client.side), (at_client.key, 1));
-    assert_eq!((at_server.partner_vi, at_client.partner_vi), (77, 88));
+    assert_eq!((at_server.peer_vi, at_client.peer_vi), (77, 88));
     assert_eq!(
         (at_server.remote_endpoint, at_client.remote_endpoint),
         (client.1, server.1)
@@ -101,8 +101,8 @@ fn both_sides_learn_all_that_frames_need() {
         );
         assert_eq!(
             (
-                connected.partner_nic,
-                connected.partner_pid,
+                connected.peer_nic,
+                connected.peer_pid,
                 connected.segment_bytes
             ),
             (0, 0, 0)

@@ -271,9 +271,9 @@ impl Chaos {
 
     fn check(&mut self, who: (usize, u64), packet: &Packet) {
         let process = self.processes.get_mut(&who).unwrap();
-        if packet.op == Op::PARTNER_GONE {
+        if packet.op == Op::PEER_GONE {
             // A side that has just let go may still be told.
-            if let Some(held) = process.names.get(&packet.body::<PartnerGone>().connection) {
+            if let Some(held) = process.names.get(&packet.body::<PeerGone>().connection) {
                 let fate = self.fates.insert((held.key, held.side), Fate::Over);
                 assert_eq!(
                     fate,

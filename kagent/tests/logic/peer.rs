@@ -30,14 +30,8 @@ fn mirrored_requests_connect_in_either_order() {
     );
     let (one, one_fds) = world.expect_connected(1, 5);
     let (two, two_fds) = world.expect_connected(2, 6);
-    assert_eq!(
-        (one.partner_nic, one.partner_vi, one.partner_pid),
-        (b, 99, 102)
-    );
-    assert_eq!(
-        (two.partner_nic, two.partner_vi, two.partner_pid),
-        (a, 77, 101)
-    );
+    assert_eq!((one.peer_nic, one.peer_vi, one.peer_pid), (b, 99, 102));
+    assert_eq!((two.peer_nic, two.peer_vi, two.peer_pid), (a, 77, 101));
     assert_eq!(
         (one.side, two.side, one.segment_bytes, two.segment_bytes),
         (0, 1, 12288, 12288)
@@ -111,7 +105,7 @@ fn peers_of_one_place_pair_up_in_order() {
     }
     for id in 0..64u64 {
         world.call(2, Op::PEER, 200 + id, &peer(b, b"d", b"A", b"d"));
-        assert_eq!(world.expect_connected(2, 200 + id).0.partner_vi, id);
+        assert_eq!(world.expect_connected(2, 200 + id).0.peer_vi, id);
         world.expect_connected(1, 100 + id);
     }
     world.quiet();

@@ -201,9 +201,9 @@ impl Chaos {
 
     fn check(&mut self, client: u64, packet: &Packet) {
         let process = self.processes.get_mut(&client).unwrap();
-        if packet.op == Op::PARTNER_GONE {
+        if packet.op == Op::PEER_GONE {
             assert_eq!(packet.id, 0);
-            let gone: PartnerGone = packet.body();
+            let gone: PeerGone = packet.body();
             // Told once, unless this side had let go in the same instant.
             let known = process.connected.remove(&gone.connection);
             assert!(known || process.names.contains(&gone.connection));
@@ -223,7 +223,7 @@ impl Chaos {
             }
             Op::CONNECTED => {
                 let connected: Connected = packet.body();
-                let partner = u64::from(connected.partner_pid) - 100;
+                let partner = u64::from(connected.peer_pid) - 100;
                 process.names.push(connected.connection);
                 assert!(process.connected.insert(connected.connection));
                 assert_eq!(packet.fds[0], 1_000_000 + self.world.segments);

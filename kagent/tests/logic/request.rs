@@ -40,14 +40,11 @@ fn request_and_accept_connect_both_at_once() {
     let (s, s_fds) = world.expect_connected(1, 7);
     let (c, c_fds) = world.expect_connected(2, 6);
     assert_eq!(
-        (s.connection, s.partner_nic, s.partner_vi),
+        (s.connection, s.peer_nic, s.peer_vi),
         (incoming.connection, client, 77)
     );
-    assert_eq!((c.partner_nic, c.partner_vi), (server, 88));
-    assert_eq!(
-        (s.side, c.side, s.partner_pid, c.partner_pid),
-        (0, 1, 102, 101)
-    );
+    assert_eq!((c.peer_nic, c.peer_vi), (server, 88));
+    assert_eq!((s.side, c.side, s.peer_pid, c.peer_pid), (0, 1, 102, 101));
     assert_eq!((s.key, s.segment_bytes), (c.key, 8192));
     assert_eq!((s.attributes, c.attributes), (attributes(), rdma));
     assert_ne!(s.connection, c.connection);

@@ -284,8 +284,8 @@ impl World {
 
     pub fn expect_gone(&mut self, client: u64, connection: u64, orderly: u32) {
         let packet = self.take(client);
-        assert_eq!((packet.op, packet.id), (Op::PARTNER_GONE, 0));
-        let body: PartnerGone = packet.body();
+        assert_eq!((packet.op, packet.id), (Op::PEER_GONE, 0));
+        let body: PeerGone = packet.body();
         assert_eq!((body.connection, body.orderly), (connection, orderly));
     }
 

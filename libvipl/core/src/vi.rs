@@ -149,10 +149,10 @@ impl Guard<Vi> {
     }
 
     /// Tells the plug-in that the peer has gone, or takes what has arrived before.
-    pub(crate) fn tell_partner_gone(&mut self, orderly: bool) {
-        match self.nic.ops.partner_gone {
+    pub(crate) fn tell_peer_gone(&mut self, orderly: bool) {
+        match self.nic.ops.peer_gone {
             // SAFETY: attached and locked.
-            Some(partner_gone) => unsafe { partner_gone(self.abi(), c_int::from(orderly)) },
+            Some(peer_gone) => unsafe { peer_gone(self.abi(), orderly) },
             None => self.progress(),
         }
     }
@@ -164,7 +164,7 @@ impl Guard<Vi> {
             || self.send.waiters.requests() + self.recv.waiters.requests() > 0;
         if let (Some(watch), true) = (self.nic.ops.watch, self.connection.is_some()) {
             // SAFETY: attached and locked.
-            unsafe { watch(self.abi(), c_int::from(on)) };
+            unsafe { watch(self.abi(), on) };
         }
     }
 
@@ -174,7 +174,7 @@ impl Guard<Vi> {
         let left_ns = left.as_nanos() as u64;
         self.nic.ops.quiesced.is_none_or(|quiesced| {
             // SAFETY: attached and locked.
-            unsafe { quiesced(self.abi(), since, left_ns) != 0 }
+            unsafe { quiesced(self.abi(), since, left_ns) }
         })
     }
 }

@@ -197,7 +197,7 @@ impl ClanVi {
             self.break_off();
         } else if port.vi().reliability != VIP_SERVICE_UNRELIABLE {
             self.break_off();
-            port.fail(VIPL_CAUSE_TOLD, 0, std::ptr::null_mut());
+            port.fail(VIPL_CAUSE_REPORTED, 0, std::ptr::null_mut());
         }
     }
 
@@ -233,7 +233,7 @@ impl ClanVi {
     fn finish(&mut self, port: &Port, reason: u32) {
         use VIP_ERROR_CODE::*;
         let (cause, opcode) = match reason {
-            end::TOLD => (VIPL_CAUSE_TOLD, 0),
+            end::TOLD => (VIPL_CAUSE_REPORTED, 0),
             end::DISCONNECTED => (VIPL_CAUSE_DISCONNECTED, 0),
             end::EMPTY => (VIP_ERROR_RECVQ_EMPTY as c_int, VIP_STATUS_OP_RECEIVE),
             end::WRITE_REFUSED => (

@@ -211,7 +211,7 @@ impl Vi for ClanVi {
         };
         if away {
             request.mtu = nic.mtu;
-            request.partner_vi = connection.partner_vi;
+            request.partner_vi = connection.peer_vi;
             request.endpoint = connection.remote_endpoint;
             request
                 .address
@@ -249,7 +249,7 @@ impl Vi for ClanVi {
         self.link = None;
     }
 
-    fn partner_gone(&mut self, _nic: &ClanNic, port: &Port, orderly: bool) {
+    fn peer_gone(&mut self, _nic: &ClanNic, port: &Port, orderly: bool) {
         let Some(link) = &self.link else { return };
         if link.away && !link.left {
             // What the partner's last frames have to say of the end is the device's to know.

@@ -94,7 +94,7 @@ impl Connected {
             mtu: mtu as u16,
             max_transfer: port.vi().max_transfer_size.min(u64::from(u32::MAX)) as u32,
             own_vi: index,
-            partner_vi: connection.partner_vi,
+            partner_vi: connection.peer_vi,
             own_endpoint: device.uplink.as_ref().map_or(0, |uplink| uplink.endpoint),
             partner_endpoint: connection.remote_endpoint,
             carry_immediate: port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
@@ -410,16 +410,15 @@ fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::
         return Err(std::io::Error::other("the segment is too small"));
     }
     let segment = Mapping::open(connection.segment_fd, SEGMENT, true)?;
-    let bell = device.partner(connection.partner_nic, connection.partner_fds)?;
+    let bell = device.partner(connection.peer_nic, connection.peer_fds)?;
     // Distinguishes this direction from all others, and is the same in every run.
-    let direction = u64::from(connection.side) << 32
-        | u64::from(index) << 16
-        | u64::from(connection.partner_vi);
+    let direction =
+        u64::from(connection.side) << 32 | u64::from(index) << 16 | u64::from(connection.peer_vi);
     let emulated = device.emulated.as_ref().map(|links| links(direction));
     Ok(Carrier::local(
         Segment::new(segment, connection.side),
         bell,
-        connection.partner_vi,
+        connection.peer_vi,
         emulated,
     ))
 }

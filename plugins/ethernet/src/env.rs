@@ -210,7 +210,7 @@ impl Env for ViEnv<'_> {
 
     fn fail(&mut self, cause: Cause, opcode: u32) {
         let cause = match cause {
-            Cause::Told => VIPL_CAUSE_TOLD,
+            Cause::Told => VIPL_CAUSE_REPORTED,
             Cause::Disconnected => VIPL_CAUSE_DISCONNECTED,
             Cause::Async(code) => code as c_int,
         };

@@ -114,7 +114,7 @@ impl Vi for EthernetVi {
         }
     }
 
-    fn partner_gone(&mut self, _nic: &EthernetNic, port: &Port, orderly: bool) {
+    fn peer_gone(&mut self, _nic: &EthernetNic, port: &Port, orderly: bool) {
         self.operate(port, |connected| connected.partner_gone(port, orderly));
     }
 

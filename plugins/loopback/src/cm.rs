@@ -69,7 +69,7 @@ pub(crate) fn attach(
     }
     let segment = Mapping::open(connection.segment_fd, SEGMENT, true).map_err(failed)?;
     let partner_nic = nic
-        .partner(connection.partner_nic, connection.partner_fds)
+        .partner(connection.peer_nic, connection.peer_fds)
         .map_err(failed)?;
     // SAFETY: the mapping lives in the link, behind the view.
     let ends = unsafe { Ends::new(segment.base(), connection.side) };
@@ -92,8 +92,8 @@ pub(crate) fn attach(
         idle: false,
         takes_one: !reception,
         carry_immediate: carries_immediate(port),
-        partner_index: connection.partner_vi,
-        partner_pid: connection.partner_pid,
+        partner_index: connection.peer_vi,
+        partner_pid: connection.peer_pid,
         partner_dead: false,
         given_up: None,
         key: connection.key,
@@ -114,8 +114,8 @@ pub(crate) fn attach(
         road: Choice::new(),
         gauge: Gauge::default(),
         written: wrap::start(0),
-        partner_rdma_write: connection.partner_rdma_write != 0,
-        partner_rdma_read: connection.partner_rdma_read != 0,
+        partner_rdma_write: connection.peer_rdma_write != 0,
+        partner_rdma_read: connection.peer_rdma_read != 0,
         watch: nic.watch.clone(),
         _segment: segment,
     };
@@ -273,7 +273,7 @@ impl Link {
         };
         self.outstanding.clear();
         if port.complete(Queue::Send, error | opcode, None) {
-            VIPL_CAUSE_TOLD
+            VIPL_CAUSE_REPORTED
         } else {
             lost
         }

@@ -455,7 +455,7 @@ impl Link {
             return Taken::Yes;
         }
         self.acknowledge();
-        self.die(port, Closed::RECEIVE_FAILED, VIPL_CAUSE_TOLD, 0);
+        self.die(port, Closed::RECEIVE_FAILED, VIPL_CAUSE_REPORTED, 0);
         Taken::Failed
     }
 

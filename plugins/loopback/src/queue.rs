@@ -399,7 +399,7 @@ impl Link {
         if let (Some(begun), false) = (begun, reliable) {
             self.abort_pieces(port, status, &begun);
         }
-        self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_TOLD))
+        self.in_turn(port, status, reliable.then_some(VIPL_CAUSE_REPORTED))
     }
 
     /// E6: the partner has no receive descriptor for this message. `None`: it has one after all.
@@ -423,7 +423,7 @@ impl Link {
         }
         self.close(Closed::EMPTY);
         let error = vipl_rules::receive_failed(level);
-        Some(self.in_turn(port, error | opcode, Some(VIPL_CAUSE_TOLD)))
+        Some(self.in_turn(port, error | opcode, Some(VIPL_CAUSE_REPORTED)))
     }
 
     /// Unreliable: tells the receiver of an error it could not see; lost if there is no slot.
@@ -596,7 +596,7 @@ mod tests {
                 let send = pair.left.post(control, length, &[segment]);
                 assert_eq!(pair.left.status(send), DONE | status);
                 assert_eq!(pair.left.is_connected(), level == U, "level {level}");
-                let ended = [Told::Failed(0, VIPL_CAUSE_TOLD)];
+                let ended = [Told::Failed(0, VIPL_CAUSE_REPORTED)];
                 assert_eq!(told(), if level == U { &[][..] } else { &ended });
             }
         }

@@ -220,7 +220,7 @@ impl Link {
                 }
                 if level == VIP_SERVICE_RELIABLE_RECEPTION {
                     let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
-                    self.in_turn(port, status, Some(VIPL_CAUSE_TOLD))
+                    self.in_turn(port, status, Some(VIPL_CAUSE_REPORTED))
                 } else {
                     // The write was complete when its data had left; the loss is told afterwards.
                     self.in_turn(port, opcode, Some(CONN_LOST))
@@ -248,7 +248,7 @@ impl Link {
             Err(CopyError::Fault) => {
                 self.close(Closed::READ_REFUSED);
                 let status = VIP_STATUS_RDMA_PROT_ERROR | opcode;
-                return self.in_turn(port, status, Some(VIPL_CAUSE_TOLD));
+                return self.in_turn(port, status, Some(VIPL_CAUSE_REPORTED));
             }
         }
         self.in_turn(port, opcode, None)
@@ -507,7 +507,7 @@ mod tests {
             assert_eq!(pair.left.status(read), status);
             let heard = told();
             assert!(
-                heard.contains(&Told::Failed(0, VIPL_CAUSE_TOLD)),
+                heard.contains(&Told::Failed(0, VIPL_CAUSE_REPORTED)),
                 "{heard:?}"
             );
             assert!(heard.contains(&Told::Failed(1, refused)), "{heard:?}");

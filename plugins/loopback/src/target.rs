@@ -158,7 +158,7 @@ impl Link {
         if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
             return true;
         }
-        self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_TOLD, 0);
+        self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_REPORTED, 0);
         false
     }
 

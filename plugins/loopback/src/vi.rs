@@ -66,7 +66,7 @@ impl Vi for LoopbackVi {
         }
     }
 
-    fn partner_gone(&mut self, nic: &LoopbackNic, port: &Port, orderly: bool) {
+    fn peer_gone(&mut self, nic: &LoopbackNic, port: &Port, orderly: bool) {
         if let Some(link) = &mut self.link {
             link.partner_gone(nic, port, orderly);
         }

@@ -23,7 +23,7 @@ const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RE
 ///
 /// # Safety
 /// `out` is the plug-in's, as large as it says.
-unsafe fn give(out: *mut vipl_request, request: &mut vipl_request, segments: Segments) -> c_int {
+unsafe fn give(out: *mut vipl_request, request: &mut vipl_request, segments: Segments) -> bool {
     // SAFETY: room and alignment are asserted above; the plug-in's structure as asked of the caller.
     unsafe {
         (&raw mut request.segments)
@@ -33,12 +33,12 @@ unsafe fn give(out: *mut vipl_request, request: &mut vipl_request, segments: Seg
         if room < size_of::<vipl_request>() {
             let text = format!("a plug-in has set vipl_request.size to {room}, which is too small");
             Host::get().log(VIPL_LOG_ERROR, &text);
-            return 0;
+            return false;
         }
         request.size = room;
         out.write(*request);
     }
-    1
+    true
 }
 
 /// # Safety
@@ -64,11 +64,11 @@ const EMPTY: vipl_request = vipl_request {
 ///
 /// # Safety
 /// As the interface says.
-pub unsafe extern "C" fn next_send(vi: *mut vipl_vi, out: *mut vipl_request) -> c_int {
+pub unsafe extern "C" fn next_send(vi: *mut vipl_vi, out: *mut vipl_request) -> bool {
     // SAFETY: within an operation.
     let port = unsafe { Port::new(vi) };
     let Some(sent) = port.next_send(READ_LEVELS) else {
-        return 0;
+        return false;
     };
     let mut request = vipl_request {
         operation: sent.operation.opcode(),
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn next_receive(
     vi: *mut vipl_vi,
     length: u32,
     out: *mut vipl_request,
-) -> c_int {
+) -> bool {
     // SAFETY: within an operation.
     let port = unsafe { Port::new(vi) };
     let mut request = vipl_request {
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn next_receive(
         length,
         ..EMPTY
     };
-    port.next_receive(length).map_or(0, |segments| {
+    port.next_receive(length).is_some_and(|segments| {
         // SAFETY: the plug-in's structure.
         unsafe { give(out, &mut request, segments) }
     })
@@ -116,12 +116,11 @@ pub unsafe extern "C" fn gather(
     offset: u32,
     to: *mut c_void,
     bytes: u32,
-) -> c_int {
+) -> bool {
     // SAFETY: within an operation, with a request of `next_send` and room for `bytes`.
     unsafe {
         let (port, opcode) = (Port::new(vi), (*request).operation);
         port.gather(opcode, segments(request), offset, to.cast(), bytes)
-            .into()
     }
 }
 
@@ -135,13 +134,9 @@ pub unsafe extern "C" fn scatter(
     offset: u32,
     from: *const c_void,
     bytes: u32,
-) -> c_int {
+) -> bool {
     // SAFETY: within an operation, with a request of `next_receive` and `bytes` bytes.
-    unsafe {
-        Port::new(vi)
-            .scatter(segments(request), offset, from.cast(), bytes)
-            .into()
-    }
+    unsafe { Port::new(vi).scatter(segments(request), offset, from.cast(), bytes) }
 }
 
 /// # Safety
@@ -164,11 +159,11 @@ pub unsafe extern "C" fn complete(
     status: u32,
     length: u32,
     immediate: u32,
-) -> c_int {
+) -> bool {
     // SAFETY: within an operation, with one of the VI's queues.
     let (port, queue) = unsafe { (Port::new(vi), which(queue)) };
     let data = (queue == Queue::Recv).then_some((length, immediate));
-    port.complete(queue, status, data).into()
+    port.complete(queue, status, data)
 }
 
 /// See `vipl_host.refuse`.
@@ -190,7 +185,7 @@ pub unsafe extern "C" fn region_check(
     base: u64,
     bytes: u64,
     flag: u32,
-) -> c_int {
+) -> bool {
     // SAFETY: a VI that exists, whose NIC is open.
     let (nic, tag) = unsafe { (&*(*vi).nic, (*vi).ptag) };
     let base = vipl_guard::own_address(base);
@@ -203,18 +198,16 @@ pub unsafe extern "C" fn region_check(
         };
         region::is_remote(table, handle, base, bytes, tag, flag)
     };
-    allowed.into()
+    allowed
 }
 
 /// See `vipl_host.copy`.
 ///
 /// # Safety
 /// As the interface says.
-pub unsafe extern "C" fn copy(to: *mut c_void, from: *const c_void, bytes: usize) -> c_int {
+pub unsafe extern "C" fn copy(to: *mut c_void, from: *const c_void, bytes: usize) -> bool {
     // SAFETY: faults are caught.
-    unsafe { vipl_guard::copy(to.cast(), from.cast(), bytes) }
-        .is_ok()
-        .into()
+    unsafe { vipl_guard::copy(to.cast(), from.cast(), bytes) }.is_ok()
 }
 
 /// `vipl_host.guard`

@@ -137,7 +137,7 @@ pub trait Vi: Send + 'static {
     fn detach(&mut self, nic: &Self::Nic, port: &Port);
     /// The agent says that the peer has gone; what arrived before is to be delivered. If the VI is still connected
     /// afterwards, the host fails it, except with a peer on another host that has gone in good order.
-    fn partner_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool) {
+    fn peer_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool) {
         let _ = orderly;
         self.progress(nic, port);
     }
@@ -188,7 +188,7 @@ pub const fn table<P: Provider>() -> vipl_plugin {
         init: Some(init::<P>),
         settings: P::SETTINGS.as_ptr(),
         setting_count: P::SETTINGS.len() as u32,
-        reserved_too: 0,
+        reserved_2: 0,
     }
 }
 
@@ -216,7 +216,7 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         vi_destroy: Some(vi_destroy::<P>),
         attach: Some(attach::<P>),
         detach: Some(detach::<P>),
-        partner_gone: Some(partner_gone::<P>),
+        peer_gone: Some(peer_gone::<P>),
         post_send: Some(post_send::<P>),
         post_recv: Some(post_recv::<P>),
         progress: Some(progress::<P>),
@@ -431,10 +431,10 @@ unsafe extern "C" fn detach<P: Provider>(vi: *mut vipl_vi) {
     contained((), || own.detach(nic, port));
 }
 
-unsafe extern "C" fn partner_gone<P: Provider>(vi: *mut vipl_vi, orderly: c_int) {
+unsafe extern "C" fn peer_gone<P: Provider>(vi: *mut vipl_vi, orderly: bool) {
     // SAFETY: see above.
     let (own, nic, port) = unsafe { parts::<P>(vi) };
-    contained((), || own.partner_gone(nic, port, orderly != 0));
+    contained((), || own.peer_gone(nic, port, orderly));
 }
 
 unsafe extern "C" fn post_send<P: Provider>(vi: *mut vipl_vi) {
@@ -463,10 +463,10 @@ unsafe extern "C" fn ready<P: Provider>(nic: *const vipl_nic, indices: *mut u32,
     })
 }
 
-unsafe extern "C" fn watch<P: Provider>(vi: *mut vipl_vi, on: c_int) {
+unsafe extern "C" fn watch<P: Provider>(vi: *mut vipl_vi, on: bool) {
     // SAFETY: see above.
     let (own, _, _) = unsafe { parts::<P>(vi) };
-    contained((), || own.watch(on != 0));
+    contained((), || own.watch(on));
 }
 
 unsafe extern "C" fn arm<P: Provider>(nic: *const vipl_nic) -> u32 {
@@ -488,11 +488,11 @@ unsafe extern "C" fn quiesced<P: Provider>(
     vi: *mut vipl_vi,
     since: *mut u64,
     left_ns: u64,
-) -> c_int {
+) -> bool {
     // SAFETY: see above.
     let ((own, _, port), since) = unsafe { (parts::<P>(vi), &mut *since) };
     let left = Duration::from_nanos(left_ns);
-    c_int::from(contained(false, || own.quiesced(port, since, left)))
+    contained(false, || own.quiesced(port, since, left))
 }
 
 unsafe extern "C" fn region_add<P: Provider>(

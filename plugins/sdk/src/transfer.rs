@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use vipl_abi::*;
 use vipl_guard::Fault;
-use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_TOLD, VIPL_OPTION_CARRY_IMMEDIATE};
+use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_REPORTED, VIPL_OPTION_CARRY_IMMEDIATE};
 
 use crate::descriptor::{self, Outgoing, Segments};
 use crate::{Port, Queue};
@@ -89,7 +89,7 @@ impl Port {
     pub fn refuse(&self, queue: Queue, status: u32) {
         let data = (queue == Queue::Recv).then_some((0, 0));
         if self.complete(queue, status, data) && self.vi().reliability != VIP_SERVICE_UNRELIABLE {
-            self.fail(VIPL_CAUSE_TOLD, 0, std::ptr::null_mut());
+            self.fail(VIPL_CAUSE_REPORTED, 0, std::ptr::null_mut());
         }
     }
 

@@ -208,7 +208,7 @@ pub struct Incoming<S> {
 /// Why a connection is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A descriptor of this VI reports it; no asynchronous error (`VIPL_CAUSE_TOLD`).
+    /// A descriptor of this VI reports it; no asynchronous error (`VIPL_CAUSE_REPORTED`).
     Told,
     /// The peer disconnected in good order (`VIPL_CAUSE_DISCONNECTED`).
     Disconnected,

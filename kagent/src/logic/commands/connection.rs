@@ -155,9 +155,9 @@ impl<F: Clone> Agent<F> {
 //   ADOPT, side 0 ──▶ waits ──── ADOPT, side 1 ───▶ both Open, as if this agent had joined them
 //                       │ │
 //             DISCONNECT, │ time is over            the partner died while there was no agent
-//             death       └──────────────▶ Lone     and cannot come: PARTNER_GONE, not orderly
+//             death       └──────────────▶ Lone     and cannot come: PEER_GONE, not orderly
 //                       ▼
-//                    parted ── ADOPT, side 1 ─────▶ Lone, and PARTNER_GONE at once
+//                    parted ── ADOPT, side 1 ─────▶ Lone, and PEER_GONE at once
 // ```
 
 impl<F: Clone> Agent<F> {

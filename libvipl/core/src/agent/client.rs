@@ -169,7 +169,7 @@ pub(crate) struct Owner {
     /// Handle of the VI.
     pub(crate) vi: usize,
     /// Runs on the reading thread; the last argument tells whether the peer has disconnected.
-    pub(crate) partner_gone: fn(vi: usize, side: Side, orderly: bool),
+    pub(crate) peer_gone: fn(vi: usize, side: Side, orderly: bool),
 }
 
 /// The connection to one agent.

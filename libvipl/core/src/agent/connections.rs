@@ -76,7 +76,7 @@ impl Connections {
     }
 
     /// The agent has reported that the peer is gone.
-    pub(crate) fn partner_gone(&self, side: Side) {
+    pub(crate) fn peer_gone(&self, side: Side) {
         if let Some(live) = self.live.lock().get_mut(&side) {
             live.lone = true;
         }

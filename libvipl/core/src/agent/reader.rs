@@ -119,9 +119,9 @@ impl Agent {
             return self.finish(header.id, Reply::failed(Status::RESOURCE));
         }
         let op = Op(header.op);
-        if op == Op::PARTNER_GONE {
-            if let Ok(gone) = PartnerGone::read_from_bytes(body) {
-                self.partner_gone(&gone);
+        if op == Op::PEER_GONE {
+            if let Ok(gone) = PeerGone::read_from_bytes(body) {
+                self.peer_gone(&gone);
             }
             return;
         }
@@ -140,10 +140,10 @@ impl Agent {
         self.finish(header.id, reply);
     }
 
-    fn partner_gone(&self, gone: &PartnerGone) {
+    fn peer_gone(&self, gone: &PeerGone) {
         let found = self.connections.lock().get(&gone.connection).copied();
         if let Some(owner) = found {
-            (owner.partner_gone)(owner.vi, owner.side, gone.orderly != 0);
+            (owner.peer_gone)(owner.vi, owner.side, gone.orderly != 0);
         }
     }
 }

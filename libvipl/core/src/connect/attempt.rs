@@ -15,7 +15,7 @@ use vipl_plugin_abi::{VIPL_OK, vipl_connection};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::convert::to_error;
-use super::disconnect::{detach, partner_gone};
+use super::disconnect::{detach, peer_gone};
 use crate::agent::{
     Agent, Agents, GONE, Live, NicRegistration, Owner, Reply, Side, Ticket, Unanswered,
     log_discriminator_taken, log_no_server, log_unanswered,
@@ -329,10 +329,7 @@ fn side_of(connected: &Connected) -> Side {
 /// The peer of a VI in log lines.
 fn partner(connected: &Connected) -> String {
     if connected.remote == 0 {
-        return format!(
-            "VI {} of process {}",
-            connected.partner_vi, connected.partner_pid
-        );
+        return format!("VI {} of process {}", connected.peer_vi, connected.peer_pid);
     }
     let length = usize::from(connected.remote_host_len).min(connected.remote_host.len());
     format!(
@@ -359,14 +356,14 @@ fn attach(
         id: agent.unique(connected.connection),
         key: connected.key,
         side: connected.side,
-        partner_pid: connected.partner_pid,
-        partner_nic: agent.unique(connected.partner_nic),
-        partner_vi: connected.partner_vi as u32,
+        peer_pid: connected.peer_pid,
+        peer_nic: agent.unique(connected.peer_nic),
+        peer_vi: connected.peer_vi as u32,
         segment_fd: fd(0),
         segment_bytes: connected.segment_bytes,
-        partner_fds: [fd(1), fd(2)],
-        partner_rdma_write: connected.attributes.rdma_write,
-        partner_rdma_read: connected.attributes.rdma_read,
+        peer_fds: [fd(1), fd(2)],
+        peer_rdma_write: connected.attributes.rdma_write,
+        peer_rdma_read: connected.attributes.rdma_read,
         reserved: [0; 2],
         remote: connected.remote,
         remote_endpoint: connected.remote_endpoint,
@@ -408,7 +405,7 @@ fn attach(
     let owner = Owner {
         side,
         vi: vi.handle.addr(),
-        partner_gone,
+        peer_gone,
     };
     agent.connected(name, owner);
     let live = Live {

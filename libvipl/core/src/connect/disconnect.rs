@@ -47,10 +47,10 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
 }
 
 /// The agent reports that the peer of a VI is gone. Runs on the reading thread.
-pub(super) fn partner_gone(vi: usize, side: Side, orderly: bool) {
+pub(super) fn peer_gone(vi: usize, side: Side, orderly: bool) {
     let handle = std::ptr::without_provenance_mut(vi);
     if let Ok(mut vi) = vi::lock(handle) {
-        vi.nic.agents().connections.partner_gone(side);
+        vi.nic.agents().connections.peer_gone(side);
         end(&mut vi, side, orderly);
     }
 }
@@ -73,7 +73,7 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
         target: "cm",
         "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
-    vi.tell_partner_gone(orderly);
+    vi.tell_peer_gone(orderly);
     // The last messages of a peer on another host may still be in transit: then the plug-in fails the VI later.
     if vi.abi.state != ERROR && !(orderly && vi.remote) {
         let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;

@@ -84,12 +84,8 @@ pub(super) fn load(
         plugin.abi_major.into(),
     )?;
     expect("fingerprint", VIPL_PLUGIN_FINGERPRINT, plugin.fingerprint)?;
-    expect_size(
-        "vipl_plugin.size",
-        plugin,
-        plugin.size as usize,
-        size_of::<vipl_plugin>(),
-    )?;
+    let size = plugin.size as usize;
+    expect_size("vipl_plugin.size", plugin, size, size_of::<vipl_plugin>())?;
     expect("kind", VIPL_KIND_PROVIDER.into(), plugin.kind.into())?;
     if plugin.required & !FEATURES_KNOWN != 0 {
         return Err(Refusal::Features(plugin.required & !FEATURES_KNOWN));
@@ -176,16 +172,23 @@ fn expect_size(
     found: usize,
     ours: usize,
 ) -> Result<(), Refusal> {
-    match plugin.abi_minor.cmp(&VIPL_PLUGIN_ABI_MINOR) {
-        Ordering::Less if found <= ours => Ok(()),
-        Ordering::Greater if found >= ours => Ok(()),
-        Ordering::Equal if found == ours => Ok(()),
-        _ => Err(Refusal::Size {
-            field,
-            minor: plugin.abi_minor,
-            found,
-            ours,
-        }),
+    if goes_with(plugin.abi_minor.cmp(&VIPL_PLUGIN_ABI_MINOR), found, ours) {
+        return Ok(());
+    }
+    Err(Refusal::Size {
+        field,
+        minor: plugin.abi_minor,
+        found,
+        ours,
+    })
+}
+
+/// Whether a structure of this size can be of a minor version that is older or newer than ours, or the same.
+fn goes_with(version: Ordering, found: usize, ours: usize) -> bool {
+    match version {
+        Ordering::Less => found <= ours,
+        Ordering::Equal => found == ours,
+        Ordering::Greater => found >= ours,
     }
 }
 
@@ -252,14 +255,16 @@ mod tests {
 
     #[test]
     fn a_size_goes_with_its_minor_version() {
-        let goes = |minor, size| expect_size("size", &of_version(minor), size, 64).is_ok();
-        let ours = VIPL_PLUGIN_ABI_MINOR;
-        assert_eq!(
-            [63, 64, 65].map(|size| goes(ours, size)),
-            [false, true, false]
-        );
-        let newer = [63, 64, 65].map(|size| goes(ours + 1, size));
-        assert_eq!(newer, [false, true, true]);
+        for (version, good) in [
+            (Ordering::Less, [true, true, false]),
+            (Ordering::Equal, [false, true, false]),
+            (Ordering::Greater, [false, true, true]),
+        ] {
+            assert_eq!([63, 64, 65].map(|size| goes_with(version, size, 64)), good);
+        }
+        let newer = of_version(VIPL_PLUGIN_ABI_MINOR + 1);
+        assert!(expect_size("size", &newer, 65, 64).is_ok());
+        assert!(expect_size("size", &newer, 63, 64).is_err());
     }
 
     #[test]

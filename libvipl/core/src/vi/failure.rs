@@ -16,7 +16,7 @@ use crate::nic::events::Notice;
 /// Why a connection broke, in words.
 fn cause_name(cause: i32) -> String {
     match cause {
-        VIPL_CAUSE_TOLD => "the status of a descriptor tells why".to_owned(),
+        VIPL_CAUSE_REPORTED => "the status of a descriptor tells why".to_owned(),
         VIPL_CAUSE_DISCONNECTED => "the peer disconnected".to_owned(),
         code => {
             error_code(code).map_or_else(|| format!("cause {code}"), |code| format!("{code:?}"))
@@ -40,7 +40,7 @@ impl Vi {
 
     /// Tells the application why its connection broke.
     fn report_break(&self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
-        if cause == VIPL_CAUSE_TOLD {
+        if cause == VIPL_CAUSE_REPORTED {
             return;
         }
         let after = self.nic.process.settings.disconnect_notice_ms();
@@ -87,7 +87,7 @@ pub(crate) fn fail_all(nic: &Nic) {
     }
     log::error!(target: "nic", "the device of NIC {:?} has failed", nic.handle);
     of_nic::each(nic, |mut vi| {
-        vi.fail(VIPL_CAUSE_TOLD, 0, std::ptr::null_mut())
+        vi.fail(VIPL_CAUSE_REPORTED, 0, std::ptr::null_mut())
     });
     nic.raise(VIP_ERROR_DESCRIPTOR {
         NicHandle: nic.handle,

@@ -143,7 +143,7 @@ unsafe extern "C" fn attach(_vi: *mut vipl_vi, _connection: *const vipl_connecti
 
 unsafe extern "C" fn detach(_vi: *mut vipl_vi) {}
 
-unsafe extern "C" fn partner_gone(_vi: *mut vipl_vi, _orderly: c_int) {}
+unsafe extern "C" fn peer_gone(_vi: *mut vipl_vi, _orderly: bool) {}
 
 unsafe extern "C" fn doorbell(_vi: *mut vipl_vi) {}
 
@@ -221,7 +221,7 @@ unsafe extern "C" fn ready(_nic: *const vipl_nic, indices: *mut u32, room: u32) 
     due.len().min(room as usize) as u32
 }
 
-unsafe extern "C" fn quiesced(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> c_int {
+unsafe extern "C" fn quiesced(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -> bool {
     // SAFETY: the VI is locked, and the word is the library's.
     let (index, since) = unsafe { ((*vi).index, &mut *since) };
     let answer = |busy: &mut Busy| {
@@ -229,7 +229,7 @@ unsafe extern "C" fn quiesced(vi: *mut vipl_vi, since: *mut u64, left_ns: u64) -
         *since = u64::from(index) << 32 | busy.asked.len() as u64;
         busy.ends == Some(busy.asked.len())
     };
-    bench(|bench| c_int::from(bench.busy.get_mut(&index).is_none_or(answer)))
+    bench(|bench| bench.busy.get_mut(&index).is_none_or(answer))
 }
 
 unsafe extern "C" fn region_add(
@@ -271,7 +271,7 @@ pub(crate) fn plugin(with_ready: bool) -> &'static LoadedPlugin {
             vi_destroy: None,
             attach: Some(attach),
             detach: Some(detach),
-            partner_gone: Some(partner_gone),
+            peer_gone: Some(peer_gone),
             post_send: Some(doorbell),
             post_recv: Some(doorbell),
             progress: Some(progress),

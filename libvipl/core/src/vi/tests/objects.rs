@@ -117,7 +117,7 @@ impl Run {
     /// The connection breaks.
     pub(super) fn fail(&mut self, vi: u32) {
         device::forget(vi);
-        let told = vipl_plugin_abi::VIPL_CAUSE_TOLD;
+        let told = vipl_plugin_abi::VIPL_CAUSE_REPORTED;
         let mut locked = vi::lock(self.handle(vi)).unwrap();
         locked.fail(told, 0, std::ptr::null_mut());
         drop(locked);
