@@ -94,9 +94,9 @@ impl Connected {
             mtu: mtu as u16,
             max_transfer: port.vi().max_transfer_size.min(u64::from(u32::MAX)) as u32,
             own_vi: index,
-            partner_vi: connection.peer_vi,
+            peer_vi: connection.peer_vi,
             own_endpoint: device.uplink.as_ref().map_or(0, |uplink| uplink.endpoint),
-            partner_endpoint: connection.remote_endpoint,
+            peer_endpoint: connection.remote_endpoint,
             carry_immediate: port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
             ack_delay_ns: ACK_DELAY_NS,
             probes_max: match connection.remote {
@@ -288,7 +288,7 @@ impl Connected {
         }
         if invalid {
             // The peer has damaged the shared segment: it loses this connection, and nothing else.
-            connection.partner_gone(false, now, &mut env);
+            connection.peer_gone(false, now, &mut env);
         }
         if frames > 0 {
             device.watch.note_arrival();
@@ -378,7 +378,7 @@ impl Connected {
                 peer: self.peer.as_deref(),
                 device: &self.device,
             };
-            self.connection.partner_gone(orderly, now, &mut env);
+            self.connection.peer_gone(orderly, now, &mut env);
             drop(env);
             self.finish(now, self.connection.deadline());
         }

@@ -163,7 +163,7 @@ impl Env for ViEnv<'_> {
             .complete(Queue::Recv, status, Some((length, immediate)))
     }
 
-    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+    fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
         self.peer.map_or(heard_ns, |peer| peer.heard(heard_ns))
     }
 
@@ -210,7 +210,7 @@ impl Env for ViEnv<'_> {
 
     fn fail(&mut self, cause: Cause, opcode: u32) {
         let cause = match cause {
-            Cause::Told => VIPL_CAUSE_REPORTED,
+            Cause::Reported => VIPL_CAUSE_REPORTED,
             Cause::Disconnected => VIPL_CAUSE_DISCONNECTED,
             Cause::Async(code) => code as c_int,
         };

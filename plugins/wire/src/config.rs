@@ -34,11 +34,11 @@ pub struct Config {
     /// VI number of this side.
     pub own_vi: u32,
     /// The peer's.
-    pub partner_vi: u32,
+    pub peer_vi: u32,
     /// Endpoint of this side.
     pub own_endpoint: u16,
     /// The peer's.
-    pub partner_endpoint: u16,
+    pub peer_endpoint: u16,
     /// Immediate data is transferred even if its flag is not set (compatible mode).
     pub carry_immediate: bool,
     /// How long an acknowledgement may be delayed, in nanoseconds.

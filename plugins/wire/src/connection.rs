@@ -65,7 +65,7 @@ pub struct Connection {
     now_ns: u64,
     /// Key checks: what this side sends, what the peer sends.
     check: u64,
-    partner_check: u64,
+    peer_check: u64,
     sender: Sender,
     receiver: Receiver,
     arrivals: Arrivals,
@@ -105,7 +105,7 @@ impl Connection {
             phase: Phase::Open,
             now_ns: config.now_ns,
             check: key_check(config.key, side),
-            partner_check: key_check(config.key, side ^ 1),
+            peer_check: key_check(config.key, side ^ 1),
             sender: Sender::new(config, side),
             receiver: Receiver::new(config.first(side ^ 1), config.count_from),
             arrivals: Arrivals::default(),
@@ -200,7 +200,7 @@ impl Connection {
             Ok(parsed) => parsed,
             Err(refused) => return self.refuse(refused),
         };
-        if header.check != self.partner_check || header.to_vi != self.config.own_vi {
+        if header.check != self.peer_check || header.to_vi != self.config.own_vi {
             self.stats.wrong_key += 1;
             return Received::WrongKey;
         }
@@ -278,8 +278,8 @@ impl Connection {
             Phase::Open => {
                 let sender = self.sender.deadline();
                 let receiver = self.acks.due_ns().min(self.arrivals.deadline());
-                let partner = self.keepalive.deadline().min(self.rare_at_ns);
-                sender.min(receiver).min(partner)
+                let peer = self.keepalive.deadline().min(self.rare_at_ns);
+                sender.min(receiver).min(peer)
             }
             Phase::Leaving { until_ns, .. } => until_ns,
             Phase::Ended => self.closing.as_ref().map_or(NEVER, Closing::deadline),
@@ -298,7 +298,7 @@ impl Connection {
             Phase::Open => {}
             Phase::Leaving { body, until_ns, .. } => {
                 if until_ns <= now_ns {
-                    self.partner_left(body, env);
+                    self.peer_left(body, env);
                 }
                 return;
             }
@@ -340,7 +340,7 @@ impl Connection {
 
     /// The agent has reported that the peer has gone. All frames that have arrived must have been passed to
     /// [`Connection::received`] before.
-    pub fn partner_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
+    pub fn peer_gone<E: Env>(&mut self, orderly: bool, now_ns: u64, env: &mut E) {
         self.now_ns = now_ns;
         match self.phase {
             // The report may have overtaken the last acknowledgement and the CLOSE.
@@ -350,7 +350,7 @@ impl Connection {
             }
             Phase::Leaving { .. } if orderly => {}
             Phase::Open => self.end(Reason::Lost, Cause::LOST, 0, env),
-            Phase::Leaving { body, .. } => self.partner_left(body, env),
+            Phase::Leaving { body, .. } => self.peer_left(body, env),
             Phase::Ended => {}
         }
     }
@@ -360,9 +360,9 @@ impl Connection {
     fn header(&self, kind: Kind, sequence: u32) -> Header {
         Header {
             kind,
-            to_endpoint: self.config.partner_endpoint,
+            to_endpoint: self.config.peer_endpoint,
             from_endpoint: self.config.own_endpoint,
-            to_vi: self.config.partner_vi,
+            to_vi: self.config.peer_vi,
             check: self.check,
             sequence,
             acknowledged: self.receiver.next(),
@@ -406,10 +406,10 @@ impl Connection {
     /// Checks whether the peer has been silent for too long.
     #[cold]
     fn check_keepalive<E: Env>(&mut self, env: &mut E) {
-        let life_ns = env.partner_heard(self.keepalive.heard_ns());
+        let life_ns = env.peer_last_received(self.keepalive.heard_ns());
         match self.keepalive.check(self.now_ns, life_ns) {
             Verdict::Wait => {}
-            Verdict::Dead => self.partner_is_dead(env),
+            Verdict::Dead => self.peer_is_dead(env),
             Verdict::Probe => {
                 let header = self.header(Kind::Probe, self.sender.inflight.next());
                 // If the device is full, the next check sends it.

@@ -94,7 +94,7 @@ pub trait Env: Transmit {
 
     /// When the peer's process was last heard from on any connection, if it was on this one at `heard_ns`. Called every
     /// few seconds; an older time is permitted.
-    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+    fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
         heard_ns
     }
 
@@ -209,7 +209,7 @@ pub struct Incoming<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A descriptor of this VI reports it; no asynchronous error (`VIPL_CAUSE_REPORTED`).
-    Told,
+    Reported,
     /// The peer disconnected in good order (`VIPL_CAUSE_DISCONNECTED`).
     Disconnected,
     /// The asynchronous error with this `VIP_ERROR_CODE`.

@@ -34,7 +34,7 @@ fn a_dead_link() {
             let took = world.now - began;
             assert!((9 * SECOND..10 * SECOND).contains(&took), "{took} ns");
             let told = outstanding && level != Level::Unreliable;
-            let expected = if told { Cause::Told } else { LOST };
+            let expected = if told { Cause::Reported } else { LOST };
             assert_eq!(world.sides[1].host.failed, Some((expected, 0)));
             assert_eq!(world.sides[0].host.failed, Some((LOST, 0)));
             if told {
@@ -98,7 +98,7 @@ fn the_agent_is_faster_than_the_last_frames() {
         }
         world.close(0, Reason::Disconnected);
         world.call(1, |connection, now, host| {
-            connection.partner_gone(true, now, host);
+            connection.peer_gone(true, now, host);
         });
         assert_eq!(world.sides[1].host.failed, None);
         let over = |world: &World| world.sides[1].host.failed.is_some();
@@ -126,7 +126,7 @@ fn the_last_frames_come_long_after_the_agents_word() {
         .for_each(|line| line.faults.loss = 1000);
     world.close(0, Reason::Disconnected);
     world.call(1, |connection, now, host| {
-        connection.partner_gone(true, now, host);
+        connection.peer_gone(true, now, host);
     });
     world.run(SECOND / 20);
     assert_eq!(world.sides[1].host.failed, None);
@@ -174,7 +174,7 @@ fn a_link_that_dies_under_rdma() {
             world.sides[0].host.failed,
             Some((Cause::Async(code as u32), opcode))
         );
-        assert_eq!(world.sides[1].host.failed, Some((Cause::Told, 0)));
+        assert_eq!(world.sides[1].host.failed, Some((Cause::Reported, 0)));
         let status = world.sides[1].host.sends[0].status.unwrap();
         assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
     }

@@ -317,7 +317,7 @@ fn memory_that_goes_before_it_is_sent_again() {
         .map(|send| send.status)
         .collect();
     assert_eq!(statuses, [Some(0), Some(VIP_STATUS_PROTECTION_ERROR), None]);
-    assert_eq!(world.sides[0].host.failed, Some((Cause::Told, 0)));
+    assert_eq!(world.sides[0].host.failed, Some((Cause::Reported, 0)));
     let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as u32;
     assert_eq!(world.sides[1].host.failed, Some((Cause::Async(lost), 0)));
     assert_eq!(world.sides[1].host.recvs_done, 1);
@@ -348,7 +348,7 @@ fn memory_that_goes_before_the_answer() {
         .collect();
     let refused = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RDMA_READ;
     assert_eq!(statuses[..2], [Some(VIP_STATUS_OP_SEND), Some(refused)]);
-    assert_eq!(world.sides[0].host.failed, Some((Cause::Told, 0)));
+    assert_eq!(world.sides[0].host.failed, Some((Cause::Reported, 0)));
     assert!(
         world.sides[0]
             .host

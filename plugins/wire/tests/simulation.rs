@@ -147,7 +147,7 @@ fn run(seed: u64) -> Outcome {
         };
         assert!(
             world.until(20 * SECOND, over),
-            "a lost partner was not noticed"
+            "a lost peer was not noticed"
         );
     } else {
         let quiet = world.until(120 * SECOND, is_quiet);
@@ -240,15 +240,18 @@ fn finish(world: &mut World, story: Story, level: Level) {
                 let blamed = side.host.sends[..side.host.sends_done].iter().any(|send| {
                     send.status.unwrap_or(0) & VIP_STATUS_ERROR_MASK == VIP_STATUS_TRANSPORT_ERROR
                 });
-                assert_eq!(blamed, cause == Cause::Told, "told once");
+                assert_eq!(blamed, cause == Cause::Reported, "told once");
                 let outstanding = side.host.sends_done < side.host.sends.len();
-                assert!(cause == Cause::Told || level == Level::Unreliable || !outstanding);
+                assert!(cause == Cause::Reported || level == Level::Unreliable || !outstanding);
                 let known = [
                     VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT as u32,
                     VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT as u32,
                 ];
                 let other = matches!(cause, Cause::Async(code) if known.contains(&code));
-                assert!(cause == Cause::Told || cause == lost || other, "{cause:?}");
+                assert!(
+                    cause == Cause::Reported || cause == lost || other,
+                    "{cause:?}"
+                );
             }
         }
     }

@@ -44,7 +44,7 @@ fn waiting_frames_count_before_deadlines() {
             world.sides[1].host.sends.push(send);
             world.posted(1);
             // The peer hears this process on other connections.
-            world.sides[1].host.partner_heard = Some(world.now);
+            world.sides[1].host.peer_last_received = Some(world.now);
             world.run(SECOND);
         }
         world.run(SECOND);
@@ -142,7 +142,7 @@ fn silence_does_not_count_as_being_stuck() {
 
 /// A network that carries small frames only: the peer answers, and there is no progress.
 #[test]
-fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
+fn a_peer_that_answers_and_gets_nothing_is_as_good_as_dead() {
     for level in RELIABLE {
         let faults = Faults {
             largest: 100,
@@ -155,7 +155,7 @@ fn a_partner_that_answers_and_gets_nothing_is_as_good_as_dead() {
         assert!(world.until(20 * SECOND, over));
         let took = world.now - began;
         assert!((7 * SECOND..10 * SECOND).contains(&took), "{took} ns");
-        assert_eq!(world.sides[1].host.failed, Some((Cause::Told, 0)));
+        assert_eq!(world.sides[1].host.failed, Some((Cause::Reported, 0)));
         let status = world.sides[1].host.sends[0].status.unwrap();
         assert_eq!(status & VIP_STATUS_ERROR_MASK, VIP_STATUS_TRANSPORT_ERROR);
     }
@@ -177,7 +177,7 @@ fn a_process_that_is_heard_elsewhere_lives() {
                 if world.now < began + others * SECOND {
                     last = world.now;
                 }
-                world.sides[1].host.partner_heard = Some(last);
+                world.sides[1].host.peer_last_received = Some(last);
                 world.run(SECOND);
                 assert!(world.now < began + 120 * SECOND, "never");
             }

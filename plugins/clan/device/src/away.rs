@@ -120,9 +120,9 @@ fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
         mtu: mtu as u16,
         max_transfer: vi.terms.max_transfer as u32,
         own_vi: vi.number,
-        partner_vi: request.partner_vi,
+        peer_vi: request.partner_vi,
         own_endpoint: side.endpoint,
-        partner_endpoint: request.endpoint,
+        peer_endpoint: request.endpoint,
         carry_immediate: vi.has(flag::CARRY_IMMEDIATE),
         ack_delay_ns: ACK_DELAY_NS,
         probes_max: PROBES,
@@ -250,7 +250,7 @@ impl Device {
             device.receive(link, now, RING_FRAMES);
             let (vis, tools) = (&mut device.vis, &mut device.tools);
             engage(vis, tools, &mut link.side, id, now, |connection, bench| {
-                connection.partner_gone(orderly, now, bench);
+                connection.peer_gone(orderly, now, bench);
             });
         });
     }

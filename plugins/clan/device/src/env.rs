@@ -229,7 +229,7 @@ impl Env for Bench<'_> {
         true
     }
 
-    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
+    fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
         self.peer.heard(heard_ns)
     }
 
@@ -258,7 +258,7 @@ impl Env for Bench<'_> {
             (VIP_ERROR_RDMA_TRANSPORT, end::READ_CUT),
         ];
         let reason = match cause {
-            Cause::Told => end::TOLD,
+            Cause::Reported => end::TOLD,
             Cause::Disconnected => end::DISCONNECTED,
             Cause::Async(code) => known
                 .into_iter()

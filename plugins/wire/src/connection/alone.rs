@@ -93,7 +93,7 @@ impl Connection {
             return false;
         };
         let header = Header::read(head, Kind::Data);
-        let is_next = header.check == self.partner_check
+        let is_next = header.check == self.peer_check
             && header.to_vi == self.config.own_vi
             && header.sequence == self.receiver.next()
             && header.flags == 0

@@ -114,7 +114,7 @@ impl Connection {
         if !env.complete_send(status) {
             self.broken(env);
         } else if self.config.level != Level::Unreliable {
-            self.end(Reason::Lost, Cause::Told, 0, env);
+            self.end(Reason::Lost, Cause::Reported, 0, env);
         }
     }
 
@@ -144,7 +144,7 @@ impl Connection {
                 self.suspect_path();
             }
             if stuck {
-                self.partner_is_dead(env);
+                self.peer_is_dead(env);
             }
         }
     }
@@ -194,7 +194,7 @@ impl Connection {
             _ => error | first.operation.status(),
         };
         if env.complete_send(status) {
-            Cause::Told
+            Cause::Reported
         } else {
             self.broken(env);
             Cause::LOST
@@ -209,7 +209,7 @@ impl Connection {
             Err(status) => status,
         };
         if env.complete_send(status) {
-            Cause::Told
+            Cause::Reported
         } else {
             self.broken(env);
             Cause::LOST

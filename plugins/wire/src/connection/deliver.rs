@@ -144,7 +144,7 @@ impl Connection {
             return self.broken(env);
         }
         if self.config.level != Level::Unreliable {
-            self.end(Reason::ReceiveFailed, Cause::Told, 0, env);
+            self.end(Reason::ReceiveFailed, Cause::Reported, 0, env);
         }
     }
 
@@ -169,7 +169,7 @@ impl Connection {
             return self.broken(env);
         }
         if !unreliable {
-            self.end(reason, Cause::Told, 0, env);
+            self.end(reason, Cause::Reported, 0, env);
         }
     }
 }

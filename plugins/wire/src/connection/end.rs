@@ -34,13 +34,13 @@ impl Connection {
         if let Phase::Leaving { body, last, .. } = self.phase
             && last == self.receiver.next()
         {
-            self.partner_left(body, env);
+            self.peer_left(body, env);
         }
     }
 
     /// Acts on the peer's reason, after all frames that were sent before the CLOSE.
     #[cold]
-    pub(super) fn partner_left<E: Env>(&mut self, body: Body, env: &mut E) {
+    pub(super) fn peer_left<E: Env>(&mut self, body: Body, env: &mut E) {
         if body.reason == Reason::Disconnected {
             return self.end(Reason::Lost, Cause::Disconnected, 0, env);
         }
@@ -104,7 +104,7 @@ impl Connection {
 
     /// The peer is dead (E5, E12, E14, E17): the oldest operation fails, or what was in progress is reported.
     #[cold]
-    pub(super) fn partner_is_dead<E: Env>(&mut self, env: &mut E) {
+    pub(super) fn peer_is_dead<E: Env>(&mut self, env: &mut E) {
         let async_error = |code: VIP_ERROR_CODE| Cause::Async(code as u32);
         let transport = VIP_STATUS_TRANSPORT_ERROR;
         let idle = self.sender.operations.is_empty();

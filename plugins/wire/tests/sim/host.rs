@@ -106,7 +106,7 @@ pub struct Host {
     /// What the engine is told when it asks for the time.
     pub clock: Option<u64>,
     /// When the peer's process was last heard on another connection.
-    pub partner_heard: Option<u64>,
+    pub peer_last_received: Option<u64>,
     /// Frames must leave without the ECT codepoint.
     pub not_ect: bool,
     pub mtu: usize,
@@ -285,8 +285,8 @@ impl Env for Host {
         self.not_ect = true;
     }
 
-    fn partner_heard(&mut self, heard_ns: u64) -> u64 {
-        self.partner_heard.unwrap_or(0).max(heard_ns)
+    fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
+        self.peer_last_received.unwrap_or(0).max(heard_ns)
     }
 
     fn sends_posted(&self) -> u32 {

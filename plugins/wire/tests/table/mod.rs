@@ -52,19 +52,19 @@ fn outcome(
 }
 
 fn own_fault(bits: u32) -> [Outcome; 3] {
-    let dies = || outcome(bits, None, None, Some(Cause::Told), Some(LOST));
+    let dies = || outcome(bits, None, None, Some(Cause::Reported), Some(LOST));
     [outcome(bits, None, None, None, None), dies(), dies()]
 }
 
 /// E6 to E8 and E11: the receiver's descriptor or an asynchronous error tells there; the send tells here.
 fn receive_fault(bits: Option<u32>) -> [Outcome; 3] {
     let cause = if bits.is_some() {
-        Cause::Told
+        Cause::Reported
     } else {
         Cause::Async(EMPTY)
     };
     let raised = bits.is_none().then_some(EMPTY);
-    let dies = |send| outcome(send, bits, None, Some(Cause::Told), Some(cause));
+    let dies = |send| outcome(send, bits, None, Some(Cause::Reported), Some(cause));
     [
         outcome(0, bits, raised, None, None),
         dies(VIP_STATUS_TRANSPORT_ERROR),
@@ -74,7 +74,7 @@ fn receive_fault(bits: Option<u32>) -> [Outcome; 3] {
 
 fn write_fault(bits: Option<u32>) -> [Outcome; 3] {
     let cause = if bits.is_some() {
-        Cause::Told
+        Cause::Reported
     } else {
         Cause::Async(RDMAW_PROT)
     };
@@ -84,7 +84,7 @@ fn write_fault(bits: Option<u32>) -> [Outcome; 3] {
             VIP_STATUS_RDMA_PROT_ERROR,
             bits,
             None,
-            Some(Cause::Told),
+            Some(Cause::Reported),
             Some(cause),
         )
     };
@@ -93,7 +93,7 @@ fn write_fault(bits: Option<u32>) -> [Outcome; 3] {
 
 fn read_fault() -> [Outcome; 3] {
     let dies = || {
-        let (told, refused) = (Some(Cause::Told), Some(Cause::Async(RDMAR_PROT)));
+        let (told, refused) = (Some(Cause::Reported), Some(Cause::Async(RDMAR_PROT)));
         outcome(VIP_STATUS_RDMA_PROT_ERROR, None, None, told, refused)
     };
     // The descriptor's walker finds an RDMA Read on an Unreliable VI malformed.
