@@ -1,12 +1,16 @@
 //! `cargo xtask modules`: crates import downwards ([`floors`]), and the modules of each crate import each other without
 //! circles.
 //!
-//! A module depends on another one of its crate when it names it by a path that begins with `crate::` or
-//! `super::`; a parent and the children that it declares may name each other. The check reads the sources
-//! without the compiler, and leaves out comments and the `mod tests` at the end of a file.
+//! A module imports another one of its crate when it names it by a path that begins with `crate::` or `super::`, or
+//! calls a method that is defined there: by its type (`Self::name`, `self.name()`, `Type::name`), or by a name that
+//! only one type of the crate has. So an object whose `impl` blocks in several files call each other is a circle.
+//! A module may call what its submodules define. Tests do not count.
 //!
-//! `ctest/xtask/circles.txt` lists the circles that pass. It is what the command prints without `--check`,
-//! and should only ever get shorter.
+//! `ctest/xtask/circles.txt` lists the circles that pass, as the command prints them without `--check`, with a blank
+//! line between them so that two branches can remove theirs. An entry
+//! that is not needed any more fails the check.
+
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,6 +21,8 @@ use clap::Args;
 use crate::Result;
 use crate::floors;
 use crate::workspace::{Workspace, root};
+
+use source::{Call, Source};
 
 /// Circles that pass, in the form in which this command prints them: folder of the crate, modules.
 const ALLOWED: &str = include_str!("../circles.txt");
@@ -29,12 +35,12 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// What each module of a crate imports.
-type Imports = BTreeMap<String, BTreeSet<String>>;
+/// What each module of a crate imports, with one of the names by which it does.
+type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Prints every circle; with `check` one that is not allowed fails.
+/// Prints every circle; with `check` only what is wrong.
 pub(crate) fn run(options: &Options) -> Result {
-    let allowed = allowed(ALLOWED);
+    let mut allowed = allowed(ALLOWED);
     let (mut wrong, mut count) = (0, 0);
     let workspace = Workspace::load()?;
     let arrows = floors::check(&workspace)?;
@@ -43,45 +49,95 @@ pub(crate) fn run(options: &Options) -> Result {
         let name = name.to_string_lossy();
         let mut sources = BTreeMap::new();
         read(&folder.join("src"), "", &mut sources)?;
+        leave_out_tests(&mut sources);
         count += sources.len();
-        for circle in circles(&imports(&sources)) {
+        let imports = imports(&sources);
+        for circle in circles(&imports) {
             if !options.check {
                 println!("{name}: {}", circle.join(", "));
-            } else if !is_allowed(&allowed, &name, &circle) {
+            } else if !is_allowed(&mut allowed, &name, &circle) {
                 wrong += 1;
                 println!("{name}: a circle of {}", circle.join(", "));
+                for (from, to, by) in within(&imports, &circle) {
+                    println!("  {from} imports {to}: {by}");
+                }
             }
         }
     }
-    if wrong > 0 {
-        return Err(format!("{wrong} import circles that are not allowed").into());
+    if !options.check {
+        return Ok(());
     }
-    if options.check && arrows > 0 {
+    for Allowed { line, .. } in allowed.iter().filter(|allowed| !allowed.is_used) {
+        wrong += 1;
+        println!("ctest/xtask/circles.txt: not needed any more: {line}");
+    }
+    if wrong > 0 {
+        return Err(format!("{wrong} import circles are wrong").into());
+    }
+    if arrows > 0 {
         return Err(format!("{arrows} dependencies that no floor allows").into());
     }
-    if options.check {
-        println!("{count} modules, {} circles at most", allowed.len());
-    }
+    println!("{count} modules, {} circles at most", allowed.len());
     Ok(())
 }
 
-/// Folder and modules of each line.
-fn allowed(text: &str) -> Vec<(&str, Vec<&str>)> {
-    let lines = text.lines().filter_map(|line| line.split_once(": "));
-    lines
-        .map(|(folder, modules)| (folder, modules.split(", ").collect()))
-        .collect()
+/// A circle that passes: a line of `circles.txt`.
+struct Allowed<'a> {
+    line: &'a str,
+    folder: &'a str,
+    modules: Vec<&'a str>,
+    is_used: bool,
 }
 
-/// All its modules are among those of an allowed circle.
-fn is_allowed(allowed: &[(&str, Vec<&str>)], folder: &str, circle: &[String]) -> bool {
-    allowed.iter().any(|(name, modules)| {
-        *name == folder && circle.iter().all(|one| modules.contains(&one.as_str()))
+fn allowed(text: &str) -> Vec<Allowed<'_>> {
+    let read = |line| {
+        let (folder, modules): (&str, &str) = str::split_once(line, ": ")?;
+        Some(Allowed {
+            line,
+            folder,
+            modules: modules.split(", ").collect(),
+            is_used: false,
+        })
+    };
+    text.lines().filter_map(read).collect()
+}
+
+/// All its modules are among those of an allowed circle, which is used thereby.
+fn is_allowed(allowed: &mut [Allowed<'_>], folder: &str, circle: &[String]) -> bool {
+    let found = allowed.iter_mut().find(|allowed| {
+        let has = |module: &String| allowed.modules.contains(&module.as_str());
+        allowed.folder == folder && circle.iter().all(has)
+    });
+    found.map(|allowed| allowed.is_used = true).is_some()
+}
+
+/// Removes the modules that exist in tests only.
+fn leave_out_tests(sources: &mut BTreeMap<String, Source>) {
+    let all = sources.values_mut();
+    let tests: Vec<String> = all
+        .flat_map(|source| std::mem::take(&mut source.for_tests))
+        .collect();
+    sources.retain(|module, _| {
+        !tests
+            .iter()
+            .any(|test| module == test || is_below(module, test))
+    });
+}
+
+/// The imports inside a circle.
+fn within<'a>(
+    imports: &'a Imports,
+    circle: &'a [String],
+) -> impl Iterator<Item = (&'a str, &'a str, &'a str)> {
+    circle.iter().flat_map(|from| {
+        let all = imports[from].iter();
+        let inside = all.filter(|(to, _)| circle.contains(to));
+        inside.map(|(to, by)| (from.as_str(), to.as_str(), by.as_str()))
     })
 }
 
 /// All sources below a folder, by the path of their module (`trace/show`).
-fn read(folder: &Path, prefix: &str, sources: &mut BTreeMap<String, String>) -> Result {
+fn read(folder: &Path, prefix: &str, sources: &mut BTreeMap<String, Source>) -> Result {
     if !folder.is_dir() {
         return Ok(());
     }
@@ -95,129 +151,103 @@ fn read(folder: &Path, prefix: &str, sources: &mut BTreeMap<String, String>) -> 
                 "mod" => prefix.trim_end_matches('/').to_owned(),
                 stem => format!("{prefix}{stem}"),
             };
-            sources.insert(module, fs::read_to_string(&path)?);
+            let source = Source::parse(&module, &fs::read_to_string(&path)?)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            sources.insert(module, source);
         }
     }
     Ok(())
 }
 
-fn imports(sources: &BTreeMap<String, String>) -> Imports {
-    let of = |(module, text): (&String, &String)| {
-        let named = paths(text)
-            .into_iter()
-            .filter_map(|path| resolve(module, &path, sources))
-            .filter(|other| other != module);
-        (module.clone(), named.collect())
+/// The names that a method of another type, the standard library's or another crate's, is likely to have as well: a call
+/// `x.name()` of these is not taken for a call of the crate's own method.
+const USUAL: &str = "\
+    accept add all and any append arg args as_bytes as_mut_ptr as_ptr as_slice as_str at bind borrow bytes \
+    chain clear clone close connect contains contains_key copy count data default drain drop elapsed end \
+    entry eq exists expect extend extension fill filter find finish first flush fold get get_mut hash id \
+    insert into_iter is_empty is_some iter iter_mut join keys kill kind last len lines load lock map max \
+    metadata min mode name new next notify offset open or output parse path peek permissions poll pop port \
+    position pow program push read recv remove replace reserve reset resize retain rev run seek send send_to \
+    set set_len shutdown size skip sort source spawn split start status step step_by stop store sub sum swap \
+    take then thread to_bits to_owned to_string to_vec truncate try_lock unlock unwrap update values wait \
+    wait_until with wrap write write_all zip";
+
+fn imports(sources: &BTreeMap<String, Source>) -> Imports {
+    let methods = Methods::of(sources);
+    let of = |(module, source): (&String, &Source)| {
+        let named = source.paths.iter().filter_map(|path| {
+            let other = resolve(path, sources)?;
+            Some((other, path.join("::")))
+        });
+        let called = source.calls.iter().filter_map(|call| {
+            let other = methods.definition(call)?;
+            (!is_below(other, module)).then(|| (other.to_owned(), format!("{call}()")))
+        });
+        let all = named.chain(called).filter(|(other, _)| other != module);
+        (module.clone(), all.collect())
     };
     sources.iter().map(of).collect()
 }
 
 /// The module that a path names: the longest beginning that is one.
-fn resolve(module: &str, path: &[&str], sources: &BTreeMap<String, String>) -> Option<String> {
-    let mut base: Vec<&str> = match path.first()? {
-        &"super" => module.split('/').collect(),
-        _ => Vec::new(),
-    };
-    let mut rest = path;
-    while let Some((&("super" | "crate" | "self"), tail)) = rest.split_first() {
-        if rest[0] == "super" {
-            base.pop();
-        }
-        rest = tail;
-    }
-    let whole: Vec<&str> = base.iter().chain(rest).copied().collect();
-    let candidates = (base.len()..=whole.len()).rev();
+fn resolve(path: &[String], sources: &BTreeMap<String, Source>) -> Option<String> {
+    let candidates = (1..=path.len())
+        .rev()
+        .map(|length| path[..length].join("/"));
     candidates
-        .map(|length| whole[..length].join("/"))
+        .into_iter()
         .find(|candidate| sources.contains_key(candidate))
 }
 
-/// All paths that begin with `crate::` or `super::`, with the branches of `{…}` spelled out.
-fn paths(text: &str) -> Vec<Vec<&str>> {
-    let code = text
-        .split("#[cfg(test)]\nmod tests")
-        .next()
-        .unwrap_or_default();
-    let mut words = Words(
-        code.lines()
-            .flat_map(|line| words(line.split("//").next().unwrap_or_default()))
-            .collect(),
-        0,
-    );
-    let mut found = Vec::new();
-    let mut before = "";
-    while let Some(word) = words.next() {
-        if matches!(word, "crate" | "super") && before != "::" && words.peek() == Some("::") {
-            words.1 -= 1;
-            words.tree(&[], &mut found);
-        }
-        before = word;
-    }
-    found
+/// `module` is a submodule of `parent`, at any depth.
+fn is_below(module: &str, parent: &str) -> bool {
+    module
+        .strip_prefix(parent)
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Names, `::`, and single characters that are neither.
-fn words(line: &str) -> Vec<&str> {
-    let mut found = Vec::new();
-    let mut rest = line.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        let length = match first {
-            ':' if rest.starts_with("::") => 2,
-            c if is_name(c) => rest.find(|c| !is_name(c)).unwrap_or(rest.len()),
-            c => c.len_utf8(),
+/// Where the methods of a crate's types are defined.
+#[derive(Default)]
+struct Methods<'a> {
+    by_type: BTreeMap<(&'a str, &'a str), BTreeSet<&'a str>>,
+    by_name: BTreeMap<&'a str, BTreeSet<&'a str>>,
+    of_traits: BTreeSet<&'a str>,
+}
+
+impl<'a> Methods<'a> {
+    fn of(sources: &'a BTreeMap<String, Source>) -> Self {
+        let mut methods = Self::default();
+        for (module, source) in sources {
+            for (of, name) in &source.methods {
+                methods
+                    .by_type
+                    .entry((of, name))
+                    .or_default()
+                    .insert(module);
+                methods.by_name.entry(name).or_default().insert(module);
+            }
+            methods
+                .of_traits
+                .extend(source.of_traits.iter().map(String::as_str));
+        }
+        methods
+    }
+
+    /// The module that defines a method, if the call can mean no other.
+    fn definition(&self, call: &Call) -> Option<&'a str> {
+        let name = call.name.as_str();
+        let modules = match &call.of {
+            Some(of) => self.by_type.get(&(of, name)),
+            None if USUAL.split(' ').any(|usual| usual == name)
+                || self.of_traits.contains(name) =>
+            {
+                None
+            }
+            None => self.by_name.get(name),
         };
-        let (word, tail) = rest.split_at(length);
-        found.push(word);
-        rest = tail.trim_start();
-    }
-    found
-}
-
-/// A list of words and a place in it.
-struct Words<'a>(Vec<&'a str>, usize);
-
-impl<'a> Words<'a> {
-    fn peek(&self) -> Option<&'a str> {
-        self.0.get(self.1).copied()
-    }
-
-    fn next(&mut self) -> Option<&'a str> {
-        let word = self.peek();
-        self.1 += 1;
-        word
-    }
-
-    /// Reads `a::b::{c, d::e}` from here.
-    fn tree(&mut self, before: &[&'a str], found: &mut Vec<Vec<&'a str>>) {
-        let mut path = before.to_vec();
-        while let Some(word) = self.peek() {
-            if word == "{" {
-                self.1 += 1;
-                while self.peek().is_some_and(|word| word != "}") {
-                    self.tree(&path, found);
-                    // A comma, or what stands between a name and its comma (`as x`).
-                    while self.peek().is_some_and(|word| !matches!(word, "," | "}")) {
-                        self.1 += 1;
-                    }
-                    if self.peek() == Some(",") {
-                        self.1 += 1;
-                    }
-                }
-                self.1 += 1;
-                return;
-            }
-            if !word.starts_with(|c: char| c.is_alphabetic() || c == '_') {
-                break;
-            }
-            path.push(word);
-            self.1 += 1;
-            if self.peek() != Some("::") {
-                break;
-            }
-            self.1 += 1;
-        }
-        found.push(path);
+        let mut modules = modules?.iter();
+        let module = modules.next()?;
+        modules.next().is_none().then_some(module)
     }
 }
 
@@ -228,7 +258,7 @@ fn circles(imports: &Imports) -> Vec<Vec<String>> {
         .map(|from| {
             let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
             while let Some(module) = open.pop() {
-                open.extend(imports[module].iter().filter(|next| seen.insert(*next)));
+                open.extend(imports[module].keys().filter(|next| seen.insert(*next)));
             }
             (from, seen)
         })
@@ -252,38 +282,26 @@ mod tests {
     use super::*;
 
     fn found(sources: &[(&str, &str)]) -> Vec<Vec<String>> {
-        let sources = sources
-            .iter()
-            .map(|(name, text)| (name.to_string(), text.to_string()))
-            .collect();
+        let parsed = |(name, text): &(&str, &str)| {
+            (name.to_string(), Source::parse(name, text).expect("Rust"))
+        };
+        let sources = sources.iter().map(parsed).collect();
         circles(&imports(&sources))
     }
 
     #[test]
     fn a_part_of_an_allowed_circle_is_allowed() {
-        let allowed = allowed("x/y: a, b, c\n");
-        let circle = |names: &[&str]| {
-            names
-                .iter()
-                .map(|name| name.to_string())
-                .collect::<Vec<_>>()
+        let mut allowed = allowed("x/y: a, b, c\n");
+        let mut is = |folder, names: &[&str]| {
+            let circle: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            (
+                is_allowed(&mut allowed, folder, &circle),
+                allowed[0].is_used,
+            )
         };
-        assert!(is_allowed(&allowed, "x/y", &circle(&["a", "c"])));
-        assert!(!is_allowed(&allowed, "x/y", &circle(&["a", "d"])));
-        assert!(!is_allowed(&allowed, "x", &circle(&["a", "c"])));
-    }
-
-    #[test]
-    fn use_trees_are_spelled_out() {
-        let text = "use crate::{a::{self, B as C}, d};\nuse super::e::*; // crate::f\nlet x = crate::g::h(1);";
-        let expected: &[&[&str]] = &[
-            &["crate", "a", "self"],
-            &["crate", "a", "B"],
-            &["crate", "d"],
-            &["super", "e"],
-            &["crate", "g", "h"],
-        ];
-        assert_eq!(paths(text), expected);
+        assert_eq!(is("x/y", &["a", "d"]), (false, false));
+        assert_eq!(is("x", &["a", "c"]), (false, false));
+        assert_eq!(is("x/y", &["a", "c"]), (true, true));
     }
 
     #[test]
@@ -311,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_comments_do_not_count() {
+    fn tests_do_not_count() {
         let sources = [
             ("a", "use crate::b;"),
             (
@@ -320,5 +338,84 @@ mod tests {
             ),
         ];
         assert_eq!(found(&sources), Vec::<Vec<String>>::new());
+        let mut files: BTreeMap<String, Source> = [
+            ("a", "#[cfg(test)] mod b;"),
+            ("a/b", ""),
+            ("a/b/c", ""),
+            ("ab", ""),
+        ]
+        .map(|(name, text)| (name.to_owned(), Source::parse(name, text).expect("Rust")))
+        .into();
+        leave_out_tests(&mut files);
+        assert_eq!(files.keys().collect::<Vec<_>>(), ["a", "ab"]);
+    }
+
+    /// An object in several files whose methods call each other.
+    #[test]
+    fn calls_of_methods_are_imports() {
+        let own = [
+            ("a", "struct Link; impl Link { fn f(&self) { self.g() } }"),
+            ("b", "impl Link { fn g(&self) { Self::h() } }"),
+            ("c", "impl Link { fn h() { log!(\"{}\", LINK.f()) } }"),
+            ("d", "impl Other { fn g(&self, x: &Link) { x.f() } }"),
+        ];
+        assert_eq!(found(&own), [["a", "b", "c"]]);
+        let in_macro = [
+            (
+                "a",
+                "impl Link { fn f(&self) { m!(if let Some(_) = self.g() => x) } }",
+            ),
+            ("b", "impl Link { fn g(&self) { n!(Link::f; 1) } }"),
+        ];
+        assert_eq!(found(&in_macro), [["a", "b"]]);
+    }
+
+    /// Names of traits, of the standard library, or of several types.
+    #[test]
+    fn calls_that_may_mean_another_method_are_none() {
+        for (name, more) in [("f", "trait T { fn f(&self); }"), ("push", ""), ("f", "")] {
+            let a = format!("impl A {{ fn {name}(&self) {{ crate::b::b() }} }} {more}");
+            let c = if name == "f" {
+                "impl C { fn f(&self) {} }"
+            } else {
+                ""
+            };
+            let b = format!("fn b() {{ x.{name}() }}");
+            assert_eq!(
+                found(&[("a", &a), ("b", &b), ("c", c)]),
+                Vec::<Vec<String>>::new()
+            );
+        }
+        let only = [
+            ("a", "impl A { fn f(&self) { crate::b::b() } }"),
+            ("b", "fn b() { x.f() }"),
+        ];
+        assert_eq!(found(&only), [["a", "b"]]);
+    }
+
+    #[test]
+    fn a_module_may_call_its_submodules() {
+        let tree = [
+            ("v", "impl V { fn f(&self) { self.g() } }"),
+            ("v/x", "impl V { fn g(&self) { self.f() } }"),
+        ];
+        assert_eq!(found(&tree), Vec::<Vec<String>>::new());
+        let siblings = [
+            ("v", "struct V;"),
+            ("v/x", "impl V { fn g(&self) { self.h() } }"),
+            ("v/y", "impl V { fn h(&self) { self.g() } }"),
+        ];
+        assert_eq!(found(&siblings), [["v/x", "v/y"]]);
+    }
+
+    #[test]
+    fn use_trees_are_spelled_out() {
+        let tree = [
+            ("a", "use crate::{b::{self, B as C}, x}; use super::d::*;"),
+            ("b", "use crate::{e::E, a};"),
+            ("d", "mod inner { use super::super::a; }"),
+            ("e", ""),
+        ];
+        assert_eq!(found(&tree), [["a", "b", "d"]]);
     }
 }
