@@ -2,10 +2,25 @@
 //! (§5.7), whether memory may be used (§10.2), and what a send says that the peer could not receive (§6.4).
 //!
 //! A plug-in applies it to descriptors in its own process, the clan device to those of others.
+//!
+//! ```text
+//!   kit              the functions of `vipl_host` for plug-ins in C
+//!   port::transfer   one descriptor at a time: next_send, next_receive, gather, scatter, refuse
+//!   posted           reads and checks a posted descriptor
+//!   port             a VI during one operation: attributes, queues, completions
+//!   host             the library's functions that are not about one VI
+//!   descriptor  region   the rules themselves
+//! ```
 
 pub mod descriptor;
+pub mod host;
+pub mod kit;
+pub mod port;
+pub mod posted;
 pub mod region;
 
+pub use host::{Host, Status};
+pub use port::{Entry, Port, Queue};
 pub use vipl_guard::{Fault, Image, Segment};
 
 use vipl_abi::*;

@@ -12,7 +12,7 @@ use vipl_plugin_abi::*;
 /// Places in a work queue.
 pub const RING: u32 = 64;
 
-static HOST: vipl_host = vipl_plugin_sdk::host_table! {
+static HOST: vipl_host = vipl_rules::host_table! {
     log,
     setting,
     counter,

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../../plugins/sdk/tests/walker/mod.rs"]
+#[path = "../../../base/rules/tests/walker/mod.rs"]
 mod walker;
 
 fuzz_target!(|bytes: &[u8]| {

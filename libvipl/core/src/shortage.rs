@@ -2,7 +2,7 @@
 //! keeps in reserve (`vipl_sys::reserve`).
 
 use vipl_abi::VIP_RETURN;
-use vipl_plugin_sdk::HEAP;
+use vipl_heap::HEAP;
 
 use crate::process;
 use crate::trace::Call;

@@ -9,32 +9,17 @@
 //! [`descriptor`] walks descriptors and [`region`] checks memory; both read the program's memory through
 //! `vipl-guard`, so that a bad address ends as an error and never as a crash. [`settings`] reads what the user
 //! has set. [`shm`], [`futex`] and [`thread`] are what plug-ins do with the system, each with the care that a
-//! library inside somebody else's program needs. [`kit`] is the same for plug-ins in C: functions of the host's
-//! table.
-//!
-//! ```text
-//!   shim       the C table of a plug-in, made from its traits        transfer   a message into memory, or out of it
-//!   host port  what the library offers: for the plug-in, for a VI    descriptor settings kit
-//! ```
+//! library inside somebody else's program needs. The module `shim` makes the C table of a plug-in from its traits.
 
-pub mod descriptor;
-mod host;
-pub mod kit;
-mod port;
 pub mod settings;
 mod shim;
-mod transfer;
 
-/// The heap of the library and of each plug-in: it has a reserve for calls under way. A plug-in in Rust has no other.
-#[global_allocator]
-pub static HEAP: vipl_sys::reserve::Heap = vipl_sys::reserve::Heap::new();
-
-pub use host::{Host, Link, Poll};
-pub use port::{Entry, Port, Queue};
-pub use shim::{Nic, Provider, Status, Vi, describe, table};
+pub use shim::{Nic, Provider, Vi, describe, table};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
-pub use vipl_rules::region;
+pub use vipl_rules::host::{Host, Link, Poll, Status};
+pub use vipl_rules::port::{Entry, Port, Queue};
+pub use vipl_rules::{host_table, kit, posted as descriptor, region};
 pub use vipl_sys::{futex, shm, thread};
 
 /// Makes the symbol `vipl_plugin_v1` for a [`Provider`].

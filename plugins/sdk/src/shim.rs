@@ -6,38 +6,8 @@ use std::time::Duration;
 
 use vipl_plugin_abi::*;
 
-use crate::{HEAP, Host, Port};
-
-/// Why an operation failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// Out of something.
-    Resource,
-    /// An argument makes no sense.
-    Invalid,
-    /// The user may not do that.
-    NotPermitted,
-}
-
-impl Status {
-    fn code(self) -> c_int {
-        match self {
-            Status::Resource => VIPL_E_RESOURCE,
-            Status::Invalid => VIPL_E_INVALID,
-            Status::NotPermitted => VIPL_E_NOT_PERMITTED,
-        }
-    }
-
-    /// What a function of the host returned.
-    pub(crate) fn check(code: c_int) -> Result<(), Status> {
-        match code {
-            VIPL_OK => Ok(()),
-            VIPL_E_INVALID => Err(Status::Invalid),
-            VIPL_E_NOT_PERMITTED => Err(Status::NotPermitted),
-            _ => Err(Status::Resource),
-        }
-    }
-}
+use vipl_heap::HEAP;
+use vipl_rules::{Host, Port, Status};
 
 /// The plug-in itself.
 pub trait Provider: 'static {

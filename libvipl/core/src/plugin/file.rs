@@ -196,7 +196,7 @@ fn goes_with(version: Ordering, found: usize, ours: usize) -> bool {
 fn initialise(plugin: &vipl_plugin, host: &'static vipl_host) -> Result<vipl_provider, Refusal> {
     let init = plugin.init.ok_or(Refusal::MissingOp("init"))?;
     // SAFETY: constant.
-    unsafe { vipl_plugin_sdk::Host::adopt(host) };
+    unsafe { vipl_rules::Host::adopt(host) };
     // SAFETY: absent operations are NULL, which is what zero is.
     let mut ops: vipl_provider = unsafe { std::mem::zeroed() };
     ops.size = size_of::<vipl_provider>();

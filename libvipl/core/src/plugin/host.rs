@@ -13,7 +13,7 @@ use crate::vi::of_nic::{self, Polled};
 use crate::vi::{Vi, Which, complete, failure};
 
 /// What every plug-in gets.
-pub(crate) static HOST: vipl_host = vipl_plugin_sdk::host_table! {
+pub(crate) static HOST: vipl_host = vipl_rules::host_table! {
     log,
     setting,
     counter,

@@ -8,8 +8,12 @@ use vipl_abi::{
 };
 use vipl_plugin_abi::*;
 
-use crate::descriptor::Segments;
-use crate::{Host, Port, Queue, region};
+use crate::host::Host;
+use crate::port::{Port, Queue};
+use crate::posted::Segments;
+use crate::region;
+
+pub use vipl_plugin_abi::vipl_host;
 
 // Where a request keeps the segments of its descriptor.
 const _: () = assert!(
@@ -250,8 +254,8 @@ fn registered(there_was_room: bool) -> c_int {
 #[macro_export]
 macro_rules! host_table {
     ($($own:ident),* $(,)?) => {
-        $crate::abi::vipl_host {
-            size: size_of::<$crate::abi::vipl_host>(),
+        $crate::kit::vipl_host {
+            size: size_of::<$crate::kit::vipl_host>(),
             $($own,)*
             guard: $crate::kit::guard,
             guard_table: $crate::kit::guard_table,

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use vipl_abi::*;
 use vipl_plugin_abi::*;
-use vipl_plugin_sdk::{Host, kit};
+use vipl_rules::{Host, kit};
 
 /// What the host was told.
 #[derive(Debug, PartialEq)]
@@ -57,7 +57,7 @@ unsafe extern "C" fn device(_: *const c_char, _: *mut c_int, _: *mut u32) -> c_i
     VIPL_E_NOT_SUPPORTED
 }
 
-static HOST: vipl_host = vipl_plugin_sdk::host_table! {
+static HOST: vipl_host = vipl_rules::host_table! {
     log,
     setting,
     counter,

@@ -6,8 +6,10 @@ use std::ffi::c_int;
 use vipl_abi::*;
 use vipl_plugin_abi::*;
 
-use crate::Host;
+use crate::host::Host;
 use crate::region;
+
+mod transfer;
 
 /// One VI during one operation; the host holds its lock. It is the host's structure itself, so that a reference to it is
 /// all that an operation passes on. The host changes the structure when the plug-in calls it.

@@ -7,8 +7,8 @@ use vipl_abi::*;
 use vipl_guard::Fault;
 use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_REPORTED, VIPL_OPTION_CARRY_IMMEDIATE};
 
-use crate::descriptor::{self, Outgoing, Segments};
-use crate::{Port, Queue};
+use crate::port::{Port, Queue};
+use crate::posted::{self, Outgoing, Segments};
 
 impl Port {
     /// The oldest send that is not complete, read and checked. What breaks a rule is completed with its error
@@ -18,7 +18,7 @@ impl Port {
     pub fn next_send(&self, read_levels: u16) -> Option<Outgoing> {
         while self.is_connected() && self.completed(Queue::Send) != self.posted(Queue::Send) {
             let entry = self.entry(Queue::Send, self.completed(Queue::Send));
-            match descriptor::outgoing(self, &entry, read_levels) {
+            match posted::outgoing(self, &entry, read_levels) {
                 Ok(outgoing) => return Some(outgoing),
                 Err(fault) => self.refuse(Queue::Send, fault.status),
             }
@@ -39,7 +39,7 @@ impl Port {
             return None;
         }
         let entry = self.entry(Queue::Recv, number);
-        let status = match descriptor::incoming(self, &entry, Some(length)) {
+        let status = match posted::incoming(self, &entry, Some(length)) {
             Ok(segments) if u64::from(length) <= segments.total() => return Some(segments),
             Ok(_) => VIP_STATUS_LENGTH_ERROR,
             Err(fault) => fault.status,

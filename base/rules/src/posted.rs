@@ -3,12 +3,11 @@
 use vipl_abi::*;
 use vipl_guard::{Image, Segment};
 use vipl_plugin_abi::VIPL_OPTION_CHECK_RECEIVE_WHOLE;
-pub use vipl_rules::descriptor::Operation;
-use vipl_rules::descriptor::{self as rules, Limits, Regions};
-use vipl_rules::region::Table;
 
-use crate::Port;
-use crate::port::Entry;
+pub use crate::descriptor::Operation;
+use crate::descriptor::{self as rules, Limits, Regions};
+use crate::port::{Entry, Port};
+use crate::region::Table;
 
 /// A send-queue descriptor that has passed all checks of its own side.
 pub struct Outgoing {

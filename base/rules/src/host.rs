@@ -6,7 +6,40 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use vipl_plugin_abi::*;
 
-use crate::Status;
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Out of something.
+    Resource,
+    /// An argument makes no sense.
+    Invalid,
+    /// The user may not do that.
+    NotPermitted,
+}
+
+impl Status {
+    /// The code of it.
+    pub fn code(self) -> c_int {
+        match self {
+            Status::Resource => VIPL_E_RESOURCE,
+            Status::Invalid => VIPL_E_INVALID,
+            Status::NotPermitted => VIPL_E_NOT_PERMITTED,
+        }
+    }
+
+    /// What a function of the host returned.
+    ///
+    /// # Errors
+    /// The status, if it is not `VIPL_OK`.
+    pub fn check(code: c_int) -> Result<(), Status> {
+        match code {
+            VIPL_OK => Ok(()),
+            VIPL_E_INVALID => Err(Status::Invalid),
+            VIPL_E_NOT_PERMITTED => Err(Status::NotPermitted),
+            _ => Err(Status::Resource),
+        }
+    }
+}
 
 static HOST: AtomicPtr<vipl_host> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -63,7 +96,7 @@ impl Host {
     ///
     /// # Safety
     /// `host` is the table given to `init`; it lives as long as the process.
-    pub(crate) unsafe fn set(host: *const vipl_host) -> c_int {
+    pub unsafe fn set(host: *const vipl_host) -> c_int {
         // SAFETY: as asked of the caller.
         unsafe { Host::adopt(host) };
         // SAFETY: as asked of the caller.
@@ -134,7 +167,7 @@ impl Host {
     }
 
     /// Asks for a data socket on the interface of this name. Blocks until the agent answers; from
-    /// [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
+    /// `Provider::open` or a thread of the plug-in.
     ///
     /// # Errors
     /// `Invalid`: no such interface, or no Ethernet; `NotPermitted`, with a line in the log that says
@@ -172,7 +205,7 @@ impl Host {
     }
 
     /// Whether [`link`](Self::link) would give a data socket, without opening one. Blocks until the agent answers; from
-    /// [`Provider::claim`](crate::Provider::claim) too.
+    /// `Provider::claim` too.
     ///
     /// # Errors
     /// As there; nothing is logged. `Resource`: also where no agent answers.
@@ -197,7 +230,7 @@ impl Host {
 
     /// Asks for a connection to the device process of this name, see `vipl_host.device`; gives the socket and
     /// the device's process id. Blocks until the agent answers; from
-    /// [`Provider::open`](crate::Provider::open) or a thread of the plug-in.
+    /// `Provider::open` or a thread of the plug-in.
     ///
     /// # Errors
     /// `Invalid`: there is no such program; `Resource`. The log says why.

@@ -4,7 +4,7 @@
 use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_abi::*;
-use vipl_plugin_sdk::{Entry, Port, descriptor};
+use vipl_rules::{Entry, Port, posted};
 
 /// Descriptors and segments that the walker may see; behind them the memory ends.
 const PAGE: usize = 4096;
@@ -293,7 +293,7 @@ pub(crate) fn compare(input: &[u8]) {
             descriptor: at.cast(),
             memory: 0,
         };
-        let found = match descriptor::outgoing(port, &entry, rules.read_levels) {
+        let found = match posted::outgoing(port, &entry, rules.read_levels) {
             Err(fault) => Verdict::Fault(fault.status),
             Ok(good) => {
                 let list = good.segments.to_vec().expect("checked before");
@@ -316,7 +316,7 @@ pub(crate) fn compare(input: &[u8]) {
             .into_iter()
             .chain(lengths);
         for message in lengths.map(Some).chain([None]) {
-            let found = match descriptor::incoming(port, &entry, message) {
+            let found = match posted::incoming(port, &entry, message) {
                 Err(fault) => Verdict::Fault(fault.status),
                 Ok(list) => {
                     let known = (0..list.len()).map_while(|number| list.get(number).ok());
