@@ -1,282 +1,148 @@
 //! What carries the frames of one connection: the socket of the NIC to another host, or the shared segment of the
-//! connection to another process of this host, with or without an emulated link in between.
+//! connection to another process of this host.
 
 use std::sync::Arc;
 
-use vipl_netio::packet::Frame;
+use vipl_netio::{Address, Frame, Header, Outbox};
 use vipl_plugin_sdk::Host;
 use vipl_wire::Transmit;
 
-use crate::bell::Bell;
-use crate::card::EmulatedLink;
 use crate::doorbell::{Doorbell, GROUP};
-use crate::medium::{Header, Sender};
-use crate::segment::{InvalidCursor, Segment};
+use crate::local::Local;
+use crate::segment::InvalidCursor;
 
-/// A buffer for one frame, behind the link's own header.
-pub(crate) struct FrameBuffer {
-    /// As large as the largest frame, with the content of an earlier one: clearing it would be expensive.
-    buffer: Vec<u8>,
-    head: usize,
+/// The frames of one connection, on their way to the peer.
+pub(crate) struct Carrier {
+    /// Largest frame.
+    mtu: usize,
+    way: Way,
 }
 
-impl AsMut<[u8]> for FrameBuffer {
-    #[inline(always)]
-    fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.head..]
-    }
+enum Way {
+    /// To another host.
+    Remote(Remote),
+    /// To another process of this host.
+    Local(Box<Local>),
 }
 
-/// To a peer on another host.
-pub(crate) struct RemoteCarrier {
+struct Remote {
+    doorbell: Arc<Doorbell>,
     header: Header,
-    /// Frames for the doorbell, which has to be locked. It gets them when there is a group of them, or at the end of the call.
-    ready: Vec<Frame>,
-    /// Buffers for the next frames; one at most if no frame is ready.
-    spare: Vec<Vec<u8>>,
-}
-
-/// To a peer on this host.
-pub(crate) struct LocalCarrier {
-    segment: Segment,
-    bell: Arc<Bell>,
-    peer: u32,
-    emulated: Option<Box<dyn EmulatedLink>>,
-    /// Buffers of earlier frames.
-    spare: Vec<Vec<u8>>,
-}
-
-/// The way to the peer.
-pub(crate) enum Carrier {
-    Remote(RemoteCarrier),
-    Local(Box<LocalCarrier>),
+    /// Frames for the doorbell, which has to be locked. It gets them when there are [`GROUP`] of them, or at the end of
+    /// the call. While no frame is here, there is one spare buffer at most.
+    group: Outbox,
 }
 
 impl Carrier {
     /// To another host, through the NIC's doorbell.
-    pub(crate) fn remote(header: Header) -> Carrier {
-        Carrier::Remote(RemoteCarrier {
+    pub(crate) fn remote(doorbell: &Arc<Doorbell>, header: Header, mtu: usize) -> Carrier {
+        let way = Way::Remote(Remote {
+            doorbell: doorbell.clone(),
             header,
-            ready: Vec::new(),
-            spare: Vec::new(),
-        })
+            group: Outbox::default(),
+        });
+        Carrier { mtu, way }
     }
 
-    /// To the VI `peer` of the NIC that `bell` wakes.
-    pub(crate) fn local(
-        segment: Segment,
-        bell: Arc<Bell>,
-        peer: u32,
-        emulated: Option<Box<dyn EmulatedLink>>,
-    ) -> Carrier {
-        Carrier::Local(Box::new(LocalCarrier {
-            segment,
-            bell,
-            peer,
-            emulated,
-            spare: Vec::new(),
-        }))
+    /// To another process of this host.
+    pub(crate) fn local(local: Local, mtu: usize) -> Carrier {
+        let way = Way::Local(Box::new(local));
+        Carrier { mtu, way }
     }
 
-    /// Whether the peer is on another host.
-    #[inline(always)]
-    pub(crate) fn is_remote(&self) -> bool {
-        matches!(self, Carrier::Remote(_))
+    /// Largest frame.
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Whether the peer is on another host, and frames to it are collected.
+    pub(crate) fn collects(&self) -> bool {
+        matches!(&self.way, Way::Remote(remote) if remote.doorbell.collects())
     }
 
     /// Where the frames go, if that is another host.
-    pub(crate) fn peer(&self) -> Option<Sender> {
-        match self {
-            Carrier::Remote(remote) => remote.header.receiver(),
-            Carrier::Local(_) => None,
+    pub(crate) fn peer(&self) -> Option<Address> {
+        match &self.way {
+            Way::Remote(remote) => remote.header.receiver(),
+            Way::Local(_) => None,
         }
     }
 
-    /// From now on frames go there. Gives where they have gone so far.
+    /// From now on frames go there. Returns where they have gone so far.
     pub(crate) fn redirect(&mut self, to: Header) -> Header {
-        match self {
-            Carrier::Remote(remote) => std::mem::replace(&mut remote.header, to),
-            Carrier::Local(_) => to,
+        match &mut self.way {
+            Way::Remote(remote) => std::mem::replace(&mut remote.header, to),
+            Way::Local(_) => to,
         }
     }
 
-    /// A buffer for a frame of `mtu` bytes. `None`: the device or the segment is full.
-    #[inline(always)]
-    pub(crate) fn buffer(
-        &mut self,
-        doorbell: Option<&Doorbell>,
-        mtu: usize,
-    ) -> Option<FrameBuffer> {
-        match self {
-            Carrier::Remote(remote) => {
-                let doorbell = doorbell?;
-                if doorbell.is_full() {
-                    return None;
-                }
-                if remote.spare.is_empty() {
-                    let count = if remote.ready.is_empty() { 1 } else { GROUP };
-                    doorbell.lend(count, &mut remote.spare);
-                }
-                let mut buffer = remote.spare.pop().unwrap_or_default();
-                remote.header.put(&mut buffer, mtu);
-                Some(FrameBuffer {
-                    buffer,
-                    head: remote.header.length(),
-                })
-            }
-            Carrier::Local(local) => local.buffer(mtu),
+    /// From now on frames leave without the ECT codepoint.
+    pub(crate) fn refuse_ect(&self) {
+        if let Way::Remote(remote) = &self.way {
+            remote.doorbell.mark(false);
         }
     }
 
-    /// Sends the first `bytes` bytes of a frame.
+    /// Transmits during one call of the engine. `now`: the time, if it is known; `urgent`: the first frame need not
+    /// wait for others.
     #[inline(always)]
-    pub(crate) fn transmit(
-        &mut self,
-        doorbell: Option<&Doorbell>,
-        now: impl FnOnce() -> u64,
-        frame: FrameBuffer,
-        (bytes, urgent): (usize, bool),
-    ) {
-        let (buffer, bytes) = (frame.buffer, frame.head + bytes);
-        match (self, doorbell) {
-            (Carrier::Remote(remote), Some(doorbell)) => {
-                let frame = Frame { buffer, bytes };
-                if remote.ready.is_empty() && doorbell.send_at_once(&frame, urgent) {
-                    remote.spare.push(frame.buffer);
-                    return;
-                }
-                remote.ready.push(frame);
-                if remote.ready.len() == GROUP {
-                    doorbell.push(&mut remote.ready, &mut remote.spare);
-                }
-            }
-            (Carrier::Remote(_), None) => {}
-            (Carrier::Local(local), _) => local.transmit(now(), buffer, bytes),
+    pub(crate) fn transmitter(&mut self, now: Option<u64>, urgent: bool) -> Transmitter<'_> {
+        Transmitter {
+            carrier: self,
+            urgent,
+            now,
         }
     }
 
-    /// Gives the doorbell the frames that it has not got yet, and buffers back.
+    /// Ends an operation, whose transmitter has been dropped: rings for what was sent.
     #[inline(always)]
-    pub(crate) fn hand_over(&mut self, doorbell: Option<&Doorbell>) {
-        if let (Carrier::Remote(remote), Some(doorbell)) = (self, doorbell)
-            && !remote.ready.is_empty()
-        {
-            doorbell.push(&mut remote.ready, &mut remote.spare);
-        }
-    }
-
-    /// The end of an operation, whose transmitter has been dropped: rings for what was sent.
-    #[inline(always)]
-    pub(crate) fn finish(&mut self, doorbell: Option<&Doorbell>, now: u64) {
-        match self {
-            Carrier::Remote(_) => {
-                if let Some(doorbell) = doorbell {
-                    doorbell.operation_ends();
-                }
-            }
-            Carrier::Local(local) => local.finish(now),
+    pub(crate) fn finish(&mut self, now: u64) {
+        match &mut self.way {
+            Way::Remote(remote) => remote.doorbell.end_operation(),
+            Way::Local(local) => local.finish(now),
         }
     }
 
     /// Copies the next frame from a peer on this host into `frame`, if there is one.
     #[inline(always)]
     pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, InvalidCursor> {
-        match self {
-            Carrier::Remote(_) => Ok(false),
-            Carrier::Local(local) => local.segment.take(frame),
-        }
-    }
-
-    /// Sends through this carrier during one call of the engine.
-    pub(crate) fn transmitter<'a>(
-        &'a mut self,
-        doorbell: Option<&'a Doorbell>,
-        mtu: usize,
-        now: u64,
-    ) -> Transmitter<'a> {
-        Transmitter {
-            carrier: self,
-            doorbell,
-            mtu,
-            urgent: false,
-            now: Some(now),
+        match &mut self.way {
+            Way::Remote(_) => Ok(false),
+            Way::Local(local) => local.take(frame),
         }
     }
 
     /// When an emulated link must be served, in nanoseconds.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        match self {
-            Carrier::Remote(_) => None,
-            Carrier::Local(local) => local.emulated.as_ref()?.next_due(),
+        match &self.way {
+            Way::Remote(_) => None,
+            Way::Local(local) => local.deadline(),
         }
     }
 }
 
-impl LocalCarrier {
-    fn buffer(&mut self, mtu: usize) -> Option<FrameBuffer> {
-        let has_room = match &self.emulated {
-            Some(link) => link.has_room(),
-            None => self.segment.has_room(mtu),
-        };
-        if !has_room {
-            return None;
-        }
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.resize(mtu, 0);
-        Some(FrameBuffer { buffer, head: 0 })
-    }
-
-    fn transmit(&mut self, now: u64, buffer: Vec<u8>, bytes: usize) {
-        let frame = &buffer[..bytes];
-        match &mut self.emulated {
-            Some(link) => link.send(now, frame),
-            // After `buffer` another frame may have been sent.
-            None if self.segment.has_room(bytes) => self.segment.put(frame),
-            None => {}
-        }
-        self.spare.push(buffer);
-    }
-
-    fn finish(&mut self, now: u64) {
-        if let Some(link) = &mut self.emulated {
-            while let Some(bytes) = link.next_bytes(now) {
-                if !self.segment.has_room(bytes) {
-                    break;
-                }
-                if let Some(frame) = link.receive(now) {
-                    self.segment.put(&frame);
-                }
-            }
-        }
-        if self.segment.has_news() || self.segment.peer_starves() {
-            self.bell.mark(self.peer);
-            self.bell.ring_if_wanted();
-        }
-    }
-}
-
-/// The way of frames during one call of the engine.
+/// A carrier during one call of the engine.
 pub(crate) struct Transmitter<'a> {
     pub(crate) carrier: &'a mut Carrier,
-    pub(crate) doorbell: Option<&'a Doorbell>,
-    pub(crate) mtu: usize,
-    /// The next frame need not wait for others.
-    pub(crate) urgent: bool,
-    /// The time, once it is known.
-    pub(crate) now: Option<u64>,
-}
-
-/// The time of an operation, for which the clock is read once.
-#[inline(always)]
-pub(crate) fn time(known: &mut Option<u64>) -> u64 {
-    *known.get_or_insert_with(|| Host::get().now_ns())
+    urgent: bool,
+    now: Option<u64>,
 }
 
 impl Transmitter<'_> {
-    /// Gives the doorbell what was sent so far, as the end of the call does.
+    /// The time of the call, for which the clock is read once.
+    #[inline(always)]
+    pub(crate) fn time(&mut self) -> u64 {
+        *self.now.get_or_insert_with(|| Host::get().now_ns())
+    }
+
+    /// Passes what was sent so far to the doorbell, as the end of the call does.
     #[inline(always)]
     pub(crate) fn hand_over(&mut self) {
-        self.carrier.hand_over(self.doorbell);
+        if let Way::Remote(remote) = &mut self.carrier.way
+            && !remote.group.is_empty()
+        {
+            remote.doorbell.push(&mut remote.group);
+        }
     }
 }
 
@@ -288,24 +154,57 @@ impl Drop for Transmitter<'_> {
 }
 
 impl Transmit for Transmitter<'_> {
-    type Frame = FrameBuffer;
+    type Frame = Frame;
 
     #[inline(always)]
-    fn frame(&mut self) -> Option<FrameBuffer> {
-        self.carrier.buffer(self.doorbell, self.mtu)
+    fn frame(&mut self) -> Option<Frame> {
+        let mtu = self.carrier.mtu;
+        match &mut self.carrier.way {
+            Way::Remote(Remote {
+                doorbell,
+                header,
+                group,
+            }) => {
+                if doorbell.is_full() {
+                    return None;
+                }
+                if group.spare() == 0 {
+                    let count = if group.is_empty() { 1 } else { GROUP };
+                    doorbell.lend(count, group);
+                }
+                Some(group.frame(header, mtu))
+            }
+            Way::Local(local) => local.frame(mtu),
+        }
     }
 
     #[inline(always)]
-    fn transmit(&mut self, frame: FrameBuffer, bytes: usize) {
-        let now = || time(&mut self.now);
+    fn transmit(&mut self, mut frame: Frame, bytes: usize) {
+        frame.set_length(bytes);
         let urgent = std::mem::take(&mut self.urgent);
-        self.carrier
-            .transmit(self.doorbell, now, frame, (bytes, urgent));
+        match &mut self.carrier.way {
+            Way::Remote(Remote {
+                doorbell, group, ..
+            }) => {
+                if group.is_empty() && doorbell.send_at_once(&frame, urgent) {
+                    group.reuse(frame);
+                    return;
+                }
+                group.push(frame);
+                if group.len() == GROUP {
+                    doorbell.push(group);
+                }
+            }
+            Way::Local(local) => {
+                let now = *self.now.get_or_insert_with(|| Host::get().now_ns());
+                local.transmit(now, frame);
+            }
+        }
     }
 
     #[inline(always)]
     fn now(&mut self) -> Option<u64> {
-        Some(time(&mut self.now))
+        Some(self.time())
     }
 }
 
@@ -315,21 +214,23 @@ mod tests {
     use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
+    use vipl_netio::{Socket, datagram};
+
     use super::*;
     use crate::doorbell::{Counters, Policy};
     use crate::interface;
-    use crate::medium::{Medium, Outlet};
+    use crate::medium::Medium;
 
     const MTU: usize = 100;
 
     /// A doorbell of a socket, another socket, and the way to that.
-    fn way(policy: Policy) -> (Doorbell, UdpSocket, Carrier) {
+    fn way(policy: Policy) -> (Arc<Doorbell>, UdpSocket, Carrier) {
         let [near, far] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let port = far.local_addr().unwrap().port();
         let medium = Medium::Udp(interface::subnet([127, 0, 0, 1].into()));
         let header = medium.header(&[127, 0, 0, 1, 0, 0], port).unwrap();
-        let outlet = Outlet::Datagrams(vipl_netio::datagram::Sender::new(near.into()));
+        let socket = Socket::Datagrams(datagram::Sender::new(near.into()));
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let counters = Counters {
             sent: &COUNTER,
@@ -337,19 +238,18 @@ mod tests {
             lost: &COUNTER,
             kicks: &COUNTER,
         };
-        let doorbell = Doorbell::new(policy, outlet, counters);
-        (doorbell, far, Carrier::remote(header))
+        let doorbell = Arc::new(Doorbell::new(policy, socket, counters));
+        let carrier = Carrier::remote(&doorbell, header, MTU);
+        (doorbell, far, carrier)
     }
 
-    /// Buffers that the carrier keeps; it has handed over all frames.
-    fn kept(carrier: &Carrier) -> usize {
-        match carrier {
-            Carrier::Remote(remote) => {
-                assert!(remote.ready.is_empty());
-                remote.spare.len()
-            }
-            Carrier::Local(_) => unreachable!("a way to another host"),
-        }
+    /// Spare buffers of the carrier, which has handed over all frames.
+    fn spare(carrier: &Carrier) -> usize {
+        let Way::Remote(remote) = &carrier.way else {
+            unreachable!("a way to another host");
+        };
+        assert!(remote.group.is_empty());
+        remote.group.spare()
     }
 
     #[test]
@@ -359,7 +259,7 @@ mod tests {
             let mut number = 0u32;
             for count in [1, 2, GROUP, GROUP + 1, 5 * GROUP, 1] {
                 let first = number;
-                let mut out = carrier.transmitter(Some(&doorbell), MTU, 0);
+                let mut out = carrier.transmitter(Some(0), false);
                 for _ in 0..count {
                     let mut frame = out.frame().expect("room");
                     frame.as_mut()[..4].copy_from_slice(&number.to_be_bytes());
@@ -367,8 +267,8 @@ mod tests {
                     number += 1;
                 }
                 drop(out);
-                assert!(kept(&carrier) <= 1, "after {count} frames");
-                carrier.finish(Some(&doorbell), 0);
+                assert!(spare(&carrier) <= 1, "after {count} frames");
+                carrier.finish(0);
                 doorbell.ring();
                 for wanted in first..number {
                     let mut frame = [0; MTU];

@@ -10,10 +10,10 @@ use vipl_wire::{
     ACK_DELAY_NS, Config, Connection, Level, PROBES, PartKind, Reason, Received, Refused, key_check,
 };
 
-use crate::carrier::{Carrier, Transmitter, time};
+use crate::carrier::Carrier;
 use crate::device::{Device, count};
-use crate::doorbell::Doorbell;
 use crate::env::ViEnv;
+use crate::local::Local;
 use crate::moving::Moving;
 use crate::segment::{SEGMENT, Segment};
 
@@ -39,8 +39,6 @@ pub(crate) struct Connected {
     pub(crate) index: u32,
     /// Key check in the peer's frames.
     pub(crate) check: u64,
-    /// Largest frame.
-    mtu: usize,
     /// The peer process, on another host.
     peer: Option<Arc<PeerProcess>>,
     /// The last frame from a peer on this host.
@@ -66,10 +64,10 @@ impl Connected {
     ) -> std::io::Result<Box<Connected>> {
         let index = port.vi().index;
         let mut shared_path = false;
-        let (carrier, mtu, peer) = match &device.uplink {
+        let (carrier, peer) = match &device.uplink {
             _ if connection.remote == 0 => {
-                let carrier = local(device, index, connection)?;
-                (carrier, device.local_mtu(), None)
+                let local = local(device, index, connection)?;
+                (Carrier::local(local, device.local_mtu()), None)
             }
             Some(uplink) => {
                 let length = usize::from(connection.remote_address_len);
@@ -81,17 +79,17 @@ impl Connected {
                     uplink.doorbell.mark(true);
                 }
                 let peer = device.peers.of(host, endpoint);
-                (Carrier::remote(header), device.mtu, Some(peer))
+                let carrier = Carrier::remote(&uplink.doorbell, header, device.mtu);
+                (carrier, Some(peer))
             }
             None => return Err(std::io::Error::other("there is no interface")),
         };
-        let collects = device.doorbell().is_some_and(Doorbell::collects);
-        let may_coalesce = carrier.is_remote() && collects;
+        let may_coalesce = carrier.collects();
         let config = Config {
             key: connection.key,
             side: connection.side,
             level: Level::of(port.vi().reliability),
-            mtu: mtu as u16,
+            mtu: carrier.mtu() as u16,
             max_transfer: port.vi().max_transfer_size.min(u64::from(u32::MAX)) as u32,
             own_vi: index,
             peer_vi: connection.peer_vi,
@@ -116,7 +114,6 @@ impl Connected {
             carrier,
             index,
             check: key_check(connection.key, connection.side ^ 1),
-            mtu,
             peer,
             frame: Vec::new(),
             counted: 0,
@@ -140,13 +137,8 @@ impl Connected {
     /// Sends what was posted. The clock is read when the first frame has left.
     #[inline(always)]
     fn send(&mut self, port: &Port) {
-        let out = Transmitter {
-            carrier: &mut self.carrier,
-            doorbell: self.device.doorbell(),
-            mtu: self.mtu,
-            urgent: self.may_coalesce && self.connection.is_quiet(),
-            now: None,
-        };
+        let urgent = self.may_coalesce && self.connection.is_quiet();
+        let out = self.carrier.transmitter(None, urgent);
         let mut env = ViEnv {
             port,
             out,
@@ -154,7 +146,7 @@ impl Connected {
             device: &self.device,
         };
         self.connection.posted(0, &mut env);
-        let now = time(&mut env.out.now);
+        let now = env.out.time();
         drop(env);
         self.device.schedule.note_posted(self.index, now);
         self.finish(now, self.connection.deadline());
@@ -171,7 +163,8 @@ impl Connected {
             return false;
         };
         let newest = port.entry(Queue::Send, port.posted(Queue::Send).wrapping_sub(1));
-        let message = descriptor::length(&newest).map_or(self.mtu, |bytes| bytes as usize);
+        let message =
+            descriptor::length(&newest).map_or(self.carrier.mtu(), |bytes| bytes as usize);
         let part = PartKind::Send.header() + message;
         let together = bytes + part;
         // A frame without room for another message of this size counts as full.
@@ -246,13 +239,7 @@ impl Connected {
         let connection = &mut self.connection;
         let mut env = ViEnv {
             port,
-            out: Transmitter {
-                carrier: &mut self.carrier,
-                doorbell: device.doorbell(),
-                mtu: self.mtu,
-                urgent: false,
-                now: Some(now),
-            },
+            out: self.carrier.transmitter(Some(now), false),
             peer: self.peer.as_deref(),
             device,
         };
@@ -342,7 +329,7 @@ impl Connected {
     /// The end of an operation; `deadline` is the connection's.
     #[inline(always)]
     fn finish(&mut self, now: u64, mut deadline: u64) {
-        self.carrier.finish(self.device.doorbell(), now);
+        self.carrier.finish(now);
         if let Some(late) = self.carrier.deadline() {
             deadline = deadline.min(late);
         }
@@ -370,8 +357,7 @@ impl Connected {
         self.progress(port);
         if port.is_connected() {
             let now = Host::get().now_ns();
-            let doorbell = self.device.doorbell();
-            let out = self.carrier.transmitter(doorbell, self.mtu, now);
+            let out = self.carrier.transmitter(Some(now), false);
             let mut env = ViEnv {
                 port,
                 out,
@@ -391,21 +377,20 @@ impl Connected {
         self.device.inbox(self.index).dismiss();
         self.device.schedule.set_connected(self.index, false);
         let device = self.device;
-        let doorbell = device.doorbell();
-        let mut out = self.carrier.transmitter(doorbell, self.mtu, now);
+        let mut out = self.carrier.transmitter(Some(now), false);
         let closing = self.connection.close(reason, now, &mut out);
         drop(out);
-        self.carrier.finish(doorbell, now);
-        if let Some(doorbell) = doorbell {
+        self.carrier.finish(now);
+        if let Some(doorbell) = device.doorbell() {
             doorbell.ring();
         }
-        let deadline = device.lingering.add(closing, self.carrier, self.mtu);
+        let deadline = device.lingering.add(closing, self.carrier);
         device.watch.expect(&device.bell, deadline);
     }
 }
 
 /// To a peer on this host.
-fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::Result<Carrier> {
+fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::Result<Local> {
     if (connection.segment_bytes as usize) < SEGMENT {
         return Err(std::io::Error::other("the segment is too small"));
     }
@@ -415,7 +400,7 @@ fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::
     let direction =
         u64::from(connection.side) << 32 | u64::from(index) << 16 | u64::from(connection.peer_vi);
     let emulated = device.emulated.as_ref().map(|links| links(direction));
-    Ok(Carrier::local(
+    Ok(Local::new(
         Segment::new(segment, connection.side),
         bell,
         connection.peer_vi,

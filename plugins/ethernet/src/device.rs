@@ -7,19 +7,19 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use vipl_netio::Address;
 use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_sdk::abi::vipl_nic;
 use vipl_plugin_sdk::{Host, shm};
 use vipl_sys::mutex::Mutex;
-use vipl_wire::Address;
 
 use crate::bell::Bell;
 use crate::card::LinkSource;
 use crate::coalescing::Coalescing;
 use crate::doorbell::Doorbell;
 use crate::inbox::Inbox;
+use crate::inlet::Reading;
 use crate::lingering::Lingering;
-use crate::medium::{Reading, Sender};
 use crate::schedule::Schedule;
 use crate::uplink::Uplink;
 use crate::version::VersionPeers;
@@ -30,7 +30,7 @@ use crate::{NO_VI, VIS_MAX};
 const LOCAL_MTU: usize = 8 << 10;
 
 /// Tells where a frame has come from.
-pub(crate) type Origin<'a> = &'a dyn Fn() -> Option<Sender>;
+pub(crate) type Origin<'a> = &'a dyn Fn() -> Option<Address>;
 
 /// Counters that `vipinfo` shows.
 pub(crate) struct Counters {
@@ -138,7 +138,7 @@ impl Device {
     }
 
     pub(crate) fn doorbell(&self) -> Option<&Doorbell> {
-        self.uplink.as_ref().map(|uplink| &uplink.doorbell)
+        self.uplink.as_ref().map(|uplink| &*uplink.doorbell)
     }
 
     /// The data socket, if there is one that the application has not closed.
@@ -283,8 +283,8 @@ impl Device {
     fn deliver(
         &self,
         uplink: &Uplink,
-        address: Address,
-        sender: &dyn Fn() -> Sender,
+        address: vipl_wire::Address,
+        sender: &dyn Fn() -> Address,
         (payload, marked): (&[u8], bool),
     ) -> bool {
         if let Some(inbox) = self.inboxes.get(address.vi as usize)
@@ -307,7 +307,7 @@ impl Device {
 
     /// A frame that means nothing in this version.
     #[cold]
-    fn unreadable(&self, uplink: &Uplink, sender: Sender, payload: &[u8]) {
+    fn unreadable(&self, uplink: &Uplink, sender: Address, payload: &[u8]) {
         count(self.counters.bad, 1);
         let now = Host::get().now_ns();
         self.versions

@@ -13,19 +13,13 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use vipl_netio::packet::Frame;
+use vipl_netio::{BURST, Frame, Outbox, Sent, Socket, WAITING_MAX};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_sys::mutex::Mutex;
 
-use crate::medium::{Outlet, Sent};
-
-/// Frames of one burst: of 1500 bytes, as many as the kernel takes for one train of datagrams.
-const BURST: usize = 44;
 /// Frames that an operation hands over at a time.
 pub(crate) const GROUP: usize = 11;
-/// Limit of frames that wait for the device. Operations look at it before they begin a frame, and hand it over later.
-const WAITING_MAX: usize = 256;
 
 // A burst that begins with an empty queue is not exceeded.
 const _: () = assert!(BURST.is_multiple_of(GROUP));
@@ -39,15 +33,6 @@ pub enum Policy {
     Batch,
 }
 
-#[derive(Default)]
-struct Frames {
-    /// Frames that wait to be sent, from `first` on.
-    waiting: Vec<Frame>,
-    first: usize,
-    /// Buffers to use again.
-    spare: Vec<Vec<u8>>,
-}
-
 /// Counters of the transmit side.
 pub(crate) struct Counters {
     pub(crate) sent: &'static AtomicU64,
@@ -59,9 +44,9 @@ pub(crate) struct Counters {
 /// The transmit side of a NIC.
 pub(crate) struct Doorbell {
     policy: Policy,
-    socket: Outlet,
-    frames: Mutex<Frames>,
-    /// How many frames wait; read without the lock.
+    socket: Socket,
+    outbox: Mutex<Outbox>,
+    /// How many frames wait in the outbox; read without the lock.
     waiting: AtomicUsize,
     /// A frame of the current operation was sent. Operations of several VIs may share this; frames that it holds back
     /// are sent at the end of one of them.
@@ -73,11 +58,11 @@ pub(crate) struct Doorbell {
 }
 
 impl Doorbell {
-    pub(crate) fn new(policy: Policy, socket: Outlet, counters: Counters) -> Doorbell {
+    pub(crate) fn new(policy: Policy, socket: Socket, counters: Counters) -> Doorbell {
         Doorbell {
             policy,
             socket,
-            frames: Mutex::default(),
+            outbox: Mutex::default(),
             waiting: AtomicUsize::new(0),
             trapped: AtomicBool::new(false),
             told: AtomicI32::new(0),
@@ -88,21 +73,17 @@ impl Doorbell {
 
     /// The data socket. `None`: the application has closed it.
     pub(crate) fn socket(&self) -> Option<RawFd> {
-        self.socket.socket()
+        self.socket.fd()
     }
 
     /// Frames carry the ECT codepoint, if the medium knows it; or never again.
     pub(crate) fn mark(&self, on: bool) {
-        if let Outlet::Datagrams(sender) = &self.socket {
-            sender.mark(on);
-        }
+        self.socket.mark(on);
     }
 
-    /// Adds `count` buffers with the content of earlier frames to `spare`, or as many as there are.
-    pub(crate) fn lend(&self, count: usize, spare: &mut Vec<Vec<u8>>) {
-        let mut frames = self.frames.lock();
-        let kept = frames.spare.len().saturating_sub(count);
-        spare.extend(frames.spare.drain(kept..));
+    /// Adds `count` buffers to a group, or as many as there are.
+    pub(crate) fn lend(&self, count: usize, group: &mut Outbox) {
+        self.outbox.lock().lend(count, group);
     }
 
     /// Sends a frame now, if none waits and it is `urgent`, or the first of an operation with [`Policy::Trap`], so that the
@@ -116,23 +97,18 @@ impl Doorbell {
         self.trapped.store(true, Ordering::Relaxed);
         // No lock: the kernel accepts frames from several threads.
         let sent = self.socket.send(std::slice::from_ref(frame));
-        self.count(sent) > 0
+        self.count(sent);
+        sent != Sent::Again
     }
 
-    /// Accepts frames, and sends them at once if they fill a burst. Takes back all `spare` buffers but one.
-    pub(crate) fn push(&self, ready: &mut Vec<Frame>, spare: &mut Vec<Vec<u8>>) {
-        let mut frames = self.frames.lock();
-        frames.spare.extend(spare.drain(spare.len().min(1)..));
-        frames.waiting.append(ready);
-        if frames.waiting.len() - frames.first >= BURST {
-            self.send(&mut frames);
+    /// Accepts the frames of a group, and sends them at once if they fill a burst. Takes its spare buffers but one.
+    pub(crate) fn push(&self, group: &mut Outbox) {
+        let mut outbox = self.outbox.lock();
+        outbox.append(group);
+        if outbox.len() >= BURST {
+            self.send(&mut outbox);
         }
-        self.note(&frames);
-    }
-
-    fn note(&self, frames: &Frames) {
-        let waiting = frames.waiting.len() - frames.first;
-        self.waiting.store(waiting, Ordering::Release);
+        self.waiting.store(outbox.len(), Ordering::Release);
     }
 
     /// Whether frames are collected.
@@ -142,7 +118,7 @@ impl Doorbell {
 
     /// Call after an operation that may have pushed frames: rings if the policy demands it.
     #[inline(always)]
-    pub(crate) fn operation_ends(&self) {
+    pub(crate) fn end_operation(&self) {
         if self.policy == Policy::Trap {
             self.trapped.store(false, Ordering::Relaxed);
             self.ring();
@@ -170,49 +146,32 @@ impl Doorbell {
     }
 
     fn ring_for_waiting(&self) {
-        let Some(mut frames) = self.frames.try_lock() else {
+        let Some(mut outbox) = self.outbox.try_lock() else {
             return;
         };
-        self.send(&mut frames);
-        self.note(&frames);
+        self.send(&mut outbox);
+        self.waiting.store(outbox.len(), Ordering::Release);
     }
 
-    fn send(&self, frames: &mut Frames) {
-        while frames.first < frames.waiting.len() {
-            let sent = self.socket.send(&frames.waiting[frames.first..]);
-            match self.count(sent) {
-                0 => break,
-                done => frames.first += done,
-            }
-        }
-        let Frames {
-            waiting,
-            first,
-            spare,
-        } = frames;
-        spare.extend(waiting.drain(..*first).map(|frame| frame.buffer));
-        *first = 0;
+    fn send(&self, outbox: &mut Outbox) {
+        outbox.send(&self.socket, |sent| self.count(sent));
     }
 
-    /// The number of frames that are finished, sent or lost.
     #[inline(always)]
-    fn count(&self, sent: Sent) -> usize {
-        let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
+    fn count(&self, sent: Sent) {
+        let add = |counter: &AtomicU64, more| {
+            counter.fetch_add(more, Ordering::Relaxed);
+        };
         match sent {
             Sent::Frames(count) => {
                 add(self.counters.sent, count as u64);
                 add(self.counters.kicks, 1);
                 self.told.store(0, Ordering::Relaxed);
-                count
             }
-            Sent::Again => {
-                add(self.counters.again, 1);
-                0
-            }
+            Sent::Again => add(self.counters.again, 1),
             Sent::Lost(error) => {
                 add(self.counters.lost, 1);
                 self.tell(error);
-                1
             }
         }
     }

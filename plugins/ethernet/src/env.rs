@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 
 use vipl_abi::*;
+use vipl_netio::Frame;
 use vipl_netio::peer::PeerProcess;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Segments};
@@ -12,7 +13,7 @@ use vipl_plugin_sdk::{Host, Port, Queue};
 use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
 use crate::READ_LEVELS;
-use crate::carrier::{FrameBuffer, Transmitter};
+use crate::carrier::Transmitter;
 use crate::device::{Device, count};
 
 /// A VI during one operation.
@@ -25,15 +26,15 @@ pub(crate) struct ViEnv<'a> {
 }
 
 impl Transmit for ViEnv<'_> {
-    type Frame = FrameBuffer;
+    type Frame = Frame;
 
     #[inline(always)]
-    fn frame(&mut self) -> Option<FrameBuffer> {
+    fn frame(&mut self) -> Option<Frame> {
         self.out.frame()
     }
 
     #[inline(always)]
-    fn transmit(&mut self, frame: FrameBuffer, bytes: usize) {
+    fn transmit(&mut self, frame: Frame, bytes: usize) {
         self.out.transmit(frame, bytes);
     }
 
@@ -185,9 +186,7 @@ impl Env for ViEnv<'_> {
     }
 
     fn path_refuses_ect(&mut self) {
-        if let Some(doorbell) = self.out.doorbell {
-            doorbell.mark(false);
-        }
+        self.out.carrier.refuse_ect();
     }
 
     fn raise(&mut self, code: u32, opcode: u32) {

@@ -7,9 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vipl_netio::Address;
 use vipl_sys::mutex::Mutex;
-
-use crate::medium::Sender;
 
 /// Limit of the bytes that wait for one VI: more than a whole window of the protocol.
 const BYTES_MAX: usize = 5 << 19;
@@ -17,7 +16,7 @@ const BYTES_MAX: usize = 5 << 19;
 const FRAMES_MAX: usize = 2048;
 
 /// A frame, where it has come from if somebody wants to know, and whether a router has marked it.
-pub(crate) type Arrived = (Option<Sender>, Box<[u8]>, bool);
+pub(crate) type Arrived = (Option<Address>, Box<[u8]>, bool);
 
 #[derive(Default)]
 struct State {
@@ -56,7 +55,7 @@ impl Inbox {
     pub(crate) fn put(
         &self,
         check: u64,
-        sender: &dyn Fn() -> Sender,
+        sender: &dyn Fn() -> Address,
         (payload, marked): (&[u8], bool),
     ) -> bool {
         let mut state = self.state.lock();
@@ -104,7 +103,7 @@ mod tests {
     #[test]
     fn only_frames_of_the_connection_are_accepted_up_to_a_limit() {
         let (inbox, frame) = (Inbox::default(), [1; 100]);
-        let from = || Sender::Ethernet([2; 6]);
+        let from = || Address::Ethernet([2; 6]);
         assert!(!inbox.put(7, &from, (&frame, false)), "nobody is connected");
         inbox.admit(7, false);
         assert!(!inbox.put(8, &from, (&frame, false)), "another key");

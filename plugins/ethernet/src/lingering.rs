@@ -5,12 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use vipl_netio::Address;
 use vipl_sys::mutex::Mutex;
 use vipl_wire::Closing;
 
 use crate::carrier::Carrier;
-use crate::doorbell::Doorbell;
-use crate::medium::Sender;
 use crate::schedule::NEVER;
 use crate::uplink::Uplink;
 
@@ -21,7 +20,6 @@ const LOOK_FRAMES: usize = 64;
 struct Ended {
     closing: Closing,
     carrier: Carrier,
-    mtu: usize,
 }
 
 /// All of them of one NIC.
@@ -44,14 +42,10 @@ impl Default for Lingering {
 
 impl Lingering {
     /// Takes over what is left of a connection. Returns when [`Lingering::pump`] must be called for it.
-    pub(crate) fn add(&self, closing: Closing, carrier: Carrier, mtu: usize) -> u64 {
+    pub(crate) fn add(&self, closing: Closing, carrier: Carrier) -> u64 {
         let deadline = closing.deadline();
         if !closing.is_done() {
-            self.list.lock().push(Ended {
-                closing,
-                carrier,
-                mtu,
-            });
+            self.list.lock().push(Ended { closing, carrier });
             self.any.store(true, Ordering::SeqCst);
             self.deadline.fetch_min(deadline, Ordering::SeqCst);
         }
@@ -59,14 +53,13 @@ impl Lingering {
     }
 
     /// Handles a frame that belongs to no open connection. False: it belongs to none of these, either.
-    pub(crate) fn take(&self, uplink: &Uplink, from: Sender, payload: &[u8], now: u64) -> bool {
-        let doorbell = Some(&uplink.doorbell);
+    pub(crate) fn take(&self, uplink: &Uplink, from: Address, payload: &[u8], now: u64) -> bool {
         let mut known = false;
         if let Some(address) = vipl_wire::address(payload) {
             let mut list = self.list.lock();
             for ended in list.iter_mut().filter(|it| it.closing.vi() == address.vi) {
                 known = true;
-                let mut out = ended.carrier.transmitter(doorbell, ended.mtu, now);
+                let mut out = ended.carrier.transmitter(Some(now), false);
                 ended.closing.received(payload, &mut out);
             }
         }
@@ -75,37 +68,32 @@ impl Lingering {
             let Some(header) = uplink.medium.answer(from) else {
                 return false;
             };
-            let mut carrier = Carrier::remote(header);
-            let mut out = carrier.transmitter(doorbell, uplink.mtu, now);
+            let mut carrier = Carrier::remote(&uplink.doorbell, header, uplink.mtu);
+            let mut out = carrier.transmitter(Some(now), false);
             Closing::answer_stray(payload, &mut out)
         }
     }
 
     /// Repeats what is due and drops what is done. Returns when to call it again.
-    pub(crate) fn pump(&self, doorbell: Option<&Doorbell>, now: u64) -> u64 {
+    pub(crate) fn pump(&self, now: u64) -> u64 {
         if !self.any.load(Ordering::SeqCst) {
             return NEVER;
         }
         let mut list = self.list.lock();
         let mut frame = Vec::new();
-        for Ended {
-            closing,
-            carrier,
-            mtu,
-        } in list.iter_mut()
-        {
+        for Ended { closing, carrier } in list.iter_mut() {
             for _ in 0..LOOK_FRAMES {
                 match carrier.take(&mut frame) {
                     Ok(true) => {
-                        closing.received(&frame, &mut carrier.transmitter(doorbell, *mtu, now));
+                        closing.received(&frame, &mut carrier.transmitter(Some(now), false));
                     }
                     _ => break,
                 }
             }
             if closing.deadline() <= now {
-                closing.timeout(now, &mut carrier.transmitter(doorbell, *mtu, now));
+                closing.timeout(now, &mut carrier.transmitter(Some(now), false));
             }
-            carrier.finish(doorbell, now);
+            carrier.finish(now);
         }
         list.retain(|ended| !ended.closing.is_done());
         let next = |ended: &Ended| {

@@ -5,13 +5,13 @@
 //! go to the new place only if it answers and the old one does not: who only copies cannot keep the old one from answering
 //! (RFC 9000 §8.2, §9.3).
 
+use vipl_netio::{Address, Header};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
 use vipl_wire::{ASKS, Connection, Kind};
 
 use crate::device::count;
 use crate::env::ViEnv;
-use crate::medium::{Header, Sender};
 use crate::schedule::NEVER;
 
 /// Questions that the old place must leave unanswered.
@@ -25,7 +25,7 @@ const PAUSE_NS: u64 = 1_000_000_000;
 
 /// The question that is under way.
 struct Question {
-    from: Sender,
+    from: Address,
     there: Header,
     /// Lengths of its TRYs: for the old place, and for the new one.
     lengths: [u16; 2],
@@ -64,7 +64,7 @@ impl Moving {
     pub(crate) fn heard(
         &mut self,
         connection: &mut Connection,
-        (frame, from): (&[u8], Option<Sender>),
+        (frame, from): (&[u8], Option<Address>),
         now: u64,
         env: &mut ViEnv,
     ) {

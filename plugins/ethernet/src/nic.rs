@@ -115,8 +115,7 @@ impl EthernetNic {
         let end = Instant::now() + LINGER_TIME;
         loop {
             self.device.receive_all();
-            let doorbell = self.device.doorbell();
-            self.device.lingering.pump(doorbell, Host::get().now_ns());
+            self.device.lingering.pump(Host::get().now_ns());
             self.ring_doorbell();
             if self.device.lingering.is_empty() || Instant::now() >= end {
                 return;

@@ -148,7 +148,7 @@ impl WatchThread<'_> {
         {
             found = Poll::Busy;
         }
-        device.lingering.pump(device.doorbell(), now);
+        device.lingering.pump(now);
         device.mark_due(now);
         self.check_interface(now);
         let mut indices = [0; VIS_MAX as usize];

@@ -2,13 +2,16 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use vipl_netio::packet::Asker;
+use vipl_netio::{Socket, datagram, packet};
 use vipl_plugin_sdk::settings::number;
 use vipl_plugin_sdk::{Host, Link};
 
 use crate::doorbell::{Counters, Doorbell, Policy};
-use crate::medium::{Inlet, Medium, Outlet, ip_of_host};
+use crate::inlet::Inlet;
+use crate::medium::{Medium, ip_of_host};
 use crate::try_lock::TryLock;
 
 /// How long an address may be away: it comes back when a lease is renewed, or an interface is switched off and on. Peers give
@@ -27,7 +30,7 @@ pub(crate) struct Checks {
 
 /// The link of one NIC handle.
 pub(crate) struct Uplink {
-    pub(crate) doorbell: Doorbell,
+    pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) inlet: Inlet,
     pub(crate) medium: Medium,
     pub(crate) endpoint: u16,
@@ -52,21 +55,21 @@ impl Uplink {
         let mtu = (link.mtu as usize).min(frame_max);
         let medium = Medium::of(&link, datagrams)?;
         let fd = link.socket.as_raw_fd();
-        let (inlet, outlet) = if datagrams {
-            let receiver = vipl_netio::datagram::Receiver::open(fd)?;
-            let sender = vipl_netio::datagram::Sender::new(link.socket);
+        let (inlet, socket) = if datagrams {
+            let receiver = datagram::Receiver::open(fd)?;
+            let sender = datagram::Sender::new(link.socket);
             (
                 Inlet::Datagrams(TryLock::new(receiver)),
-                Outlet::Datagrams(sender),
+                Socket::Datagrams(sender),
             )
         } else {
             let frames = number(name, c"receive_frames").unwrap_or(256) as usize;
-            let receiver = vipl_netio::packet::Receiver::open(fd, mtu, frames.next_power_of_two())?;
-            let tip = vipl_netio::packet::Tip::new(&receiver);
-            let sender = vipl_netio::packet::Sender::new(link.socket);
+            let receiver = packet::Receiver::open(fd, mtu, frames.next_power_of_two())?;
+            let tip = packet::Tip::new(&receiver);
+            let sender = packet::Sender::new(link.socket);
             (
                 Inlet::Packets(TryLock::new(receiver), tip),
-                Outlet::Packets(sender),
+                Socket::Packets(sender),
             )
         };
         let counter = |counter| Host::get().counter(name, counter);
@@ -77,7 +80,7 @@ impl Uplink {
             kicks: counter(c"kicks"),
         };
         Ok(Uplink {
-            doorbell: Doorbell::new(policy, outlet, counters),
+            doorbell: Arc::new(Doorbell::new(policy, socket, counters)),
             inlet,
             medium,
             endpoint: link.endpoint,
@@ -97,7 +100,7 @@ impl Uplink {
             Medium::Ethernet(_) => {
                 checks.count = (checks.count + 1) % PORT_CHECK;
                 let asker = self.asker.as_ref().filter(|_| checks.count == 0);
-                let lost = vipl_netio::packet::lost(socket, asker);
+                let lost = packet::lost(socket, asker);
                 lost.map(|lost| lost.to_string())
             }
             Medium::Udp(_) => {

@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
+use vipl_netio::{Address, Header};
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::VIPL_LOG_WARN;
 use vipl_sys::mutex::Mutex;
 use vipl_wire::{Transmit, VERSION, VersionNegotiation};
 
 use crate::carrier::Carrier;
-use crate::medium::{Header, Sender};
 use crate::uplink::Uplink;
 
 /// Hosts that are remembered.
@@ -32,7 +32,7 @@ struct Peer {
 
 /// All of them, by their addresses.
 #[derive(Default)]
-pub(crate) struct VersionPeers(Mutex<HashMap<Sender, Peer, Unkeyed>>);
+pub(crate) struct VersionPeers(Mutex<HashMap<Address, Peer, Unkeyed>>);
 
 /// Without random keys, which a sandbox may refuse; the table is bounded.
 type Unkeyed = BuildHasherDefault<DefaultHasher>;
@@ -51,7 +51,7 @@ impl VersionPeers {
         &self,
         uplink: &Uplink,
         name: &str,
-        (host, payload): (Sender, &[u8]),
+        (host, payload): (Address, &[u8]),
         now: u64,
     ) -> bool {
         if let Some(refusal) = VersionNegotiation::parse(payload) {
@@ -81,7 +81,7 @@ impl VersionPeers {
         true
     }
 
-    fn duty(&self, host: Sender, refused: bool, now: u64) -> Duty {
+    fn duty(&self, host: Address, refused: bool, now: u64) -> Duty {
         let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
             return Duty::default();
@@ -99,13 +99,13 @@ impl VersionPeers {
     }
 }
 
-fn tell(name: &str, host: Sender, what: &str) {
+fn tell(name: &str, host: Address, what: &str) {
     Host::get().log(VIPL_LOG_WARN, &format!("{name}: host {host} {what}"));
 }
 
 fn send(uplink: &Uplink, to: Header, answer: &VersionNegotiation, now: u64) {
-    let mut carrier = Carrier::remote(to);
-    let mut out = carrier.transmitter(Some(&uplink.doorbell), uplink.mtu, now);
+    let mut carrier = Carrier::remote(&uplink.doorbell, to, uplink.mtu);
+    let mut out = carrier.transmitter(Some(now), false);
     // If the device is full the answer is lost; the next frame of that host gets another.
     let Some(mut frame) = out.frame() else {
         return;
@@ -124,7 +124,7 @@ mod tests {
     fn each_host_is_told_of_once_and_answered_once_a_second() {
         let peers = VersionPeers::default();
         let of =
-            |host, refused, now| peers.duty(Sender::Ethernet([2, 0, 0, 0, 0, host]), refused, now);
+            |host, refused, now| peers.duty(Address::Ethernet([2, 0, 0, 0, 0, host]), refused, now);
         let both = |tell, answer| Duty { tell, answer };
         assert_eq!(of(1, false, 5), both(true, true));
         assert_eq!(of(1, false, 6), both(false, false));

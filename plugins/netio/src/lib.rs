@@ -13,5 +13,12 @@
 compile_error!("AF_PACKET, UDP_SEGMENT and UDP_GRO: Linux");
 
 pub mod datagram;
+mod frame;
+mod outbox;
 pub mod packet;
 pub mod peer;
+mod socket;
+
+pub use frame::{Address, Frame, Header};
+pub use outbox::{BURST, Outbox, WAITING_MAX};
+pub use socket::{Sent, Socket};

@@ -7,6 +7,7 @@
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
 use vipl_clan_proto::vi::{Segment, end, news};
+use vipl_netio::Frame;
 use vipl_netio::peer::PeerProcess;
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::descriptor;
@@ -16,7 +17,7 @@ use vipl_wire::{
 };
 
 use crate::complete::Outcome;
-use crate::outbox::{Line, Outbox, Room};
+use crate::outbox::{Line, Outbox};
 use crate::remote::{Away, Posted};
 use crate::vi::{Tools, Vi};
 use crate::vm::{piece, pieces};
@@ -66,15 +67,15 @@ impl Away {
 }
 
 impl Transmit for Bench<'_> {
-    type Frame = Room;
+    type Frame = Frame;
 
     #[inline(always)]
-    fn frame(&mut self) -> Option<Room> {
+    fn frame(&mut self) -> Option<Frame> {
         self.line.frame()
     }
 
     #[inline(always)]
-    fn transmit(&mut self, frame: Room, bytes: usize) {
+    fn transmit(&mut self, frame: Frame, bytes: usize) {
         // Of a process that has ended nothing is said: the agent does that.
         if !self.line.mute {
             self.line.transmit(frame, bytes);

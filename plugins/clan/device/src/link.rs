@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
-use vipl_netio::packet::{Asker, Header, Lost, Receiver};
+use vipl_netio::Header;
+use vipl_netio::packet::{Asker, Lost, Receiver};
 use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
 use vipl_wire::{Closing, MTU_MIN, Transmit as _, VersionNegotiation};
@@ -124,7 +125,7 @@ impl Link {
 impl Side {
     /// What stands before frames to this address.
     pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        vipl_netio::packet::header(to, self.address, ETHERTYPE)
+        Header::ethernet(to, self.address, ETHERTYPE)
     }
 
     /// Nobody needs the link any more.

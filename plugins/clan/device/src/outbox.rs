@@ -1,35 +1,19 @@
-//! Frames on their way into the kernel: one system call takes as many as there are.
+//! The transmit side of a link, for one call of the engine at a time.
 
 use std::os::fd::{OwnedFd, RawFd};
 
-use vipl_netio::packet::{ETHERNET, Frame, Header, Sender, Sent};
+use vipl_netio::{BURST, Frame, Header, Socket, WAITING_MAX, packet};
 use vipl_wire::Transmit;
 
-/// Frames of one burst.
-const BURST: usize = 32;
-/// Frames that wait for the kernel at most.
-const WAITING_MAX: usize = 256;
 /// What one call of the engine may send: others have their turn, too.
 const TURN_FRAMES: u32 = 64;
 /// When a kernel that had no room is asked again, in nanoseconds.
 const RETRY_NS: u64 = 50_000;
 
-/// Room for one frame behind its Ethernet header.
-pub(crate) struct Room(Vec<u8>);
-
-impl AsMut<[u8]> for Room {
-    #[inline(always)]
-    fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.0[ETHERNET..]
-    }
-}
-
 /// The transmit side of a link.
 pub(crate) struct Outbox {
-    socket: Sender,
-    waiting: Vec<Frame>,
-    /// Buffers to use again.
-    spare: Vec<Vec<u8>>,
+    socket: Socket,
+    frames: vipl_netio::Outbox,
     /// Before this time the kernel is not asked, in nanoseconds.
     retry_at: u64,
     /// What is left of [`TURN_FRAMES`].
@@ -39,9 +23,8 @@ pub(crate) struct Outbox {
 impl Outbox {
     pub(crate) fn new(socket: OwnedFd) -> Outbox {
         Outbox {
-            socket: Sender::new(socket),
-            waiting: Vec::new(),
-            spare: Vec::new(),
+            socket: Socket::Packets(packet::Sender::new(socket)),
+            frames: vipl_netio::Outbox::default(),
             retry_at: 0,
             left: 0,
         }
@@ -52,7 +35,7 @@ impl Outbox {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.frames.is_empty()
     }
 
     /// When the kernel may be asked again.
@@ -75,22 +58,9 @@ impl Outbox {
     /// Sends what waits, unless the kernel had no room a moment ago. A frame that cannot be sent is lost, as
     /// on a cut cable.
     pub(crate) fn send(&mut self, now: u64) {
-        if now < self.retry_at {
-            return;
+        if now >= self.retry_at && !self.frames.send(&self.socket, |_| {}) {
+            self.retry_at = now + RETRY_NS;
         }
-        let mut first = 0;
-        while first < self.waiting.len() {
-            match self.socket.send(&self.waiting[first..]) {
-                Sent::Frames(count) => first += count,
-                Sent::Again => {
-                    self.retry_at = now + RETRY_NS;
-                    break;
-                }
-                Sent::Lost(_) => first += 1,
-            }
-        }
-        let sent = self.waiting.drain(..first);
-        self.spare.extend(sent.map(|frame| frame.buffer));
     }
 }
 
@@ -105,27 +75,23 @@ pub(crate) struct Line<'a> {
 }
 
 impl Transmit for Line<'_> {
-    type Frame = Room;
+    type Frame = Frame;
 
     #[inline(always)]
-    fn frame(&mut self) -> Option<Room> {
+    fn frame(&mut self) -> Option<Frame> {
         let out = &mut *self.out;
-        if self.mute || out.left == 0 || out.waiting.len() >= WAITING_MAX {
+        if self.mute || out.left == 0 || out.frames.len() >= WAITING_MAX {
             return None;
         }
         out.left -= 1;
-        let mut buffer = out.spare.pop().unwrap_or_default();
-        buffer.resize(ETHERNET + self.mtu, 0);
-        buffer[..ETHERNET].copy_from_slice(&self.header);
-        Some(Room(buffer))
+        Some(out.frames.frame(&self.header, self.mtu))
     }
 
     #[inline(always)]
-    fn transmit(&mut self, frame: Room, bytes: usize) {
-        let bytes = ETHERNET + bytes;
-        let buffer = frame.0;
-        self.out.waiting.push(Frame { buffer, bytes });
-        if self.out.waiting.len() >= BURST {
+    fn transmit(&mut self, mut frame: Frame, bytes: usize) {
+        frame.set_length(bytes);
+        self.out.frames.push(frame);
+        if self.out.frames.len() >= BURST {
             self.out.send(self.now);
         }
     }

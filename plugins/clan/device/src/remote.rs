@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use vipl_clan_proto::vi::RING;
-use vipl_netio::packet::Header;
+use vipl_netio::Header;
 use vipl_netio::peer::PeerProcess;
 use vipl_wire::Connection;
 

@@ -14,7 +14,7 @@ mod send;
 
 pub use peer::{PEER, Peer};
 pub use receive::{Received, Receiver};
-pub use send::{Datagram, Sender, Sent};
+pub use send::Sender;
 
 /// Datagrams of one train; the kernel's limit, and at most 64 KB.
 const TRAIN: usize = 64;

@@ -207,8 +207,9 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::super::send::tests::made;
-    use super::super::{Sender, Sent, use_marks};
+    use super::super::{Sender, use_marks};
     use super::*;
+    use crate::Sent;
 
     fn exchange(host: &str) {
         let far = UdpSocket::bind((host, 0)).unwrap();
@@ -226,7 +227,7 @@ mod tests {
         let mut first = 0;
         while first < all.len() {
             match sender.send(&all[first..]) {
-                Sent::Datagrams(count) => first += count,
+                Sent::Frames(count) => first += count,
                 other => panic!("{other:?}"),
             }
         }

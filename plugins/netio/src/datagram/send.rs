@@ -4,9 +4,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vipl_sys::fd::Kept;
+use vipl_wire::Kind;
 
 use super::peer::{PEER, Peer};
 use super::{TRAIN, TRAIN_BYTES, option, use_marks};
+use crate::{Frame, Sent};
 
 /// Datagrams of one `sendmmsg`.
 const BURST_MAX: usize = 64;
@@ -20,29 +22,6 @@ const SINGLE: usize = 4096;
 
 /// A TCP socket that is connected refuses this, and UDP does not know it; all other kinds refuse the address.
 const UDP_ONLY: i32 = libc::MSG_FASTOPEN;
-
-/// A datagram in a buffer, behind its receiver's address.
-pub trait Datagram {
-    /// The address ([`Peer`]), and behind it the datagram.
-    fn contents(&self) -> &[u8];
-
-    /// It is in no train: what becomes of it must not depend on others, nor they on it.
-    #[inline(always)]
-    fn is_alone(&self) -> bool {
-        false
-    }
-}
-
-/// Result of [`Sender::send`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// This many datagrams were sent, at least one.
-    Datagrams(usize),
-    /// The socket has no room; the caller tries the same ones later.
-    Again,
-    /// The first datagram cannot be sent, for this `errno`; the caller drops it.
-    Lost(i32),
-}
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
@@ -80,6 +59,11 @@ impl Sender {
         self.socket.fd().ok()
     }
 
+    /// The descriptor's number, without a check of what it refers to now.
+    pub(crate) fn number(&self) -> RawFd {
+        self.socket.number()
+    }
+
     /// From now on datagrams carry the ECT codepoint of RFC 3168, so that a congested router marks them instead of
     /// dropping them, and the receiver of the same socket tells of the marks of others. With `false` never again.
     pub fn mark(&self, on: bool) {
@@ -91,15 +75,15 @@ impl Sender {
     }
 
     /// Sends as many of the datagrams as one system call takes.
-    pub fn send<D: Datagram>(&self, datagrams: &[D]) -> Sent {
+    pub fn send(&self, datagrams: &[Frame]) -> Sent {
         let datagrams = &datagrams[..datagrams.len().min(BURST_MAX)];
         let sent = match datagrams {
-            [] => return Sent::Datagrams(0),
+            [] => return Sent::Frames(0),
             [one] => self.send_one(one.contents()).min(1),
             several => self.send_trains(several),
         };
         if sent > 0 {
-            return Sent::Datagrams(sent as usize);
+            return Sent::Frames(sent as usize);
         }
         match std::io::Error::last_os_error().raw_os_error().unwrap_or(0) {
             libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,
@@ -130,7 +114,7 @@ impl Sender {
     }
 
     /// Returns the number of datagrams sent.
-    fn send_trains<D: Datagram>(&self, datagrams: &[D]) -> isize {
+    fn send_trains(&self, datagrams: &[Frame]) -> isize {
         // SAFETY: all zero is a valid value of these three.
         let mut parts: [libc::iovec; BURST_MAX] = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
@@ -188,10 +172,11 @@ impl Sender {
 }
 
 /// How many datagrams from the first on make one train: to one address, of one length; the last one may be shorter.
-fn train<D: Datagram>(datagrams: &[D]) -> usize {
+fn train(datagrams: &[Frame]) -> usize {
     let (to, bytes) = datagrams[0].contents().split_at(PEER);
     let mut all = bytes.len();
-    if datagrams[0].is_alone() {
+    // What becomes of a TRY must not depend on others, and a train is forwarded or dropped as a whole.
+    if Kind::Try.is_of(bytes) {
         return 1;
     }
     for (number, next) in datagrams.iter().enumerate().skip(1) {
@@ -199,7 +184,7 @@ fn train<D: Datagram>(datagrams: &[D]) -> usize {
         all += more.len();
         // An empty one would not be seen at the end of a train.
         let fits = !more.is_empty() && more.len() <= bytes.len() && all <= TRAIN_BYTES;
-        let fits = fits && !next.is_alone();
+        let fits = fits && !Kind::Try.is_of(more);
         if there != to || !fits || number == TRAIN {
             return number;
         }
@@ -229,22 +214,11 @@ pub(crate) mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
     use super::*;
+    use crate::Header;
+    use crate::frame::tests::frame;
 
-    /// A datagram of a test.
-    pub(crate) struct Made(Vec<u8>);
-
-    impl Datagram for Made {
-        fn contents(&self) -> &[u8] {
-            &self.0
-        }
-
-        fn is_alone(&self) -> bool {
-            self.0.get(PEER) == Some(&7)
-        }
-    }
-
-    pub(crate) fn made(to: SocketAddr, bytes: &[u8]) -> Made {
-        Made([&Peer::from(to).bytes()[..], bytes].concat())
+    pub(crate) fn made(to: SocketAddr, bytes: &[u8]) -> Frame {
+        frame(&Header::udp(Peer::from(to)), bytes)
     }
 
     #[test]
@@ -254,7 +228,7 @@ pub(crate) mod tests {
             "192.0.2.1:2".parse().unwrap(),
         );
         let length = |sizes: &[(SocketAddr, usize)]| {
-            let all: Vec<Made> = sizes
+            let all: Vec<Frame> = sizes
                 .iter()
                 .map(|(to, size)| made(*to, &vec![0; *size]))
                 .collect();
@@ -268,7 +242,8 @@ pub(crate) mod tests {
         assert_eq!(length(&[(one, 0), (one, 0)]), 1);
         assert_eq!(length(&[(one, 9); 100]), TRAIN);
         assert_eq!(length(&[(one, 9000); 9]), 7);
-        let alone = [0, 0, 7, 0].map(|first| made(one, &[first, 1, 2]));
+        let alone =
+            [0, 0, Kind::Try as u8, 0].map(|kind| made(one, &[vipl_wire::VERSION, kind, 2]));
         assert_eq!([0, 1, 2, 3].map(|from| train(&alone[from..])), [2, 1, 1, 1]);
     }
 
@@ -300,7 +275,7 @@ pub(crate) mod tests {
         let sender = Sender::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
         sender.single.store(SINGLE, Ordering::Relaxed);
         let sent = sender.send(&[made(to, b"one"), made(to, b"two"), made(to, b"")]);
-        assert_eq!(sent, Sent::Datagrams(3));
+        assert_eq!(sent, Sent::Frames(3));
         for expected in [&b"one"[..], b"two", b""] {
             let mut room = [0; 9];
             let got = far.recv(&mut room).unwrap();

@@ -18,21 +18,10 @@ use std::os::fd::RawFd;
 pub use error::{drop_notices, take_socket_error};
 pub use port::{Asker, Lost, lost};
 pub use ring::{Arrived, Received, Receiver, Tip};
-pub use send::{Sender, Sent};
+pub use send::Sender;
 
-/// Bytes of the Ethernet header.
+/// Bytes of the Ethernet header: destination, source, ethertype.
 pub const ETHERNET: usize = 14;
-/// An Ethernet header: destination, source, ethertype.
-pub type Header = [u8; ETHERNET];
-
-/// The header of frames from one address to another.
-pub fn header(to: [u8; 6], from: [u8; 6], ethertype: u16) -> Header {
-    let mut header = [0; ETHERNET];
-    header[..6].copy_from_slice(&to);
-    header[6..12].copy_from_slice(&from);
-    header[12..].copy_from_slice(&ethertype.to_be_bytes());
-    header
-}
 
 /// Splits a frame into the address of its sender and its payload. `None`: shorter than an Ethernet header.
 #[inline(always)]
@@ -41,20 +30,6 @@ pub fn split(frame: &[u8]) -> Option<([u8; 6], &[u8])> {
     let mut from = [0; 6];
     from.copy_from_slice(&header[6..12]);
     Some((from, payload))
-}
-
-/// A whole frame at the beginning of a buffer.
-pub struct Frame {
-    /// The frame, followed by unused room.
-    pub buffer: Vec<u8>,
-    /// Bytes of the frame, Ethernet header included.
-    pub bytes: usize,
-}
-
-impl Frame {
-    pub(crate) fn contents(&self) -> &[u8] {
-        &self.buffer[..self.bytes]
-    }
 }
 
 /// The interface of a socket, if there is one; the kernel unbinds it when the interface is removed.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::Frame;
+use crate::Frame;
 
 /// How long a frame waits. A thousand frames, which is the usual queue of an interface, take 12 ms at 1 Gbit/s, and each
 /// that leaves makes room.
@@ -31,7 +31,7 @@ impl Room {
         if self.since_ns.load(Ordering::Relaxed) != 0
             || self.lost_bytes.load(Ordering::Relaxed) != 0
         {
-            let longest = frames.iter().map(|frame| frame.bytes).max();
+            let longest = frames.iter().map(|frame| frame.contents().len()).max();
             self.found_for(longest.unwrap_or(0));
         }
     }

@@ -6,22 +6,11 @@ use vipl_sys::clock;
 use vipl_sys::fd::Kept;
 
 use super::room::Room;
-use super::{Frame, bound_to, error};
+use super::{bound_to, error};
+use crate::{Frame, Sent};
 
 /// Frames of one `sendmmsg`.
 const BURST_MAX: usize = 64;
-
-/// Result of [`Sender::send`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// This many frames were sent, at least one.
-    Frames(usize),
-    /// The device has no room; the caller tries the same frames later.
-    Again,
-    /// The first frame cannot be sent, for this `errno`; the caller drops it. ENOBUFS: the device has had no room
-    /// for it for some time.
-    Lost(i32),
-}
 
 /// Flags that every socket except AF_PACKET refuses together with an address of that family: urgent data is unknown
 /// to UDP, raw, Unix and netlink sockets, and data in a connection request is refused by TCP. The application may
@@ -77,7 +66,13 @@ impl Sender {
         }
         match error::last() {
             libc::EAGAIN | libc::EINTR => Sent::Again,
-            libc::ENOBUFS if self.room.may_come(frames[0].bytes, clock::now_ns()) => Sent::Again,
+            libc::ENOBUFS
+                if self
+                    .room
+                    .may_come(frames[0].contents().len(), clock::now_ns()) =>
+            {
+                Sent::Again
+            }
             error => Sent::Lost(error),
         }
     }
@@ -132,6 +127,8 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Header;
+    use crate::frame::tests::frame;
     use std::io::ErrorKind;
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -139,10 +136,8 @@ mod tests {
     /// A socket that has taken the number of a closed data socket gets no byte.
     #[test]
     fn no_other_socket_takes_a_frame() {
-        let frame = || Frame {
-            buffer: vec![7; 60],
-            bytes: 60,
-        };
+        let header = Header::ethernet([7; 6], [7; 6], 0x0707);
+        let frame = || frame(&header, &[7; 46]);
         // SAFETY: all zero is a valid address.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;

@@ -1,0 +1,133 @@
+//! The receive side of a data socket. Any thread may ask for frames; one at a time reads them.
+
+use vipl_netio::Address;
+use vipl_netio::datagram::{self, Peer};
+use vipl_netio::packet::{self, ETHERNET, Tip};
+use vipl_wire::Kind;
+
+use crate::try_lock::{Guard, TryLock};
+
+/// Frames that one poll takes.
+const LOOK_FRAMES: u32 = 64;
+/// More datagrams than a socket holds that is not privileged.
+const WAITING_DATAGRAMS: u32 = 1024;
+
+/// Receives frames; any thread may ask, one at a time reads.
+pub(crate) enum Inlet {
+    /// The ring, and where it has its next frame, for threads that do not hold it.
+    Packets(TryLock<packet::Receiver>, Tip),
+    Datagrams(TryLock<datagram::Receiver>),
+}
+
+/// An inlet that this thread reads.
+pub(crate) enum Reading<'a> {
+    Packets(Guard<'a, packet::Receiver>, &'a Tip),
+    Datagrams(Guard<'a, datagram::Receiver>),
+}
+
+/// Result of reading.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Received {
+    /// Frames passed to the caller.
+    pub(crate) frames: u32,
+    /// Frames that were longer than the link allows.
+    pub(crate) cut: u32,
+    /// Frames that the kernel has dropped.
+    pub(crate) dropped: u32,
+}
+
+impl Inlet {
+    /// Whether a frame is known to wait, without a system call; prefetches it.
+    #[inline(always)]
+    pub(crate) fn has_frame(&self) -> bool {
+        match self {
+            Inlet::Packets(_, tip) => tip.has_frame(),
+            Inlet::Datagrams(_) => false,
+        }
+    }
+
+    /// Whether a frame waits for this thread; prefetches it. Over UDP this asks the kernel, and takes the frame.
+    #[inline(always)]
+    pub(crate) fn finds_frame(&self) -> bool {
+        match self {
+            Inlet::Packets(_, tip) => tip.has_frame(),
+            Inlet::Datagrams(receiver) => receiver
+                .try_lock()
+                .is_some_and(|mut receiver| receiver.fetch()),
+        }
+    }
+
+    /// For reading, if there may be a frame and no other thread reads.
+    #[inline(always)]
+    pub(crate) fn reading(&self) -> Option<Reading<'_>> {
+        match self {
+            Inlet::Packets(receiver, tip) => match tip.has_frame() {
+                true => Some(Reading::Packets(receiver.try_lock()?, tip)),
+                false => None,
+            },
+            Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
+        }
+    }
+
+    /// For reading, if no other thread reads.
+    pub(crate) fn try_lock(&self) -> Option<Reading<'_>> {
+        match self {
+            Inlet::Packets(receiver, tip) => Some(Reading::Packets(receiver.try_lock()?, tip)),
+            Inlet::Datagrams(receiver) => Some(Reading::Datagrams(receiver.try_lock()?)),
+        }
+    }
+}
+
+impl Reading<'_> {
+    /// Passes frames to `each`, without their headers, with what tells their senders, and whether a router has marked
+    /// them: `all` that are waiting, or as many as one look takes.
+    #[inline(always)]
+    pub(crate) fn receive(
+        mut self,
+        all: bool,
+        mut each: impl FnMut(&dyn Fn() -> Address, &[u8], bool),
+    ) -> Received {
+        match &mut self {
+            Reading::Packets(receiver, tip) => {
+                let most = if all { receiver.frames() } else { LOOK_FRAMES };
+                let received = receiver.receive(most, |frame| {
+                    // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
+                    let frame = unsafe { frame.in_place() };
+                    let payload = frame.get(ETHERNET..).unwrap_or_default();
+                    let sender = || {
+                        let sender = packet::split(frame).map(|(sender, _)| sender);
+                        Address::Ethernet(sender.unwrap_or([0xFF; 6]))
+                    };
+                    each(&sender, payload, false);
+                });
+                tip.follow(receiver);
+                let dropped = if received.losing {
+                    receiver.take_drops()
+                } else {
+                    0
+                };
+                Received {
+                    frames: received.frames,
+                    cut: received.cut,
+                    dropped,
+                }
+            }
+            Reading::Datagrams(receiver) => {
+                let each = |peer: &Peer, payload: &[u8], marked| {
+                    each(&|| Address::Udp(*peer), payload, marked);
+                };
+                let received = if all {
+                    receiver.receive(WAITING_DATAGRAMS, each)
+                } else {
+                    // After an acknowledgement there may be more, and it pays to send for all of them at once.
+                    receiver.look(LOOK_FRAMES, |frame: &[u8]| Kind::Data.is_of(frame), each)
+                };
+                Received {
+                    frames: received.datagrams,
+                    cut: 0,
+                    dropped: received.dropped,
+                }
+            }
+        }
+    }
+}
