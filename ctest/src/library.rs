@@ -16,10 +16,17 @@ fn profile_dir() -> &'static Path {
         let exe = std::env::current_exe().expect("the path of the test program");
         // target/PROFILE/deps/test-HASH, target/PROFILE/examples/example, or target/PROFILE/program
         let dir = exe.parent().expect("a folder");
-        match dir
-            .file_name()
-            .is_some_and(|name| name == "deps" || name == "examples")
-        {
+        let name = dir.file_name().and_then(|name| name.to_str());
+        // An example of the documentation is built in a folder for temporary files.
+        if name.is_some_and(|name| name.starts_with("rustdoctest")) {
+            let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+            let target = std::env::var_os("CARGO_TARGET_DIR").map_or(own, PathBuf::from);
+            return target.join(match cfg!(debug_assertions) {
+                true => "debug",
+                false => "release",
+            });
+        }
+        match matches!(name, Some("deps" | "examples")) {
             true => dir.parent().expect("target/PROFILE").to_owned(),
             false => dir.to_owned(),
         }

@@ -22,14 +22,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kagent/proto", &["base"]),
     ("kagent", &["base", "kagent/proto"]),
     ("libvipl", &["base", "kagent/proto", "libvipl"]),
+    ("libvipl/client", &["base"]),
     ("plugins/sdk", &["base"]),
     (
         "plugins",
         &["base", "kagent/proto", "plugins", "plugins/sdk"],
     ),
-    ("tools", &["base"]),
-    ("mpi", &["base"]),
-    ("examples", &["base", "plugins/sdk"]),
+    ("tools", &["base", "libvipl/client", "tools"]),
+    ("mpi", &["base", "libvipl/client"]),
+    ("examples", &["base", "libvipl/client", "plugins/sdk"]),
 ];
 /// The top floor imports from all others, and only from tests is it imported.
 const TOP: &str = "ctest";
