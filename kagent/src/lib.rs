@@ -22,8 +22,8 @@
 //!
 //! ```text
 //!   bin/vipkad
-//!     runtime    server: the poll loop ── clients, accept, frames, devices, helpers
-//!                devices   helpers   links   processes   sockets   options   log   token
+//!     runtime    server: the poll loop, and in its order entrance  clients  links  devices
+//!                helpers   processes   sockets   options   context: poll set, clock, log
 //!     logic      events ── commands ── exchange ── meeting ── ending ── records ── agent ── calls, objects
 //! ```
 //!

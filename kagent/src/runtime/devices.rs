@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use kagent_proto::{DEVICE_BYTES, Introduction, Status};
 use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, Shutdown, SockFlag, SockType, UnixCredentials, getsockopt, shutdown, socketpair,
@@ -22,12 +23,11 @@ use nix::unistd::{Pid, geteuid};
 use zerocopy::IntoBytes;
 
 use crate::OpenDevice;
+use crate::runtime::context::Context;
 use crate::runtime::log::Log;
 use crate::runtime::processes::spawn::{self, Owner};
 use crate::runtime::sockets::packet;
-
-/// Number of a device; never reused.
-pub(crate) type DeviceId = u64;
+use crate::runtime::token::{DeviceId, Token};
 
 /// Prefix of the program name of a device, beside the agent's own program.
 const PROGRAM_PREFIX: &str = "vipl-";
@@ -36,13 +36,13 @@ const DEAD_PER_USER_MAX: usize = 16;
 
 /// One running device.
 #[derive(Debug)]
-pub(crate) struct Device {
+struct Device {
     uid: u32,
     name: [u8; DEVICE_BYTES],
     pid: i32,
     /// Hangs up when the device ends. It is shut down for reading: closing a socket discards what is queued
     /// in it, and the sender determines how long that takes.
-    pub(crate) control: OwnedFd,
+    control: OwnedFd,
 }
 
 /// All device processes.
@@ -66,10 +66,11 @@ impl Devices {
     /// Starts a device. `asker` is the socket of the process that asks.
     pub(crate) fn start(
         &mut self,
+        context: &Context<'_>,
         open: &OpenDevice,
         asker: BorrowedFd<'_>,
-        log: &Log,
     ) -> Result<DeviceId, Status> {
+        let log = context.log;
         let name = text(&open.device);
         let program = beside_us(&name).map_err(|cause| failure(&name, &cause, log))?;
         if !spawn::is_program(&program) {
@@ -118,7 +119,18 @@ impl Devices {
             pid,
             control: ours,
         };
+        // A device sends nothing; the only event is its hang-up, which is always reported.
+        let watched = context.add(
+            &device.control,
+            Token::Device(self.last),
+            EpollFlags::empty(),
+        );
         self.running.insert(self.last, device);
+        if let Err(cause) = watched {
+            log.warn("device", format_args!("epoll: {cause}"));
+            self.end(context, self.last);
+            return Err(Status::RESOURCE);
+        }
         Ok(self.last)
     }
 
@@ -160,15 +172,11 @@ impl Devices {
         }
     }
 
-    /// The running device with this number.
-    pub(crate) fn get(&self, id: DeviceId) -> Option<&Device> {
-        self.running.get(&id)
-    }
-
     /// Kills a device that hung up or is no longer wanted. [`reaped`](Self::reaped) follows, at once or when
     /// a debugger releases it.
-    pub(crate) fn end(&mut self, id: DeviceId) {
+    pub(crate) fn end(&mut self, context: &Context<'_>, id: DeviceId) {
         if let Some(device) = self.running.remove(&id) {
+            context.remove(&device.control);
             // Not reaped yet, so the process id is still its own.
             let _ = kill(Pid::from_raw(device.pid), Signal::SIGKILL);
             self.dead.insert(device.pid, (device.uid, device.name));
@@ -182,19 +190,22 @@ impl Devices {
         }
     }
 
-    /// The running device with this process id.
-    pub(crate) fn with_pid(&self, pid: i32) -> Option<DeviceId> {
-        let mut all = self.running.iter();
-        all.find_map(|(id, device)| (device.pid == pid).then_some(*id))
-    }
-
     /// A child was reaped. Returns false if it was no device.
-    pub(crate) fn reaped(&mut self, pid: i32, how: &str, log: &Log) -> bool {
-        let Some((uid, name)) = self.dead.remove(&pid) else {
+    pub(crate) fn reaped(&mut self, context: &Context<'_>, pid: i32, how: &str) -> bool {
+        let mut all = self.running.iter();
+        let running = all.find_map(|(id, device)| (device.pid == pid).then_some(*id));
+        let ended = match running.and_then(|id| self.running.remove(&id)) {
+            Some(device) => {
+                context.remove(&device.control);
+                Some((device.uid, device.name))
+            }
+            None => self.dead.remove(&pid),
+        };
+        let Some((uid, name)) = ended else {
             return false;
         };
         let name = text(&name);
-        log.warn(
+        context.log.warn(
             "device",
             format_args!("{name} of user {uid}, process {pid}, has ended: {how}"),
         );

@@ -4,6 +4,8 @@
 //! Only this part of the crate has unsafe code and knows sockets, process ids and the clock. It makes no
 //! decisions: it passes packets to the [`Agent`](crate::Agent) and carries out its outputs.
 
+mod clients;
+mod context;
 mod devices;
 mod error;
 mod helpers;

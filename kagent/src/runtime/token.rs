@@ -4,8 +4,10 @@
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 
-use crate::runtime::devices::DeviceId;
 use crate::{ClientId, LinkId};
+
+/// Number of a device process; never reused.
+pub(crate) type DeviceId = u64;
 
 /// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,14 +10,15 @@ use std::rc::Rc;
 
 use kagent_proto::MESSAGE_BYTES_MAX;
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ClientId;
-use crate::runtime::helpers::held::{CloseQueue, Held};
+use crate::runtime::context::Context;
+use crate::runtime::helpers::held::{CloseQueue, Held, SharedFd};
 use crate::runtime::helpers::program::{
     ANSWER_BYTES, Answer, CLOSE, GOOD, Job, KEEP, NOTHING, RECEIVE,
 };
@@ -65,7 +66,8 @@ pub(crate) struct Helpers {
     retry_at: u64,
     /// Processes whose message was lost with a helper.
     lost: Vec<ClientId>,
-    pub(crate) to_close: CloseQueue,
+    /// Descriptors that the agent has dropped, to be closed by a helper.
+    to_close: CloseQueue,
 }
 
 /// A message received by a helper.
@@ -75,7 +77,7 @@ pub(crate) struct Message {
     /// `None`: there was none.
     pub(crate) bytes: Option<Vec<u8>>,
     /// `None`: too many, or of a kind that the agent does not keep.
-    pub(crate) fds: Option<Vec<Rc<Held>>>,
+    pub(crate) fds: Option<Vec<SharedFd>>,
 }
 
 impl Helpers {
@@ -115,18 +117,17 @@ impl Helpers {
     /// [`lost`](Self::lost) returns the outcome.
     pub(crate) fn receive(
         &mut self,
-        (uid, client): (u32, ClientId),
+        context: &Context<'_>,
+        uid: u32,
+        client: ClientId,
         socket: &OwnedFd,
-        now: u64,
-        epoll: &Epoll,
-        log: &Log,
     ) -> Result<(), Errno> {
         let job = Job {
             kind: RECEIVE,
             reserved: 0,
             client: client.0,
         };
-        self.give(uid, job, Some(socket.as_raw_fd()), now, epoll, log)?;
+        self.give(context, uid, job, Some(socket.as_raw_fd()))?;
         if let Some(helper) = self.running.get_mut(&uid) {
             helper.receiving.insert(client);
         }
@@ -134,14 +135,7 @@ impl Helpers {
     }
 
     /// Makes a helper close descriptors.
-    pub(crate) fn close(
-        &mut self,
-        uid: u32,
-        fds: Vec<OwnedFd>,
-        now: u64,
-        epoll: &Epoll,
-        log: &Log,
-    ) {
+    pub(crate) fn close(&mut self, context: &Context<'_>, uid: u32, fds: Vec<OwnedFd>) {
         let job = |kind| Job {
             kind,
             reserved: 0,
@@ -149,35 +143,36 @@ impl Helpers {
         };
         let mut given = 0;
         for fd in fds {
-            match self.give(uid, job(KEEP), Some(fd.as_raw_fd()), now, epoll, log) {
+            match self.give(context, uid, job(KEEP), Some(fd.as_raw_fd())) {
                 // Our copy is dropped here and is not the last one: the helper waits for the next job.
                 Ok(()) => given += 1,
                 Err(cause) => {
-                    log.debug("helper", format_args!("user {uid}: {cause}"));
+                    context
+                        .log
+                        .debug("helper", format_args!("user {uid}: {cause}"));
                     self.waiting.push((uid, fd));
-                    self.retry_at = now + LINGER_NS;
+                    self.retry_at = context.now() + LINGER_NS;
                 }
             }
         }
         if given > 0 {
             // If this fails, the helper was killed, and its end closed them.
-            let _ = self.give(uid, job(CLOSE), None, now, epoll, log);
+            let _ = self.give(context, uid, job(CLOSE), None);
         }
     }
 
     fn give(
         &mut self,
+        context: &Context<'_>,
         uid: u32,
         job: Job,
         fd: Option<RawFd>,
-        now: u64,
-        epoll: &Epoll,
-        log: &Log,
     ) -> Result<(), Errno> {
+        let now = context.now();
         // A helper whose queue is full hangs. Its successor starts with an empty queue.
         for _ in 0..2 {
             if !self.running.contains_key(&uid) {
-                self.start(uid, now, epoll)?;
+                self.start(context, uid)?;
             }
             let Some(helper) = self.running.get_mut(&uid) else {
                 break;
@@ -190,22 +185,21 @@ impl Helpers {
                     helper.outstanding += usize::from(job.kind != KEEP);
                     return Ok(());
                 }
-                Ok(false) | Err(Errno::EPIPE | Errno::ECONNRESET) => self.kill(uid, log),
+                Ok(false) | Err(Errno::EPIPE | Errno::ECONNRESET) => self.kill(uid, context.log),
                 Err(cause) => return Err(cause),
             }
         }
         Err(Errno::EAGAIN)
     }
 
-    fn start(&mut self, uid: u32, now: u64, epoll: &Epoll) -> Result<(), Errno> {
+    fn start(&mut self, context: &Context<'_>, uid: u32) -> Result<(), Errno> {
         let dead = self.ending.values().filter(|of| **of == uid).count();
         if dead >= DEAD_PER_USER_MAX {
             return Err(Errno::EAGAIN);
         }
         let flags = SockFlag::SOCK_CLOEXEC;
         let (control, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        let event = Token::Helper(uid).event(EpollFlags::EPOLLIN);
-        epoll.add(&control, event)?;
+        context.add(&control, Token::Helper(uid), EpollFlags::EPOLLIN)?;
         let program = Path::new(PROGRAM);
         let pid = spawn::spawn(
             program,
@@ -218,7 +212,7 @@ impl Helpers {
             control,
             outstanding: 0,
             receiving: BTreeSet::new(),
-            since: now,
+            since: context.now(),
         };
         self.running.insert(uid, helper);
         Ok(())
@@ -285,13 +279,12 @@ impl Helpers {
             let fds = received.fds.into_iter().enumerate().map(|(i, fd)| {
                 let memory = answer.memory >> i & 1 == 1;
                 // Closing memory takes no longer than its size requires, which is limited.
-                Rc::new(if memory {
-                    Held::own(fd)
-                } else {
-                    Held::shared(fd, uid, &self.to_close)
-                })
+                match memory {
+                    true => Rc::new(Held::own(fd)),
+                    false => self.share(uid, fd),
+                }
             });
-            let fds: Vec<Rc<Held>> = fds.collect();
+            let fds: Vec<SharedFd> = fds.collect();
             let good = answer.verdict == GOOD && message.len() <= MESSAGE_BYTES_MAX + 1;
             let bytes = (answer.verdict != NOTHING).then(|| message.to_vec());
             return Some(Message {
@@ -320,8 +313,22 @@ impl Helpers {
         of_helpers.chain(retry).min()
     }
 
-    /// Kills helpers that hang, ends those that are no longer needed, and retries what had to wait.
-    pub(crate) fn tick(&mut self, now: u64, epoll: &Epoll, log: &Log) {
+    /// A descriptor that processes of this user will hold as well: a helper closes the agent's copy.
+    pub(crate) fn share(&self, uid: u32, fd: OwnedFd) -> SharedFd {
+        Rc::new(Held::shared(fd, uid, &self.to_close))
+    }
+
+    /// Has dropped descriptors closed, kills helpers that hang, ends those that are no longer needed, and
+    /// retries what had to wait.
+    pub(crate) fn tick(&mut self, context: &Context<'_>) {
+        let mut by_user: BTreeMap<u32, Vec<OwnedFd>> = BTreeMap::new();
+        for (uid, fd) in self.to_close.take() {
+            by_user.entry(uid).or_default().push(fd);
+        }
+        for (uid, fds) in by_user {
+            self.close(context, uid, fds);
+        }
+        let now = context.now();
         if self.next().is_none_or(|next| next > now) {
             return;
         }
@@ -335,7 +342,7 @@ impl Helpers {
         let due: Vec<(u32, bool)> = due.collect();
         for (uid, hangs) in due {
             if hangs {
-                self.kill(uid, log);
+                self.kill(uid, context.log);
             } else if let Some(helper) = self.running.remove(&uid) {
                 // It may still be closing what it rejected; its end does that as well.
                 let _ = kill(Pid::from_raw(helper.pid), Signal::SIGKILL);
@@ -344,7 +351,7 @@ impl Helpers {
         }
         if now >= self.retry_at {
             for (uid, fd) in std::mem::take(&mut self.waiting) {
-                self.close(uid, vec![fd], now, epoll, log);
+                self.close(context, uid, vec![fd]);
             }
         }
     }

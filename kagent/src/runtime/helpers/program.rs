@@ -22,8 +22,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::stat::fstat;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::runtime::links::udp_address;
 use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
+use crate::runtime::sockets::udp_address;
 
 /// Maximum size of a memory file. Those of the plug-ins have a few hundred KiB.
 const MEMORY_BYTES_MAX: i64 = 64 << 20;

@@ -3,122 +3,37 @@
 mod gate;
 mod interface;
 mod netlink;
-mod network;
 mod origin;
+mod permission;
 mod raw;
 mod secret;
+mod socket;
 mod udp;
 mod unreached;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use kagent_proto::Status;
 use nix::errno::Errno;
-use nix::sys::epoll::Epoll;
-use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
-use nix::unistd::{Group, geteuid};
+use nix::sys::epoll::EpollFlags;
+use nix::unistd::geteuid;
 
 pub(crate) use self::gate::Dropped;
 use self::raw::SetupSocket;
+pub(crate) use self::socket::{Buffer, FrameIn, LinkSocket, Unsent};
 pub(crate) use self::udp::Call;
 use self::udp::UdpSetupSocket;
-pub(crate) use self::udp::udp_address;
-use self::unreached::Unreached;
-use crate::OpenLink;
+use crate::runtime::clients::Session;
+use crate::runtime::context::Context;
 use crate::runtime::log::Log;
 use crate::runtime::networks::Networks;
 use crate::runtime::options::Options;
 use crate::runtime::processes::prepare;
-use crate::runtime::server::session::Session;
-use crate::{HostAddress, Interface, LinkId, Medium};
-
-/// Socket option: supplementary groups of the peer process (Linux 4.13).
-const SO_PEERGROUPS: libc::c_int = 59;
-/// No system allows a process more groups.
-const GROUPS_MAX: usize = 65_536;
-
-/// The agent's own socket on a link.
-#[derive(Debug)]
-pub(crate) enum LinkSocket {
-    Ethernet(SetupSocket),
-    Udp(Box<UdpSetupSocket>),
-}
-
-impl AsFd for LinkSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            LinkSocket::Ethernet(socket) => socket.as_fd(),
-            LinkSocket::Udp(socket) => socket.as_fd(),
-        }
-    }
-}
-
-/// What came from a link.
-#[derive(Debug)]
-pub(crate) enum FrameIn<'a> {
-    /// A frame, and whether it was sent to all hosts.
-    Frame(HostAddress, bool, &'a [u8]),
-    /// Something that has been dealt with.
-    Handled,
-    /// Something that was dropped.
-    Dropped(HostAddress, Dropped),
-}
-
-/// Why a frame was not sent.
-#[derive(Debug)]
-pub(crate) enum Unsent {
-    /// The interface is down or gone.
-    Down(Errno),
-    /// The address belongs to another user of this host.
-    OtherUser(Option<u32>),
-}
-
-/// Room for what one call receives.
-pub(crate) type Buffer = [u8; kagent_proto::setup::DATAGRAM_MAX + 1];
-
-impl LinkSocket {
-    /// Sends one frame. `call`: it is one.
-    pub(crate) fn send(
-        &mut self,
-        now: u64,
-        to: HostAddress,
-        bytes: &[u8],
-        call: Option<Call>,
-    ) -> Result<(), Unsent> {
-        match self {
-            LinkSocket::Ethernet(socket) => socket.send(to.bytes(), bytes).map_err(Unsent::Down),
-            LinkSocket::Udp(socket) => socket.send(now, to, bytes, call).map_err(Unsent::OtherUser),
-        }
-    }
-
-    /// The hosts that frames have not reached, as the network says.
-    pub(crate) fn take_unreached(&mut self) -> Vec<Unreached> {
-        match self {
-            LinkSocket::Ethernet(_) => Vec::new(),
-            LinkSocket::Udp(socket) => socket.take_unreached(),
-        }
-    }
-
-    /// Receives one frame, if there is one.
-    pub(crate) fn receive<'a>(
-        &mut self,
-        now: u64,
-        buffer: &'a mut Buffer,
-    ) -> Result<Option<FrameIn<'a>>, Errno> {
-        Ok(match self {
-            LinkSocket::Ethernet(socket) => {
-                let got = socket.receive(&mut buffer[..kagent_proto::setup::FRAME_MAX])?;
-                got.map(|(from, to_all, length)| {
-                    FrameIn::Frame(from.into(), to_all, &buffer[..length])
-                })
-            }
-            LinkSocket::Udp(socket) => socket.receive(now, buffer),
-        })
-    }
-}
+use crate::runtime::token::Token;
+use crate::{Interface, LinkId, Medium, OpenLink};
 
 /// Open links.
 #[derive(Debug)]
@@ -131,7 +46,7 @@ pub(crate) struct Links {
     secret: Option<PathBuf>,
     /// From where other hosts may call over UDP, without a secret.
     networks: Networks,
-    pub(crate) open: BTreeMap<LinkId, LinkSocket>,
+    open: BTreeMap<LinkId, LinkSocket>,
     /// The links over UDP by their addresses; each keeps its number.
     udp: BTreeMap<IpAddr, LinkId>,
     /// Unused links, and when they are closed.
@@ -177,19 +92,35 @@ impl Links {
     }
 
     /// Closes the links that are due.
-    pub(crate) fn close_due(&mut self, now: u64, epoll: &Epoll) {
+    pub(crate) fn close_due(&mut self, context: &Context<'_>) {
+        let now = context.now();
         while let Some((&link, _)) = self.idle.iter().find(|(_, due)| **due <= now) {
-            self.close_if_idle(link, epoll);
+            self.close_if_idle(context, link);
         }
     }
 
     /// Closes a link if it is unused.
-    pub(crate) fn close_if_idle(&mut self, link: LinkId, epoll: &Epoll) {
+    pub(crate) fn close_if_idle(&mut self, context: &Context<'_>, link: LinkId) {
         if self.idle.remove(&link).is_some()
             && let Some(socket) = self.open.remove(&link)
         {
-            let _ = epoll.delete(&socket);
+            context.remove(&socket);
         }
+    }
+
+    /// Closes all links when the agent exits.
+    pub(crate) fn shut_down(&mut self) {
+        self.open.clear();
+    }
+
+    /// The agent's own socket on a link.
+    pub(crate) fn socket(&mut self, link: LinkId) -> Option<&mut LinkSocket> {
+        self.open.get_mut(&link)
+    }
+
+    /// Whether an open link is one over UDP.
+    pub(crate) fn is_udp(&self, link: LinkId) -> bool {
+        matches!(self.open.get(&link), Some(LinkSocket::Udp(_)))
     }
 
     /// The interface of the link that a process asks for, if it is permitted.
@@ -200,7 +131,7 @@ impl Links {
         log: &Log,
     ) -> Result<Interface, Status> {
         let (socket, pid) = (asker.socket.as_fd(), asker.pid);
-        if !network::is_ours(socket, pid) {
+        if !permission::is_ours(socket, pid) {
             log.warn(
                 "link",
                 format_args!(
@@ -214,7 +145,7 @@ impl Links {
         }
         let name = String::from_utf8_lossy(&open.interface);
         let name = name.trim_end_matches('\0');
-        if !self.may_have(socket) {
+        if !permission::may_have_packets(socket, self.group.as_deref()) {
             log.warn(
                 "link",
                 format_args!("{name}: refused client {}", open.client.0),
@@ -234,7 +165,7 @@ impl Links {
     /// Whether a process may have a link, without opening one.
     pub(crate) fn ask(&mut self, asker: &Session, open: &OpenLink) -> Status {
         let socket = asker.socket.as_fd();
-        if !network::is_ours(socket, asker.pid) {
+        if !permission::is_ours(socket, asker.pid) {
             return Status::OTHER_NETWORK;
         }
         if let Some(wanted) = udp::wanted(&open.interface) {
@@ -242,7 +173,7 @@ impl Links {
                 .find_udp(wanted)
                 .map_or_else(|status| status, |_| Status::OK);
         }
-        if !self.may_have(socket) {
+        if !permission::may_have_packets(socket, self.group.as_deref()) {
             return Status::NOT_PERMITTED;
         }
         match interface::describe(&open.interface) {
@@ -271,15 +202,15 @@ impl Links {
         Ok(found)
     }
 
-    /// Opens the agent's own socket on a link, and completes the address. Returns whether it was newly opened.
-    /// Over UDP it has the port that is given, if one is.
+    /// Opens the agent's own socket on a link, and completes the address. Over UDP it has the port that is
+    /// given, if one is.
     pub(crate) fn ensure(
         &mut self,
+        context: &Context<'_>,
         interface: &mut Interface,
         port: Option<u16>,
-        log: &Log,
-    ) -> Result<bool, Status> {
-        let link = interface.index;
+    ) -> Result<(), Status> {
+        let (link, log) = (interface.index, context.log);
         self.idle.remove(&link);
         let fresh = !self.open.contains_key(&link);
         if fresh {
@@ -289,6 +220,10 @@ impl Links {
                     .map_err(|cause| self.failure(cause, link, log))?,
                 Medium::Udp => LinkSocket::Udp(Box::new(self.open_udp(interface, port, log)?)),
             };
+            if let Err(cause) = context.add(&socket, Token::Link(link), EpollFlags::EPOLLIN) {
+                log.warn("link", format_args!("epoll: {cause}"));
+                return Err(Status::RESOURCE);
+            }
             self.open.insert(link, socket);
         }
         if let Some(LinkSocket::Udp(socket)) = self.open.get(&link) {
@@ -299,7 +234,7 @@ impl Links {
                 log.info("link", format_args!("this host is {address}"));
             }
         }
-        Ok(fresh)
+        Ok(())
     }
 
     fn open_udp(
@@ -374,22 +309,6 @@ impl Links {
         }
     }
 
-    fn may_have(&self, asker: BorrowedFd<'_>) -> bool {
-        let Ok(who) = getsockopt(&asker, sockopt::PeerCredentials) else {
-            return false;
-        };
-        let who: UnixCredentials = who;
-        if who.uid() == 0 || who.uid() == geteuid().as_raw() {
-            return true;
-        }
-        let group = self.group.as_deref().map(Group::from_name);
-        let Some(Ok(Some(group))) = group else {
-            return false;
-        };
-        let group = group.gid.as_raw();
-        who.gid() == group || groups_of(asker).is_ok_and(|groups| groups.contains(&group))
-    }
-
     fn failure(&self, cause: Errno, link: LinkId, log: &Log) -> Status {
         match cause {
             Errno::EADDRINUSE => {
@@ -423,51 +342,5 @@ fn holder(port: u16, ip: IpAddr) -> String {
     match netlink::holders(port, Some(ip)).as_deref() {
         Ok([user, ..]) => format!("; a program of user {user} has it"),
         _ => String::new(),
-    }
-}
-
-/// The supplementary groups that a process had when it connected.
-fn groups_of(socket: BorrowedFd<'_>) -> Result<Vec<libc::gid_t>, Errno> {
-    let mut groups: Vec<libc::gid_t> = vec![0; 64];
-    loop {
-        let mut bytes = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
-        // SAFETY: the buffer is as large as stated.
-        let result = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut bytes,
-            )
-        };
-        match Errno::result(result) {
-            Ok(_) => {
-                groups.truncate(bytes as usize / size_of::<libc::gid_t>());
-                return Ok(groups);
-            }
-            Err(Errno::ERANGE) if groups.len() < GROUPS_MAX => groups.resize(GROUPS_MAX, 0),
-            Err(cause) => return Err(cause),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-
-    use super::*;
-
-    #[test]
-    fn the_own_user_may_and_groups_can_be_read() {
-        let kind = SockType::SeqPacket;
-        let (ours, _theirs) =
-            socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        let links = Links::new(&Options::parse_from(["vipkad"]));
-        assert!(links.may_have(ours.as_fd()));
-        let own = nix::unistd::getgroups().unwrap();
-        let seen = groups_of(ours.as_fd()).unwrap();
-        assert_eq!(seen, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());
     }
 }

@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use kagent_proto::setup::{Body, DATAGRAM_MAX, Frame};
 use kagent_proto::{INTERFACE_BYTES, LINK_BYTES};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, setsockopt, sockopt};
+use nix::sys::socket::{setsockopt, sockopt};
 use vipl_sys::clock;
 
 use super::gate::{Arrived, Dropped, Gate, Key};
@@ -147,18 +147,6 @@ pub(crate) fn data_socket(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
     socket.set_nonblocking(true)?;
     let port = socket.local_addr()?.port();
     Ok((socket.into(), port))
-}
-
-/// Where a UDP socket of somebody else is bound; `None`: it is none, or not bound.
-pub(crate) fn udp_address(socket: RawFd) -> Option<SocketAddr> {
-    // SAFETY: it is borrowed for this call from its owner.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(socket) };
-    if getsockopt(&borrowed, sockopt::SockType).ok()? != SockType::Datagram {
-        return None;
-    }
-    let bound: SockaddrStorage = getsockname(socket).ok()?;
-    let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::from(*v4));
-    v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::from(*v6)))
 }
 
 /// The agent's own socket at an address of this host.

@@ -41,7 +41,8 @@ enum Origin {
         mode: u32,
         /// It is in the user's own folder, which the system may remove at logout.
         own_place: bool,
-        _lock: Flock<File>,
+        /// `None`: the path was removed.
+        lock: Option<Flock<File>>,
     },
     /// From the service manager, which continues to listen when the agent exits.
     Inherited,
@@ -62,7 +63,7 @@ impl Listener {
                     cause: errno(&cause),
                 })?;
                 Origin::Path {
-                    _lock: lock(&path)?,
+                    lock: Some(lock(&path)?),
                     path,
                     mode: 0o600,
                     own_place: true,
@@ -79,7 +80,7 @@ impl Listener {
                     path: path.to_owned(),
                     mode,
                     own_place: false,
-                    _lock: lock(path)?,
+                    lock: Some(lock(path)?),
                 }
             }
         };
@@ -144,22 +145,18 @@ impl Listener {
     }
 
     /// Listens again after [`shut`](Self::shut), at the same address.
-    pub(crate) fn reopen(self) -> Result<Self, Error> {
-        let Self { fd, origin } = self;
-        drop(fd);
-        Ok(Self {
-            fd: bound(&origin)?,
-            origin,
-        })
+    pub(crate) fn reopen(&mut self) -> Result<(), Error> {
+        self.fd = bound(&self.origin)?;
+        Ok(())
     }
 
-    /// Removes the path; the lock file remains. The socket is closed by the end of the process: pending
-    /// connections may carry descriptors that are slow to close.
-    pub(crate) fn remove(self) {
-        if let Origin::Path { path, .. } = &self.origin {
+    /// Removes the path, and releases the lock; its file remains. The socket is closed by the end of the
+    /// process: pending connections may carry descriptors that are slow to close.
+    pub(crate) fn remove(&mut self) {
+        if let Origin::Path { path, lock, .. } = &mut self.origin {
             let _ = std::fs::remove_file(path);
+            *lock = None;
         }
-        std::mem::forget(self.fd);
     }
 }
 

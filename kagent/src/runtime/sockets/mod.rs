@@ -1,5 +1,22 @@
-//! Sockets: the listener, and packets of processes.
+//! Sockets: the listener, packets of processes, and the address of a UDP socket.
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, sockopt};
 
 pub(crate) mod activation;
 pub(crate) mod listener;
 pub(crate) mod packet;
+
+/// Where a UDP socket of somebody else is bound; `None`: it is none, or not bound.
+pub(crate) fn udp_address(socket: RawFd) -> Option<SocketAddr> {
+    // SAFETY: it is borrowed for this call from its owner.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(socket) };
+    if getsockopt(&borrowed, sockopt::SockType).ok()? != SockType::Datagram {
+        return None;
+    }
+    let bound: SockaddrStorage = getsockname(socket).ok()?;
+    let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::from(*v4));
+    v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::from(*v6)))
+}

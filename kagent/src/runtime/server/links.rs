@@ -1,19 +1,17 @@
-//! The poll loop: links. Opens data sockets for processes, receives and sends frames.
+//! Links: opens data sockets for processes, receives and sends frames.
 
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use kagent_proto::Status;
 use kagent_proto::setup::{Frame, Refused};
 use nix::errno::Errno;
-use nix::sys::epoll::EpollFlags;
 
 use super::{Server, TURN_MAX};
-use crate::runtime::helpers::held::{Held, SharedFd};
-use crate::runtime::links::{Buffer, Call, Dropped, FrameIn, LinkSocket, Unsent, udp_address};
-use crate::runtime::token::Token;
+use crate::runtime::helpers::held::SharedFd;
+use crate::runtime::links::{Buffer, Call, Dropped, FrameIn, LinkSocket, Unsent};
+use crate::runtime::sockets::udp_address;
 use crate::{AdoptLink, FrameOut, OpenLink};
 use crate::{HostAddress, Interface, LinkId};
 
@@ -24,20 +22,20 @@ impl Server<'_> {
     }
 
     pub(super) fn ask_link(&mut self, open: &OpenLink) {
-        let session = self.sessions.get(&open.client);
+        let session = self.clients.get(open.client);
         let status = session.map_or(Status::RESOURCE, |session| self.links.ask(session, open));
         self.agent.handle_link_asked(self.now(), open, status);
     }
 
     fn make_link(&mut self, open: &OpenLink) -> Result<(Interface, u16, SharedFd), Status> {
-        let session = self.sessions.get(&open.client).ok_or(Status::RESOURCE)?;
+        let session = self.clients.get(open.client).ok_or(Status::RESOURCE)?;
         let uid = session.uid;
-        let mut interface = self.links.find(session, open, self.log)?;
+        let mut interface = self.links.find(session, open, self.context.log)?;
         let link = interface.index;
         let free = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
         // First, since closing a data socket is slow.
-        self.ensure_link(&mut interface, None)?;
-        let made = self.links.data(&interface, free, self.log);
+        self.links.ensure(&self.context, &mut interface, None)?;
+        let made = self.links.data(&interface, free, self.context.log);
         let (socket, endpoint) = made.inspect_err(|_| {
             // Unless another endpoint is in use there.
             self.agent.close_link_if_idle(link);
@@ -46,22 +44,7 @@ impl Server<'_> {
             // Its process has closed the socket and kept the NIC; the kernel has given the port to another.
             return Err(Status::RESOURCE);
         }
-        let socket = Held::shared(socket, uid, &self.helpers.to_close);
-        Ok((interface, endpoint, Rc::new(socket)))
-    }
-
-    /// Opens the agent's own socket on a link, at this port if it must be one.
-    fn ensure_link(&mut self, interface: &mut Interface, port: Option<u16>) -> Result<(), Status> {
-        let link = interface.index;
-        if self.links.ensure(interface, port, self.log)? {
-            let event = Token::Link(link).event(EpollFlags::EPOLLIN);
-            if let Err(cause) = self.epoll.add(&self.links.open[&link], event) {
-                self.log.warn("link", format_args!("epoll: {cause}"));
-                self.links.open.remove(&link);
-                return Err(Status::RESOURCE);
-            }
-        }
-        Ok(())
+        Ok((interface, endpoint, self.clients.share(uid, socket)))
     }
 
     pub(super) fn adopt_link(&mut self, adopt: AdoptLink<SharedFd>) {
@@ -73,16 +56,17 @@ impl Server<'_> {
 
     /// The link of a data socket that another agent has given, if it is what its process says.
     fn check_adopted(&mut self, adopt: &AdoptLink<SharedFd>) -> Result<Interface, Status> {
-        let session = self.sessions.get(&adopt.open.client);
+        let session = self.clients.get(adopt.open.client);
         let session = session.ok_or(Status::RESOURCE)?;
-        let mut interface = self.links.find(session, &adopt.open, self.log)?;
+        let mut interface = self.links.find(session, &adopt.open, self.context.log)?;
         let bound = adopt.socket.raw().and_then(udp_address);
         if bound != Some(SocketAddr::new(adopt.host.ip(), adopt.endpoint))
             || !self.agent.is_free_endpoint(interface.index, adopt.endpoint)
         {
             return Err(Status::INVALID);
         }
-        self.ensure_link(&mut interface, Some(adopt.host.port()))?;
+        self.links
+            .ensure(&self.context, &mut interface, Some(adopt.host.port()))?;
         match interface.address.socket() == adopt.host {
             true => Ok(interface),
             false => {
@@ -92,16 +76,12 @@ impl Server<'_> {
         }
     }
 
-    pub(super) fn close_link(&mut self, link: LinkId) {
-        self.links.close_later(link, self.now());
-    }
-
     /// Receives frames from other hosts, a limited number at once.
     pub(super) fn link_ready(&mut self, link: LinkId) {
         let mut buffer: Buffer = [0; _];
         for _ in 0..TURN_MAX {
             let now = self.now();
-            let Some(socket) = self.links.open.get_mut(&link) else {
+            let Some(socket) = self.links.socket(link) else {
                 return;
             };
             match socket.receive(now, &mut buffer) {
@@ -122,7 +102,7 @@ impl Server<'_> {
     /// What the network says of frames that have not arrived.
     fn tell_unreached(&mut self, link: LinkId) {
         let now = self.now();
-        let socket = self.links.open.get_mut(&link);
+        let socket = self.links.socket(link);
         for told in socket.map(LinkSocket::take_unreached).unwrap_or_default() {
             let host = told.host.into();
             self.agent.handle_unreached(now, link, host, told.refused);
@@ -133,7 +113,7 @@ impl Server<'_> {
     fn tell_dropped(&mut self, from: HostAddress, why: Dropped) {
         let from = from.socket();
         if self.drops.tell(self.now(), from.ip()) {
-            self.log.warn(
+            self.context.log.warn(
                 "link",
                 format_args!("dropped a datagram from {from}: {why}"),
             );
@@ -141,16 +121,17 @@ impl Server<'_> {
     }
 
     fn tell_refused(&self, link: LinkId, from: HostAddress, cause: Refused) {
-        let from = match self.links.open.get(&link) {
-            Some(LinkSocket::Udp(_)) => from.socket().to_string(),
-            _ => from.to_string(),
+        let from = match self.links.is_udp(link) {
+            true => from.socket().to_string(),
+            false => from.to_string(),
         };
         match cause {
-            Refused::OtherVersion(_, lowest, highest) => self.log.warn(
+            Refused::OtherVersion(_, lowest, highest) => self.context.log.warn(
                 "link",
                 format_args!("host {from} speaks versions {lowest} to {highest} only"),
             ),
             cause => self
+                .context
                 .log
                 .debug("link", format_args!("frame from {from}: {cause:?}")),
         }
@@ -163,7 +144,7 @@ impl Server<'_> {
             let caller = self.agent.caller(frame.link, frame.to, exchange)?;
             Some(Call { exchange, caller })
         });
-        let Some(link) = self.links.open.get_mut(&frame.link) else {
+        let Some(link) = self.links.socket(frame.link) else {
             return;
         };
         match link.send(now, frame.to, &frame.bytes, call) {
@@ -180,10 +161,11 @@ impl Server<'_> {
 
     /// The interface is down or gone, or cannot send.
     fn link_failed(&mut self, link: LinkId, cause: Errno) {
-        self.log
+        self.context
+            .log
             .debug("link", format_args!("interface {link}: {cause}"));
         // The next user of the link gets a new socket.
-        self.links.close_if_idle(link, &self.epoll);
+        self.links.close_if_idle(&self.context, link);
         self.agent.handle_link_down(self.now(), link);
     }
 }

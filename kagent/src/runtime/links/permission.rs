@@ -1,0 +1,135 @@
+//! Which processes may have a data socket.
+//!
+//! A process must be in the agent's network namespace: what an agent opens is of its own, and a process that was
+//! put into another one, or into one without a network, must not get out through the agent. A socket belongs to the
+//! namespace of the thread that made it, and the one that an agent accepts to that of the process that connected.
+//! Nobody can change that later.
+//!
+//! A packet socket is for root, the agent's own user, and the members of a group.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixCredentials, getsockopt, socket, sockopt,
+};
+use nix::unistd::{Group, geteuid};
+
+/// Socket option: number of the network namespace, never used again (Linux 5.14).
+const SO_NETNS_COOKIE: libc::c_int = 71;
+/// Socket option: supplementary groups of the peer process (Linux 4.13).
+const SO_PEERGROUPS: libc::c_int = 59;
+/// No system allows a process more groups.
+const GROUPS_MAX: usize = 65_536;
+
+/// The number of a socket's network namespace.
+fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the buffer is as large as stated.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(result).map(|_| cookie)
+}
+
+/// Whether the process `pid`, which has connected to this socket, is where this thread is. Where the kernel cannot
+/// tell, it is not.
+pub(super) fn is_ours(asker: BorrowedFd<'_>, pid: i32) -> bool {
+    match cookie(asker) {
+        Ok(theirs) => {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let own = socket(AddressFamily::Unix, SockType::Datagram, flags, None);
+            own.and_then(|own| cookie(own.as_fd())) == Ok(theirs)
+        }
+        // An older kernel. The number of a process that has ended may be another one's, but such a process gets nothing.
+        Err(_) => {
+            let namespace = |whose: &str| {
+                let file = std::fs::metadata(format!("/proc/{whose}/ns/net")).ok()?;
+                Some((file.dev(), file.ino()))
+            };
+            let own = namespace("thread-self");
+            own.is_some() && namespace(&pid.to_string()) == own
+        }
+    }
+}
+
+/// Whether a process may have a packet socket; `group`: whose members may.
+pub(super) fn may_have_packets(asker: BorrowedFd<'_>, group: Option<&str>) -> bool {
+    let Ok(who) = getsockopt(&asker, sockopt::PeerCredentials) else {
+        return false;
+    };
+    let who: UnixCredentials = who;
+    if who.uid() == 0 || who.uid() == geteuid().as_raw() {
+        return true;
+    }
+    let group = group.map(Group::from_name);
+    let Some(Ok(Some(group))) = group else {
+        return false;
+    };
+    let group = group.gid.as_raw();
+    who.gid() == group || groups_of(asker).is_ok_and(|groups| groups.contains(&group))
+}
+
+/// The supplementary groups that a process had when it connected.
+fn groups_of(socket: BorrowedFd<'_>) -> Result<Vec<libc::gid_t>, Errno> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut bytes = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
+        // SAFETY: the buffer is as large as stated.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        match Errno::result(result) {
+            Ok(_) => {
+                groups.truncate(bytes as usize / size_of::<libc::gid_t>());
+                return Ok(groups);
+            }
+            Err(Errno::ERANGE) if groups.len() < GROUPS_MAX => groups.resize(GROUPS_MAX, 0),
+            Err(cause) => return Err(cause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::socketpair;
+
+    use super::*;
+
+    #[test]
+    fn the_own_user_may_and_groups_can_be_read() {
+        let kind = SockType::SeqPacket;
+        let (ours, _theirs) =
+            socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        assert!(may_have_packets(ours.as_fd(), None));
+        let own = nix::unistd::getgroups().unwrap();
+        let seen = groups_of(ours.as_fd()).unwrap();
+        assert_eq!(seen, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_socket_of_this_thread_is_ours() {
+        let pair = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        );
+        let (one, _other) = pair.unwrap();
+        assert!(is_ours(one.as_fd(), nix::unistd::getpid().as_raw()));
+    }
+}

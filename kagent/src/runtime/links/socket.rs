@@ -1,0 +1,93 @@
+//! The agent's own socket on a link, over Ethernet or UDP.
+
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+
+use super::gate::Dropped;
+use super::raw::SetupSocket;
+use super::udp::{Call, UdpSetupSocket};
+use super::unreached::Unreached;
+use crate::HostAddress;
+
+/// The agent's own socket on a link.
+#[derive(Debug)]
+pub(crate) enum LinkSocket {
+    Ethernet(SetupSocket),
+    Udp(Box<UdpSetupSocket>),
+}
+
+impl AsFd for LinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            LinkSocket::Ethernet(socket) => socket.as_fd(),
+            LinkSocket::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// What came from a link.
+#[derive(Debug)]
+pub(crate) enum FrameIn<'a> {
+    /// A frame, and whether it was sent to all hosts.
+    Frame(HostAddress, bool, &'a [u8]),
+    /// Something that has been dealt with.
+    Handled,
+    /// Something that was dropped.
+    Dropped(HostAddress, Dropped),
+}
+
+/// Why a frame was not sent.
+#[derive(Debug)]
+pub(crate) enum Unsent {
+    /// The interface is down or gone.
+    Down(Errno),
+    /// The address belongs to another user of this host.
+    OtherUser(Option<u32>),
+}
+
+/// Room for what one call receives.
+pub(crate) type Buffer = [u8; kagent_proto::setup::DATAGRAM_MAX + 1];
+
+impl LinkSocket {
+    /// Sends one frame. `call`: it is one.
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        to: HostAddress,
+        bytes: &[u8],
+        call: Option<Call>,
+    ) -> Result<(), Unsent> {
+        match self {
+            LinkSocket::Ethernet(socket) => socket.send(to.bytes(), bytes).map_err(Unsent::Down),
+            LinkSocket::Udp(socket) => socket.send(now, to, bytes, call).map_err(Unsent::OtherUser),
+        }
+    }
+
+    /// The hosts that frames have not reached, as the network says.
+    pub(crate) fn take_unreached(&mut self) -> Vec<Unreached> {
+        match self {
+            LinkSocket::Ethernet(_) => Vec::new(),
+            LinkSocket::Udp(socket) => socket.take_unreached(),
+        }
+    }
+
+    /// Receives one frame, if there is one.
+    pub(crate) fn receive<'a>(
+        &mut self,
+        now: u64,
+        buffer: &'a mut Buffer,
+    ) -> Result<Option<FrameIn<'a>>, Errno> {
+        Ok(match self {
+            LinkSocket::Ethernet(socket) => {
+                let got = socket.receive(&mut buffer[..kagent_proto::setup::FRAME_MAX])?;
+                got.map(|(from, to_all, length)| {
+                    FrameIn::Frame(from.into(), to_all, &buffer[..length])
+                })
+            }
+            LinkSocket::Udp(socket) => socket.receive(now, buffer),
+        })
+    }
+}

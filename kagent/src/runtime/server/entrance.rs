@@ -1,0 +1,156 @@
+//! The way in: the listening socket, and how long the agent stays without processes.
+
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
+
+use crate::runtime::context::Context;
+use crate::runtime::error::{Error, trying};
+use crate::runtime::options::Options;
+use crate::runtime::sockets::listener::Listener;
+use crate::runtime::sockets::packet;
+use crate::runtime::token::Token;
+
+const NS_PER_MS: u64 = 1_000_000;
+/// Pause after the agent ran out of descriptors.
+const ACCEPT_PAUSE_MS: u64 = 100;
+/// Interval at which the agent checks that its socket still exists.
+const LOOK_NS: u64 = 5_000 * NS_PER_MS;
+
+/// The listening socket. It is never dropped: its end is that of the process.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    listener: Listener,
+    /// How long the agent stays without processes; 0: forever.
+    idle_ms: u64,
+    /// Start of the idle time.
+    idle_since: Option<u64>,
+    /// Accepting is paused until then, after running out of descriptors.
+    pause_until: Option<u64>,
+    told_of_pause: bool,
+    /// When to check next that our socket still exists.
+    look_at: u64,
+}
+
+impl Entrance {
+    /// Listens where the options and the environment say.
+    pub(super) fn open(options: &Options, uid: u32) -> Result<Self, Error> {
+        Ok(Self {
+            listener: Listener::open(options, uid)?,
+            idle_ms: options.idle_ms(),
+            idle_since: None,
+            pause_until: None,
+            told_of_pause: false,
+            look_at: 0,
+        })
+    }
+
+    /// The address, for messages.
+    pub(super) fn name(&self) -> String {
+        self.listener.name()
+    }
+
+    /// Adds the socket to the poll set.
+    pub(super) fn watch(&mut self, context: &Context<'_>) -> Result<(), Error> {
+        self.pause_until = None;
+        context
+            .add(&self.listener, Token::Listener, EpollFlags::EPOLLIN)
+            .map_err(trying("epoll"))
+    }
+
+    /// Accepts a process; `None` if there is none, or after an error, which pauses accepting.
+    pub(super) fn accept(&mut self, context: &Context<'_>) -> Option<OwnedFd> {
+        loop {
+            match packet::accept(self.listener.as_fd()) {
+                Ok(socket) => return Some(socket),
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                // On a listener that was shut down, an empty backlog gives EINVAL.
+                Err(Errno::EAGAIN | Errno::EINVAL) => {
+                    self.told_of_pause = false;
+                    return None;
+                }
+                Err(cause) => {
+                    self.pause(context, cause);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Out of descriptors or memory: the pending connection would make epoll return immediately, forever.
+    fn pause(&mut self, context: &Context<'_>, cause: Errno) {
+        if !self.told_of_pause {
+            context.log.warn(
+                "socket",
+                format_args!("cannot accept: {cause}; trying again"),
+            );
+            self.told_of_pause = true;
+        }
+        context.remove(&self.listener);
+        self.pause_until = Some(context.now() + ACCEPT_PAUSE_MS * NS_PER_MS);
+    }
+
+    /// Accepts again when the pause is over.
+    pub(super) fn end_pause(&mut self, context: &Context<'_>) -> Result<(), Error> {
+        match self.pause_until {
+            Some(until) if until <= context.now() => self.watch(context),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the socket was removed, so that no process can find the agent. Checked now and then.
+    pub(super) fn is_lost(&mut self, context: &Context<'_>) -> bool {
+        if !self.listener.may_be_lost() || context.now() < self.look_at {
+            return false;
+        }
+        self.look_at = context.now() + LOOK_NS;
+        self.listener.is_lost()
+    }
+
+    /// Whether the idle time has passed. `busy`: it has not begun.
+    pub(super) fn is_idle(&mut self, context: &Context<'_>, busy: bool) -> bool {
+        if self.idle_ms == 0 || busy {
+            self.idle_since = None;
+            return false;
+        }
+        let now = context.now();
+        let since = *self.idle_since.get_or_insert(now);
+        now >= since.saturating_add(self.idle_ns())
+    }
+
+    fn idle_ns(&self) -> u64 {
+        self.idle_ms.saturating_mul(NS_PER_MS)
+    }
+
+    /// The next deadline.
+    pub(super) fn next(&self) -> Option<u64> {
+        let idle_end = self
+            .idle_since
+            .map(|since| since.saturating_add(self.idle_ns()));
+        let look = self.listener.may_be_lost().then_some(self.look_at);
+        [idle_end, self.pause_until, look]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Accepts no new connections; see [`Listener::shut`].
+    pub(super) fn shut(&self) -> bool {
+        self.listener.shut()
+    }
+
+    /// Listens again after [`shut`](Self::shut).
+    pub(super) fn reopen(&mut self, context: &Context<'_>) -> Result<(), Error> {
+        context.remove(&self.listener);
+        self.listener.reopen()?;
+        self.watch(context)
+    }
+
+    /// Removes the path, before the agent exits.
+    pub(super) fn remove(&mut self) {
+        self.listener.remove();
+    }
+}
