@@ -360,10 +360,7 @@ impl Claims {
                     limit: NAME_GRACE_MS,
                     ..Detail::new(Reason::NAME_TAKEN)
                 };
-                return Err(Denial {
-                    status: Status::RESOURCE,
-                    detail: Some(detail),
-                });
+                return Err(Denial::new(Status::RESOURCE, detail));
             }
         } else {
             accounts.admit(user, Budget::Names, 1)?;

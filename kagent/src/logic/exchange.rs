@@ -30,10 +30,7 @@ const FINAL_STATUS_WAIT: u64 = 1000 * NS_PER_MS;
 
 /// The result of a call that another host refused.
 fn denial(refusal: Refusal) -> Denial {
-    Denial {
-        status: status(refusal),
-        detail: Some(Detail::new(Reason::OTHER_HOST)),
-    }
+    Denial::because(status(refusal), Reason::OTHER_HOST)
 }
 
 impl<F: Clone> Agent<F> {
@@ -67,12 +64,7 @@ impl<F: Clone> Agent<F> {
     ) -> Outcome {
         let user = initiator.local.address.uid;
         self.accounts.admit(user, Budget::Exchanges, 1)?;
-        let key = ExchangeKey {
-            link,
-            host,
-            number: self.keys.next_key(),
-            side: Side::Asker,
-        };
+        let key = ExchangeKey::new(link, host, self.keys.next_key(), Side::Asker);
         let until = deadline(self.now, body.timeout_ms);
         let owner = Owner::Process(caller, body.nic);
         let call = self.keep_call(owner, CallKind::Asking(initiator, key, ask), until);
@@ -151,10 +143,7 @@ impl<F: Clone> Agent<F> {
             used: u64::from(link.is_some_and(|link| link.medium == Medium::Udp)),
             ..Detail::new(heard.unwrap_or(Reason::SILENT))
         };
-        Denial {
-            status: Status::TIMEOUT,
-            detail: Some(detail),
-        }
+        Denial::new(Status::TIMEOUT, detail)
     }
 
     fn note_held(&mut self, call: CallKey) {

@@ -46,6 +46,17 @@ pub(crate) struct ExchangeKey {
     pub(crate) side: Side,
 }
 
+impl ExchangeKey {
+    pub(crate) fn new(link: LinkId, host: HostAddress, number: u64, side: Side) -> Self {
+        Self {
+            link,
+            host,
+            number,
+            side,
+        }
+    }
+}
+
 /// Identifier of a connection before both sides are adopted: the user and the key.
 pub(crate) type HalfName = (u32, u64);
 

@@ -192,7 +192,11 @@ impl From<Status> for Denial {
 impl Denial {
     /// A status with a reason that has no figures.
     pub(crate) fn because(status: Status, reason: Reason) -> Self {
-        let detail = Some(Detail::new(reason));
+        Self::new(status, Detail::new(reason))
+    }
+
+    pub(crate) fn new(status: Status, detail: Detail) -> Self {
+        let detail = Some(detail);
         Denial { status, detail }
     }
 
@@ -214,10 +218,7 @@ impl Denial {
             limit: limit as u64,
             ..Detail::new(reason)
         };
-        Denial {
-            status: Status::RESOURCE,
-            detail: Some(detail),
-        }
+        Self::new(Status::RESOURCE, detail)
     }
 }
 

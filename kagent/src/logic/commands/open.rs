@@ -128,16 +128,21 @@ impl<F: Clone> Agent<F> {
         }
     }
 
+    /// Checks the limits for one more data socket.
+    fn admit_endpoint(&self, caller: Caller) -> Outcome {
+        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
+        let (user, open) = (client.uid, client.endpoints.len());
+        if open >= ENDPOINTS_PER_CLIENT_MAX {
+            let most = ENDPOINTS_PER_CLIENT_MAX;
+            return Err(Denial::process(Budget::Endpoints, user, open, most));
+        }
+        self.accounts.admit(user, Budget::Endpoints, 1)
+    }
+
     /// `Op::LINK_OPEN` after the rate limit. The runtime knows the interface and whether this process may
     /// have a socket there.
     pub(crate) fn link_open_now(&mut self, caller: Caller, interface: [u8; LINK_BYTES]) -> Outcome {
-        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
-        let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
-        if open >= ENDPOINTS_PER_CLIENT_MAX {
-            let most = ENDPOINTS_PER_CLIENT_MAX;
-            return Err(Denial::process(budget, user, open, most));
-        }
-        self.accounts.admit(user, budget, 1)?;
+        self.admit_endpoint(caller)?;
         self.outputs.push_back(Output::OpenLink(OpenLink {
             client: caller.client,
             call: caller.id,
@@ -148,13 +153,7 @@ impl<F: Clone> Agent<F> {
 
     /// `Op::LINK_ADOPT`. It makes no socket, so that the rate limit does not concern it.
     pub(crate) fn link_adopt(&mut self, caller: Caller, body: &LinkAdopt, fds: Vec<F>) -> Outcome {
-        let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
-        let (user, budget, open) = (client.uid, Budget::Endpoints, client.endpoints.len());
-        if open >= ENDPOINTS_PER_CLIENT_MAX {
-            let most = ENDPOINTS_PER_CLIENT_MAX;
-            return Err(Denial::process(budget, user, open, most));
-        }
-        self.accounts.admit(user, budget, 1)?;
+        self.admit_endpoint(caller)?;
         let (Some(host), Ok([socket])) = (body.address(), <[F; 1]>::try_from(fds)) else {
             return Err(Status::INVALID.into());
         };

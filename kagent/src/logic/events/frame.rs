@@ -34,12 +34,7 @@ impl<F: Clone> Agent<F> {
         if !from.is_host(*medium) || from == *address {
             return Err(Refused::Value);
         }
-        let name = |number, side| ExchangeKey {
-            link,
-            host: from,
-            number,
-            side,
-        };
+        let name = |number, side| ExchangeKey::new(link, from, number, side);
         let frame = match Frame::parse(bytes) {
             Err(Refused::Version(version)) => {
                 let mut room = [0; FRAME_MAX];
@@ -80,13 +75,8 @@ impl<F: Clone> Agent<F> {
 
     /// The user whose call this host repeats there, if it waits for an answer.
     pub fn caller(&self, link: LinkId, host: HostAddress, number: u64) -> Option<u32> {
-        let side = Side::Asker;
-        let exchange = self.exchanges.get(&ExchangeKey {
-            link,
-            host,
-            number,
-            side,
-        })?;
+        let key = ExchangeKey::new(link, host, number, Side::Asker);
+        let exchange = self.exchanges.get(&key)?;
         exchange
             .user
             .filter(|_| matches!(exchange.state, State::Asking(_)))
@@ -102,24 +92,14 @@ impl<F: Clone> Agent<F> {
         user: Option<u32>,
     ) {
         self.advance(now);
-        let side = Side::Asker;
-        let key = ExchangeKey {
-            link,
-            host,
-            number,
-            side,
-        };
+        let key = ExchangeKey::new(link, host, number, Side::Asker);
         if let Some(State::Asking(call)) = self.state(key) {
             self.end_exchange(key);
             let detail = Detail {
                 user: user.unwrap_or(u32::MAX),
                 ..Detail::new(Reason::OTHER_AGENT)
             };
-            let why = Denial {
-                status: Status::NOT_REACHABLE,
-                detail: Some(detail),
-            };
-            self.end_call(call, why);
+            self.end_call(call, Denial::new(Status::NOT_REACHABLE, detail));
         }
     }
 

@@ -114,11 +114,6 @@ impl<F: Clone> Agent<F> {
         self.done(caller, status);
     }
 
-    /// The runtime opened a link for a data socket that then failed.
-    pub fn close_link_if_idle(&mut self, index: LinkId) {
-        self.close_idle_link(index);
-    }
-
     /// The answer of the runtime to an [`OpenDevice`], before the next input: the device's process id and the
     /// client's end of the socket; or the error.
     pub fn handle_device_opened(

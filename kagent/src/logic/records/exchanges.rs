@@ -142,7 +142,7 @@ impl<F: Clone> Agent<F> {
 
     /// Closes a link without endpoints and without unacknowledged DISCONNECTs. Nobody waits there, so what is
     /// remembered of its exchanges is dropped.
-    pub(crate) fn close_idle_link(&mut self, index: LinkId) {
+    pub fn close_idle_link(&mut self, index: LinkId) {
         let idle = self
             .links
             .get(&index)
@@ -163,14 +163,8 @@ impl<F: Clone> Agent<F> {
     }
 
     pub(crate) fn exchanges_on(&self, link: LinkId) -> Vec<ExchangeKey> {
-        let end = |host, number, side| ExchangeKey {
-            link,
-            host,
-            number,
-            side,
-        };
-        let first = end(HostAddress::FIRST, 0, Side::Asker);
-        let last = end(HostAddress::LAST, u64::MAX, Side::Answerer);
+        let first = ExchangeKey::new(link, HostAddress::FIRST, 0, Side::Asker);
+        let last = ExchangeKey::new(link, HostAddress::LAST, u64::MAX, Side::Answerer);
         self.exchanges
             .range(first..=last)
             .map(|(key, _)| *key)

@@ -38,7 +38,7 @@ impl Server<'_> {
         let made = self.links.data(&interface, free, self.context.log);
         let (socket, endpoint) = made.inspect_err(|_| {
             // Unless another endpoint is in use there.
-            self.agent.close_link_if_idle(link);
+            self.agent.close_idle_link(link);
         })?;
         if !self.agent.is_free_endpoint(link, endpoint) {
             // Its process has closed the socket and kept the NIC; the kernel has given the port to another.
@@ -70,7 +70,7 @@ impl Server<'_> {
         match interface.address.socket() == adopt.host {
             true => Ok(interface),
             false => {
-                self.agent.close_link_if_idle(interface.index);
+                self.agent.close_idle_link(interface.index);
                 Err(Status::BUSY)
             }
         }
