@@ -1,15 +1,16 @@
-//! The Kernel Agent of VIPL: who may connect to whom on this host, and what happens when a process
-//! dies.
+//! The Kernel Agent of VIPL: connects processes on this host and on others, and reports the exit of a process
+//! to its peers.
 //!
 //! The crate has two parts.
 //!
 //! The **logic** ([`Agent`]) is a set of state machines without input and output: no socket, clock, thread or
-//! random source. It is given each event with the time in nanoseconds, and returns what is to be done. File
-//! descriptors pass through it as values of an unknown type. So a test can drive it with a virtual clock, as
-//! could the ioctls of a character device.
+//! random source. Each event is passed in with the time in nanoseconds; the results are actions for the
+//! runtime. File descriptors pass through as values of a generic type. Therefore a test can drive it with a
+//! virtual clock, as could the ioctls of a character device.
 //!
-//! The **runtime** ([`runtime`]) is all that uses the system: the listening socket, the poll loop, passing
-//! descriptors, shared segments, detecting the end of processes. The program `vipkad` adds a command line.
+//! The **runtime** ([`runtime`]) is all code that uses the system: the listening socket, the poll loop,
+//! passing descriptors, shared segments, detecting the exit of processes. The program `vipkad` adds a command
+//! line.
 //!
 //! ```text
 //!     processes          runtime                               core (Agent)
@@ -27,8 +28,8 @@
 //!     logic      events ── commands ── exchange ── meeting ── ending ── records ── agent ── calls, objects
 //! ```
 //!
-//! [`budgets`] bounds every table. A call that has to wait is found by its FIFO queue when a partner arrives
-//! and by its timer when none does. The rules of connecting are those of spec §3.8 to §3.15 and §9.
+//! [`budgets`] bounds every table. A waiting call is found by its FIFO queue when a match arrives, and by its
+//! timer otherwise. The rules of connecting are those of spec §3.8 to §3.15 and §9.
 
 mod logic;
 pub mod runtime;

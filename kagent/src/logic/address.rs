@@ -1,8 +1,8 @@
-//! Addresses and connection points.
+//! Addresses of NICs and connection points, and of hosts on a link.
 //!
 //! An address belongs to a user and a provider: NICs of different users, or of different plug-ins, never
-//! connect. Several NICs, of one process or of many, may share one address; they then share its
-//! discriminators too (spec §9.1).
+//! connect. Several NICs, of one process or of many, may share one address; they then share its discriminators
+//! too (spec §9.1).
 
 #![forbid(unsafe_code)]
 
@@ -77,7 +77,7 @@ pub(crate) struct ConnectionPoint {
 }
 
 impl ConnectionPoint {
-    /// The discriminator of `point` at `address`; the host in `point` does not count.
+    /// The discriminator of `point` at `address`; the host in `point` is ignored.
     pub(crate) fn local(address: Address, point: &Point) -> Self {
         let name = Discriminator::new(point.discriminator());
         Self { address, name }
@@ -99,14 +99,12 @@ impl ConnectionPoint {
     }
 }
 
-// Addresses of hosts on a link.
-
-/// What a link is made of. It tells how the addresses on it are read.
+/// The medium of a link, which determines the format of addresses on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// An Ethernet interface: addresses are those of interfaces, and frames may go to all.
+    /// An Ethernet interface: addresses are MAC addresses, and frames can be broadcast.
     Ethernet,
-    /// A UDP socket of the agent: addresses are its IP address and port, and nothing goes to all.
+    /// A UDP socket of the agent: an address is an IP address and a port, and there is no broadcast.
     Udp,
 }
 
@@ -117,7 +115,7 @@ const SHORT: usize = 6;
 
 /// Address of a host on a link. Addresses on one link have the same length.
 ///
-/// The order is that of the bytes: the host with the lower address brings peers together.
+/// The order is that of the bytes: the host with the lower address matches peer requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostAddress {
     length: u8,
@@ -125,23 +123,23 @@ pub struct HostAddress {
 }
 
 impl HostAddress {
-    /// Before all addresses.
+    /// Sorts before all addresses.
     pub(crate) const FIRST: HostAddress = HostAddress {
         length: 0,
         bytes: [0; BYTES_MAX],
     };
-    /// After all addresses.
+    /// Sorts after all addresses.
     pub(crate) const LAST: HostAddress = HostAddress {
         length: u8::MAX,
         bytes: [u8::MAX; BYTES_MAX],
     };
 
-    /// All hosts of an Ethernet.
+    /// The Ethernet broadcast address.
     pub(crate) fn all() -> HostAddress {
         [0xFF; SHORT].into()
     }
 
-    /// The address that a process names. `None`: no host on such a link can have it.
+    /// Parses an address named by a process. `None` if no host on such a link can have it.
     pub(crate) fn of_host(medium: Medium, bytes: &[u8]) -> Option<HostAddress> {
         if bytes.len() != SHORT && (medium, bytes.len()) != (Medium::Udp, BYTES_MAX) {
             return None;
@@ -152,7 +150,7 @@ impl HostAddress {
         address.is_host(medium).then_some(address)
     }
 
-    /// Whether one host can have this address.
+    /// Whether this is a unicast address that a host can have.
     pub(crate) fn is_host(&self, medium: Medium) -> bool {
         match medium {
             Medium::Ethernet => self.bytes[0] & 1 == 0,
@@ -164,8 +162,8 @@ impl HostAddress {
         }
     }
 
-    /// Whose share of the agent's room the host uses. Whoever has an IP address has all of its ports; with IPv6,
-    /// a whole subnet of 64 bits.
+    /// The source whose share of the agent's tables the host uses. A host with an IP address has all of its
+    /// ports; with IPv6, a whole 64-bit subnet.
     pub(crate) fn source(&self, medium: Medium) -> HostAddress {
         let mut source = *self;
         if medium == Medium::Udp {
@@ -175,7 +173,7 @@ impl HostAddress {
         source
     }
 
-    /// The bytes, as an application knows them.
+    /// The bytes, as applications use them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length).min(BYTES_MAX)]
     }

@@ -1,6 +1,6 @@
 //! The agent's tables together, and its replies.
 //!
-//! One thread drives the agent. This module decides nothing: the modules above it do, each as a block of
+//! One thread drives the agent. This module makes no decisions: the modules above it do, each as a block of
 //! methods on [`Agent`], in the order that [`logic`](crate::logic) shows.
 
 #![forbid(unsafe_code)]
@@ -34,7 +34,7 @@ pub struct Agent<F> {
     pub(crate) network: u32,
     pub(crate) surroundings: u32,
     pub(crate) mounts: u32,
-    /// Whether events are described with [`Output::Note`].
+    /// Whether [`Output::Note`] is emitted.
     pub(crate) notes: bool,
     pub(crate) keys: Keys,
     pub(crate) clients: BTreeMap<ClientId, Client>,
@@ -165,26 +165,26 @@ impl<F: Clone> Agent<F> {
         self
     }
 
-    /// Sets what is reported in `Welcome` of what the agent runs in, and its mount namespace.
+    /// Sets the environment and the mount namespace reported in `Welcome`.
     pub fn with_surroundings(mut self, bits: u32, mounts: u32) -> Self {
         self.surroundings = bits;
         self.mounts = mounts;
         self
     }
 
-    /// Declares that all clients belong to one user, so nothing is reserved for others.
+    /// Declares that all clients belong to one user, so that nothing is reserved for others.
     pub fn for_one_user(mut self) -> Self {
         self.accounts.set_single_user();
         self
     }
 
-    /// Sets the number of file descriptors available for clients and what they send.
+    /// Sets the number of file descriptors available for clients and for the descriptors that they send.
     pub fn with_descriptors(mut self, count: usize) -> Self {
         self.accounts.set_room(Budget::Descriptors, count);
         self
     }
 
-    /// Makes the agent describe what it does, with [`Output::Note`].
+    /// Enables [`Output::Note`].
     pub fn with_notes(mut self, wanted: bool) -> Self {
         self.notes = wanted;
         self
@@ -259,9 +259,6 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Text of the debug log for calls, exchanges and connections. Nothing is formatted unless the runtime asks
-// for it.
-
 /// Describes a call that starts to wait.
 pub(crate) fn describe(call: &Call, user_of: impl Fn(ClientId) -> u32) -> String {
     let who = match call.owner {
@@ -325,7 +322,7 @@ impl fmt::Display for Shown<ConnectionPoint> {
     }
 }
 
-/// Shows the side, the other host and half of the number: whoever knows the whole number could end the
+/// Shows the side, the remote host and half of the number: anyone who knows the whole number could end the
 /// exchange.
 impl fmt::Display for Shown<ExchangeKey> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {

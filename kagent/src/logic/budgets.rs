@@ -1,15 +1,15 @@
-//! Limits of every table: no process can make the agent grow without bound, and no user can take what other
-//! users need.
+//! Limits of every table. No process can make the agent grow without bound, and no user can exhaust what
+//! other users need.
 //!
-//! A call beyond a limit is answered with `Status::RESOURCE` and the limit; a process beyond a limit is
-//! refused with the reason. Limits per user are *budgets*:
+//! A call beyond a limit fails with `Status::RESOURCE` and the limit; a process beyond a limit is refused
+//! with the reason. Limits per user are *budgets*:
 //!
 //! ```text
 //!   a user may have   min(per_user, (room - what all others have) / 2)
 //! ```
 //!
 //! so a user can take at most half of what the others leave, and something is always left for the next user.
-//! An agent that serves one user gives it all room, up to `per_user`.
+//! An agent that serves a single user gives it all room, up to `per_user`.
 
 #![forbid(unsafe_code)]
 
@@ -24,13 +24,13 @@ use crate::logic::queues::{NS_PER_MS, Timers};
 /// The bounds of one budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Of all users together.
+    /// For all users together.
     pub room: usize,
-    /// Of one user.
+    /// For one user.
     pub per_user: usize,
 }
 
-/// The limits of a budget. Descriptors are also limited by what the system gives the agent.
+/// The limits of a budget. Descriptors are also limited by the resource limits of the agent.
 pub const fn bounds(budget: Budget) -> Bounds {
     let (room, per_user) = match budget {
         Budget::Processes => (4096, 1024),
@@ -61,41 +61,39 @@ pub const CALLS_PER_CLIENT_MAX: usize = 4096;
 /// Maximum connections and unanswered connection handles per process.
 pub const CONNECTIONS_PER_CLIENT_MAX: usize = 65_536;
 /// Time a user keeps a discriminator on an interface after its last wait there, in milliseconds. A server
-/// that accepts one request at a time is not waiting while it handles it.
+/// that accepts one request at a time does not wait while it handles a request.
 pub const NAME_GRACE_MS: u64 = 5000;
 /// Time an adopted side of a connection waits for the other side, in milliseconds. A process reports as soon
-/// as it notices that its agent is gone; only a stopped or dead one takes this long.
+/// as it notices that its agent has exited; only a stopped or dead process takes this long.
 pub const ADOPT_TIME_MS: u64 = 10_000;
-/// Maximum exchanges on one link that other hosts started. Further ones are not answered.
+/// Maximum exchanges on one link started by other hosts. Further ones are not answered.
 pub const EXCHANGES_PER_LINK_MAX: usize = 16_384;
-/// Maximum of these that wait for a server or are remembered after their end. One host may have half of what
-/// the others leave. A request beyond the limit is matched if a server waits at that moment, and otherwise
-/// dropped; the sender repeats it.
+/// Maximum of these exchanges that wait for a server or are remembered after their end. One host may have
+/// half of what the others leave. A request beyond the limit is matched if a server waits at that moment, and
+/// otherwise dropped; the sender repeats it.
 pub const IDLE_EXCHANGES_PER_LINK_MAX: usize = 8192;
 /// Maximum descriptors that a NIC passes to its peers.
 pub const NIC_FDS_MAX: usize = 2;
 /// Page size; the shared segment of a connection is a whole number of pages, at least one.
 pub const PAGE_BYTES: u32 = 4096;
 
-// What each user has, held against what one user may have ([`limits`](crate::logic::budgets)).
-//
-// Each table charges the account where it inserts and releases where it removes, so that a count cannot
-// differ from its table; `audit.rs` counts again.
-
 type Counts = [usize; Budget::COUNT];
 
-/// The accounts of all users.
+/// Resource usage of all users, checked against the limits.
+///
+/// Each table charges the account where it inserts and releases where it removes, so that a count cannot
+/// differ from its table; `audit.rs` counts again.
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    /// Users that have anything.
+    /// Users with any resources.
     users: BTreeMap<u32, Counts>,
     total: Counts,
     room: Counts,
-    /// There may be other users, now or later.
+    /// Other users may connect, now or later.
     shared: bool,
 }
 
-/// How much one user may have of something, where the others have so much.
+/// The share of one user, given the usage of all others.
 pub(crate) fn share(room: usize, others: usize) -> usize {
     room.saturating_sub(others) / 2
 }
@@ -110,7 +108,7 @@ impl Accounts {
         }
     }
 
-    /// Nobody but one user will come.
+    /// Declares that only one user is served.
     pub(crate) fn set_single_user(&mut self) {
         self.shared = false;
     }
@@ -120,7 +118,7 @@ impl Accounts {
         self.shared
     }
 
-    /// The system gives less of something than the limits would.
+    /// Lowers the room of a budget to what the system provides.
     pub(crate) fn set_room(&mut self, budget: Budget, room: usize) {
         let known = &mut self.room[budget as usize];
         *known = room.min(*known);
@@ -132,7 +130,7 @@ impl Accounts {
             .map_or(0, |counts| counts[budget as usize])
     }
 
-    /// The most that a user may have now.
+    /// The current limit of a user.
     pub(crate) fn limit(&self, user: u32, budget: Budget) -> usize {
         let others = self.total[budget as usize] - self.used(user, budget);
         let room = self.room[budget as usize];
@@ -143,7 +141,7 @@ impl Accounts {
         left.min(bounds(budget).per_user)
     }
 
-    /// Whether a user may have so many more.
+    /// Checks whether a user may have `more` of a budget.
     pub(crate) fn admit(&self, user: u32, budget: Budget, more: usize) -> Result<(), Denial> {
         let (used, limit) = (self.used(user, budget), self.limit(user, budget));
         if used + more > limit {
@@ -170,13 +168,13 @@ impl Accounts {
         }
     }
 
-    /// Users that have any of it.
+    /// Users with any usage of a budget.
     pub(crate) fn users_with(&self, budget: Budget) -> impl Iterator<Item = u32> {
         let users = self.users.iter();
         users.filter_map(move |(user, counts)| (counts[budget as usize] > 0).then_some(*user))
     }
 
-    /// The statement of a user.
+    /// Usage and limit of all budgets of a user.
     pub(crate) fn lines(&self, user: u32) -> [BudgetLine; Budget::COUNT] {
         Budget::ALL.map(|budget| BudgetLine {
             used: self.used(user, budget) as u64,
@@ -194,20 +192,13 @@ impl Accounts {
     }
 }
 
-// Rate limit for data sockets, per user.
-//
-// The kernel takes 10 to 40 ms to close a packet socket. A process that requests one and hangs up leaves the
-// closing to the agent, and could do so thousands of times per second. So a user of a shared agent gets a
-// burst, and after that one data socket at a time. Further requests are queued; those of a process that
-// hangs up are dropped without cost.
-
 /// Interval between data sockets.
 const EACH: u64 = 20 * NS_PER_MS;
 
 /// Size of the burst: 256 data sockets.
 const AHEAD: u64 = 256 * EACH;
 
-/// Buckets that are kept before idle ones are dropped.
+/// Number of buckets above which idle ones are dropped.
 const REMEMBERED: usize = 1024;
 
 /// The token bucket of one user.
@@ -220,7 +211,12 @@ struct Bucket {
     due: Option<u64>,
 }
 
-/// The token buckets of all users.
+/// Rate limit for data sockets, per user.
+///
+/// The kernel takes 10 to 40 ms to close a packet socket. A process that requests one and hangs up leaves
+/// closing it to the agent, and could do so thousands of times per second. Therefore a user of a shared agent
+/// gets a burst, and then one data socket per interval. Further requests are queued; those of a process that
+/// hangs up are dropped without cost.
 #[derive(Debug)]
 pub(crate) struct LinkRate {
     users: BTreeMap<u32, Bucket>,
@@ -292,7 +288,7 @@ impl LinkRate {
         Some(user)
     }
 
-    /// Drops the requests of a process that is gone.
+    /// Drops the requests of a process that has exited.
     pub(crate) fn forget(&mut self, user: u32, client: ClientId) {
         if let Some(pace) = self.users.get_mut(&user)
             && !pace.waiting.is_empty()

@@ -1,4 +1,5 @@
-//! Calls that wait for a partner: WAIT, REQUEST, PEER, and the same from other hosts.
+//! Calls that wait for a peer (WAIT, REQUEST, PEER, and the same from other hosts), the keys of their queues,
+//! and the claims that they hold.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +50,7 @@ pub(crate) enum CallKind {
     Search(Search),
 }
 
-/// The side that names its partner: client or peer.
+/// The side that names its peer: a client, or one of two peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Initiator {
     pub(crate) vi: u64,
@@ -68,14 +69,14 @@ pub(crate) struct RemoteCall {
     pub(crate) attributes: Attributes,
     /// Its own discriminator.
     pub(crate) local: Discriminator,
-    /// The discriminator that it asks for.
+    /// The requested discriminator.
     pub(crate) remote: Discriminator,
-    /// When the remote host gives up.
+    /// Deadline of the remote host.
     pub(crate) until: Option<u64>,
 }
 
 impl RemoteCall {
-    /// The queue in which it looks for a server.
+    /// Key of the queue in which it waits for a server.
     pub(crate) fn queue_key(&self) -> QueueKey {
         QueueKey::Far(self.exchange.link, self.remote)
     }
@@ -99,21 +100,21 @@ impl RemoteCall {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RequestState {
     /// No server is waiting yet; the timer is the end of the grace period. The deadline of the whole request
-    /// is kept for later.
+    /// is kept.
     Queued {
         /// Deadline of the whole request.
         timeout: Option<u64>,
     },
     /// A server holds it and will accept or reject; the timer is the deadline.
     Held {
-        /// The server's name for it.
+        /// The server's identifier of the request.
         connection: ConnectionId,
-        /// The end of the grace period, if the server does not take it.
+        /// End of the grace period, in case the server does not take the request.
         grace: Option<u64>,
     },
 }
 
-/// What is asked of another host.
+/// A call to another host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
     /// A server, within the grace period.
@@ -148,14 +149,12 @@ pub(crate) struct Search {
     pub(crate) found: BTreeSet<HostAddress>,
 }
 
-// Keys of the queues in which calls wait for a partner.
-
-/// Where clients look for servers. A server whose NIC is on a link is in two queues.
+/// Key of the queue in which clients find servers. A server whose NIC is on a link is in two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QueueKey {
     /// For processes of this host.
     Near(ConnectionPoint),
-    /// For other hosts on a link. They do not know the user of a NIC.
+    /// For other hosts on a link, which do not know the user of a NIC.
     Far(LinkId, Discriminator),
 }
 
@@ -170,12 +169,12 @@ impl QueueKey {
     }
 }
 
-/// Key of a peer request: who it is and whom it asks for.
+/// Key of a peer request: its own and the requested connection point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PeerKey {
-    /// Both on this host: own and wanted connection point.
+    /// Both on this host: own and requested connection point.
     Near(ConnectionPoint, ConnectionPoint),
-    /// One here, one on another host.
+    /// One on this host, one on a remote host.
     Far {
         /// Their link.
         link: LinkId,
@@ -191,7 +190,7 @@ pub(crate) enum PeerKey {
 }
 
 impl PeerKey {
-    /// Key of a local peer `here` that asks for `there` on another host.
+    /// Key of a local peer `here` that requests `there` on another host.
     pub(crate) fn here(
         link: LinkId,
         host: HostAddress,
@@ -207,7 +206,7 @@ impl PeerKey {
         }
     }
 
-    /// The key of its partner.
+    /// The key of the matching request.
     pub(crate) fn mirrored(self) -> PeerKey {
         match self {
             PeerKey::Near(own, wanted) => PeerKey::Near(wanted, own),
@@ -227,17 +226,6 @@ impl PeerKey {
         }
     }
 }
-
-// Ownership of discriminators on links.
-//
-// Other hosts know neither users nor plug-ins, so a discriminator on a link is shared by all users of this
-// host. Within one user nothing is reserved (spec §9.1). Among users, the first one to wait on a
-// discriminator owns it: as long as one of its calls waits there, and for a grace period afterwards, since a
-// server that accepts one request at a time is not waiting in between. When a user has no endpoint left on a
-// link, its discriminators are free at once, so that another user can take over.
-//
-// A pair of peers is identified by both discriminators and the other host; a user owns the pair in the same
-// way.
 
 /// What one user can own on a link. The link is the first field so that [`Claims::free_all_of`] can scan a
 /// range.
@@ -306,7 +294,16 @@ struct Holder {
     until: Option<u64>,
 }
 
-/// All claims.
+/// Ownership of discriminators on links.
+///
+/// Other hosts know neither users nor plug-ins, so all users of this host share the discriminators on a link.
+/// Within one user nothing is reserved (spec §9.1). Among users, the first one to wait on a discriminator owns
+/// it: while one of its calls waits there, and for a grace period afterwards, since a server that accepts one
+/// request at a time does not wait in between. When a user has no endpoint left on a link, its discriminators
+/// are free at once, so that another user can take over.
+///
+/// A pair of peers is identified by both discriminators and the other host; a user owns the pair in the same
+/// way.
 #[derive(Debug)]
 pub(crate) struct Claims {
     holders: BTreeMap<Claim, Holder>,

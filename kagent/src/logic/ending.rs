@@ -1,4 +1,4 @@
-//! The end of calls, connections and exchanges, each with what depends on it.
+//! The end of calls, connections and exchanges, each with its dependents.
 //!
 //! ```text
 //!                     ┌── partner found ──▶ INCOMING or CONNECTED
@@ -21,8 +21,8 @@ use crate::logic::message::{Denial, refusal};
 use crate::logic::objects::{ConnectionState, State};
 
 impl<F: Clone> Agent<F> {
-    /// Removes a call from every table. A server that holds it keeps an expired handle; another host that was
-    /// asked is sent DISCONNECT.
+    /// Removes a call from every table. A server that holds it keeps an expired handle; a remote host that
+    /// was asked receives DISCONNECT.
     pub(crate) fn take_call(&mut self, key: CallKey) -> Option<Call> {
         let call = self.unlink_call(key)?;
         if let CallKind::Asking(_, exchange, _) = call.kind {
@@ -31,7 +31,7 @@ impl<F: Clone> Agent<F> {
         Some(call)
     }
 
-    /// Ends a call without a result.
+    /// Ends a call without a connection.
     pub(crate) fn end_call(&mut self, key: CallKey, end: impl Into<Denial>) {
         let end = end.into();
         self.note(|_| format!("call {}: {}", key.0, end.status.name()));
@@ -42,21 +42,21 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The remote host's call ended without a connection.
+    /// Refuses the call of a remote host.
     pub(crate) fn refuse_remote(&mut self, key: ExchangeKey, status: Status) {
         let refusal = refusal(status);
         self.set_refused(key, refusal);
         self.send_frame(key, Body::Answer(Answer::Refused(refusal)));
     }
 
-    /// The call ended. Ends its exchange too, unless it was already answered.
+    /// Ends the exchange of a call that has ended, unless it was already answered.
     fn stop_asking(&mut self, key: ExchangeKey) {
         if let Some(State::Asking(_)) = self.state(key) {
             self.start_disconnect(key, true);
         }
     }
 
-    /// Ends an exchange from this side, in whatever state it is.
+    /// Ends an exchange from this side, in any state.
     pub(crate) fn start_disconnect(&mut self, key: ExchangeKey, orderly: bool) {
         self.set_exchange(key, State::Disconnecting { orderly }, None);
         self.send_disconnect(key, orderly);
@@ -68,7 +68,7 @@ impl<F: Clone> Agent<F> {
         self.send_repeated(key, Body::Disconnect { from, orderly });
     }
 
-    /// Ends one side of a connection in whatever state it is, and notifies the other side once.
+    /// Ends one side of a connection in any state, and notifies the other side once.
     pub(crate) fn close_connection(&mut self, name: ConnectionId, orderly: bool) {
         let Some(connection) = self.take_connection(name) else {
             return;
@@ -118,7 +118,7 @@ impl<F: Clone> Agent<F> {
         );
     }
 
-    /// The remote side is gone, or the connection never completed.
+    /// The remote side has disconnected or exited, or the connection was never completed.
     pub(crate) fn connection_lost(&mut self, name: ConnectionId, orderly: bool) {
         let Some(connection) = self.connections.get(&name) else {
             return;

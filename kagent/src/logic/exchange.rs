@@ -1,8 +1,4 @@
-//! Calls of local processes to other hosts: the asking side of an exchange (spec §3.11, §3.13).
-//!
-//! The call waits here with its deadline like any other. Its exchange repeats the REQUEST until the other
-//! host gives a final answer. A call that ends earlier, by its deadline, VipDisconnect or the death of its
-//! process, ends the exchange with DISCONNECT, so the other host drops the request.
+//! Exchanges with remote hosts: calling, answering, disconnecting.
 
 #![forbid(unsafe_code)]
 
@@ -24,17 +20,22 @@ use crate::logic::message::{
 use crate::logic::objects::{STALE, State};
 use crate::logic::queues::{NS_PER_MS, deadline};
 
-/// Time to wait for the final status from the other host. It sends it at the deadline of the call, so this
-/// expires only if the frame is lost or the host is gone.
+/// Time to wait for the final status from the remote host, which sends it at the deadline of the call. It
+/// expires only if the frame is lost or the host is down.
 const FINAL_STATUS_WAIT: u64 = 1000 * NS_PER_MS;
 
-/// The result of a call that another host refused.
+/// The result of a call that a remote host refused.
 fn denial(refusal: Refusal) -> Denial {
     Denial::because(status(refusal), Reason::OTHER_HOST)
 }
 
+/// Calls of local processes to other hosts: the asking side of an exchange (spec §3.11, §3.13).
+///
+/// The call waits here with its deadline like any other. Its exchange repeats the REQUEST until the remote
+/// host sends a final answer. A call that ends earlier, by its deadline, VipDisconnect or the death of its
+/// process, ends the exchange with DISCONNECT, so that the remote host drops the request.
 impl<F: Clone> Agent<F> {
-    /// The link and host of the wanted partner, if it is on another host: reachable over the NIC's link, and
+    /// The link and host of the requested peer, if it is on a remote host: reachable over the NIC's link, and
     /// not an address of this host.
     pub(crate) fn far(&self, nic: NicId, initiator: &Initiator) -> Option<(LinkId, HostAddress)> {
         let address = &initiator.remote.address;
@@ -45,15 +46,15 @@ impl<F: Clone> Agent<F> {
         another.then_some((link, host))
     }
 
-    /// Whether this host matches peer requests between the two: the host with the lower address does, and the
-    /// other one asks it.
+    /// Whether this host matches peer requests between the two. The host with the lower address does; the
+    /// other one sends its requests there.
     pub(crate) fn decides(&self, link: LinkId, host: HostAddress) -> bool {
         self.links
             .get(&link)
             .is_some_and(|link| link.address < host)
     }
 
-    /// Starts a call to another host.
+    /// Starts a call to a remote host.
     pub(crate) fn ask(
         &mut self,
         caller: Caller,
@@ -135,7 +136,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The result of a call that has had no answer in time.
+    /// The result of a call that received no answer in time.
     pub(crate) fn unanswered(&self, key: ExchangeKey) -> Denial {
         let heard = self.exchanges.get(&key).map(|exchange| exchange.heard);
         let link = self.links.get(&key.link);
@@ -155,7 +156,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The deadline passed, and the other host decides the status. The timer has expired.
+    /// The deadline passed, and the remote host decides the status. The timer has expired.
     pub(crate) fn await_final_status(&mut self, key: CallKey) {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
@@ -167,7 +168,7 @@ impl<F: Clone> Agent<F> {
         self.timers.start(call.deadline, key);
     }
 
-    /// The other side is ready: makes the local process attach its VI.
+    /// The remote side is ready: makes the local process attach its VI.
     fn take(&mut self, key: ExchangeKey, call: CallKey, end: &Accepted) {
         let attributes = from_wire(&end.attributes);
         let Some(CallKind::Asking(initiator, ..)) = self.calls.get(&call).map(|call| &call.kind)
@@ -175,11 +176,11 @@ impl<F: Clone> Agent<F> {
             return;
         };
         if let Err(conflict) = attributes_agree(&initiator.attributes, &attributes) {
-            // The other host should not have accepted that.
+            // The remote host should not have accepted this.
             return self.end_call(call, conflict);
         }
         let connection = self.fresh_connection();
-        // Before the call is removed, which would otherwise end the exchange.
+        // Must precede removal of the call, which would otherwise end the exchange.
         self.set_exchange(key, State::Taking(connection), None);
         if let Some(Owner::Process(caller, nic)) = self.take_call(call).map(|call| call.owner) {
             let end = FarEnd {
@@ -193,7 +194,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The other host supports other versions only. Returns false if nothing was asked of it.
+    /// The remote host supports other versions only. Returns false if no call waits for it.
     pub(crate) fn not_understood(&mut self, key: ExchangeKey) -> bool {
         let Some(State::Asking(call)) = self.state(key) else {
             return false;
@@ -205,9 +206,8 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Calls of other hosts: the answering side of an exchange. A remote call is in the same queues as local
-// ones, and a waiting server gets the oldest.
-
+/// Calls of other hosts: the answering side of an exchange. A remote call is in the same queues as local ones,
+/// and a waiting server receives the oldest.
 impl<F: Clone> Agent<F> {
     /// Handles REQUEST or PEER, the first time or repeated.
     pub(crate) fn handle_remote_call(&mut self, key: ExchangeKey, call: &setup::Call, peer: bool) {
@@ -234,10 +234,10 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Whether another host may start an exchange. A refused one is not answered, since it is repeated. This
-    /// check is enough for a call that finds its partner at once. A call that would wait also needs
-    /// [`has_idle_room`](Self::has_idle_room), so that requests without a partner, however many and from
-    /// however many hosts, never block one that has a partner.
+    /// Whether a remote host may start an exchange. A refused one is not answered, since it is repeated. This
+    /// check suffices for a call that matches at once. A call that would wait also needs
+    /// [`has_idle_room`](Self::has_idle_room), so that requests without a match, from any number of hosts,
+    /// never block one that has a match.
     fn admits_remote(&self, key: ExchangeKey, peer: bool) -> bool {
         let Some(link) = self.links.get(&key.link) else {
             return false;
@@ -344,20 +344,19 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// The other host ended an exchange.
-
+/// The remote host ends an exchange.
 impl<F: Clone> Agent<F> {
-    /// Handles DISCONNECT: whatever existed, nothing is left of it here afterwards.
+    /// Handles DISCONNECT: removes all state of the exchange.
     pub(crate) fn disconnected(&mut self, key: ExchangeKey, orderly: bool) {
         let from = key.side;
         self.send_frame(key, Body::Gone { from });
         self.lost(key, orderly);
     }
 
-    /// Handles GONE: the other side does not know this exchange any more.
+    /// Handles GONE: the remote side has no state of this exchange any more.
     pub(crate) fn gone(&mut self, key: ExchangeKey) {
         match self.state(key) {
-            // It has not seen our frame yet; the next repetition tells it.
+            // It has not received our frame yet; the next repetition will reach it.
             Some(State::Asking(_) | State::Called(_) | State::Readying(..)) => {}
             _ => self.lost(key, false),
         }
@@ -370,7 +369,7 @@ impl<F: Clone> Agent<F> {
         if matches!(state, State::Refused(_) | State::Over) {
             return;
         }
-        // First, so that what ends below has no exchange to disconnect. This also ends the remote call.
+        // First, so that what ends below finds no exchange to disconnect. This also ends the remote call.
         self.end_exchange(key);
         match state {
             State::Asking(call) => self.end_call(call, Status::TIMEOUT),

@@ -1,4 +1,4 @@
-//! Identifiers of the records in the tables.
+//! Identifiers of the records in the tables, and connection keys.
 
 #![forbid(unsafe_code)]
 
@@ -39,10 +39,10 @@ pub(crate) type EndpointId = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ExchangeKey {
     pub(crate) link: LinkId,
-    /// The other host.
+    /// The remote host.
     pub(crate) host: HostAddress,
     pub(crate) number: u64,
-    /// Which side this host is.
+    /// The side of this host.
     pub(crate) side: Side,
 }
 
@@ -60,13 +60,11 @@ impl ExchangeKey {
 /// Identifier of a connection before both sides are adopted: the user and the key.
 pub(crate) type HalfName = (u32, u64);
 
-// The source of connection keys: the key stream of ChaCha20, started from a secret seed.
-//
-// Both ends of a connection learn its key. A user who has seen many keys of his own must not be able to
-// predict those of others, which rules out the small statistical generators. The seed is passed in, so that
-// a test can repeat a run.
-
-/// An endless stream of unpredictable numbers. Used by the agent's only thread.
+/// The source of connection keys: the key stream of ChaCha20, started from a secret seed.
+///
+/// Both ends of a connection learn its key. A user who has seen many keys must not be able to predict those of
+/// others, which rules out small statistical generators. The seed is an argument, so that a test can repeat a
+/// run.
 #[derive(Debug)]
 pub(crate) struct Keys(ChaCha20Rng);
 

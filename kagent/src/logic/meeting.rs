@@ -1,4 +1,4 @@
-//! Handing a request to a server.
+//! Matching: a request is handed to a server, and two VIs are connected, on this host or with a remote one.
 
 #![forbid(unsafe_code)]
 
@@ -15,9 +15,10 @@ use crate::logic::objects::{Connection, ConnectionState, State};
 use crate::logic::output::{Join, JoinEnd, Message, Output};
 use crate::logic::queues::NS_PER_MS;
 
+/// Handing a request to a server.
 impl<F: Clone> Agent<F> {
-    /// Hands a queued request to a server, as the reply to its wait. The request stays with the agent until
-    /// the server answers or the deadline passes.
+    /// Hands a queued request to a server, as the reply to its wait. The agent keeps the request until the
+    /// server answers or the deadline passes.
     pub(crate) fn offer(&mut self, request: CallKey, server: Caller, nic: NicId) {
         let connection = self.fresh_connection();
         let Some(call) = self.calls.get_mut(&request) else {
@@ -62,8 +63,8 @@ impl<F: Clone> Agent<F> {
         self.reply(server, Op::INCOMING, &incoming);
     }
 
-    /// The server did not take a request that it was given. Another one gets it; without one it waits for the rest of
-    /// its grace period, which may be over.
+    /// The server did not take a request. It is handed to another waiting server; if there is none, it waits
+    /// for the rest of its grace period, which may be over.
     pub(crate) fn take_back(&mut self, offer: ConnectionId) {
         let Some(ConnectionState::Offered(request, _)) =
             self.take_connection(offer).map(|offer| offer.state)
@@ -96,8 +97,6 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Connecting two VIs of this host.
-
 /// One side at the moment of connecting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
@@ -109,6 +108,7 @@ pub(crate) struct End {
     pub(crate) segment_bytes: u32,
 }
 
+/// Connecting two VIs of this host.
 impl<F: Clone> Agent<F> {
     /// Connects two sides at one instant.
     pub(crate) fn join(&mut self, ends: [End; 2]) {
@@ -178,11 +178,8 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Connections with other hosts, as local processes see them: the process attaches its VI first and then
-// learns whether the connection is established.
-
-/// An acceptance is repeated for this long after the deadline of the remote call, which reports when it has
-/// given up.
+/// Time for which an acceptance is repeated after the deadline of the remote call, whose host reports when it
+/// has given up.
 const LATE_MS: u64 = 1000;
 
 /// Maximum time for which an acceptance is repeated.
@@ -200,8 +197,8 @@ pub(crate) struct FarEnd {
     pub(crate) attributes: Attributes,
 }
 
-/// The secret of one connection, from that of the hosts and from two numbers that one of them has chosen each. The other
-/// host makes the same.
+/// The secret of one connection, derived from that of the hosts and from one number chosen by each host. The
+/// remote host derives the same.
 fn seal_of(secret: &[u8; 32], key: u64, exchange: u64) -> [u8; 32] {
     let mut hash = blake3::Hasher::new_keyed(secret);
     hash.update(&key.to_be_bytes());
@@ -209,8 +206,10 @@ fn seal_of(secret: &[u8; 32], key: u64, exchange: u64) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// Connections to remote hosts, on the side of the local process: it attaches its VI first, and is then
+/// notified whether the connection is established.
 impl<F: Clone> Agent<F> {
-    /// Replies to a call: the process is to attach its VI to a VI on another host.
+    /// Replies to a call: the process is to attach its VI to a VI on a remote host.
     pub(crate) fn attach(
         &mut self,
         caller: Caller,
@@ -246,7 +245,7 @@ impl<F: Clone> Agent<F> {
         self.reply(caller, Op::CONNECTED, &body);
     }
 
-    /// Makes a local process attach its VI; the remote host is told after that.
+    /// Makes a local process attach its VI; the remote host is notified after that.
     pub(crate) fn make_ready(
         &mut self,
         caller: Caller,
@@ -279,7 +278,7 @@ impl<F: Clone> Agent<F> {
         self.attach(caller, nic, connection, remote_call.exchange, &end);
     }
 
-    /// A local and a remote peer match. An error is for the local one; the remote one has been told.
+    /// A local and a remote peer match. An error is for the local one; the remote one has been notified.
     pub(crate) fn meet_remote(
         &mut self,
         caller: Caller,
@@ -302,7 +301,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// The other host acknowledged: completes CONFIRM.
+    /// The remote host acknowledged: completes CONFIRM.
     pub(crate) fn confirmed(&mut self, name: ConnectionId, exchange: ExchangeKey) {
         let Some(connection) = self.connections.get(&name) else {
             return;

@@ -1,4 +1,5 @@
-//! Parsing and writing packets. This is where bytes of other processes are checked.
+//! Packets: parsing, validation of untrusted bytes, and formatting; refusals; and the form of attributes and
+//! refusals in frames between hosts.
 
 #![forbid(unsafe_code)]
 
@@ -11,17 +12,17 @@ use kagent_proto::{
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Why a message was rejected. The sender has already been answered; this is for the log.
+/// Why a message was rejected. The sender has already received a reply; this is for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Malformed {
     /// Shorter than a header.
     #[error("{0} bytes are no message")]
     Short(usize),
-    /// Not our protocol.
+    /// Not this protocol.
     #[error("magic {0:#010x}")]
     Magic(u32),
-    /// Another version of our protocol.
+    /// Another version of this protocol.
     #[error("version {0}")]
     Version(u16),
     /// Not an operation that the agent performs.
@@ -32,18 +33,18 @@ pub enum Malformed {
     Length {
         /// The operation.
         op: u16,
-        /// Bytes that came after the header.
+        /// Bytes received after the header.
         bytes: usize,
-        /// Bytes that the header promised.
+        /// Bytes stated in the header.
         stated: u32,
     },
     /// A value in the body is out of bounds.
     #[error("operation {0} with a value out of bounds")]
     Value(u16),
-    /// Descriptors with an operation that takes none, too many, or lost on the way.
+    /// Descriptors with an operation that takes none, too many, or lost in transit.
     #[error("wrong file descriptors beside the message")]
     Descriptors,
-    /// Before the greeting, or a second greeting.
+    /// Before HELLO, or a second HELLO.
     #[error("operation {0} out of turn")]
     Turn(u16),
     /// From an unknown client.
@@ -51,7 +52,7 @@ pub enum Malformed {
     Client,
 }
 
-/// A command, checked as far as possible without knowing the sender.
+/// A command, validated as far as possible without knowing the sender.
 #[derive(Debug)]
 pub(crate) enum Command {
     Hello,
@@ -75,14 +76,14 @@ pub(crate) enum Command {
     Goodbye,
 }
 
-/// The header, if there is one. The id is needed even for a malformed message.
+/// The header, if the packet is long enough. The id is needed even for a malformed message.
 pub(crate) fn header(bytes: &[u8]) -> Option<Header> {
     Header::read_from_prefix(bytes)
         .ok()
         .map(|(header, _)| header)
 }
 
-/// Reads a packet.
+/// Parses a packet.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Command, Malformed> {
     let (header, body) =
         Header::read_from_prefix(bytes).map_err(|_| Malformed::Short(bytes.len()))?;
@@ -152,7 +153,7 @@ fn within_bounds(command: &Command) -> bool {
     }
 }
 
-/// Writes a packet.
+/// Formats a packet.
 pub(crate) fn emit<T: IntoBytes + Immutable>(op: Op, status: Status, id: u64, body: &T) -> Vec<u8> {
     let body = body.as_bytes();
     let header = Header {
@@ -169,8 +170,6 @@ pub(crate) fn emit<T: IntoBytes + Immutable>(op: Op, status: Status, id: u64, bo
     debug_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
     bytes
 }
-
-// Why a call is refused: its status and the detail sent with it.
 
 /// A refusal of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +189,7 @@ impl From<Status> for Denial {
 }
 
 impl Denial {
-    /// A status with a reason that has no figures.
+    /// A status with a reason and no figures.
     pub(crate) fn because(status: Status, reason: Reason) -> Self {
         Self::new(status, Detail::new(reason))
     }
@@ -222,8 +221,6 @@ impl Denial {
     }
 }
 
-// Attributes and refusals, and their form in frames between hosts.
-
 /// Whether two VIs may be connected; the order of the checks is that of spec §3.9.
 pub(crate) fn attributes_agree(a: &Attributes, b: &Attributes) -> Result<(), Status> {
     if a.reliability != b.reliability {
@@ -237,7 +234,7 @@ pub(crate) fn attributes_agree(a: &Attributes, b: &Attributes) -> Result<(), Sta
     }
 }
 
-/// The form that attributes have in frames.
+/// Converts attributes to their form in frames.
 pub(crate) fn to_wire(attributes: &Attributes) -> setup::Attributes {
     setup::Attributes {
         max_transfer_size: attributes.max_transfer_size,
@@ -248,7 +245,7 @@ pub(crate) fn to_wire(attributes: &Attributes) -> setup::Attributes {
     }
 }
 
-/// And back.
+/// Converts attributes from their form in frames.
 pub(crate) fn from_wire(attributes: &setup::Attributes) -> Attributes {
     Attributes {
         max_transfer_size: attributes.max_transfer_size,
@@ -260,7 +257,7 @@ pub(crate) fn from_wire(attributes: &setup::Attributes) -> Attributes {
     }
 }
 
-/// How a call ends that another host has refused.
+/// The status of a call that another host refused.
 pub(crate) fn status(refusal: Refusal) -> Status {
     match refusal {
         Refusal::NoMatch => Status::NO_MATCH,
@@ -273,7 +270,7 @@ pub(crate) fn status(refusal: Refusal) -> Status {
     }
 }
 
-/// What another host is told of a call that has ended.
+/// The refusal sent to another host for a call that ended with this status.
 pub(crate) fn refusal(status: Status) -> Refusal {
     match status {
         Status::NO_MATCH | Status::NOT_REACHABLE => Refusal::NoMatch,

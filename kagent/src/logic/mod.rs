@@ -1,7 +1,7 @@
 //! The logic of the agent: state machines without input and output.
 //!
-//! [`Agent`](agent::Agent) has all tables. Everything else is methods on it, in layers: what stands higher
-//! calls what stands lower, never the other way round.
+//! [`Agent`](agent::Agent) owns all tables. Everything else is a method on it, in layers; a layer calls only
+//! the layers below it.
 //!
 //! ```text
 //!   events      a message, a frame, a deadline, a process that comes or goes; answers of the runtime
@@ -15,7 +15,7 @@
 //!                   message  output  address  ids
 //! ```
 //!
-//! `audit` compares the tables with each other, for tests.
+//! `audit` checks the tables against each other, for tests.
 
 pub(crate) mod address;
 pub(crate) mod agent;

@@ -1,4 +1,4 @@
-//! Processes that have connected to the agent.
+//! The objects of the agent: processes, NICs, connections, links, endpoints and exchanges.
 
 #![forbid(unsafe_code)]
 
@@ -14,25 +14,23 @@ use crate::logic::ids::{
 };
 use crate::logic::queues::{NS_PER_MS, Timers, deadline};
 
-/// One process and all that is released when it ends.
+/// A connected process and all that is released when it exits.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) uid: u32,
     pub(crate) pid: u32,
     /// `Hello` with our version was received.
     pub(crate) greeted: bool,
-    /// `Goodbye` was received: what ends from now on ends in good order.
+    /// `Goodbye` was received: connections that end from now on end in good order.
     pub(crate) disconnecting: bool,
     pub(crate) nics: BTreeSet<NicId>,
     pub(crate) endpoints: BTreeSet<EndpointId>,
     /// Calls without a reply, by the id that the process chose.
     pub(crate) calls: BTreeMap<u64, CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,
-    /// Requests that it was given and has not answered, by the id of the wait that each is the reply to.
+    /// Unanswered requests handed to it, by the id of the wait that each one answered.
     pub(crate) offers: BTreeMap<u64, ConnectionId>,
 }
-
-// Open NICs.
 
 /// An open NIC.
 #[derive(Debug)]
@@ -41,34 +39,32 @@ pub(crate) struct Nic<F> {
     pub(crate) address: Address,
     /// Descriptors passed to peers.
     pub(crate) fds: Vec<F>,
-    /// Where it receives data, for peers.
+    /// The address at which it receives data, for peers.
     pub(crate) data_address: DataAddress,
-    /// The endpoint that it uses, if it is on a link.
+    /// Its endpoint, if the NIC is on a link.
     pub(crate) endpoint: Option<EndpointId>,
     pub(crate) calls: BTreeSet<CallKey>,
     pub(crate) connections: BTreeSet<ConnectionId>,
 }
 
-// Connections, and handles of requests that a server has not answered yet.
-//
-// Each side of a connection has its own record and identifier, so that both sides may be in one process
-// without ambiguity.
-//
-// ```text
-//   INCOMING ──▶ Offered ── ACCEPT ──▶ Open ── partner gone ──▶ Lone
-//                   │                   ▲                         │
-//            requester gone          PEER, and the             DISCONNECT
-//                   ▼                requester's side             ▼
-//                Expired ── ACCEPT: TIMEOUT, REJECT: OK ──▶    no record
-// ```
-//
-// CANCEL of the wait that an offer answered withdraws the offer: the server has not taken it, and the request goes back
-// to its queue.
-//
-// A connection with another host has one record here; the state shared by the two hosts is its exchange
-// (below): Attaching ── CONFIRM ──▶ Confirming (the accepting side) ──▶ Far.
-
-/// One side of a connection.
+/// One side of a connection, or an unanswered connection handle.
+///
+/// Each side of a connection has its own record and identifier, so that both sides may be in one process
+/// without ambiguity.
+///
+/// ```text
+///   INCOMING ──▶ Offered ── ACCEPT ──▶ Open ── peer gone ────▶ PeerGone
+///                   │                   ▲                         │
+///            requester gone          PEER, and the             DISCONNECT
+///                   ▼                requester's side             ▼
+///                Expired ── ACCEPT: TIMEOUT, REJECT: OK ──▶    no record
+/// ```
+///
+/// CANCEL of the wait that an offer answered withdraws the offer: the server did not take it, and the request
+/// returns to its queue.
+///
+/// A connection with another host has one record here; the state shared by the two hosts is its exchange
+/// ([`Exchange`]): Attaching ── CONFIRM ──▶ Confirming (the accepting side) ──▶ Remote.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) client: ClientId,
@@ -79,27 +75,25 @@ pub(crate) struct Connection {
 /// State of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
-    /// A server holds this request, the reply to its wait with that id, and has not answered.
+    /// A server holds this request, the reply to its wait with this id, and has not answered.
     Offered(CallKey, u64),
-    /// The requester gave up; the server, to whose wait it was the reply, has not been told.
+    /// The requester gave up; the server has not been notified. The id is that of its wait.
     Expired(u64),
-    /// Connected with that side, on this host.
+    /// Connected to that side, on this host.
     Open(ConnectionId),
     /// Connected by a previous agent; the other side has not been adopted yet ([`HalfState`]).
     Half(HalfName),
-    /// The partner is gone and this side was told.
+    /// The peer has disconnected or exited, and this side was notified.
     Lone,
-    /// With another host: this side is attaching its VI.
+    /// Remote: this side is attaching its VI.
     Attaching(ExchangeKey),
-    /// With another host: this side attached its VI and called CONFIRM with this id.
+    /// Remote: this side attached its VI and called CONFIRM with this id.
     Confirming(ExchangeKey, u64),
-    /// Connected with another host.
+    /// Remote: connected.
     Far(ExchangeKey),
-    /// With another host, and lost before this side confirmed.
+    /// Remote: lost before this side confirmed.
     Failed,
 }
-
-// Connections of a previous agent of which one side has been adopted (`commands/connection.rs`).
 
 /// A connection of which one side has been adopted.
 #[derive(Debug)]
@@ -112,13 +106,13 @@ pub(crate) struct Half {
 /// State of the side that was adopted first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HalfState {
-    /// It waits for the other side.
+    /// It waits for the other side to be adopted.
     Waiting(ConnectionId, Attributes),
-    /// It disconnected again, in good order or not.
+    /// It disconnected before the other side was adopted, in good order or not.
     Parted(bool),
 }
 
-/// All connections of which one side has been adopted.
+/// All connections of a previous agent of which one side has been adopted (`commands/connection.rs`).
 #[derive(Debug)]
 pub(crate) struct Halves {
     by_name: BTreeMap<HalfName, Half>,
@@ -158,7 +152,7 @@ impl Halves {
         Some(half)
     }
 
-    /// The adopted side disconnected; its partner is told when it is adopted.
+    /// The adopted side disconnected; the other side is notified when it is adopted.
     pub(crate) fn part(
         &mut self,
         name: HalfName,
@@ -181,7 +175,7 @@ impl Halves {
         self.timers.next()
     }
 
-    /// Drops expired entries. Returns the next side whose partner was not adopted in time.
+    /// Drops expired entries. Returns the next side whose peer was not adopted in time.
     pub(crate) fn pop_due(&mut self, now: u64, accounts: &mut Accounts) -> Option<ConnectionId> {
         while let Some(name) = self.timers.pop_due(now) {
             let half = self.take(name, accounts);
@@ -196,7 +190,7 @@ impl Halves {
         self.by_name.len()
     }
 
-    /// Users of the sides that disconnected before their partner was adopted, for tests.
+    /// Users of the sides that disconnected before their peer was adopted, for tests.
     pub(crate) fn parted(&self) -> impl Iterator<Item = u32> {
         let parted = self.by_name.iter();
         let parted = parted.filter(|(_, half)| matches!(half.state, HalfState::Parted(_)));
@@ -204,23 +198,16 @@ impl Halves {
     }
 }
 
-// Links, the network interfaces on which agents of different hosts communicate, and the endpoints of
-// processes there.
-//
-// An endpoint is a data socket that one process holds. Frames carry its number, so that the kernel can
-// filter them without knowing VIs. A link exists while a process has an endpoint on it, or while a
-// DISCONNECT there is unacknowledged.
-
-/// What the runtime knows of the network interface of a link.
+/// Properties of the network interface of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its number.
     pub index: LinkId,
     /// Its name, zero padded.
     pub name: [u8; INTERFACE_BYTES],
-    /// What it is made of.
+    /// Its medium.
     pub medium: Medium,
-    /// Its address there.
+    /// Its address.
     pub address: HostAddress,
     /// Largest payload of a frame in bytes.
     pub mtu: u32,
@@ -228,11 +215,16 @@ pub struct Interface {
     pub speed_mbit: u32,
     /// Name of its driver, zero padded.
     pub driver: [u8; DRIVER_BYTES],
-    /// The secret from which those of connections are made, if this host has one for the link.
+    /// The secret from which those of connections are derived, if this host has one for the link.
     pub seals: Option<[u8; 32]>,
 }
 
-/// A link.
+/// A link: a network interface on which agents of different hosts communicate, with the endpoints of processes
+/// there.
+///
+/// An endpoint is a data socket that one process holds. Frames carry its number, so that the kernel can
+/// filter them without knowing VIs. A link exists while a process has an endpoint on it, or while a
+/// DISCONNECT there is unacknowledged.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) medium: Medium,
@@ -240,18 +232,18 @@ pub(crate) struct Link {
     pub(crate) seals: Option<[u8; 32]>,
     /// Endpoints by number.
     pub(crate) endpoints: BTreeMap<u16, EndpointId>,
-    /// Exchanges that this host started, and that others started.
+    /// Number of exchanges started by this host, and by others.
     pub(crate) exchanges: [usize; 2],
     /// Exchanges in which a local call waits for an answer.
     pub(crate) asking: BTreeSet<ExchangeKey>,
-    /// Exchanges that others started and that wait for a server or are remembered after their end: per
+    /// Number of exchanges started by others that wait for a server or are remembered after their end: per
     /// source, and in total.
     pub(crate) idle: (BTreeMap<HostAddress, usize>, usize),
     /// Number of endpoints per user.
     pub(crate) users: BTreeMap<u32, usize>,
     /// Exchanges whose DISCONNECT is unacknowledged.
     pub(crate) disconnecting: usize,
-    /// The last number assigned: a released one is not reused soon.
+    /// The last number assigned, so that a released one is not reused soon.
     pub(crate) last_endpoint: u16,
 }
 
@@ -266,28 +258,6 @@ pub(crate) struct Endpoint {
     pub(crate) nic: Option<NicId>,
 }
 
-// Exchanges: what two hosts tell each other about one connection, from the first REQUEST to the last GONE.
-//
-// Frames may be lost, duplicated or late. Therefore the side that waits for an answer repeats its frame, and
-// receiving a frame twice is harmless: its effect depends on the state of the exchange, which is remembered
-// for some time after the end.
-//
-// ```text
-//   asker                                             answerer
-//   Asking ─── REQUEST or PEER, repeated ───────────▶ Called      a call in the queues, or with a server
-//          ◀── ANSWER held, refused ────────────────            ─▶ Refused, remembered
-//                                                     Readying    its process attaches the VI
-//   Taking ◀── ANSWER accepted, repeated ──────────── Accepting
-//   its process attaches the VI
-//   Open   ─── ACK ─────────────────────────────────▶ Open
-//   Disconnecting ── DISCONNECT, repeated ──────────▶
-//          ◀── GONE ────────────────────────────────  Over, remembered
-// ```
-//
-// Both VIs are attached before either application learns of the connection, so no message is sent to a VI
-// that is not ready. An exchange is identified by an unpredictable number, so a third party on the link can
-// start an exchange but not affect another one.
-
 /// Delay before the first repetition; doubled for each further one.
 pub(crate) const FIRST: u64 = 20 * NS_PER_MS;
 
@@ -297,16 +267,36 @@ pub(crate) const SLOW: u64 = 1000 * NS_PER_MS;
 /// Doublings until the maximum is reached.
 pub(crate) const DOUBLINGS: u32 = 6;
 
-/// Tries for a DISCONNECT: about five seconds.
+/// Maximum tries of a DISCONNECT: about five seconds.
 pub(crate) const DISCONNECT_TRIES: u32 = 10;
 
-/// Time for which the end of an exchange is remembered. No frame is that late.
+/// Time for which the end of an exchange is remembered. No frame arrives that late.
 pub(crate) const REMEMBERED: u64 = 5000 * NS_PER_MS;
 
 /// A remote call expires if it is not repeated for ten times the maximum delay.
 pub(crate) const STALE: u64 = 10 * SLOW;
 
-/// An exchange.
+/// An exchange: the frames of two hosts about one connection, from the first REQUEST to the last GONE.
+///
+/// Frames may be lost, duplicated or late. Therefore the side that waits for an answer repeats its frame.
+/// Receiving a frame twice is harmless: its effect depends on the state of the exchange, which is kept for
+/// some time after the end.
+///
+/// ```text
+///   asker                                             answerer
+///   Asking ─── REQUEST or PEER, repeated ───────────▶ Called      a call in the queues, or with a server
+///          ◀── ANSWER held, refused ────────────────            ─▶ Refused, remembered
+///                                                     Readying    its process attaches the VI
+///   Taking ◀── ANSWER accepted, repeated ──────────── Accepting
+///   its process attaches the VI
+///   Open   ─── ACK ─────────────────────────────────▶ Open
+///   Disconnecting ── DISCONNECT, repeated ──────────▶
+///          ◀── GONE ────────────────────────────────  Over, remembered
+/// ```
+///
+/// Both VIs are attached before either application learns of the connection, so no message is sent to a VI
+/// that is not ready. An exchange is identified by an unpredictable number, so a third party on the link can
+/// start an exchange, but cannot affect another one.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) state: State,
@@ -316,7 +306,7 @@ pub(crate) struct Exchange {
     pub(crate) due: Option<u64>,
     /// Number of times the frame of this state was sent.
     pub(crate) tries: u32,
-    /// What has been heard of the other host, for a call that ends without an answer.
+    /// The reason reported if the call ends without an answer: what was last received about the remote host.
     pub(crate) heard: Reason,
 }
 
@@ -327,7 +317,7 @@ pub(crate) enum State {
     Asking(CallKey),
     /// The answer arrived; the local process is attaching its VI.
     Taking(ConnectionId),
-    /// A call of the other host waits here.
+    /// A call of the remote host waits here.
     Called(CallKey),
     /// The local process is attaching its VI, with a deadline.
     Readying(ConnectionId, Accepted, u64),
@@ -347,7 +337,8 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Involves no local process, and would be recreated by the next repetition from the other host.
+    /// Whether it involves no local process, and would be recreated by the next repetition from the remote
+    /// host.
     pub(crate) fn is_idle(self) -> bool {
         matches!(self, State::Called(_) | State::Refused(_) | State::Over)
     }

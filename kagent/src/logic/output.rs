@@ -1,4 +1,4 @@
-//! What the logic asks the runtime to do: send messages, make segments, open sockets.
+//! Actions for the runtime: sending messages, making segments, opening sockets.
 
 #![forbid(unsafe_code)]
 
@@ -20,13 +20,13 @@ pub enum Output<F> {
     OpenLink(OpenLink),
     /// Take over a data socket of a process.
     AdoptLink(AdoptLink<F>),
-    /// Tell a process whether it may have a data socket.
+    /// Report to a process whether it may have a data socket.
     AskLink(OpenLink),
     /// Connect a process to a device process.
     OpenDevice(OpenDevice),
-    /// Send a frame; it may get lost.
+    /// Send a frame, which may be lost.
     Frame(FrameOut),
-    /// The link is no longer used.
+    /// Close a link that is no longer used.
     CloseLink(LinkId),
     /// A line for the debug log.
     Note(String),
@@ -35,7 +35,7 @@ pub enum Output<F> {
 /// A frame for another host, without its Ethernet header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameOut {
-    /// On which link.
+    /// The link.
     pub link: LinkId,
     /// Destination.
     pub to: HostAddress,
@@ -43,7 +43,7 @@ pub struct FrameOut {
     pub bytes: Vec<u8>,
 }
 
-/// A process asks for a data socket, or whether it may have one. The runtime answers with
+/// A process requests a data socket, or asks whether it may have one. The runtime answers with
 /// [`handle_link_opened`](crate::Agent::handle_link_opened), or
 /// [`handle_link_asked`](crate::Agent::handle_link_asked), before the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +56,13 @@ pub struct OpenLink {
     pub interface: [u8; LINK_BYTES],
 }
 
-/// A process has a data socket of an agent before this one. The runtime answers with
+/// A process holds a data socket issued by a previous agent. The runtime answers with
 /// [`handle_link_opened`](crate::Agent::handle_link_opened) before the next input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdoptLink<F> {
     /// The process, its call, and the name of the link.
     pub open: OpenLink,
-    /// Address of the agent that gave it.
+    /// Address of the agent that issued it.
     pub host: SocketAddr,
     /// Its port.
     pub endpoint: u16,
@@ -70,7 +70,7 @@ pub struct AdoptLink<F> {
     pub socket: F,
 }
 
-/// A process asks for a connection to a device process of its user. The runtime answers with
+/// A process requests a connection to a device process of its user. The runtime answers with
 /// [`handle_device_opened`](crate::Agent::handle_device_opened) before the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenDevice {
@@ -97,7 +97,7 @@ pub struct Message<F> {
     pub fds: Vec<F>,
 }
 
-/// Two processes that have just been connected. The runtime makes one zeroed segment that cannot be resized,
+/// Two processes that have just been connected. The runtime makes one zeroed segment sealed against resizing,
 /// prepends it to the descriptors of both messages, and sends them. If it cannot make a segment, it sends
 /// neither message and passes the `Join` to [`handle_join_failed`](crate::Agent::handle_join_failed).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub struct Join<F> {
     pub(crate) ends: [JoinEnd; 2],
 }
 
-/// What is needed to undo one side of a [`Join`].
+/// One side of a [`Join`], to undo it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JoinEnd {
     pub(crate) connection: ConnectionId,

@@ -1,4 +1,4 @@
-//! FIFO queues of waiting calls, one per key.
+//! Ordered collections: FIFO queues of waiting calls, and deadlines.
 
 #![forbid(unsafe_code)]
 
@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::logic::ids::CallKey;
 
-/// FIFO queues by key. Call identifiers only grow, so their order is the order of arrival, and a call can be
-/// removed from the middle without a scan.
+/// FIFO queues by key. Call identifiers increase monotonically, so their order is the order of arrival, and a
+/// call can be removed from the middle without a scan.
 #[derive(Debug)]
 pub(crate) struct Queues<P> {
     keys_of_wait: BTreeMap<P, BTreeSet<CallKey>>,
@@ -50,12 +50,9 @@ impl<P: Ord> Queues<P> {
     }
 }
 
-// Deadlines, earliest first.
-
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
-/// The time `ms` milliseconds after `now`; `None` for no deadline: `ms` is `u64::MAX`, or the sum exceeds the
-/// clock.
+/// The time `ms` milliseconds after `now`; `None` (no deadline) if `ms` is `u64::MAX` or the sum overflows.
 pub(crate) fn deadline(now: u64, ms: u64) -> Option<u64> {
     if ms == u64::MAX {
         return None;
@@ -63,7 +60,7 @@ pub(crate) fn deadline(now: u64, ms: u64) -> Option<u64> {
     now.checked_add(ms.checked_mul(NS_PER_MS)?)
 }
 
-/// Running timers of one kind of record. Each record has at most one and stores its deadline itself.
+/// Running timers of one kind of record. Each record has at most one timer and stores its own deadline.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     order: BTreeSet<(u64, K)>,
@@ -93,7 +90,7 @@ impl<K: Copy + Ord> Timers<K> {
         self.order.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Removes a timer that has expired.
+    /// Removes and returns the earliest timer that has expired.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<K> {
         let &(deadline, what) = self.order.first()?;
         if deadline > now {

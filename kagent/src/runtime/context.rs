@@ -1,4 +1,4 @@
-//! What every part of the runtime uses: the poll set, the clock, and the log.
+//! Shared by all parts of the runtime: the poll set, the clock and the log.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Device processes: started on request, connected to the processes that ask, and reaped when they end.
 //!
 //! A device process belongs to its user, who may stop, trace and kill it, so nothing here waits for one. A
-//! device that has ended leaves the table at once, and the next request starts a new one; the dead process is
+//! device that has hung up is removed at once, and the next request starts a new one; the dead process is
 //! reaped when the kernel reports it, which a debugger may delay.
 
 #![forbid(unsafe_code)]
@@ -31,7 +31,7 @@ use crate::runtime::token::{DeviceId, Token};
 
 /// Prefix of the program name of a device, beside the agent's own program.
 const PROGRAM_PREFIX: &str = "vipl-";
-/// Maximum devices of one user that have ended and cannot be reaped.
+/// Maximum devices of one user that were killed and cannot be reaped.
 const DEAD_PER_USER_MAX: usize = 16;
 
 /// One running device.
@@ -40,8 +40,8 @@ struct Device {
     uid: u32,
     name: [u8; DEVICE_BYTES],
     pid: i32,
-    /// Hangs up when the device ends. It is shut down for reading: closing a socket discards what is queued
-    /// in it, and the sender determines how long that takes.
+    /// Hangs up when the device exits. It is shut down for reading: closing a socket discards its queue, and
+    /// the sender determines how long that takes.
     control: OwnedFd,
 }
 
@@ -63,7 +63,7 @@ impl Devices {
             .find_map(|(id, device)| is_it(device).then_some(*id))
     }
 
-    /// Starts a device. `asker` is the socket of the process that asks.
+    /// Starts a device. `asker` is the socket of the requesting process.
     pub(crate) fn start(
         &mut self,
         context: &Context<'_>,
@@ -134,8 +134,8 @@ impl Devices {
         Ok(self.last)
     }
 
-    /// Connects a process to a device; returns the device's process id and the process's end.
-    /// `NOT_REACHABLE`: the device has just ended.
+    /// Connects a process to a device; returns the device's process id and the socket of the process.
+    /// `NOT_REACHABLE`: the device has just exited.
     pub(crate) fn introduce(
         &self,
         id: DeviceId,
@@ -177,13 +177,13 @@ impl Devices {
     pub(crate) fn end(&mut self, context: &Context<'_>, id: DeviceId) {
         if let Some(device) = self.running.remove(&id) {
             context.remove(&device.control);
-            // Not reaped yet, so the process id is still its own.
+            // Not reaped yet, so the process id has not been reused.
             let _ = kill(Pid::from_raw(device.pid), Signal::SIGKILL);
             self.dead.insert(device.pid, (device.uid, device.name));
         }
     }
 
-    /// Tells all devices that the agent exits.
+    /// Hangs up on all devices: the agent exits.
     pub(crate) fn shut_down(&self) {
         for device in self.running.values() {
             let _ = shutdown(device.control.as_raw_fd(), Shutdown::Both);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use thiserror::Error;
 
-/// Why the agent exits or does not start.
+/// Why the agent exits or fails to start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {

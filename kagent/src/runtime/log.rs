@@ -3,9 +3,9 @@
 //! `VIPL_LOG` is shared with the library: a list of `level` and `subsystem=level`. Unknown subsystems are
 //! ignored. A line that cannot be written is lost; the agent continues.
 //!
-//! Any process that may call the agent, and any host that may send it frames, can cause log lines. So lines
-//! are rate-limited by their place in the source; the next line written tells how many were suppressed.
-//! `debug` and `trace` are not limited.
+//! Any process that may call the agent, and any host that may send it frames, can cause log lines. Therefore
+//! lines are rate-limited by their place in the source; the next line written reports how many were
+//! suppressed. `debug` and `trace` are not limited.
 
 #![forbid(unsafe_code)]
 
@@ -32,11 +32,11 @@ const NAMES: [(&str, Option<Level>); 6] = [
     ("warn", Some(Level::Warn)),
     ("info", Some(Level::Info)),
     ("debug", Some(Level::Debug)),
-    // The agent has nothing finer than debug.
+    // `debug` is the finest level of the agent.
     ("trace", Some(Level::Debug)),
 ];
 
-/// Burst of lines from one place.
+/// Burst of lines from one place in the source.
 const BURST: f64 = 20.0;
 /// Lines per second from one place after the burst.
 const PER_SECOND: f64 = 2.0;

@@ -1,7 +1,7 @@
-//! The runtime: all of the agent that uses the operating system. One thread, one poll loop, and therefore no
-//! locks.
+//! The runtime: the part of the agent that uses the operating system. One thread, one poll loop, and
+//! therefore no locks.
 //!
-//! Only this part of the crate has unsafe code and knows sockets, process ids and the clock. It makes no
+//! Only this part of the crate contains unsafe code and uses sockets, process ids and the clock. It makes no
 //! decisions: it passes packets to the [`Agent`](crate::Agent) and carries out its outputs.
 
 mod clients;

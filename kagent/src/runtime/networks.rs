@@ -1,19 +1,19 @@
-//! Networks of other hosts, as an option names them.
+//! Networks of other hosts, parsed from an option.
 
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// From where other hosts may begin connections.
+/// Networks from which other hosts may start connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Networks {
     any: bool,
-    /// Besides the host's own subnets.
+    /// In addition to the host's own subnets.
     more: Vec<Network>,
 }
 
-/// Addresses that have the first bits in common.
+/// Addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     pub(crate) address: IpAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Whether it has this address.
+    /// Whether it contains this address.
     pub(crate) fn has(&self, other: IpAddr) -> bool {
         let differ = match (self.address, other) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -50,7 +50,7 @@ impl FromStr for Network {
 }
 
 impl Networks {
-    /// Whether one of them has this address.
+    /// Whether one of them contains this address.
     pub(crate) fn has(&self, ip: IpAddr) -> bool {
         self.any || self.more.iter().any(|one| one.has(ip))
     }

@@ -29,10 +29,10 @@ Environment:
 
 Exit status is 0 also when another agent already serves the address.";
 
-/// How long an agent of one user stays without processes.
+/// Time without processes after which an agent of one user exits.
 const IDLE_MS: u64 = 3000;
 
-/// What the agent was told.
+/// The command line options.
 #[derive(Clone, Debug, Parser, PartialEq, Eq)]
 #[command(name = "vipkad", version, about = ABOUT, after_help = DETAILS, args_override_self = true)]
 pub struct Options {
@@ -113,11 +113,11 @@ pub struct Options {
     pub generate: Generate,
 }
 
-/// The option that makes a helper of `vipkad`.
+/// The option that starts `vipkad` as a helper.
 pub(crate) const HELPER: &str = "descriptor-helper";
 
 impl Options {
-    /// Where to listen; `None` is the place of the user.
+    /// Where to listen; `None`: the default of the user.
     pub fn socket(&self) -> Option<&Path> {
         let system = self
             .system

@@ -1,4 +1,4 @@
-//! Shared segments: anonymous memory that is sealed against resizing, so that no peer can make the other
+//! Shared segments: anonymous memory that is sealed against resizing, so that a peer cannot make the other
 //! fault by truncating it.
 
 #![forbid(unsafe_code)]

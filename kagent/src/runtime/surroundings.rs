@@ -1,4 +1,5 @@
-//! What this process has been given by the system and by the program that started it.
+//! The environment of this process: limits and restrictions inherited from the system and from the program
+//! that started it.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::budgets::DESCRIPTORS_RESERVED;
 
-/// Number of descriptors available for clients and what they send.
+/// Number of descriptors available for clients and for the descriptors that they send.
 pub(crate) fn descriptors() -> usize {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| {
         let all = usize::try_from(soft).unwrap_or(usize::MAX);
@@ -17,7 +18,7 @@ pub(crate) fn descriptors() -> usize {
     })
 }
 
-/// What was inherited and cannot be given up, as programs are told.
+/// Inherited restrictions that cannot be dropped, as reported to programs.
 pub(crate) fn bits() -> u32 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
         return Welcome::NO_PROC;
@@ -31,9 +32,9 @@ pub(crate) fn bits() -> u32 {
     }
 }
 
-/// The same and more for the log, a line each.
+/// Inherited restrictions for the log, one line each.
 pub(crate) fn inherited() -> Vec<String> {
-    /// Below this limit few processes can be served.
+    /// Below this limit only few processes can be served.
     const FEW: u64 = 1024;
     let mut all = Vec::new();
     let bits = bits();
@@ -57,12 +58,12 @@ pub(crate) fn inherited() -> Vec<String> {
     all
 }
 
-/// Inode of our network namespace; 0 if unknown, for example without `/proc`. Namespace numbers have 32 bits.
+/// Inode of the network namespace; 0 if unknown, for example without `/proc`. Namespace numbers have 32 bits.
 pub(crate) fn network() -> u32 {
     namespace("net")
 }
 
-/// The same of our mount namespace.
+/// Inode of the mount namespace.
 pub(crate) fn mounts() -> u32 {
     namespace("mnt")
 }

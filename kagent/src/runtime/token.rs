@@ -1,4 +1,4 @@
-//! What an event of the poll set is about.
+//! Tokens of the poll set: the source of each event.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ pub(crate) enum Token {
 const KIND_BITS: u32 = 3;
 
 impl Token {
-    /// The event to wait for.
+    /// The event to add to the poll set.
     pub(crate) fn event(self, events: EpollFlags) -> EpollEvent {
         let (kind, number) = match self {
             Token::Listener => (0, 0),
@@ -46,7 +46,7 @@ impl Token {
         EpollEvent::new(events, number << KIND_BITS | kind)
     }
 
-    /// What a pending event is about.
+    /// The token of a pending event.
     pub(crate) fn of(event: &EpollEvent) -> Self {
         let number = event.data() >> KIND_BITS;
         match event.data() & ((1 << KIND_BITS) - 1) {

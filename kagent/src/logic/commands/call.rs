@@ -1,7 +1,4 @@
-//! The server's side of the client/server model: waiting for a request (spec §3.8).
-//!
-//! A server waits on a discriminator only while its call is here; each request goes to the oldest wait. On a
-//! link a discriminator belongs to one user at a time (`calls.rs`).
+//! Calls that wait for a peer: WAIT of a server, REQUEST of a client, and PEER.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +14,10 @@ use crate::logic::meeting::End;
 use crate::logic::message::{Denial, Outcome, attributes_agree};
 use crate::logic::queues::deadline;
 
+/// The server's side of the client/server model: waiting for a request (spec §3.8).
+///
+/// A server waits on a discriminator only while its call is pending; each request goes to the oldest wait. On
+/// a link a discriminator belongs to one user at a time (`calls.rs`).
 impl<F: Clone> Agent<F> {
     /// `Op::WAIT`: returns a matching queued request, or waits for one.
     pub(crate) fn wait(&mut self, caller: Caller, body: &Wait) -> Outcome {
@@ -48,22 +49,21 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// The client's side of the client/server model: asking for a connection (spec §3.11).
-//
-// ```text
-//   REQUEST ──▶ Queued ───── a server waits ────▶ Held ──▶ CONNECTED, REJECTED
-//                  │                                │
-//              end of grace                      deadline
-//                  ▼                                ▼
-//       NO_MATCH, NOT_REACHABLE                  TIMEOUT
-// ```
-//
-// With a grace period of 0 a request looks once. The grace period is for applications that start at the same
-// time: the server may need a moment to open its NIC and to wait (spec §17).
-
 /// Maximum addresses and users that are checked for the cause of a `NO_MATCH`: applications retry in a loop.
 const LOOKED_AT_MAX: usize = 64;
 
+/// The client's side of the client/server model: asking for a connection (spec §3.11).
+///
+/// ```text
+///   REQUEST ──▶ Queued ───── a server waits ────▶ Held ──▶ CONNECTED, REJECTED
+///                  │                                │
+///              end of grace                      deadline
+///                  ▼                                ▼
+///       NO_MATCH, NOT_REACHABLE                  TIMEOUT
+/// ```
+///
+/// With a grace period of 0 a request checks once. The grace period is for applications that start at the same
+/// time: the server may need a moment to open its NIC and to wait (spec §17).
 impl<F: Clone> Agent<F> {
     /// `Op::REQUEST`.
     pub(crate) fn request(&mut self, caller: Caller, body: &Request) -> Outcome {
@@ -98,7 +98,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// The part of a `Request` that is kept, of a client or of a peer.
+    /// The part of a `Request` that is kept, for a client or a peer.
     pub(crate) fn initiator(&self, caller: Caller, body: &Request) -> Result<Initiator, Status> {
         let address = self.own_nic(caller, body.nic)?.address;
         Ok(Initiator {
@@ -143,11 +143,10 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// The peer-to-peer model: two requests that name each other (spec §9.3).
-//
-// There is no accept step, so the agent compares the attributes. Peer requests and the client/server model
-// use different queues and never match each other.
-
+/// The peer-to-peer model: two requests that name each other (spec §9.3).
+///
+/// There is no accept step, so the agent compares the attributes. Peer requests and client requests use
+/// different queues and never match each other.
 impl<F: Clone> Agent<F> {
     /// `Op::PEER`.
     pub(crate) fn peer(&mut self, caller: Caller, body: &Request) -> Outcome {
@@ -160,7 +159,7 @@ impl<F: Clone> Agent<F> {
             self.claims
                 .claim(user, claim, self.now, &mut self.accounts)?;
         }
-        // Searched before it is queued: a request that mirrors itself needs a second one like it.
+        // Matched before it is queued: a request that mirrors itself needs a second, equal one.
         let pair = match far {
             None => PeerKey::Near(own.local, own.remote),
             Some((link, host)) if self.decides(link, host) => {

@@ -1,4 +1,5 @@
-//! Answers to a request or a connection: ACCEPT, REJECT, CONFIRM, DISCONNECT; and CANCEL of a waiting call.
+//! Commands on a request or a connection: ACCEPT, REJECT, CONFIRM, DISCONNECT and ADOPT; and CANCEL of a waiting
+//! call.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +36,7 @@ impl<F: Clone> Agent<F> {
             _ => return Err(Status::INVALID),
         };
         attributes_agree(&initiator.attributes, &body.attributes)?;
-        // The offer first: removing the request would otherwise mark it as expired.
+        // The offer is removed first: removing the request would otherwise mark it as expired.
         self.take_connection(body.connection);
         let call = self.take_call(request).ok_or(Status::INVALID)?;
         let accepter = End {
@@ -70,14 +71,15 @@ impl<F: Clone> Agent<F> {
         remote_call: RemoteCall,
     ) -> Result<(), Status> {
         attributes_agree(&remote_call.attributes, &body.attributes)?;
-        // The offer first: changing the exchange ends the remote call, which would mark the offer as expired.
+        // The offer is removed first: changing the exchange ends the remote call, which would mark the offer
+        // as expired.
         self.take_connection(body.connection);
         let own = (body.vi, &body.attributes);
         self.make_ready(caller, nic, body.connection, own, &remote_call);
         Ok(())
     }
 
-    /// `Op::REJECT`. It succeeds whether or not the requester is still there.
+    /// `Op::REJECT`. It succeeds even if the requester has given up.
     pub(crate) fn reject(&mut self, caller: Caller, name: ConnectionId) -> Result<(), Status> {
         match self.own_connection(caller, name)?.state {
             ConnectionState::Offered(..) | ConnectionState::Expired(_) => {
@@ -130,8 +132,9 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// `Op::CANCEL`. If the call has already ended, its reply crossed the cancel and the process does not use it: a
-    /// request that it contained goes to the next server. A process disconnects a connection that comes too late.
+    /// `Op::CANCEL`. If the call has already ended, its reply crossed the cancel, and the process discards
+    /// it: a request in it goes to the next server. The process disconnects a connection that arrives too
+    /// late.
     pub(crate) fn cancel(&mut self, caller: Caller, call: u64) -> Result<(), Status> {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         let (key, offer) = (client.calls.get(&call), client.offers.get(&call));
@@ -145,21 +148,20 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Re-adopts connections established by a previous agent.
-//
-// When an agent dies its connections continue, since no data passes through it. Each process then reports
-// its sides to the next agent, which knows nothing of them. The two sides report independently and in any
-// order. They are matched by the connection's secret key.
-//
-// ```text
-//   ADOPT, side 0 ──▶ waits ──── ADOPT, side 1 ───▶ both Open, as if this agent had joined them
-//                       │ │
-//             DISCONNECT, │ time is over            the partner died while there was no agent
-//             death       └──────────────▶ Lone     and cannot come: PEER_GONE, not orderly
-//                       ▼
-//                    parted ── ADOPT, side 1 ─────▶ Lone, and PEER_GONE at once
-// ```
-
+/// Re-adopts connections established by a previous agent.
+///
+/// When an agent dies, its connections continue, since no data passes through it. Each process then reports
+/// its sides to the next agent, which has no record of them. The two sides report independently and in any
+/// order. They are matched by the connection's secret key.
+///
+/// ```text
+///   ADOPT, side 0 ──▶ waits ──── ADOPT, side 1 ───▶ both Open, as if this agent had joined them
+///                       │ │
+///             DISCONNECT, │ time is over            the peer died while there was no agent
+///             death       └──────────────▶ PeerGone  and cannot come: PEER_GONE, not orderly
+///                       ▼
+///                    parted ── ADOPT, side 1 ─────▶ PeerGone, and PEER_GONE at once
+/// ```
 impl<F: Clone> Agent<F> {
     /// `Op::ADOPT`.
     pub(crate) fn adopt(&mut self, caller: Caller, body: &Adopt) -> Outcome {
@@ -185,7 +187,7 @@ impl<F: Clone> Agent<F> {
         };
         let (client, nic) = (caller.client, body.nic);
         self.keep_connection(own, Connection { client, nic, state });
-        // The identifier before anything that refers to it.
+        // The reply with the identifier precedes anything that refers to it.
         self.reply(caller, Op::ADOPTED, &Adopted { connection: own });
         match other {
             None => {

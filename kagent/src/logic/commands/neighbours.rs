@@ -1,4 +1,4 @@
-//! Discovery of hosts on a link (spec §3.30): several rounds of WHO to all, collecting each HERE.
+//! Discovery of hosts on a link (spec §3.30): several rounds of a broadcast WHO, collecting each HERE.
 
 #![forbid(unsafe_code)]
 
@@ -30,8 +30,8 @@ impl<F: Clone> Agent<F> {
         Ok(self.list_neighbours(caller, nic, &[])?)
     }
 
-    /// Lists the address of the NIC itself, then those of this host in order, then those found elsewhere,
-    /// each once and as many as fit.
+    /// Lists the address of the NIC itself, then those of this host in order, then those of other hosts, each
+    /// once and as many as fit.
     pub(crate) fn list_neighbours(
         &mut self,
         caller: Caller,

@@ -1,4 +1,4 @@
-//! NIC_OPEN and NIC_CLOSE.
+//! Commands that open and close: NICs; and with the help of the runtime data sockets and devices.
 
 #![forbid(unsafe_code)]
 
@@ -82,22 +82,21 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Commands that need the runtime: data sockets on links, and connections to device processes. The runtime
-// answers each before the next input.
-//
-// ```text
-//   LINK_OPEN ──▶ Output::OpenLink ──▶ the runtime opens the socket ──▶ handle_link_opened ──▶ LINK_OPENED
-//   NIC_OPEN with that endpoint: the NIC reaches other hosts; both end together
-//
-//   DEVICE_OPEN ──▶ Output::OpenDevice ──▶ the runtime starts the device, makes a pair of sockets
-//                                            ├── Introduction + one end ──▶ the device
-//   DEVICE_OPENED + the other end ◀── handle_device_opened
-// ```
-//
-// A device process is a NIC in software that runs outside the applications. The agent knows only its name.
-// It tells the device who connects and takes no part in what follows. A device serves one user and ends with
-// the agent.
-
+/// Data sockets on links, and connections to device processes, which the runtime opens. It answers each output
+/// before the next input.
+///
+/// ```text
+///   LINK_OPEN ──▶ Output::OpenLink ──▶ the runtime opens the socket ──▶ handle_link_opened ──▶ LINK_OPENED
+///   NIC_OPEN with that endpoint: the NIC reaches other hosts; both end together
+///
+///   DEVICE_OPEN ──▶ Output::OpenDevice ──▶ the runtime starts the device, makes a pair of sockets
+///                                            ├── Introduction + one end ──▶ the device
+///   DEVICE_OPENED + the other end ◀── handle_device_opened
+/// ```
+///
+/// A device process is a NIC in software that runs outside the applications. The agent knows only its name,
+/// introduces clients to it, and takes no part in what follows. A device serves one user and ends with the
+/// agent.
 impl<F: Clone> Agent<F> {
     /// `Op::LINK_OPEN`: at once, or when the rate limit allows.
     pub(crate) fn link_open(&mut self, caller: Caller, body: &LinkOpen) -> Outcome {
@@ -121,7 +120,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Serves the queued requests whose time has come.
+    /// Serves the queued requests that are due.
     pub(crate) fn open_links_due(&mut self) {
         while let Some(user) = self.link_rate.pop_due(self.now) {
             self.open_links_of(user);
@@ -151,7 +150,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// `Op::LINK_ADOPT`. It makes no socket, so that the rate limit does not concern it.
+    /// `Op::LINK_ADOPT`. It makes no socket, so the rate limit does not apply.
     pub(crate) fn link_adopt(&mut self, caller: Caller, body: &LinkAdopt, fds: Vec<F>) -> Outcome {
         self.admit_endpoint(caller)?;
         let (Some(host), Ok([socket])) = (body.address(), <[F; 1]>::try_from(fds)) else {
@@ -182,7 +181,7 @@ impl<F: Clone> Agent<F> {
         }));
     }
 
-    /// `Op::DEVICE_OPEN`: the runtime knows which devices there are.
+    /// `Op::DEVICE_OPEN`: the runtime knows which devices exist.
     pub(crate) fn device_open(&mut self, caller: Caller, body: &DeviceOpen) -> Result<(), Status> {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         self.outputs.push_back(Output::OpenDevice(OpenDevice {

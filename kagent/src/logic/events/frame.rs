@@ -13,8 +13,8 @@ use crate::logic::objects::{Link, State};
 use crate::logic::output::{FrameOut, Output};
 
 impl<F: Clone> Agent<F> {
-    /// A frame from another host; `to_all` if it was not addressed to this host alone. An error tells why it
-    /// was dropped, for the log.
+    /// A frame from another host; `to_all` if it was not addressed to this host alone. The error is the
+    /// reason why it was dropped, for the log.
     pub fn handle_frame(
         &mut self,
         now: u64,
@@ -30,7 +30,7 @@ impl<F: Clone> Agent<F> {
         else {
             return Ok(());
         };
-        // Another host has neither a group address nor ours.
+        // Another host has neither a group address nor the address of this one.
         if !from.is_host(*medium) || from == *address {
             return Err(Refused::Value);
         }
@@ -73,7 +73,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// The user whose call this host repeats there, if it waits for an answer.
+    /// The user of the local call that this exchange repeats, if it waits for an answer.
     pub fn caller(&self, link: LinkId, host: HostAddress, number: u64) -> Option<u32> {
         let key = ExchangeKey::new(link, host, number, Side::Asker);
         let exchange = self.exchanges.get(&key)?;
@@ -82,7 +82,7 @@ impl<F: Clone> Agent<F> {
             .filter(|_| matches!(exchange.state, State::Asking(_)))
     }
 
-    /// The address that is called is one of this host, where no agent answers this user: it belongs to `user`.
+    /// The called address is one of this host, where no agent serves this user: it belongs to `user`.
     pub fn handle_foreign(
         &mut self,
         now: u64,
@@ -103,8 +103,8 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The network says that nothing reaches a host, or, if `refused`, that nothing listens at its agent's port. Anybody may say
-    /// so: it only explains calls that have no answer in time.
+    /// The network reports that a host is unreachable, or, if `refused`, that nothing listens at its agent's
+    /// port. The report may be forged: it only explains calls that receive no answer in time.
     pub fn handle_unreached(&mut self, now: u64, link: LinkId, host: HostAddress, refused: bool) {
         self.advance(now);
         let asking = self.links.get(&link).map(|link| link.asking.clone());
@@ -121,7 +121,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The interface is down or gone: ends the calls that wait for an answer there.
+    /// The interface is down or removed: ends the calls that wait for an answer there.
     pub fn handle_link_down(&mut self, now: u64, link: LinkId) {
         self.advance(now);
         // This is reported for every frame that cannot be sent, mostly when no call is waiting.

@@ -1,4 +1,4 @@
-//! Processes that connect and processes that end.
+//! Processes: connecting, messages, exiting.
 
 #![forbid(unsafe_code)]
 
@@ -30,13 +30,13 @@ pub enum Refused {
         /// Limit.
         limit: usize,
     },
-    /// The runtime used an identifier twice.
+    /// The runtime reused an identifier.
     #[error("client name in use")]
     Known,
 }
 
 impl Refused {
-    /// The packet that tells the process the reason, if there is one to tell.
+    /// The packet that reports the reason to the process, if there is one.
     pub fn rejection(&self) -> Option<Vec<u8>> {
         let &Refused::UserFull {
             user,
@@ -97,11 +97,11 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// A process ended, in good order if it sent `Op::GOODBYE` before. Releases all it had and notifies its
-    /// partners. An unknown client is ignored.
+    /// A process exited, in good order if it sent `Op::GOODBYE` before. Releases all it had and notifies its
+    /// peers. An unknown client is ignored.
     pub fn handle_hangup(&mut self, now: u64, client: ClientId) {
         self.advance(now);
-        // Removed first: nothing is sent to it from here on.
+        // Removed first, so that nothing more is sent to it.
         let Some(gone) = self.clients.remove(&client) else {
             return;
         };
@@ -115,8 +115,8 @@ impl<F: Clone> Agent<F> {
         self.accounts
             .release(gone.uid, Budget::Descriptors, DESCRIPTORS_PER_CLIENT);
         self.link_rate.forget(gone.uid, client);
-        // Calls before connections, so that a process that held its own request is not notified, and servers
-        // that held its requests find them expired.
+        // Calls before connections, so that a process that holds its own request is not notified, and servers
+        // that hold its requests find them expired.
         for &call in gone.calls.values() {
             self.take_call(call);
         }
@@ -133,11 +133,10 @@ impl<F: Clone> Agent<F> {
     }
 }
 
-// Messages of processes.
-
+/// Messages of processes.
 impl<F: Clone> Agent<F> {
-    /// A packet of a process. Unused descriptors are dropped. A returned error has already been answered
-    /// where possible; it is for the log.
+    /// A packet of a process. Unused descriptors are dropped. A returned error has already been reported to
+    /// the process where possible; it is for the log.
     pub fn handle_message(
         &mut self,
         now: u64,
@@ -181,7 +180,7 @@ impl<F: Clone> Agent<F> {
         Ok(())
     }
 
-    /// A packet with too many or lost descriptors: it is rejected whatever its content.
+    /// A packet with too many or lost descriptors: rejected regardless of its content.
     pub fn handle_garbled(&mut self, now: u64, client: ClientId, bytes: &[u8]) -> Malformed {
         self.advance(now);
         let id = message::header(bytes).map_or(0, |header| header.id);

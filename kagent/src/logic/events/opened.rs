@@ -1,4 +1,4 @@
-//! Answers of the runtime to outputs: what it opened, or why it could not.
+//! Answers of the runtime to outputs: what it opened, or the error.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,8 @@ use crate::logic::objects::{Endpoint, Interface, Link};
 use crate::logic::output::{Join, Message, OpenDevice, OpenLink, Output};
 
 impl<F: Clone> Agent<F> {
-    /// A number for a new endpoint on an interface, which need not be a link yet; `None` if all are in use.
+    /// A free number for a new endpoint on an interface, which need not be a link yet; `None` if all are in
+    /// use.
     pub fn free_endpoint(&mut self, index: LinkId) -> Option<u16> {
         let link = match self.links.get(&index) {
             Some(link) => link,

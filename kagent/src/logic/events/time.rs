@@ -1,5 +1,5 @@
-//! Deadlines. Expired ones are handled before any other input, so the outcome of a race with a deadline is
-//! well defined.
+//! Deadlines. Expired ones are handled before any other input, so that the outcome of a race with a deadline
+//! is well defined.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::logic::message::Denial;
 use crate::logic::objects::{DISCONNECT_TRIES, State};
 
 impl<F: Clone> Agent<F> {
-    /// The latest time at which [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// The latest time to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<u64> {
         [
             self.timers.next(),
@@ -54,7 +54,7 @@ impl<F: Clone> Agent<F> {
         };
         let end: Denial = match &call.kind {
             CallKind::Request(initiator, RequestState::Queued { .. }) => {
-                // If the grace period and the whole request end together, no server was waiting either.
+                // If the grace period and the whole request end together, no server was waiting.
                 self.no_match(&initiator.remote)
             }
             CallKind::RemoteRequest(_, RequestState::Queued { .. }) => Status::NO_MATCH.into(),
@@ -82,7 +82,7 @@ impl<F: Clone> Agent<F> {
         let tries = exchange.tries;
         match exchange.state {
             State::Asking(call) => self.send_question(key, call),
-            // A host that stops repeating its call is gone.
+            // A host that stops repeating its call is down.
             State::Called(_) => self.end_exchange(key),
             State::Readying(connection, _, _) => self.give_up_accepting(key, connection),
             State::Accepting(connection, accepted, until) => {

@@ -12,7 +12,7 @@ use crate::logic::message::{Denial, Outcome};
 
 impl<F: Clone> Agent<F> {
     /// Checks the limits for one more waiting call. Each call results in at most one connection record, so
-    /// counting both here makes a later check unnecessary.
+    /// counting both here makes a later check redundant.
     pub(crate) fn admit_call(&self, caller: Caller) -> Outcome {
         let client = self.clients.get(&caller.client).ok_or(Status::INVALID)?;
         if client.calls.contains_key(&caller.id) {
@@ -40,7 +40,7 @@ impl<F: Clone> Agent<F> {
         self.accounts.admit(user, budget, calls + 1)
     }
 
-    /// Inserts a call. The caller puts it in the queue in which partners look.
+    /// Inserts a call. The caller puts it in its queue.
     pub(crate) fn keep_call(
         &mut self,
         owner: Owner,
@@ -78,8 +78,8 @@ impl<F: Clone> Agent<F> {
         key
     }
 
-    /// Removes a call from every table, and nothing else: a server that holds it keeps an expired handle, and
-    /// the exchange of a call to another host is left as it is.
+    /// Removes a call from every table, with no other effect: a server that holds it keeps an expired handle,
+    /// and the exchange of a call to another host does not change.
     pub(crate) fn unlink_call(&mut self, key: CallKey) -> Option<Call> {
         let call = self.calls.remove(&key)?;
         self.timers.stop(call.deadline, key);

@@ -55,7 +55,7 @@ impl<F: Clone> Agent<F> {
         Some(connection)
     }
 
-    /// A server was given a request.
+    /// Records that a request was handed to a server.
     pub(crate) fn keep_offer(
         &mut self,
         name: ConnectionId,
@@ -70,7 +70,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The requester of an unanswered handle is gone or gave up.
+    /// Marks an unanswered handle as expired: its requester has exited or gave up.
     pub(crate) fn expire_offer(&mut self, name: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&name)
             && let ConnectionState::Offered(_, wait) = connection.state

@@ -1,5 +1,4 @@
-//! Exchange records and the frames of their states. Closing an unused link is here too, since its exchanges
-//! end with it.
+//! Exchange records and the frames of their states; also closing an unused link, whose exchanges end with it.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +21,7 @@ impl<F: Clone> Agent<F> {
             .as_ref()
             .map_or_else(|| self.user_asking(state), |before| before.user);
         let Some(link) = self.links.get_mut(&key.link) else {
-            // The link is gone, so nothing would answer.
+            // The link is closed, so nothing would answer.
             return self.end_remote_call(state);
         };
         link.exchanges[key.side as usize] += 1;
@@ -71,9 +70,9 @@ impl<F: Clone> Agent<F> {
         self.set_exchange(key, State::Refused(refusal), Some(until));
     }
 
-    /// Removes an exchange, or its old state, together with the remote call that the old state named. A call
-    /// that outlived its exchange would still be offered to servers, which would then wait for an
-    /// acknowledgement that never comes.
+    /// Removes an exchange, or its old state, together with the remote call of that state. A call that
+    /// outlived its exchange would still be offered to servers, which would then wait for an acknowledgement
+    /// that never arrives.
     fn take_exchange(&mut self, key: ExchangeKey) -> Option<Exchange> {
         let gone = self.exchanges.remove(&key)?;
         self.exchange_timers.stop(gone.due, key);
@@ -111,7 +110,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Whether one more exchange of another host may be remembered that involves no local process. One source
+    /// Whether there is room for one more exchange of another host that involves no local process. One source
     /// may have half of what the others leave.
     pub(crate) fn has_idle_room(&self, link: LinkId, host: HostAddress) -> bool {
         let Some(link) = self.links.get(&link) else {
@@ -123,8 +122,8 @@ impl<F: Clone> Agent<F> {
         own < share(IDLE_EXCHANGES_PER_LINK_MAX, all - own)
     }
 
-    /// Ends the remote call of a previous state, unless it just ended. A server that holds it keeps an
-    /// expired handle.
+    /// Ends the remote call of a previous state, unless it has ended. A server that holds it keeps an expired
+    /// handle.
     fn end_remote_call(&mut self, state: State) {
         if let State::Called(call) = state
             && self.unlink_call(call).is_some()
@@ -140,8 +139,8 @@ impl<F: Clone> Agent<F> {
         self.close_idle_link(key.link);
     }
 
-    /// Closes a link without endpoints and without unacknowledged DISCONNECTs. Nobody waits there, so what is
-    /// remembered of its exchanges is dropped.
+    /// Closes a link without endpoints and without unacknowledged DISCONNECTs. No call waits there, so its
+    /// remembered exchanges are dropped.
     pub fn close_idle_link(&mut self, index: LinkId) {
         let idle = self
             .links
@@ -154,8 +153,8 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// Drops all exchanges of a link. Remote calls get no answer: an agent that serves the interface later
-    /// treats their repetitions as new calls.
+    /// Drops all exchanges of a link. Remote calls receive no answer: an agent that serves the interface
+    /// later treats their repetitions as new calls.
     pub(crate) fn forget_exchanges(&mut self, link: LinkId) {
         for key in self.exchanges_on(link) {
             self.take_exchange(key);
@@ -184,7 +183,7 @@ impl<F: Clone> Agent<F> {
         }
     }
 
-    /// The other host holds the call: reduces repetitions to the slowest rate.
+    /// The remote host holds the call: reduces repetitions to the slowest rate.
     pub(crate) fn slow_down(&mut self, key: ExchangeKey) {
         if let Some(exchange) = self.exchanges.get_mut(&key) {
             exchange.tries = exchange.tries.max(DOUBLINGS);

@@ -1,5 +1,5 @@
-//! The connected processes: their sockets, what is queued for them, their end, and the helpers that receive
-//! and close their descriptors.
+//! The connected processes: sockets, queued messages, removal, and the helpers that receive and close their
+//! descriptors.
 
 #![forbid(unsafe_code)]
 
@@ -32,9 +32,9 @@ pub(crate) type Buffer = [u8; PACKET_BYTES];
 #[derive(Debug)]
 pub(crate) struct Clients {
     sessions: BTreeMap<ClientId, Session>,
-    /// To be removed.
+    /// Processes to remove.
     dying: BTreeSet<ClientId>,
-    /// To be removed, of users who have used up their share of this pass.
+    /// The same, of users who have used up their share of this pass.
     postponed: BTreeMap<u32, VecDeque<ClientId>>,
     quota: Quota,
     queued: Queued,
@@ -45,9 +45,9 @@ pub(crate) struct Clients {
 /// The next step in removing a process.
 #[derive(Debug)]
 pub(crate) enum Removal {
-    /// It sent a packet of this length before it ended.
+    /// It sent a packet of this length before it exited.
     Packet(usize),
-    /// It is continued later.
+    /// The removal continues later.
     Postponed,
     /// The process is removed.
     Done,
@@ -112,7 +112,7 @@ impl Clients {
         self.quota.begin();
     }
 
-    /// Handles the events of a socket. Returns whether there is something to read.
+    /// Handles the events of a socket. Returns whether there may be packets to read.
     pub(crate) fn ready(
         &mut self,
         context: &Context<'_>,
@@ -132,8 +132,8 @@ impl Clients {
         events.intersects(!EpollFlags::EPOLLOUT) && !dying
     }
 
-    /// Reads one packet of a process and returns its length. `None`: there is none, it is received by a
-    /// helper, or the process or its user has to wait.
+    /// Reads one packet of a process and returns its length. `None` if there is none, a helper receives it,
+    /// or the process or its user must wait.
     pub(crate) fn receive(
         &mut self,
         context: &Context<'_>,
@@ -142,7 +142,7 @@ impl Clients {
     ) -> Option<usize> {
         loop {
             let session = self.sessions.get(&client).filter(|s| !s.at_helper)?;
-            // Nothing more is sent to one that is dying.
+            // No reply is sent to a dying process.
             let stuck = session.is_backed_up() && !session.dying;
             if stuck || !self.quota.take(session.uid) {
                 return None;
@@ -169,7 +169,7 @@ impl Clients {
         }
     }
 
-    /// Nothing more comes from a process if it is dying.
+    /// A dying process sends nothing more.
     fn mark_read(&mut self, client: ClientId) {
         if let Some(session) = self.sessions.get_mut(&client)
             && session.dying
@@ -178,7 +178,7 @@ impl Clients {
         }
     }
 
-    /// The next message of a process carries descriptors: a helper receives it.
+    /// Makes a helper receive the next message of a process, which carries descriptors.
     fn receive_by_helper(&mut self, context: &Context<'_>, client: ClientId) {
         let Some(session) = self.sessions.get_mut(&client) else {
             return;
@@ -237,7 +237,7 @@ impl Clients {
         self.after_send(context, client, sent, was_backed_up);
     }
 
-    /// Waits for room in the socket exactly while there is data to send.
+    /// Waits for room in the socket exactly while messages are queued.
     fn after_send(
         &mut self,
         context: &Context<'_>,
@@ -281,7 +281,7 @@ impl Clients {
             && !session.dying
         {
             session.dying = true;
-            // It is read without being told of, and others are told of in its place.
+            // It is read without further events, which leaves room for those of others.
             context.remove(&session.socket);
             if let Some(pidfd) = &session.pidfd {
                 context.remove(pidfd);
@@ -314,8 +314,8 @@ impl Clients {
         !self.postponed.is_empty()
     }
 
-    /// Continues to remove a process. What it sent before it died still counts, above all GOODBYE, and is read
-    /// within its user's share of each pass.
+    /// Continues to remove a process. What it sent before it exited is still read, above all GOODBYE, within
+    /// its user's share of each pass.
     pub(crate) fn remove(
         &mut self,
         context: &Context<'_>,
@@ -336,7 +336,7 @@ impl Clients {
             }
         }
         if self.sessions.get(&client).is_none_or(|s| s.at_helper) {
-            // Repeated when the helper has answered.
+            // Continues when the helper has answered.
             return Removal::Postponed;
         }
         let Some(session) = self.sessions.remove(&client) else {
@@ -350,16 +350,16 @@ impl Clients {
         Removal::Done
     }
 
-    /// Closes the socket of a process that is refused or gone.
+    /// Closes the socket of a process that was refused or has exited.
     pub(crate) fn discard(&mut self, context: &Context<'_>, uid: u32, socket: OwnedFd) {
-        // After this nothing more arrives, and what is queued stays.
+        // After this nothing more arrives, and queued packets stay.
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
         if !packet::is_empty(socket.as_fd()) {
             self.helpers.close(context, uid, vec![socket]);
         }
     }
 
-    /// A descriptor that a process of this user will hold as well: a helper closes the agent's copy.
+    /// Wraps a descriptor that a process of this user will hold as well: a helper closes the agent's copy.
     pub(crate) fn share(&self, uid: u32, fd: OwnedFd) -> SharedFd {
         self.helpers.share(uid, fd)
     }
@@ -400,8 +400,8 @@ impl Clients {
     }
 }
 
-/// A process that does not read its replies is not read from either, so it cannot make the agent queue more
-/// replies than it has calls.
+/// The events to wait for. A process that does not read its replies is not read from, so it cannot make the
+/// agent queue more replies than it has calls.
 fn interest(session: &Session) -> EpollFlags {
     // A hang-up cannot be masked: while the helper is busy it is reported once, and again afterwards.
     let read = match (session.at_helper, session.is_backed_up()) {

@@ -1,9 +1,10 @@
-//! Queued messages with descriptors: how many each user may have.
+//! The number of queued messages with descriptors, limited per user.
 //!
-//! A message that connects two processes holds a segment, a descriptor of the agent, until its process has received it.
-//! Many may be due at once: a process that asks for a thousand connections gets a thousand replies when its partner
-//! comes, as fast as the partner asks. So the bound is not one of a process. It is a share of the agent's descriptors, as
-//! for what users own: no user can take those that another one needs.
+//! A message that connects two processes holds a segment, a descriptor of the agent, until its process has
+//! received it. Many may be queued at once: a process that requests a thousand connections receives a
+//! thousand replies when its peer arrives, as fast as the peer sends requests. Therefore the limit is not per
+//! process, but a share of the agent's descriptors per user, as for other resources: no user can exhaust
+//! those that another one needs.
 
 #![forbid(unsafe_code)]
 
@@ -11,21 +12,21 @@ use std::collections::BTreeMap;
 
 use crate::budgets::share;
 
-/// Part of the agent's descriptors that queued messages may hold.
+/// Fraction of the agent's descriptors that queued messages may hold.
 const PART: usize = 4;
 
-/// The messages with descriptors that wait in the sessions of each user.
+/// Queued messages with descriptors, per user.
 #[derive(Debug)]
 pub(super) struct Queued {
     users: BTreeMap<u32, usize>,
     total: usize,
     room: usize,
-    /// There may be other users, now or later.
+    /// Other users may connect, now or later.
     shared: bool,
 }
 
 impl Queued {
-    /// For an agent with so many descriptors for clients.
+    /// For an agent with this number of descriptors for clients.
     pub(super) fn new(descriptors: usize, shared: bool) -> Self {
         Self {
             users: BTreeMap::new(),
@@ -39,7 +40,7 @@ impl Queued {
         self.users.get(&user).copied().unwrap_or(0)
     }
 
-    /// Whether one more message of a user may wait.
+    /// Whether one more message of a user may be queued.
     pub(super) fn admits(&self, user: u32) -> bool {
         let used = self.used(user);
         let others = self.total - used;
@@ -50,7 +51,7 @@ impl Queued {
         used < limit
     }
 
-    /// The queue of one of the user's processes has changed.
+    /// Updates the count when the queue of one of the user's processes has changed.
     pub(super) fn change(&mut self, user: u32, before: usize, after: usize) {
         if before == after {
             return;

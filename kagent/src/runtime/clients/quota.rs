@@ -1,7 +1,7 @@
 //! Fair reading: a number of packets per user in one pass of the poll loop.
 //!
-//! A limit per process alone would let a user with a thousand processes read a thousand times as much as
-//! another user. What is left unread stays ready, and epoll reports ready sockets in rotation.
+//! A limit per process alone would serve a user with a thousand processes a thousand times as much as another
+//! user. Unread sockets stay ready, and epoll reports ready sockets in rotation.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ impl Quota {
         self.read.clear();
     }
 
-    /// Whether [`take`](Self::take) would give one.
+    /// Whether [`take`](Self::take) would succeed.
     pub(super) fn has_some(&self, user: u32) -> bool {
         self.read.get(&user).is_none_or(|read| *read < PER_PASS)
     }

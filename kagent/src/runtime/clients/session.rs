@@ -11,16 +11,16 @@ use crate::Message;
 use crate::runtime::helpers::held::SharedFd;
 use crate::runtime::sockets::packet;
 
-/// Maximum size of the messages queued for a process that does not read. All that a process can be owed at once fits:
-/// replies to as many calls as it may have, and the end of some ten thousand connections, which a partner's exit
-/// reports one by one.
+/// Maximum size of the messages queued for a process that does not read. Everything that can be due at once
+/// fits: replies to the maximum number of calls, and the end of some ten thousand connections, reported one
+/// by one when a peer exits.
 const BACKLOG_BYTES_MAX: usize = 2 << 20;
-/// What a queued message takes besides its bytes.
+/// Memory of a queued message besides its bytes.
 const MESSAGE_OVERHEAD: usize = 64;
-/// Maximum messages with descriptors that are still received after the process died.
+/// Maximum messages with descriptors received after the process exited.
 const FINAL_RECEIVES_MAX: u32 = 8;
 
-/// Maximum packets read from a process after its death.
+/// Maximum packets read from a process after its exit.
 const FINAL_PACKETS_MAX: usize = 1024;
 
 /// A connected process.
@@ -30,13 +30,13 @@ pub(crate) struct Session {
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// The helper is receiving its next message; later messages are not read until it is done.
+    /// A helper is receiving its next message; later messages are not read until it has answered.
     pub(crate) at_helper: bool,
-    /// Messages that a helper may still receive after the process died.
+    /// Remaining messages that a helper may receive after the process exited.
     pub(crate) final_receives: u32,
-    /// Packets that are still read after the process died.
+    /// Remaining packets to read after the process exited.
     pub(crate) final_packets: usize,
-    /// It is to be removed: nothing more is sent.
+    /// It will be removed: nothing more is sent.
     pub(crate) dying: bool,
     backlog: VecDeque<Message<SharedFd>>,
     backlog_bytes: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Session {
     backlog_fds: usize,
 }
 
-/// What a queued message counts in its session's backlog.
+/// The weight of a queued message in its session's backlog.
 fn weight(message: &Message<SharedFd>) -> usize {
     message.bytes.len() + MESSAGE_OVERHEAD
 }
@@ -97,7 +97,7 @@ impl Session {
             self.flush()?;
         }
         let refused = with_fds && !admitted && self.is_backed_up();
-        // Removed with the session, and what is queued with it.
+        // The session will be removed, with its queue.
         match refused || self.backlog_bytes > BACKLOG_BYTES_MAX {
             true => Err(Unsendable::Stuck),
             false => Ok(()),
@@ -110,7 +110,7 @@ impl Session {
         self.backlog.push_back(message);
     }
 
-    /// Sends queued messages as far as there is room.
+    /// Sends queued messages while there is room.
     pub(crate) fn flush(&mut self) -> Result<(), Unsendable> {
         while let Some(message) = self.backlog.front() {
             let fds: Vec<RawFd> = message.fds.iter().filter_map(|fd| fd.raw()).collect();

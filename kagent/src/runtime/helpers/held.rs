@@ -1,4 +1,4 @@
-//! Descriptors that the agent holds, and which process closes them.
+//! Descriptors held by the agent, and the process that closes them.
 
 #![forbid(unsafe_code)]
 
@@ -6,22 +6,22 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-/// Descriptors to be closed by a helper, with the user they came from.
+/// Descriptors to be closed by a helper, with their user.
 pub(crate) type CloseQueue = Rc<RefCell<Vec<(u32, OwnedFd)>>>;
 
 /// A descriptor that may be in several queues.
 pub(crate) type SharedFd = Rc<Held>;
 
-/// A descriptor and the process that closes it.
+/// A descriptor. On drop it is closed here, or queued for a helper.
 #[derive(Debug)]
 pub(crate) struct Held {
     fd: Option<OwnedFd>,
-    /// Processes of this user may hold it as well: their helper closes it.
+    /// Processes of this user may hold it as well: the user's helper closes it.
     shared: Option<(u32, CloseQueue)>,
 }
 
 impl Held {
-    /// Memory, which closes immediately, whoever else holds it.
+    /// A memory file, which closes immediately, no matter which process also holds it.
     pub(crate) fn own(fd: OwnedFd) -> Self {
         Self {
             fd: Some(fd),
@@ -29,7 +29,7 @@ impl Held {
         }
     }
 
-    /// Something that can be polled: a process that also holds it determines how long closing takes.
+    /// A pollable descriptor: a process that also holds it determines how long closing takes.
     pub(crate) fn shared(fd: OwnedFd, uid: u32, to_close: &CloseQueue) -> Self {
         Self {
             fd: Some(fd),

@@ -1,5 +1,5 @@
-//! The helpers as seen by the agent: started when a user first sends a descriptor, given jobs, killed when
-//! they hang, and ended when their user is gone. See [`program`](super::program).
+//! The agent's side of helpers: it starts one when a user first sends a descriptor, sends it jobs, kills it
+//! when it hangs, and ends it when its user has no process left. See [`program`](super::program).
 
 #![forbid(unsafe_code)]
 
@@ -29,25 +29,25 @@ use crate::runtime::sockets::packet::{self, Received};
 use crate::runtime::token::Token;
 
 /// Maximum duration of one job, in nanoseconds. A job takes microseconds, but closing a packet socket has
-/// taken the kernel eight seconds on a busy machine. Only the user of the helper waits for it.
+/// taken the kernel eight seconds on a busy machine. Only the helper's user waits for it.
 const STUCK_NS: u64 = 20_000_000_000;
-/// Time for which a helper is kept without a process of its user.
+/// Time for which a helper is kept after the last process of its user has exited.
 const LINGER_NS: u64 = 1_000_000_000;
-/// Maximum helpers of one user that were killed and have not ended. Only an uninterruptible wait in the
+/// Maximum helpers of one user that were killed and have not exited. Only an uninterruptible wait in the
 /// kernel keeps one.
 const DEAD_PER_USER_MAX: usize = 16;
-/// Our own program, also after the file was replaced.
+/// The agent's own program, even if the file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
 #[derive(Debug)]
 struct Helper {
     pid: i32,
     control: OwnedFd,
-    /// Jobs without an answer.
+    /// Unanswered jobs.
     outstanding: usize,
-    /// Processes whose messages it is receiving.
+    /// Processes whose message it is receiving.
     receiving: BTreeSet<ClientId>,
-    /// Start of the present job or of the idle time.
+    /// Start of the current job or of the idle time.
     since: u64,
 }
 
@@ -55,16 +55,16 @@ struct Helper {
 #[derive(Debug)]
 pub(crate) struct Helpers {
     running: BTreeMap<u32, Helper>,
-    /// Killed helpers with their users.
+    /// Killed helpers that have not been reaped, with their users.
     ending: BTreeMap<i32, u32>,
-    /// Processes of each user.
+    /// Number of processes of each user.
     processes: BTreeMap<u32, usize>,
-    /// Descriptors that wait for a helper because their user has too many dead ones. The kernel bounds their
-    /// number: a socket is here because descriptors are in flight in it, and those count against the limit of
-    /// their sender.
+    /// Descriptors that wait for a helper because too many helpers of their user were killed. The kernel
+    /// bounds their number: a socket is here because descriptors are in flight in it, and those count against
+    /// the limit of their sender.
     waiting: Vec<(u32, OwnedFd)>,
     retry_at: u64,
-    /// Processes whose message was lost with a helper.
+    /// Processes whose message was lost with their helper.
     lost: Vec<ClientId>,
     /// Descriptors that the agent has dropped, to be closed by a helper.
     to_close: CloseQueue,
@@ -74,9 +74,9 @@ pub(crate) struct Helpers {
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) client: ClientId,
-    /// `None`: there was none.
+    /// `None` if there was none.
     pub(crate) bytes: Option<Vec<u8>>,
-    /// `None`: too many, or of a kind that the agent does not keep.
+    /// `None` if there were too many, or some of a kind that the agent does not keep.
     pub(crate) fds: Option<Vec<SharedFd>>,
 }
 
@@ -93,12 +93,12 @@ impl Helpers {
         }
     }
 
-    /// A process of this user connected.
+    /// Counts a process of this user that connected.
     pub(crate) fn add_process(&mut self, uid: u32) {
         *self.processes.entry(uid).or_insert(0) += 1;
     }
 
-    /// A process of this user is gone.
+    /// Counts a process of this user that exited.
     pub(crate) fn remove_process(&mut self, uid: u32, now: u64) {
         if let Some(count) = self.processes.get_mut(&uid) {
             *count -= 1;
@@ -144,7 +144,8 @@ impl Helpers {
         let mut given = 0;
         for fd in fds {
             match self.give(context, uid, job(KEEP), Some(fd.as_raw_fd())) {
-                // Our copy is dropped here and is not the last one: the helper waits for the next job.
+                // The agent's copy is dropped here and is not the last one: the helper keeps its copy until
+                // the next job.
                 Ok(()) => given += 1,
                 Err(cause) => {
                     context
@@ -156,7 +157,7 @@ impl Helpers {
             }
         }
         if given > 0 {
-            // If this fails, the helper was killed, and its end closed them.
+            // If this fails, the helper was killed, which closed them.
             let _ = self.give(context, uid, job(CLOSE), None);
         }
     }
@@ -169,7 +170,7 @@ impl Helpers {
         fd: Option<RawFd>,
     ) -> Result<(), Errno> {
         let now = context.now();
-        // A helper whose queue is full hangs. Its successor starts with an empty queue.
+        // A helper with a full queue hangs. Its successor starts with an empty queue.
         for _ in 0..2 {
             if !self.running.contains_key(&uid) {
                 self.start(context, uid)?;
@@ -218,7 +219,7 @@ impl Helpers {
         Ok(())
     }
 
-    /// Kills a helper that hangs. Its end closes all that it holds and all that it was sent.
+    /// Kills a helper that hangs. Its exit closes all descriptors that it holds or that were sent to it.
     fn kill(&mut self, uid: u32, log: &Log) {
         let Some(helper) = self.running.get(&uid) else {
             return;
@@ -242,13 +243,13 @@ impl Helpers {
         }
     }
 
-    /// Removes a helper that has ended, or will.
+    /// Removes a helper that has exited or was killed.
     fn forget(&mut self, uid: u32) {
         let Some(helper) = self.running.remove(&uid) else {
             return;
         };
         self.lost.extend(&helper.receiving);
-        // Its unread answers hold descriptors, too.
+        // Its unread answers also hold descriptors.
         let mut bytes = [0; ANSWER_BYTES];
         while let Ok(Received::Packet(_, received)) =
             packet::receive_all(helper.control.as_fd(), &mut bytes, false)
@@ -265,7 +266,7 @@ impl Helpers {
             let helper = self.running.get_mut(&uid)?;
             let answer = packet::receive_all(helper.control.as_fd(), &mut bytes, false);
             let Ok(Received::Packet(length, received)) = answer else {
-                // Its end is reported by SIGCHLD.
+                // SIGCHLD reports its exit.
                 return None;
             };
             helper.outstanding = helper.outstanding.saturating_sub(1);
@@ -295,7 +296,7 @@ impl Helpers {
         }
     }
 
-    /// Processes whose message was lost with a helper; they are to be removed.
+    /// Takes the processes whose message was lost with a helper; they must be removed.
     pub(crate) fn lost(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.lost)
     }
@@ -318,8 +319,8 @@ impl Helpers {
         Rc::new(Held::shared(fd, uid, &self.to_close))
     }
 
-    /// Has dropped descriptors closed, kills helpers that hang, ends those that are no longer needed, and
-    /// retries what had to wait.
+    /// Passes dropped descriptors to helpers, kills helpers that hang, ends those that are no longer needed,
+    /// and retries descriptors that had to wait.
     pub(crate) fn tick(&mut self, context: &Context<'_>) {
         let mut by_user: BTreeMap<u32, Vec<OwnedFd>> = BTreeMap::new();
         for (uid, fd) in self.to_close.take() {
@@ -344,7 +345,7 @@ impl Helpers {
             if hangs {
                 self.kill(uid, context.log);
             } else if let Some(helper) = self.running.remove(&uid) {
-                // It may still be closing what it rejected; its end does that as well.
+                // It may still be closing rejected descriptors; its exit closes them as well.
                 let _ = kill(Pid::from_raw(helper.pid), Signal::SIGKILL);
                 self.ending.insert(helper.pid, uid);
             }

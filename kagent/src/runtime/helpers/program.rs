@@ -1,17 +1,17 @@
 //! The helper: a process that receives and closes descriptors on behalf of the agent.
 //!
-//! Receiving a descriptor is harmless, closing it is not: the sender can determine how long that takes, with
+//! Receiving a descriptor is harmless; closing it is not. The sender can determine how long that takes: with
 //! SO_LINGER and unsent data, with a file of a FUSE file system, or with an eventfd in an epoll set whose
-//! owner is stopped in a page fault. Dropping a message unread closes its descriptors, and closing a socket
-//! drops its unread messages. So the agent does none of that. It inspects the next message (`MSG_PEEK`
-//! without room for descriptors, which takes at most a reference, never the last one), and a message with
-//! descriptors is received here. Descriptors that the agent can hold safely are passed back to it: sealed
-//! memory files, eventfds and UDP sockets. All others are closed here, as are the sockets and eventfds that the agent no
-//! longer needs.
+//! owner is stopped in a page fault. Dropping an unread message closes its descriptors, and closing a socket
+//! drops its unread messages. Therefore the agent does neither. It inspects the next message (`MSG_PEEK`
+//! without room for descriptors, which takes at most a reference, never the last one), and a helper receives
+//! a message with descriptors. Descriptors that the agent can hold safely are passed back to it: sealed
+//! memory files, eventfds and UDP sockets. The helper closes all others, and the sockets and eventfds that
+//! the agent no longer needs.
 //!
-//! One helper serves one user, so that nobody waits for what another user sent, and the agent kills a helper
-//! that hangs: the end of a process does not linger. It is `vipkad --descriptor-helper`, runs as the agent's
-//! user, and ends when the socket that is its standard input hangs up.
+//! One helper serves one user, so that no user waits for descriptors of another, and the agent kills a helper
+//! that hangs: the exit of a process does not linger. A helper is `vipkad --descriptor-helper`, runs as the
+//! agent's user, and exits when its standard input, a socket, hangs up.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
@@ -25,14 +25,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::runtime::sockets::packet::{self, PACKET_BYTES, Received};
 use crate::runtime::sockets::udp_address;
 
-/// Maximum size of a memory file. Those of the plug-ins have a few hundred KiB.
+/// Maximum size of a memory file. Plug-ins use a few hundred KiB.
 const MEMORY_BYTES_MAX: i64 = 64 << 20;
 
 /// [`Job::kind`]: receive the next message from the attached socket.
 pub(crate) const RECEIVE: u32 = 1;
-/// [`Job::kind`]: keep the attached descriptor. No answer.
+/// [`Job::kind`]: keep the attached descriptor. There is no answer.
 pub(crate) const KEEP: u32 = 2;
-/// [`Job::kind`]: close what has been kept. The agent sends this after it has dropped its own copies:
+/// [`Job::kind`]: close all kept descriptors. The agent sends this after it has dropped its own copies:
 /// otherwise the last one might be the agent's.
 pub(crate) const CLOSE: u32 = 3;
 
@@ -47,7 +47,7 @@ pub(crate) struct Job {
 
 /// [`Answer::verdict`]: the message follows, with its descriptors attached.
 pub(crate) const GOOD: u32 = 0;
-/// The message follows; its descriptors were too many, or of a kind that the agent does not keep.
+/// The message follows; there were too many descriptors, or some of a kind that the agent does not keep.
 pub(crate) const UNFIT: u32 = 1;
 /// There was no message.
 pub(crate) const NOTHING: u32 = 2;
@@ -59,7 +59,7 @@ pub(crate) struct Answer {
     pub(crate) kind: u32,
     pub(crate) verdict: u32,
     pub(crate) client: u64,
-    /// Which descriptors are memory files, by bits.
+    /// Bit mask of the descriptors that are memory files.
     pub(crate) memory: u32,
     pub(crate) reserved: u32,
 }
@@ -72,15 +72,15 @@ pub(crate) const ANSWER_BYTES: usize = size_of::<Answer>() + PACKET_BYTES;
 enum Fit {
     Memory,
     Event,
-    /// UDP, which does not linger.
+    /// A UDP socket, which does not linger.
     Socket,
 }
 
-/// Whether the agent may keep this descriptor. Nothing here calls into the file's own file system, which may
-/// be its sender's.
+/// The kind of a descriptor, if the agent may keep it. Nothing here calls into the file's own file system,
+/// which may be the sender's.
 fn fit(fd: &OwnedFd) -> Option<Fit> {
     if let Ok(seals) = fcntl(fd, FcntlArg::F_GET_SEALS) {
-        // It has seals, so it is memory that `memfd_create` made.
+        // It has seals, so it was made by `memfd_create`.
         let wanted = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         let sealed = SealFlag::from_bits_retain(seals).contains(wanted);
         let small = || fstat(fd).is_ok_and(|file| file.st_size as i64 <= MEMORY_BYTES_MAX);
@@ -126,7 +126,7 @@ impl Work {
         }
     }
 
-    /// Does one job. Returns false if the agent is gone.
+    /// Performs one job. Returns false if the agent has exited.
     fn perform(&mut self, agent: &OwnedFd, job: Job, mut fds: Vec<OwnedFd>) -> bool {
         if job.kind == KEEP {
             self.kept.append(&mut fds);
@@ -158,9 +158,9 @@ impl Work {
 /// The program `vipkad --descriptor-helper`.
 pub fn help() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"vipkad-helper");
-    // A helper that hangs does not notice the hang-up of its socket.
+    // A helper that hangs does not notice that its socket hangs up.
     let _ = nix::sys::prctl::set_pdeathsig(Some(nix::sys::signal::Signal::SIGKILL));
-    // SAFETY: the agent has put it there for us; nothing else in this program uses the standard input.
+    // SAFETY: the agent passes the socket as standard input; nothing else in this program uses it.
     let agent = unsafe { OwnedFd::from_raw_fd(0) };
     let mut work = Work::default();
     let mut bytes = [0; PACKET_BYTES];
@@ -173,7 +173,7 @@ pub fn help() -> ExitCode {
                 }
             }
             Ok(Received::Nothing) | Err(Errno::EINTR) => continue,
-            // The agent is gone, or a person started this by hand.
+            // The agent has exited, or a user started this program by hand.
             Ok(Received::End) => return ExitCode::SUCCESS,
             Err(_) => return ExitCode::FAILURE,
         };

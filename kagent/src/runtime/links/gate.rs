@@ -1,12 +1,13 @@
-//! The gate between a UDP socket and the logic: who may pass.
+//! The gate between a UDP socket and the logic: authentication and rate limits for datagrams.
 //!
-//! - A frame passes only with a *cookie*, which its sender can only have if it receives what is sent to its address.
-//!   Nothing is kept for a sender before that. Cookies are keyed hashes, so none of them is stored here.
-//! - With a *secret*, every datagram carries a seal that nobody makes without it, and passes once. Its number tells: a
-//!   sender's numbers grow. A sender that begins again with lower ones needs a newer cookie than all before.
-//! - Each source of frames, an IP address or an IPv6 subnet, has a rate that it cannot exceed.
+//! - A frame passes only with a *cookie*, which proves that its sender receives datagrams at its address. No
+//!   state is kept for a sender before that. Cookies are keyed hashes, so none is stored here.
+//! - With a *secret*, every datagram carries a seal, which requires the secret, and passes only once: the
+//!   numbers of a sender increase. A sender that restarts with lower numbers needs a newer cookie than all
+//!   before.
+//! - Each source of frames, an IPv4 address or an IPv6 subnet, is rate-limited.
 //!
-//! Without sockets or a clock, so that a test can drive it.
+//! It uses no socket or clock, so that a test can drive it.
 
 #![forbid(unsafe_code)]
 
@@ -20,51 +21,52 @@ const SECOND: u64 = 1_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
 /// How long a cookie is valid.
 const VALID: u64 = 60 * SECOND;
-/// Bits of a cookie that are its hash. The others are milliseconds, which come round later than cookies expire.
+/// Bits of a cookie that are its hash. The others are milliseconds, which wrap around later than cookies
+/// expire.
 const HASH_BITS: u32 = 44;
-/// Hosts whose cookies and numbers are known.
+/// Maximum hosts whose cookies and numbers are kept.
 const PEERS_MAX: usize = 4096;
-/// Sources share this many rates.
+/// Number of rate limiters, shared by all sources.
 const RATES: usize = 1024;
-/// Frames of a source: at once, and per second after that. Setting up a connection takes three.
+/// Frames of a source in a burst, and per second after that. Setting up a connection takes three.
 const BURST: u64 = 8192;
 
 /// A key of keyed hashes.
 pub(crate) type Key = [u8; 32];
 
-/// What arrived.
+/// The result of examining a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrived<'a> {
     /// A frame for the logic.
     Frame(&'a [u8]),
-    /// This is to be sent back.
+    /// A datagram to send back.
     Answer(Vec<u8>),
-    /// Nothing is to be done.
+    /// Nothing to do.
     Nothing,
 }
 
 /// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// It is no datagram of an agent, or of another version.
+    /// It is not a datagram of an agent, or has another version.
     Malformed,
-    /// It has no seal: its sender has no secret.
+    /// It has no seal, and this agent requires one.
     NotSealed,
-    /// It has a seal: its sender has a secret, and this agent has none.
+    /// It has a seal, and this agent has no secret.
     Sealed,
-    /// The seal is wrong: its sender has another secret.
+    /// The seal is wrong: the sender has another secret.
     OtherSecret,
-    /// It has been here before.
+    /// It was received before.
     Replayed,
-    /// It has a cookie that is not valid.
+    /// Its cookie is not valid.
     Forged,
-    /// Its source sends too much.
+    /// Its source exceeds the rate limit.
     TooMany,
     /// Too many hosts are known.
     Full,
-    /// It comes from this host, and not from an agent of this user or root; the user, if there is one.
+    /// It comes from a local socket that does not belong to this user or root; the user, if known.
     OtherUser(Option<u32>),
-    /// A call of a host outside of the networks that may call.
+    /// A call from a host outside the networks that may call.
     Far,
 }
 
@@ -94,24 +96,25 @@ impl fmt::Display for Dropped {
     }
 }
 
-/// A host that this one sends to.
+/// A host to which this agent sends.
 #[derive(Debug, Default)]
 struct Peer {
-    /// Its cookie for us; 0: none yet.
+    /// The cookie that it issued to us; 0: none yet.
     cookie: u64,
-    /// The last frame, until it is known to have had a valid cookie.
+    /// The last frame, until it is known to have carried a valid cookie.
     pending: Option<Vec<u8>>,
-    /// It has shown that it is there.
+    /// It has answered.
     answered: bool,
-    /// The user who has called it.
+    /// The user who called it last.
     caller: u32,
-    /// Its numbers that have been here, with a secret.
+    /// Its numbers received so far, with a secret.
     seen: Seen,
-    /// When it was last used.
+    /// Time of its last use.
     used: u64,
 }
 
-/// The highest number, which of the 64 below it have been here, and when the newest cookie was made that came with one.
+/// Replay window: the highest number, a bit mask of the 64 below it, and the time of the newest cookie
+/// received with one.
 #[derive(Debug, Default)]
 struct Seen {
     highest: u64,
@@ -120,11 +123,11 @@ struct Seen {
 }
 
 impl Seen {
-    /// Notes a number that came with a valid cookie. False: it has been here, or may have been. With a cookie that is
-    /// newer than those of all before, it cannot have been: numbers may begin again there.
+    /// Records a number received with a valid cookie. Returns false if it was or may have been received
+    /// before. With a cookie newer than all before, it cannot have been: the numbers may restart there.
     fn note(&mut self, number: u64, cookie: u64) -> bool {
         let newer = cookie > self.cookie;
-        // The last number of a sender that began again may be above.
+        // After a restart of the sender, its last number may be higher.
         let fresh = (newer || cookie == self.cookie || number <= self.highest) && self.pass(number);
         if newer && !fresh {
             self.highest = number;
@@ -155,20 +158,20 @@ impl Seen {
     }
 }
 
-/// What a source may still send.
+/// The token bucket of some sources.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     left: u64,
-    /// When `left` was right.
+    /// Time at which `left` was computed.
     at: u64,
 }
 
 /// The gate of one socket.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Makes our cookies.
+    /// Key of the cookies that this agent issues.
     cookies: Key,
-    /// Makes seals, with a secret.
+    /// Key of seals, with a secret.
     seals: Option<Key>,
     /// The number of the last datagram sent.
     number: u64,
@@ -176,18 +179,19 @@ pub(crate) struct Gate {
     rates: Box<[Rate]>,
 }
 
-/// The key of seals of everyone who has this secret.
+/// The key of seals derived from a secret.
 pub(crate) fn key_of_seals(secret: &[u8]) -> Key {
     blake3::derive_key("VIPL 2026 datagrams between Kernel Agents", secret)
 }
 
-/// The key from which those of connections are made, for frames of data.
+/// The key from which those of connections are derived, for data frames.
 pub(crate) fn key_of_data(secret: &[u8]) -> Key {
     blake3::derive_key("VIPL 2026 frames of data between VIs", secret)
 }
 
 impl Gate {
-    /// A gate with a random key for its cookies. `clock_us` is the time of day, so that numbers grow across restarts.
+    /// A gate with a random key for its cookies. `clock_us` is the time of day, so that numbers increase
+    /// across restarts.
     pub(crate) fn new(cookies: Key, seals: Option<Key>, clock_us: u64) -> Gate {
         let rate = Rate { left: BURST, at: 0 };
         Gate {
@@ -199,7 +203,8 @@ impl Gate {
         }
     }
 
-    /// The datagram for a frame to another host, which `caller` calls. `None`: too many hosts are known.
+    /// The datagram for a frame to another host, called by user `caller`. `None` if the table of hosts is
+    /// full.
     pub(crate) fn wrap(
         &mut self,
         now: u64,
@@ -227,7 +232,7 @@ impl Gate {
             (None, Some(_)) => return Err(Dropped::Sealed),
             (Some(_), None) => return Err(Dropped::NotSealed),
             (Some(key), Some(seal)) => {
-                // The comparison takes the same time wherever they differ.
+                // The comparison takes constant time.
                 if blake3::keyed_hash(key, opened.sealed) != *seal {
                     return Err(Dropped::OtherSecret);
                 }
@@ -241,7 +246,7 @@ impl Gate {
         } = opened.datagram;
         let made = self.made(now, from, cookie);
         let Some(frame) = frame else {
-            // Only an answer to a datagram of ours has a valid one.
+            // Only the answer to a datagram of this agent carries a valid one.
             return match made {
                 Some(_) => Ok(self.take_cookie(now, from, offer)),
                 None => Err(Dropped::Forged),
@@ -264,7 +269,7 @@ impl Gate {
         Ok(Arrived::Frame(frame))
     }
 
-    /// Another host wants a cookie: it gets the last frame again, once.
+    /// Another host requires a cookie: the last frame is sent again, once.
     fn take_cookie(&mut self, now: u64, from: SocketAddr, offer: u64) -> Arrived<'static> {
         let Some(peer) = self.peers.get_mut(&from) else {
             return Arrived::Nothing;
@@ -278,7 +283,7 @@ impl Gate {
         }
     }
 
-    /// What is known of a host.
+    /// The record of a host, which is made if needed.
     fn peer(&mut self, now: u64, host: SocketAddr) -> Option<&mut Peer> {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&host) {
             let gone = self.dispensable(now)?;
@@ -289,8 +294,8 @@ impl Gate {
         Some(peer)
     }
 
-    /// The host whose place another one may take: of those that have never answered, one that the user has called who
-    /// has called most of them; otherwise the one that was not used for longest.
+    /// The host to evict: of those that have never answered, the least recently used one called by the user
+    /// who called most of them; otherwise the least recently used one.
     fn dispensable(&self, now: u64) -> Option<SocketAddr> {
         let silent = || self.peers.iter().filter(|(_, peer)| !peer.answered);
         let mut callers: HashMap<u32, usize> = HashMap::new();
@@ -303,7 +308,7 @@ impl Gate {
             return his.min_by_key(|(_, peer)| peer.used).map(|(host, _)| *host);
         }
         let (host, peer) = self.peers.iter().min_by_key(|(_, peer)| peer.used)?;
-        // Its numbers must be remembered as long as its cookies are valid.
+        // Its numbers must be kept as long as its cookies are valid.
         let remembered = self.seals.is_some() && now.saturating_sub(peer.used) < VALID;
         (!remembered).then_some(*host)
     }
@@ -340,7 +345,7 @@ impl Gate {
         ms << HASH_BITS | hash.max(1)
     }
 
-    /// The millisecond in which a host's cookie was made. `None`: it is not valid, or not any more.
+    /// The millisecond in which a host's cookie was issued. `None` if it is not valid, or has expired.
     fn made(&self, now: u64, host: SocketAddr, cookie: u64) -> Option<u64> {
         let now_ms = now / MILLISECOND;
         let low = cookie >> HASH_BITS;
@@ -350,8 +355,8 @@ impl Gate {
         valid.then_some(made)
     }
 
-    /// Whether the source of a frame may send another one. Sources are spread over the rates by a keyed hash: those
-    /// that share one with a source that sends too much are few, and nobody can choose them.
+    /// Whether the source of a frame is within its rate limit. A keyed hash spreads sources over the
+    /// limiters: few sources share one with a flooding source, and an attacker cannot choose them.
     fn admit(&mut self, now: u64, from: SocketAddr) -> bool {
         let source = match from.ip() {
             IpAddr::V4(ip) => u64::from(u32::from(ip)),

@@ -1,5 +1,5 @@
-//! Properties of a network interface. All by ioctl: `/sys` shows the network namespace in which it was
-//! mounted, which need not be ours.
+//! Properties of a network interface, by ioctl: `/sys` shows the network namespace in which it was mounted,
+//! which need not be that of the agent.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -35,7 +35,7 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
-/// Describes an interface. `None`: there is none of this name, or it is not Ethernet.
+/// Describes an interface. `None` if there is none of this name, or it is not Ethernet.
 pub(crate) fn describe(name: &[u8; LINK_BYTES]) -> Result<Option<Interface>, Errno> {
     let (name, rest) = name.split_at(INTERFACE_BYTES);
     let name: [u8; INTERFACE_BYTES] = name.try_into().unwrap_or_default();
@@ -63,7 +63,7 @@ struct Question {
 
 impl Question {
     fn of(name: [u8; INTERFACE_BYTES]) -> Result<Question, Errno> {
-        // Any socket will do.
+        // Any socket will do for these ioctls.
         let socket = socket(
             AddressFamily::Unix,
             SockType::Datagram,
@@ -160,7 +160,7 @@ impl Question {
     }
 }
 
-// What the kernel writes; a smaller structure would be overrun.
+// Sizes that the kernel writes; a smaller structure would be overrun.
 const _: () = assert!(size_of::<Settings>() == 44 && size_of::<DriverInfo>() == 196);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The open links, and the permission to have a data socket.
+//! The open links: the agent's own sockets, and data sockets for processes.
 
 mod gate;
 mod interface;
@@ -38,31 +38,31 @@ use crate::{Interface, LinkId, Medium, OpenLink};
 /// Open links.
 #[derive(Debug)]
 pub(crate) struct Links {
-    /// Members of this group may have data sockets; `None`: only root and the agent's own user.
+    /// Members of this group may have packet sockets; `None`: only root and the agent's own user.
     group: Option<String>,
-    /// The agent's UDP port, if it must be this one.
+    /// The configured UDP port of the agent, if any.
     port: Option<u16>,
     /// The file with the secret for links over UDP.
     secret: Option<PathBuf>,
-    /// From where other hosts may call over UDP, without a secret.
+    /// Networks whose hosts may call over UDP without a secret.
     networks: Networks,
     open: BTreeMap<LinkId, LinkSocket>,
-    /// The links over UDP by their addresses; each keeps its number.
+    /// Links over UDP by address; each keeps its number.
     udp: BTreeMap<IpAddr, LinkId>,
-    /// Unused links, and when they are closed.
+    /// Unused links and the time to close them.
     idle: BTreeMap<LinkId, u64>,
-    /// Whether this agent has the right to raw Ethernet, once it is known.
+    /// Whether this agent may open packet sockets, once known.
     raw: Option<Result<(), Errno>>,
 }
 
-/// The number of the first link over UDP: no interface has one as high.
+/// Number of the first link over UDP, above those of interfaces.
 const FIRST_UDP: LinkId = 1 << 31;
-/// Links over UDP: addresses that a host has had during the life of its agent.
+/// Maximum links over UDP: addresses that the host has had during the life of its agent.
 const UDP_MAX: usize = 4096;
 
 /// Time for which an unused link stays open. Closing a packet socket takes the kernel some 10 ms, during
-/// which the agent serves nobody: a process that opens and closes the only data socket of an interface
-/// repeatedly must not cause that each time.
+/// which the agent serves no process: a process that repeatedly opens and closes the only data socket of an
+/// interface must not cause that each time.
 const IDLE_NS: u64 = 1_000_000_000;
 
 impl Links {
@@ -123,7 +123,7 @@ impl Links {
         matches!(self.open.get(&link), Some(LinkSocket::Udp(_)))
     }
 
-    /// The interface of the link that a process asks for, if it is permitted.
+    /// The interface of the link that a process requests, if the process may have a data socket there.
     pub(crate) fn find(
         &mut self,
         asker: &Session,
@@ -162,7 +162,7 @@ impl Links {
         }
     }
 
-    /// Whether a process may have a link, without opening one.
+    /// Whether a process may have a data socket, without opening one.
     pub(crate) fn ask(&mut self, asker: &Session, open: &OpenLink) -> Status {
         let socket = asker.socket.as_fd();
         if !permission::is_ours(socket, asker.pid) {
@@ -187,7 +187,7 @@ impl Links {
         }
     }
 
-    /// A link over UDP. Every process may have one: it could open such a socket itself.
+    /// A link over UDP. Every process may have a data socket there: it could open such a socket itself.
     fn find_udp(&mut self, wanted: udp::Wanted<'_>) -> Result<Interface, Status> {
         if wanted.sealed && self.secret.is_none() {
             return Err(Status::NOT_SEALED);
@@ -202,8 +202,8 @@ impl Links {
         Ok(found)
     }
 
-    /// Opens the agent's own socket on a link, and completes the address. Over UDP it has the port that is
-    /// given, if one is.
+    /// Opens the agent's own socket on a link if it is not open, and completes the address. `port`: the port
+    /// that it must have over UDP.
     pub(crate) fn ensure(
         &mut self,
         context: &Context<'_>,
@@ -243,7 +243,7 @@ impl Links {
         wanted: Option<u16>,
         log: &Log,
     ) -> Result<UdpSetupSocket, Status> {
-        // Without its secret nothing must be open to others.
+        // Without the configured secret the agent must not be reachable.
         let keys = match &self.secret {
             None => None,
             Some(path) => Some(secret::read(path).map_err(|cause| {
@@ -254,7 +254,7 @@ impl Links {
         };
         let cookies = prepare::random_seed().map_err(|_| Status::RESOURCE)?;
         let ip = interface.address.socket().ip();
-        // Whoever has the usual port of a host is taken for its agent.
+        // The holder of the well-known port of a host is taken for its agent.
         let own = self.port.or(self.group.is_some().then_some(udp::PORT));
         if wanted.is_some() && own.is_some() && wanted != own {
             return Err(Status::BUSY);
@@ -290,7 +290,8 @@ impl Links {
         })
     }
 
-    /// A data socket, and the number of its endpoint. `free` is a number that is free; over UDP the kernel chooses.
+    /// Opens a data socket; returns it and the number of its endpoint. `free` is an unused number; over UDP
+    /// the kernel chooses the number.
     pub(crate) fn data(
         &self,
         interface: &Interface,
@@ -337,7 +338,7 @@ impl Links {
     }
 }
 
-/// Who has a port, for a message.
+/// The holder of a port, for a message.
 fn holder(port: u16, ip: IpAddr) -> String {
     match netlink::holders(port, Some(ip)).as_deref() {
         Ok([user, ..]) => format!("; a program of user {user} has it"),

@@ -1,7 +1,7 @@
-//! Questions to the kernel: is an address one of this host's, and whose is the socket there.
+//! Queries to the kernel: whether an address is local, and which user owns the socket there.
 //!
-//! Both are asked for a datagram of this host's own addresses. Nobody can forge the answers: the kernel keeps the user
-//! who made a socket, and finds the socket as it does for a datagram.
+//! Both are asked for datagrams from local addresses. The answers cannot be forged: the kernel records the
+//! user who made a socket, and looks the socket up as it does for a datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 /// Type of a route to this host itself.
 const RTN_LOCAL: u8 = 2;
-/// What is sent from this host to itself passes this interface, which always has this number.
+/// The loopback interface always has this number. Packets from this host to itself pass it.
 const LOOPBACK: u32 = 1;
 /// Any socket, not one with a known cookie.
 const NO_COOKIE: u32 = u32::MAX;
@@ -29,12 +29,12 @@ const ROUTE_TYPE: usize = 7;
 const DIAG_PORT: usize = 4;
 const DIAG_USER: usize = 64;
 
-/// Asks one question; gives type and body of the answer.
+/// Sends one request; returns type and body of the answer.
 fn ask(protocol: libc::c_int, kind: u16, body: &[u8]) -> Result<(u16, Vec<u8>), Errno> {
     let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes three integers.
     let fd = Errno::result(unsafe { libc::socket(libc::AF_NETLINK, flags, protocol) })?;
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut question = Vec::with_capacity(HEADER + body.len());
     question.extend(((HEADER + body.len()) as u32).to_ne_bytes());
@@ -43,7 +43,7 @@ fn ask(protocol: libc::c_int, kind: u16, body: &[u8]) -> Result<(u16, Vec<u8>), 
     question.extend([1, 0, 0, 0, 0, 0, 0, 0]);
     question.extend(body);
     let mut answer = vec![0; 4096];
-    // SAFETY: both buffers are as large as stated. The kernel answers before `send` returns.
+    // SAFETY: both buffers are as large as stated. The kernel queues the answer before `send` returns.
     let got = unsafe {
         Errno::result(libc::send(
             fd,
@@ -85,10 +85,10 @@ fn family(ip: IpAddr) -> u8 {
     family as u8
 }
 
-/// Whether an address is one of this host's, as the kernel's routes have it.
+/// Whether an address is local, according to the kernel's routes.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The error number of the request, or `EBADMSG` for an unexpected answer.
 pub(super) fn is_own(ip: IpAddr) -> Result<bool, Errno> {
     let address = octets(ip);
     // `struct rtmsg`, then one attribute.
@@ -100,18 +100,18 @@ pub(super) fn is_own(ip: IpAddr) -> Result<bool, Errno> {
     match ask(libc::NETLINK_ROUTE, RTM_GETROUTE, &body) {
         Ok((RTM_NEWROUTE, route)) => Ok(route.get(ROUTE_TYPE) == Some(&RTN_LOCAL)),
         Ok(_) => Err(Errno::EBADMSG),
-        // No route leads there, not even one to this host.
+        // No route leads there, so it is not local.
         Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EINVAL) => Ok(false),
         Err(cause) => Err(cause),
     }
 }
 
-/// The user of the socket that gets what is sent from one address of this host to another one. `None`: there is none,
-/// or the kernel does not say.
+/// The user of the socket that receives datagrams from one local address to another one. `None` if there is
+/// no socket, or the kernel does not report it.
 pub(super) fn receiver(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     match by_diag(from, to) {
         Ok(user) => Some(user),
-        // Also where the kernel cannot tell of sockets in this way.
+        // Also if the kernel lacks socket diagnostics.
         Err(_) => {
             let users = holders(to.port(), Some(to.ip())).ok()?;
             let (first, others) = users.split_first()?;
@@ -126,7 +126,7 @@ fn by_diag(from: SocketAddr, to: SocketAddr) -> Result<u32, Errno> {
         bytes.resize(16, 0);
         bytes
     };
-    // `struct inet_diag_req_v2`. Its source is the other end, for this protocol.
+    // `struct inet_diag_req_v2`. For UDP, its source is the remote end.
     let mut body = vec![family(to.ip()), libc::IPPROTO_UDP as u8, 0, 0];
     body.extend(u32::MAX.to_ne_bytes());
     body.extend(from.port().to_be_bytes());
@@ -145,10 +145,10 @@ fn by_diag(from: SocketAddr, to: SocketAddr) -> Result<u32, Errno> {
     user.map(u32::from_ne_bytes).ok_or(Errno::EBADMSG)
 }
 
-/// The users of all sockets that have a UDP port, at this address or at all addresses.
+/// The users of all sockets bound to a UDP port, at this address or at all addresses.
 ///
 /// # Errors
-/// The table cannot be read.
+/// The error of reading the kernel's table.
 pub(super) fn holders(port: u16, at: Option<IpAddr>) -> io::Result<Vec<u32>> {
     let mut users = Vec::new();
     for name in ["udp", "udp6"] {
@@ -173,7 +173,7 @@ pub(super) fn holders(port: u16, at: Option<IpAddr>) -> io::Result<Vec<u32>> {
     Ok(users)
 }
 
-/// An address of the kernel's table: words of 32 bits in the host's order, and a port.
+/// Parses an address of the kernel's table: words of 32 bits in host byte order, and a port.
 fn local(text: &str) -> Option<(IpAddr, u16)> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -204,7 +204,7 @@ mod tests {
         for ip in ["127.0.0.1", "127.9.9.9"] {
             assert_eq!(is_own(ip.parse().unwrap()), Ok(true), "{ip}");
         }
-        // Of documentation; nobody has it.
+        // An address reserved for documentation.
         assert_eq!(is_own("192.0.2.1".parse().unwrap()), Ok(false));
         let one = UdpSocket::bind("127.0.0.1:0").unwrap();
         let other = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -1,11 +1,13 @@
-//! Whose datagrams are read, without a secret: those of this host's own user, and those of near hosts.
+//! Which datagrams are accepted without a secret, by their origin.
 //!
-//! - An address of this host says nothing about the user: anybody here may have a socket there. The kernel tells whose
-//!   socket it is that gets an answer, so a cookie goes to this user's agents and root's only, and nobody else has one.
-//! - Other hosts are trusted to be what they say, and begin connections from this host's subnets only, unless the agent
-//!   was told of other networks. A host that a process of this one has called may answer from anywhere.
+//! - A local address does not identify a user: any local process may have a socket there. The kernel reports
+//!   the user of the socket that would receive an answer, so cookies go to agents of this user and of root
+//!   only.
+//! - Other hosts are trusted by their address, and may start connections from this host's subnets only,
+//!   unless the agent is configured with other networks. A host that a local process has called may answer
+//!   from anywhere.
 //!
-//! With a secret the seal of a datagram says more than its address does, and nothing of this is asked.
+//! With a secret, the seal of a datagram authenticates it, and none of this applies.
 
 #![forbid(unsafe_code)]
 
@@ -19,28 +21,28 @@ use nix::unistd::geteuid;
 use super::netlink;
 use crate::runtime::networks::{Network, Networks};
 
-/// How long this host's subnets are not read again.
+/// Time for which the list of this host's subnets is cached.
 const FRESH_NS: u64 = 1_000_000_000;
-/// Users without a name in a user namespace all have this number.
+/// The overflow user id: in a user namespace, all unmapped users have it.
 const NOBODY: u32 = 65_534;
 
-/// Where a datagram comes from.
+/// The origin of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A host that may begin connections, or an agent of this user.
+    /// A host that may start connections, or an agent of this user or root.
     Trusted,
-    /// A host that may answer.
+    /// A host that may only answer.
     Far,
-    /// A socket of this host that belongs to another user; `None`: to nobody who is known.
+    /// A local socket of another user; `None` if the user is unknown.
     Stranger(Option<u32>),
 }
 
-/// Tells where datagrams come from.
+/// Classifies datagrams by origin.
 #[derive(Debug)]
 pub(super) struct Origins {
     networks: Networks,
     subnets: Vec<Network>,
-    /// When they were read.
+    /// Time of the last read.
     read: Option<u64>,
 }
 
@@ -53,7 +55,7 @@ impl Origins {
         }
     }
 
-    /// Where a datagram to this address of ours comes from.
+    /// The origin of a datagram to the local address `own`.
     pub(super) fn of(&mut self, now: u64, own: SocketAddr, from: SocketAddr) -> Origin {
         let ip = from.ip();
         if is_own(ip) {
@@ -76,9 +78,9 @@ impl Origins {
         }
     }
 
-    /// Whether `caller`'s process may call an agent at this address: there, another user's agent would answer, or none
-    /// that takes the call. An agent that serves several users calls its own host for its own user only, since the
-    /// other agent learns nobody else's name. An error names the user who has the address.
+    /// Whether a process of user `caller` may call an agent at this address. A local address may belong to an
+    /// agent of another user, or to one that does not accept the call. An agent that serves several users
+    /// calls local addresses for its own user only, since the other agent cannot authenticate other users.
     pub(super) fn may_call(
         own: SocketAddr,
         to: SocketAddr,
@@ -90,20 +92,20 @@ impl Origins {
         let user = netlink::receiver(own, to);
         let ours = geteuid().as_raw();
         match user {
-            // Nobody is there: the call finds out by itself.
+            // There is no socket: the call will fail by itself.
             None => Ok(()),
             Some(user) if user == ours && caller == ours && is_known(user) => Ok(()),
             other => Err(other),
         }
     }
 
-    /// Whether anything may be sent to an address.
+    /// Whether frames other than calls may be sent to an address.
     pub(super) fn may_send(own: SocketAddr, to: SocketAddr) -> bool {
         !is_own(to.ip()) || netlink::receiver(own, to).is_some_and(is_trusted)
     }
 }
 
-/// Where the kernel does not say, it may be one.
+/// True if the kernel does not report it.
 fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || netlink::is_own(ip).unwrap_or(true)
 }
@@ -112,13 +114,13 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || (user == geteuid().as_raw() && is_known(user))
 }
 
-/// Whether this number is one user's. In a user namespace all users that it does not know have the same one.
+/// Whether this number identifies one user. In a user namespace, all unmapped users have the same number.
 fn is_known(user: u32) -> bool {
     let all = |map: String| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
     user != NOBODY || std::fs::read_to_string("/proc/self/uid_map").is_ok_and(all)
 }
 
-/// The subnets of this host's addresses, with what is at the other end of its tunnels.
+/// The subnets of the local addresses, and the remote ends of point-to-point interfaces.
 fn subnets() -> Vec<Network> {
     let ip = |address: &SockaddrStorage| -> Option<IpAddr> {
         let v4 = address.as_sockaddr_in().map(|found| IpAddr::V4(found.ip()));

@@ -1,9 +1,9 @@
-//! Which processes may have a data socket.
+//! Permission to have a data socket.
 //!
-//! A process must be in the agent's network namespace: what an agent opens is of its own, and a process that was
-//! put into another one, or into one without a network, must not get out through the agent. A socket belongs to the
-//! namespace of the thread that made it, and the one that an agent accepts to that of the process that connected.
-//! Nobody can change that later.
+//! A process must be in the agent's network namespace: the agent opens sockets in its own, and a process
+//! confined to another namespace, or to one without a network, must not escape through the agent. A socket
+//! belongs to the namespace of the thread that made it, and an accepted socket to that of the process that
+//! connected. This cannot change later.
 //!
 //! A packet socket is for root, the agent's own user, and the members of a group.
 
@@ -16,11 +16,11 @@ use nix::sys::socket::{
 };
 use nix::unistd::{Group, geteuid};
 
-/// Socket option: number of the network namespace, never used again (Linux 5.14).
+/// Socket option: number of the network namespace, never reused (Linux 5.14).
 const SO_NETNS_COOKIE: libc::c_int = 71;
 /// Socket option: supplementary groups of the peer process (Linux 4.13).
 const SO_PEERGROUPS: libc::c_int = 59;
-/// No system allows a process more groups.
+/// Maximum groups of a process on any system.
 const GROUPS_MAX: usize = 65_536;
 
 /// The number of a socket's network namespace.
@@ -40,8 +40,8 @@ fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     Errno::result(result).map(|_| cookie)
 }
 
-/// Whether the process `pid`, which has connected to this socket, is where this thread is. Where the kernel cannot
-/// tell, it is not.
+/// Whether the process `pid`, which connected to this socket, is in the network namespace of this thread.
+/// False if the kernel does not report it.
 pub(super) fn is_ours(asker: BorrowedFd<'_>, pid: i32) -> bool {
     match cookie(asker) {
         Ok(theirs) => {
@@ -49,7 +49,8 @@ pub(super) fn is_ours(asker: BorrowedFd<'_>, pid: i32) -> bool {
             let own = socket(AddressFamily::Unix, SockType::Datagram, flags, None);
             own.and_then(|own| cookie(own.as_fd())) == Ok(theirs)
         }
-        // An older kernel. The number of a process that has ended may be another one's, but such a process gets nothing.
+        // An older kernel. The process id may have been reused after the process exited, but then the process
+        // receives nothing.
         Err(_) => {
             let namespace = |whose: &str| {
                 let file = std::fs::metadata(format!("/proc/{whose}/ns/net")).ok()?;
@@ -61,7 +62,7 @@ pub(super) fn is_ours(asker: BorrowedFd<'_>, pid: i32) -> bool {
     }
 }
 
-/// Whether a process may have a packet socket; `group`: whose members may.
+/// Whether a process may have a packet socket. `group`: a group whose members may.
 pub(super) fn may_have_packets(asker: BorrowedFd<'_>, group: Option<&str>) -> bool {
     let Ok(who) = getsockopt(&asker, sockopt::PeerCredentials) else {
         return false;

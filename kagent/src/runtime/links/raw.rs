@@ -1,7 +1,8 @@
-//! Packet sockets: data sockets for processes, and the agent's own for connection set-up.
+//! Packet sockets: data sockets for processes, and the agent's own socket for connection set-up.
 //!
-//! A data socket is filtered before it is bound, so that it never receives frames of others. A process could
-//! rebind it to another interface or ethertype, so the filter checks both itself. The filter is locked.
+//! The filter of a data socket is attached before it is bound, so that it never receives frames of others. A
+//! process could rebind it to another interface or ethertype, so the filter checks both. The filter is
+//! locked.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -75,7 +76,7 @@ fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, 
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes three integers. Protocol 0: nothing arrives before the socket is bound.
     let fd = Errno::result(unsafe { libc::socket(libc::AF_PACKET, kind | flags, 0) })?;
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let program = libc::sock_fprog {
         len: filter.len() as u16,
@@ -83,7 +84,7 @@ fn filtered(kind: libc::c_int, filter: &[libc::sock_filter]) -> Result<OwnedFd, 
     };
     option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     option(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)?;
-    // Only saves the kernel the filtering of our own frames; old kernels lack it.
+    // An optimisation that saves filtering outgoing frames; old kernels lack it.
     let _ = option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
     Ok(socket)
 }
@@ -112,7 +113,7 @@ fn bound(socket: OwnedFd, link: LinkId, ethertype: u16) -> Result<OwnedFd, Errno
     Errno::result(result).map(|_| socket)
 }
 
-/// Whether this process may open packet sockets. Closing one is slow, so the answer is to be kept.
+/// Whether this process may open packet sockets. Closing one is slow, so callers should keep the result.
 pub(crate) fn probe() -> Result<(), Errno> {
     filtered(libc::SOCK_RAW, &[REFUSE]).map(drop)
 }
@@ -169,20 +170,20 @@ fn lock(link: LinkId) -> Result<LinkLock, Errno> {
     }
 }
 
-/// The folder, if we are root and it is writable by root only.
+/// The folder, if the agent runs as root and only root can write there.
 fn system_folder() -> Option<PathBuf> {
     let folder = Path::new(SYSTEM_FOLDER);
     if !geteuid().is_root() {
         return None;
     }
-    // Our umask would close it to others; the names are not secret.
+    // The umask would deny access to others; the names are not secret.
     if DirBuilder::new().mode(0o755).create(folder).is_ok() {
         let open = std::fs::Permissions::from_mode(0o755);
         let _ = std::fs::set_permissions(folder, open);
     }
     let found = std::fs::symlink_metadata(folder).ok()?;
     let fits = found.is_dir() && found.uid() == 0 && found.mode() & 0o022 == 0;
-    // A user namespace may show the host's folder, in which its root cannot write.
+    // In a user namespace the host's folder may be visible but not writable.
     let writable = access(folder, AccessFlags::W_OK).is_ok();
     (fits && writable).then(|| folder.to_owned())
 }
@@ -192,7 +193,7 @@ fn system_folder() -> Option<PathBuf> {
 pub(crate) struct SetupSocket {
     socket: OwnedFd,
     link: LinkId,
-    /// Keeps other agents in this network namespace off the interface.
+    /// Keeps other agents in this network namespace from using the interface.
     _lock: LinkLock,
 }
 
@@ -205,13 +206,13 @@ struct LinkLock {
 
 impl Drop for LinkLock {
     fn drop(&mut self) {
-        // While it is locked, so that the file is ours.
+        // Removed while locked, so that it cannot be the file of another agent.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl SetupSocket {
-    /// `EADDRINUSE`: another agent has this interface.
+    /// Opens the socket. `EADDRINUSE`: another agent serves this interface.
     pub(crate) fn open(link: LinkId) -> Result<Self, Errno> {
         let lock = lock(link)?;
         let filter = [
@@ -234,7 +235,7 @@ impl SetupSocket {
         })
     }
 
-    /// Sends one frame. If the interface has no room, the frame is lost, as any frame may be.
+    /// Sends one frame. If the interface's queue is full, the frame is lost, as any frame may be.
     pub(crate) fn send(&self, to: &[u8], bytes: &[u8]) -> Result<(), Errno> {
         let address = link_address(self.link, SETUP_ETHERTYPE, to);
         // SAFETY: buffer and address are as large as stated.
@@ -254,7 +255,7 @@ impl SetupSocket {
         }
     }
 
-    /// Receives one frame: sender, whether it was to all hosts, and length; `None` if there is none. Longer
+    /// Receives one frame: sender, whether it was broadcast, and length; `None` if there is none. Longer
     /// frames are truncated.
     pub(crate) fn receive(
         &self,

@@ -1,4 +1,4 @@
-//! The secret that agents share, if their hosts have one: a file that only its owner can read.
+//! The secret shared by agents, if configured: a file that only its owner can read.
 
 #![forbid(unsafe_code)]
 
@@ -10,20 +10,20 @@ use nix::unistd::geteuid;
 
 use super::gate::{Key, key_of_data, key_of_seals};
 
-/// Fewest bytes of a secret: it must not be guessed by trying.
+/// Minimum length of a secret, so that it cannot be guessed by trying.
 const BYTES_MIN: usize = 16;
 const BYTES_MAX: usize = 4096;
 
-/// What is made from a secret.
+/// Keys derived from a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
-    /// Of the datagrams of agents.
+    /// For datagrams between agents.
     pub(crate) agents: Key,
-    /// Of frames of data.
+    /// For data frames.
     pub(crate) data: Key,
 }
 
-/// The keys from a file. White space around the secret does not count, so that every editor can write it.
+/// Derives the keys from a file. White space around the secret is ignored, so that any editor can write it.
 pub(crate) fn read(path: &Path) -> io::Result<Keys> {
     let unfit = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut file = vipl_sys::file::open(path)?;

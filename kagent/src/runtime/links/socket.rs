@@ -28,31 +28,31 @@ impl AsFd for LinkSocket {
     }
 }
 
-/// What came from a link.
+/// An item received from a link.
 #[derive(Debug)]
 pub(crate) enum FrameIn<'a> {
-    /// A frame, and whether it was sent to all hosts.
+    /// A frame, and whether it was broadcast.
     Frame(HostAddress, bool, &'a [u8]),
-    /// Something that has been dealt with.
+    /// A datagram that needs no further handling.
     Handled,
-    /// Something that was dropped.
+    /// A dropped datagram.
     Dropped(HostAddress, Dropped),
 }
 
 /// Why a frame was not sent.
 #[derive(Debug)]
 pub(crate) enum Unsent {
-    /// The interface is down or gone.
+    /// The interface is down or removed.
     Down(Errno),
     /// The address belongs to another user of this host.
     OtherUser(Option<u32>),
 }
 
-/// Room for what one call receives.
+/// Buffer for one datagram.
 pub(crate) type Buffer = [u8; kagent_proto::setup::DATAGRAM_MAX + 1];
 
 impl LinkSocket {
-    /// Sends one frame. `call`: it is one.
+    /// Sends one frame. `call` is set if it is a call.
     pub(crate) fn send(
         &mut self,
         now: u64,
@@ -66,7 +66,7 @@ impl LinkSocket {
         }
     }
 
-    /// The hosts that frames have not reached, as the network says.
+    /// Takes the hosts that the network reported as unreachable.
     pub(crate) fn take_unreached(&mut self) -> Vec<Unreached> {
         match self {
             LinkSocket::Ethernet(_) => Vec::new(),
@@ -74,7 +74,7 @@ impl LinkSocket {
         }
     }
 
-    /// Receives one frame, if there is one.
+    /// Receives one frame, if any.
     pub(crate) fn receive<'a>(
         &mut self,
         now: u64,

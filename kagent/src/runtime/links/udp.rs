@@ -1,4 +1,4 @@
-//! UDP sockets: the agent's own, and data sockets for processes. Neither takes a privilege.
+//! UDP sockets: the agent's own, and data sockets for processes. Neither requires a privilege.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,31 +21,32 @@ use crate::runtime::error::errno;
 use crate::runtime::networks::Networks;
 use crate::{HostAddress, Interface, LinkId, Medium};
 
-/// How the names of these links begin.
+/// Prefix of the names of links over UDP.
 const PREFIX: &str = "udp:";
-/// The same, where the agent must have a secret.
+/// The same, if the agent must have a secret.
 const SEALED_PREFIX: &str = "sealed-udp:";
-/// The agent's port, unless it has another one; the number of our ethertype. Where it is taken, the agent of one user
-/// takes any.
+/// The default port of the agent, equal to the ethertype of set-up frames. If it is taken, an agent of one
+/// user binds any port.
 pub(super) const PORT: u16 = kagent_proto::setup::SETUP_ETHERTYPE;
-/// Wanted room for frames that wait; the kernel gives what it allows.
+/// Requested size of the receive buffer; the kernel limits it.
 const ROOM: usize = 1 << 20;
 /// Bytes of the headers before a datagram.
 const HEADERS_V4: u32 = 20 + 8;
 const HEADERS_V6: u32 = 40 + 8;
-/// Longest datagram that the data protocol uses, whatever the interface allows; the loopback interface has 65536.
+/// Longest datagram of the data protocol, even if the interface allows more (the loopback interface has
+/// 65536).
 const MTU_MAX: u32 = 9000;
 
-/// A link over UDP, as a process names it.
+/// The name of a link over UDP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    /// What follows the prefix.
+    /// The part after the prefix.
     pub(crate) argument: &'a str,
     /// The agent must have a secret.
     pub(crate) sealed: bool,
 }
 
-/// What a link's name says, or `None`: it is a link of another kind.
+/// Parses the name of a link. `None` if it is not a link over UDP.
 pub(crate) fn wanted(name: &[u8; LINK_BYTES]) -> Option<Wanted<'_>> {
     let name = name.split(|byte| *byte == 0).next()?;
     let name = std::str::from_utf8(name).ok()?;
@@ -57,13 +58,13 @@ pub(crate) fn wanted(name: &[u8; LINK_BYTES]) -> Option<Wanted<'_>> {
     })
 }
 
-/// An address of this host that others can reach.
+/// A local address that other hosts can reach.
 struct Local {
     ip: IpAddr,
     interface: String,
 }
 
-/// Describes the link of that name; the port is not known yet. `None`: this host has no such address.
+/// Describes the link of this name; the port is not known yet. `None` if this host has no such address.
 pub(crate) fn describe(argument: &str, index: LinkId) -> Option<Interface> {
     let local = find(argument)?;
     let mut name = [0; INTERFACE_BYTES];
@@ -87,7 +88,8 @@ pub(crate) fn describe(argument: &str, index: LinkId) -> Option<Interface> {
     })
 }
 
-/// The address that an argument means: itself, that of an interface, or the one from which this host reaches others.
+/// Resolves an argument: an address, the name of an interface, or empty for the address from which this host
+/// reaches others.
 fn find(argument: &str) -> Option<Local> {
     let all: Vec<Local> = getifaddrs().ok()?.filter_map(|one| local(&one)).collect();
     let wanted: Box<dyn Fn(&Local) -> bool> = if argument.is_empty() {
@@ -103,14 +105,14 @@ fn find(argument: &str) -> Option<Local> {
     } else {
         Box::new(move |local| local.interface == argument)
     };
-    // IPv4 first: its addresses fit programs that know six bytes.
+    // IPv4 first: its addresses fit into six bytes, as some programs expect.
     let mut fitting: Vec<Local> = all.into_iter().filter(|local| wanted(local)).collect();
     fitting.sort_by_key(|local| local.ip.is_ipv6());
     fitting.into_iter().next()
 }
 
-/// An address of an interface that is up. One that is valid on its link only would have to be told with an
-/// interface, for which an address has no room.
+/// An address of an interface that is up. Link-local addresses are excluded: they need an interface, for
+/// which an address has no room.
 fn local(one: &nix::ifaddrs::InterfaceAddress) -> Option<Local> {
     let address = one.address.as_ref()?;
     let v4 = address.as_sockaddr_in().map(|found| IpAddr::V4(found.ip()));
@@ -125,8 +127,8 @@ fn local(one: &nix::ifaddrs::InterfaceAddress) -> Option<Local> {
     })
 }
 
-/// The address from which packets to other networks leave. Connecting a UDP socket sends nothing; the addresses are
-/// those of documentation.
+/// The source address of packets to other networks. Connecting a UDP socket sends nothing; the destinations
+/// are reserved for documentation.
 fn outward() -> Option<IpAddr> {
     let from = |any: IpAddr, to: IpAddr| {
         let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -149,20 +151,20 @@ pub(crate) fn data_socket(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
     Ok((socket.into(), port))
 }
 
-/// The agent's own socket at an address of this host.
+/// The agent's own socket at a local address.
 #[derive(Debug)]
 pub(crate) struct UdpSetupSocket {
     socket: UdpSocket,
     own: SocketAddr,
     gate: Gate,
     data: Option<Key>,
-    /// Without a secret.
+    /// `None` with a secret.
     origins: Option<Origins>,
-    /// Hosts that datagrams have not reached.
+    /// Hosts reported as unreachable.
     unreached: Vec<Unreached>,
 }
 
-/// Who has called the host to which a frame goes, if the frame is a call.
+/// The call that a frame carries: its exchange and the user who makes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) exchange: u64,
@@ -170,7 +172,7 @@ pub(crate) struct Call {
 }
 
 impl UdpSetupSocket {
-    /// With a port this one or none; otherwise the usual one, or any if it is taken.
+    /// Binds the given port; without one the default port, or any if it is taken.
     pub(crate) fn open(
         ip: IpAddr,
         port: Option<u16>,
@@ -208,14 +210,14 @@ impl UdpSetupSocket {
         self.own.into()
     }
 
-    /// The key from which those of connections are made.
+    /// The key from which those of connections are derived.
     pub(crate) fn data_key(&self) -> Option<Key> {
         self.data
     }
 
-    /// Sends one frame. What the network says about a host it cannot reach concerns that host only, and may be
-    /// forged; the exchange finds out by itself. An error names the user who has the address on this host, to whom
-    /// nothing is sent.
+    /// Sends one frame. A report that a host is unreachable concerns that host only, and may be forged; the
+    /// exchange will time out by itself. If the address is local and belongs to another user, nothing is
+    /// sent, and the error is that user.
     pub(crate) fn send(
         &mut self,
         now: u64,
@@ -243,12 +245,12 @@ impl UdpSetupSocket {
         self.unreached.extend(unreached);
     }
 
-    /// The hosts that datagrams have not reached since the last call.
+    /// Takes the hosts reported as unreachable since the last call.
     pub(crate) fn take_unreached(&mut self) -> Vec<Unreached> {
         std::mem::take(&mut self.unreached)
     }
 
-    /// Receives one datagram; `None` if there is none. The frame is in `buffer`.
+    /// Receives one datagram; `None` if there is none. The frame borrows from `buffer`.
     pub(crate) fn receive<'a>(
         &mut self,
         now: u64,
@@ -259,7 +261,7 @@ impl UdpSetupSocket {
             match self.socket.recv_from(buffer) {
                 Ok(got) => break got,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                // An ICMP message about a datagram of ours is reported here, and kept.
+                // An ICMP error about an earlier datagram is reported here, and queued.
                 Err(cause) if cause.kind() != io::ErrorKind::WouldBlock && !told => {
                     told = true;
                     self.unreached.extend(unreached::take(&self.socket));
@@ -291,7 +293,7 @@ impl UdpSetupSocket {
     }
 }
 
-/// Whether a frame begins something; others belong to what has begun.
+/// Whether a frame starts an exchange or a search.
 fn is_call(frame: &[u8]) -> bool {
     let body = Frame::parse(frame).map(|frame| frame.body);
     matches!(body, Ok(Body::Request(_) | Body::Peer(_) | Body::Who))

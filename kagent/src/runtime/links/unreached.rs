@@ -1,4 +1,4 @@
-//! What the network says of datagrams that have not arrived (`IP_RECVERR`).
+//! ICMP errors about datagrams that were not delivered (`IP_RECVERR`).
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,14 +10,14 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
 };
 
-/// Messages that one look takes: anybody may send them.
+/// Maximum errors read at a time, since anyone can send them.
 const LOOK: usize = 16;
 
-/// A host that a datagram has not reached.
+/// A host reported as unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreached {
     pub(crate) host: SocketAddr,
-    /// The host is there, and nothing listens at the port.
+    /// The host is up, and nothing listens at the port.
     pub(crate) refused: bool,
 }
 
@@ -26,7 +26,8 @@ impl Unreached {
         use Errno::*;
         let refused = match Errno::from_raw(error) {
             ECONNREFUSED => true,
-            // A way of another kind, such as an address of IPv6 that is valid on one link only, or of another family.
+            // The last five: no route of this kind, such as a link-local IPv6 address, or another address
+            // family.
             EHOSTUNREACH | ENETUNREACH | ENETDOWN | EHOSTDOWN | EINVAL | EAFNOSUPPORT
             | EADDRNOTAVAIL | EACCES | EPERM => false,
             _ => return None,
@@ -35,27 +36,27 @@ impl Unreached {
     }
 }
 
-/// Asks the kernel to keep what the network says for [`take`].
+/// Makes the kernel queue ICMP errors for [`take`].
 pub(crate) fn listen(socket: &UdpSocket, ipv6: bool) {
-    // Without it calls that have no answer are explained less well.
+    // On failure, unanswered calls are explained less precisely.
     let _ = match ipv6 {
         false => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
         true => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
     };
 }
 
-/// Sends a datagram. What the network has said of an earlier one is no reason not to.
+/// Sends a datagram. A pending error about an earlier one is cleared by the first try.
 pub(crate) fn send(socket: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> Option<Unreached> {
     let send = || socket.send_to(datagram, to);
     let error = send().or_else(|_| send());
     Unreached::of(to, error.err()?.raw_os_error()?)
 }
 
-/// Takes what the network has said.
+/// Takes the queued errors.
 pub(crate) fn take(socket: &UdpSocket) -> Vec<Unreached> {
     let mut found = Vec::new();
     for _ in 0..LOOK {
-        // The beginning of the datagram is of no interest.
+        // The contents of the datagram are not needed.
         let mut bytes = [0; 1];
         let mut into = [io::IoSliceMut::new(&mut bytes)];
         let mut room = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);

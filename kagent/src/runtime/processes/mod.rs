@@ -1,4 +1,4 @@
-//! Processes: our own, those that are watched, and those that are started.
+//! Processes: the agent itself, watched processes, and started processes.
 
 pub(crate) mod prepare;
 pub(crate) mod spawn;

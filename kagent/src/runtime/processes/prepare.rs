@@ -1,4 +1,4 @@
-//! Sets up the agent's own process, whatever it inherited from the program that started it.
+//! Sets up the agent's own process, regardless of what it inherited from the program that started it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -29,15 +29,16 @@ fn refuse_mixed_rights() -> Result<(), Error> {
 }
 
 /// Sets up the process, once, before anything else. The result becomes readable when the agent is asked to
-/// exit and when a child has ended.
+/// exit and when a child has exited.
 pub(crate) fn prepare() -> Result<SignalFd, Error> {
     refuse_mixed_rights()?;
-    // Ignored signals are inherited. In particular, with SIGCHLD ignored the kernel would reap our children.
+    // Ignored signals are inherited. In particular, if SIGCHLD were ignored, the kernel would reap children
+    // itself.
     for signal_to_reset in Signal::iterator() {
-        // SAFETY: the default action installs no code of ours. SIGKILL and SIGSTOP have no other.
+        // SAFETY: the default action installs no handler. SIGKILL and SIGSTOP have no other.
         let _ = unsafe { signal(signal_to_reset, SigHandler::SigDfl) };
     }
-    // SAFETY: ignoring a signal installs no code of ours.
+    // SAFETY: ignoring a signal installs no handler.
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(trying("ignoring SIGPIPE"))?;
     let mut told = SigSet::empty();
     for signal in [
@@ -55,8 +56,8 @@ pub(crate) fn prepare() -> Result<SignalFd, Error> {
     // The name is for process listings; failure does not matter.
     let _ = nix::sys::prctl::set_name(c"vipkad");
     // Every client costs two descriptors and those of its NICs, far more than the usual limit of 1024 allows.
-    // That limit is for select(), which we do not use. The other limits were set for the program that
-    // happened to start us, and we serve others as well.
+    // That limit exists for select(), which the agent does not use. The other limits were set for the program
+    // that started the agent, which also serves others.
     for resource in [
         Resource::RLIMIT_NOFILE,
         Resource::RLIMIT_FSIZE,
@@ -87,7 +88,7 @@ pub fn close_inherited() {
     unsafe { vipl_sys::fd::close_from(first) };
 }
 
-/// Resets the scheduling inherited from the program that started us, as far as permitted.
+/// Resets the scheduling inherited from the program that started the agent, as far as permitted.
 fn reset_scheduling() {
     /// The default of the kernel.
     const TIMER_SLACK_NS: libc::c_ulong = 50_000;
@@ -110,7 +111,7 @@ fn reset_scheduling() {
 /// A secret seed for connection keys.
 pub(crate) fn random_seed() -> Result<[u8; 32], Error> {
     let mut seed = [0u8; 32];
-    // SAFETY: the buffer has the stated length. So few bytes come whole or not at all.
+    // SAFETY: the buffer has the stated length. So few bytes are returned completely or not at all.
     let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
     match Errno::result(got) {
         Ok(got) if got as usize == seed.len() => Ok(seed),
@@ -119,13 +120,14 @@ pub(crate) fn random_seed() -> Result<[u8; 32], Error> {
     }
 }
 
-/// A program that has started this agent reads its standard error until it serves, and not after that.
+/// Detaches from the standard error of the program that started the agent, which reads it only until the
+/// agent serves.
 pub(crate) fn leave_starter() {
     if std::env::var_os("VIPL_AGENT_STARTED").is_none() {
         return;
     }
     if let Ok(null) = File::options().write(true).open("/dev/null") {
-        // SAFETY: both are open; nobody else uses the second one.
+        // SAFETY: both are open; nothing else uses the second one.
         unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) };
     }
 }

@@ -1,12 +1,12 @@
 //! Starting a process that belongs to a user.
 //!
-//! The child makes system calls only. It gives up what belongs to the agent: descriptors first, privileges
-//! last, so that the user's process never holds a descriptor of the agent. (Until `execve` the kernel lets
-//! nobody trace it either, since its user has changed.)
+//! The child only makes system calls. It drops what belongs to the agent: descriptors first, privileges last,
+//! so that the user's process never holds a descriptor of the agent. (Until `execve` the kernel also forbids
+//! tracing it, since its user has changed.)
 //!
-//! The agent waits until the child has closed what it inherited, since a lock, for example, is released only
-//! then. Unlike [`std::process::Command`] it does not wait for `execve`: once the child belongs to the user,
-//! the user may stop it.
+//! The agent waits until the child has closed inherited descriptors, since a lock, for example, is released
+//! only then. Unlike [`std::process::Command`] it does not wait for `execve`: once the child belongs to the
+//! user, the user may stop it.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -29,8 +29,8 @@ const KEPT_VARIABLES: [&str; 7] = [
     "UBSAN_OPTIONS",
     "LLVM_PROFILE_FILE",
 ];
-/// Maximum descriptors of a user's process, unless the agent's own limit is lower: enough for every device,
-/// and far fewer than root may have.
+/// Maximum descriptors of a user's process, unless the agent's own limit is lower: enough for any device, and
+/// far fewer than root may have.
 const FDS_MAX: libc::rlim_t = 65_536;
 /// Exit status of a child that did not reach `execve`.
 pub(crate) const NOT_EXECUTED: i32 = 127;
@@ -51,7 +51,7 @@ pub(crate) enum Owner {
     },
 }
 
-/// What the child needs, prepared before the fork: a child may not allocate.
+/// Data for the child, prepared before the fork: a child may not allocate.
 struct Plan {
     program: CString,
     argv: Vec<*const libc::c_char>,
@@ -62,8 +62,7 @@ struct Plan {
     owner: Owner,
 }
 
-/// Starts `program` with `input` as its standard input. Returns its process id; its end is reported by
-/// SIGCHLD.
+/// Starts `program` with `input` as its standard input. Returns its process id; SIGCHLD reports its exit.
 pub(crate) fn spawn(
     program: &Path,
     arguments: &[&str],
@@ -93,15 +92,15 @@ pub(crate) fn spawn(
         owner,
     };
     let (closed, open_in_child) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    // SAFETY: like fork, without handlers of the C library, of which the child uses nothing: it makes
-    // system calls only, and shares no memory with us.
+    // SAFETY: like fork, without the handlers of the C library, which the child does not use: it only makes
+    // system calls, and shares no memory with the agent.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     match Errno::result(pid)? {
         // SAFETY: this is the child.
         0 => unsafe { run(&plan) },
         pid => {
             drop(open_in_child);
-            // End of file once the child has closed its copy or ended.
+            // End of file once the child has closed its copy or exited.
             while nix::unistd::read(&closed, &mut [0]) == Err(Errno::EINTR) {}
             Ok(pid as i32)
         }
@@ -177,8 +176,8 @@ unsafe fn reset_signals() {
     const SET_BYTES: usize = 8;
     /// The default action, no flags, no mask: larger than the kernel's structure.
     const DEFAULT: [usize; 8] = [0; 8];
-    // SAFETY: an empty set and the default action install no code. The C library would not let us reset the
-    // two signals that it keeps for itself.
+    // SAFETY: an empty set and the default action install no code. The C library does not permit resetting
+    // the two signals that it reserves.
     unsafe {
         for number in 1..=libc::SIGRTMAX() {
             libc::syscall(
@@ -209,8 +208,8 @@ unsafe fn limit_descriptors() {
     }
 }
 
-/// Takes the limits of a process of the same user, where they are lower than those of the service. Those of one that may
-/// not be asked, or has ended, stay unknown; the service's remain.
+/// Adopts the limits of a process of the same user, where they are lower than those of the service. If they
+/// cannot be read, or the process has exited, the service's limits remain.
 ///
 /// # Safety
 /// Only in a fresh child.
@@ -237,7 +236,7 @@ unsafe fn take_limits(of: libc::pid_t) {
 }
 
 /// Gives up all privileges of root. The C library's wrappers for user and groups synchronise with threads
-/// that this process does not have: hence the bare system calls.
+/// that this process does not have, hence the raw system calls.
 ///
 /// # Safety
 /// Only in a fresh child.
@@ -273,7 +272,7 @@ unsafe fn become_user(uid: libc::uid_t, gid: libc::gid_t) -> bool {
         {
             return false;
         }
-        // Changing the user clears the capabilities, unless the service was told to keep them.
+        // Changing the user clears the capabilities, unless the service is configured to keep them.
         libc::prctl(
             libc::PR_CAP_AMBIENT,
             libc::PR_CAP_AMBIENT_CLEAR_ALL,

@@ -1,4 +1,4 @@
-//! Detecting the end of other processes.
+//! Detecting the exit of other processes.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -7,12 +7,12 @@ use nix::errno::Errno;
 /// Socket option: pidfd of the peer process (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// How the end of a process is detected.
+/// How the exit of a process is detected.
 #[derive(Debug)]
 pub(crate) enum Watch {
-    /// A pidfd, which becomes readable when the process ends.
+    /// A pidfd, which becomes readable when the process exits.
     Pidfd(OwnedFd),
-    /// The process has already ended.
+    /// The process has already exited.
     Gone,
     /// The process is in another PID namespace, or the kernel has no pidfds: only its socket is watched.
     SocketOnly,
@@ -35,7 +35,7 @@ pub(crate) fn watch(socket: BorrowedFd<'_>, pid: i32) -> Watch {
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut pidfd: RawFd = -1;
     let mut len = size_of::<RawFd>() as libc::socklen_t;
-    // SAFETY: the option writes one integer, for which there is room.
+    // SAFETY: the option writes one integer, and the buffer has room for it.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -46,14 +46,14 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         )
     };
     Errno::result(result)?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
 fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: the call takes two integers.
     let pidfd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: the kernel has just made this descriptor for us; descriptors are ints.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner; descriptors are ints.
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) })
 }
 

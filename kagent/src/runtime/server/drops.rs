@@ -1,5 +1,5 @@
-//! Which of the datagrams that were dropped the log tells of: one from a source in a minute, and not of more sources
-//! than a table has room for. Anybody can send one.
+//! Rate limit for log lines about dropped datagrams, which anyone can send: one per source and minute, for a
+//! bounded number of sources.
 
 #![forbid(unsafe_code)]
 
@@ -10,14 +10,14 @@ use std::net::IpAddr;
 const PAUSE_NS: u64 = 60_000_000_000;
 const SOURCES_MAX: usize = 1024;
 
-/// The sources that the log has told of.
+/// The time of the last log line of each source.
 #[derive(Debug, Default)]
 pub(super) struct Drops {
     told: HashMap<IpAddr, u64>,
 }
 
 impl Drops {
-    /// Whether to tell of a datagram from there.
+    /// Whether to log a datagram from this source.
     pub(super) fn tell(&mut self, now: u64, from: IpAddr) -> bool {
         let due = |told: u64| now.saturating_sub(told) >= PAUSE_NS;
         if let Some(told) = self.told.get_mut(&from) {

@@ -1,4 +1,4 @@
-//! The way in: the listening socket, and how long the agent stays without processes.
+//! The listening socket: accepting, pausing, and exiting when idle.
 
 #![forbid(unsafe_code)]
 
@@ -20,18 +20,18 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// Interval at which the agent checks that its socket still exists.
 const LOOK_NS: u64 = 5_000 * NS_PER_MS;
 
-/// The listening socket. It is never dropped: its end is that of the process.
+/// The listening socket. It is never dropped: the end of the process closes it.
 #[derive(Debug)]
 pub(super) struct Entrance {
     listener: Listener,
-    /// How long the agent stays without processes; 0: forever.
+    /// Time without processes after which the agent exits; 0: never.
     idle_ms: u64,
     /// Start of the idle time.
     idle_since: Option<u64>,
-    /// Accepting is paused until then, after running out of descriptors.
+    /// End of the pause in accepting, after running out of descriptors.
     pause_until: Option<u64>,
     told_of_pause: bool,
-    /// When to check next that our socket still exists.
+    /// Next time to check that the socket still exists.
     look_at: u64,
 }
 
@@ -80,7 +80,8 @@ impl Entrance {
         }
     }
 
-    /// Out of descriptors or memory: the pending connection would make epoll return immediately, forever.
+    /// Pauses when out of descriptors or memory: the pending connection would make epoll return immediately,
+    /// forever.
     fn pause(&mut self, context: &Context<'_>, cause: Errno) {
         if !self.told_of_pause {
             context.log.warn(
@@ -101,7 +102,7 @@ impl Entrance {
         }
     }
 
-    /// Whether the socket was removed, so that no process can find the agent. Checked now and then.
+    /// Whether the socket was removed, so that no process can find the agent. Checked at intervals.
     pub(super) fn is_lost(&mut self, context: &Context<'_>) -> bool {
         if !self.listener.may_be_lost() || context.now() < self.look_at {
             return false;
@@ -110,7 +111,7 @@ impl Entrance {
         self.listener.is_lost()
     }
 
-    /// Whether the idle time has passed. `busy`: it has not begun.
+    /// Whether the idle time has passed. `busy`: there is work, so that it has not begun.
     pub(super) fn is_idle(&mut self, context: &Context<'_>, busy: bool) -> bool {
         if self.idle_ms == 0 || busy {
             self.idle_since = None;

@@ -33,15 +33,16 @@ impl Server<'_> {
         let mut interface = self.links.find(session, open, self.context.log)?;
         let link = interface.index;
         let free = self.agent.free_endpoint(link).ok_or(Status::RESOURCE)?;
-        // First, since closing a data socket is slow.
+        // Before the data socket, which is slow to close.
         self.links.ensure(&self.context, &mut interface, None)?;
         let made = self.links.data(&interface, free, self.context.log);
         let (socket, endpoint) = made.inspect_err(|_| {
-            // Unless another endpoint is in use there.
+            // No effect if another endpoint is in use there.
             self.agent.close_idle_link(link);
         })?;
         if !self.agent.is_free_endpoint(link, endpoint) {
-            // Its process has closed the socket and kept the NIC; the kernel has given the port to another.
+            // Its process has closed the socket and kept the NIC; the kernel has assigned the port to another
+            // socket.
             return Err(Status::RESOURCE);
         }
         Ok((interface, endpoint, self.clients.share(uid, socket)))
@@ -54,7 +55,7 @@ impl Server<'_> {
             .handle_link_opened(self.now(), &adopt.open, result);
     }
 
-    /// The link of a data socket that another agent has given, if it is what its process says.
+    /// The link of a data socket issued by another agent, if it is what its process claims.
     fn check_adopted(&mut self, adopt: &AdoptLink<SharedFd>) -> Result<Interface, Status> {
         let session = self.clients.get(adopt.open.client);
         let session = session.ok_or(Status::RESOURCE)?;
@@ -76,7 +77,7 @@ impl Server<'_> {
         }
     }
 
-    /// Receives frames from other hosts, a limited number at once.
+    /// Receives frames from other hosts, a limited number per pass.
     pub(super) fn link_ready(&mut self, link: LinkId) {
         let mut buffer: Buffer = [0; _];
         for _ in 0..TURN_MAX {
@@ -99,7 +100,7 @@ impl Server<'_> {
         }
     }
 
-    /// What the network says of frames that have not arrived.
+    /// Passes reports of unreachable hosts to the logic.
     fn tell_unreached(&mut self, link: LinkId) {
         let now = self.now();
         let socket = self.links.socket(link);
@@ -109,7 +110,7 @@ impl Server<'_> {
         }
     }
 
-    /// A datagram that did not pass the gate.
+    /// Logs a datagram that did not pass the gate.
     fn tell_dropped(&mut self, from: HostAddress, why: Dropped) {
         let from = from.socket();
         if self.drops.tell(self.now(), from.ip()) {
@@ -159,12 +160,12 @@ impl Server<'_> {
         }
     }
 
-    /// The interface is down or gone, or cannot send.
+    /// The interface is down or removed, or cannot send.
     fn link_failed(&mut self, link: LinkId, cause: Errno) {
         self.context
             .log
             .debug("link", format_args!("interface {link}: {cause}"));
-        // The next user of the link gets a new socket.
+        // The next user of the link will open a new socket.
         self.links.close_if_idle(&self.context, link);
         self.agent.handle_link_down(self.now(), link);
     }

@@ -45,7 +45,8 @@ use crate::{Agent, ClientId, Join, OpenDevice, Output};
 
 /// Maximum packets per process, and accepted connections, in one pass.
 const TURN_MAX: usize = 64;
-/// Maximum events in one pass. Sockets that have more than their user's share stay ready, and take the places of others.
+/// Maximum events in one pass. Sockets with more packets than their user's share stay ready, and occupy the
+/// places of others.
 const EVENTS_MAX: usize = 1024;
 
 struct Server<'a> {
@@ -74,7 +75,7 @@ pub fn serve(options: &Options, log: &Log) -> Result<(), Error> {
             format_args!("the agent and all devices that it starts have {what}"),
         );
     }
-    // Never dropped: what is left is closed by the end of the process, which waits for no descriptor.
+    // Never dropped: the end of the process closes all descriptors without waiting for any.
     let mut server = ManuallyDrop::new(Server {
         context: Context::new(log)?,
         only_user: (!options.system).then_some(uid),
@@ -187,7 +188,7 @@ impl Server<'_> {
         EpollTimeout::try_from(clock::milliseconds(left)).unwrap_or(EpollTimeout::ZERO)
     }
 
-    /// Leaves the address, and tells all processes that the agent exits.
+    /// Removes the socket's path, and closes all connections: the agent exits.
     fn shut_down(&mut self) {
         self.entrance.remove();
         self.clients.shut_down();
@@ -195,7 +196,8 @@ impl Server<'_> {
         self.devices.shut_down();
     }
 
-    /// Leaves the address unless a process connects at the last moment. Returns whether the agent is to exit.
+    /// Removes the socket's path unless a process connects at the last moment. Returns whether the agent is
+    /// to exit.
     fn try_to_leave(&mut self) -> Result<bool, Error> {
         self.accept(TURN_MAX);
         self.run_until_settled();
@@ -220,7 +222,7 @@ impl Server<'_> {
         Ok(false)
     }
 
-    /// Reads signals. Returns whether one of them asks the agent to exit; the others report ended children.
+    /// Reads signals. Returns whether one of them asks the agent to exit; SIGCHLD reaps children.
     fn take_signals(&mut self) -> bool {
         let mut leave = false;
         while let Ok(Some(signal)) = self.signals.read_signal() {
@@ -230,8 +232,8 @@ impl Server<'_> {
         leave
     }
 
-    /// Reaps children that have ended. One that a debugger holds is reaped when it is released: the kernel
-    /// then sends another SIGCHLD.
+    /// Reaps children that have exited. One held by a debugger is reaped when it is released: the kernel then
+    /// sends another SIGCHLD.
     fn reap_children(&mut self) {
         let any = Pid::from_raw(-1);
         while let Ok(status) = waitpid(any, Some(WaitPidFlag::WNOHANG)) {
@@ -327,7 +329,7 @@ impl Server<'_> {
         }
     }
 
-    /// A helper has answered.
+    /// Handles the answers of a helper.
     fn helper_ready(&mut self, uid: u32) {
         for _ in 0..TURN_MAX {
             let Some(message) = self.clients.helper_message(&self.context, uid) else {
@@ -350,7 +352,7 @@ impl Server<'_> {
         }
     }
 
-    /// Passes a packet to the logic; without descriptors if they were rejected.
+    /// Passes a packet to the logic. `fds` is `None` if the descriptors were rejected.
     fn deliver(&mut self, client: ClientId, bytes: &[u8], fds: Option<Vec<SharedFd>>) {
         let now = self.now();
         let result = match fds {

@@ -16,8 +16,8 @@ pub(crate) fn activated() -> bool {
 /// Takes descriptor 3, the first one passed by a service manager.
 pub(crate) fn inherited_listener() -> OwnedFd {
     const FIRST: RawFd = 3;
-    // SAFETY: the service manager has put it there for us, says so in LISTEN_FDS and LISTEN_PID, and
-    // nothing in this program has touched it. This is called once.
+    // SAFETY: the service manager passes this descriptor, as LISTEN_FDS and LISTEN_PID state, and nothing
+    // else in this program uses it. This is called once.
     let fd = unsafe { OwnedFd::from_raw_fd(FIRST) };
     let _ = nix::fcntl::fcntl(
         fd.as_fd(),

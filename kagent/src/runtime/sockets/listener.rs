@@ -1,7 +1,7 @@
 //! The listening socket of the agent.
 //!
-//! Its address is a path, which nobody else can take if the folder is closed to others (see [`place`]). A
-//! path outlives its socket, so a lock file beside it tells whether its agent is alive: the holder of the
+//! Its address is a path, which no other user can take if the folder is closed to others (see [`place`]). A
+//! path outlives its socket, so a lock file beside it shows whether its agent is alive: the holder of the
 //! lock may remove the path and bind it again. The lock file itself remains, since removing it would let two
 //! agents hold two locks of one name.
 
@@ -39,7 +39,7 @@ enum Origin {
     Path {
         path: PathBuf,
         mode: u32,
-        /// It is in the user's own folder, which the system may remove at logout.
+        /// The path is in the user's own folder, which the system may remove at logout.
         own_place: bool,
         /// `None`: the path was removed.
         lock: Option<Flock<File>>,
@@ -136,7 +136,7 @@ impl Listener {
     }
 
     /// Stops accepting new connections; pending ones can still be accepted. Returns false if the listener
-    /// belongs to the service manager; then no connection is lost when the agent exits.
+    /// belongs to the service manager: then no connection is lost when the agent exits.
     pub(crate) fn shut(&self) -> bool {
         match self.origin {
             Origin::Inherited => false,
@@ -166,7 +166,7 @@ impl AsFd for Listener {
     }
 }
 
-/// A failure is reported when the lock file is made.
+/// Errors are ignored here: making the lock file will report them.
 fn make_public_folder(folder: &Path) {
     let usual = umask(Mode::from_bits_truncate(0o022));
     let _ = DirBuilder::new().recursive(true).mode(0o755).create(folder);
@@ -208,7 +208,7 @@ fn bound(origin: &Origin) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-/// Binds a path whose lock we hold: an existing socket belongs to a dead agent.
+/// Binds a path whose lock this agent holds: an existing socket belongs to a dead agent.
 fn bind_path(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(), Error> {
     let what = path.display().to_string();
     match std::fs::symlink_metadata(path) {
@@ -219,7 +219,7 @@ fn bind_path(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(), Error> {
         Err(_) => {}
     }
     let address = UnixAddr::new(path).map_err(trying(what.clone()))?;
-    // The mode must be right from the start. The process has one thread, so the temporary umask affects
+    // The mode must be correct from the start. The process has one thread, so the temporary umask affects
     // nothing else.
     let usual = umask(Mode::from_bits_truncate(0o777 & !mode));
     let result = bind(fd.as_raw_fd(), &address);

@@ -1,7 +1,7 @@
 //! Receiving and sending one packet with its descriptors.
 //!
 //! Descriptors that processes send are received by a [`helper`](crate::runtime::helpers::program), since
-//! closing them may take arbitrarily long. So the agent inspects a packet before it receives it.
+//! closing them may take arbitrarily long. Therefore the agent inspects a packet before it receives it.
 
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,17 +14,17 @@ use vipl_sys::{clock, seqpacket};
 
 use crate::runtime::error::errno;
 
-/// Socket option (Linux 6.16): whether others may send descriptors.
+/// Socket option (Linux 6.16): whether the other end may send descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Room for a packet; one byte more than allowed, so that a packet which is too long does not look
-/// like one of the right length.
+/// Size of a buffer for a packet: one byte more than allowed, so that a packet that is too long is not taken
+/// for one of the correct length.
 pub(crate) const PACKET_BYTES: usize = MESSAGE_BYTES_MAX + 1;
 
 /// The result of receiving.
 #[derive(Debug)]
 pub(crate) enum Received<T> {
-    /// A packet of this length, and what came with it.
+    /// A packet of this length, and its attachments.
     Packet(usize, T),
     /// Nothing for now.
     Nothing,
@@ -32,7 +32,7 @@ pub(crate) enum Received<T> {
     End,
 }
 
-/// Whether a packet that has not been received yet carries descriptors.
+/// Whether a packet carries descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     /// None, and the packet has been received.
@@ -41,7 +41,7 @@ pub(crate) enum Beside {
     Descriptors,
 }
 
-/// Descriptors that came with a packet.
+/// Descriptors received with a packet.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     pub(crate) fds: Vec<OwnedFd>,
@@ -86,7 +86,7 @@ pub(crate) fn receive(
     if flags & libc::MSG_CTRUNC != 0 {
         return Ok(Received::Packet(0, Beside::Descriptors));
     }
-    // Nobody else reads this socket, so it is the same packet.
+    // No one else reads this socket, so it is the same packet.
     match message(socket, buffer, libc::MSG_DONTWAIT) {
         Err(Errno::EAGAIN) => Ok(Received::Nothing),
         Ok((0, _)) if at_end(socket) => Ok(Received::End),
@@ -95,7 +95,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Receives one packet with its descriptors. For sockets whose other end is trusted, and for the helper.
+/// Receives one packet with its descriptors. For sockets whose other end is trusted, and for helpers.
 pub(crate) fn receive_all<const BYTES: usize>(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; BYTES],
@@ -113,10 +113,10 @@ pub(crate) fn receive_all<const BYTES: usize>(
     Ok(Received::Packet(packet.length, Descriptors { fds, whole }))
 }
 
-/// Whether a shut-down socket is empty: then closing it closes nothing else.
+/// Whether a shut-down socket is empty, so that closing it closes no other descriptor.
 pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
-    // A length of 0 may be the end or an empty packet. With PassCred an empty packet has the credentials of
-    // its sender, for which there is no room.
+    // A length of 0 may be the end or an empty packet. With PassCred an empty packet carries the credentials
+    // of its sender, for which there is no room.
     if setsockopt(&socket, sockopt::PassCred, &true).is_err() {
         return false;
     }
@@ -126,7 +126,7 @@ pub(crate) fn is_empty(socket: BorrowedFd<'_>) -> bool {
         return match message(socket, &mut buffer, flags) {
             Ok((length, flags)) => length == 0 && flags & libc::MSG_CTRUNC == 0,
             Err(Errno::EAGAIN) => true,
-            // It is reported once.
+            // This error is reported once.
             Err(Errno::ECONNRESET | Errno::EINTR) => continue,
             Err(_) => false,
         };
@@ -152,7 +152,7 @@ fn message(
     Ok((Errno::result(got)? as usize, message.msg_flags))
 }
 
-/// Distinguishes an empty packet, which is an error of the sender, from the end. (The safe `poll` of nix does
+/// Distinguishes the end from an empty packet, which is an error of the sender. (The safe `poll` of nix does
 /// not know `POLLRDHUP`.)
 fn at_end(socket: BorrowedFd<'_>) -> bool {
     let mut set = [libc::pollfd {
@@ -165,12 +165,12 @@ fn at_end(socket: BorrowedFd<'_>) -> bool {
     ready < 0 || set[0].revents & gone != 0
 }
 
-/// Sends one packet; `Ok(false)` when there is no room for it now.
+/// Sends one packet; `Ok(false)` if there is no room for it now.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> Result<bool, Errno> {
     send_flagged(socket, bytes, fds, libc::MSG_DONTWAIT)
 }
 
-/// Sends one packet and waits for room. For the helper.
+/// Sends one packet and waits for room. For helpers.
 pub(crate) fn send_waiting(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -221,7 +221,7 @@ mod tests {
         let fd = theirs.as_raw_fd();
         for count in [1, 2, 100, seqpacket::FDS_MAX] {
             assert_eq!(send(theirs.as_fd(), b"abc", &vec![fd; count]), Ok(true));
-            // Seen as often as one looks, and taken once.
+            // Seen at each check, and received once.
             for _ in 0..2 {
                 let seen = receive(ours.as_fd(), &mut buffer);
                 assert!(
