@@ -301,7 +301,7 @@ pub(crate) fn describe(call: &Call, user_of: impl Fn(ClientId) -> u32) -> String
     format!("{who} {what}")
 }
 
-/// Formats a value for people.
+/// Formats a value for the debug log.
 pub(crate) struct Shown<T>(pub(crate) T);
 
 impl fmt::Display for Shown<Discriminator> {

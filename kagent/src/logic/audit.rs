@@ -35,7 +35,7 @@ impl<F: Clone> Agent<F> {
         }
         for (&key, exchange) in &self.exchanges {
             if !self.links.contains_key(&key.link) || !self.is_backed(key, exchange.state) {
-                return Err(format!("{key:?} stands alone: {exchange:?}"));
+                return Err(format!("{key:?} has no record: {exchange:?}"));
             }
         }
         for client in self.clients.values() {
@@ -100,7 +100,7 @@ impl<F: Clone> Agent<F> {
             }
         }
         if let Some(claim) = waiting.keys().next() {
-            return Err(format!("nobody has {claim:?}"));
+            return Err(format!("no call holds {claim:?}"));
         }
         counts.retain(|_, count| *count > 0);
         let charged = self.accounts.counts();

@@ -193,10 +193,10 @@ impl Accounts {
 }
 
 /// Interval between data sockets.
-const EACH: u64 = 20 * NS_PER_MS;
+const INTERVAL: u64 = 20 * NS_PER_MS;
 
 /// Size of the burst: 256 data sockets.
-const AHEAD: u64 = 256 * EACH;
+const BURST: u64 = 256 * INTERVAL;
 
 /// Number of buckets above which idle ones are dropped.
 const REMEMBERED: usize = 1024;
@@ -238,29 +238,31 @@ impl LinkRate {
 
     /// Number of queued requests.
     pub(crate) fn len(&self) -> usize {
-        self.users.values().map(|pace| pace.waiting.len()).sum()
+        self.users.values().map(|bucket| bucket.waiting.len()).sum()
     }
 
     /// Removes the first queued request if the bucket allows it; otherwise starts its timer.
     pub(crate) fn pop(&mut self, user: u32, now: u64) -> Option<(Caller, [u8; LINK_BYTES])> {
-        let pace = self.users.get_mut(&user)?;
-        self.timers.stop(pace.due.take(), user);
-        if pace.waiting.is_empty() {
+        let bucket = self.users.get_mut(&user)?;
+        self.timers.stop(bucket.due.take(), user);
+        if bucket.waiting.is_empty() {
             return None;
         }
-        let free = pace.paid.saturating_sub(AHEAD);
+        let free = bucket.paid.saturating_sub(BURST);
         if free > now {
-            pace.due = Some(free);
-            self.timers.start(pace.due, user);
+            bucket.due = Some(free);
+            self.timers.start(bucket.due, user);
             return None;
         }
-        pace.paid = pace.paid.max(now).saturating_add(EACH);
-        pace.waiting.pop_front()
+        bucket.paid = bucket.paid.max(now).saturating_add(INTERVAL);
+        bucket.waiting.pop_front()
     }
 
     /// Number of queued requests of a user.
     pub(crate) fn waiting(&self, user: u32) -> usize {
-        self.users.get(&user).map_or(0, |pace| pace.waiting.len())
+        self.users
+            .get(&user)
+            .map_or(0, |bucket| bucket.waiting.len())
     }
 
     /// Queues a request. [`pop`](Self::pop) returns it when the bucket allows.
@@ -272,30 +274,31 @@ impl LinkRate {
         now: u64,
     ) {
         if self.users.len() > REMEMBERED {
-            let needed = |_: &u32, pace: &mut Bucket| pace.paid > now || !pace.waiting.is_empty();
+            let needed =
+                |_: &u32, bucket: &mut Bucket| bucket.paid > now || !bucket.waiting.is_empty();
             self.users.retain(needed);
         }
-        let pace = self.users.entry(user).or_default();
-        pace.waiting.push_back((caller, interface));
+        let bucket = self.users.entry(user).or_default();
+        bucket.waiting.push_back((caller, interface));
     }
 
     /// The next user whose timer has expired.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<u32> {
         let user = self.timers.pop_due(now)?;
-        if let Some(pace) = self.users.get_mut(&user) {
-            pace.due = None;
+        if let Some(bucket) = self.users.get_mut(&user) {
+            bucket.due = None;
         }
         Some(user)
     }
 
     /// Drops the requests of a process that has exited.
     pub(crate) fn forget(&mut self, user: u32, client: ClientId) {
-        if let Some(pace) = self.users.get_mut(&user)
-            && !pace.waiting.is_empty()
+        if let Some(bucket) = self.users.get_mut(&user)
+            && !bucket.waiting.is_empty()
         {
-            pace.waiting.retain(|(caller, _)| caller.client != client);
-            if pace.waiting.is_empty() {
-                self.timers.stop(pace.due.take(), user);
+            bucket.waiting.retain(|(caller, _)| caller.client != client);
+            if bucket.waiting.is_empty() {
+                self.timers.stop(bucket.due.take(), user);
             }
         }
     }

@@ -78,7 +78,7 @@ pub(crate) struct RemoteCall {
 impl RemoteCall {
     /// Key of the queue in which it waits for a server.
     pub(crate) fn queue_key(&self) -> QueueKey {
-        QueueKey::Far(self.exchange.link, self.remote)
+        QueueKey::Remote(self.exchange.link, self.remote)
     }
 
     /// Its connection point, as reported to the server.
@@ -153,9 +153,9 @@ pub(crate) struct Search {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QueueKey {
     /// For processes of this host.
-    Near(ConnectionPoint),
+    Local(ConnectionPoint),
     /// For other hosts on a link, which do not know the user of a NIC.
-    Far(LinkId, Discriminator),
+    Remote(LinkId, Discriminator),
 }
 
 impl QueueKey {
@@ -164,8 +164,8 @@ impl QueueKey {
         point: ConnectionPoint,
         link: Option<LinkId>,
     ) -> impl Iterator<Item = QueueKey> + Clone {
-        let far = link.map(|link| QueueKey::Far(link, point.name));
-        std::iter::once(QueueKey::Near(point)).chain(far)
+        let far = link.map(|link| QueueKey::Remote(link, point.name));
+        std::iter::once(QueueKey::Local(point)).chain(far)
     }
 }
 
@@ -173,9 +173,9 @@ impl QueueKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PeerKey {
     /// Both on this host: own and requested connection point.
-    Near(ConnectionPoint, ConnectionPoint),
+    Local(ConnectionPoint, ConnectionPoint),
     /// One on this host, one on a remote host.
-    Far {
+    Remote {
         /// Their link.
         link: LinkId,
         /// The other host.
@@ -197,7 +197,7 @@ impl PeerKey {
         here: Discriminator,
         there: Discriminator,
     ) -> PeerKey {
-        PeerKey::Far {
+        PeerKey::Remote {
             link,
             host,
             here,
@@ -209,14 +209,14 @@ impl PeerKey {
     /// The key of the matching request.
     pub(crate) fn mirrored(self) -> PeerKey {
         match self {
-            PeerKey::Near(own, wanted) => PeerKey::Near(wanted, own),
-            PeerKey::Far {
+            PeerKey::Local(own, wanted) => PeerKey::Local(wanted, own),
+            PeerKey::Remote {
                 link,
                 host,
                 here,
                 there,
                 from_remote,
-            } => PeerKey::Far {
+            } => PeerKey::Remote {
                 link,
                 host,
                 here,
@@ -265,7 +265,7 @@ impl Claim {
             CallKind::Wait(point, Some(link)) => Some(Self::server(*link, point.name)),
             CallKind::Peer(
                 _,
-                PeerKey::Far {
+                PeerKey::Remote {
                     link,
                     host,
                     here,
@@ -418,12 +418,12 @@ impl Claims {
     /// Frees the claims of a user who has no endpoint left on a link.
     pub(crate) fn free_all_of(&mut self, user: u32, link: LinkId, accounts: &mut Accounts) {
         let first = (user, Claim::server(link, Discriminator::new(&[])));
-        let his = self.by_user.range(first..);
-        let his: Vec<Claim> = his
+        let owned = self.by_user.range(first..);
+        let owned: Vec<Claim> = owned
             .take_while(|(owner, claim)| *owner == user && claim.link == link)
             .map(|(_, claim)| *claim)
             .collect();
-        for claim in his {
+        for claim in owned {
             self.free(claim, accounts);
         }
     }

@@ -1,10 +1,10 @@
 //! The end of calls, connections and exchanges, each with its dependents.
 //!
 //! ```text
-//!                     ┌── partner found ──▶ INCOMING or CONNECTED
+//!                     ┌── match found ────▶ INCOMING or CONNECTED
 //!   WAIT REQUEST PEER ┼── deadline ───────▶ DONE with TIMEOUT, NO_MATCH or NOT_REACHABLE
 //!                     ├── CANCEL ─────────▶ DONE with CANCELLED
-//!                     └── process gone ───▶ nobody to tell
+//!                     └── process exits ──▶ no reply
 //! ```
 //!
 //! A host ends an exchange with DISCONNECT, which it repeats until GONE arrives or the tries are used up.
@@ -75,12 +75,12 @@ impl<F: Clone> Agent<F> {
         };
         match connection.state {
             ConnectionState::Offered(request, _) => self.end_call(request, Status::REJECTED),
-            ConnectionState::Open(partner) => self.partner_gone(partner, orderly),
+            ConnectionState::Open(peer) => self.peer_gone(peer, orderly),
             ConnectionState::Half(name) => {
                 self.halves
                     .part(name, orderly, self.now, &mut self.accounts)
             }
-            ConnectionState::Attaching(exchange) | ConnectionState::Far(exchange) => {
+            ConnectionState::Attaching(exchange) | ConnectionState::Remote(exchange) => {
                 self.start_disconnect(exchange, orderly);
             }
             ConnectionState::Confirming(exchange, call) => {
@@ -88,15 +88,15 @@ impl<F: Clone> Agent<F> {
                 self.done(Caller { client, id: call }, Status::TIMEOUT);
                 self.start_disconnect(exchange, orderly);
             }
-            ConnectionState::Expired(_) | ConnectionState::Lone | ConnectionState::Failed => {}
+            ConnectionState::Expired(_) | ConnectionState::PeerGone | ConnectionState::Failed => {}
         }
     }
 
-    pub(crate) fn partner_gone(&mut self, name: ConnectionId, orderly: bool) {
+    pub(crate) fn peer_gone(&mut self, name: ConnectionId, orderly: bool) {
         let Some(connection) = self.connections.get_mut(&name) else {
             return;
         };
-        connection.state = ConnectionState::Lone;
+        connection.state = ConnectionState::PeerGone;
         let client = connection.client;
         let event = Caller { client, id: 0 };
         self.note(|_| {
@@ -130,7 +130,7 @@ impl<F: Clone> Agent<F> {
                 self.take_connection(name);
                 self.done(Caller { client, id }, Status::TIMEOUT);
             }
-            ConnectionState::Far(_) => self.partner_gone(name, orderly),
+            ConnectionState::Remote(_) => self.peer_gone(name, orderly),
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ use crate::logic::calls::{
     Ask, CallKind, FinalStatus, Initiator, Owner, PeerKey, RemoteCall, RequestState,
 };
 use crate::logic::ids::{CallKey, Caller, ConnectionId, ExchangeKey, LinkId, NicId};
-use crate::logic::meeting::FarEnd;
+use crate::logic::meeting::RemoteEnd;
 use crate::logic::message::{
     Denial, Outcome, attributes_agree, from_wire, refusal, status, to_wire,
 };
@@ -37,7 +37,11 @@ fn denial(refusal: Refusal) -> Denial {
 impl<F: Clone> Agent<F> {
     /// The link and host of the requested peer, if it is on a remote host: reachable over the NIC's link, and
     /// not an address of this host.
-    pub(crate) fn far(&self, nic: NicId, initiator: &Initiator) -> Option<(LinkId, HostAddress)> {
+    pub(crate) fn remote_host(
+        &self,
+        nic: NicId,
+        initiator: &Initiator,
+    ) -> Option<(LinkId, HostAddress)> {
         let address = &initiator.remote.address;
         let link = self.link_of(nic)?;
         let medium = self.links.get(&link)?.medium;
@@ -138,11 +142,14 @@ impl<F: Clone> Agent<F> {
 
     /// The result of a call that received no answer in time.
     pub(crate) fn unanswered(&self, key: ExchangeKey) -> Denial {
-        let heard = self.exchanges.get(&key).map(|exchange| exchange.heard);
+        let reason = self
+            .exchanges
+            .get(&key)
+            .map(|exchange| exchange.last_reason);
         let link = self.links.get(&key.link);
         let detail = Detail {
             used: u64::from(link.is_some_and(|link| link.medium == Medium::Udp)),
-            ..Detail::new(heard.unwrap_or(Reason::SILENT))
+            ..Detail::new(reason.unwrap_or(Reason::SILENT))
         };
         Denial::new(Status::TIMEOUT, detail)
     }
@@ -183,7 +190,7 @@ impl<F: Clone> Agent<F> {
         // Must precede removal of the call, which would otherwise end the exchange.
         self.set_exchange(key, State::Taking(connection), None);
         if let Some(Owner::Process(caller, nic)) = self.take_call(call).map(|call| call.owner) {
-            let end = FarEnd {
+            let end = RemoteEnd {
                 endpoint: end.endpoint,
                 vi: end.vi,
                 key: end.key,
@@ -291,17 +298,17 @@ impl<F: Clone> Agent<F> {
         let key = remote_call.exchange;
         let pair =
             PeerKey::here(key.link, key.host, remote_call.remote, remote_call.local).mirrored();
-        let partner = self.peers.oldest(&pair.mirrored());
-        if partner.is_none() && !self.has_idle_room(key.link, key.host) {
+        let peer = self.peers.oldest(&pair.mirrored());
+        if peer.is_none() && !self.has_idle_room(key.link, key.host) {
             return;
         }
-        let Some(partner) = partner.and_then(|partner| self.take_call(partner)) else {
+        let Some(peer) = peer.and_then(|peer| self.take_call(peer)) else {
             let kind = CallKind::RemotePeer(remote_call, pair);
             let call = self.keep_call(Owner::Remote(key), kind, remote_call.until);
             self.peers.push(pair, call);
             return self.hold(key, call);
         };
-        if let (CallKind::Peer(own, _), Owner::Process(caller, nic)) = (partner.kind, partner.owner)
+        if let (CallKind::Peer(own, _), Owner::Process(caller, nic)) = (peer.kind, peer.owner)
             && let Err(conflict) = self.meet_remote(caller, nic, &own, &remote_call)
         {
             self.done(caller, conflict);

@@ -28,7 +28,7 @@ impl<F: Clone> Agent<F> {
             CallKind::Request(initiator, state) => (
                 initiator.attributes,
                 initiator.local.point(),
-                QueueKey::Near(initiator.remote),
+                QueueKey::Local(initiator.remote),
                 state,
             ),
             CallKind::RemoteRequest(remote_call, state) => (
@@ -76,7 +76,7 @@ impl<F: Clone> Agent<F> {
         };
         let timeout = call.deadline;
         let (place, state) = match &mut call.kind {
-            CallKind::Request(initiator, state) => (QueueKey::Near(initiator.remote), state),
+            CallKind::Request(initiator, state) => (QueueKey::Local(initiator.remote), state),
             CallKind::RemoteRequest(remote_call, state) => (remote_call.queue_key(), state),
             _ => return,
         };
@@ -131,34 +131,31 @@ impl<F: Clone> Agent<F> {
             self.keep_connection(end.connection, connection);
         }
         let messages = [0, 1].map(|side| {
-            let (end, partner) = (&ends[side], &ends[1 - side]);
+            let (end, peer) = (&ends[side], &ends[1 - side]);
             let body = Connected {
                 connection: end.connection,
                 key,
-                peer_nic: partner.nic,
-                peer_vi: partner.vi,
-                peer_pid: self
-                    .clients
-                    .get(&partner.caller.client)
-                    .map_or(0, |c| c.pid),
+                peer_nic: peer.nic,
+                peer_vi: peer.vi,
+                peer_pid: self.clients.get(&peer.caller.client).map_or(0, |c| c.pid),
                 side: side as u32,
                 segment_bytes,
                 remote: 0,
-                attributes: partner.attributes,
+                attributes: peer.attributes,
                 remote_endpoint: 0,
                 remote_host_len: 0,
                 sealed: 0,
                 remote_host: [0; HOST_BYTES_MAX],
                 data_address: self
                     .nics
-                    .get(&partner.nic)
+                    .get(&peer.nic)
                     .map_or(DataAddress::NONE, |nic| nic.data_address),
                 seal: [0; 32],
             };
             let bytes = message::emit(Op::CONNECTED, Status::OK, end.caller.id, &body);
             let fds = self
                 .nics
-                .get(&partner.nic)
+                .get(&peer.nic)
                 .map_or_else(Vec::new, |nic| nic.fds.clone());
             Message {
                 client: end.caller.client,
@@ -187,7 +184,7 @@ const ACCEPTING_MS: u64 = 30_000;
 
 /// The remote side of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FarEnd {
+pub(crate) struct RemoteEnd {
     pub(crate) endpoint: u16,
     pub(crate) vi: u32,
     /// The connection's key.
@@ -216,7 +213,7 @@ impl<F: Clone> Agent<F> {
         nic: NicId,
         connection: ConnectionId,
         exchange: ExchangeKey,
-        end: &FarEnd,
+        end: &RemoteEnd,
     ) {
         let (client, state) = (caller.client, ConnectionState::Attaching(exchange));
         self.keep_connection(connection, Connection { client, nic, state });
@@ -268,7 +265,7 @@ impl<F: Clone> Agent<F> {
         let until = until.map_or(latest, |until| until.min(latest));
         let state = State::Readying(connection, accepted, until);
         self.set_exchange(remote_call.exchange, state, Some(until));
-        let end = FarEnd {
+        let end = RemoteEnd {
             endpoint: remote_call.endpoint,
             vi: remote_call.vi,
             key: accepted.key,
@@ -308,7 +305,7 @@ impl<F: Clone> Agent<F> {
         };
         if let ConnectionState::Confirming(_, id) = connection.state {
             let client = connection.client;
-            self.set_connection(name, ConnectionState::Far(exchange));
+            self.set_connection(name, ConnectionState::Remote(exchange));
             self.done(Caller { client, id }, Status::OK);
         }
     }

@@ -28,7 +28,7 @@ pub enum Malformed {
     /// Not an operation that the agent performs.
     #[error("unknown operation {0}")]
     Op(u16),
-    /// The body is not as long as the operation needs, or the header says otherwise.
+    /// The body is not as long as the operation needs, or differs from the length in the header.
     #[error("operation {op} with a body of {bytes} bytes, stated {stated}")]
     Length {
         /// The operation.

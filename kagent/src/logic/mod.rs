@@ -7,7 +7,7 @@
 //!   events      a message, a frame, a deadline, a process that comes or goes; answers of the runtime
 //!     commands    one method for each operation of a process
 //!       exchange    the same between hosts: asking, answering, parting
-//!         meeting     two partners have found each other: offer, join, attach
+//!         meeting     two calls match: offer, join, attach
 //!           ending      calls, connections and exchanges end, and what depends on them
 //!             records     one record, in all tables that know it
 //!               agent       the tables together; replies; the debug log

@@ -84,13 +84,13 @@ pub(crate) enum ConnectionState {
     /// Connected by a previous agent; the other side has not been adopted yet ([`HalfState`]).
     Half(HalfName),
     /// The peer has disconnected or exited, and this side was notified.
-    Lone,
+    PeerGone,
     /// Remote: this side is attaching its VI.
     Attaching(ExchangeKey),
     /// Remote: this side attached its VI and called CONFIRM with this id.
     Confirming(ExchangeKey, u64),
     /// Remote: connected.
-    Far(ExchangeKey),
+    Remote(ExchangeKey),
     /// Remote: lost before this side confirmed.
     Failed,
 }
@@ -307,7 +307,7 @@ pub(crate) struct Exchange {
     /// Number of times the frame of this state was sent.
     pub(crate) tries: u32,
     /// The reason reported if the call ends without an answer: what was last received about the remote host.
-    pub(crate) heard: Reason,
+    pub(crate) last_reason: Reason,
 }
 
 /// State of an exchange on this host.

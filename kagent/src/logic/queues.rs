@@ -10,43 +10,43 @@ use crate::logic::ids::CallKey;
 /// call can be removed from the middle without a scan.
 #[derive(Debug)]
 pub(crate) struct Queues<P> {
-    keys_of_wait: BTreeMap<P, BTreeSet<CallKey>>,
+    queues: BTreeMap<P, BTreeSet<CallKey>>,
 }
 
 impl<P: Ord> Queues<P> {
     pub(crate) fn new() -> Self {
         Self {
-            keys_of_wait: BTreeMap::new(),
+            queues: BTreeMap::new(),
         }
     }
 
     pub(crate) fn push(&mut self, place: P, call: CallKey) {
-        self.keys_of_wait.entry(place).or_default().insert(call);
+        self.queues.entry(place).or_default().insert(call);
     }
 
     pub(crate) fn remove(&mut self, place: &P, call: CallKey) {
-        if let Some(calls) = self.keys_of_wait.get_mut(place) {
+        if let Some(calls) = self.queues.get_mut(place) {
             calls.remove(&call);
             if calls.is_empty() {
-                self.keys_of_wait.remove(place);
+                self.queues.remove(place);
             }
         }
     }
 
     /// The oldest call in a queue; it stays there.
     pub(crate) fn oldest(&self, place: &P) -> Option<CallKey> {
-        self.keys_of_wait.get(place)?.first().copied()
+        self.queues.get(place)?.first().copied()
     }
 
     /// All queued calls with their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&P, CallKey)> {
-        let keys_of_wait = self.keys_of_wait.iter();
-        keys_of_wait.flat_map(|(place, calls)| calls.iter().map(move |call| (place, *call)))
+        let queues = self.queues.iter();
+        queues.flat_map(|(place, calls)| calls.iter().map(move |call| (place, *call)))
     }
 
     /// Number of queued calls.
     pub(crate) fn len(&self) -> usize {
-        self.keys_of_wait.values().map(BTreeSet::len).sum()
+        self.queues.values().map(BTreeSet::len).sum()
     }
 }
 

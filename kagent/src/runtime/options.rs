@@ -14,7 +14,7 @@ const ABOUT: &str = "\
 The Kernel Agent of VIPL
 
 The agent lets processes of one host that use VIPL find and connect to each other,
-and tells them when a partner dies. The library starts one for its user when it is
+and notifies them when a peer dies. The library starts one for its user when it is
 needed; that one exits by itself when it is not. The one for all users is started
 with the system, by root, and stays until SIGTERM. It does not go to the background.";
 

@@ -29,8 +29,8 @@ impl<F: Clone> Agent<F> {
             self.claims
                 .claim(point.address.uid, claim, self.now, &mut self.accounts)?;
         }
-        let keys_of_wait = QueueKey::of_wait(point, link);
-        let requests = keys_of_wait
+        let queues = QueueKey::of_wait(point, link);
+        let requests = queues
             .clone()
             .filter_map(|place| self.requests.oldest(&place));
         if let Some(request) = requests.min() {
@@ -41,7 +41,7 @@ impl<F: Clone> Agent<F> {
             let until = deadline(self.now, body.timeout_ms);
             let owner = Owner::Process(caller, body.nic);
             let key = self.keep_call(owner, CallKind::Wait(point, link), until);
-            for place in keys_of_wait {
+            for place in queues {
                 self.waits.push(place, key);
             }
         }
@@ -50,7 +50,7 @@ impl<F: Clone> Agent<F> {
 }
 
 /// Maximum addresses and users that are checked for the cause of a `NO_MATCH`: applications retry in a loop.
-const LOOKED_AT_MAX: usize = 64;
+const CHECKED_MAX: usize = 64;
 
 /// The client's side of the client/server model: asking for a connection (spec §3.11).
 ///
@@ -69,7 +69,7 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn request(&mut self, caller: Caller, body: &Request) -> Outcome {
         let initiator = self.initiator(caller, body)?;
         self.admit_call(caller)?;
-        if let Some((link, host)) = self.far(body.nic, &initiator) {
+        if let Some((link, host)) = self.remote_host(body.nic, &initiator) {
             let grace_ms = body.grace_ms.min(body.timeout_ms);
             let final_status = match grace_ms == body.timeout_ms {
                 true => FinalStatus::TheirsOnceHeld,
@@ -81,7 +81,7 @@ impl<F: Clone> Agent<F> {
             };
             return self.ask(caller, body, initiator, (link, host), ask);
         }
-        let place = QueueKey::Near(initiator.remote);
+        let place = QueueKey::Local(initiator.remote);
         let waiter = self.waits.oldest(&place);
         if waiter.is_none() && body.grace_ms == 0 {
             return Err(self.no_match(&initiator.remote));
@@ -119,7 +119,7 @@ impl<F: Clone> Agent<F> {
         };
         let waits = |address: Address| {
             let name = point.name;
-            let place = QueueKey::Near(ConnectionPoint { address, name });
+            let place = QueueKey::Local(ConnectionPoint { address, name });
             self.waits.oldest(&place).is_some()
         };
         let user = point.address.uid;
@@ -132,9 +132,9 @@ impl<F: Clone> Agent<F> {
             uid,
             ..point.address
         });
-        let reason = if own.by_ref().take(LOOKED_AT_MAX).any(waits) {
+        let reason = if own.by_ref().take(CHECKED_MAX).any(waits) {
             Reason::ELSEWHERE
-        } else if others.by_ref().take(LOOKED_AT_MAX).any(waits) {
+        } else if others.by_ref().take(CHECKED_MAX).any(waits) {
             Reason::OTHER_USER
         } else {
             reason
@@ -152,7 +152,7 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn peer(&mut self, caller: Caller, body: &Request) -> Outcome {
         let own = self.initiator(caller, body)?;
         self.admit_call(caller)?;
-        let far = self.far(body.nic, &own);
+        let far = self.remote_host(body.nic, &own);
         if let Some((link, host)) = far {
             let claim = Claim::peer(link, host, own.local.name, own.remote.name);
             let user = own.local.address.uid;
@@ -161,21 +161,21 @@ impl<F: Clone> Agent<F> {
         }
         // Matched before it is queued: a request that mirrors itself needs a second, equal one.
         let pair = match far {
-            None => PeerKey::Near(own.local, own.remote),
+            None => PeerKey::Local(own.local, own.remote),
             Some((link, host)) if self.decides(link, host) => {
                 PeerKey::here(link, host, own.local.name, own.remote.name)
             }
             Some(to) => return self.ask(caller, body, own, to, Ask::Peer),
         };
-        let partner = self.peers.oldest(&pair.mirrored());
-        let Some(partner) = partner.and_then(|key| self.take_call(key)) else {
+        let peer = self.peers.oldest(&pair.mirrored());
+        let Some(peer) = peer.and_then(|key| self.take_call(key)) else {
             let until = deadline(self.now, body.timeout_ms);
             let owner = Owner::Process(caller, body.nic);
             let key = self.keep_call(owner, CallKind::Peer(own, pair), until);
             self.peers.push(pair, key);
             return Ok(());
         };
-        let (other, partner_caller, partner_nic) = match (partner.kind, partner.owner) {
+        let (other, peer_caller, peer_nic) = match (peer.kind, peer.owner) {
             (CallKind::RemotePeer(remote_call, _), _) => {
                 return Ok(self.meet_remote(caller, body.nic, &own, &remote_call)?);
             }
@@ -183,12 +183,12 @@ impl<F: Clone> Agent<F> {
             _ => return Err(Status::INVALID.into()),
         };
         if let Err(conflict) = attributes_agree(&other.attributes, &own.attributes) {
-            self.done(partner_caller, conflict);
+            self.done(peer_caller, conflict);
             return Err(conflict.into());
         }
         let first = End {
-            caller: partner_caller,
-            nic: partner_nic,
+            caller: peer_caller,
+            nic: peer_nic,
             connection: self.fresh_connection(),
             vi: other.vi,
             attributes: other.attributes,

@@ -104,7 +104,7 @@ impl<F: Clone> Agent<F> {
         match self.state(exchange) {
             Some(State::Taking(_)) => {
                 self.set_exchange(exchange, State::Open(name), None);
-                self.set_connection(name, ConnectionState::Far(exchange));
+                self.set_connection(name, ConnectionState::Remote(exchange));
                 self.send_frame(exchange, Body::Ack);
                 self.done(caller, Status::OK);
                 Ok(())
@@ -182,8 +182,8 @@ impl<F: Clone> Agent<F> {
         let own = self.fresh_connection();
         let state = match other {
             None => ConnectionState::Half(name),
-            Some(HalfState::Waiting(partner, _)) => ConnectionState::Open(partner),
-            Some(HalfState::Parted(_)) => ConnectionState::Lone,
+            Some(HalfState::Waiting(peer, _)) => ConnectionState::Open(peer),
+            Some(HalfState::Parted(_)) => ConnectionState::PeerGone,
         };
         let (client, nic) = (caller.client, body.nic);
         self.keep_connection(own, Connection { client, nic, state });
@@ -195,15 +195,15 @@ impl<F: Clone> Agent<F> {
                 let state = HalfState::Waiting(own, body.attributes);
                 self.halves.insert(name, body.side, state, self.now);
             }
-            Some(HalfState::Waiting(partner, _)) => {
+            Some(HalfState::Waiting(peer, _)) => {
                 self.halves.take(name, &mut self.accounts);
-                if let Some(partner) = self.connections.get_mut(&partner) {
-                    partner.state = ConnectionState::Open(own);
+                if let Some(peer) = self.connections.get_mut(&peer) {
+                    peer.state = ConnectionState::Open(own);
                 }
             }
             Some(HalfState::Parted(orderly)) => {
                 self.halves.take(name, &mut self.accounts);
-                self.partner_gone(own, orderly);
+                self.peer_gone(own, orderly);
             }
         }
         Ok(())

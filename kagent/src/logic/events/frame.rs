@@ -111,9 +111,9 @@ impl<F: Clone> Agent<F> {
         for key in asking.unwrap_or_default() {
             if key.host == host
                 && let Some(exchange) = self.exchanges.get_mut(&key)
-                && exchange.heard != Reason::NOT_ACCEPTED
+                && exchange.last_reason != Reason::NOT_ACCEPTED
             {
-                exchange.heard = match refused {
+                exchange.last_reason = match refused {
                     true => Reason::NO_AGENT,
                     false => Reason::NO_ROUTE,
                 };

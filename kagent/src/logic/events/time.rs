@@ -37,8 +37,8 @@ impl<F: Clone> Agent<F> {
         while let Some(call) = self.timers.pop_due(self.now) {
             self.call_due(call);
         }
-        while let Some(lone) = self.halves.pop_due(self.now, &mut self.accounts) {
-            self.partner_gone(lone, false);
+        while let Some(unmatched) = self.halves.pop_due(self.now, &mut self.accounts) {
+            self.peer_gone(unmatched, false);
         }
         self.claims.free_due(self.now, &mut self.accounts);
         self.open_links_due();

@@ -102,7 +102,8 @@ impl<F: Clone> Agent<F> {
                 }
             }
             CallKind::Request(initiator, RequestState::Queued { .. }) => {
-                self.requests.remove(&QueueKey::Near(initiator.remote), key);
+                self.requests
+                    .remove(&QueueKey::Local(initiator.remote), key);
             }
             CallKind::RemoteRequest(remote_call, RequestState::Queued { .. }) => {
                 self.requests.remove(&remote_call.queue_key(), key);

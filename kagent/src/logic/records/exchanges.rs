@@ -44,7 +44,7 @@ impl<F: Clone> Agent<F> {
             user,
             due,
             tries: 0,
-            heard: Reason::SILENT,
+            last_reason: Reason::SILENT,
         };
         self.exchanges.insert(key, exchange);
         if before.is_some_and(|before| matches!(before.state, State::Disconnecting { .. })) {
@@ -187,7 +187,7 @@ impl<F: Clone> Agent<F> {
     pub(crate) fn slow_down(&mut self, key: ExchangeKey) {
         if let Some(exchange) = self.exchanges.get_mut(&key) {
             exchange.tries = exchange.tries.max(DOUBLINGS);
-            exchange.heard = Reason::NOT_ACCEPTED;
+            exchange.last_reason = Reason::NOT_ACCEPTED;
         }
         self.set_due(key, self.now + SLOW);
     }

@@ -149,9 +149,9 @@ impl Work {
             }
         };
         let raw: Vec<RawFd> = back.iter().map(AsRawFd::as_raw_fd).collect();
-        let told = packet::send_waiting(agent.as_fd(), &self.answer, &raw).is_ok();
+        let sent = packet::send_waiting(agent.as_fd(), &self.answer, &raw).is_ok();
         drop(close);
-        told
+        sent
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) enum Dropped {
     /// It comes from a local socket that does not belong to this user or root; the user, if known.
     OtherUser(Option<u32>),
     /// A call from a host outside the networks that may call.
-    Far,
+    OtherNetwork,
 }
 
 impl fmt::Display for Dropped {
@@ -88,7 +88,7 @@ impl fmt::Display for Dropped {
                 );
             }
             Dropped::OtherUser(None) => "it comes from this host, and from no agent",
-            Dropped::Far => {
+            Dropped::OtherNetwork => {
                 "a call from outside of this host's subnets; VIPL_UDP_FROM, or vipkad --udp-from, opens it to others"
             }
         };
@@ -304,8 +304,10 @@ impl Gate {
         }
         let most = callers.into_iter().max_by_key(|(_, count)| *count);
         if let Some((most, _)) = most {
-            let his = silent().filter(|(_, peer)| peer.caller == most);
-            return his.min_by_key(|(_, peer)| peer.used).map(|(host, _)| *host);
+            let owned = silent().filter(|(_, peer)| peer.caller == most);
+            return owned
+                .min_by_key(|(_, peer)| peer.used)
+                .map(|(host, _)| *host);
         }
         let (host, peer) = self.peers.iter().min_by_key(|(_, peer)| peer.used)?;
         // Its numbers must be kept as long as its cookies are valid.

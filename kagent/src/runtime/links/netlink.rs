@@ -135,12 +135,12 @@ fn by_diag(from: SocketAddr, to: SocketAddr) -> Result<u32, Errno> {
     body.extend(address(to.ip()));
     body.extend(LOOPBACK.to_ne_bytes());
     body.extend([NO_COOKIE.to_ne_bytes(), NO_COOKIE.to_ne_bytes()].concat());
-    let (kind, told) = ask(SOCKETS, SOCK_DIAG_BY_FAMILY, &body)?;
-    let port = told.get(DIAG_PORT..DIAG_PORT + 2);
+    let (kind, answer) = ask(SOCKETS, SOCK_DIAG_BY_FAMILY, &body)?;
+    let port = answer.get(DIAG_PORT..DIAG_PORT + 2);
     if kind != SOCK_DIAG_BY_FAMILY || port != Some(&to.port().to_be_bytes()) {
         return Err(Errno::EBADMSG);
     }
-    let user = told.get(DIAG_USER..DIAG_USER + 4);
+    let user = answer.get(DIAG_USER..DIAG_USER + 4);
     let user = user.and_then(|bytes| bytes.try_into().ok());
     user.map(u32::from_ne_bytes).ok_or(Errno::EBADMSG)
 }

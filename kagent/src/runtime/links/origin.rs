@@ -32,9 +32,9 @@ pub(super) enum Origin {
     /// A host that may start connections, or an agent of this user or root.
     Trusted,
     /// A host that may only answer.
-    Far,
+    OtherNetwork,
     /// A local socket of another user; `None` if the user is unknown.
-    Stranger(Option<u32>),
+    OtherUser(Option<u32>),
 }
 
 /// Classifies datagrams by origin.
@@ -62,7 +62,7 @@ impl Origins {
             let user = netlink::receiver(own, from);
             return match user {
                 Some(user) if is_trusted(user) => Origin::Trusted,
-                other => Origin::Stranger(other),
+                other => Origin::OtherUser(other),
             };
         }
         if self.networks.has(ip) {
@@ -74,7 +74,7 @@ impl Origins {
         }
         match self.subnets.iter().any(|subnet| subnet.has(ip)) {
             true => Origin::Trusted,
-            false => Origin::Far,
+            false => Origin::OtherNetwork,
         }
     }
 
@@ -165,12 +165,12 @@ mod tests {
         assert_eq!(Origins::may_call(one, to, own), Ok(()));
         assert_eq!(Origins::may_call(one, to, own + 1), Err(Some(own)));
         let far = "198.51.100.1:9".parse().unwrap();
-        assert_eq!(origins.of(0, one, far), Origin::Far);
+        assert_eq!(origins.of(0, one, far), Origin::OtherNetwork);
         assert_eq!(Origins::may_call(one, far, own + 1), Ok(()));
         let mut open = Origins::new("198.51.100.0/24".parse().unwrap());
         assert_eq!(open.of(0, one, far), Origin::Trusted);
         drop(other);
-        assert_eq!(origins.of(0, one, to), Origin::Stranger(None));
+        assert_eq!(origins.of(0, one, to), Origin::OtherUser(None));
         assert!(!Origins::may_send(one, to));
     }
 }

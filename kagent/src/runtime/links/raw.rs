@@ -138,7 +138,7 @@ pub(crate) fn data_socket(link: LinkId, endpoint: u16) -> Result<OwnedFd, Errno>
 /// Folder of root's agents.
 const SYSTEM_FOLDER: &str = "/run/vipl";
 
-/// The lock of an interface: a file that only its owner can open, so that nobody else can hold it. Root's
+/// The lock of an interface: a file that only its owner can open, so that no other user can hold it. Root's
 /// agents have theirs in one folder. An unprivileged agent has it in the folder of its user, and excludes
 /// only other agents of that user.
 fn lock(link: LinkId) -> Result<LinkLock, Errno> {

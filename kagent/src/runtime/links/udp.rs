@@ -256,14 +256,14 @@ impl UdpSetupSocket {
         now: u64,
         buffer: &'a mut [u8; DATAGRAM_MAX + 1],
     ) -> Option<FrameIn<'a>> {
-        let mut told = false;
+        let mut reported = false;
         let (length, from) = loop {
             match self.socket.recv_from(buffer) {
                 Ok(got) => break got,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 // An ICMP error about an earlier datagram is reported here, and queued.
-                Err(cause) if cause.kind() != io::ErrorKind::WouldBlock && !told => {
-                    told = true;
+                Err(cause) if cause.kind() != io::ErrorKind::WouldBlock && !reported => {
+                    reported = true;
                     self.unreached.extend(unreached::take(&self.socket));
                 }
                 Err(_) => {
@@ -275,12 +275,12 @@ impl UdpSetupSocket {
         let bytes = &buffer[..length];
         let own = self.own;
         let origin = self.origins.as_mut().map(|of| of.of(now, own, from));
-        if let Some(Origin::Stranger(user)) = origin {
+        if let Some(Origin::OtherUser(user)) = origin {
             return Some(FrameIn::Dropped(from.into(), Dropped::OtherUser(user)));
         }
         Some(match self.gate.examine(now, from, bytes) {
-            Ok(Arrived::Frame(frame)) if origin == Some(Origin::Far) && is_call(frame) => {
-                FrameIn::Dropped(from.into(), Dropped::Far)
+            Ok(Arrived::Frame(frame)) if origin == Some(Origin::OtherNetwork) && is_call(frame) => {
+                FrameIn::Dropped(from.into(), Dropped::OtherNetwork)
             }
             Ok(Arrived::Frame(frame)) => FrameIn::Frame(from.into(), false, frame),
             Ok(Arrived::Nothing) => FrameIn::Handled,

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 
 /// Maximum errors read at a time, since anyone can send them.
-const LOOK: usize = 16;
+const ERRORS_MAX: usize = 16;
 
 /// A host reported as unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,19 +55,19 @@ pub(crate) fn send(socket: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> Optio
 /// Takes the queued errors.
 pub(crate) fn take(socket: &UdpSocket) -> Vec<Unreached> {
     let mut found = Vec::new();
-    for _ in 0..LOOK {
+    for _ in 0..ERRORS_MAX {
         // The contents of the datagram are not needed.
         let mut bytes = [0; 1];
         let mut into = [io::IoSliceMut::new(&mut bytes)];
         let mut room = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
-        let told =
+        let message =
             recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut into, Some(&mut room), flags);
-        let Ok(told) = told else { break };
-        let Some(host) = told.address.as_ref().and_then(address) else {
+        let Ok(message) = message else { break };
+        let Some(host) = message.address.as_ref().and_then(address) else {
             continue;
         };
-        for message in told.cmsgs().into_iter().flatten() {
+        for message in message.cmsgs().into_iter().flatten() {
             let error = match message {
                 ControlMessageOwned::Ipv4RecvErr(error, _)
                 | ControlMessageOwned::Ipv6RecvErr(error, _) => error.ee_errno,
@@ -105,17 +105,20 @@ mod tests {
         drop(nobody);
         assert_eq!(send(&socket, there, b"?"), None);
         let begun = Instant::now();
-        let mut told = take(&socket);
-        while told.is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "nothing is told");
+        let mut found = take(&socket);
+        while found.is_empty() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "no error is reported"
+            );
             std::thread::yield_now();
-            told = take(&socket);
+            found = take(&socket);
         }
         let refused = true;
         let host = there;
-        assert_eq!(told, [Unreached { host, refused }]);
+        assert_eq!(found, [Unreached { host, refused }]);
         assert!(take(&socket).is_empty());
-        // What was told stops neither the next datagram nor the one after it.
+        // A queued error stops neither the next datagram nor the one after it.
         let other = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         assert_eq!(send(&socket, there, b"?"), None);
         let alive = other.local_addr().expect("an address");

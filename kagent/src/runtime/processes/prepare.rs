@@ -40,17 +40,17 @@ pub(crate) fn prepare() -> Result<SignalFd, Error> {
     }
     // SAFETY: ignoring a signal installs no handler.
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(trying("ignoring SIGPIPE"))?;
-    let mut told = SigSet::empty();
+    let mut set = SigSet::empty();
     for signal in [
         Signal::SIGTERM,
         Signal::SIGINT,
         Signal::SIGHUP,
         Signal::SIGCHLD,
     ] {
-        told.add(signal);
+        set.add(signal);
     }
-    told.thread_set_mask().map_err(trying("blocking signals"))?;
-    let signals = SignalFd::with_flags(&told, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    set.thread_set_mask().map_err(trying("blocking signals"))?;
+    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(trying("signalfd"))?;
     umask(Mode::from_bits_truncate(0o077));
     // The name is for process listings; failure does not matter.

@@ -13,26 +13,26 @@ const SOURCES_MAX: usize = 1024;
 /// The time of the last log line of each source.
 #[derive(Debug, Default)]
 pub(super) struct Drops {
-    told: HashMap<IpAddr, u64>,
+    logged: HashMap<IpAddr, u64>,
 }
 
 impl Drops {
     /// Whether to log a datagram from this source.
-    pub(super) fn tell(&mut self, now: u64, from: IpAddr) -> bool {
-        let due = |told: u64| now.saturating_sub(told) >= PAUSE_NS;
-        if let Some(told) = self.told.get_mut(&from) {
-            let due = due(*told);
+    pub(super) fn may_log(&mut self, now: u64, from: IpAddr) -> bool {
+        let due = |last: u64| now.saturating_sub(last) >= PAUSE_NS;
+        if let Some(last) = self.logged.get_mut(&from) {
+            let due = due(*last);
             if due {
-                *told = now;
+                *last = now;
             }
             return due;
         }
-        if self.told.len() >= SOURCES_MAX {
-            self.told.retain(|_, told| !due(*told));
+        if self.logged.len() >= SOURCES_MAX {
+            self.logged.retain(|_, last| !due(*last));
         }
-        let room = self.told.len() < SOURCES_MAX;
+        let room = self.logged.len() < SOURCES_MAX;
         if room {
-            self.told.insert(from, now);
+            self.logged.insert(from, now);
         }
         room
     }
@@ -46,11 +46,11 @@ mod tests {
     fn one_line_for_a_source_in_a_minute_and_a_bounded_number_of_sources() {
         let mut drops = Drops::default();
         let source = |number: u32| IpAddr::from(number.to_be_bytes());
-        let told =
-            |drops: &mut Drops, now| (0..5000).filter(|n| drops.tell(now, source(*n))).count();
-        assert_eq!(told(&mut drops, 7), SOURCES_MAX);
-        assert_eq!(told(&mut drops, 6 + PAUSE_NS), 0);
-        assert_eq!(told(&mut drops, 7 + PAUSE_NS), SOURCES_MAX);
-        assert_eq!(drops.told.len(), SOURCES_MAX);
+        let last =
+            |drops: &mut Drops, now| (0..5000).filter(|n| drops.may_log(now, source(*n))).count();
+        assert_eq!(last(&mut drops, 7), SOURCES_MAX);
+        assert_eq!(last(&mut drops, 6 + PAUSE_NS), 0);
+        assert_eq!(last(&mut drops, 7 + PAUSE_NS), SOURCES_MAX);
+        assert_eq!(drops.logged.len(), SOURCES_MAX);
     }
 }

@@ -18,7 +18,7 @@ const NS_PER_MS: u64 = 1_000_000;
 /// Pause after the agent ran out of descriptors.
 const ACCEPT_PAUSE_MS: u64 = 100;
 /// Interval at which the agent checks that its socket still exists.
-const LOOK_NS: u64 = 5_000 * NS_PER_MS;
+const CHECK_NS: u64 = 5_000 * NS_PER_MS;
 
 /// The listening socket. It is never dropped: the end of the process closes it.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub(super) struct Entrance {
     idle_since: Option<u64>,
     /// End of the pause in accepting, after running out of descriptors.
     pause_until: Option<u64>,
-    told_of_pause: bool,
+    pause_reported: bool,
     /// Next time to check that the socket still exists.
-    look_at: u64,
+    check_at: u64,
 }
 
 impl Entrance {
@@ -43,8 +43,8 @@ impl Entrance {
             idle_ms: options.idle_ms(),
             idle_since: None,
             pause_until: None,
-            told_of_pause: false,
-            look_at: 0,
+            pause_reported: false,
+            check_at: 0,
         })
     }
 
@@ -69,7 +69,7 @@ impl Entrance {
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 // On a listener that was shut down, an empty backlog gives EINVAL.
                 Err(Errno::EAGAIN | Errno::EINVAL) => {
-                    self.told_of_pause = false;
+                    self.pause_reported = false;
                     return None;
                 }
                 Err(cause) => {
@@ -83,12 +83,12 @@ impl Entrance {
     /// Pauses when out of descriptors or memory: the pending connection would make epoll return immediately,
     /// forever.
     fn pause(&mut self, context: &Context<'_>, cause: Errno) {
-        if !self.told_of_pause {
+        if !self.pause_reported {
             context.log.warn(
                 "socket",
                 format_args!("cannot accept: {cause}; trying again"),
             );
-            self.told_of_pause = true;
+            self.pause_reported = true;
         }
         context.remove(&self.listener);
         self.pause_until = Some(context.now() + ACCEPT_PAUSE_MS * NS_PER_MS);
@@ -104,10 +104,10 @@ impl Entrance {
 
     /// Whether the socket was removed, so that no process can find the agent. Checked at intervals.
     pub(super) fn is_lost(&mut self, context: &Context<'_>) -> bool {
-        if !self.listener.may_be_lost() || context.now() < self.look_at {
+        if !self.listener.may_be_lost() || context.now() < self.check_at {
             return false;
         }
-        self.look_at = context.now() + LOOK_NS;
+        self.check_at = context.now() + CHECK_NS;
         self.listener.is_lost()
     }
 
@@ -131,7 +131,7 @@ impl Entrance {
         let idle_end = self
             .idle_since
             .map(|since| since.saturating_add(self.idle_ns()));
-        let look = self.listener.may_be_lost().then_some(self.look_at);
+        let look = self.listener.may_be_lost().then_some(self.check_at);
         [idle_end, self.pause_until, look]
             .into_iter()
             .flatten()

@@ -88,32 +88,32 @@ impl Server<'_> {
             match socket.receive(now, &mut buffer) {
                 Ok(Some(FrameIn::Frame(from, to_all, bytes))) => {
                     if let Err(cause) = self.agent.handle_frame(now, link, from, to_all, bytes) {
-                        self.tell_refused(link, from, cause);
+                        self.log_refused(link, from, cause);
                     }
                     self.run_outputs();
                 }
                 Ok(Some(FrameIn::Handled)) => {}
-                Ok(Some(FrameIn::Dropped(from, why))) => self.tell_dropped(from, why),
-                Ok(None) => return self.tell_unreached(link),
+                Ok(Some(FrameIn::Dropped(from, why))) => self.log_dropped(from, why),
+                Ok(None) => return self.report_unreached(link),
                 Err(cause) => return self.link_failed(link, cause),
             }
         }
     }
 
     /// Passes reports of unreachable hosts to the logic.
-    fn tell_unreached(&mut self, link: LinkId) {
+    fn report_unreached(&mut self, link: LinkId) {
         let now = self.now();
         let socket = self.links.socket(link);
-        for told in socket.map(LinkSocket::take_unreached).unwrap_or_default() {
-            let host = told.host.into();
-            self.agent.handle_unreached(now, link, host, told.refused);
+        for report in socket.map(LinkSocket::take_unreached).unwrap_or_default() {
+            let host = report.host.into();
+            self.agent.handle_unreached(now, link, host, report.refused);
         }
     }
 
     /// Logs a datagram that did not pass the gate.
-    fn tell_dropped(&mut self, from: HostAddress, why: Dropped) {
+    fn log_dropped(&mut self, from: HostAddress, why: Dropped) {
         let from = from.socket();
-        if self.drops.tell(self.now(), from.ip()) {
+        if self.drops.may_log(self.now(), from.ip()) {
             self.context.log.warn(
                 "link",
                 format_args!("dropped a datagram from {from}: {why}"),
@@ -121,7 +121,7 @@ impl Server<'_> {
         }
     }
 
-    fn tell_refused(&self, link: LinkId, from: HostAddress, cause: Refused) {
+    fn log_refused(&self, link: LinkId, from: HostAddress, cause: Refused) {
         let from = match self.links.is_udp(link) {
             true => from.socket().to_string(),
             false => from.to_string(),
@@ -149,7 +149,7 @@ impl Server<'_> {
             return;
         };
         match link.send(now, frame.to, &frame.bytes, call) {
-            Ok(()) => self.tell_unreached(frame.link),
+            Ok(()) => self.report_unreached(frame.link),
             Err(Unsent::Down(cause)) => self.link_failed(frame.link, cause),
             Err(Unsent::OtherUser(user)) => {
                 if let Some(call) = call {

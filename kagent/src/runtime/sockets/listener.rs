@@ -40,7 +40,7 @@ enum Origin {
         path: PathBuf,
         mode: u32,
         /// The path is in the user's own folder, which the system may remove at logout.
-        own_place: bool,
+        in_user_folder: bool,
         /// `None`: the path was removed.
         lock: Option<Flock<File>>,
     },
@@ -66,7 +66,7 @@ impl Listener {
                     lock: Some(lock(&path)?),
                     path,
                     mode: 0o600,
-                    own_place: true,
+                    in_user_folder: true,
                 }
             }
             Some(path) => {
@@ -79,7 +79,7 @@ impl Listener {
                 Origin::Path {
                     path: path.to_owned(),
                     mode,
-                    own_place: false,
+                    in_user_folder: false,
                     lock: Some(lock(path)?),
                 }
             }
@@ -118,8 +118,10 @@ impl Listener {
     pub(crate) fn is_lost(&self) -> bool {
         match &self.origin {
             Origin::Path {
-                path, own_place, ..
-            } => *own_place && !path.exists(),
+                path,
+                in_user_folder,
+                ..
+            } => *in_user_folder && !path.exists(),
             Origin::Inherited => false,
         }
     }
@@ -129,7 +131,7 @@ impl Listener {
         matches!(
             self.origin,
             Origin::Path {
-                own_place: true,
+                in_user_folder: true,
                 ..
             }
         )

@@ -9,9 +9,9 @@ pub(crate) mod activation;
 pub(crate) mod listener;
 pub(crate) mod packet;
 
-/// Where a UDP socket of somebody else is bound; `None`: it is none, or not bound.
+/// The address to which a UDP socket of another process is bound; `None` if it is not a bound UDP socket.
 pub(crate) fn udp_address(socket: RawFd) -> Option<SocketAddr> {
-    // SAFETY: it is borrowed for this call from its owner.
+    // SAFETY: the caller owns the descriptor and keeps it open during this call.
     let borrowed = unsafe { BorrowedFd::borrow_raw(socket) };
     if getsockopt(&borrowed, sockopt::SockType).ok()? != SockType::Datagram {
         return None;
