@@ -1,4 +1,4 @@
-//! Bodies of the messages. `is_valid` says whether a body that a process sent may be used at all.
+//! Bodies of the messages. `is_valid` checks the values of a body received from a process.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,13 +10,13 @@ pub const HOST_BYTES_MAX: usize = 32;
 pub const DATA_ADDRESS_BYTES_MAX: usize = 256;
 /// Longest discriminator in bytes.
 pub const DISCRIMINATOR_BYTES_MAX: usize = 64;
-/// Most addresses in one [`NeighbourList`].
+/// Maximum addresses in one [`NeighbourList`].
 pub const NEIGHBOURS_MAX: usize = 24;
 /// Bytes of the name of a provider, zero padded.
 pub const PROVIDER_BYTES: usize = 32;
 /// Bytes of the name of a network interface, zero padded.
 pub const INTERFACE_BYTES: usize = 16;
-/// Room for the name of a link, NUL included.
+/// Size of the name of a link, NUL included.
 pub const LINK_BYTES: usize = 64;
 /// Bytes of the name of a device process, zero padded.
 pub const DEVICE_BYTES: usize = 32;
@@ -75,7 +75,7 @@ impl Point {
     }
 }
 
-/// Where a NIC receives data, in the terms of its plug-in: opaque bytes that partners get as they are.
+/// The data address of a NIC: opaque bytes of its plug-in, which peers receive unchanged.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct DataAddress {
@@ -95,7 +95,7 @@ impl DataAddress {
         bytes: [0; DATA_ADDRESS_BYTES_MAX],
     };
 
-    /// `None`: too long.
+    /// `None` if it is too long.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut made = Self::NONE;
         made.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -114,7 +114,7 @@ impl DataAddress {
     }
 }
 
-/// The attributes of a VI that its partner learns.
+/// The attributes of a VI, as reported to its peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Attributes {
@@ -124,9 +124,9 @@ pub struct Attributes {
     pub qos: u64,
     /// Exactly one reliability level.
     pub reliability: u16,
-    /// 1: the partner may write by RDMA.
+    /// 1: the peer may write by RDMA.
     pub rdma_write: u8,
-    /// 1: the partner may read by RDMA.
+    /// 1: the peer may read by RDMA.
     pub rdma_read: u8,
     /// 0.
     pub reserved: u32,
@@ -136,7 +136,7 @@ pub struct Attributes {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Hello {
-    /// Feature bits the process would like; none are defined yet.
+    /// Feature bits requested by the process; none are defined yet.
     pub features: u64,
 }
 
@@ -144,29 +144,29 @@ pub struct Hello {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Welcome {
-    /// Feature bits that both have.
+    /// Feature bits that both ends support.
     pub features: u64,
-    /// Process id of the agent, for messages to people.
+    /// Process id of the agent, for messages.
     pub agent_pid: u32,
     /// Inode of the agent's network namespace; 0: unknown. Its interfaces are those of that namespace.
     pub network: u32,
-    /// Version of the agent, zero padded. Older agents send nothing from here on.
+    /// Version of the agent, zero padded. Older agents send neither this nor the following fields.
     pub version: [u8; VERSION_BYTES],
     /// Path of its program, zero padded; the beginning of a longer one.
     pub program: [u8; PROGRAM_BYTES],
-    /// What it runs in, by bits; for messages to people.
+    /// Bit mask of the restrictions of its environment, for messages.
     pub surroundings: u32,
     /// Inode of its mount namespace; 0: unknown.
     pub mounts: u32,
 }
 
 impl Welcome {
-    /// `surroundings`: a seccomp filter, of the program that started it.
+    /// `surroundings`: a seccomp filter, inherited from the program that started it.
     pub const SECCOMP: u32 = 1;
     /// `surroundings`: no `/proc`.
     pub const NO_PROC: u32 = 2;
 
-    /// What an agent has sent. What it does not know yet is 0.
+    /// Reads the body of an agent, which may be older: missing fields are 0.
     pub fn read(body: &[u8]) -> Welcome {
         let mut bytes = [0; size_of::<Welcome>()];
         let known = body.len().min(bytes.len());
@@ -175,8 +175,8 @@ impl Welcome {
     }
 }
 
-/// `Op::NIC_OPEN`: a process opened a device. Beside it: up to two descriptors that partners will get
-/// (the NIC's bell page and its region table). Reply: [`NicOpened`].
+/// `Op::NIC_OPEN`: a process opened a device. With it: up to two descriptors that peers will receive (the
+/// NIC's bell page and its region table). Reply: [`NicOpened`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct NicOpen {
@@ -191,7 +191,7 @@ pub struct NicOpen {
     /// From [`LinkOpened`], or 0: the NIC reaches processes of this host only. An endpoint serves one
     /// NIC and ends with it; the NIC's address is then that of the interface.
     pub link: u64,
-    /// Where the device receives data.
+    /// The data address of the device.
     pub data_address: DataAddress,
 }
 
@@ -208,36 +208,37 @@ impl NicOpen {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct NicOpened {
-    /// The agent's name for the NIC; never 0, never reused.
+    /// The agent's identifier of the NIC; never 0, never reused.
     pub nic: u64,
 }
 
-/// `Op::LINK_OPEN`: a process wants a data socket on a network interface. Reply: [`LinkOpened`], or
-/// `Op::DONE` with `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user),
-/// `NO_PRIVILEGE`, `NO_SYSTEM_AGENT`, `NO_SECRET`, `NOT_SEALED`, `OTHER_NETWORK`, `BUSY` (another agent serves the interface) or `RESOURCE`.
+/// `Op::LINK_OPEN`: requests a data socket on a network interface. Reply: [`LinkOpened`], or `Op::DONE` with
+/// `INVALID` (no such interface, or no Ethernet), `NOT_PERMITTED` (not for this user), `NO_PRIVILEGE`,
+/// `NO_SYSTEM_AGENT`, `NO_SECRET`, `NOT_SEALED`, `OTHER_NETWORK`, `BUSY` (another agent serves the interface)
+/// or `RESOURCE`.
 ///
-/// `Op::LINK_ASK`: whether the process may have one. Nothing is opened. Reply: `Op::DONE` with `OK`, `INVALID`,
-/// `NOT_PERMITTED`, `NO_PRIVILEGE`, `NO_SYSTEM_AGENT` or `RESOURCE`.
+/// `Op::LINK_ASK`: asks whether the process may have one. Nothing is opened. Reply: `Op::DONE` with `OK`,
+/// `INVALID`, `NOT_PERMITTED`, `NO_PRIVILEGE`, `NO_SYSTEM_AGENT` or `RESOURCE`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct LinkOpen {
-    /// Name of the link, zero padded: that of an interface, or `udp:` and what it is to be bound to, an address of
-    /// this host or an interface; nothing: the address that reaches other networks. With `sealed-udp:` the agent must
-    /// have a secret.
+    /// Name of the link, zero padded: that of an interface, or `udp:` followed by a local address, an
+    /// interface, or nothing for the source address of packets to other networks. With `sealed-udp:` the
+    /// agent must have a secret.
     pub interface: [u8; LINK_BYTES],
 }
 
 impl LinkOpen {
-    /// Whether there is a name that ends.
+    /// Whether the name is not empty and is terminated.
     pub fn is_valid(&self) -> bool {
         self.interface[0] != 0 && self.interface[LINK_BYTES - 1] == 0
     }
 }
 
-/// `Op::LINK_ADOPT`: a process has a data socket over UDP that an agent before this one has given it. Beside it: that
-/// socket. Reply: [`LinkOpened`], or `Op::DONE` as for `Op::LINK_OPEN`; also `INVALID` if the socket is not what the body
-/// says, and `BUSY` if this agent has, or must have, another port, so that others know the process by an address that is not
-/// this agent's.
+/// `Op::LINK_ADOPT`: a process holds a data socket over UDP issued by a previous agent. With it: the socket.
+/// Reply: [`LinkOpened`], or `Op::DONE` as for `Op::LINK_OPEN`; also `INVALID` if the socket does not match
+/// the body, and `BUSY` if this agent has, or must have, another port, so that other hosts know the process
+/// by an address that is not this agent's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct LinkAdopt {
@@ -250,7 +251,7 @@ pub struct LinkAdopt {
 }
 
 impl LinkAdopt {
-    /// IP address and port of the agent. `None`: it is not one.
+    /// IP address and port of the agent. `None` if it is not valid.
     pub fn address(&self) -> Option<SocketAddr> {
         let used = self.host.get(..usize::from(self.host_len))?;
         let (ip, port) = used.split_last_chunk::<2>()?;
@@ -262,11 +263,11 @@ impl LinkAdopt {
     }
 }
 
-/// `Op::LINK_OPENED`. Beside it: the data socket.
+/// `Op::LINK_OPENED`. With it: the data socket.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct LinkOpened {
-    /// The agent's name for this endpoint, for [`NicOpen`]; never 0, never reused.
+    /// The agent's identifier of this endpoint, for [`NicOpen`]; never 0, never reused.
     pub link: u64,
     /// Number of the interface.
     pub interface_index: u32,
@@ -274,7 +275,8 @@ pub struct LinkOpened {
     pub mtu: u32,
     /// Speed in Mbit/s; 0: unknown.
     pub speed_mbit: u32,
-    /// What frames for this process carry; one of its own for each data socket of an interface.
+    /// Number of the endpoint, carried in frames for this process; unique among the data sockets of an
+    /// interface.
     pub endpoint: u16,
     /// Bytes used in `host`.
     pub host_len: u16,
@@ -286,7 +288,7 @@ pub struct LinkOpened {
     pub driver: [u8; DRIVER_BYTES],
 }
 
-/// `Op::DEVICE_OPEN`: a process wants to speak with the device process of this name, which the agent starts for
+/// `Op::DEVICE_OPEN`: requests a connection to the device process of this name, which the agent starts for
 /// the process's user if it does not run. Reply: [`DeviceOpened`], or `Op::DONE` with `INVALID` (there is no
 /// such program) or `RESOURCE`.
 #[repr(C)]
@@ -297,7 +299,7 @@ pub struct DeviceOpen {
 }
 
 impl DeviceOpen {
-    /// Whether there is a name that ends, and that names a file in no other folder.
+    /// Whether the name is not empty, is terminated, and cannot name a file in another folder.
     pub fn is_valid(&self) -> bool {
         let used = self.device.iter().take_while(|byte| **byte != 0).count();
         let (name, rest) = self.device.split_at(used);
@@ -310,8 +312,8 @@ impl DeviceOpen {
     }
 }
 
-/// `Op::DEVICE_OPENED`. Beside it: a socket `SOCK_SEQPACKET`, the other end of which the device has. It hangs up
-/// when the device ends.
+/// `Op::DEVICE_OPENED`. With it: a `SOCK_SEQPACKET` socket connected to the device. It hangs up when the
+/// device exits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct DeviceOpened {
@@ -321,14 +323,14 @@ pub struct DeviceOpened {
     pub reserved: u32,
 }
 
-/// What the agent sends to a device process, beside it the device's end of a new process's socket. A device
-/// reads such packets from its standard input, a `SOCK_SEQPACKET` socket, and ends when that hangs up.
+/// A packet from the agent to a device process; with it, the device's end of a new process's socket. A device
+/// reads such packets from its standard input, a `SOCK_SEQPACKET` socket, and exits when that hangs up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Introduction {
     /// [`Introduction::VERSION`].
     pub version: u32,
-    /// Process id of the new process, as the system says.
+    /// Process id of the new process, reported by the kernel.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
@@ -337,16 +339,16 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// Version of what the agent says to devices.
+    /// Version of the protocol between agent and devices.
     pub const VERSION: u32 = 1;
 }
 
-/// `Op::NIC_CLOSE`: connection handles of this NIC that were not answered are rejected, waits and
-/// requests are cancelled, connections end in good order. Reply: `Op::DONE`.
+/// `Op::NIC_CLOSE`: rejects unanswered connection handles of this NIC, cancels waits and requests, and ends
+/// connections in good order. Reply: `Op::DONE`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct NicClose {
-    /// Which NIC.
+    /// The NIC.
     pub nic: u64,
 }
 
@@ -354,11 +356,11 @@ pub struct NicClose {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Wait {
-    /// At which NIC.
+    /// The NIC.
     pub nic: u64,
     /// Milliseconds; `u64::MAX` is no limit.
     pub timeout_ms: u64,
-    /// Only the discriminator counts.
+    /// Only the discriminator is used.
     pub local: Point,
     /// 0.
     pub reserved: u32,
@@ -368,7 +370,7 @@ pub struct Wait {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Incoming {
-    /// The agent's name for the request and the later connection; never 0, never reused.
+    /// The agent's identifier of the request and of the later connection; never 0, never reused.
     pub connection: u64,
     /// The requester's VI.
     pub attributes: Attributes,
@@ -383,23 +385,23 @@ pub struct Incoming {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Request {
-    /// From which NIC.
+    /// The NIC.
     pub nic: u64,
-    /// The requester's name for its VI, told to the partner.
+    /// The requester's identifier of its VI, reported to the peer.
     pub vi: u64,
     /// Milliseconds, not 0; `u64::MAX` is no limit.
     pub timeout_ms: u64,
-    /// How long to look for a waiter before `Status::NO_MATCH`, in milliseconds; not used by `PEER`.
+    /// Grace period for a waiting server before `Status::NO_MATCH`, in milliseconds; not used by `PEER`.
     pub grace_ms: u64,
-    /// Bytes of the shared segment that this side's plug-in wants; the larger wish wins.
+    /// Bytes of the shared segment requested by this side's plug-in; the larger request applies.
     pub segment_bytes: u32,
     /// 0.
     pub reserved: u32,
     /// The requester's VI.
     pub attributes: Attributes,
-    /// Only the discriminator counts: the host address is the NIC's.
+    /// Only the discriminator is used: the host address is the NIC's.
     pub local: Point,
-    /// Whom to reach.
+    /// The requested connection point.
     pub remote: Point,
 }
 
@@ -420,98 +422,99 @@ impl Request {
 pub struct Accept {
     /// From [`Incoming`].
     pub connection: u64,
-    /// The accepter's name for its VI, told to the partner.
+    /// The accepter's identifier of its VI, reported to the peer.
     pub vi: u64,
     /// The accepter's VI.
     pub attributes: Attributes,
-    /// Bytes of the shared segment that this side's plug-in wants.
+    /// Bytes of the shared segment requested by this side's plug-in.
     pub segment_bytes: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// `Op::CONNECTED`: both sides get it in the same instant. Beside it: the connection's shared segment
-/// (a memfd, zeroed, sealed against resizing), then the descriptors the partner's `NicOpen` brought.
+/// `Op::CONNECTED`: sent to both sides at the same time. With it: the connection's shared segment (a zeroed
+/// memfd, sealed against resizing), then the descriptors of the peer's `NicOpen`.
 ///
-/// With `remote` 1 the partner is on another host. There are no descriptors then, and the process has to
-/// be ready for frames before its partner sends any: it attaches its VI and then calls `Op::CONFIRM`.
-/// The reply to that says whether there is a connection.
+/// With `remote` 1 the peer is on another host. Then there are no descriptors, and the process must be ready
+/// for frames before its peer sends any: it attaches its VI and then calls `Op::CONFIRM`. The reply reports
+/// whether the connection is established.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Connected {
-    /// The agent's name for this side of the connection: the accepter's is that of [`Incoming`], every
-    /// other side gets a new one. Only `key` is common to both.
+    /// The agent's identifier of this side of the connection: at the accepter that of [`Incoming`], at every
+    /// other side a new one. Only `key` is common to both.
     pub connection: u64,
-    /// Unguessable, the same at both sides.
+    /// Unpredictable, equal at both sides.
     pub key: u64,
-    /// The partner's NIC.
+    /// The peer's NIC.
     pub peer_nic: u64,
-    /// The partner's own name for its VI.
+    /// The peer's identifier of its VI.
     pub peer_vi: u64,
-    /// Process id of the partner as the agent sees it.
+    /// Process id of the peer, as seen by the agent.
     pub peer_pid: u32,
     /// 0 at the accepter (or one of two peers), 1 at the other.
     pub side: u32,
     /// Size of the segment in bytes.
     pub segment_bytes: u32,
-    /// 1: the partner is on another host; `peer_nic`, `peer_pid` and `segment_bytes` are 0.
+    /// 1: the peer is on another host; `peer_nic`, `peer_pid` and `segment_bytes` are 0.
     pub remote: u32,
-    /// The partner's VI.
+    /// The peer's VI.
     pub attributes: Attributes,
-    /// Remote partner: its endpoint.
+    /// Remote peer: its endpoint.
     pub remote_endpoint: u16,
-    /// Remote partner: bytes used in `remote_host`.
+    /// Remote peer: bytes used in `remote_host`.
     pub remote_host_len: u16,
     /// 1: `seal` is valid.
     pub sealed: u32,
-    /// Remote partner: its host address.
+    /// Remote peer: its host address.
     pub remote_host: [u8; HOST_BYTES_MAX],
-    /// Where the partner's NIC receives data.
+    /// The data address of the peer's NIC.
     pub data_address: DataAddress,
-    /// Remote partner, where the hosts have a secret in common: one that only the two sides of this connection have.
+    /// Remote peer, if the hosts share a secret: the secret of this connection, known to its two sides only.
     pub seal: [u8; 32],
 }
 
-/// `Op::REJECT` and `Op::DISCONNECT`. Reply: `Op::DONE`, `OK` also when the partner has already gone.
+/// `Op::REJECT` and `Op::DISCONNECT`. Reply: `Op::DONE`, `OK` even if the peer has disconnected or exited.
 ///
 /// `Op::CONFIRM`: the VI of a connection to another host is attached. Reply: `Op::DONE` with `OK` when the
-/// partner has confirmed as well, else with the reason why there is no connection; its name is then void.
+/// peer has confirmed as well; otherwise with the status of the failed connection, whose identifier is then
+/// invalid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ConnectionRef {
-    /// Which connection.
+    /// The connection.
     pub connection: u64,
 }
 
-/// `Op::CANCEL`. Reply: `Op::DONE`; the cancelled call still gets its own reply first.
+/// `Op::CANCEL`. Reply: `Op::DONE`; the cancelled call receives its own reply first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Cancel {
-    /// Id of the call that shall end.
+    /// Id of the call to cancel.
     pub call: u64,
 }
 
-/// `Op::ADOPT`: hands one side of a connection that an earlier agent made to this one. Reply: [`Adopted`];
-/// `PEER_GONE` follows when the other side does not come, or has come and left.
+/// `Op::ADOPT`: hands one side of a connection made by a previous agent over to this one. Reply: [`Adopted`];
+/// `PEER_GONE` follows if the other side is not adopted in time, or has disconnected.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Adopt {
-    /// At which NIC, by this agent's name for it.
+    /// This agent's identifier of the NIC.
     pub nic: u64,
-    /// From [`Connected`]; it joins the two sides.
+    /// From [`Connected`]; it identifies the connection at both sides.
     pub key: u64,
-    /// The process's name for its VI.
+    /// The process's identifier of its VI.
     pub vi: u64,
     /// From [`Connected`].
     pub side: u32,
     /// 0.
     pub reserved: u32,
-    /// This side's VI; those of both sides agree, or they were never connected.
+    /// This side's VI. Those of both sides must agree.
     pub attributes: Attributes,
 }
 
 impl Adopt {
-    /// Whether there may be such a side of such a connection.
+    /// Whether key and side are within bounds.
     pub fn is_valid(&self) -> bool {
         self.key != 0 && self.side <= 1
     }
@@ -521,19 +524,19 @@ impl Adopt {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Adopted {
-    /// This agent's name for this side of the connection.
+    /// This agent's identifier of this side of the connection.
     pub connection: u64,
 }
 
-/// `Op::NEIGHBOURS`: which addresses the NIC's link has. Reply: [`NeighbourList`].
+/// `Op::NEIGHBOURS`: lists the addresses on the NIC's link. Reply: [`NeighbourList`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Neighbours {
-    /// At which NIC.
+    /// The NIC.
     pub nic: u64,
 }
 
-/// `Op::NEIGHBOUR_LIST`: addresses in use on this host, each once, the asker's own first.
+/// `Op::NEIGHBOUR_LIST`: addresses in use, each once, the NIC's own first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct NeighbourList {
@@ -545,18 +548,18 @@ pub struct NeighbourList {
     pub hosts: [[u8; HOST_BYTES_MAX]; NEIGHBOURS_MAX],
 }
 
-/// `Op::PEER_GONE`, an event: the other side of a connection left.
+/// `Op::PEER_GONE`, an event: the peer of a connection disconnected or exited.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct PeerGone {
-    /// Which connection.
+    /// The connection.
     pub connection: u64,
-    /// 1: the partner disconnected or left in good order (`Op::GOODBYE`); 0: it died.
+    /// 1: the peer disconnected or exited in good order (`Op::GOODBYE`); 0: it died.
     pub orderly: u32,
     /// 0.
     pub reserved: u32,
 }
 
-// `Op::BUDGETS` has no body: what the user of the process has at the agent. Reply: `BudgetList`.
+// `Op::BUDGETS` has no body: asks for the resource usage of the process's user. Reply: `BudgetList`.
 //
-// `Op::GOODBYE` has no body and no reply: the process is about to end in good order.
+// `Op::GOODBYE` has no body and no reply: the process is about to exit in good order.

@@ -1,8 +1,8 @@
-//! Why a call was refused, beyond its status, and what a user may have at an agent.
+//! Details of refused calls, and the resource budgets of users.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Something that an agent counts for each user.
+/// A resource that an agent limits per user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Budget {
@@ -16,20 +16,20 @@ pub enum Budget {
     Connections = 3,
     /// Data sockets on network interfaces.
     Endpoints = 4,
-    /// Requests to other hosts, and connections that came of them.
+    /// Requests to other hosts, and the connections established by them.
     Exchanges = 5,
     /// File descriptors of the agent.
     Descriptors = 6,
     /// Discriminators in use on network interfaces.
     Names = 7,
-    /// Connections of an earlier agent that ended before their partner was heard of.
+    /// Connections of a previous agent that ended before their peer was adopted.
     Parted = 8,
 }
 
 impl Budget {
-    /// How many there are.
+    /// The number of budgets.
     pub const COUNT: usize = 9;
-    /// All of them, in the order of their numbers.
+    /// All budgets, in the order of their numbers.
     pub const ALL: [Budget; Self::COUNT] = [
         Budget::Processes,
         Budget::Nics,
@@ -42,7 +42,7 @@ impl Budget {
         Budget::Parted,
     ];
 
-    /// What people call it, in the plural.
+    /// The name in the plural, for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Budget::Processes => "processes",
@@ -71,54 +71,55 @@ impl Reason {
     /// `RESOURCE`: another user, `user`, waits on this discriminator of the interface, or did so at most
     /// `limit` milliseconds ago.
     pub const NAME_TAKEN: Reason = Reason(3);
-    /// `NO_MATCH`: a NIC is open at the address, and nobody waits there on this discriminator.
+    /// `NO_MATCH`: a NIC is open at the address, and no thread waits there on this discriminator.
     pub const NOBODY_WAITS: Reason = Reason(4);
     /// `NO_MATCH`, `NOT_REACHABLE`: a process of another user waits there.
     pub const OTHER_USER: Reason = Reason(5);
     /// `NO_MATCH`, `NOT_REACHABLE`: a process of this user waits on this discriminator, at another address or
     /// with a NIC of another plug-in.
     pub const ELSEWHERE: Reason = Reason(6);
-    /// `NOT_REACHABLE`: nobody has opened a NIC at the address.
+    /// `NOT_REACHABLE`: no NIC is open at the address.
     pub const NO_SUCH_ADDRESS: Reason = Reason(7);
-    /// The agent of the other host said so.
+    /// Reported by the agent of the remote host.
     pub const OTHER_HOST: Reason = Reason(8);
     /// `NOT_REACHABLE`: the interface is down or has been removed.
     pub const LINK_DOWN: Reason = Reason(9);
-    /// `NOT_REACHABLE`: the agent of the other host speaks another version of the protocol.
+    /// `NOT_REACHABLE`: the agent of the remote host uses another version of the protocol.
     pub const OTHER_VERSION: Reason = Reason(10);
     /// `NOT_REACHABLE`: the address is one of this host, and its agent is that of another user, `user`.
     pub const OTHER_AGENT: Reason = Reason(11);
-    /// `TIMEOUT`: nothing has come from the other host. Of this reason and those below, `used` is 1 if its address is one of IP.
+    /// `TIMEOUT`: nothing was received from the remote host. With this reason and those below, `used` is 1 if
+    /// its address is an IP address.
     pub const SILENT: Reason = Reason(12);
-    /// `TIMEOUT`: nothing listens at the port of the other host's agent, as that host said.
+    /// `TIMEOUT`: nothing listens at the port of the remote host's agent, as that host reported.
     pub const NO_AGENT: Reason = Reason(13);
-    /// `TIMEOUT`: there is no way to the other host, as this one or a router said.
+    /// `TIMEOUT`: there is no route to the remote host, as this one or a router reported.
     pub const NO_ROUTE: Reason = Reason(14);
-    /// `TIMEOUT`: the agent of the other host has answered, and no server has accepted.
+    /// `TIMEOUT`: the agent of the remote host has answered, and no server has accepted.
     pub const NOT_ACCEPTED: Reason = Reason(15);
 }
 
-/// Body of `Op::DONE` where the agent can say more than the status does. Other replies `Op::DONE` have no
-/// body. With id 0: the process is not taken, and the agent hangs up.
+/// Body of `Op::DONE` if there is more information than the status. Other `Op::DONE` replies have no body.
+/// With id 0, the process is refused, and the agent hangs up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Detail {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// Number of a [`Budget`], where the reason is about one.
+    /// Number of a [`Budget`], if the reason concerns one.
     pub budget: u32,
-    /// The user that the reason is about.
+    /// The user that the reason concerns.
     pub user: u32,
     /// 0.
     pub reserved: u32,
-    /// How much of it is in use.
+    /// Amount in use.
     pub used: u64,
-    /// The most that there may be.
+    /// Maximum amount.
     pub limit: u64,
 }
 
 impl Detail {
-    /// Nothing but a reason.
+    /// A detail with a reason only.
     pub const fn new(reason: Reason) -> Detail {
         Detail {
             reason,
@@ -130,7 +131,7 @@ impl Detail {
         }
     }
 
-    /// The budget that it is about, if both ends know it.
+    /// The budget that it concerns, if both ends know it.
     pub fn budget(&self) -> Option<Budget> {
         Budget::ALL.get(self.budget as usize).copied()
     }
@@ -140,9 +141,9 @@ impl Detail {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct BudgetLine {
-    /// How much of it is in use by the user of the process that asks.
+    /// Amount in use by the user of the requesting process.
     pub used: u64,
-    /// The most that this user may have now. It depends on what other users have.
+    /// Current limit of this user, which depends on the usage of other users.
     pub limit: u64,
 }
 
@@ -150,7 +151,7 @@ pub struct BudgetLine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct BudgetList {
-    /// Whose they are.
+    /// The user.
     pub user: u32,
     /// 0.
     pub reserved: u32,

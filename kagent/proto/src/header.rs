@@ -1,4 +1,4 @@
-//! Frame of every message, operation numbers and status codes.
+//! The header of every message, operation numbers and status codes.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -9,12 +9,12 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"VIPK");
 pub const VERSION: u16 = 6;
 /// Largest message in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
-/// Most file descriptors beside one message.
+/// Maximum file descriptors with one message.
 pub const FDS_MAX: usize = 3;
 /// Socket of a system-wide agent; tried first.
 pub const SYSTEM_SOCKET: &str = "/run/vipl/kagent.sock";
 
-/// Frame of every message.
+/// The header of every message.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Header {
@@ -32,7 +32,7 @@ pub struct Header {
     pub id: u64,
 }
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Op(pub u16);
@@ -73,7 +73,7 @@ impl Op {
     pub const ADOPTED: Op = Op(120);
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Status(pub u32);
@@ -94,20 +94,20 @@ impl Status {
     pub const VERSION: Status = Status(11);
     pub const NOT_PERMITTED: Status = Status(12);
     pub const BUSY: Status = Status(13);
-    /// `LINK_OPEN`: an agent for all users that has no right to raw Ethernet.
+    /// `LINK_OPEN`: an agent for all users that may not use raw Ethernet.
     pub const NO_PRIVILEGE: Status = Status(14);
-    /// `LINK_OPEN`: an agent of one user, which has no right to raw Ethernet.
+    /// `LINK_OPEN`: an agent of one user, which may not use raw Ethernet.
     pub const NO_SYSTEM_AGENT: Status = Status(15);
-    /// `LINK_OPEN`: the agent cannot use the file with the secret that it was given.
+    /// `LINK_OPEN`: the agent cannot use its configured file with the secret.
     pub const NO_SECRET: Status = Status(16);
     /// `LINK_OPEN`, `LINK_ASK`: the process is in another network namespace than the agent.
     pub const OTHER_NETWORK: Status = Status(17);
-    /// `LINK_OPEN`, `LINK_ASK`: the process speaks with a secret only, and the agent has none.
+    /// `LINK_OPEN`, `LINK_ASK`: the process requires a secret, and the agent has none.
     pub const NOT_SEALED: Status = Status(18);
 }
 
 impl Status {
-    /// What people call it.
+    /// The name, for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Status::OK => "OK",

@@ -1,11 +1,12 @@
-//! Where the agent of a user listens.
+//! The address of a user's agent.
 //!
-//! With a name that anyone can take, such as an abstract address, anyone could keep a user from its agent. So
-//! it is a path in a folder that belongs to the user and is closed to others: `/run/user/UID/vipl` where the
-//! system has made its parent, otherwise `vipl` in `$XDG_RUNTIME_DIR`, if that is this user's own, `/tmp/vipl-UID`,
-//! or that with a number if another user owns it. Others may have taken all of these; then it is a folder in `$HOME`,
-//! which may be on a server and is named after this machine. A process that looks for an agent checks all of them,
-//! since the first one comes and goes with the user's logins, and two processes may have different environments.
+//! With an address that anyone can bind, such as an abstract one, anyone could deny a user its agent.
+//! Therefore it is a path in a folder that belongs to the user and is closed to others: `/run/user/UID/vipl`
+//! if the system has made its parent, otherwise `vipl` in `$XDG_RUNTIME_DIR`, if that belongs to this user,
+//! `/tmp/vipl-UID`, or that with a number if another user owns it. If other users own all of these, it is a
+//! folder in `$HOME`, which may be on a file server and is named after this machine. A process that searches
+//! an agent checks all of them, since the first one exists only while the user is logged in, and two
+//! processes may have different environments.
 //!
 //! The name of the socket contains the inode of the network namespace whose interfaces the agent serves.
 
@@ -31,7 +32,7 @@ fn candidates(
     runtime: Option<PathBuf>,
     home: Option<PathBuf>,
 ) -> impl Iterator<Item = PathBuf> {
-    // After `su` or `sudo` a variable may name what is another user's.
+    // After `su` or `sudo` a variable may name a folder of another user.
     let own = |folder: &PathBuf, closed: u32| {
         let about = std::fs::metadata(folder);
         let fits = |f: Metadata| f.is_dir() && f.uid() == uid && f.mode() & closed == 0;
@@ -50,7 +51,7 @@ fn candidates(
         .filter(move |folder| folder.as_os_str().as_bytes().len() + longest <= PATH_MAX)
 }
 
-/// Some digits that tell this machine from others.
+/// Some digits that distinguish this machine from others.
 fn machine() -> Option<String> {
     let files = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
     let digits = |path| {
@@ -66,7 +67,7 @@ fn is_private(folder: &Metadata, uid: u32) -> bool {
     folder.is_dir() && folder.uid() == uid && folder.mode() & 0o077 == 0
 }
 
-/// Inode of the network namespace of this thread; 0 where `/proc` is not mounted.
+/// Inode of the network namespace of this thread; 0 if `/proc` is not mounted.
 pub fn network_namespace() -> u64 {
     std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
 }
@@ -85,11 +86,11 @@ pub fn sockets(uid: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folder for the agent of this user, who must be the caller: the first one that belongs to the user or
-/// can be made.
+/// The folder for the agent of this user, who must be the caller: the first candidate that belongs to the
+/// user or can be made.
 ///
 /// # Errors
-/// No folder can be used: the error of the last one.
+/// If no folder can be used, the error of the last candidate.
 pub fn folder(uid: u32) -> io::Result<PathBuf> {
     let mut why = io::Error::from(io::ErrorKind::NotFound);
     for folder in folders(uid) {
@@ -101,7 +102,7 @@ pub fn folder(uid: u32) -> io::Result<PathBuf> {
     Err(why)
 }
 
-/// Where the agent of this user is to listen. As [`folder`].
+/// The path at which the agent of this user listens, in its [`folder`].
 ///
 /// # Errors
 /// As [`folder`].
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(with.len(), 11);
         assert_eq!(with[1], folder.path().join("vipl"));
         assert_eq!(with[10].parent(), Some(folder.path()));
-        // Another user's, one that others may write to, one that is not there, one that is not absolute.
+        // A folder of another user, one writable by others, a missing one, and a relative path.
         assert_eq!(all(uid + 1, &own, &own).len(), 9);
         mode(0o770);
         assert_eq!(all(uid, &own, &own).len(), 9);
@@ -161,7 +162,7 @@ mod tests {
             let wrong = Some(PathBuf::from(wrong));
             assert_eq!(all(uid, &wrong, &wrong).len(), 9);
         }
-        // A socket there would have a path that is too long.
+        // The path of a socket there would be too long.
         let long = folder.path().join("x".repeat(90));
         DirBuilder::new().mode(0o700).create(&long).unwrap();
         assert_eq!(all(uid, &Some(long.clone()), &Some(long)).len(), 9);

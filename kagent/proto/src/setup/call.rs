@@ -5,7 +5,7 @@ use super::reader::{Reader, Writer};
 
 /// Longest discriminator in bytes.
 pub const DISCRIMINATOR_MAX: usize = 64;
-/// No limit of time, in a frame.
+/// No time limit, in a frame.
 const FOREVER: u32 = u32::MAX;
 const RDMA_WRITE: u8 = 1;
 const RDMA_READ: u8 = 2;
@@ -15,11 +15,11 @@ const RDMA_READ: u8 = 2;
 pub struct Call {
     /// Endpoint for frames to it.
     pub endpoint: u16,
-    /// Number of the VI there.
+    /// Number of the VI at that endpoint.
     pub vi: u32,
     /// Milliseconds until the application's call times out; `None`: no limit.
     pub remaining_ms: Option<u32>,
-    /// Milliseconds to look for a server before NO_MATCH; not used by peers.
+    /// Grace period for a server before NO_MATCH, in milliseconds; not used by peers.
     pub grace_ms: u32,
     /// The VI.
     pub attributes: Attributes,
@@ -29,7 +29,7 @@ pub struct Call {
     pub remote: Discriminator,
 }
 
-/// Attributes of a VI that its partner learns.
+/// Attributes of a VI, as reported to its peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Largest message in bytes.
@@ -38,9 +38,9 @@ pub struct Attributes {
     pub qos: u64,
     /// One reliability level.
     pub reliability: u16,
-    /// The partner may write by RDMA.
+    /// The peer may write by RDMA.
     pub rdma_write: bool,
-    /// The partner may read by RDMA.
+    /// The peer may read by RDMA.
     pub rdma_read: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Attributes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discriminator {
     length: u8,
-    /// Bytes behind the end are 0.
+    /// Bytes after the end are 0.
     bytes: [u8; DISCRIMINATOR_MAX],
 }
 
@@ -72,7 +72,7 @@ impl Discriminator {
 impl Call {
     /// Bytes without the discriminators.
     const FIXED: usize = 2 + 4 + 4 + 4 + Attributes::BYTES + 2;
-    /// Bytes at most.
+    /// Maximum bytes.
     pub(crate) const BYTES_MAX: usize = Call::FIXED + 2 * DISCRIMINATOR_MAX;
 
     pub(crate) fn emit(&self, out: &mut Writer<'_>) {

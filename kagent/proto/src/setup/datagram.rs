@@ -1,11 +1,11 @@
-//! The envelope of a frame between agents that speak over UDP.
+//! The envelope of a frame between agents over UDP.
 //!
-//! The address of a datagram can be forged, so whoever sends one first shows that it receives what is sent to that
-//! address: it repeats a *cookie* that it was given there. A frame without a valid one is answered with a cookie and
-//! kept nowhere. Each envelope offers the receiver a cookie for its answers, so that only the first frame of a host
-//! costs a round trip.
+//! The address of a datagram can be forged, so a sender must first prove that it receives datagrams at that
+//! address: it repeats a *cookie* that was sent there. A frame without a valid cookie is answered with a
+//! cookie and dropped. Each envelope carries a cookie for the receiver's answers, so that only the first
+//! frame of a host costs a round trip.
 //!
-//! The format only; `kagent` makes and checks cookies and seals.
+//! This module has the format only; `kagent` makes and checks cookies and seals.
 
 use super::FRAME_MAX;
 
@@ -13,7 +13,7 @@ use super::FRAME_MAX;
 const VERSION: u8 = 1;
 /// Bytes before the frame.
 const HEAD: usize = 28;
-/// Flag: a seal is at the end.
+/// Flag: a seal follows.
 const SEALED: u8 = 1;
 /// Bytes of a seal.
 pub const SEAL: usize = 32;
@@ -26,13 +26,13 @@ const COOKIE: u8 = 2;
 /// One datagram between agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Grows with each datagram of a sender, also across its restarts.
+    /// Increases with each datagram of a sender, also across its restarts.
     pub number: u64,
-    /// The cookie that the receiver gave to the sender; 0: none yet.
+    /// The cookie that the receiver issued to the sender; 0: none yet.
     pub cookie: u64,
     /// A cookie for the receiver.
     pub offer: u64,
-    /// The frame. `None`: the receiver's last frame had no valid cookie; here is one.
+    /// The frame. `None`: the receiver's last frame had no valid cookie, and `offer` is one.
     pub frame: Option<&'a [u8]>,
 }
 
@@ -41,14 +41,14 @@ pub struct Datagram<'a> {
 pub struct Opened<'a> {
     /// The contents.
     pub datagram: Datagram<'a>,
-    /// What the seal is for.
+    /// The sealed bytes.
     pub sealed: &'a [u8],
-    /// The seal, if there is one.
+    /// The seal, if any.
     pub seal: Option<&'a [u8; SEAL]>,
 }
 
 impl<'a> Datagram<'a> {
-    /// Writes everything but the seal; `sealed`: one will be appended.
+    /// Formats all but the seal. `sealed`: a seal will be appended.
     pub fn emit(&self, sealed: bool) -> Vec<u8> {
         let frame = self.frame.unwrap_or_default();
         let kind = if self.frame.is_some() { FRAME } else { COOKIE };
@@ -61,7 +61,7 @@ impl<'a> Datagram<'a> {
         out
     }
 
-    /// Reads a datagram. `None`: it is none, or of another version.
+    /// Parses a datagram. `None` if it is malformed or of another version.
     pub fn open(bytes: &'a [u8]) -> Option<Opened<'a>> {
         let &[VERSION, kind, flags, _, ..] = bytes else {
             return None;

@@ -1,5 +1,5 @@
-//! The frames by which Kernel Agents of two hosts set up connections: formatting and parsing only. The exchange
-//! itself is `kagent`'s; docs/WIRE.md has a picture of each frame.
+//! The frames by which Kernel Agents of two hosts set up connections: formatting and parsing only. `kagent`
+//! implements the exchange; docs/WIRE.md has a diagram of each frame.
 //!
 //! Frames come from the network and are not trusted. Every length and every value is checked, and no input
 //! allocates or panics. Host addresses are those of the Ethernet or IP header and are not repeated in the frame. The
@@ -16,8 +16,8 @@ pub use datagram::{DATAGRAM_MAX, Datagram, Opened, SEAL};
 
 use reader::{Reader, Writer};
 
-/// Ethertype of these frames, the second one set aside for local experiments. Data frames have another, so that
-/// the kernel does not pass each of them to the agent as well.
+/// Ethertype of these frames, the second one reserved for local experiments. Data frames have another one, so
+/// that the kernel does not also deliver them to the agent.
 pub const SETUP_ETHERTYPE: u16 = 0x88B6;
 /// The version of this protocol.
 pub const VERSION: u8 = 1;
@@ -26,7 +26,7 @@ pub const FRAME_MAX: usize = HEADER + Call::BYTES_MAX + TRAILER;
 
 /// Bytes before the body: version, kind, length, exchange.
 const HEADER: usize = 12;
-/// Bytes behind it, the CRC32C.
+/// Bytes after the body, the CRC32C.
 const TRAILER: usize = 4;
 
 const REQUEST: u8 = 1;
@@ -37,7 +37,7 @@ const DISCONNECT: u8 = 5;
 const GONE: u8 = 6;
 const WHO: u8 = 7;
 const HERE: u8 = 8;
-/// The same in every version, as is the layout of the header.
+/// Equal in every version, as is the layout of the header.
 const VERSIONS: u8 = 0xFF;
 
 /// One frame.
@@ -63,22 +63,22 @@ pub enum Side {
 pub enum Body {
     /// A client requests a connection. Repeated until there is a final answer.
     Request(Call),
-    /// A peer requests one.
+    /// A peer requests a connection.
     Peer(Call),
     /// Answers both.
     Answer(Answer),
     /// The initiator has attached its VI: the connection is established.
     Ack,
-    /// The sender has left the connection, or has given up. Repeated until a GONE comes.
+    /// The sender has disconnected or given up. Repeated until a GONE is received.
     Disconnect {
-        /// Who.
+        /// The sender.
         from: Side,
-        /// False: the process died.
+        /// False if the process died.
         orderly: bool,
     },
-    /// The sender keeps no state of the exchange any more.
+    /// The sender has no state of the exchange any more.
     Gone {
-        /// Who.
+        /// The sender.
         from: Side,
     },
     /// Broadcast: which hosts are on this link?
@@ -87,7 +87,7 @@ pub enum Body {
     Here,
 }
 
-/// How a REQUEST or a PEER is answered.
+/// The answer to a REQUEST or a PEER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Received, and pending.
@@ -103,7 +103,7 @@ pub enum Answer {
 pub struct Accepted {
     /// Endpoint for frames to it.
     pub endpoint: u16,
-    /// Number of the VI there.
+    /// Number of the VI at that endpoint.
     pub vi: u32,
     /// Key of the connection.
     pub key: u64,
@@ -115,9 +115,9 @@ pub struct Accepted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
-    /// No VI waits with this discriminator.
+    /// No server waits on this discriminator.
     NoMatch = 2,
-    /// The server rejected it, or has ended.
+    /// The server rejected it, or has exited.
     Rejected = 3,
     /// The answerer gave up.
     Timeout = 4,
@@ -146,15 +146,15 @@ const REFUSALS: [Refusal; 7] = [
 /// Why a frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Shorter than it must be, or longer or shorter than it says.
+    /// Too short, or its length differs from the stated one.
     Length,
-    /// Another version. It gets [`answer_version`] as an answer.
+    /// Another version, to be answered by [`answer_version`].
     Version(u8),
-    /// The other host speaks these versions only, lowest and highest, and did not take our frame.
+    /// The remote host supports these versions only, lowest and highest, and refused our frame.
     OtherVersion(u64, u8, u8),
     /// The CRC is wrong.
     Corrupt,
-    /// No such kind of frame.
+    /// Unknown kind of frame.
     Kind(u8),
     /// A value out of its range.
     Value,
@@ -227,7 +227,7 @@ pub fn answer_version(bytes: &[u8], room: &mut [u8; FRAME_MAX]) -> Option<usize>
 }
 
 impl Side {
-    /// The other one.
+    /// The opposite side.
     pub fn other(self) -> Side {
         match self {
             Side::Asker => Side::Answerer,

@@ -1,10 +1,10 @@
-//! Cursors for big-endian numbers: parsing and formatting of frames.
+//! Cursors over frames with big-endian numbers.
 
 use vipl_sys::crc::crc32c;
 
 use super::{FRAME_MAX, Refused, TRAILER};
 
-/// Takes a frame apart from front to back.
+/// Parses a frame from front to back.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Nothing may be left.
+    /// Fails unless all bytes were read.
     pub(crate) fn end(&self) -> Result<(), Refused> {
         if self.0.is_empty() {
             Ok(())
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts a frame together. There is room for the longest one, so nothing here can fail.
+/// Formats a frame. The buffer has room for the longest one, so nothing here can fail.
 pub(crate) struct Writer<'a> {
     room: &'a mut [u8; FRAME_MAX],
     at: usize,
