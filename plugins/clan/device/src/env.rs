@@ -11,16 +11,13 @@ use vipl_netio::Frame;
 use vipl_netio::peer::PeerProcess;
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::descriptor;
-use vipl_rules::region::{is_registered, is_remote};
-use vipl_wire::{
-    Cause, Connection, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit,
-};
+use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
-use crate::complete::Outcome;
-use crate::outbox::{Line, Outbox};
-use crate::remote::{Away, Posted};
-use crate::vi::{Tools, Vi};
-use crate::vm::{piece, pieces};
+use crate::completions::Outcome;
+use crate::outbox::Line;
+use crate::process::{piece, pieces};
+use crate::tools::Tools;
+use crate::vi::Vi;
 
 /// Where the data of the descriptor that was walked last is.
 #[derive(Clone, Copy, Debug)]
@@ -35,34 +32,28 @@ pub(crate) enum Data {
 
 /// A VI during one call of the engine.
 pub(crate) struct Bench<'a> {
-    pub(crate) vi: &'a mut Vi,
-    pub(crate) tools: &'a mut Tools,
-    pub(crate) line: Line<'a>,
-    pub(crate) posted: &'a Posted,
-    /// The partner's process.
-    pub(crate) peer: &'a PeerProcess,
+    vi: &'a mut Vi,
+    tools: &'a mut Tools,
+    line: Line<'a>,
+    /// The peer's process.
+    peer: &'a PeerProcess,
 }
 
-impl Away {
-    /// Calls the engine.
+impl<'a> Bench<'a> {
     #[inline(always)]
-    pub(crate) fn engage(
-        &mut self,
-        vi: &mut Vi,
-        tools: &mut Tools,
-        out: &mut Outbox,
-        now: u64,
-        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
-    ) {
-        let mut bench = Bench {
-            line: out.line(self.header, self.mtu, now),
-            posted: &self.posted,
-            peer: &self.peer,
+    pub(crate) fn new(
+        vi: &'a mut Vi,
+        tools: &'a mut Tools,
+        mut line: Line<'a>,
+        peer: &'a PeerProcess,
+    ) -> Bench<'a> {
+        line.mute = vi.queues().process().is_gone();
+        Bench {
             vi,
             tools,
-        };
-        bench.line.mute = bench.vi.process.is_gone();
-        call(&mut self.connection, &mut bench);
+            line,
+            peer,
+        }
     }
 }
 
@@ -88,31 +79,27 @@ impl Env for Bench<'_> {
 
     #[inline(always)]
     fn sends_posted(&self) -> u32 {
-        let pages = &self.vi.pages;
-        let rung = |number| pages.is_send_rung(number);
-        self.posted.look_for_sends(self.vi.sends, rung)
+        self.vi.sends_posted()
     }
 
     #[inline(always)]
     fn sends_completed(&self) -> u32 {
-        self.vi.sends
+        self.vi.sends()
     }
 
     #[inline(always)]
     fn receives_posted(&self) -> u32 {
-        let pages = &self.vi.pages;
-        let rung = |number| pages.is_receive_rung(number);
-        self.posted.look_for_receives(self.vi.receives, rung)
+        self.vi.receives_posted()
     }
 
     #[inline(always)]
     fn receives_completed(&self) -> u32 {
-        self.vi.receives
+        self.vi.receives()
     }
 
     #[inline(always)]
     fn outgoing(&mut self, number: u32) -> Result<Outgoing<Data>, u32> {
-        let found = match self.vi.outgoing(number, self.tools) {
+        let found = match self.vi.queues().outgoing(number, self.tools) {
             Ok(found) => found,
             Err(status) => {
                 self.look_for_life();
@@ -142,9 +129,9 @@ impl Env for Bench<'_> {
     #[inline(always)]
     fn incoming(&mut self, number: u32, message: Option<u32>) -> Result<Incoming<Data>, u32> {
         // A doorbell that was rung and is not any more: the process has spoiled it.
-        let line = self.vi.pages.receive_doorbell(number);
+        let line = self.vi.queues().pages().receive_doorbell(number);
         let line = line.ok_or(VIP_STATUS_PROTECTION_ERROR)?;
-        let found = self.vi.incoming(&line, message, self.tools);
+        let found = self.vi.queues().incoming(&line, message, self.tools);
         if found.is_err() {
             self.look_for_life();
         }
@@ -168,7 +155,7 @@ impl Env for Bench<'_> {
         };
         tools.pieces.clear();
         pieces(&mut tools.pieces, segments, offset, out.len());
-        let read = self.vi.process.read(&tools.pieces, out);
+        let read = self.vi.queues().process().read(&tools.pieces, out);
         self.check(read.is_ok())
     }
 
@@ -182,7 +169,7 @@ impl Env for Bench<'_> {
         };
         tools.pieces.clear();
         pieces(&mut tools.pieces, segments, offset, bytes.len());
-        let written = self.vi.process.write(bytes, &tools.pieces);
+        let written = self.vi.queues().process().write(bytes, &tools.pieces);
         self.check(written == bytes.len())
     }
 
@@ -201,14 +188,18 @@ impl Env for Bench<'_> {
         let first = bytes.len() - last;
         let behind = at.wrapping_add(first as u64);
         let parts = [piece(at, first), piece(behind, last)];
-        let written = self.vi.process.write(bytes, &parts);
+        let written = self.vi.queues().process().write(bytes, &parts);
         self.check(written == bytes.len())
     }
 
     fn fetch(&mut self, range: &Remote, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
         let rights = Some((flag::RDMA_READ, VIPL_REGION_RDMA_READ));
         let at = self.target(range, offset, out.len(), rights)?;
-        let read = self.vi.process.read(&[piece(at, out.len())], out);
+        let read = self
+            .vi
+            .queues()
+            .process()
+            .read(&[piece(at, out.len())], out);
         self.check(read.is_ok())
     }
 
@@ -280,25 +271,19 @@ impl Bench<'_> {
         bytes: usize,
         rights: Option<(u16, u32)>,
     ) -> Result<u64, MemoryFault> {
-        let (table, tag) = (self.vi.process.table(), self.vi.terms.ptag);
-        let length = u64::from(range.length);
-        let inside = u64::from(offset) + bytes as u64 <= length;
-        let Segment {
-            handle, address, ..
-        } = self.vi.process.own(Segment {
+        let queues = self.vi.queues();
+        let inside = u64::from(offset) + bytes as u64 <= u64::from(range.length);
+        let range = queues.process().own(Segment {
             address: range.address,
             handle: range.handle,
             length: range.length,
         });
         let permitted = match rights {
-            Some((enable, flag)) => {
-                self.vi.has(enable) && is_remote(table, handle, address, length, tag, flag)
-            }
-            None => is_registered(table, handle, address, length),
+            Some((enable, flag)) => queues.permits(&range, enable, flag),
+            None => queues.is_registered(&range),
         };
-        // A range of no bytes is not checked (spec §5.6).
-        if inside && (permitted || length == 0) {
-            Ok(address.wrapping_add(u64::from(offset)))
+        if inside && permitted {
+            Ok(range.address.wrapping_add(u64::from(offset)))
         } else {
             Err(MemoryFault)
         }
@@ -317,6 +302,6 @@ impl Bench<'_> {
     /// Something went wrong: was it the end of the process?
     #[cold]
     fn look_for_life(&mut self) {
-        self.line.mute |= self.vi.process.is_gone();
+        self.line.mute |= self.vi.queues().process().is_gone();
     }
 }

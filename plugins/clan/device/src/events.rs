@@ -6,18 +6,56 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use vipl_sys::clock;
 
-/// What the alarm is called among the events.
+/// What the kernel calls the alarm and the agent among the events.
 const TIMER: u64 = u64::MAX - 1;
+const AGENT: u64 = u64::MAX;
 /// Events that one look takes.
 const EVENTS: usize = 64;
 
 /// A time that does not come.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Something has happened on what goes by this name.
+/// What something has happened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The agent's socket.
+    Agent,
+    /// The socket of the process in this place.
+    Mail(usize),
+    /// The process in this place has ended.
+    End(usize),
+    /// The data socket of this link.
+    Link(usize),
+}
+
+/// Kinds of sources with a number, in the lowest bits of their name.
+const KINDS: u64 = 4;
+
+impl Source {
+    fn name(self) -> u64 {
+        match self {
+            Source::Agent => AGENT,
+            Source::Mail(place) => place as u64 * KINDS,
+            Source::End(place) => place as u64 * KINDS + 1,
+            Source::Link(index) => index as u64 * KINDS + 2,
+        }
+    }
+
+    fn named(name: u64) -> Source {
+        let number = (name / KINDS) as usize;
+        match name % KINDS {
+            _ if name == AGENT => Source::Agent,
+            0 => Source::Mail(number),
+            1 => Source::End(number),
+            _ => Source::Link(number),
+        }
+    }
+}
+
+/// Something has happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
-    pub(crate) name: u64,
+    pub(crate) source: Source,
     /// It is an error.
     pub(crate) failed: bool,
 }
@@ -42,12 +80,16 @@ impl Events {
             epoll,
             timer: Timer::new()?,
         };
-        events.listen(events.timer.fd.as_raw_fd(), TIMER)?;
+        events.add(events.timer.fd.as_raw_fd(), TIMER)?;
         Ok(events)
     }
 
-    /// Hears of this descriptor from now on, by a name other than the two largest.
-    pub(crate) fn listen(&self, fd: RawFd, name: u64) -> io::Result<()> {
+    /// Reports events of this descriptor from now on.
+    pub(crate) fn listen(&self, fd: RawFd, source: Source) -> io::Result<()> {
+        self.add(fd, source.name())
+    }
+
+    fn add(&self, fd: RawFd, name: u64) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
             u64: name,
@@ -100,7 +142,8 @@ impl Events {
                 continue;
             }
             let failed = event.events & libc::EPOLLERR as u32 != 0;
-            taken.push(Event { name, failed });
+            let source = Source::named(name);
+            taken.push(Event { source, failed });
         }
         Ok(taken)
     }

@@ -15,43 +15,39 @@
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `device` | the loop: polls doorbells, sleeps, is woken |
-//! | `client`, `requests` | a process and its socket; what it asks for |
-//! | `connect` | attach and detach: who is whose partner |
-//! | `vi`, `vis` | a VI and its state; all of them |
-//! | `descriptor` | from doorbells to checked descriptors |
-//! | `pair`, `engine` | two VIs of this host; sends between them |
-//! | `offer` | long messages that the receiving program fetches itself |
-//! | `rdma` | RDMA, between two VIs of this host |
-//! | `remote`, `away` | connections to other hosts: attach, detach, and the link's part of the loop |
-//! | `link`, `outbox` | the interface of a NIC handle; frames into the kernel |
-//! | `env` | descriptors, memory and completions, as the protocol asks for them |
-//! | `events` | what the device sleeps on |
-//! | `processor` | where it runs |
-//! | `sharing` | how it takes turns with applications that poll |
-//! | `complete` | completions, errors, interrupts |
-//! | `vm` | the memory of other processes |
+//! | `device`, `device/requests` | the loop: polls doorbells, sleeps, is woken; what processes ask for |
+//! | `client`, `process` | a process, its socket and its VIs; its memory |
+//! | `connections` | attach and detach |
+//! | `vis` | all VIs, and the connections within this host |
+//! | `links`, `link`, `remote`, `lingering` | the interface of a NIC handle and its connections to other hosts |
+//! | `vi` | a VI and its state |
+//! | `vi/pair`, `vi/pair/offer`, `vi/pair/rdma` | messages and RDMA between two VIs of this host |
+//! | `env`, `outbox` | descriptors, memory, completions and frames, as the protocol asks for them |
+//! | `queues`, `posted` | from doorbells to checked descriptors |
+//! | `completions` | completions, errors, interrupts |
+//! | `pace`, `sharing`, `processor` | when the device polls, yields and sleeps; where it runs |
+//! | `events`, `page`, `tools` | what the device sleeps on; its page; its buffers |
 
-mod away;
 mod client;
-mod complete;
-mod connect;
-mod descriptor;
+mod completions;
+mod connections;
 mod device;
-mod engine;
 mod env;
 mod events;
+mod lingering;
 mod link;
-mod offer;
+mod links;
 mod outbox;
-mod pair;
+mod pace;
+mod page;
+mod posted;
+mod process;
 mod processor;
-mod rdma;
+mod queues;
 mod remote;
-mod requests;
 mod sharing;
+mod tools;
 mod vi;
 mod vis;
-mod vm;
 
 pub use device::{Device, Turn};

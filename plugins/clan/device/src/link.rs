@@ -1,86 +1,237 @@
-//! The interface of a NIC handle: frames in, frames out, and connections that have ended on this side and not
-//! yet at the partner.
+//! The interface of a NIC handle: frames in, frames out, and the connections that they belong to.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES};
+use vipl_clan_proto::message::{Request, flag};
+use vipl_clan_proto::nic::{FRAME_MAX, RING_FRAMES, failed};
 use vipl_netio::Header;
-use vipl_netio::packet::{Asker, Lost, Receiver};
+use vipl_netio::packet::{self, Asker, ETHERNET, Lost, Receiver};
 use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
-use vipl_wire::{Closing, MTU_MIN, Transmit as _, VersionNegotiation};
+use vipl_sys::clock::now_ns;
+use vipl_wire::{
+    ACK_DELAY_NS, Config, Connection, Env as _, Level, MTU_MIN, PROBES, Reason, Received,
+};
 
+use crate::client::Client;
+use crate::env::Bench;
 use crate::events::NEVER;
-use crate::outbox::{Line, Outbox};
+use crate::lingering::Lingering;
+use crate::outbox::Outbox;
+use crate::remote::Remote;
+use crate::vi::Vi;
+use crate::vis::Vis;
 
-/// Lingering connections of a link; only a process that does not keep to the protocol has more.
-const LINGERING_MAX: usize = 1024;
-/// Time between two answers to frames of another version, in nanoseconds.
-const VERSIONS_EVERY_NS: u64 = 1_000_000_000;
-
+/// Frames that one look at a link takes.
+const LOOK_FRAMES: usize = 64;
+/// Most frames of a link that wait for the mail of its process.
+const EARLY_MAX: usize = 256;
+/// How often the interface is asked whether it is still there.
+const CHECK_EVERY_NS: u64 = 250_000_000;
 /// One of so many checks asks whether the interface is a port.
 const PORT_CHECK: u32 = 8;
 
-/// A connection that has ended here and not yet at the peer.
-struct Lingering {
-    closing: Closing,
-    header: Header,
-    mtu: usize,
-}
-
 /// What a link is but for its receive ring.
-pub(crate) struct Side {
-    /// Its place.
-    pub(crate) index: usize,
-    pub(crate) out: Outbox,
-    /// Place of its process; none: it has ended, and only lingering connections are left.
-    pub(crate) client: Option<usize>,
-    pub(crate) endpoint: u16,
+struct Side {
+    out: Outbox,
+    endpoint: u16,
     address: [u8; 6],
-    pub(crate) mtu: usize,
+    mtu: usize,
+    /// Connections by the number of their VI.
+    remotes: Vec<Option<Box<Remote>>>,
+    /// Numbers of VIs with a connection over this link, or lately without.
+    numbers: Vec<u32>,
     /// A VI has been connected since the last look.
-    pub(crate) attached: bool,
-    /// VIs with a connection over this link, or lately without.
-    pub(crate) vis: Vec<usize>,
+    attached: bool,
     /// No connection wants to be looked after earlier, in nanoseconds.
-    pub(crate) soonest: u64,
+    soonest: u64,
     /// A connection could not send all that it wanted.
-    pub(crate) blocked: bool,
-    /// When the interface is looked after again.
-    pub(crate) check_at: u64,
-    checks: u32,
-    /// `None`: the system gives no socket for it.
-    asker: Option<Asker>,
-    pub(crate) failed: bool,
-    lingering: Vec<Lingering>,
-    versions_at: u64,
+    blocked: bool,
+    lingering: Lingering,
     /// Processes that the VIs have connections with.
-    pub(crate) peers: PeerProcesses,
+    peers: PeerProcesses,
+    /// The process has ended, and only lingering connections are left.
+    orphaned: bool,
 }
 
 /// A link.
 pub(crate) struct Link {
-    pub(crate) receiver: Receiver,
-    pub(crate) side: Side,
+    receiver: Receiver,
+    side: Side,
+    /// Place of its process; none: it has ended.
+    client: Option<usize>,
     /// The frame that is looked at: the process, which may map the ring, must not change it meanwhile.
-    pub(crate) frame: Vec<u8>,
+    frame: Vec<u8>,
     /// Frames of connections that were not known when they came, while the process had mail that was not read.
-    pub(crate) early: Vec<Vec<u8>>,
-    /// VIs that the frames of this round were for.
-    pub(crate) touched: Vec<usize>,
+    early: Vec<Vec<u8>>,
+    /// Numbers of VIs that the frames of this round were for.
+    touched: Vec<u32>,
+    /// When the interface is looked after again.
+    check_at: u64,
+    checks: u32,
+    /// `None`: the system gives no socket for it.
+    asker: Option<Asker>,
+    /// The interface receives no more.
+    failed: bool,
+}
+
+fn config(vi: &Vi, side: &Side, request: &Request, mtu: usize) -> Config {
+    let (terms, number) = (vi.queues().terms(), vi.queues().number());
+    Config {
+        key: request.key,
+        side: request.side,
+        level: Level::of(terms.reliability),
+        mtu: mtu as u16,
+        max_transfer: terms.max_transfer as u32,
+        own_vi: number,
+        peer_vi: request.partner_vi,
+        own_endpoint: side.endpoint,
+        peer_endpoint: request.endpoint,
+        carry_immediate: terms.has(flag::CARRY_IMMEDIATE),
+        ack_delay_ns: ACK_DELAY_NS,
+        probes_max: PROBES,
+        now_ns: now_ns(),
+        count_from: vipl_sys::wrap::start(0),
+        shared_path: false,
+        // Raw Ethernet has none.
+        seal: None,
+    }
+}
+
+impl Side {
+    /// What stands before frames to this address.
+    fn header(&self, to: [u8; 6]) -> Header {
+        Header::ethernet(to, self.address, ETHERTYPE)
+    }
+
+    /// Calls the engine of a VI over this link. True: the connection goes on.
+    #[inline(always)]
+    fn engage(
+        &mut self,
+        vis: &mut Vis,
+        number: u32,
+        now: u64,
+        call: impl FnOnce(&mut Connection, &mut Bench<'_>),
+    ) -> bool {
+        let slot = self.remotes.get_mut(number as usize);
+        let Some(remote) = slot.and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        let Some((vi, tools)) = vis.at_work(remote.id()) else {
+            return false;
+        };
+        remote.engage(vi, tools, &mut self.out, now, call);
+        if vi.queues().process().is_gone() {
+            // The agent says what has become of it.
+            vi.halt();
+            self.take(vis, number);
+            return false;
+        }
+        let connection = remote.connection();
+        if !connection.is_open() {
+            self.retire(vis, number, Reason::Lost, now);
+            return false;
+        }
+        self.soonest = self.soonest.min(connection.deadline());
+        self.blocked |= connection.is_blocked();
+        true
+    }
+
+    /// Takes a VI off its connection.
+    fn take(&mut self, vis: &mut Vis, number: u32) -> Option<Box<Remote>> {
+        let remote = self.remotes.get_mut(number as usize)?.take()?;
+        if let Some((vi, _)) = vis.at_work(remote.id()) {
+            vi.set_link(None);
+        }
+        Some(remote)
+    }
+
+    /// The connection has ended here.
+    fn retire(&mut self, vis: &mut Vis, number: u32, reason: Reason, now: u64) {
+        if let Some(remote) = self.take(vis, number) {
+            self.lingering.add(remote.close(reason, now, &mut self.out));
+        }
+    }
+
+    /// Gives a frame to the connection that it is for. False: its VI has no such connection. What is for no VI of this link is
+    /// done with.
+    #[inline(always)]
+    fn take_frame(
+        &mut self,
+        vis: &mut Vis,
+        touched: &mut Vec<u32>,
+        frame: &[u8],
+        now: u64,
+    ) -> bool {
+        let payload = frame.get(ETHERNET..).unwrap_or_default();
+        let number = match vipl_wire::address(payload) {
+            Some(address) if address.endpoint == self.endpoint => address.vi,
+            Some(_) => return true,
+            None => {
+                self.stray(frame, now);
+                return true;
+            }
+        };
+        let mut known = false;
+        self.engage(vis, number, now, |connection, bench| {
+            known = connection.received(payload, now, bench) != Received::WrongKey;
+        });
+        if known && touched.last() != Some(&number) {
+            touched.push(number);
+        }
+        known
+    }
+
+    /// A frame of no connection that lives.
+    #[cold]
+    fn stray(&mut self, frame: &[u8], now: u64) {
+        let Some((sender, payload)) = packet::split(frame) else {
+            return;
+        };
+        let known = self.lingering.received(payload, &mut self.out, now);
+        // Another NIC handle may have the endpoint of one that has gone. A group has sent no frame.
+        if !known && !self.orphaned && sender[0] & 1 == 0 {
+            let header = self.header(sender);
+            let line = self.out.line(header, self.mtu, now);
+            self.lingering.answer(payload, line, now);
+        }
+    }
+
+    /// Timers, and connections that could not send all that they wanted.
+    fn do_due(&mut self, vis: &mut Vis, now: u64) {
+        self.soonest = NEVER;
+        self.blocked = false;
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.retain(|number| {
+            let goes_on = self.engage(vis, *number, now, |connection, bench| {
+                if connection.deadline() <= now {
+                    connection.timeout(now, bench);
+                } else if connection.is_blocked() {
+                    connection.flush(now, bench);
+                }
+            });
+            if goes_on {
+                self.warm(vis, *number);
+            }
+            goes_on
+        });
+        self.numbers = numbers;
+    }
+
+    /// The VI of a connection is looked at in every round.
+    fn warm(&self, vis: &mut Vis, number: u32) {
+        if let Some(Some(remote)) = self.remotes.get(number as usize) {
+            vis.warm(remote.id());
+        }
+    }
 }
 
 impl Link {
     /// # Errors
     /// What the process has sent is no data socket, or its interface has too small frames.
-    pub(crate) fn open(
-        socket: OwnedFd,
-        address: [u8; 6],
-        endpoint: u16,
-        mtu: u32,
-    ) -> io::Result<Link> {
-        let mtu = mtu.min(FRAME_MAX) as usize;
+    pub(crate) fn open(client: usize, request: &Request, socket: OwnedFd) -> io::Result<Link> {
+        let mtu = request.mtu.min(FRAME_MAX) as usize;
         if mtu < MTU_MIN {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -88,56 +239,203 @@ impl Link {
         Ok(Link {
             receiver,
             side: Side {
-                index: 0,
                 out: Outbox::new(socket),
-                client: None,
-                endpoint,
-                address,
+                endpoint: request.endpoint,
+                address: request.address,
                 mtu,
+                remotes: Vec::new(),
+                numbers: Vec::new(),
                 attached: false,
-                vis: Vec::new(),
                 soonest: NEVER,
                 blocked: false,
-                check_at: 0,
-                checks: 0,
-                asker: Asker::open().ok(),
-                failed: false,
-                lingering: Vec::new(),
-                versions_at: 0,
+                lingering: Lingering::default(),
                 peers: PeerProcesses::default(),
+                orphaned: false,
             },
+            client: Some(client),
             frame: Vec::new(),
             early: Vec::new(),
             touched: Vec::new(),
+            check_at: 0,
+            checks: 0,
+            asker: Asker::open().ok(),
+            failed: false,
         })
     }
-}
 
-impl Link {
+    pub(crate) fn socket(&self) -> RawFd {
+        self.side.out.socket()
+    }
+
+    /// The process has ended.
+    pub(crate) fn forget_client(&mut self) {
+        self.client = None;
+        self.side.orphaned = true;
+    }
+
+    /// Nobody needs the link any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.client.is_none() && self.side.lingering.is_empty() && self.side.out.is_empty()
+    }
+
     /// The kernel takes its time to close a data socket, some ten milliseconds, and others would have to wait.
     pub(crate) fn close(self: Box<Self>) {
         let name = "vipl-close".to_owned();
         // Without a thread it is closed here.
         let _ = std::thread::Builder::new().name(name).spawn(|| drop(self));
     }
-}
 
-impl Side {
-    /// What stands before frames to this address.
-    pub(crate) fn header(&self, to: [u8; 6]) -> Header {
-        Header::ethernet(to, self.address, ETHERTYPE)
+    /// Connects a VI, which knows that it is. False: the link cannot carry the connection.
+    pub(crate) fn attach(&mut self, id: usize, vi: &Vi, request: &Request) -> bool {
+        if (request.mtu as usize) < MTU_MIN {
+            return false;
+        }
+        let side = &mut self.side;
+        let mtu = (request.mtu as usize).min(side.mtu);
+        let connection = Connection::new(&config(vi, side, request, mtu));
+        side.soonest = side.soonest.min(connection.deadline());
+        side.attached = true;
+        let number = vi.queues().number();
+        if !side.numbers.contains(&number) {
+            side.numbers.push(number);
+        }
+        let header = side.header(request.address);
+        let peer = side.peers.of(&request.address, request.endpoint);
+        let place = number as usize;
+        if side.remotes.len() <= place {
+            side.remotes.resize_with(place + 1, || None);
+        }
+        let remote = Remote::new(id, connection, header, mtu, peer);
+        side.remotes[place] = Some(Box::new(remote));
+        true
     }
 
-    /// Nobody needs the link any more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.client.is_none() && self.lingering.is_empty() && self.out.is_empty()
+    /// Gives the engine what has been posted. What it makes of that is sent by the round.
+    pub(crate) fn pump(&mut self, vis: &mut Vis, number: u32) {
+        let now = now_ns();
+        self.side.engage(vis, number, now, |connection, bench| {
+            connection.posted(now, bench);
+            // A connection that must not send now does not look at the doorbells. They have been seen all
+            // the same: it comes back to them by itself.
+            bench.sends_posted();
+        });
+    }
+
+    /// Takes a VI off its connection, and tells the peer why. `None`: its process has gone, and the agent says how.
+    pub(crate) fn part(&mut self, vis: &mut Vis, number: u32, reason: Option<Reason>) {
+        match reason {
+            Some(reason) => self.side.retire(vis, number, reason, now_ns()),
+            None => _ = self.side.take(vis, number),
+        }
+    }
+
+    /// The agent says that the peer has gone. What has arrived still counts.
+    pub(crate) fn peer_gone(
+        &mut self,
+        vis: &mut Vis,
+        client: Option<&Client>,
+        number: u32,
+        orderly: bool,
+    ) {
+        let now = now_ns();
+        self.receive(vis, client, now, RING_FRAMES);
+        self.side.engage(vis, number, now, |connection, bench| {
+            connection.peer_gone(orderly, now, bench);
+        });
+    }
+
+    /// Place of its process.
+    pub(crate) fn client(&self) -> Option<usize> {
+        self.client
+    }
+
+    /// Looks after the link, at the end of a round: receives, does what is due, sends. True: there was something.
+    pub(crate) fn serve(&mut self, vis: &mut Vis, client: Option<&Client>) -> bool {
+        let now = now_ns();
+        // What has arrived comes before the clock, however much it is.
+        let most = match now >= self.side.soonest {
+            true => RING_FRAMES,
+            false => LOOK_FRAMES,
+        };
+        let arrived = self.receive(vis, client, now, most);
+        let side = &mut self.side;
+        let retry = side.blocked && now >= side.out.retry_at();
+        if now >= side.soonest || retry {
+            side.do_due(vis, now);
+        }
+        side.lingering.pump(&mut side.out, now);
+        side.out.send(now);
+        if now >= self.check_at && self.client.is_some() && !self.failed {
+            self.check_at = now + CHECK_EVERY_NS;
+            self.check_interface(client);
+        }
+        arrived || retry
+    }
+
+    /// Takes frames out of the ring.
+    fn receive(&mut self, vis: &mut Vis, client: Option<&Client>, now: u64, most: usize) -> bool {
+        let Link {
+            receiver,
+            side,
+            frame: copy,
+            early,
+            touched,
+            ..
+        } = self;
+        let has_mail = || client.is_some_and(Client::has_mail);
+        let attached = std::mem::take(&mut side.attached);
+        // True: the frame waits for its connection, which may be in the mail. What came before the frame is there by now.
+        let mut take = |frame: &[u8]| {
+            if side.take_frame(vis, touched, frame, now) {
+                return false;
+            }
+            let waits = has_mail();
+            if !waits {
+                // Perhaps of the connection that the VI had before.
+                side.stray(frame, now);
+            }
+            waits
+        };
+        let waited = early.len();
+        if waited > 0 && (attached || !has_mail()) {
+            early.retain(|frame| take(frame));
+        }
+        let found = early.len() < waited;
+        let received = receiver.receive(most as u32, |frame| {
+            frame.copy_to(copy);
+            if take(copy) && early.len() < EARLY_MAX {
+                early.push(copy.clone());
+            }
+        });
+        for number in touched.drain(..) {
+            side.engage(vis, number, now, |connection, bench| {
+                connection.flush(now, bench);
+            });
+            side.warm(vis, number);
+        }
+        found || received.frames + received.cut > 0
+    }
+
+    /// The device is about to sleep: sends the acknowledgements that still wait for company, and returns until when it may.
+    pub(crate) fn flush(&mut self, vis: &mut Vis) -> u64 {
+        let (now, side) = (now_ns(), &mut self.side);
+        for place in 0..side.numbers.len() {
+            let number = side.numbers[place];
+            side.engage(vis, number, now, |connection, bench| {
+                if connection.ack_owed() {
+                    connection.flush_acks(now, bench);
+                }
+            });
+        }
+        side.out.send(now);
+        self.deadline()
     }
 
     /// When the link wants to be looked after, whatever comes, in nanoseconds.
-    pub(crate) fn deadline(&self) -> u64 {
-        let closing = self.lingering.iter().map(|f| f.closing.deadline()).min();
-        let retry = if self.blocked || !self.out.is_empty() {
-            self.out.retry_at()
+    fn deadline(&self) -> u64 {
+        let side = &self.side;
+        let retry = if side.blocked || !side.out.is_empty() {
+            side.out.retry_at()
         } else {
             NEVER
         };
@@ -146,87 +444,27 @@ impl Side {
         } else {
             self.check_at
         };
-        let closing = closing.unwrap_or(NEVER);
-        self.soonest.min(closing).min(retry).min(check)
+        let closing = side.lingering.deadline();
+        side.soonest.min(closing).min(retry).min(check)
     }
 
-    /// What has become of the interface, if it receives no more.
-    pub(crate) fn lost_interface(&mut self) -> Option<Lost> {
+    /// Finds what has become of the interface, if it receives no more, and tells the process.
+    pub(crate) fn check_interface(&mut self, client: Option<&Client>) {
         // What happened to it is told once, and a socket that has it to tell wakes the device for ever.
-        vipl_netio::packet::take_socket_error(self.out.socket());
-        vipl_netio::packet::drop_notices(self.out.socket());
+        packet::take_socket_error(self.socket());
+        packet::drop_notices(self.socket());
         self.checks = (self.checks + 1) % PORT_CHECK;
         let asker = self.asker.as_ref().filter(|_| self.checks == 0);
-        vipl_netio::packet::lost(self.out.socket(), asker)
-    }
-
-    /// Takes over what is left of a connection.
-    pub(crate) fn linger(&mut self, closing: Closing, header: Header, mtu: usize) {
-        if closing.is_done() {
-            return;
-        }
-        if self.lingering.len() >= LINGERING_MAX {
-            self.lingering.remove(0);
-        }
-        self.lingering.push(Lingering {
-            closing,
-            header,
-            mtu,
-        });
-    }
-
-    /// Repeats what is due, and forgets what is done.
-    pub(crate) fn pump_lingering(&mut self, now: u64) {
-        if self.lingering.is_empty() {
-            return;
-        }
-        for one in &mut self.lingering {
-            if one.closing.deadline() <= now {
-                let mut line = self.out.line(one.header, one.mtu, now);
-                one.closing.timeout(now, &mut line);
-            }
-        }
-        self.lingering.retain(|one| !one.closing.is_done());
-    }
-
-    /// A frame of no connection that lives.
-    #[cold]
-    pub(crate) fn stray(&mut self, frame: &[u8], now: u64) {
-        let Some((sender, payload)) = vipl_netio::packet::split(frame) else {
+        let Some(lost) = packet::lost(self.socket(), asker).filter(|_| !self.failed) else {
             return;
         };
-        let mut known = false;
-        if let Some(address) = vipl_wire::address(payload) {
-            for one in &mut self.lingering {
-                if one.closing.vi() == address.vi {
-                    known = true;
-                    let mut line = self.out.line(one.header, one.mtu, now);
-                    one.closing.received(payload, &mut line);
-                }
-            }
+        self.failed = true;
+        if let Some(process) = client.and_then(Client::process) {
+            let why = match lost {
+                Lost::Removed => failed::REMOVED,
+                Lost::Port(_) => failed::PORT,
+            };
+            process.report_interface(why);
         }
-        // Another NIC handle may have the endpoint of one that has gone. A group has sent no frame.
-        if known || self.client.is_none() || sender[0] & 1 == 1 {
-            return;
-        }
-        let (header, mtu) = (self.header(sender), self.mtu);
-        // The peer repeats its last frames to a side that has forgotten the connection.
-        if Closing::answer_stray(payload, &mut self.out.line(header, mtu, now)) {
-            return;
-        }
-        if let Some(answer) =
-            VersionNegotiation::answer(payload).filter(|_| now >= self.versions_at)
-        {
-            self.versions_at = now + VERSIONS_EVERY_NS;
-            send_versions(&answer, &mut self.out.line(header, mtu, now));
-        }
-    }
-}
-
-/// Tells a host of another version so. A full link loses it: the next frame of that host gets another.
-fn send_versions(answer: &VersionNegotiation, line: &mut Line<'_>) {
-    if let Some(mut frame) = line.frame() {
-        frame.as_mut()[..VersionNegotiation::BYTES].copy_from_slice(&answer.emit());
-        line.transmit(frame, VersionNegotiation::BYTES);
     }
 }

@@ -1,165 +1,164 @@
 //! A VI and its state in the device.
 
+mod pair;
+
 use std::rc::Rc;
 
-use vipl_abi::{VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE};
 use vipl_clan_proto::claim;
-use vipl_clan_proto::message::{Request, flag};
-use vipl_clan_proto::nic::DevicePage;
-use vipl_clan_proto::vi::{Segment, ViPages, news};
+use vipl_clan_proto::message::Request;
 use vipl_sys::shm::Mapping;
 
-use crate::events::NEVER;
-use crate::remote::Away;
-use crate::vm::Process;
+use crate::completions::{Completions, Outcome};
+use crate::posted::Posted;
+use crate::process::Process;
+use crate::queues::Queues;
+use crate::tools::Tools;
 
-/// Bytes that are moved in one go; they pass through a buffer that stays in the processor's cache.
-pub(crate) const CHUNK: usize = 64 << 10;
-
-/// Segments of one descriptor: with what a completion adds, not more than the kernel takes in one call.
-const SEGMENTS_MAX: u16 = 1000;
-
-/// What the engine works with.
-pub(crate) struct Tools {
-    page: Mapping,
-    /// Data on its way.
-    pub(crate) bounce: Box<[u8]>,
-    /// Segments of the descriptor that sends.
-    pub(crate) out: Vec<Segment>,
-    /// Segments of the descriptor that receives.
-    pub(crate) into: Vec<Segment>,
-    /// For one call of the kernel.
-    pub(crate) pieces: Vec<libc::iovec>,
-    /// Nanoseconds.
-    pub(crate) now: u64,
-    /// When the first orphaned VI is told, in nanoseconds.
-    pub(crate) orphaned: u64,
-}
-
-impl Tools {
-    pub(crate) fn new(page: Mapping) -> Tools {
-        Tools {
-            page,
-            // Data, and what a completion adds to it.
-            bounce: vec![0; CHUNK + 12].into_boxed_slice(),
-            out: Vec::new(),
-            into: Vec::new(),
-            pieces: Vec::new(),
-            now: 0,
-            orphaned: NEVER,
-        }
-    }
-
-    /// What all processes see of the device.
-    pub(crate) fn page(&self) -> &DevicePage {
-        // SAFETY: a page of zeroes at first, which is valid, and all atomic.
-        unsafe { &*self.page.base().cast::<DevicePage>() }
-    }
-}
+pub(crate) use pair::{OFFERS_MAX, Pair};
 
 /// How long the agent has to say how a process has ended, in nanoseconds.
 const ORPHANED_NS: u64 = 2_000_000_000;
-
-/// What the VI is to its connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms {
-    pub(crate) epoch: u32,
-    pub(crate) key: u64,
-    pub(crate) ptag: u32,
-    pub(crate) max_transfer: u64,
-    pub(crate) reliability: u16,
-    pub(crate) flags: u16,
-    pub(crate) read_levels: u16,
-    pub(crate) segments_max: u16,
-}
-
-/// Completions that wait for the program to look.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unseen {
-    /// The first one that may still be open.
-    pub(crate) first: u32,
-    /// Those before this one have waited long enough when the time has come.
-    pub(crate) aged: u32,
-}
+/// Rounds without work after which a VI is looked at less often.
+const COOL: u32 = 4096;
 
 /// One VI.
 pub(crate) struct Vi {
-    pub(crate) process: Rc<Process>,
-    pub(crate) number: u32,
-    pub(crate) pages: ViPages,
-    pub(crate) terms: Terms,
-    pub(crate) attached: bool,
-    /// The connection has ended, or the partner has gone without a word: nothing is processed.
-    pub(crate) halted: bool,
-    pub(crate) partner: Option<usize>,
-    /// When it is told that the partner's process has ended, unless the agent has said so before, in
-    /// nanoseconds; 0: it has not ended.
-    pub(crate) orphaned: u64,
-    /// The connection, if the partner is on another host.
-    pub(crate) away: Option<Box<Away>>,
-    /// Number of the next completion of a send.
-    pub(crate) sends: u32,
-    /// The same of receives.
-    pub(crate) receives: u32,
+    queues: Queues,
+    completions: Completions,
+    attached: bool,
+    /// The connection has ended, or the peer has gone without a word: nothing is processed.
+    halted: bool,
+    peer: Option<usize>,
+    /// When it is told that the peer's process has ended, unless the agent has said so before, in nanoseconds; 0: it has
+    /// not ended.
+    orphaned: u64,
+    /// The link that leads to the peer, if it is on another host.
+    link: Option<usize>,
+    /// Doorbells that have been seen, if it is.
+    posted: Posted,
     /// Bytes of the send at the head that have been moved, and its length.
-    pub(crate) moved: (u32, u32),
-    /// Sends at the head that the partner may fetch.
-    pub(crate) offered: u32,
+    moved: (u32, u32),
+    /// Sends at the head that the peer may fetch.
+    offered: u32,
     /// The send behind them waits for them.
-    pub(crate) held: bool,
+    held: bool,
     /// When the first of them came to the head, in nanoseconds.
-    pub(crate) offered_at: u64,
+    offered_at: u64,
     /// Messages that are not offered to this VI, since its program did not look.
-    pub(crate) unattended: u32,
-    /// Completed sends that nobody has been told of.
-    pub(crate) untold: u32,
-    /// When the first of them completed, in nanoseconds.
-    pub(crate) untold_at: u64,
-    pub(crate) unseen_sent: Unseen,
-    pub(crate) unseen_received: Unseen,
-    /// When completions that nobody has looked at are put into the program's memory; 0: there are none.
-    pub(crate) due: u64,
-    /// What it has been told, by the places of `news`.
-    pub(crate) news: [u32; news::KINDS],
+    unattended: u32,
     /// Rounds without work.
-    pub(crate) quiet: u32,
-    pub(crate) hot: bool,
-    _memory: Mapping,
+    quiet: u32,
+    hot: bool,
 }
 
 impl Vi {
     pub(crate) fn new(process: Rc<Process>, number: u32, memory: Mapping) -> Vi {
         Vi {
-            process,
-            number,
-            // SAFETY: the mapping lives in the VI, as long as the view.
-            pages: unsafe { ViPages::new(memory.base()) },
-            terms: Terms::default(),
+            queues: Queues::new(process, number, memory),
+            completions: Completions::default(),
             attached: false,
             halted: true,
-            partner: None,
+            peer: None,
             orphaned: 0,
-            away: None,
-            sends: 0,
-            receives: 0,
+            link: None,
+            posted: Posted::default(),
             moved: (0, 0),
             offered: 0,
             held: false,
             offered_at: 0,
             unattended: 0,
-            untold: 0,
-            untold_at: 0,
-            unseen_sent: Unseen::default(),
-            unseen_received: Unseen::default(),
-            due: 0,
-            news: [0; news::KINDS],
             quiet: 0,
             hot: false,
-            _memory: memory,
         }
     }
 
-    /// The partner's process has ended. The agent says how, as long as it does.
+    pub(crate) fn attach(&mut self, request: &Request) {
+        self.queues.attach(request);
+        self.completions.begin(request.sends, request.receives);
+        self.attached = true;
+        self.halted = false;
+        self.posted.begin(request.sends, request.receives);
+        self.peer = None;
+        self.orphaned = 0;
+        self.moved = (0, 0);
+        self.offered = 0;
+        self.held = false;
+        self.unattended = 0;
+        self.quiet = 0;
+    }
+
+    /// Takes the VI off its connection; returns the peer on this host, if it has one.
+    pub(crate) fn detach(&mut self, tools: &mut Tools) -> Option<usize> {
+        self.write_back_all(tools);
+        self.attached = false;
+        self.halted = true;
+        self.peer.take()
+    }
+
+    #[inline(always)]
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// Number of the next completion of a send.
+    #[inline(always)]
+    pub(crate) fn sends(&self) -> u32 {
+        self.completions.sends()
+    }
+
+    /// The same of receives.
+    #[inline(always)]
+    pub(crate) fn receives(&self) -> u32 {
+        self.completions.receives()
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached
+    }
+
+    /// Whether it has this connection.
+    pub(crate) fn has_connection(&self, epoch: u32) -> bool {
+        self.attached && self.queues.terms().epoch == epoch
+    }
+
+    pub(crate) fn peer(&self) -> Option<usize> {
+        self.peer
+    }
+
+    pub(crate) fn set_peer(&mut self, peer: Option<usize>) {
+        self.peer = peer;
+    }
+
+    /// The link that leads to the peer, if it is on another host.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> Option<usize> {
+        self.link
+    }
+
+    pub(crate) fn set_link(&mut self, link: Option<usize>) {
+        self.link = link;
+    }
+
+    /// Number behind the last send doorbell that has been rung, for a peer on another host.
+    #[inline(always)]
+    pub(crate) fn sends_posted(&self) -> u32 {
+        let pages = self.queues.pages();
+        self.posted.look_for_sends(pages, self.sends())
+    }
+
+    /// The same for receives.
+    #[inline(always)]
+    pub(crate) fn receives_posted(&self) -> u32 {
+        let pages = self.queues.pages();
+        self.posted.look_for_receives(pages, self.receives())
+    }
+
+    /// Nothing is processed until the agent says what has become of a process.
+    pub(crate) fn halt(&mut self) {
+        self.halted = true;
+    }
+
+    /// The peer's process has ended. The agent says how, as long as it does.
     pub(crate) fn orphan(&mut self, tools: &mut Tools) {
         if self.attached && !self.halted {
             self.orphaned = tools.now + ORPHANED_NS;
@@ -167,84 +166,106 @@ impl Vi {
         }
     }
 
-    pub(crate) fn attach(&mut self, request: &Request) {
-        self.orphaned = 0;
-        self.terms = Terms {
-            epoch: request.epoch,
-            key: request.key,
-            ptag: request.ptag,
-            max_transfer: request.max_transfer.min(u64::from(u32::MAX)),
-            reliability: request.reliability,
-            flags: request.flags,
-            read_levels: request.read_levels,
-            segments_max: request.segments_max.min(SEGMENTS_MAX),
-        };
-        (self.sends, self.receives) = (request.sends, request.receives);
-        self.unseen_sent = Unseen {
-            first: self.sends,
-            aged: self.sends,
-        };
-        self.unseen_received = Unseen {
-            first: self.receives,
-            aged: self.receives,
-        };
-        self.moved = (0, 0);
-        self.offered = 0;
-        self.held = false;
-        self.unattended = 0;
-        self.untold = 0;
-        self.due = 0;
-        self.partner = None;
-        self.attached = true;
-        self.halted = false;
-        self.quiet = 0;
-    }
-
-    pub(crate) fn has(&self, flag: u16) -> bool {
-        self.terms.flags & flag != 0
-    }
-
-    /// For the rest of this connection the device moves everything.
-    pub(crate) fn fetches_no_more(&mut self) {
-        self.terms.flags &= !flag::FETCHES;
-    }
-
-    pub(crate) fn is_unreliable(&self) -> bool {
-        self.terms.reliability == VIP_SERVICE_UNRELIABLE
-    }
-
-    pub(crate) fn waits_for_reception(&self) -> bool {
-        self.terms.reliability == VIP_SERVICE_RELIABLE_RECEPTION
-    }
-
-    /// Whether a small message may come with its completion: under Reliable Reception it is in the posted
-    /// buffers before the send completes.
-    pub(crate) fn takes_inline(&self) -> bool {
-        self.has(flag::INLINE) && !self.waits_for_reception()
-    }
-
-    /// Whether the program's side is just fetching the message that comes next.
-    pub(crate) fn is_fetching(&self) -> bool {
-        self.pages.received(self.receives).claim.state() == claim::FETCHING
+    /// Ends the connection if the agent has not said in time how the peer's process has ended. `reason`: what is
+    /// told then.
+    pub(crate) fn check_orphaned(&mut self, tools: &mut Tools, reason: u32) {
+        if !self.attached || self.orphaned == 0 {
+            return;
+        }
+        if self.orphaned <= tools.now {
+            self.die(tools, reason);
+            self.orphaned = 0;
+        } else {
+            tools.orphaned = tools.orphaned.min(self.orphaned);
+        }
     }
 
     /// Number of the next send doorbell.
-    pub(crate) fn next_send(&self) -> u32 {
-        self.sends.wrapping_add(self.offered)
+    fn next_send(&self) -> u32 {
+        self.sends().wrapping_add(self.offered)
     }
 
-    /// Whether there is anything to do.
+    /// Whether a send doorbell has been rung that can be processed.
     #[inline(always)]
     pub(crate) fn is_rung(&self) -> bool {
         if self.halted {
             return false;
         }
-        match &self.away {
-            None => {
-                let ready = self.partner.is_some() && !self.held;
-                ready && self.pages.is_send_rung(self.next_send())
-            }
-            Some(away) => self.pages.is_send_rung(away.posted.next_send()),
+        let pages = self.queues.pages();
+        if self.link.is_some() {
+            return pages.is_send_rung(self.posted.next_send());
         }
+        let ready = self.peer.is_some() && !self.held;
+        ready && pages.is_send_rung(self.next_send())
+    }
+
+    /// Whether there is anything to do.
+    #[inline(always)]
+    pub(crate) fn has_work(&self) -> bool {
+        self.is_rung() || self.offered > 0
+    }
+
+    pub(crate) fn has_offers(&self) -> bool {
+        self.offered > 0
+    }
+
+    /// Whether the program's side is just fetching the message that comes next.
+    pub(crate) fn is_fetching(&self) -> bool {
+        let slot = self.queues.pages().received(self.receives());
+        slot.claim.state() == claim::FETCHING
+    }
+
+    /// Completes the send at the head.
+    pub(crate) fn complete_send(&mut self, tools: &Tools, status: u32) {
+        self.moved = (0, 0);
+        self.completions.send(&self.queues, tools, status);
+        let more = self.has_work();
+        self.completions.announce_sent(&self.queues, tools, more);
+    }
+
+    /// Completes the receive at the head, with `small` bytes of data in [`Tools::bounce`].
+    pub(crate) fn complete_receive(&mut self, tools: &Tools, outcome: Outcome, small: usize) {
+        let (completions, queues) = (&mut self.completions, &self.queues);
+        completions.receive(queues, tools, outcome, small);
+    }
+
+    /// Tells the program of something on a connection that lives on.
+    pub(crate) fn raise(&mut self, tools: &Tools, news: usize) {
+        self.completions.raise(&self.queues, tools, news);
+    }
+
+    /// Ends the connection: nothing of this VI is processed any more. The first reason counts.
+    pub(crate) fn die(&mut self, tools: &mut Tools, reason: u32) {
+        if !self.halted {
+            self.halted = true;
+            self.completions.end(&self.queues, tools, reason);
+        }
+    }
+
+    /// Puts completions that wait into the program's memory, all of them.
+    pub(crate) fn write_back_all(&mut self, tools: &mut Tools) {
+        self.completions.write_back_all(&self.queues, tools);
+    }
+
+    /// From now on this VI is looked at in every round. True: it was not before.
+    pub(crate) fn warm(&mut self) -> bool {
+        self.quiet = 0;
+        !std::mem::replace(&mut self.hot, true)
+    }
+
+    pub(crate) fn is_hot(&self) -> bool {
+        self.hot
+    }
+
+    /// The end of a round: puts completions into the program's memory that are due. False: the VI is not hot any more.
+    pub(crate) fn end_round(&mut self, tools: &mut Tools) -> bool {
+        if self.completions.is_due(tools.now) {
+            let more = self.has_work();
+            self.completions.write_back(&self.queues, tools, more);
+        }
+        self.quiet = self.quiet.saturating_add(1);
+        self.hot =
+            self.completions.has_open() || self.offered > 0 || (self.attached && self.quiet < COOL);
+        self.hot
     }
 }

@@ -3,32 +3,26 @@
 
 use vipl_abi::*;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{Segment, end};
+use vipl_clan_proto::vi::{Segment, end, news};
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
-use vipl_rules::region::is_remote;
 
-use crate::complete::Outcome;
-use crate::descriptor::Outgoing;
-use crate::pair::Pair;
-use crate::vm::{piece, pieces};
+use super::Pair;
+use crate::completions::Outcome;
+use crate::process::{piece, pieces};
+use crate::queues::Outgoing;
 
 impl Pair<'_> {
     /// The range of RDMA, in the memory of the target.
     fn target(&self, outgoing: &Outgoing) -> Segment {
-        self.to.process.own(outgoing.remote)
+        Segment {
+            length: outgoing.length,
+            ..self.to.queues.process().own(outgoing.remote)
+        }
     }
 
-    /// Whether the target permits the whole range. A range of no bytes is not checked (spec §5.6).
-    fn target_permits(&self, outgoing: &Outgoing, enable: u16, flag: u32) -> bool {
-        let (remote, length) = (self.target(outgoing), u64::from(outgoing.length));
-        let (table, tag) = (self.to.process.table(), self.to.terms.ptag);
-        length == 0
-            || (self.to.has(enable)
-                && is_remote(table, remote.handle, remote.address, length, tag, flag))
-    }
-
-    pub(crate) fn write(&mut self, outgoing: &Outgoing) -> usize {
-        if !self.target_permits(outgoing, flag::RDMA_WRITE, VIPL_REGION_RDMA_WRITE) {
+    pub(super) fn write(&mut self, outgoing: &Outgoing) -> usize {
+        let (target, queues) = (self.target(outgoing), &self.to.queues);
+        if !queues.permits(&target, flag::RDMA_WRITE, VIPL_REGION_RDMA_WRITE) {
             self.write_refused(outgoing);
             return 0;
         }
@@ -38,10 +32,7 @@ impl Pair<'_> {
             return 0;
         }
         let offset = self.from.moved.0;
-        let to = self
-            .target(outgoing)
-            .address
-            .wrapping_add(u64::from(offset));
+        let to = target.address.wrapping_add(u64::from(offset));
         self.tools.pieces.clear();
         // Programs poll the last eight bytes of the range: they become visible last.
         let flag_bytes = if last { bytes.min(8) } else { 0 };
@@ -51,7 +42,7 @@ impl Pair<'_> {
             .pieces
             .push(piece(to.wrapping_add(first as u64), flag_bytes));
         let data = &self.tools.bounce[..bytes];
-        if self.to.process.write(data, &self.tools.pieces) != bytes {
+        if self.to.queues.process().write(data, &self.tools.pieces) != bytes {
             self.write_refused(outgoing);
             return bytes;
         }
@@ -70,11 +61,11 @@ impl Pair<'_> {
     /// The immediate data of an RDMA Write uses one receive descriptor; with `error` it tells of that.
     /// False: it could not be received, and the sender has been told.
     fn tell_target(&mut self, outgoing: &Outgoing, error: Option<u32>) -> bool {
-        let Some(line) = self.to.pages.receive_doorbell(self.to.receives) else {
+        let Some(line) = self.to.queues.pages().receive_doorbell(self.to.receives()) else {
             self.nothing_posted(VIP_STATUS_OP_RDMA_WRITE);
             return false;
         };
-        if let Err(status) = self.to.incoming(&line, None, self.tools) {
+        if let Err(status) = self.to.queues.incoming(&line, None, self.tools) {
             self.cannot_receive(status, VIP_STATUS_OP_RDMA_WRITE);
             return false;
         }
@@ -102,20 +93,24 @@ impl Pair<'_> {
             return;
         }
         let opcode = VIP_STATUS_OP_RDMA_WRITE;
-        let posted = self.to.pages.receive_doorbell(self.to.receives).is_some();
+        let posted = self
+            .to
+            .queues
+            .pages()
+            .receive_doorbell(self.to.receives())
+            .is_some();
         let by_descriptor = outgoing.flagged && posted;
         if by_descriptor && !self.tell_target(outgoing, Some(VIP_STATUS_RDMA_PROT_ERROR)) {
             return;
         }
-        if self.from.is_unreliable() {
+        if self.from.queues.terms().is_unreliable() {
             if !by_descriptor {
-                self.to
-                    .raise(self.tools, vipl_clan_proto::vi::news::REFUSED);
+                self.to.raise(self.tools, news::REFUSED);
             }
             self.from.complete_send(self.tools, opcode);
             return;
         }
-        let (status, here) = if self.from.waits_for_reception() {
+        let (status, here) = if self.from.queues.terms().waits_for_reception() {
             (VIP_STATUS_RDMA_PROT_ERROR | opcode, end::TOLD)
         } else {
             // A write is complete when its data has left; the loss is told afterwards.
@@ -130,17 +125,15 @@ impl Pair<'_> {
         self.end(here, there);
     }
 
-    pub(crate) fn read(&mut self, outgoing: &Outgoing) -> usize {
+    pub(super) fn read(&mut self, outgoing: &Outgoing) -> usize {
         let opcode = VIP_STATUS_OP_RDMA_READ;
         let (bytes, last) = self.chunk(outgoing.length);
         let offset = self.from.moved.0;
-        let from = self
-            .target(outgoing)
-            .address
-            .wrapping_add(u64::from(offset));
-        let permitted = self.target_permits(outgoing, flag::RDMA_READ, VIPL_REGION_RDMA_READ);
+        let (target, queues) = (self.target(outgoing), &self.to.queues);
+        let from = target.address.wrapping_add(u64::from(offset));
+        let permitted = queues.permits(&target, flag::RDMA_READ, VIPL_REGION_RDMA_READ);
         let into = &mut self.tools.bounce[..bytes];
-        if !permitted || self.to.process.read(&[piece(from, bytes)], into).is_err() {
+        if !permitted || queues.process().read(&[piece(from, bytes)], into).is_err() {
             if permitted && self.is_orphaned() {
                 return 0;
             }
@@ -152,7 +145,7 @@ impl Pair<'_> {
         self.tools.pieces.clear();
         pieces(&mut self.tools.pieces, &self.tools.out, offset, bytes);
         let data = &self.tools.bounce[..bytes];
-        if self.from.process.write(data, &self.tools.pieces) != bytes {
+        if self.from.queues.process().write(data, &self.tools.pieces) != bytes {
             self.sender_error(VIP_STATUS_PROTECTION_ERROR | opcode);
             return bytes;
         }

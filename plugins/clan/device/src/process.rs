@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
 
+use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::{NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::Segment;
 use vipl_rules::region::Table;
@@ -27,10 +29,10 @@ pub(crate) struct Process {
     /// The bits of its addresses.
     address_bits: u64,
     /// Its number means the same process to others of which this is true.
-    pub(crate) is_named: bool,
+    is_named: bool,
     nic: Mapping,
     /// The device's end of the socket of interrupts.
-    pub(crate) interrupts: OwnedFd,
+    interrupts: OwnedFd,
 }
 
 /// Whether a process has the device's PID namespace.
@@ -106,6 +108,23 @@ impl Process {
     pub(crate) fn nic(&self) -> &NicPage {
         // SAFETY: the mapping begins with a page of zeroes at first, which is valid, and all atomic.
         unsafe { &*self.nic.base().cast::<NicPage>() }
+    }
+
+    /// Its number means the same process to others of which this is true.
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// Wakes the thread of the process that waits for interrupts. A process with no room for one has an interrupt that it
+    /// has not looked at.
+    pub(crate) fn interrupt(&self) {
+        let _ = channel::send(self.interrupts.as_raw_fd(), &[0], &[]);
+    }
+
+    /// Reports what has become of its interface, one of [`failed`](vipl_clan_proto::nic::failed).
+    pub(crate) fn report_interface(&self, why: u32) {
+        self.nic().failed.store(why, Ordering::Release);
+        self.interrupt();
     }
 
     /// A thread by which its memory is reached.

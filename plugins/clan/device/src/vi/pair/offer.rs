@@ -14,76 +14,69 @@
 use vipl_abi::VIP_STATUS_OP_SEND;
 use vipl_clan_proto::claim;
 use vipl_clan_proto::message::flag;
-use vipl_clan_proto::vi::{OFFER_SEGMENTS, Offer, RECEIVE_SEGMENTS};
-use vipl_rules::descriptor::Operation;
+use vipl_clan_proto::vi::{OFFER_SEGMENTS, Offer};
 
-use crate::descriptor::Outgoing;
-use crate::pair::Pair;
-use crate::vi::{CHUNK, Tools, Vi};
+use super::{Pair, Vi};
+use crate::completions::publish;
+use crate::queues::Outgoing;
+use crate::tools::{CHUNK, Tools};
 
 /// Messages below this size the device moves sooner than a program can be told of them, in bytes.
 const OFFER_MIN: u32 = 4096;
 /// Messages of one VI that are offered at a time.
 pub(crate) const OFFERS_MAX: u32 = 64;
 /// How long an offer waits to be taken, in nanoseconds.
-pub(crate) const PATIENCE_NS: u64 = 50_000;
+pub(super) const PATIENCE_NS: u64 = 50_000;
 /// Messages that are not offered after one that was not taken.
 const UNATTENDED: u32 = 64;
 
 impl Pair<'_> {
-    /// Offers a message to the receiver, if it is one that can be fetched, by somebody who fetches. False: the
-    /// device moves it, or finds what is wrong with it.
-    pub(crate) fn offer(&mut self, outgoing: &Outgoing) -> bool {
-        let length = outgoing.length;
-        if length < OFFER_MIN || length as usize > CHUNK || outgoing.operation != Operation::Send {
-            return false;
-        }
+    /// Whether a message can be fetched, as far as the sender goes, by somebody who fetches. False: the device moves it, or
+    /// finds what is wrong with it.
+    #[inline(always)]
+    pub(super) fn may_offer(&mut self, outgoing: &Outgoing) -> bool {
+        (OFFER_MIN..=CHUNK as u32).contains(&outgoing.length) && self.receiver_fetches()
+    }
+
+    fn receiver_fetches(&mut self) -> bool {
         if self.to.unattended > 0 {
             self.to.unattended -= 1;
             return false;
         }
-        let (from, to) = (&mut *self.from, &*self.to);
-        let named = from.process.is_named && to.process.is_named;
-        let begun = from.moved.0 > 0;
-        if !named || begun || !to.has(flag::FETCHES) || from.offered == OFFERS_MAX {
-            return false;
-        }
-        if self.tools.out.len() > OFFER_SEGMENTS {
-            return false;
-        }
-        let number = to.receives.wrapping_add(from.offered);
-        let Some(line) = to.pages.receive_doorbell(number) else {
-            return false;
-        };
-        let fits = to
-            .incoming(&line, Some(length), self.tools)
-            .is_ok_and(|incoming| incoming.capacity >= u64::from(length));
-        if !fits || self.tools.into.len() > RECEIVE_SEGMENTS {
-            return false;
-        }
+        let is_named = |vi: &Vi| vi.queues.process().is_named();
+        is_named(self.from)
+            && is_named(self.to)
+            && self.from.moved.0 == 0
+            && self.to.queues.terms().has(flag::FETCHES)
+            && self.from.offered < OFFERS_MAX
+            && self.tools.out.len() <= OFFER_SEGMENTS
+    }
+
+    /// Offers a message to the receiver, for the receive descriptor with this number.
+    pub(super) fn offer(&mut self, outgoing: &Outgoing, number: u32) {
         let mut offer = Offer {
-            thread: from.process.thread(),
+            thread: self.from.queues.process().thread(),
             count: self.tools.out.len(),
             ..Offer::default()
         };
         offer.segments[..offer.count].copy_from_slice(&self.tools.out);
-        if from.offered == 0 {
-            from.offered_at = self.tools.now;
+        if self.from.offered == 0 {
+            self.from.offered_at = self.tools.now;
         }
-        from.offered += 1;
+        self.from.offered += 1;
         let outcome = self.outcome(outgoing);
-        self.to.pages.received(number).set_offer(&offer);
-        self.to.publish(number, outcome, 0, claim::OFFERED);
-        self.to.announce(self.tools);
-        true
+        let queues = &self.to.queues;
+        queues.pages().received(number).set_offer(&offer);
+        publish(queues.pages(), number, outcome, 0, claim::OFFERED);
+        self.to.completions.announce(queues, self.tools);
     }
 
     /// Completes what has been fetched, and takes back what nobody has begun to fetch in this time, in
     /// nanoseconds. True: something has happened, or is soon to happen.
-    pub(crate) fn hear_fetches(&mut self, patience: u64) -> bool {
+    pub(crate) fn check_offers(&mut self, patience: u64) -> bool {
         let mut heard = false;
         while self.from.offered > 0 {
-            let slot = self.to.pages.received(self.to.receives);
+            let slot = self.to.queues.pages().received(self.to.receives());
             match slot.claim.state() {
                 claim::FETCHED => fetched(self.from, self.to, self.tools),
                 // It says so when it is done: the device may sleep meanwhile.
@@ -97,12 +90,19 @@ impl Pair<'_> {
                 }
                 _ => {
                     give_up(self.from, self.to);
-                    self.to.fetches_no_more();
+                    self.to.queues.stop_fetches();
                 }
             }
             heard = true;
         }
         heard
+    }
+
+    /// Nothing is offered any more in either direction; what this VI has on offer is taken back.
+    pub(crate) fn stop_offers(&mut self) {
+        self.from.queues.stop_fetches();
+        self.to.queues.stop_fetches();
+        self.check_offers(0);
     }
 
     /// The connection ends: nothing that is on offer arrives any more, in either direction.
@@ -114,7 +114,7 @@ impl Pair<'_> {
 
 /// The first offer has been fetched.
 fn fetched(from: &mut Vi, to: &mut Vi, tools: &Tools) {
-    to.pass_received();
+    to.completions.pass_received();
     from.offered -= 1;
     from.held = false;
     from.offered_at = tools.now;
@@ -125,7 +125,10 @@ fn fetched(from: &mut Vi, to: &mut Vi, tools: &Tools) {
 /// one that it may not take.
 fn give_up(from: &mut Vi, to: &Vi) {
     for number in 0..from.offered {
-        let slot = to.pages.received(to.receives.wrapping_add(number));
+        let slot = to
+            .queues
+            .pages()
+            .received(to.receives().wrapping_add(number));
         slot.claim.publish(claim::DEVICE);
     }
     from.offered = 0;
@@ -134,7 +137,7 @@ fn give_up(from: &mut Vi, to: &Vi) {
 
 fn withdraw(from: &mut Vi, to: &mut Vi, tools: &Tools) {
     while from.offered > 0 {
-        let slot = to.pages.received(to.receives);
+        let slot = to.queues.pages().received(to.receives());
         // A program's side that is at it finds that it was too late.
         if !slot.claim.withdraw() {
             break;

@@ -2,17 +2,65 @@
 //!
 //! What the doorbell carries is used as it is; the rest is fetched from the program's memory, once.
 
+use std::rc::Rc;
+
 use vipl_abi::*;
-use vipl_clan_proto::message::flag;
+use vipl_clan_proto::message::{Request, flag};
 use vipl_clan_proto::vi::{
-    INLINE_MAX, RECEIVE_SEGMENTS, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, form,
+    INLINE_MAX, RECEIVE_SEGMENTS, ReceiveLine, SEND_SEGMENTS, Segment, SendLine, ViPages, form,
 };
 use vipl_rules::Image;
 use vipl_rules::descriptor::{self as rules, Limits, Operation, Regions};
-use vipl_rules::region::is_local_in;
+use vipl_rules::region::{is_local_in, is_registered, is_remote};
+use vipl_sys::shm::Mapping;
 
-use crate::vi::{Tools, Vi};
-use crate::vm::{Fault, piece};
+use crate::process::{Fault, Process, piece};
+use crate::tools::Tools;
+
+/// Segments of one descriptor: with what a completion adds, not more than the kernel takes in one call.
+const SEGMENTS_MAX: u16 = 1000;
+
+/// What the VI is to its connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    pub(crate) epoch: u32,
+    pub(crate) key: u64,
+    pub(crate) ptag: u32,
+    pub(crate) max_transfer: u64,
+    pub(crate) reliability: u16,
+    pub(crate) flags: u16,
+    pub(crate) read_levels: u16,
+    pub(crate) segments_max: u16,
+}
+
+impl Terms {
+    pub(crate) fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn is_unreliable(&self) -> bool {
+        self.reliability == VIP_SERVICE_UNRELIABLE
+    }
+
+    pub(crate) fn waits_for_reception(&self) -> bool {
+        self.reliability == VIP_SERVICE_RELIABLE_RECEPTION
+    }
+
+    /// Whether a small message may come with its completion: under Reliable Reception it is in the posted
+    /// buffers before the send completes.
+    pub(crate) fn takes_inline(&self) -> bool {
+        self.has(flag::INLINE) && !self.waits_for_reception()
+    }
+}
+
+/// The queues of a VI: its pages, and the memory of its process behind them.
+pub(crate) struct Queues {
+    process: Rc<Process>,
+    number: u32,
+    pages: ViPages,
+    terms: Terms,
+    _memory: Mapping,
+}
 
 /// A send-queue descriptor that has passed all checks of its own side; its data segments are in
 /// [`Tools::out`].
@@ -64,9 +112,14 @@ fn segment(bytes: &[u8]) -> Segment {
 }
 
 /// Reads a descriptor and its segments, as many as `most` at most, from the program's memory.
-fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Result<Image, Fault> {
+fn fetch(
+    process: &Process,
+    address: u64,
+    most: u16,
+    segments: &mut Vec<Segment>,
+) -> Result<Image, Fault> {
     let mut line = [0; LINE];
-    vi.process.read(&[piece(address, LINE)], &mut line)?;
+    process.read(&[piece(address, LINE)], &mut line)?;
     let image = Image {
         seg_count: half(&line, 12),
         control: half(&line, 14),
@@ -84,13 +137,62 @@ fn fetch(vi: &Vi, address: u64, most: u16, segments: &mut Vec<Segment>) -> Resul
     if count > near {
         let mut rest = vec![0; (count - near) * SEGMENT];
         let at = address.wrapping_add(LINE as u64);
-        vi.process.read(&[piece(at, rest.len())], &mut rest)?;
+        process.read(&[piece(at, rest.len())], &mut rest)?;
         segments.extend(rest.chunks(SEGMENT).map(segment));
     }
     Ok(image)
 }
 
-impl Vi {
+impl Queues {
+    pub(crate) fn new(process: Rc<Process>, number: u32, memory: Mapping) -> Queues {
+        Queues {
+            process,
+            number,
+            // SAFETY: the mapping lives as long as the view.
+            pages: unsafe { ViPages::new(memory.base()) },
+            terms: Terms::default(),
+            _memory: memory,
+        }
+    }
+
+    pub(crate) fn attach(&mut self, request: &Request) {
+        self.terms = Terms {
+            epoch: request.epoch,
+            key: request.key,
+            ptag: request.ptag,
+            max_transfer: request.max_transfer.min(u64::from(u32::MAX)),
+            reliability: request.reliability,
+            flags: request.flags,
+            read_levels: request.read_levels,
+            segments_max: request.segments_max.min(SEGMENTS_MAX),
+        };
+    }
+
+    /// For the rest of this connection the device moves everything.
+    pub(crate) fn stop_fetches(&mut self) {
+        self.terms.flags &= !flag::FETCHES;
+    }
+
+    #[inline(always)]
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Number of the VI within its NIC.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> &ViPages {
+        &self.pages
+    }
+
+    #[inline(always)]
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
     fn regions(&self) -> Regions {
         Regions {
             table: self.process.table(),
@@ -101,7 +203,7 @@ impl Vi {
     /// Whether a descriptor may be written, as far as its own region matters.
     pub(crate) fn may_write(&self, descriptor: u64, memory: u32) -> bool {
         let (table, tag) = (self.process.table(), self.terms.ptag);
-        !self.has(flag::CHECK_DESCRIPTOR)
+        !self.terms.has(flag::CHECK_DESCRIPTOR)
             || is_local_in(table, memory, descriptor, CONTROL as u64, tag)
     }
 
@@ -122,13 +224,9 @@ impl Vi {
                 first: line.first,
             }
         } else {
-            fetch(
-                self,
-                line.descriptor,
-                self.terms.segments_max,
-                &mut tools.out,
-            )
-            .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?
+            let most = self.terms.segments_max;
+            fetch(&self.process, line.descriptor, most, &mut tools.out)
+                .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?
         };
         let limits = Limits {
             segments_max: self.terms.segments_max.into(),
@@ -209,13 +307,15 @@ impl Vi {
                 ..Image::default()
             }
         } else {
-            fetch(self, line.descriptor, most, &mut tools.into)
+            fetch(&self.process, line.descriptor, most, &mut tools.into)
                 .map_err(|Fault| VIP_STATUS_PROTECTION_ERROR)?
         };
         rules::receive(&image, most.into())?;
-        let checked = message.map_or(0, |length| match self.has(flag::CHECK_RECEIVE_WHOLE) {
-            true => u64::MAX,
-            false => u64::from(length),
+        let checked = message.map_or(0, |length| {
+            match self.terms.has(flag::CHECK_RECEIVE_WHOLE) {
+                true => u64::MAX,
+                false => u64::from(length),
+            }
         });
         for segment in &mut tools.into {
             *segment = self.process.own(*segment);
@@ -227,5 +327,20 @@ impl Vi {
             memory: line.memory,
             capacity,
         })
+    }
+
+    /// Whether a peer may use this whole range of the process's memory by RDMA, as `enable` of the VI and `flag` of the
+    /// region say. A range of no bytes is not checked (spec §5.6).
+    pub(crate) fn permits(&self, range: &Segment, enable: u16, flag: u32) -> bool {
+        let (table, length) = (self.process.table(), u64::from(range.length));
+        let (handle, address, tag) = (range.handle, range.address, self.terms.ptag);
+        length == 0
+            || (self.terms.has(enable) && is_remote(table, handle, address, length, tag, flag))
+    }
+
+    /// Whether this whole range is registered.
+    pub(crate) fn is_registered(&self, range: &Segment) -> bool {
+        let (table, length) = (self.process.table(), u64::from(range.length));
+        length == 0 || is_registered(table, range.handle, range.address, length)
     }
 }

@@ -1,0 +1,439 @@
+//! Completions, the end of a connection, and interrupts.
+//!
+//! A completion is *open* until somebody puts it into the program's memory. A program that looks for
+//! completions does so itself, with what it finds in the completion's line. For one that does not (it
+//! computes, polls its descriptors, or sleeps elsewhere) the device does it after a while.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use vipl_abi::*;
+use vipl_clan_proto::claim;
+use vipl_clan_proto::vi::{SMALL, ViPages, end, news};
+
+use crate::process::{piece, pieces};
+use crate::queues::{Incoming, Queues};
+use crate::tools::Tools;
+
+/// How long a completion waits for its program, in nanoseconds; twice as long at most.
+const WRITE_BACK_NS: u64 = 30_000;
+/// Completed sends of a queue with more to send for which a sleeper is woken, or how long the first of them
+/// waits, in nanoseconds.
+const UNTOLD_MAX: u32 = 16;
+const UNTOLD_NS: u64 = 150_000;
+/// Completions of sends that one call of the kernel writes.
+const BATCH: u32 = 64;
+/// Where ImmediateData, Length and Status stand in a descriptor.
+const RESULT: u64 = 20;
+const STATUS: u64 = 28;
+
+/// The result of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// `VIP_STATUS_*` without DONE.
+    pub(crate) status: u32,
+    pub(crate) length: u32,
+    pub(crate) immediate: u32,
+}
+
+/// What became of the end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// It is there, or its descriptor is not, which the program's side finds out.
+    Yes,
+    /// The posted buffers are not there; the receive has completed with that error.
+    Fault,
+}
+
+/// Completions that wait for the program to look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unseen {
+    /// The first one that may still be open.
+    first: u32,
+    /// Those before this one have waited long enough when the time has come.
+    aged: u32,
+}
+
+impl Unseen {
+    fn begin(number: u32) -> Unseen {
+        Unseen {
+            first: number,
+            aged: number,
+        }
+    }
+
+    fn next(&mut self) {
+        self.first = self.first.wrapping_add(1);
+    }
+}
+
+/// What has completed on a VI, and what its process has been told of.
+#[derive(Debug, Default)]
+pub(crate) struct Completions {
+    /// Number of the next completion of a send.
+    sends: u32,
+    /// The same of receives.
+    receives: u32,
+    /// Completed sends that nobody has been told of.
+    untold: u32,
+    /// When the first of them completed, in nanoseconds.
+    untold_at: u64,
+    unseen_sent: Unseen,
+    unseen_received: Unseen,
+    /// When completions that nobody has looked at are put into the program's memory; 0: there are none.
+    due: u64,
+    /// What it has been told, by the places of `news`.
+    news: [u32; news::KINDS],
+}
+
+/// Stores the completion of the receive with this number.
+pub(crate) fn publish(pages: &ViPages, number: u32, outcome: Outcome, small: u32, claim: u32) {
+    let slot = pages.received(number);
+    slot.status.store(outcome.status, Relaxed);
+    slot.length.store(outcome.length, Relaxed);
+    slot.immediate.store(outcome.immediate, Relaxed);
+    slot.small.store(small, Relaxed);
+    slot.claim.publish(claim);
+    slot.lap.store(number.wrapping_add(1), Release);
+}
+
+/// Completion queues find this VI.
+#[inline(always)]
+fn mark(queues: &Queues) {
+    if queues.pages().words().marks.load(Relaxed) != 0 {
+        queues.process().nic().ready.set(queues.number());
+    }
+}
+
+/// The process looks at this VI, whatever its program does.
+fn notify(queues: &Queues) {
+    let process = queues.process();
+    if process.nic().notices.set(queues.number()) {
+        process.interrupt();
+    }
+}
+
+/// Adds ImmediateData, Length and, last, Status to what lies in [`Tools::bounce`]; returns how many bytes.
+fn append_result(tools: &mut Tools, at: u64, bytes: usize, outcome: Outcome) -> usize {
+    let words = [
+        outcome.immediate,
+        outcome.length,
+        outcome.status | VIP_STATUS_DONE,
+    ];
+    for (to, word) in tools.bounce[bytes..bytes + 12].chunks_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    tools.pieces.push(piece(at.wrapping_add(RESULT), 8));
+    tools.pieces.push(piece(at.wrapping_add(STATUS), 4));
+    12
+}
+
+/// The claim of a completion that the device has written into the program's memory, or could not.
+fn claim_of(written: bool) -> u32 {
+    if written { claim::PLACED } else { claim::OPEN }
+}
+
+impl Completions {
+    /// A connection begins with these numbers.
+    pub(crate) fn begin(&mut self, sends: u32, receives: u32) {
+        (self.sends, self.receives) = (sends, receives);
+        self.unseen_sent = Unseen::begin(sends);
+        self.unseen_received = Unseen::begin(receives);
+        self.untold = 0;
+        self.due = 0;
+    }
+
+    /// Number of the next completion of a send.
+    #[inline(always)]
+    pub(crate) fn sends(&self) -> u32 {
+        self.sends
+    }
+
+    /// The same of receives.
+    #[inline(always)]
+    pub(crate) fn receives(&self) -> u32 {
+        self.receives
+    }
+
+    /// Whether completions wait for the program to look, or for the time when they are told.
+    #[inline(always)]
+    pub(crate) fn has_open(&self) -> bool {
+        self.due != 0
+    }
+
+    /// Whether they have waited long enough.
+    #[inline(always)]
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.due != 0 && now >= self.due
+    }
+
+    /// Completes the send at the head; [`Completions::announce_sent`] follows.
+    #[inline(always)]
+    pub(crate) fn send(&mut self, queues: &Queues, tools: &Tools, status: u32) {
+        let slot = queues.pages().sent(self.sends);
+        slot.status.store(status, Relaxed);
+        slot.claim.publish(claim::OPEN);
+        self.sends = self.sends.wrapping_add(1);
+        slot.lap.store(self.sends, Release);
+        self.opened(tools);
+    }
+
+    /// Tells whoever waits of a completed send, at the latest when the queue is empty: a sleeper that is woken
+    /// for each of many sends takes the processor from the one that receives them. `more`: others will complete soon.
+    #[inline(always)]
+    pub(crate) fn announce_sent(&mut self, queues: &Queues, tools: &Tools, more: bool) {
+        self.note_untold(tools);
+        if self.has_time_to_tell(tools, more) {
+            mark(queues);
+        } else {
+            self.announce(queues, tools);
+        }
+    }
+
+    /// One more that sleepers may not have seen.
+    fn note_untold(&mut self, tools: &Tools) {
+        if self.untold == 0 {
+            self.untold_at = tools.now;
+        }
+        self.untold = self.untold.saturating_add(1);
+    }
+
+    /// Whether more sends will complete soon, and those of which nobody has been told are few and recent.
+    fn has_time_to_tell(&self, tools: &Tools, more: bool) -> bool {
+        more && self.untold < UNTOLD_MAX && tools.now < self.untold_at + UNTOLD_NS
+    }
+
+    /// Completes the receive at the head, with `small` bytes of data in [`Tools::bounce`].
+    pub(crate) fn receive(
+        &mut self,
+        queues: &Queues,
+        tools: &Tools,
+        outcome: Outcome,
+        small: usize,
+    ) {
+        let pages = queues.pages();
+        let slot = pages.received(self.receives);
+        // Not a byte more: what else lies in the buffer is another process's.
+        for (to, from) in slot.data.iter().zip(tools.bounce[..small].chunks(8)) {
+            let mut word = [0; 8];
+            word[..from.len()].copy_from_slice(from);
+            to.store(u64::from_ne_bytes(word), Relaxed);
+        }
+        publish(pages, self.receives, outcome, small as u32, claim::OPEN);
+        self.receives = self.receives.wrapping_add(1);
+        self.opened(tools);
+        self.announce(queues, tools);
+    }
+
+    /// Puts the last `bytes` bytes of a message, which lie in [`Tools::bounce`], into the posted buffers
+    /// and completes the receive, all in one call of the kernel, Status last.
+    pub(crate) fn place_last(
+        &mut self,
+        queues: &Queues,
+        tools: &mut Tools,
+        incoming: &Incoming,
+        (offset, bytes): (u32, usize),
+        outcome: Outcome,
+    ) -> Placed {
+        // Announced before it is written: a program that finds DONE in its descriptor finds it here, too.
+        let pages = queues.pages();
+        publish(pages, self.receives, outcome, 0, claim::DEVICE);
+        tools.pieces.clear();
+        pieces(&mut tools.pieces, &tools.into, offset, bytes);
+        let mut total = bytes;
+        if queues.may_write(incoming.descriptor, incoming.memory) {
+            total += append_result(tools, incoming.descriptor, bytes, outcome);
+        }
+        let data = &tools.bounce[..total];
+        let written = queues.process().write(data, &tools.pieces);
+        let slot = pages.received(self.receives);
+        let fault = written < bytes;
+        let written = written == total && total > bytes;
+        if fault {
+            slot.status
+                .store(VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE, Relaxed);
+            slot.length.store(0, Relaxed);
+            slot.immediate.store(0, Relaxed);
+        }
+        slot.claim.publish(claim_of(written));
+        self.receives = self.receives.wrapping_add(1);
+        self.opened(tools);
+        if !written && !fault {
+            notify(queues);
+        }
+        self.announce(queues, tools);
+        if fault { Placed::Fault } else { Placed::Yes }
+    }
+
+    /// A completion waits for its program from now on.
+    fn opened(&mut self, tools: &Tools) {
+        if self.due == 0 {
+            self.due = tools.now + WRITE_BACK_NS;
+        }
+    }
+
+    /// Tells whoever waits.
+    #[inline(always)]
+    pub(crate) fn announce(&mut self, queues: &Queues, tools: &Tools) {
+        self.untold = 0;
+        mark(queues);
+        let bell = &queues.process().nic().bell;
+        bell.ring_if_wanted(tools.page.needs_fences());
+    }
+
+    /// Tells the program of something on a connection that lives on.
+    pub(crate) fn raise(&mut self, queues: &Queues, tools: &Tools, news: usize) {
+        self.news[news] = self.news[news].wrapping_add(1);
+        queues.pages().words().news[news].store(self.news[news], Release);
+        notify(queues);
+        self.announce(queues, tools);
+    }
+
+    /// The connection ends, for this reason, after everything that has completed.
+    pub(crate) fn end(&mut self, queues: &Queues, tools: &mut Tools, reason: u32) {
+        self.write_back_all(queues, tools);
+        debug_assert!(reason != end::NONE);
+        let word = u64::from(queues.terms().epoch) << 32 | u64::from(reason);
+        queues.pages().words().end.store(word, Release);
+        notify(queues);
+        self.announce(queues, tools);
+    }
+
+    /// Puts completions into the program's memory that have waited long enough.
+    pub(crate) fn write_back(&mut self, queues: &Queues, tools: &mut Tools, more: bool) {
+        let (sent, received) = (self.unseen_sent.aged, self.unseen_received.aged);
+        let received = self.write_back_up_to(queues, tools, sent, received);
+        if received || self.untold > 0 && !self.has_time_to_tell(tools, more) {
+            self.announce(queues, tools);
+        }
+        self.unseen_sent.aged = self.sends;
+        self.unseen_received.aged = self.receives;
+        let left =
+            self.unseen_sent.first != self.sends || self.unseen_received.first != self.receives;
+        let later = left || self.untold > 0;
+        self.due = if later { tools.now + WRITE_BACK_NS } else { 0 };
+    }
+
+    /// All of them, at once.
+    pub(crate) fn write_back_all(&mut self, queues: &Queues, tools: &mut Tools) {
+        if self.due == 0 {
+            return;
+        }
+        let (sent, received) = (self.sends, self.receives);
+        self.write_back_up_to(queues, tools, sent, received);
+        self.announce(queues, tools);
+        self.unseen_sent.aged = sent;
+        self.unseen_received.aged = received;
+        self.due = 0;
+    }
+
+    /// The receive at the head is in the program's memory already.
+    pub(crate) fn pass_received(&mut self) {
+        let all_seen = self.unseen_received.first == self.receives;
+        self.receives = self.receives.wrapping_add(1);
+        if all_seen {
+            self.unseen_received = Unseen::begin(self.receives);
+        }
+    }
+
+    /// True: receives were put into the program's memory.
+    fn write_back_up_to(
+        &mut self,
+        queues: &Queues,
+        tools: &mut Tools,
+        sent: u32,
+        received: u32,
+    ) -> bool {
+        let mut placed = false;
+        while self.unseen_received.first != received {
+            placed |= write_back_received(queues, tools, self.unseen_received.first);
+            self.unseen_received.next();
+        }
+        while self.unseen_sent.first != sent {
+            if self.write_back_sent(queues, tools, sent) {
+                // Who looked while the device was at it has gone to sleep without them.
+                self.note_untold(tools);
+            }
+        }
+        placed
+    }
+
+    /// Writes the Status of up to [`BATCH`] sends. True: some were written.
+    fn write_back_sent(&mut self, queues: &Queues, tools: &mut Tools, until: u32) -> bool {
+        let pages = queues.pages();
+        tools.pieces.clear();
+        let mut taken = [0u32; BATCH as usize];
+        let mut count = 0;
+        while self.unseen_sent.first != until && count < taken.len() {
+            let number = self.unseen_sent.first;
+            self.unseen_sent.next();
+            let slot = pages.sent(number);
+            let line = pages.send_doorbell(number);
+            if !queues.may_write(line.descriptor, line.memory) {
+                notify(queues);
+            } else if slot.claim.take_for_device() {
+                let status = slot.status.load(Relaxed) | VIP_STATUS_DONE;
+                tools.bounce[count * 4..count * 4 + 4].copy_from_slice(&status.to_ne_bytes());
+                tools
+                    .pieces
+                    .push(piece(line.descriptor.wrapping_add(STATUS), 4));
+                taken[count] = number;
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return false;
+        }
+        let data = &tools.bounce[..count * 4];
+        let written = queues.process().write(data, &tools.pieces) / 4;
+        for (place, number) in taken[..count].iter().enumerate() {
+            let claim = claim_of(place < written);
+            pages.sent(*number).claim.publish(claim);
+        }
+        if written < count {
+            // The program's side sees for itself what has become of its descriptors.
+            notify(queues);
+        }
+        true
+    }
+}
+
+/// Puts a receive into the program's memory. True: it was written.
+fn write_back_received(queues: &Queues, tools: &mut Tools, number: u32) -> bool {
+    let slot = queues.pages().received(number);
+    if slot.claim.state() != claim::OPEN {
+        return false;
+    }
+    let Some(line) = queues.pages().receive_doorbell(number) else {
+        return false;
+    };
+    let small = (slot.small.load(Relaxed) as usize).min(SMALL);
+    let whole = small == 0 || {
+        let incoming = queues.incoming(&line, Some(small as u32), tools);
+        incoming.is_ok_and(|found| found.capacity >= small as u64)
+    };
+    if !whole || !queues.may_write(line.descriptor, line.memory) {
+        notify(queues);
+        return false;
+    }
+    if !slot.claim.take_for_device() {
+        return false;
+    }
+    let outcome = Outcome {
+        status: slot.status.load(Relaxed),
+        length: slot.length.load(Relaxed),
+        immediate: slot.immediate.load(Relaxed),
+    };
+    for (to, word) in tools.bounce[..SMALL].chunks_mut(8).zip(&slot.data) {
+        to.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    tools.pieces.clear();
+    pieces(&mut tools.pieces, &tools.into, 0, small);
+    let total = small + append_result(tools, line.descriptor, small, outcome);
+    let data = &tools.bounce[..total];
+    let written = queues.process().write(data, &tools.pieces) == total;
+    slot.claim.publish(claim_of(written));
+    if !written {
+        notify(queues);
+    }
+    true
+}

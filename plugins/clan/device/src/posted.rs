@@ -1,0 +1,53 @@
+//! How far the doorbells of a VI with a peer on another host have been rung.
+
+use std::cell::Cell;
+
+use vipl_clan_proto::vi::{RING, ViPages};
+
+/// How far the doorbells of a VI have been seen to be rung.
+#[derive(Debug, Default)]
+pub(crate) struct Posted {
+    sends: Cell<u32>,
+    receives: Cell<u32>,
+}
+
+impl Posted {
+    /// A connection begins with these numbers.
+    pub(crate) fn begin(&mut self, sends: u32, receives: u32) {
+        self.sends.set(sends);
+        self.receives.set(receives);
+    }
+
+    /// Number behind the last send doorbell that has been rung.
+    #[inline(always)]
+    pub(crate) fn look_for_sends(&self, pages: &ViPages, completed: u32) -> u32 {
+        advance(&self.sends, completed, |number| pages.is_send_rung(number))
+    }
+
+    /// The same for receives.
+    #[inline(always)]
+    pub(crate) fn look_for_receives(&self, pages: &ViPages, completed: u32) -> u32 {
+        advance(&self.receives, completed, |number| {
+            pages.is_receive_rung(number)
+        })
+    }
+
+    /// The send doorbell that is rung next.
+    pub(crate) fn next_send(&self) -> u32 {
+        self.sends.get()
+    }
+}
+
+/// Goes on over doorbells that have been rung; not over more than there can be, whatever the process says.
+#[inline(always)]
+fn advance(cursor: &Cell<u32>, completed: u32, rung: impl Fn(u32) -> bool) -> u32 {
+    let mut number = cursor.get();
+    if (number.wrapping_sub(completed) as i32) < 0 {
+        number = completed;
+    }
+    while number.wrapping_sub(completed) < RING as u32 && rung(number) {
+        number = number.wrapping_add(1);
+    }
+    cursor.set(number);
+    number
+}
