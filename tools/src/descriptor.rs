@@ -6,6 +6,7 @@
 use std::ptr::NonNull;
 
 use vipl_abi::*;
+use vipl_client::raw;
 
 use crate::region::{Region, Span};
 
@@ -63,53 +64,12 @@ impl Descriptor {
     }
 
     fn set(self, operation: u16, remote: Option<Span>, data: Span) {
-        let empty = VIP_DATA_SEGMENT {
-            Data: VIP_PVOID64 { AddressBits: 0 },
-            Handle: 0,
-            Length: 0,
-        };
-        let local = VIP_DATA_SEGMENT {
-            Data: VIP_PVOID64 {
-                AddressBits: data.address,
-            },
-            Handle: data.handle,
-            Length: data.length,
-        };
-        let mut segments = [VIP_DESCRIPTOR_SEGMENT { Local: empty }; 2];
-        let mut used = 0;
-        if let Some(remote) = remote {
-            let target = VIP_ADDRESS_SEGMENT {
-                Data: VIP_PVOID64 {
-                    AddressBits: remote.address,
-                },
-                Handle: remote.handle,
-                Reserved: 0,
-            };
-            segments[used] = VIP_DESCRIPTOR_SEGMENT { Remote: target };
-            used += 1;
-        }
         // A message of no data has no data segment.
-        if data.length > 0 || remote.is_some() {
-            segments[used] = VIP_DESCRIPTOR_SEGMENT { Local: local };
-            used += 1;
-        }
-        let control = VIP_CONTROL_SEGMENT {
-            Next: VIP_PVOID64 { AddressBits: 0 },
-            NextHandle: 0,
-            SegCount: used as u16,
-            Control: operation,
-            Reserved: 0,
-            ImmediateData: 0,
-            Length: data.length,
-            Status: 0,
-        };
-        // SAFETY: aligned, in memory that stays mapped.
-        unsafe {
-            self.0.as_ptr().write_volatile(VIP_DESCRIPTOR {
-                CS: control,
-                DS: segments,
-            })
-        };
+        let data = (data.length > 0 || remote.is_some()).then_some(data);
+        let local = data.map(|data| (data.address, data.handle, data.length));
+        let remote = remote.map(|remote| (remote.address, remote.handle));
+        // SAFETY: aligned, in memory that stays mapped, with room for two segments.
+        unsafe { raw::write_descriptor(self.0.as_ptr(), operation, remote, local) };
     }
 
     /// Lets a send carry 32 bits.

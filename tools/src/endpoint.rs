@@ -1,22 +1,19 @@
-//! VIs: creating, connecting, posting and taking descriptors; and an endpoint, which is a VI with its
-//! descriptors and buffers.
+//! A VI with unowned descriptors in a region; and an endpoint, which is a VI with its descriptors and buffers.
 //!
 //! The calls on the data path are one indirect call and one comparison.
 
-use std::ffi::{c_int, c_ulong};
-use std::mem::MaybeUninit;
+use std::ffi::c_int;
 use std::rc::Rc;
+use std::time::Duration;
 
-use vipl_abi::*;
+use vipl_abi::{VIP_DESCRIPTOR, VIP_MEM_HANDLE, VIP_RETURN};
+use vipl_client::{Address, Error as VipError, RawVi, Reliability, Request, Status, ViOptions};
 
 use crate::cq::Cq;
 use crate::descriptor::{self, Descriptor};
-use crate::nic::{NetAddress, Nic, Request, check};
+use crate::nic::Nic;
 use crate::region::{Region, Span};
 use crate::{Error, Result};
-
-type Post = unsafe extern "C" fn(VIP_VI_HANDLE, *mut VIP_DESCRIPTOR, VIP_MEM_HANDLE) -> c_int;
-type Done = unsafe extern "C" fn(VIP_VI_HANDLE, *mut *mut VIP_DESCRIPTOR) -> c_int;
 
 /// Polls give this most of the time.
 const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
@@ -30,17 +27,11 @@ pub struct ViSpec {
     pub transfer_max: u64,
 }
 
-/// A VI.
+/// A VI whose descriptors are in one region, which stays mapped until the process ends.
 pub struct Vi {
-    handle: VIP_VI_HANDLE,
+    vi: RawVi,
     memory: VIP_MEM_HANDLE,
-    post_send: Post,
-    post_receive: Post,
-    send_done: Done,
-    receive_done: Done,
-    nic: Nic,
     _region: Rc<Region>,
-    _cq: Option<Cq>,
 }
 
 impl Vi {
@@ -49,45 +40,18 @@ impl Vi {
     /// # Errors
     /// The library refuses.
     pub fn new(nic: &Nic, spec: ViSpec, region: &Rc<Region>, cq: Option<&Cq>) -> Result<Self> {
-        let functions = nic.functions();
-        let reads = nic.attributes().rdma_read_levels & spec.level != 0;
-        let mut attributes = VIP_VI_ATTRIBUTES {
-            ReliabilityLevel: spec.level,
-            MaxTransferSize: spec.transfer_max as c_ulong,
-            QoS: std::ptr::null_mut(),
-            Ptag: nic.ptag(),
-            EnableRdmaWrite: VIP_TRUE,
-            EnableRdmaRead: VIP_BOOLEAN::from(reads),
+        let reliability = Reliability::from_bits(spec.level);
+        let readable = nic.attributes().rdma_read.bits() & spec.level != 0;
+        let options = ViOptions {
+            reliability,
+            transfer_max: spec.transfer_max,
+            rdma_write: true,
+            rdma_read: readable,
         };
-        let mut handle = std::ptr::null_mut();
-        let receive_cq = cq.map_or(std::ptr::null_mut(), Cq::handle);
-        // SAFETY: a live NIC, filled attributes, NULL or a live CQ, and room for the handle.
-        let code = unsafe {
-            (functions.VipCreateVi)(
-                nic.handle(),
-                &raw mut attributes,
-                std::ptr::null_mut(),
-                receive_cq,
-                &raw mut handle,
-            )
-        };
-        check("VipCreateVi", code).map_err(|error| {
-            let level = crate::nic::level_names(spec.level);
-            error.context(format!(
-                "level {level}, MaxTransferSize {}",
-                spec.transfer_max
-            ))
-        })?;
         Ok(Self {
-            handle,
+            vi: RawVi::new(nic.ptag(), options, [None, cq.map(Cq::queue)])?,
             memory: region.handle(),
-            post_send: functions.VipPostSend,
-            post_receive: functions.VipPostRecv,
-            send_done: functions.VipSendDone,
-            receive_done: functions.VipRecvDone,
-            nic: nic.clone(),
             _region: Rc::clone(region),
-            _cq: cq.cloned(),
         })
     }
 
@@ -97,10 +61,10 @@ impl Vi {
     /// The library refuses.
     #[inline(always)]
     pub fn post_send(&self, descriptor: Descriptor) -> Result<()> {
-        // SAFETY: a live VI, a descriptor in registered memory that stays mapped.
-        match unsafe { (self.post_send)(self.handle, descriptor.as_ptr(), self.memory) } {
+        // SAFETY: a descriptor in registered memory that stays mapped; no reference covers it or its buffers.
+        match unsafe { self.vi.post_send(descriptor.as_ptr(), self.memory) } {
             0 => Ok(()),
-            code => Err(Error::call("VipPostSend", code)),
+            code => Err(failed("VipPostSend", code)),
         }
     }
 
@@ -110,10 +74,10 @@ impl Vi {
     /// The library refuses.
     #[inline(always)]
     pub fn post_receive(&self, descriptor: Descriptor) -> Result<()> {
-        // SAFETY: a live VI, a descriptor in registered memory that stays mapped.
-        match unsafe { (self.post_receive)(self.handle, descriptor.as_ptr(), self.memory) } {
+        // SAFETY: as in `post_send`.
+        match unsafe { self.vi.post_receive(descriptor.as_ptr(), self.memory) } {
             0 => Ok(()),
-            code => Err(Error::call("VipPostRecv", code)),
+            code => Err(failed("VipPostRecv", code)),
         }
     }
 
@@ -123,13 +87,7 @@ impl Vi {
     /// The descriptor completed with an error, or the library refuses.
     #[inline(always)]
     pub fn send_done(&self) -> Result<Option<Descriptor>> {
-        let mut taken = std::ptr::null_mut();
-        // SAFETY: a live VI and room for the result.
-        match unsafe { (self.send_done)(self.handle, &raw mut taken) } {
-            0 => Ok(Descriptor::from_library(taken)),
-            NOT_DONE => Ok(None),
-            code => not_taken("VipSendDone", code, taken),
-        }
+        taken("VipSendDone", self.vi.send_done())
     }
 
     /// Takes a completed descriptor off the receive queue, if its head is complete.
@@ -138,13 +96,7 @@ impl Vi {
     /// The descriptor completed with an error, or the library refuses.
     #[inline(always)]
     pub fn receive_done(&self) -> Result<Option<Descriptor>> {
-        let mut taken = std::ptr::null_mut();
-        // SAFETY: a live VI and room for the result.
-        match unsafe { (self.receive_done)(self.handle, &raw mut taken) } {
-            0 => Ok(Descriptor::from_library(taken)),
-            NOT_DONE => Ok(None),
-            code => not_taken("VipRecvDone", code, taken),
-        }
+        taken("VipRecvDone", self.vi.receive_done())
     }
 
     /// Takes a descriptor off the send queue, flushed or not: whether there was a complete one. For
@@ -152,10 +104,8 @@ impl Vi {
     #[inline(always)]
     #[must_use]
     pub fn send_done_any(&self) -> bool {
-        let mut taken = std::ptr::null_mut();
-        // SAFETY: a live VI and room for the result.
-        let _ = unsafe { (self.send_done)(self.handle, &raw mut taken) };
-        !taken.is_null()
+        let (_, descriptor) = self.vi.send_done();
+        !descriptor.is_null()
     }
 
     /// Waits for the head of the send queue; None after the timeout.
@@ -163,13 +113,8 @@ impl Vi {
     /// # Errors
     /// The descriptor completed with an error, or the library refuses.
     pub fn send_wait(&self, timeout_ms: u64) -> Result<Option<Descriptor>> {
-        let mut taken = std::ptr::null_mut();
-        let wait = self.nic.functions().VipSendWait;
-        // SAFETY: a live VI and room for the result.
-        match unsafe { wait(self.handle, timeout_ms as c_ulong, &raw mut taken) } {
-            0 => Ok(Descriptor::from_library(taken)),
-            code => not_taken("VipSendWait", code, taken),
-        }
+        let timeout = Some(Duration::from_millis(timeout_ms));
+        taken("VipSendWait", self.vi.send_wait(timeout))
     }
 
     /// Waits for the head of the receive queue; None after the timeout.
@@ -177,49 +122,27 @@ impl Vi {
     /// # Errors
     /// The descriptor completed with an error, or the library refuses.
     pub fn receive_wait(&self, timeout_ms: u64) -> Result<Option<Descriptor>> {
-        let mut taken = std::ptr::null_mut();
-        let wait = self.nic.functions().VipRecvWait;
-        // SAFETY: a live VI and room for the result.
-        match unsafe { wait(self.handle, timeout_ms as c_ulong, &raw mut taken) } {
-            0 => Ok(Descriptor::from_library(taken)),
-            code => not_taken("VipRecvWait", code, taken),
-        }
+        let timeout = Some(Duration::from_millis(timeout_ms));
+        taken("VipRecvWait", self.vi.receive_wait(timeout))
     }
 
     /// Asks a server for a connection.
     ///
     /// # Errors
     /// There is none: the code tells why.
-    pub fn request(&self, local: &NetAddress, remote: &NetAddress, timeout_ms: u64) -> Result<()> {
-        let mut theirs = MaybeUninit::<VIP_VI_ATTRIBUTES>::zeroed();
-        // SAFETY: a live VI, two addresses, and room for the attributes.
-        let code = unsafe {
-            (self.nic.functions().VipConnectRequest)(
-                self.handle,
-                local.as_ptr(),
-                remote.as_ptr(),
-                timeout_ms as c_ulong,
-                theirs.as_mut_ptr(),
-            )
-        };
-        check("VipConnectRequest", code)
+    pub fn request(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
+        let timeout = Some(Duration::from_millis(timeout_ms));
+        self.vi.connect(local, remote, timeout)?;
+        Ok(())
     }
 
     /// Asks for a peer-to-peer connection, and does not wait for it.
     ///
     /// # Errors
     /// The library refuses.
-    pub fn peer(&self, local: &NetAddress, remote: &NetAddress, timeout_ms: u64) -> Result<()> {
-        // SAFETY: a live VI and two addresses.
-        let code = unsafe {
-            (self.nic.functions().VipConnectPeerRequest)(
-                self.handle,
-                local.as_ptr(),
-                remote.as_ptr(),
-                timeout_ms as c_ulong,
-            )
-        };
-        check("VipConnectPeerRequest", code)
+    pub fn peer(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
+        let timeout = Some(Duration::from_millis(timeout_ms));
+        Ok(self.vi.connect_peer(local, remote, timeout)?)
     }
 
     /// Waits for the connection that [`Vi::peer`] has asked for.
@@ -227,11 +150,8 @@ impl Vi {
     /// # Errors
     /// There is none: the code tells why.
     pub fn peer_wait(&self) -> Result<()> {
-        let mut theirs = MaybeUninit::<VIP_VI_ATTRIBUTES>::zeroed();
-        // SAFETY: a live VI and room for the attributes.
-        let code =
-            unsafe { (self.nic.functions().VipConnectPeerWait)(self.handle, theirs.as_mut_ptr()) };
-        check("VipConnectPeerWait", code)
+        self.vi.peer_wait()?;
+        Ok(())
     }
 
     /// Accepts a request.
@@ -239,7 +159,27 @@ impl Vi {
     /// # Errors
     /// The library refuses, or the client is gone.
     pub fn accept(&self, request: Request) -> Result<()> {
-        request.accept(self.handle)
+        request
+            .accept_raw(&self.vi)
+            .map_err(|returned| returned.error.into())
+    }
+}
+
+#[cold]
+fn failed(function: &'static str, code: c_int) -> Error {
+    VipError::call(function, code).into()
+}
+
+/// What a done or wait function returned.
+#[inline(always)]
+fn taken(
+    function: &'static str,
+    (code, descriptor): (c_int, *mut VIP_DESCRIPTOR),
+) -> Result<Option<Descriptor>> {
+    match code {
+        0 => Ok(Descriptor::from_library(descriptor)),
+        NOT_DONE => Ok(None),
+        code => not_taken(function, code, descriptor),
     }
 }
 
@@ -253,33 +193,12 @@ fn not_taken(
     const TIMEOUT: c_int = VIP_RETURN::VIP_TIMEOUT as c_int;
     const FAILED: c_int = VIP_RETURN::VIP_DESCRIPTOR_ERROR as c_int;
     match (code, Descriptor::from_library(taken)) {
-        (NOT_DONE | TIMEOUT, _) | (FAILED, None) => Ok(None),
-        (FAILED, Some(descriptor)) => Err(Error::Descriptor {
-            function,
-            status: descriptor.status(),
-        }),
-        (code, _) => Err(Error::call(function, code)),
-    }
-}
-
-impl Drop for Vi {
-    fn drop(&mut self) {
-        let functions = self.nic.functions();
-        // SAFETY: a live VI.
-        let _ = unsafe { (functions.VipDisconnect)(self.handle) };
-        // A queue must be empty before its VI is destroyed. Everything is flushed by now.
-        for done in [self.send_done, self.receive_done] {
-            loop {
-                let mut taken = std::ptr::null_mut();
-                // SAFETY: a live VI and room for the result.
-                let _ = unsafe { done(self.handle, &raw mut taken) };
-                if taken.is_null() {
-                    break;
-                }
-            }
+        (TIMEOUT, _) | (FAILED, None) => Ok(None),
+        (FAILED, Some(descriptor)) => {
+            let status = Status::from_bits(descriptor.status());
+            Err(VipError::Completion { function, status }.into())
         }
-        // SAFETY: a live, idle VI.
-        let _ = unsafe { (functions.VipDestroyVi)(self.handle) };
+        (code, _) => Err(failed(function, code)),
     }
 }
 

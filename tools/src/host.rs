@@ -4,7 +4,18 @@
 
 use serde_json::{Value, json};
 
-use crate::vipl::Vipl;
+use vipl_client::Library;
+
+use crate::Result;
+
+/// Opens the library: `VIPL_LIBRARY`, else beside the program, else in the `lib` folder beside the program's
+/// folder, else where the system's loader looks.
+///
+/// # Errors
+/// No candidate could be opened, or one was opened and is not a VIPL.
+pub fn library() -> Result<&'static Library> {
+    Ok(Library::open()?)
+}
 
 /// The CPU's model name.
 #[must_use]
@@ -27,24 +38,34 @@ pub fn kernel() -> String {
     text.trim().to_owned()
 }
 
+/// What the library reports about a topic, or None when it has no such extension or topic.
+#[must_use]
+pub fn describe(library: &Library, topic: &str) -> Option<Value> {
+    serde_json::from_str(&library.describe(topic)?).ok()
+}
+
+/// The library's own version, if it reports one.
+fn version(library: &Library) -> Option<String> {
+    let version = describe(library, "version")?;
+    Some(version.get("library")?.as_str()?.to_owned())
+}
+
 /// Machine and library, as an object.
 #[must_use]
-pub fn json(vipl: &Vipl) -> Value {
+pub fn json(library: &Library) -> Value {
     json!({
         "cpu": cpu_model(),
         "kernel": kernel(),
-        "library": vipl.path().display().to_string(),
-        "version": vipl.version(),
+        "library": library.path().display().to_string(),
+        "version": version(library),
     })
 }
 
 /// Machine and library, in two lines that begin with `#`.
 #[must_use]
-pub fn lines(vipl: &Vipl) -> String {
-    let version = vipl
-        .version()
-        .unwrap_or_else(|| "of unknown version".to_owned());
-    let path = vipl.path().display();
+pub fn lines(library: &Library) -> String {
+    let version = version(library).unwrap_or_else(|| "of unknown version".to_owned());
+    let path = library.path().display();
     format!(
         "# {}, Linux {}\n# libvipl {version}, {path}\n",
         cpu_model(),

@@ -48,6 +48,5 @@ pub mod stats;
 pub mod sys;
 pub mod tcp;
 pub mod udp;
-pub mod vipl;
 
 pub use error::{Error, Result};

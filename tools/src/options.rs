@@ -3,12 +3,10 @@
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
-use vipl_abi::{
-    VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_SERVICE_UNRELIABLE,
-};
+use vipl_client::{Attributes, Reliability};
 
 use crate::endpoint::ViSpec;
-use crate::nic::{Attributes, level_names};
+use crate::nic::level_names;
 use crate::{Error, Result, sys};
 
 /// The device when neither option nor environment names one.
@@ -36,10 +34,11 @@ impl Level {
     #[must_use]
     pub fn bit(self) -> u16 {
         match self {
-            Self::Unreliable => VIP_SERVICE_UNRELIABLE,
-            Self::Delivery => VIP_SERVICE_RELIABLE_DELIVERY,
-            Self::Reception => VIP_SERVICE_RELIABLE_RECEPTION,
+            Self::Unreliable => Reliability::UNRELIABLE,
+            Self::Delivery => Reliability::DELIVERY,
+            Self::Reception => Reliability::RECEPTION,
         }
+        .bits()
     }
 }
 
@@ -60,8 +59,8 @@ pub fn vi_spec(
     bytes: usize,
     asked: Option<usize>,
 ) -> Result<ViSpec> {
-    if nic.reliability_levels & level.bit() == 0 {
-        let has = level_names(nic.reliability_levels);
+    if nic.reliability.bits() & level.bit() == 0 {
+        let has = nic.reliability;
         let wanted = level_names(level.bit());
         return Err(Error::Usage(format!(
             "{} does not support the level {wanted}, only {has}",
@@ -94,7 +93,7 @@ mod tests {
     fn device(transfer_max: u64) -> Attributes {
         Attributes {
             transfer_max,
-            reliability_levels: 3,
+            reliability: Reliability::from_bits(3),
             ..Attributes::default()
         }
     }

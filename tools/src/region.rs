@@ -5,14 +5,17 @@
 //! with raw copies only: no Rust reference to it exists, since the provider may write it at any time.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_ulong};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use vipl_abi::*;
+use vipl_abi::{VIP_BOOLEAN, VIP_MEM_ATTRIBUTES, VIP_MEM_HANDLE, VIP_TRUE, VIP_ULONG};
+use vipl_client::{Access, Error as VipError, Reliability};
 
-use crate::nic::{Nic, check};
+use crate::nic::Nic;
 use crate::{Result, sys};
+
+/// A piece of a region, as a data segment names it, and as the peer does.
+pub use vipl_client::Remote as Span;
 
 thread_local! {
     /// Memory of regions that are gone.
@@ -22,20 +25,18 @@ thread_local! {
 /// Registered memory, open to RDMA from the partner.
 pub struct Region {
     nic: Nic,
-    base: NonNull<u8>,
-    length: usize,
-    handle: VIP_MEM_HANDLE,
+    /// Dropped before the memory is spare.
+    region: vipl_client::Region,
+    _memory: Memory,
 }
 
-/// A piece of a region, as a data segment names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
-    /// Its first byte.
-    pub address: u64,
-    /// The region's handle.
-    pub handle: u32,
-    /// Its bytes.
-    pub length: u32,
+/// Memory that is mapped until the process ends; spare when dropped.
+struct Memory(NonNull<u8>, usize);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        SPARE.with_borrow_mut(|spare| spare.push((self.0, self.1)));
+    }
 }
 
 impl Region {
@@ -49,25 +50,24 @@ impl Region {
             Some(base) => base,
             None => sys::map(length, None)?,
         };
-        let handle = match register(nic, base, length) {
-            Ok(handle) => handle,
-            Err(error) => {
-                SPARE.with_borrow_mut(|spare| spare.push((base, length)));
-                return Err(error.context(format!("{length} bytes")));
-            }
+        let memory = Memory(base, length);
+        let access = Access {
+            write: true,
+            read: nic.attributes().rdma_read != Reliability::default(),
         };
+        // SAFETY: it stays mapped, and is used through the region only.
+        let region = unsafe { vipl_client::Region::from_raw(nic.ptag(), base, length, access) }?;
         Ok(Self {
             nic: nic.clone(),
-            base,
-            length,
-            handle,
+            region,
+            _memory: memory,
         })
     }
 
     /// The region's memory handle.
     #[must_use]
     pub fn handle(&self) -> VIP_MEM_HANDLE {
-        self.handle
+        self.region.handle()
     }
 
     /// A piece of it.
@@ -76,37 +76,23 @@ impl Region {
     /// The piece is not inside.
     #[must_use]
     pub fn span(&self, offset: usize, length: usize) -> Span {
-        let address = self.at(offset, length) as u64;
-        Span {
-            address,
-            handle: self.handle,
-            length: length as u32,
-        }
+        self.region.remote(offset, length)
     }
 
     /// Address of `length` bytes at `offset`, all inside.
     #[inline(always)]
     pub(crate) fn at(&self, offset: usize, length: usize) -> *mut u8 {
-        assert!(
-            offset
-                .checked_add(length)
-                .is_some_and(|end| end <= self.length)
-        );
-        self.base.as_ptr().wrapping_add(offset)
+        self.region.at(offset, length)
     }
 
     /// Copies bytes into it.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        let target = self.at(offset, bytes.len());
-        // SAFETY: inside the mapping, and `bytes` is Rust's own memory.
-        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        self.region.write(offset, bytes);
     }
 
     /// Copies bytes out of it.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
-        let source = self.at(offset, bytes.len());
-        // SAFETY: inside the mapping, and `bytes` is Rust's own memory.
-        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        self.region.read(offset, bytes);
     }
 
     /// Stores 8 bytes at once.
@@ -149,9 +135,36 @@ impl Region {
     /// The library refuses either.
     #[inline]
     pub fn register_again(&self, offset: usize, length: usize) -> Result<()> {
-        let start = NonNull::new(self.at(offset, length)).unwrap_or(self.base);
-        let handle = register(&self.nic, start, length)?;
-        check("VipDeregisterMem", deregister(&self.nic, start, handle))
+        let (nic, start) = (&self.nic, self.at(offset, length).cast());
+        let mut attributes = VIP_MEM_ATTRIBUTES {
+            Ptag: nic.ptag().handle(),
+            EnableRdmaWrite: VIP_TRUE,
+            EnableRdmaRead: VIP_BOOLEAN::from(nic.attributes().rdma_read != Reliability::default()),
+        };
+        let mut handle = 0;
+        let (register, end) = (
+            nic.functions().VipRegisterMem,
+            nic.functions().VipDeregisterMem,
+        );
+        // SAFETY: a live NIC, mapped memory that stays mapped, and room for the handle.
+        let code = unsafe {
+            let bytes = length as VIP_ULONG;
+            register(
+                nic.handle(),
+                start,
+                bytes,
+                &raw mut attributes,
+                &raw mut handle,
+            )
+        };
+        if code != 0 {
+            return Err(VipError::call("VipRegisterMem", code).into());
+        }
+        // SAFETY: a live NIC, the address that was registered, and its handle.
+        match unsafe { end(nic.handle(), start, handle) } {
+            0 => Ok(()),
+            code => Err(VipError::call("VipDeregisterMem", code).into()),
+        }
     }
 }
 
@@ -160,46 +173,9 @@ impl Region {
 #[derive(Clone, Copy)]
 struct Packed(u64);
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // If the library keeps the registration, it keeps memory that stays mapped.
-        let _ = deregister(&self.nic, self.base, self.handle);
-        SPARE.with_borrow_mut(|spare| spare.push((self.base, self.length)));
-    }
-}
-
 fn take_spare(length: usize) -> Option<NonNull<u8>> {
     SPARE.with_borrow_mut(|spare| {
         let index = spare.iter().position(|(_, have)| *have == length)?;
         Some(spare.swap_remove(index).0)
     })
-}
-
-#[inline]
-fn register(nic: &Nic, base: NonNull<u8>, length: usize) -> Result<VIP_MEM_HANDLE> {
-    let read = nic.attributes().rdma_read_levels != 0;
-    let mut attributes = VIP_MEM_ATTRIBUTES {
-        Ptag: nic.ptag(),
-        EnableRdmaWrite: VIP_TRUE,
-        EnableRdmaRead: VIP_BOOLEAN::from(read),
-    };
-    let mut handle = 0;
-    // SAFETY: a live NIC, mapped memory that stays mapped, and room for the handle.
-    let code = unsafe {
-        (nic.functions().VipRegisterMem)(
-            nic.handle(),
-            base.as_ptr().cast(),
-            length as c_ulong,
-            &raw mut attributes,
-            &raw mut handle,
-        )
-    };
-    check("VipRegisterMem", code)?;
-    Ok(handle)
-}
-
-#[inline]
-fn deregister(nic: &Nic, base: NonNull<u8>, handle: VIP_MEM_HANDLE) -> c_int {
-    // SAFETY: a live NIC, a start address and its handle.
-    unsafe { (nic.functions().VipDeregisterMem)(nic.handle(), base.as_ptr().cast(), handle) }
 }

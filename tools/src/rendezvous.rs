@@ -4,9 +4,11 @@
 
 use std::time::{Duration, Instant};
 
+use vipl_client::{Address, Code, Request};
+
 use crate::arena::Side;
 use crate::endpoint::Vi;
-use crate::nic::{NetAddress, Nic, Request};
+use crate::nic::{Nic, host_text};
 use crate::{Error, Result};
 
 /// Milliseconds that a connection may take.
@@ -36,11 +38,10 @@ impl Rendezvous<'_> {
     /// # Errors
     /// None comes.
     pub fn wait(&self, channel: u32, limit: Option<Duration>) -> Result<Request> {
-        let own = &self.nic.attributes().address;
-        let address = NetAddress::new(own, &self.server(channel));
+        let address = self.nic.address(&self.server(channel));
         let start = Instant::now();
         loop {
-            match self.nic.wait(&address, 1000)? {
+            match Request::wait(self.nic, &address, Some(Duration::from_secs(1)))? {
                 Some(request) => return Ok(request),
                 None if limit.is_some_and(|limit| start.elapsed() > limit) => {
                     return Err(Error::Silence("waiting for a connection"));
@@ -58,26 +59,22 @@ impl Rendezvous<'_> {
         if self.side == Side::Server {
             return vi.accept(self.wait(channel, limit)?);
         }
-        let own = &self.nic.attributes().address;
-        let there = self.server(channel);
         let start = Instant::now();
         let expired = || limit.is_some_and(|limit| start.elapsed() > limit);
         let here = [self.key, &channel.to_ne_bytes(), b"c"].concat();
-        let (local, remote) = (
-            NetAddress::new(own, &here),
-            NetAddress::new(self.remote_host, &there),
-        );
+        let local = self.nic.address(&here);
+        let remote = Address::new(self.remote_host, &self.server(channel));
         loop {
             match vi.request(&local, &remote, CONNECT_MS) {
                 Ok(()) => return Ok(()),
                 // The server is not waiting yet.
-                Err(Error::Call { code: NO_MATCH, .. }) if !expired() => {
+                Err(error) if error.code() == Some(Code::NoMatch) && !expired() => {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 Err(error) => {
-                    let host = self.nic.attributes().host_text(self.remote_host);
-                    let advice = if matches!(&error, Error::Call { code, .. } if [NO_MATCH, TIMEOUT].contains(code))
-                    {
+                    let host = host_text(self.nic.attributes(), self.remote_host);
+                    let is_alone = matches!(error.code(), Some(Code::NoMatch | Code::Timeout));
+                    let advice = if is_alone {
                         ": no server is waiting there; start this tool without HOST there first, with the same -d and -p, as the same user"
                     } else {
                         ""
@@ -88,6 +85,3 @@ impl Rendezvous<'_> {
         }
     }
 }
-
-const TIMEOUT: i32 = vipl_abi::VIP_RETURN::VIP_TIMEOUT as i32;
-const NO_MATCH: i32 = vipl_abi::VIP_RETURN::VIP_NO_MATCH as i32;

@@ -8,9 +8,9 @@
 use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
+use vipl_client::Attributes;
 
 use crate::endpoint::{Layout, ViSpec};
-use crate::nic::Attributes;
 use crate::region::Span;
 use crate::{Error, Result};
 
@@ -41,7 +41,7 @@ impl Bounds {
     #[must_use]
     pub fn of(nic: &Attributes, memory: u64) -> Self {
         Self {
-            levels: nic.reliability_levels,
+            levels: nic.reliability.bits(),
             transfer_max: nic.transfer_max,
             queue_max: nic.descriptors_per_queue_max,
             vi_max: nic.vi_max,

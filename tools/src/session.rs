@@ -19,18 +19,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use vipl_client::{Library, parse_host};
 
 use crate::arena::{ARENA_BYTES, Arena, Side};
 use crate::cable::{self, Cable};
 use crate::control::{Control, DOCUMENT_MAX, Patience, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
 use crate::limits::Buffers;
-use crate::nic::{Nic, parse_address};
+use crate::nic::{Nic, address_text, host_text};
 use crate::peers::Peers;
 use crate::pin::Pair;
 use crate::rendezvous::{CONNECT_MS, Rendezvous};
 use crate::request::{Bounds, Request, number};
-use crate::vipl::Vipl;
 use crate::{Error, Result, machine, procmem, report, sys};
 
 /// One process's part of the two.
@@ -100,7 +100,7 @@ impl Session {
     /// # Errors
     /// The partner cannot be started, or a device cannot be opened.
     pub fn with_partner(
-        vipl: &'static Vipl,
+        library: &'static Library,
         device: &str,
         cpus: Option<Pair>,
         network: Option<&str>,
@@ -110,7 +110,7 @@ impl Session {
         let child = start_partner(&theirs, &file, network)?;
         drop(theirs);
         // First this process, so that an agent that has to be started is started once.
-        let nic = Nic::open(vipl, device)?;
+        let nic = Nic::open(library, device)?;
         let control = SocketControl::new(ours, false)?;
         let key = [b"vipp".as_slice(), &std::process::id().to_ne_bytes()].concat();
         let mut session = Self {
@@ -137,7 +137,7 @@ impl Session {
     ///
     /// # Errors
     /// Something the client asked for cannot be had; the client is told, too.
-    pub fn as_partner(numbers: &str, open: impl Fn() -> Result<&'static Vipl>) -> Result<Self> {
+    pub fn as_partner(numbers: &str, open: impl Fn() -> Result<&'static Library>) -> Result<Self> {
         sys::die_with_parent();
         let bad = || Error::Usage(format!("{PARTNER_OPTION} is internal"));
         let (socket, file) = numbers.split_once(',').ok_or_else(bad)?;
@@ -181,15 +181,15 @@ impl Session {
     ///
     /// # Errors
     /// The name is unknown, or nobody answers.
-    pub fn connect(vipl: &'static Vipl, device: &str, host: &str, port: u16) -> Result<Self> {
-        let nic = Nic::open(vipl, device)?;
-        let remote_host = match parse_address(host) {
+    pub fn connect(library: &'static Library, device: &str, host: &str, port: u16) -> Result<Self> {
+        let nic = Nic::open(library, device)?;
+        let remote_host = match parse_host(host) {
             Some(address) => address,
             None => nic.host_by_name(host)?,
         };
         report::tell(&format!(
             "connecting to {host} (address {}) on {device}, port {port}; waiting up to {} s for a server ...",
-            nic.attributes().host_text(&remote_host),
+            host_text(nic.attributes(), &remote_host),
             CONNECT_MS / 1000
         ));
         let mut session = Self::over_vi(nic, Side::Driver, remote_host, port, u64::MAX, || {})?;
@@ -203,15 +203,15 @@ impl Session {
     /// # Errors
     /// The device cannot be opened, or the connection fails.
     pub fn listen(
-        vipl: &'static Vipl,
+        library: &'static Library,
         device: &str,
         port: u16,
         memory: u64,
         came: impl FnOnce(),
     ) -> Result<Self> {
-        let nic = Nic::open(vipl, device)?;
+        let nic = Nic::open(library, device)?;
         let address = nic.attributes().address.clone();
-        let shown = nic.attributes().address_text();
+        let shown = address_text(nic.attributes());
         report::tell(&format!(
             "waiting for a client on {device} (address {shown}), port {port} ..."
         ));
@@ -245,7 +245,7 @@ impl Session {
         came: impl FnOnce(),
     ) -> Result<Self> {
         let key = [b"vipp".as_slice(), &u32::from(port).to_ne_bytes()].concat();
-        let levels = nic.attributes().reliability_levels;
+        let levels = nic.attributes().reliability.bits();
         let level = [2u16, 4, 1]
             .into_iter()
             .find(|level| levels & level != 0)

@@ -6,13 +6,13 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use vipl_client::Library;
 use vipl_ctest::library_dir;
 use vipl_tools::arena::Side;
 use vipl_tools::endpoint::{Endpoint, Layout, ViSpec};
 use vipl_tools::nic::Nic;
 use vipl_tools::rendezvous::Rendezvous;
 use vipl_tools::session::Session;
-use vipl_tools::vipl::Vipl;
 
 const PINGPONG: &str = env!("CARGO_BIN_EXE_vip_pingpong");
 const PERF: &str = env!("CARGO_BIN_EXE_vip_perf");
@@ -88,13 +88,12 @@ impl Drop for Server {
     }
 }
 
-fn library() -> &'static Vipl {
-    let library = Vipl::open_at(&library_dir().join("libvipl.so.1")).expect("the library");
-    Box::leak(Box::new(library))
+fn library() -> &'static Library {
+    Library::open_at(library_dir().join("libvipl.so.1")).expect("the library")
 }
 
 /// Asks a server something as a stranger; it must refuse, and say so to both sides.
-fn refused(vipl: &'static Vipl, server: &Server, questions: &[Value], words: &str) {
+fn refused(vipl: &'static Library, server: &Server, questions: &[Value], words: &str) {
     let mut session =
         Session::connect(vipl, "via_lo", "localhost", server.port).expect("a session");
     let (last, before) = questions.split_last().expect("a question");

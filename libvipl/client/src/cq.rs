@@ -64,13 +64,21 @@ impl Cq {
     /// The library refuses.
     #[inline(always)]
     pub fn done(&self) -> Result<Option<Entry>> {
+        match self.done_raw() {
+            (0, entry) => Ok(Some(entry)),
+            (NOT_DONE, _) => Ok(None),
+            (code, _) => Err(Error::call("VipCQDone", code)),
+        }
+    }
+
+    /// VipCQDone: its code, and the entry if that is VIP_SUCCESS.
+    #[inline(always)]
+    #[must_use]
+    pub fn done_raw(&self) -> (c_int, Entry) {
         let (mut vi, mut receive) = (std::ptr::null_mut(), 0);
         // SAFETY: a live handle and room for both results.
-        match unsafe { (self.0.done)(self.0.handle, &raw mut vi, &raw mut receive) } {
-            0 => Ok(Some(Entry::new(vi, receive))),
-            NOT_DONE => Ok(None),
-            code => Err(Error::call("VipCQDone", code)),
-        }
+        let code = unsafe { (self.0.done)(self.0.handle, &raw mut vi, &raw mut receive) };
+        (code, Entry::new(vi, receive))
     }
 
     /// As [`Self::done`], but waits; without a timeout there is no limit. None after the timeout.

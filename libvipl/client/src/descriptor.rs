@@ -18,11 +18,10 @@ use vipl_abi::*;
 
 use crate::error::Result;
 use crate::memory::{Access, Buffer, Ptag, Registration, Remote};
+use crate::raw;
 use crate::status::Status;
 
 const ALIGNMENT: usize = VIP_DESCRIPTOR_ALIGNMENT;
-const CONTROL: usize = size_of::<VIP_CONTROL_SEGMENT>();
-const SEGMENT: usize = size_of::<VIP_DATA_SEGMENT>();
 
 /// A descriptor with its buffers.
 ///
@@ -64,8 +63,8 @@ impl Descriptor {
     /// # Errors
     /// As [`Self::new`].
     pub fn several(ptag: &Ptag, count: usize, segments: u16) -> Result<Vec<Self>> {
-        let raw = CONTROL + SEGMENT * usize::from(segments);
-        let stride = size_of::<Header>() + raw.next_multiple_of(ALIGNMENT);
+        let raw = raw::descriptor_bytes(usize::from(segments)).next_multiple_of(ALIGNMENT);
+        let stride = size_of::<Header>() + raw;
         let bytes = stride.saturating_mul(count.max(1));
         let registration = Arc::new(Registration::map(ptag, bytes, Access::NONE)?);
         let (base, handle) = (registration.base(), registration.handle());
@@ -259,37 +258,13 @@ impl Descriptor {
             "{count} segments in a descriptor for {}",
             self.header().segments_max
         );
-        // SAFETY: the segments follow the control segment, in the same mapping.
-        let segments = unsafe { self.0.add(1) }.cast::<VIP_DESCRIPTOR_SEGMENT>();
-        let address = remote.map(|remote| VIP_DESCRIPTOR_SEGMENT {
-            Remote: VIP_ADDRESS_SEGMENT {
-                Data: VIP_PVOID64 {
-                    AddressBits: remote.address,
-                },
-                Handle: remote.handle,
-                Reserved: 0,
-            },
-        });
         let buffers = &self.header().buffers;
-        let local = parts.iter().map(|(number, part)| VIP_DESCRIPTOR_SEGMENT {
-            Local: buffers[*number].segment(part.clone()),
-        });
-        for (place, segment) in address.into_iter().chain(local).enumerate() {
-            // SAFETY: below `segments_max`, so inside the mapping; aligned to 16.
-            unsafe { segments.add(place).write(segment) };
-        }
-        let length = parts.iter().map(|(_, part)| part.end - part.start);
-        let length = length.fold(0, u32::saturating_add);
-        *self.control_mut() = VIP_CONTROL_SEGMENT {
-            Next: VIP_PVOID64 { AddressBits: 0 },
-            NextHandle: 0,
-            SegCount: count as u16,
-            Control: operation,
-            Reserved: 0,
-            ImmediateData: 0,
-            Length: length,
-            Status: 0,
-        };
+        let local = parts
+            .iter()
+            .map(|(number, part)| buffers[*number].segment(part.clone()));
+        let remote = remote.map(|remote| (remote.address, remote.handle));
+        // SAFETY: room for `segments_max`; it is not posted, and this is the only owner.
+        unsafe { raw::write_descriptor(self.0.as_ptr().cast(), operation, remote, local) };
     }
 
     /// The result.

@@ -248,19 +248,14 @@ impl Buffer {
         rest
     }
 
-    /// As a data segment names a part of it.
+    /// Address, handle and length of a part of it.
     ///
     /// # Panics
     /// The part is not inside.
-    pub(crate) fn segment(&self, part: Range<u32>) -> VIP_DATA_SEGMENT {
+    pub(crate) fn segment(&self, part: Range<u32>) -> (u64, VIP_MEM_HANDLE, u32) {
         assert!(part.start <= part.end && part.end <= self.length);
-        VIP_DATA_SEGMENT {
-            Data: VIP_PVOID64 {
-                AddressBits: self.base.as_ptr().addr() as u64 + u64::from(part.start),
-            },
-            Handle: self.registration.handle,
-            Length: part.end - part.start,
-        }
+        let address = self.base.as_ptr().expose_provenance() as u64 + u64::from(part.start);
+        (address, self.registration.handle, part.end - part.start)
     }
 
     /// Its bytes as a number for segments.
@@ -427,7 +422,7 @@ impl Region {
     #[must_use]
     pub fn remote(&self, offset: usize, length: usize) -> Remote {
         Remote {
-            address: self.at(offset, length).addr() as u64,
+            address: self.at(offset, length).expose_provenance() as u64,
             handle: self.handle(),
             length: u32::try_from(length).expect("a length of 32 bits"),
         }

@@ -145,3 +145,67 @@ impl Functions {
         self.VipOpenNic as *const c_void
     }
 }
+
+/// Bytes that a descriptor with this many segments takes.
+#[must_use]
+pub const fn descriptor_bytes(segments: usize) -> usize {
+    size_of::<VIP_CONTROL_SEGMENT>() + segments * size_of::<VIP_DATA_SEGMENT>()
+}
+
+/// Writes a descriptor: `VIP_CONTROL_*`, the address and handle of remote memory for RDMA, and address, handle and length
+/// of each piece of local memory.
+///
+/// # Safety
+/// Aligned memory with room for all segments, which is not posted.
+pub unsafe fn write_descriptor(
+    at: *mut VIP_DESCRIPTOR,
+    control: VIP_UINT16,
+    remote: Option<(u64, VIP_MEM_HANDLE)>,
+    local: impl IntoIterator<Item = (u64, VIP_MEM_HANDLE, u32)>,
+) {
+    // SAFETY: the segments follow the control segment; by contract there is room for them.
+    let segments = unsafe { at.cast::<VIP_CONTROL_SEGMENT>().add(1) };
+    let segments = segments.cast::<VIP_DESCRIPTOR_SEGMENT>();
+    let (mut count, mut total) = (0, 0u32);
+    if let Some((address, handle)) = remote {
+        let segment = VIP_ADDRESS_SEGMENT {
+            Data: VIP_PVOID64 {
+                AddressBits: address,
+            },
+            Handle: handle,
+            Reserved: 0,
+        };
+        // SAFETY: as above.
+        unsafe { segments.write(VIP_DESCRIPTOR_SEGMENT { Remote: segment }) };
+        count = 1;
+    }
+    for (address, handle, length) in local {
+        let segment = VIP_DATA_SEGMENT {
+            Data: VIP_PVOID64 {
+                AddressBits: address,
+            },
+            Handle: handle,
+            Length: length,
+        };
+        // SAFETY: as above.
+        unsafe {
+            segments
+                .add(count)
+                .write(VIP_DESCRIPTOR_SEGMENT { Local: segment })
+        };
+        count += 1;
+        total = total.saturating_add(length);
+    }
+    let head = VIP_CONTROL_SEGMENT {
+        Next: VIP_PVOID64 { AddressBits: 0 },
+        NextHandle: 0,
+        SegCount: count as VIP_UINT16,
+        Control: control,
+        Reserved: 0,
+        ImmediateData: 0,
+        Length: total,
+        Status: 0,
+    };
+    // SAFETY: as above.
+    unsafe { at.cast::<VIP_CONTROL_SEGMENT>().write(head) };
+}

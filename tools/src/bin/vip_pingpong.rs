@@ -15,7 +15,6 @@ use vipl_tools::request::Request;
 use vipl_tools::server::{self, Served, Terms};
 use vipl_tools::session::Session;
 use vipl_tools::size;
-use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, host, sys};
 
 /// Ping-pong latency test between two processes.
@@ -112,7 +111,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     if let Some(numbers) = &options.partner {
-        return serve(&mut Session::as_partner(numbers, Vipl::open)?).map(drop);
+        return serve(&mut Session::as_partner(numbers, host::library)?).map(drop);
     }
     let device = &options.device;
     match &options.host {
@@ -123,13 +122,14 @@ fn run(options: &Options) -> Result<()> {
             }
             drive(
                 options,
-                &mut Session::with_partner(Vipl::open()?, device, Some(cpus), None)?,
+                &mut Session::with_partner(host::library()?, device, Some(cpus), None)?,
             )
         }
         None => {
             let listen = |came: &dyn Fn()| {
                 let memory = options.terms.memory()?;
-                let session = Session::listen(Vipl::open()?, device, options.port, memory, came)?;
+                let session =
+                    Session::listen(host::library()?, device, options.port, memory, came)?;
                 sys::run_on(Pair::choose().1)?;
                 eprintln!("connected");
                 Ok(session)
@@ -137,7 +137,7 @@ fn run(options: &Options) -> Result<()> {
             options.terms.serve(listen, serve)
         }
         Some(host) => {
-            let mut session = Session::connect(Vipl::open()?, device, host, options.port)?;
+            let mut session = Session::connect(host::library()?, device, host, options.port)?;
             sys::run_on(Pair::choose().0)?;
             drive(options, &mut session)
         }
@@ -170,7 +170,7 @@ fn drive(options: &Options, session: &mut Session) -> Result<()> {
     let nic = session.nic.attributes().clone();
     let text = !options.json && !options.csv;
     if text {
-        let machine = host::lines(session.nic.vipl());
+        let machine = host::lines(session.nic.library());
         let headings = line(&HEADINGS.map(str::to_owned));
         report::print(&format!(
             "{machine}# {}, {}\n{MEANING}{headings}\n",
@@ -204,7 +204,7 @@ fn drive(options: &Options, session: &mut Session) -> Result<()> {
         results.push((bytes, outcome));
     }
     if options.json {
-        let document = document(options, host::json(session.nic.vipl()), &results);
+        let document = document(options, host::json(session.nic.library()), &results);
         report::print(&format!("{document:#}\n"))?;
     }
     if options.csv {

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::{Map, Value, json};
 use vipl_cli::{Generate, output};
-use vipl_tools::nic::{Attributes, Nic, level_names};
-use vipl_tools::options;
+use vipl_client::{Attributes, Library};
+use vipl_tools::nic::{self, Nic};
 use vipl_tools::report::{self, Table};
-use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result};
+use vipl_tools::{host, options};
 
 /// Shows the devices that VIPL can open, their limits, and how the library is set up.
 #[derive(Parser)]
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     if let Some(code) = options.generate.print::<Options>(1) {
         return code;
     }
-    let done = Vipl::open()
+    let done = host::library()
         .and_then(|vipl| run(&options, vipl))
         .and_then(|text| report::print(&text));
     match done {
@@ -67,14 +67,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options, vipl: &'static Vipl) -> Result<String> {
+fn run(options: &Options, vipl: &'static Library) -> Result<String> {
     if !options.map.is_empty() {
         return show_map(options, vipl);
     }
     if options.settings {
-        let settings = vipl
-            .describe("settings")
-            .ok_or_else(|| cannot_tell("its settings"))?;
+        let settings =
+            host::describe(vipl, "settings").ok_or_else(|| cannot_tell("its settings"))?;
         return Ok(if options.json {
             pretty(&settings)
         } else {
@@ -87,7 +86,7 @@ fn run(options: &Options, vipl: &'static Vipl) -> Result<String> {
         .find_map(|device| device.attributes.as_ref().err());
     if !devices.iter().any(|device| device.attributes.is_ok()) {
         let reason = first_reason.map_or_else(|| "there is none".to_owned(), ToString::to_string);
-        let refused = vipl.describe("plugins").map(|plugins| refusals(&plugins));
+        let refused = host::describe(vipl, "plugins").map(|plugins| refusals(&plugins));
         let refused = refused.unwrap_or_default();
         return Err(Error::Usage(format!(
             "no device can be opened: {reason}\n{refused}"
@@ -116,8 +115,8 @@ fn cannot_tell(what: &str) -> Error {
 }
 
 /// The devices that the library names; without its help, the one asked for or the default.
-fn devices(options: &Options, vipl: &'static Vipl) -> Vec<Device> {
-    let known = vipl.describe("devices");
+fn devices(options: &Options, vipl: &'static Library) -> Vec<Device> {
+    let known = host::describe(vipl, "devices");
     let known = known
         .as_ref()
         .and_then(Value::as_array)
@@ -131,7 +130,7 @@ fn devices(options: &Options, vipl: &'static Vipl) -> Vec<Device> {
             let short = |name: &str| name.trim_start_matches("/dev/").to_owned();
             let same = |d: &&Value| d["name"].as_str().is_some_and(|n| short(n) == short(name));
             let found = known.iter().find(same).cloned();
-            let told = || vipl.describe(&format!("map {name}"));
+            let told = || host::describe(vipl, &format!("map {name}"));
             let mut device = found.or_else(told).unwrap_or_else(|| json!({}));
             device["name"] = json!(name);
             vec![device]
@@ -174,17 +173,14 @@ fn device_text(device: &Device, verbose: bool) -> String {
     match &device.attributes {
         Err(error) => line("cannot be opened", &error.to_string()),
         Ok(attributes) if verbose => {
-            for (name, value, unit) in attributes.rows() {
+            for (name, value, unit) in nic::rows(attributes) {
                 line(name, format!("{} {unit}", plain(&value)).trim_end());
             }
         }
         Ok(attributes) => {
-            let read = level_names(attributes.rdma_read_levels);
-            line("address", &attributes.address_text());
-            line(
-                "reliability levels",
-                &level_names(attributes.reliability_levels),
-            );
+            let read = attributes.rdma_read.to_string();
+            line("address", &nic::address_text(attributes));
+            line("reliability levels", &attributes.reliability.to_string());
             line("RDMA Read on", &read);
             line(
                 "largest message",
@@ -205,8 +201,8 @@ fn device_text(device: &Device, verbose: bool) -> String {
     text
 }
 
-fn library_text(vipl: &Vipl) -> String {
-    let version = vipl.describe("version").unwrap_or_else(|| json!({}));
+fn library_text(vipl: &Library) -> String {
+    let version = host::describe(vipl, "version").unwrap_or_else(|| json!({}));
     let say = |name: &str| version[name].as_str().unwrap_or("unknown").to_owned();
     let path = vipl.path().display();
     format!(
@@ -221,22 +217,22 @@ fn library_text(vipl: &Vipl) -> String {
     )
 }
 
-fn verbose_text(vipl: &Vipl) -> String {
+fn verbose_text(vipl: &Library) -> String {
     let mut text = String::new();
-    if let Some(plugins) = vipl.describe("plugins") {
+    if let Some(plugins) = host::describe(vipl, "plugins") {
         text += &format!("plug-ins\n{}\n", indent(&plugins_table(&plugins)));
     }
-    if let Some(settings) = vipl.describe("settings") {
+    if let Some(settings) = host::describe(vipl, "settings") {
         text += &format!("settings\n{}\n", indent(&settings_table(&settings)));
     }
-    if let Some(counters) = vipl.describe("counters") {
+    if let Some(counters) = host::describe(vipl, "counters") {
         let mut table = Table::new(&["<counter", "value"]);
         for (name, value) in counters.as_object().into_iter().flatten() {
             table.row(vec![name.clone(), plain(value)]);
         }
         text += &format!("counters of this process\n{}", indent(&table.text()));
     }
-    if let Some(budgets) = vipl.describe("budgets") {
+    if let Some(budgets) = host::describe(vipl, "budgets") {
         let columns = ["name", "used", "limit"];
         let table = rows_table(&budgets["budgets"], &["<budget", "used", "limit"], &columns);
         let user = plain(&budgets["user"]);
@@ -288,10 +284,10 @@ fn refusals(plugins: &Value) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn show_map(options: &Options, vipl: &Vipl) -> Result<String> {
+fn show_map(options: &Options, vipl: &Library) -> Result<String> {
     let mut answers = Vec::new();
     for name in &options.map {
-        let answer = vipl.describe(&format!("map {name}"));
+        let answer = host::describe(vipl, &format!("map {name}"));
         answers.push(answer.ok_or_else(|| cannot_tell("how it maps device names"))?);
     }
     if options.json {
@@ -317,14 +313,14 @@ fn show_map(options: &Options, vipl: &Vipl) -> Result<String> {
     Ok(table.text())
 }
 
-fn everything(vipl: &Vipl, devices: &[Device]) -> Value {
+fn everything(vipl: &Library, devices: &[Device]) -> Value {
     let device = |device: &Device| {
         let (name, plugin, argument) = (&device.name, &device.plugin, &device.argument);
         let mut object = json!({"name": name, "plugin": plugin, "argument": argument});
         match &device.attributes {
             Err(error) => object["error"] = json!(error.to_string()),
             Ok(attributes) => {
-                let rows = attributes.rows().into_iter();
+                let rows = nic::rows(attributes).into_iter();
                 let all = rows.map(|(name, value, _)| (name.to_owned(), value));
                 object["attributes"] = Value::Object(all.collect::<Map<_, _>>());
             }
@@ -333,12 +329,12 @@ fn everything(vipl: &Vipl, devices: &[Device]) -> Value {
     };
     json!({
         "file": vipl.path().display().to_string(),
-        "version": vipl.describe("version"),
+        "version": host::describe(vipl, "version"),
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
-        "plugins": vipl.describe("plugins"),
-        "settings": vipl.describe("settings"),
-        "counters": vipl.describe("counters"),
-        "budgets": vipl.describe("budgets"),
+        "plugins": host::describe(vipl, "plugins"),
+        "settings": host::describe(vipl, "settings"),
+        "counters": host::describe(vipl, "counters"),
+        "budgets": host::describe(vipl, "budgets"),
     })
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use vipl_tools::endpoint::{Endpoint, Layout};
 use vipl_tools::limits::Patience;
-use vipl_tools::nic::{NetAddress, Nic};
+use vipl_tools::nic::Nic;
 use vipl_tools::options;
 use vipl_tools::region::Region;
 use vipl_tools::session::Session;
@@ -66,7 +66,7 @@ impl Alone {
             What::Post => Work::Post(endpoint(nic, params, 2 * DEPTH, 0)?),
             What::Calls => Work::Calls(Pair::open(nic, params)?),
             What::Within => {
-                let loopback = Nic::open(nic.vipl(), "/dev/via_lo")?;
+                let loopback = Nic::open(nic.library(), "/dev/via_lo")?;
                 Work::Within(Box::new([
                     Pair::open(nic, params)?,
                     Pair::open(&loopback, params)?,
@@ -209,10 +209,9 @@ impl Pair {
     fn open(nic: &Nic, params: Params) -> Result<Self> {
         let from = endpoint(nic, params, DEPTH, 0)?;
         let to = endpoint(nic, params, 0, DEPTH)?;
-        let host = &nic.attributes().address;
         let point = |name: &str| {
             let name = format!("vip_perf {} {name}", std::process::id());
-            NetAddress::new(host, name.as_bytes())
+            nic.address(name.as_bytes())
         };
         let (one, other) = (point("from"), point("to"));
         from.vi.peer(&one, &other, CONNECT_MS)?;

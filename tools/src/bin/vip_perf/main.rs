@@ -25,6 +25,7 @@ mod tests;
 use std::process::ExitCode;
 
 use serde_json::json;
+use vipl_client::Library;
 use vipl_tools::cable::Cable;
 use vipl_tools::machine::NEEDS_SELF;
 use vipl_tools::nic::Nic;
@@ -32,7 +33,6 @@ use vipl_tools::options;
 use vipl_tools::peers::Peers;
 use vipl_tools::report;
 use vipl_tools::session::Session;
-use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, host, size, sys};
 
 use crate::bench::{Params, Plan};
@@ -60,17 +60,17 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<()> {
     sys::raise_file_limit();
     if let Some(numbers) = &options.partner {
-        return tests::serve(&mut Session::as_partner(numbers, Vipl::open)?).map(drop);
+        return tests::serve(&mut Session::as_partner(numbers, host::library)?).map(drop);
     }
     let mut job = Job::new(options)?;
     options::allow_transfer(job.largest(options));
     if let Some(member) = &options.member {
-        return scale::member(member, Vipl::open, &options.device, job.game(options));
+        return scale::member(member, host::library, &options.device, job.game(options));
     }
     if job.is_server(options) {
         let (device, memory) = (&options.device, options.terms.memory()?);
         let listen = |came: &dyn Fn()| {
-            let session = Session::listen(Vipl::open()?, device, options.port, memory, came)?;
+            let session = Session::listen(host::library()?, device, options.port, memory, came)?;
             if let Some(cpus) = job.pins() {
                 sys::run_on(cpus.1)?;
             }
@@ -79,7 +79,7 @@ fn run(options: &Options) -> Result<()> {
         };
         return options.terms.serve(listen, tests::serve);
     }
-    let vipl = Vipl::open()?;
+    let vipl = host::library()?;
     if options.table {
         return run_table(options, &job, vipl);
     }
@@ -105,7 +105,12 @@ fn run(options: &Options) -> Result<()> {
     output.finish()
 }
 
-fn run_alone(options: &Options, job: &Job, vipl: &'static Vipl, output: &mut Output) -> Result<()> {
+fn run_alone(
+    options: &Options,
+    job: &Job,
+    vipl: &'static Library,
+    output: &mut Output,
+) -> Result<()> {
     let nic = Nic::open(vipl, &options.device)?;
     if let Some(cpus) = job.pins() {
         sys::run_on(cpus.0)?;
@@ -131,7 +136,7 @@ fn run_alone(options: &Options, job: &Job, vipl: &'static Vipl, output: &mut Out
 fn measure_apart(
     options: &Options,
     job: &Job,
-    vipl: &'static Vipl,
+    vipl: &'static Library,
     (test, params): (Test, Params),
     output: &mut Output,
 ) -> Result<()> {
@@ -167,7 +172,7 @@ fn measure_apart(
 fn run_with_partner(
     options: &Options,
     job: &Job,
-    vipl: &'static Vipl,
+    vipl: &'static Library,
     output: &mut Output,
 ) -> Result<()> {
     let device = &options.device;
@@ -274,7 +279,7 @@ fn references(
     references
 }
 
-fn run_table(options: &Options, job: &Job, vipl: &'static Vipl) -> Result<()> {
+fn run_table(options: &Options, job: &Job, vipl: &'static Library) -> Result<()> {
     let peers = options.peers.then(|| find_peers(job));
     let lines = table::chosen(options.lines.as_deref(), peers.as_ref())?;
     // Memory first, and in processes of its own: later the agent has memory to spare.

@@ -1,7 +1,7 @@
 //! What is printed: results as text, JSON or CSV.
 
 use serde_json::json;
-use vipl_tools::vipl::Vipl;
+use vipl_client::Library;
 use vipl_tools::{Result, host, report};
 
 use crate::bench::Measured;
@@ -24,7 +24,7 @@ enum Form {
 }
 
 impl Output {
-    pub(crate) fn new(options: &Options, vipl: &Vipl, job: &Job) -> Result<Self> {
+    pub(crate) fn new(options: &Options, vipl: &Library, job: &Job) -> Result<Self> {
         let form = match (options.json, options.csv) {
             (true, _) => Form::Json,
             (_, true) => Form::Csv,

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use vipl_client::Library;
 use vipl_tools::arena::{ARENA_BYTES, Arena, Side};
 use vipl_tools::cq::Cq;
 use vipl_tools::endpoint::{Endpoint, Layout};
@@ -23,7 +24,6 @@ use vipl_tools::limits::Patience;
 use vipl_tools::nic::Nic;
 use vipl_tools::rendezvous::{CONNECT_MS, Rendezvous};
 use vipl_tools::stats::median;
-use vipl_tools::vipl::Vipl;
 use vipl_tools::{Error, Result, options, sys};
 
 use crate::bench::{Figure, Params, figure};
@@ -88,7 +88,7 @@ impl Member {
 /// Plays with so many processes; the others are this program with the same options. Gives the number of
 /// processes, the time of a round, and the messages of all of them.
 pub(crate) fn measure(
-    vipl: &'static Vipl,
+    vipl: &'static Library,
     device: &str,
     game: Game,
     processes: usize,
@@ -128,7 +128,7 @@ pub(crate) fn measure(
 /// What a process does that `measure` has started.
 pub(crate) fn member(
     text: &str,
-    open: impl Fn() -> Result<&'static Vipl>,
+    open: impl Fn() -> Result<&'static Library>,
     device: &str,
     game: Game,
 ) -> Result<()> {
@@ -192,7 +192,7 @@ struct Player {
 impl Player {
     /// Connects with all others. The server of two is the one with the lower rank.
     fn new(
-        vipl: &'static Vipl,
+        vipl: &'static Library,
         device: &str,
         game: Game,
         member: Member,

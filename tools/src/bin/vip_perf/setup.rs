@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use vipl_client::Library;
 use vipl_tools::endpoint::ViSpec;
 use vipl_tools::nic::Nic;
 use vipl_tools::session::Session;
-use vipl_tools::vipl::Vipl;
 use vipl_tools::{Result, sys};
 
 use crate::bench::{Bench, Figure, Params, figure};
@@ -33,7 +33,7 @@ pub(crate) fn open(fresh: &Fresh) -> Result<Vec<Figure>> {
 }
 
 /// What the process that `open` starts measures.
-pub(crate) fn open_once(vipl: &'static Vipl, device: &str) -> Result<Vec<Figure>> {
+pub(crate) fn open_once(vipl: &'static Library, device: &str) -> Result<Vec<Figure>> {
     let start = Instant::now();
     let nic = Nic::open(vipl, device)?;
     let taken = start.elapsed();

@@ -74,7 +74,7 @@ impl Stream {
     ) -> Result<Self> {
         let vi = params.vi(session)?;
         let nic = session.nic.attributes();
-        if kind == Kind::Read && nic.rdma_read_levels & vi.level == 0 {
+        if kind == Kind::Read && nic.rdma_read.bits() & vi.level == 0 {
             let (name, level) = (&nic.name, level_names(vi.level));
             return Err(Error::Usage(format!(
                 "{name} has no RDMA Read on level {level}"
