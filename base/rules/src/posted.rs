@@ -10,7 +10,7 @@ use crate::port::{Entry, Port};
 use crate::region::Table;
 
 /// A send-queue descriptor that has passed all checks of its own side.
-pub struct Outgoing {
+pub struct Outgoing<S = Segments> {
     /// What it asks for.
     pub operation: Operation,
     /// Bytes.
@@ -24,7 +24,7 @@ pub struct Outgoing {
     /// Remote address and handle of RDMA.
     pub remote: Segment,
     /// The data segments.
-    pub segments: Segments,
+    pub segments: S,
 }
 
 /// A list of data segments.
@@ -79,6 +79,43 @@ impl Segments {
         self.total
     }
 
+    /// Visits the pieces of the program's memory that hold `bytes` bytes of the message from `offset` on: the place among
+    /// these bytes, address, length.
+    ///
+    /// # Errors
+    /// That of `visit`; or the segments do not have so many bytes any more: they are read again, and the program may have
+    /// changed them since they were checked.
+    #[inline(always)]
+    pub fn pieces(
+        &self,
+        offset: u32,
+        bytes: usize,
+        mut visit: impl FnMut(usize, *mut u8, usize) -> Result<(), vipl_guard::Fault>,
+    ) -> Result<(), vipl_guard::Fault> {
+        let (mut skip, mut done) = (offset as usize, 0);
+        for number in 0..self.count {
+            if done == bytes {
+                break;
+            }
+            let segment = self.get(number)?;
+            let length = segment.length as usize;
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let length = (length - skip).min(bytes - done);
+            let at = segment.address as usize + skip;
+            visit(done, std::ptr::with_exposed_provenance_mut(at), length)?;
+            done += length;
+            skip = 0;
+        }
+        if done == bytes {
+            Ok(())
+        } else {
+            Err(vipl_guard::Fault)
+        }
+    }
+
     #[inline(always)]
     fn iter(&self) -> impl Iterator<Item = Result<Segment, vipl_guard::Fault>> {
         (0..self.count).map(|number| self.get(number))
@@ -119,8 +156,9 @@ fn load(entry: &Entry) -> Result<Image, Fault> {
     })
 }
 
+/// The regions that the VI may use.
 #[inline(always)]
-fn regions(port: &Port) -> Regions {
+pub fn regions(port: &Port) -> Regions {
     let nic = port.nic();
     Regions {
         table: Table {

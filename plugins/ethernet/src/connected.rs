@@ -12,7 +12,7 @@ use vipl_wire::{
 
 use crate::carrier::Carrier;
 use crate::device::{Device, count};
-use crate::env::ViEnv;
+use crate::env::{self, ViCall};
 use crate::local::Local;
 use crate::moving::Moving;
 use crate::segment::{SEGMENT, Segment};
@@ -139,12 +139,7 @@ impl Connected {
     fn send(&mut self, port: &Port) {
         let urgent = self.may_coalesce && self.connection.is_quiet();
         let out = self.carrier.transmitter(None, urgent);
-        let mut env = ViEnv {
-            port,
-            out,
-            peer: self.peer.as_deref(),
-            device: &self.device,
-        };
+        let mut env = env::call(port, &self.device, out, self.peer.as_deref());
         self.connection.posted(0, &mut env);
         let now = env.out.time();
         drop(env);
@@ -237,12 +232,8 @@ impl Connected {
         }
         device.hand_over_coalescing(self.index);
         let connection = &mut self.connection;
-        let mut env = ViEnv {
-            port,
-            out: self.carrier.transmitter(Some(now), false),
-            peer: self.peer.as_deref(),
-            device,
-        };
+        let out = self.carrier.transmitter(Some(now), false);
+        let mut env = env::call(port, device, out, self.peer.as_deref());
         if waiting {
             connection.posted(now, &mut env);
             env.out.hand_over();
@@ -358,12 +349,7 @@ impl Connected {
         if port.is_connected() {
             let now = Host::get().now_ns();
             let out = self.carrier.transmitter(Some(now), false);
-            let mut env = ViEnv {
-                port,
-                out,
-                peer: self.peer.as_deref(),
-                device: &self.device,
-            };
+            let mut env = env::call(port, &self.device, out, self.peer.as_deref());
             self.connection.peer_gone(orderly, now, &mut env);
             drop(env);
             self.finish(now, self.connection.deadline());
@@ -414,7 +400,7 @@ fn take(
     connection: &mut Connection,
     (frame, marked): (&[u8], bool),
     now: u64,
-    env: &mut ViEnv,
+    env: &mut ViCall,
 ) -> Received {
     let received = connection.received(frame, now, env);
     match received {

@@ -11,7 +11,7 @@ use vipl_plugin_sdk::abi::VIPL_LOG_INFO;
 use vipl_wire::{ASKS, Connection, Kind};
 
 use crate::device::count;
-use crate::env::ViEnv;
+use crate::env::ViCall;
 use crate::schedule::NEVER;
 
 /// Questions that the old place must leave unanswered.
@@ -66,7 +66,7 @@ impl Moving {
         connection: &mut Connection,
         (frame, from): (&[u8], Option<Address>),
         now: u64,
-        env: &mut ViEnv,
+        env: &mut ViCall,
     ) {
         if Kind::Tried.is_of(frame) {
             self.answered(connection, now);
@@ -77,7 +77,7 @@ impl Moving {
         if from == known {
             return;
         }
-        let device = env.device;
+        let device = env.application.device;
         let header = device.uplink.as_ref().and_then(|up| up.medium.answer(from));
         let Some(there) = header else { return };
         if Kind::Try.is_of(frame) {
@@ -115,7 +115,7 @@ impl Moving {
 
     /// The time to wait for answers is over.
     #[cold]
-    pub(crate) fn go_on(&mut self, connection: &mut Connection, now: u64, env: &mut ViEnv) {
+    pub(crate) fn go_on(&mut self, connection: &mut Connection, now: u64, env: &mut ViCall) {
         let Some(question) = &self.question else {
             return;
         };
@@ -131,7 +131,7 @@ impl Moving {
     }
 
     /// Asks both places.
-    fn ask(&mut self, connection: &mut Connection, now: u64, env: &mut ViEnv) {
+    fn ask(&mut self, connection: &mut Connection, now: u64, env: &mut ViCall) {
         let Some(question) = &mut self.question else {
             return;
         };
@@ -153,8 +153,8 @@ impl Moving {
 }
 
 /// Frames go there from now on.
-fn follow(question: &Question, connection: &mut Connection, now: u64, env: &mut ViEnv) {
-    let (device, from) = (env.device, question.from);
+fn follow(question: &Question, connection: &mut Connection, now: u64, env: &mut ViCall) {
+    let (device, from) = (env.application.device, question.from);
     let known = env.out.carrier.peer();
     env.out.carrier.redirect(question.there);
     let Some(known) = known else { return };

@@ -1,4 +1,4 @@
-//! Processes on other hosts: when each was last heard from, on any connection with it.
+//! Processes on other hosts: when something was last received from each, on any connection with it.
 //!
 //! A process without enough processor time loses frames, so that some of its connections fall silent while others do
 //! not. Whether it is alive is decided for the process, not for one connection. Connections report here every few
@@ -20,10 +20,10 @@ pub struct PeerProcess(AtomicU64);
 pub struct PeerProcesses(Mutex<BTreeMap<Address, Weak<PeerProcess>>>);
 
 impl PeerProcess {
-    /// Reports that a connection has heard from the process at this time. Returns the latest time on any connection.
-    pub fn heard(&self, heard_ns: u64) -> u64 {
-        let before = self.0.fetch_max(heard_ns, Ordering::Relaxed);
-        before.max(heard_ns)
+    /// Reports when a connection last received from the process. Returns the latest time on any connection.
+    pub fn received(&self, received_ns: u64) -> u64 {
+        let before = self.0.fetch_max(received_ns, Ordering::Relaxed);
+        before.max(received_ns)
     }
 }
 
@@ -47,16 +47,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_of_one_process_share_what_they_hear() {
+    fn connections_of_one_process_share_what_they_receive() {
         let processes = PeerProcesses::default();
         let (one, two) = (processes.of(&[2; 6], 7), processes.of(&[2; 6], 7));
         let other = processes.of(&[2; 6], 8);
-        assert_eq!((one.heard(20), two.heard(10)), (20, 20));
-        assert_eq!(two.heard(30), 30);
-        assert_eq!(other.heard(5), 5, "another process");
+        assert_eq!((one.received(20), two.received(10)), (20, 20));
+        assert_eq!(two.received(30), 30);
+        assert_eq!(other.received(5), 5, "another process");
         drop((one, two));
         assert_eq!(
-            processes.of(&[2; 6], 7).heard(1),
+            processes.of(&[2; 6], 7).received(1),
             1,
             "forgotten with its last connection"
         );

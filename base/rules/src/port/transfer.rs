@@ -4,7 +4,6 @@
 use std::ffi::c_int;
 
 use vipl_abi::*;
-use vipl_guard::Fault;
 use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_REPORTED, VIPL_OPTION_CARRY_IMMEDIATE};
 
 use crate::port::{Port, Queue};
@@ -107,7 +106,7 @@ impl Port {
         to: *mut u8,
         bytes: u32,
     ) -> bool {
-        let copied = pieces(segments, offset, bytes, |at, program, length| {
+        let copied = segments.pieces(offset, bytes as usize, |at, program, length| {
             // SAFETY: within the room, as asked of the caller; faults are caught.
             unsafe { vipl_guard::copy(to.wrapping_add(at), program, length) }
         });
@@ -129,7 +128,7 @@ impl Port {
         from: *const u8,
         bytes: u32,
     ) -> bool {
-        let copied = pieces(segments, offset, bytes, |at, program, length| {
+        let copied = segments.pieces(offset, bytes as usize, |at, program, length| {
             // SAFETY: as asked of the caller; the program's memory is registered, and faults are caught.
             unsafe { vipl_guard::copy(program, from.wrapping_add(at), length) }
         });
@@ -139,32 +138,4 @@ impl Port {
         }
         copied.is_ok()
     }
-}
-
-/// Visits the pieces of the program's memory that hold a part of a message: its place in the part, address, length.
-#[inline(always)]
-fn pieces(
-    segments: &Segments,
-    offset: u32,
-    bytes: u32,
-    mut visit: impl FnMut(usize, *mut u8, usize) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    let (mut skip, mut done) = (offset, 0);
-    for number in 0..segments.len() {
-        if done == bytes {
-            break;
-        }
-        let segment = segments.get(number)?;
-        let length = segment.length.saturating_sub(skip).min(bytes - done);
-        let address = segment.address.wrapping_add(skip.into()) as usize;
-        skip = skip.saturating_sub(segment.length);
-        visit(
-            done as usize,
-            std::ptr::with_exposed_provenance_mut(address),
-            length as usize,
-        )?;
-        done += length;
-    }
-    // Segments are read again: the program may have made them shorter since they were checked.
-    if done == bytes { Ok(()) } else { Err(Fault) }
 }

@@ -222,7 +222,7 @@ impl Env for Bench<'_> {
     }
 
     fn peer_last_received(&mut self, heard_ns: u64) -> u64 {
-        self.peer.heard(heard_ns)
+        self.peer.received(heard_ns)
     }
 
     fn raise(&mut self, code: u32, _opcode: u32) {
