@@ -26,27 +26,6 @@ typedef void *VIP_EVENT_HANDLE;
 typedef long VIP_LONG;
 typedef short VIP_SHORT;
 
-typedef void *VIP_PVOID;                  /* Generic pointer. */
-typedef int VIP_BOOLEAN;                  /* Truth value; any non-zero value is true. */
-typedef char VIP_CHAR;                    /* Character of a name. */
-typedef unsigned char VIP_UCHAR;          /* Unsigned character. */
-typedef unsigned short VIP_USHORT;        /* Unsigned short. */
-/* The platform's `unsigned long`: 8 bytes on LP64, 4 on ILP32. */
-typedef unsigned long VIP_ULONG;
-typedef uint64_t VIP_UINT64;              /* 64 unsigned bits. */
-typedef uint32_t VIP_UINT32;              /* 32 unsigned bits. */
-typedef uint16_t VIP_UINT16;              /* 16 unsigned bits. */
-typedef uint8_t VIP_UINT8;                /* 8 unsigned bits. */
-/* Quality of service; its contents were never defined, so it is always NULL. */
-typedef VIP_PVOID VIP_QOS;
-typedef VIP_PVOID VIP_NIC_HANDLE;         /* One opening of one VI NIC by this process. */
-typedef VIP_PVOID VIP_VI_HANDLE;          /* One Virtual Interface. */
-typedef VIP_PVOID VIP_PROTECTION_HANDLE;  /* One protection tag. */
-typedef VIP_PVOID VIP_CONN_HANDLE;        /* One received, not yet answered connection request. */
-typedef VIP_PVOID VIP_CQ_HANDLE;          /* One completion queue. */
-typedef VIP_UINT32 VIP_MEM_HANDLE;        /* One registered memory region; never 0. */
-typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* Mask of `VIP_SERVICE_*` bits. */
-
 #define VIP_TRUE                 1
 #define VIP_FALSE                0
 #define VIP_INFINITE             (~0UL) /* No time limit. */
@@ -88,18 +67,9 @@ typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* Mask of `VIP_SERVICE_*` bits. */
 #define VIP_STATUS_IMMEDIATE            0x00080000u
 #define VIP_STATUS_RESERVED             0xFFF0FE00u
 
-typedef union VIP_PVOID64 VIP_PVOID64;
-typedef struct VIP_NET_ADDRESS VIP_NET_ADDRESS;
-typedef struct VIP_NIC_ATTRIBUTES VIP_NIC_ATTRIBUTES;
-typedef struct VIP_VI_ATTRIBUTES VIP_VI_ATTRIBUTES;
-typedef struct VIP_MEM_ATTRIBUTES VIP_MEM_ATTRIBUTES;
-typedef struct VIP_ERROR_DESCRIPTOR VIP_ERROR_DESCRIPTOR;
-typedef struct VIP_AUTODISCOVERY_LIST VIP_AUTODISCOVERY_LIST;
-typedef struct VIP_CONTROL_SEGMENT VIP_CONTROL_SEGMENT;
-typedef struct VIP_ADDRESS_SEGMENT VIP_ADDRESS_SEGMENT;
-typedef struct VIP_DATA_SEGMENT VIP_DATA_SEGMENT;
-typedef union VIP_DESCRIPTOR_SEGMENT VIP_DESCRIPTOR_SEGMENT;
-typedef struct VIP_DESCRIPTOR VIP_DESCRIPTOR;
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* What every function returns. */
 typedef enum VIP_RETURN {
@@ -130,6 +100,14 @@ typedef enum VIP_VI_STATE {
   VIP_STATE_ERROR = 3
 } VIP_VI_STATE;
 
+/* What kind of object an asynchronous error is about. */
+typedef enum VIP_RESOURCE_CODE {
+  VIP_RESOURCE_NIC = 0,
+  VIP_RESOURCE_VI = 1,
+  VIP_RESOURCE_CQ = 2,
+  VIP_RESOURCE_DESCRIPTOR = 3
+} VIP_RESOURCE_CODE;
+
 /* Which asynchronous error. */
 typedef enum VIP_ERROR_CODE {
   VIP_ERROR_POST_DESC = 0,
@@ -145,145 +123,246 @@ typedef enum VIP_ERROR_CODE {
   VIP_ERROR_CATASTROPHIC = 10
 } VIP_ERROR_CODE;
 
-/* What kind of object an asynchronous error is about. */
-typedef enum VIP_RESOURCE_CODE {
-  VIP_RESOURCE_NIC = 0,
-  VIP_RESOURCE_VI = 1,
-  VIP_RESOURCE_CQ = 2,
-  VIP_RESOURCE_DESCRIPTOR = 3
-} VIP_RESOURCE_CODE;
+/* Character of a name. */
+typedef char VIP_CHAR;
 
-/* A pointer that has 64 bits on every host. */
-union VIP_PVOID64 {
-  /* The bits of the address. On 32-bit hosts clear them before storing `Address`. */
-  VIP_UINT64 AddressBits;
-  VIP_PVOID Address;          /* The address. */
-  VIP_DESCRIPTOR *Descriptor; /* The address of a descriptor (cLAN's spelling). */
-};
+/* Generic pointer. */
+typedef void *VIP_PVOID;
 
-/* Host address, followed at once by the discriminator. Any alignment is accepted. */
-struct VIP_NET_ADDRESS {
-  VIP_UINT16 HostAddressLen;   /* Bytes of host address. */
-  VIP_UINT16 DiscriminatorLen; /* Bytes of discriminator behind the host address. */
-  VIP_UINT8 HostAddress[1];    /* The bytes themselves; more than one. */
-};
+/* One opening of one VI NIC by this process. */
+typedef VIP_PVOID VIP_NIC_HANDLE;
+
+/* The platform's `unsigned long`: 8 bytes on LP64, 4 on ILP32. */
+typedef unsigned long VIP_ULONG;
+
+/* 16 unsigned bits. */
+typedef uint16_t VIP_UINT16;
+
+/* 8 unsigned bits. */
+typedef uint8_t VIP_UINT8;
+
+/* Truth value; any non-zero value is true. */
+typedef int VIP_BOOLEAN;
+
+/* Unsigned short. */
+typedef unsigned short VIP_USHORT;
+
+/* Mask of `VIP_SERVICE_*` bits. */
+typedef VIP_USHORT VIP_RELIABILITY_LEVEL;
 
 /* Properties of a VI NIC; static while the NIC is open. */
-struct VIP_NIC_ATTRIBUTES {
-  VIP_CHAR Name[64];                             /* Device name, NUL-terminated. */
-  VIP_ULONG HardwareVersion;                     /* Version of the hardware. */
-  VIP_ULONG ProviderVersion;                     /* Version of the provider. */
-  VIP_UINT16 NicAddressLen;                      /* Bytes of the NIC's host address. */
+typedef struct VIP_NIC_ATTRIBUTES {
+  /* Device name, NUL-terminated. */
+  VIP_CHAR Name[64];
+  /* Version of the hardware. */
+  VIP_ULONG HardwareVersion;
+  /* Version of the provider. */
+  VIP_ULONG ProviderVersion;
+  /* Bytes of the NIC's host address. */
+  VIP_UINT16 NicAddressLen;
   /* The NIC's host address; valid until VipCloseNic. */
   const VIP_UINT8 *LocalNicAddress;
   /* True: every function may be called from every thread. */
   VIP_BOOLEAN ThreadSafe;
-  VIP_UINT16 MaxDiscriminatorLen;                /* Longest discriminator in bytes. */
-  VIP_ULONG MaxRegisterBytes;                    /* Bytes that may be registered in total. */
-  VIP_ULONG MaxRegisterRegions;                  /* Number of memory regions. */
-  VIP_ULONG MaxRegisterBlockBytes;               /* Largest single region in bytes. */
-  VIP_ULONG MaxVI;                               /* Number of VIs. */
-  VIP_ULONG MaxDescriptorsPerQueue;              /* Descriptors outstanding on one work queue. */
+  /* Longest discriminator in bytes. */
+  VIP_UINT16 MaxDiscriminatorLen;
+  /* Bytes that may be registered in total. */
+  VIP_ULONG MaxRegisterBytes;
+  /* Number of memory regions. */
+  VIP_ULONG MaxRegisterRegions;
+  /* Largest single region in bytes. */
+  VIP_ULONG MaxRegisterBlockBytes;
+  /* Number of VIs. */
+  VIP_ULONG MaxVI;
+  /* Descriptors outstanding on one work queue. */
+  VIP_ULONG MaxDescriptorsPerQueue;
   /* Segments of one descriptor, the control segment not counted. */
   VIP_ULONG MaxSegmentsPerDesc;
-  VIP_ULONG MaxCQ;                               /* Number of completion queues. */
-  VIP_ULONG MaxCQEntries;                        /* Entries of one completion queue. */
-  VIP_ULONG MaxTransferSize;                     /* Largest message in bytes. */
-  VIP_ULONG NativeMTU;                           /* Payload of one link frame in bytes. */
-  VIP_ULONG MaxPtags;                            /* Number of protection tags. */
-  VIP_RELIABILITY_LEVEL ReliabilityLevelSupport; /* Reliability levels offered. */
-  VIP_RELIABILITY_LEVEL RDMAReadSupport;         /* Reliability levels on which RDMA Read works. */
-};
+  /* Number of completion queues. */
+  VIP_ULONG MaxCQ;
+  /* Entries of one completion queue. */
+  VIP_ULONG MaxCQEntries;
+  /* Largest message in bytes. */
+  VIP_ULONG MaxTransferSize;
+  /* Payload of one link frame in bytes. */
+  VIP_ULONG NativeMTU;
+  /* Number of protection tags. */
+  VIP_ULONG MaxPtags;
+  /* Reliability levels offered. */
+  VIP_RELIABILITY_LEVEL ReliabilityLevelSupport;
+  /* Reliability levels on which RDMA Read works. */
+  VIP_RELIABILITY_LEVEL RDMAReadSupport;
+} VIP_NIC_ATTRIBUTES;
+
+/* Quality of service; its contents were never defined, so it is always NULL. */
+typedef VIP_PVOID VIP_QOS;
+
+/* One protection tag. */
+typedef VIP_PVOID VIP_PROTECTION_HANDLE;
 
 /* What a VI is and what it lets its partner do. */
-struct VIP_VI_ATTRIBUTES {
-  VIP_RELIABILITY_LEVEL ReliabilityLevel; /* Exactly one `VIP_SERVICE_*` level. */
+typedef struct VIP_VI_ATTRIBUTES {
+  /* Exactly one `VIP_SERVICE_*` level. */
+  VIP_RELIABILITY_LEVEL ReliabilityLevel;
   /* Largest message in bytes; equal on both sides of a connection. */
   VIP_ULONG MaxTransferSize;
-  VIP_QOS QoS;                            /* Always NULL. */
+  /* Always NULL. */
+  VIP_QOS QoS;
   /* Protection tag that memory used on this VI must have. */
   VIP_PROTECTION_HANDLE Ptag;
-  VIP_BOOLEAN EnableRdmaWrite;            /* The partner may write by RDMA. */
-  VIP_BOOLEAN EnableRdmaRead;             /* The partner may read by RDMA. */
-};
+  /* The partner may write by RDMA. */
+  VIP_BOOLEAN EnableRdmaWrite;
+  /* The partner may read by RDMA. */
+  VIP_BOOLEAN EnableRdmaRead;
+} VIP_VI_ATTRIBUTES;
+
+/* One completion queue. */
+typedef VIP_PVOID VIP_CQ_HANDLE;
+
+/* One Virtual Interface. */
+typedef VIP_PVOID VIP_VI_HANDLE;
+
+/* Host address, followed at once by the discriminator. Any alignment is accepted. */
+typedef struct VIP_NET_ADDRESS {
+  /* Bytes of host address. */
+  VIP_UINT16 HostAddressLen;
+  /* Bytes of discriminator behind the host address. */
+  VIP_UINT16 DiscriminatorLen;
+  /* The bytes themselves; more than one. */
+  VIP_UINT8 HostAddress[1];
+} VIP_NET_ADDRESS;
+
+/* One received, not yet answered connection request. */
+typedef VIP_PVOID VIP_CONN_HANDLE;
 
 /* Who may use a memory region, and how. */
-struct VIP_MEM_ATTRIBUTES {
-  VIP_PROTECTION_HANDLE Ptag;  /* Protection tag of the region. */
-  VIP_BOOLEAN EnableRdmaWrite; /* The region may be the target of an RDMA Write. */
-  VIP_BOOLEAN EnableRdmaRead;  /* The region may be the source of an RDMA Read. */
-};
+typedef struct VIP_MEM_ATTRIBUTES {
+  /* Protection tag of the region. */
+  VIP_PROTECTION_HANDLE Ptag;
+  /* The region may be the target of an RDMA Write. */
+  VIP_BOOLEAN EnableRdmaWrite;
+  /* The region may be the source of an RDMA Read. */
+  VIP_BOOLEAN EnableRdmaRead;
+} VIP_MEM_ATTRIBUTES;
 
-/* What an asynchronous error says; valid during the handler's call only. */
-struct VIP_ERROR_DESCRIPTOR {
-  VIP_NIC_HANDLE NicHandle;       /* The NIC handle; always set. */
-  VIP_VI_HANDLE ViHandle;         /* The VI concerned, or NULL. */
-  VIP_CQ_HANDLE CQHandle;         /* The completion queue concerned, or NULL. */
-  VIP_DESCRIPTOR *DescriptorPtr;  /* The descriptor concerned, or NULL. */
-  VIP_ULONG OpCode;               /* `VIP_STATUS_OP_*` of the operation, or 0. */
-  VIP_RESOURCE_CODE ResourceCode; /* What kind of object the error is about. */
-  VIP_ERROR_CODE ErrorCode;       /* What went wrong. */
-};
+/* 32 unsigned bits. */
+typedef uint32_t VIP_UINT32;
 
-/* Argument of VipQuerySystemManagementInfo for VIP_SMI_AUTODISCOVERY. */
-struct VIP_AUTODISCOVERY_LIST {
-  VIP_ULONG NumberOfHops;        /* In: largest distance in hops; 0 asks for the own NIC only. */
-  VIP_NET_ADDRESS **ADAddrArray; /* In: room for the addresses, `4 + NicAddressLen` bytes each. */
-  VIP_ULONG NumAdAddrs;          /* In: elements of the array; out: addresses found. */
-};
+/* One registered memory region; never 0. */
+typedef VIP_UINT32 VIP_MEM_HANDLE;
+
+/* 64 unsigned bits. */
+typedef uint64_t VIP_UINT64;
+
+/* A pointer that has 64 bits on every host. */
+typedef union VIP_PVOID64 {
+  /* The bits of the address. On 32-bit hosts clear them before storing `Address`. */
+  VIP_UINT64 AddressBits;
+  /* The address. */
+  VIP_PVOID Address;
+  /* The address of a descriptor (cLAN's spelling). */
+  struct VIP_DESCRIPTOR *Descriptor;
+} VIP_PVOID64;
 
 /* First 32 bytes of every descriptor. */
-struct VIP_CONTROL_SEGMENT {
-  VIP_PVOID64 Next;          /* The provider's own between post and completion. */
-  VIP_MEM_HANDLE NextHandle; /* The provider's own between post and completion. */
-  VIP_UINT16 SegCount;       /* Segments that follow, the address segment included. */
-  VIP_UINT16 Control;        /* Operation and flags (`VIP_CONTROL_*`). */
-  VIP_UINT32 Reserved;       /* 0. */
-  VIP_UINT32 ImmediateData;  /* 32 bits that travel with the message. */
-  VIP_UINT32 Length;         /* Bytes of data. */
-  VIP_UINT32 Status;         /* Result (`VIP_STATUS_*`); complete when VIP_STATUS_DONE is set. */
-};
+typedef struct VIP_CONTROL_SEGMENT {
+  /* The provider's own between post and completion. */
+  union VIP_PVOID64 Next;
+  /* The provider's own between post and completion. */
+  VIP_MEM_HANDLE NextHandle;
+  /* Segments that follow, the address segment included. */
+  VIP_UINT16 SegCount;
+  /* Operation and flags (`VIP_CONTROL_*`). */
+  VIP_UINT16 Control;
+  /* 0. */
+  VIP_UINT32 Reserved;
+  /* 32 bits that travel with the message. */
+  VIP_UINT32 ImmediateData;
+  /* Bytes of data. */
+  VIP_UINT32 Length;
+  /* Result (`VIP_STATUS_*`); complete when VIP_STATUS_DONE is set. */
+  VIP_UINT32 Status;
+} VIP_CONTROL_SEGMENT;
 
 /* The remote side of an RDMA operation. */
-struct VIP_ADDRESS_SEGMENT {
-  VIP_PVOID64 Data;      /* Remote virtual address. */
-  VIP_MEM_HANDLE Handle; /* Remote memory handle. */
-  VIP_UINT32 Reserved;   /* 0. */
-};
+typedef struct VIP_ADDRESS_SEGMENT {
+  /* Remote virtual address. */
+  union VIP_PVOID64 Data;
+  /* Remote memory handle. */
+  VIP_MEM_HANDLE Handle;
+  /* 0. */
+  VIP_UINT32 Reserved;
+} VIP_ADDRESS_SEGMENT;
 
 /* One piece of a local buffer. */
-struct VIP_DATA_SEGMENT {
-  VIP_PVOID64 Data;      /* Local virtual address. */
-  VIP_MEM_HANDLE Handle; /* Memory handle of the region that holds the piece. */
-  VIP_UINT32 Length;     /* Bytes. */
-};
+typedef struct VIP_DATA_SEGMENT {
+  /* Local virtual address. */
+  union VIP_PVOID64 Data;
+  /* Memory handle of the region that holds the piece. */
+  VIP_MEM_HANDLE Handle;
+  /* Bytes. */
+  VIP_UINT32 Length;
+} VIP_DATA_SEGMENT;
 
 /* One segment of the Intel dialect: address or data. */
-union VIP_DESCRIPTOR_SEGMENT {
-  VIP_ADDRESS_SEGMENT Remote; /* Read as address segment. */
-  VIP_DATA_SEGMENT Local;     /* Read as data segment. */
-};
+typedef union VIP_DESCRIPTOR_SEGMENT {
+  /* Read as address segment. */
+  struct VIP_ADDRESS_SEGMENT Remote;
+  /* Read as data segment. */
+  struct VIP_DATA_SEGMENT Local;
+} VIP_DESCRIPTOR_SEGMENT;
 
 #if !defined(VIPL_CLAN_DIALECT)
-/* One transfer and, later, its result. Aligned to VIP_DESCRIPTOR_ALIGNMENT; more segments may
- * follow directly in memory. */
-struct VIP_DESCRIPTOR {
-  VIP_CONTROL_SEGMENT CS;       /* Control segment. */
-  VIP_DESCRIPTOR_SEGMENT DS[2]; /* The first two segments. */
-};
+/* One transfer and, later, its result. Aligned to VIP_DESCRIPTOR_ALIGNMENT; more segments may follow
+ * directly in memory. */
+typedef struct VIP_DESCRIPTOR {
+  /* Control segment. */
+  struct VIP_CONTROL_SEGMENT CS;
+  /* The first two segments. */
+  union VIP_DESCRIPTOR_SEGMENT DS[2];
+} VIP_DESCRIPTOR;
 #endif
 
 #if defined(VIPL_CLAN_DIALECT)
 /* One transfer and, later, its result, as the cLAN header spells it. Same bytes. */
-struct VIP_DESCRIPTOR {
-  VIP_CONTROL_SEGMENT Control; /* Control segment. */
-  VIP_DATA_SEGMENT Data[1];    /* The first segment. */
-};
+typedef struct VIP_DESCRIPTOR {
+  /* Control segment. */
+  struct VIP_CONTROL_SEGMENT Control;
+  /* The first segment. */
+  struct VIP_DATA_SEGMENT Data[1];
+} VIP_DESCRIPTOR;
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* What an asynchronous error says; valid during the handler's call only. */
+typedef struct VIP_ERROR_DESCRIPTOR {
+  /* The NIC handle; always set. */
+  VIP_NIC_HANDLE NicHandle;
+  /* The VI concerned, or NULL. */
+  VIP_VI_HANDLE ViHandle;
+  /* The completion queue concerned, or NULL. */
+  VIP_CQ_HANDLE CQHandle;
+  /* The descriptor concerned, or NULL. */
+  struct VIP_DESCRIPTOR *DescriptorPtr;
+  /* `VIP_STATUS_OP_*` of the operation, or 0. */
+  VIP_ULONG OpCode;
+  /* What kind of object the error is about. */
+  enum VIP_RESOURCE_CODE ResourceCode;
+  /* What went wrong. */
+  enum VIP_ERROR_CODE ErrorCode;
+} VIP_ERROR_DESCRIPTOR;
+
+/* Argument of VipQuerySystemManagementInfo for VIP_SMI_AUTODISCOVERY. */
+typedef struct VIP_AUTODISCOVERY_LIST {
+  /* In: largest distance in hops; 0 asks for the own NIC only. */
+  VIP_ULONG NumberOfHops;
+  /* In: room for the addresses, `4 + NicAddressLen` bytes each. */
+  struct VIP_NET_ADDRESS **ADAddrArray;
+  /* In: elements of the array; out: addresses found. */
+  VIP_ULONG NumAdAddrs;
+} VIP_AUTODISCOVERY_LIST;
+
+/* Unsigned character. */
+typedef unsigned char VIP_UCHAR;
 
 /* Opens the device that the device map gives for `DeviceName` (spec 3.1). */
 VIP_RETURN VipOpenNic(const VIP_CHAR *DeviceName, VIP_NIC_HANDLE *NicHandle);
@@ -294,24 +373,43 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE NicHandle);
 /* Tells the properties of the NIC (spec 3.3). */
 VIP_RETURN VipQueryNic(VIP_NIC_HANDLE NicHandle, VIP_NIC_ATTRIBUTES *NicAttribs);
 
+/* Autodiscovery (spec 3.30). */
+VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE NicHandle,
+                                        VIP_ULONG InfoType,
+                                        VIP_PVOID SysManInfo);
+
 /* Creates a VI in state Idle (spec 3.4). */
-VIP_RETURN VipCreateVi(VIP_NIC_HANDLE NicHandle, VIP_VI_ATTRIBUTES *ViAttribs,
-                       VIP_CQ_HANDLE SendCQHandle, VIP_CQ_HANDLE RecvCQHandle,
+VIP_RETURN VipCreateVi(VIP_NIC_HANDLE NicHandle,
+                       VIP_VI_ATTRIBUTES *ViAttribs,
+                       VIP_CQ_HANDLE SendCQHandle,
+                       VIP_CQ_HANDLE RecvCQHandle,
                        VIP_VI_HANDLE *ViHandle);
 
 /* Destroys an Idle VI (spec 3.5). */
 VIP_RETURN VipDestroyVi(VIP_VI_HANDLE ViHandle);
 
 /* Tells state, attributes and emptiness of both queues, all from one instant (spec 3.6). */
-VIP_RETURN VipQueryVi(VIP_VI_HANDLE ViHandle, VIP_VI_STATE *State, VIP_VI_ATTRIBUTES *ViAttribs,
-                      VIP_BOOLEAN *ViSendQEmpty, VIP_BOOLEAN *ViRecvQEmpty);
+VIP_RETURN VipQueryVi(VIP_VI_HANDLE ViHandle,
+                      VIP_VI_STATE *State,
+                      VIP_VI_ATTRIBUTES *ViAttribs,
+                      VIP_BOOLEAN *ViSendQEmpty,
+                      VIP_BOOLEAN *ViRecvQEmpty);
 
 /* Changes the attributes of an Idle VI, all or none (spec 3.7). */
 VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *ViAttribs);
 
+/* Stores one pointer per VI (cLAN, spec 3.35). */
+void VipSetUserData(VIP_VI_HANDLE ViHandle, VIP_PVOID Data);
+
+/* Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec 3.35). */
+VIP_PVOID VipGetUserData(VIP_VI_HANDLE ViHandle);
+
 /* Waits for one connection request for the discriminator of `LocalAddr` (spec 3.8). */
-VIP_RETURN VipConnectWait(VIP_NIC_HANDLE NicHandle, VIP_NET_ADDRESS *LocalAddr, VIP_ULONG Timeout,
-                          VIP_NET_ADDRESS *RemoteAddr, VIP_VI_ATTRIBUTES *RemoteViAttribs,
+VIP_RETURN VipConnectWait(VIP_NIC_HANDLE NicHandle,
+                          VIP_NET_ADDRESS *LocalAddr,
+                          VIP_ULONG Timeout,
+                          VIP_NET_ADDRESS *RemoteAddr,
+                          VIP_VI_ATTRIBUTES *RemoteViAttribs,
                           VIP_CONN_HANDLE *ConnHandle);
 
 /* Binds a request to an Idle VI (spec 3.9). */
@@ -321,22 +419,28 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE ConnHandle, VIP_VI_HANDLE ViHandle);
 VIP_RETURN VipConnectReject(VIP_CONN_HANDLE ConnHandle);
 
 /* Asks a server for a connection; blocks until it ends one way or another (spec 3.11). */
-VIP_RETURN VipConnectRequest(VIP_VI_HANDLE ViHandle, VIP_NET_ADDRESS *LocalAddr,
-                             VIP_NET_ADDRESS *RemoteAddr, VIP_ULONG Timeout,
+VIP_RETURN VipConnectRequest(VIP_VI_HANDLE ViHandle,
+                             VIP_NET_ADDRESS *LocalAddr,
+                             VIP_NET_ADDRESS *RemoteAddr,
+                             VIP_ULONG Timeout,
                              VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
 /* Ends the connection and makes the VI Idle (spec 3.12). */
 VIP_RETURN VipDisconnect(VIP_VI_HANDLE ViHandle);
 
 /* Starts a peer-to-peer connection and returns at once (spec 3.13). */
-VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE ViHandle, VIP_NET_ADDRESS *LocalAddr,
-                                 VIP_NET_ADDRESS *RemoteAddr, VIP_ULONG Timeout);
+VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE ViHandle,
+                                 VIP_NET_ADDRESS *LocalAddr,
+                                 VIP_NET_ADDRESS *RemoteAddr,
+                                 VIP_ULONG Timeout);
 
 /* Asks whether a peer-to-peer connection has come about (spec 3.14). */
-VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *RemoteViAttribs);
+VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE ViHandle,
+                              VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
 /* Waits until a peer-to-peer connection has come about (spec 3.15). */
-VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *RemoteViAttribs);
+VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE ViHandle,
+                              VIP_VI_ATTRIBUTES *RemoteViAttribs);
 
 /* Makes a new protection tag (spec 3.16). */
 VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE *Ptag);
@@ -345,27 +449,37 @@ VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE *Ptag);
 VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE Ptag);
 
 /* Registers a range of memory (spec 3.17). */
-VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE NicHandle, VIP_PVOID VirtualAddress, VIP_ULONG Length,
-                          VIP_MEM_ATTRIBUTES *MemAttribs, VIP_MEM_HANDLE *MemoryHandle);
+VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE NicHandle,
+                          VIP_PVOID VirtualAddress,
+                          VIP_ULONG Length,
+                          VIP_MEM_ATTRIBUTES *MemAttribs,
+                          VIP_MEM_HANDLE *MemoryHandle);
 
 /* Ends a registration (spec 3.18). */
-VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE NicHandle, VIP_PVOID VirtualAddress,
+VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE NicHandle,
+                            VIP_PVOID VirtualAddress,
                             VIP_MEM_HANDLE MemoryHandle);
 
 /* Tells the attributes of a region (spec 3.19). */
-VIP_RETURN VipQueryMem(VIP_NIC_HANDLE NicHandle, VIP_PVOID Address, VIP_MEM_HANDLE MemHandle,
+VIP_RETURN VipQueryMem(VIP_NIC_HANDLE NicHandle,
+                       VIP_PVOID Address,
+                       VIP_MEM_HANDLE MemHandle,
                        VIP_MEM_ATTRIBUTES *MemAttribs);
 
 /* Changes the attributes of a region, all or none (spec 3.19). */
-VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE NicHandle, VIP_PVOID Address,
-                               VIP_MEM_HANDLE MemHandle, VIP_MEM_ATTRIBUTES *MemAttribs);
+VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE NicHandle,
+                               VIP_PVOID Address,
+                               VIP_MEM_HANDLE MemHandle,
+                               VIP_MEM_ATTRIBUTES *MemAttribs);
 
 /* Posts to the send queue (spec 3.20). */
-VIP_RETURN VipPostSend(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR *DescriptorPtr,
+VIP_RETURN VipPostSend(VIP_VI_HANDLE ViHandle,
+                       VIP_DESCRIPTOR *DescriptorPtr,
                        VIP_MEM_HANDLE MemoryHandle);
 
 /* Posts to the receive queue (spec 3.20). */
-VIP_RETURN VipPostRecv(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR *DescriptorPtr,
+VIP_RETURN VipPostRecv(VIP_VI_HANDLE ViHandle,
+                       VIP_DESCRIPTOR *DescriptorPtr,
                        VIP_MEM_HANDLE MemoryHandle);
 
 /* Takes a completed descriptor off the send queue (spec 3.21). */
@@ -375,23 +489,35 @@ VIP_RETURN VipSendDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr);
 VIP_RETURN VipRecvDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr);
 
 /* Waits for a completed descriptor of the send queue (spec 3.22). */
-VIP_RETURN VipSendWait(VIP_VI_HANDLE ViHandle, VIP_ULONG Timeout, VIP_DESCRIPTOR **DescriptorPtr);
+VIP_RETURN VipSendWait(VIP_VI_HANDLE ViHandle,
+                       VIP_ULONG Timeout,
+                       VIP_DESCRIPTOR **DescriptorPtr);
 
 /* Waits for a completed descriptor of the receive queue (spec 3.22). */
-VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle, VIP_ULONG Timeout, VIP_DESCRIPTOR **DescriptorPtr);
+VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle,
+                       VIP_ULONG Timeout,
+                       VIP_DESCRIPTOR **DescriptorPtr);
 
 /* Asks for one call of `Handler`, for the next completion of the send queue (spec 3.23). */
-VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle, VIP_PVOID Context,
-                         void (*Handler)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle,
-                                         VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR *DescriptorPtr));
+VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle,
+                         VIP_PVOID Context,
+                         void (*Handler)(VIP_PVOID Context,
+                                         VIP_NIC_HANDLE NicHandle,
+                                         VIP_VI_HANDLE ViHandle,
+                                         VIP_DESCRIPTOR *DescriptorPtr));
 
 /* Asks for one call of `Handler`, for the next completion of the receive queue (spec 3.23). */
-VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle, VIP_PVOID Context,
-                         void (*Handler)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle,
-                                         VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR *DescriptorPtr));
+VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle,
+                         VIP_PVOID Context,
+                         void (*Handler)(VIP_PVOID Context,
+                                         VIP_NIC_HANDLE NicHandle,
+                                         VIP_VI_HANDLE ViHandle,
+                                         VIP_DESCRIPTOR *DescriptorPtr));
 
 /* Creates an empty completion queue (spec 3.24). */
-VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE NicHandle, VIP_ULONG EntryCount, VIP_CQ_HANDLE *CQHandle);
+VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE NicHandle,
+                       VIP_ULONG EntryCount,
+                       VIP_CQ_HANDLE *CQHandle);
 
 /* Destroys a completion queue that no VI is attached to (spec 3.25). */
 VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE CQHandle);
@@ -403,45 +529,45 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE CQHandle, VIP_ULONG EntryCount);
 VIP_RETURN VipCQDone(VIP_CQ_HANDLE CQHandle, VIP_VI_HANDLE *ViHandle, VIP_BOOLEAN *RecvQueue);
 
 /* Waits for an entry and takes it off (spec 3.28). */
-VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle, VIP_ULONG Timeout, VIP_VI_HANDLE *ViHandle,
+VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle,
+                     VIP_ULONG Timeout,
+                     VIP_VI_HANDLE *ViHandle,
                      VIP_BOOLEAN *RecvQueue);
 
 /* Asks for one call of `Handler`, for the next entry (spec 3.29). */
-VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle, VIP_PVOID Context,
-                       void (*Handler)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle,
-                                       VIP_VI_HANDLE ViHandle, VIP_BOOLEAN RecvQueue));
+VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle,
+                       VIP_PVOID Context,
+                       void (*Handler)(VIP_PVOID Context,
+                                       VIP_NIC_HANDLE NicHandle,
+                                       VIP_VI_HANDLE ViHandle,
+                                       VIP_BOOLEAN RecvQueue));
 
-/* Autodiscovery (spec 3.30). */
-VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE NicHandle, VIP_ULONG InfoType,
-                                        VIP_PVOID SysManInfo);
+/* Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which logs. */
+VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE NicHandle,
+                            VIP_PVOID Context,
+                            void (*Handler)(VIP_PVOID Context,
+                                            VIP_ERROR_DESCRIPTOR *ErrorDesc));
 
 /* Reads the table of names; NULL means the default file (spec 3.32). */
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE NicHandle, VIP_PVOID NSInitInfo);
 
-/* Forgets the table (spec 3.32). */
-VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE NicHandle);
-
 /* Translates a name to an address; only the host part is written (spec 3.33). */
-VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE NicHandle, VIP_CHAR *Name, VIP_NET_ADDRESS *Address,
+VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE NicHandle,
+                              VIP_CHAR *Name,
+                              VIP_NET_ADDRESS *Address,
                               VIP_ULONG NameIndex);
 
 /* Translates an address to its first name (spec 3.34). */
-VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE NicHandle, VIP_NET_ADDRESS *Address, VIP_CHAR *Name,
+VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE NicHandle,
+                              VIP_NET_ADDRESS *Address,
+                              VIP_CHAR *Name,
                               VIP_ULONG *NameLen);
 
-/* Stores one pointer per VI (cLAN, spec 3.35). */
-void VipSetUserData(VIP_VI_HANDLE ViHandle, VIP_PVOID Data);
-
-/* Fetches the pointer stored by VipSetUserData; NULL for a bad handle (cLAN, spec 3.35). */
-VIP_PVOID VipGetUserData(VIP_VI_HANDLE ViHandle);
-
-/* Sets the handler for asynchronous errors of a NIC handle; NULL restores the default one, which
- * logs. */
-VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE NicHandle, VIP_PVOID Context,
-                            void (*Handler)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc));
+/* Forgets the table (spec 3.32). */
+VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE NicHandle);
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif /* VIPL_H */
+#endif  /* VIPL_H */

@@ -13,20 +13,21 @@ extern "C" {
 
 /* Describes what the library knows about a topic, as one NUL-terminated JSON document.
  *
- * Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (what this user has
- * at the Kernel Agent, and may have), `map NAME` (where a device name goes and why). `Length`:
- * in, bytes of `Buffer`; out, bytes of the document with its NUL. When the buffer is too small
- * (or NULL) the result is VIP_ERROR_RESOURCE and `Length` holds the size needed. An unknown
+ * Topics: `version`, `settings`, `plugins`, `devices`, `counters`, `budgets` (what this user has at the
+ * Kernel Agent, and may have), `map NAME` (where a device name goes and why).
+ * `Length`: in, bytes of `Buffer`; out, bytes of the document with its NUL. When the buffer is too
+ * small (or NULL) the result is VIP_ERROR_RESOURCE and `Length` holds the size needed. An unknown
  * topic is VIP_INVALID_PARAMETER. */
-VIP_RETURN vipl_describe(const VIP_CHAR *Topic, VIP_CHAR *Buffer, VIP_ULONG *Length);
+VIP_RETURN vipl_describe(const VIP_CHAR *Topic,
+                         VIP_CHAR *Buffer,
+                         VIP_ULONG *Length);
 
 /* Name and meaning of what a function has returned: "VIP_TIMEOUT: the time is up".
  *
  * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_strerror(int Code);
 
-/* Name and meaning of the code that an error callback gets: "VIP_ERROR_CONN_LOST: the connection
- * is lost".
+/* Name and meaning of the code that an error callback gets: "VIP_ERROR_CONN_LOST: the connection is lost".
  *
  * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_strerror_async(int Code);
@@ -36,22 +37,23 @@ const VIP_CHAR *vipl_strerror_async(int Code);
  * The text is constant. Any number may be asked for, in any thread, also before VipOpenNic. */
 const VIP_CHAR *vipl_state_name(int State);
 
-/* Whether empty polls of the calling thread, as VipCQDone, VipSendDone and VipRecvDone make
- * them, may give its processor away now and then: VIP_TRUE, unless set otherwise. Returns what
- * held before.
+/* Whether empty polls of the calling thread, as VipCQDone, VipSendDone and VipRecvDone make them, may give its processor away
+ * now and then: VIP_TRUE, unless set otherwise. Returns what held before.
  *
- * For those who poll while they hold a lock of their own: others wait for it as long as a yield
- * takes, which is a time slice on a machine that is busy. Any thread, also before VipOpenNic. */
+ * For those who poll while they hold a lock of their own: others wait for it as long as a yield takes, which is a time slice
+ * on a machine that is busy. Any thread, also before VipOpenNic. */
 VIP_BOOLEAN vipl_may_yield(VIP_BOOLEAN May);
 
 /* Names of the bits of a descriptor's Status: "DONE|LENGTH_ERROR|OP_RECEIVE".
  *
- * Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0.
- * Gives the bytes that all of it takes, with its NUL. Any thread, also before VipOpenNic. */
-VIP_ULONG vipl_status_text(VIP_UINT32 Status, VIP_CHAR *Buffer, VIP_ULONG Length);
+ * Writes at most `Length` bytes to `Buffer`, the last one NUL, and nothing if `Length` is 0. Gives the bytes
+ * that all of it takes, with its NUL. Any thread, also before VipOpenNic. */
+VIP_ULONG vipl_status_text(VIP_UINT32 Status,
+                           VIP_CHAR *Buffer,
+                           VIP_ULONG Length);
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif /* VIPL_EXT_H */
+#endif  /* VIPL_EXT_H */

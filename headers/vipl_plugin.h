@@ -109,184 +109,108 @@
 #define VIPL_LOG_INFO  3 /* Log level of `log`. */
 #define VIPL_LOG_DEBUG 4 /* Log level of `log`. */
 
-typedef struct vipl_plugin vipl_plugin;
-typedef struct vipl_setting vipl_setting;
-typedef struct vipl_entry vipl_entry;
-typedef struct vipl_queue vipl_queue;
-typedef struct vipl_region vipl_region;
-typedef struct vipl_guard_entry vipl_guard_entry;
-typedef struct vipl_nic vipl_nic;
-typedef struct vipl_vi vipl_vi;
-typedef struct vipl_request vipl_request;
-typedef struct vipl_connection vipl_connection;
-typedef struct vipl_link vipl_link;
-typedef struct vipl_nic_info vipl_nic_info;
-typedef struct vipl_host vipl_host;
-typedef struct vipl_provider vipl_provider;
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-/* What a plug-in is; exported as `vipl_plugin_v1`. */
-struct vipl_plugin {
-  uint64_t magic;               /* `VIPL_PLUGIN_MAGIC`. */
-  uint32_t size;                /* `sizeof(vipl_plugin)` as the plug-in knows it. */
-  uint16_t abi_major;           /* `VIPL_PLUGIN_ABI_MAJOR`. */
-  uint16_t abi_minor;           /* `VIPL_PLUGIN_ABI_MINOR`. */
-  uint64_t fingerprint;         /* `VIPL_PLUGIN_FINGERPRINT`. */
-  uint32_t kind;                /* `VIPL_KIND_PROVIDER`. */
-  uint32_t reserved;            /* 0. */
-  const char *name;             /* Name; the file is `libvipl_NAME.so`. */
-  const char *version;          /* Version, for people. */
-  /* Feature bits that the host must know; unknown ones refuse the plug-in. None are defined yet. */
-  uint64_t required;
-  uint64_t optional;            /* Feature bits that the host may ignore. */
-  /* Called once per process. `out->size` is the host's: the plug-in writes no further than that,
-   * and sets `out->size` to `sizeof(vipl_provider)` as it knows it. */
-  int (*init)(const vipl_host *host, vipl_provider *out);
-  const vipl_setting *settings; /* Settings of this plug-in, or NULL. */
-  uint32_t setting_count;       /* How many. */
-  uint32_t reserved_2;          /* 0. */
-};
-
-/* A setting that a plug-in declares, in a table of them. The user gives it as `VIPL_NAME` or
- * `VIPL_PLUGIN_NAME` in the environment, or as `name` in the table `[plugin]` of the
- * configuration file. */
-struct vipl_setting {
-  uint32_t size;             /* `sizeof(vipl_setting)` as the plug-in knows it. */
-  uint32_t kind;             /* `VIPL_SETTING_*`. */
-  const char *name;          /* Lower-case letters, digits and `_`. */
-  /* Its unit or what it names, for people: "frames", "microseconds"; or NULL. */
-  const char *unit;
-  /* Its value when the user gives none, or NULL: `vipl_host.setting` then gives NULL. */
-  const char *default_value;
-  uint64_t minimum;          /* Smallest value, for the kinds that have one. */
-  uint64_t maximum;          /* Largest value, for the kinds that have one. */
-  const char *help;          /* One line that says what it does. */
-};
-
-/* One posted descriptor. */
-struct vipl_entry {
-  /* The program's descriptor. Its memory is the program's: read each field once, trust none. */
-  VIP_DESCRIPTOR *descriptor;
-  uint32_t memory;            /* Memory handle given at the post. */
-  uint32_t status;            /* Set by `complete`: the final status. */
-};
-
-/* One work queue. Descriptors `completed..posted` are the plug-in's; counters wrap. */
-struct vipl_queue {
-  /* Ring of entries, index `n & mask`; the host may replace it inside a post. */
-  vipl_entry *entries;
-  uint32_t mask;       /* Size of the ring less one. */
-  uint32_t posted;     /* Host: descriptors posted so far. */
-  uint32_t completed;  /* Plug-in: descriptors completed so far. */
-  uint32_t taken;      /* Host: descriptors taken off so far. */
-  uint32_t signal;     /* Host: not 0 asks for `host->completed` after completions. */
-  uint32_t which;      /* 0 on the send queue, 1 on the receive queue. */
-};
-
-/* One registered region; the host writes it, anybody may read it without a lock (see
- * `vipl_region_check` in the guide): the handle is 0 while the entry changes. */
-struct vipl_region {
-  uint64_t base;     /* First byte. */
-  uint64_t end;      /* One past the last byte. */
-  uint64_t access;   /* Protection tag in the upper half, `VIPL_REGION_*` bits in the lower. */
-  uint32_t handle;   /* The handle; the entry's index is `handle & (region_count - 1)`. 0: free. */
-  uint32_t reserved; /* 0. */
-};
-
-/* Instructions of a plug-in that may fault, and where they continue then. Each field is the
- * distance from its own address, so that a table of these needs no relocation. */
-struct vipl_guard_entry {
-  int32_t start; /* To the first instruction. */
-  int32_t end;   /* To the end of the last one. */
-  int32_t fixup; /* To where they continue. */
-};
+/* One registered region; the host writes it, anybody may read it without a lock (see `vipl_region_check`
+ * in the guide): the handle is 0 while the entry changes. */
+typedef struct vipl_region {
+  /* First byte. */
+  uint64_t base;
+  /* One past the last byte. */
+  uint64_t end;
+  /* Protection tag in the upper half, `VIPL_REGION_*` bits in the lower. */
+  uint64_t access;
+  /* The handle; the entry's index is `handle & (region_count - 1)`. 0: free. */
+  uint32_t handle;
+  /* 0. */
+  uint32_t reserved;
+} vipl_region;
 
 /* One opening of a device. */
-struct vipl_nic {
-  void *context;              /* The plug-in's own. */
-  void *host;                 /* The host's own. */
-  const vipl_region *regions; /* Table of regions. */
-  uint32_t region_count;      /* Entries of the table, a power of two. */
-  uint32_t options;           /* `VIPL_OPTION_*`. */
-  uint32_t segments_max;      /* Segments of one descriptor. */
-  uint32_t reserved;          /* 0. */
-};
+typedef struct vipl_nic {
+  /* The plug-in's own. */
+  void *context;
+  /* The host's own. */
+  void *host;
+  /* Table of regions. */
+  const struct vipl_region *regions;
+  /* Entries of the table, a power of two. */
+  uint32_t region_count;
+  /* `VIPL_OPTION_*`. */
+  uint32_t options;
+  /* Segments of one descriptor. */
+  uint32_t segments_max;
+  /* 0. */
+  uint32_t reserved;
+} vipl_nic;
+
+/* One posted descriptor. */
+typedef struct vipl_entry {
+  /* The program's descriptor. Its memory is the program's: read each field once, trust none. */
+  VIP_DESCRIPTOR *descriptor;
+  /* Memory handle given at the post. */
+  uint32_t memory;
+  /* Set by `complete`: the final status. */
+  uint32_t status;
+} vipl_entry;
+
+/* One work queue. Descriptors `completed..posted` are the plug-in's; counters wrap. */
+typedef struct vipl_queue {
+  /* Ring of entries, index `n & mask`; the host may replace it inside a post. */
+  struct vipl_entry *entries;
+  /* Size of the ring less one. */
+  uint32_t mask;
+  /* Host: descriptors posted so far. */
+  uint32_t posted;
+  /* Plug-in: descriptors completed so far. */
+  uint32_t completed;
+  /* Host: descriptors taken off so far. */
+  uint32_t taken;
+  /* Host: not 0 asks for `host->completed` after completions. */
+  uint32_t signal;
+  /* 0 on the send queue, 1 on the receive queue. */
+  uint32_t which;
+} vipl_queue;
 
 /* One VI. */
-struct vipl_vi {
-  void *context;              /* The plug-in's own. */
-  const vipl_nic *nic;        /* Where it belongs. */
-  vipl_queue send;            /* Send queue. */
-  vipl_queue recv;            /* Receive queue. */
-  void *host;                 /* The host's own. */
-  uint64_t max_transfer_size; /* Largest message in bytes. */
-  uint32_t index;             /* Number within the NIC, below MaxVI. */
-  uint32_t ptag;              /* Tag, or `VIPL_PTAG_ANY`. */
-  uint32_t state;             /* `VIP_STATE_*`. */
-  uint16_t reliability;       /* One `VIP_SERVICE_*` bit. */
-  uint8_t rdma_write;         /* 1: the peer may write by RDMA. */
-  uint8_t rdma_read;          /* 1: the peer may read by RDMA. */
-};
+typedef struct vipl_vi {
+  /* The plug-in's own. */
+  void *context;
+  /* Where it belongs. */
+  const struct vipl_nic *nic;
+  /* Send queue. */
+  struct vipl_queue send;
+  /* Receive queue. */
+  struct vipl_queue recv;
+  /* The host's own. */
+  void *host;
+  /* Largest message in bytes. */
+  uint64_t max_transfer_size;
+  /* Number within the NIC, below MaxVI. */
+  uint32_t index;
+  /* Tag, or `VIPL_PTAG_ANY`. */
+  uint32_t ptag;
+  /* `VIP_STATE_*`. */
+  uint32_t state;
+  /* One `VIP_SERVICE_*` bit. */
+  uint16_t reliability;
+  /* 1: the peer may write by RDMA. */
+  uint8_t rdma_write;
+  /* 1: the peer may read by RDMA. */
+  uint8_t rdma_read;
+} vipl_vi;
 
-/* A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid
- * until the end of the operation, or until the descriptor is completed. */
-struct vipl_request {
-  /* `sizeof(vipl_request)` as the plug-in knows it, set by the plug-in before the call. */
-  size_t size;
-  uint32_t operation;      /* What it asks for, one `VIP_STATUS_OP_*`. */
-  uint32_t length;         /* Bytes of the message. */
-  uint32_t immediate;      /* Sends: the immediate data as it travels. */
-  uint32_t flagged;        /* Sends: 1 if the flag VIP_CONTROL_IMMEDIATE is set. */
-  uint32_t fenced;         /* Sends: 1 if the flag VIP_CONTROL_QFENCE is set. */
-  uint32_t remote_handle;  /* RDMA: memory handle of the peer. */
-  uint64_t remote_address; /* RDMA: address at the peer. */
-  uint64_t segments[6];    /* The host's own. */
-};
-
-/* A new connection. */
-struct vipl_connection {
-  /* `sizeof(vipl_connection)` as the host knows it. Do not read beyond. */
-  size_t size;
-  uint64_t id;                                 /* Name of the connection on this host. */
-  uint64_t key;                                /* Unguessable, the same at both sides. */
-  uint32_t side;                               /* 0 at one side, 1 at the other. */
-  uint32_t peer_pid;                           /* Process id of the peer as the agent sees it. */
-  uint64_t peer_nic;                           /* Name of the peer's NIC on this host. */
-  uint32_t peer_vi;                            /* The peer VI's number within its NIC. */
-  /* Zeroed memory that both sides may map; the host closes its descriptor after `attach`. */
-  int segment_fd;
-  uint32_t segment_bytes;                      /* Its size. */
-  /* What the peer's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
-  int peer_fds[2];
-  uint8_t peer_rdma_write;                     /* 1: the peer VI admits RDMA Write. */
-  uint8_t peer_rdma_read;                      /* 1: the peer VI admits RDMA Read. */
-  uint8_t reserved[2];                         /* 0. */
-  /* 1: the peer is on another host. Then `segment_fd` and `peer_fds` are -1, `segment_bytes`,
-   * `peer_pid` and `peer_nic` are 0, and `id` and `key` are all that this host knows of it. */
-  uint32_t remote;
-  /* Remote peer: its endpoint, for the frames that it shall get. */
-  uint16_t remote_endpoint;
-  uint16_t remote_address_len;                 /* Remote peer: bytes of `remote_address`. */
-  uint8_t remote_address[VIPL_ADDRESS_MAX];    /* Remote peer: its host address. */
-  uint32_t data_address_len;                   /* Bytes of `data_address`. */
-  /* What the peer's `nic_open` gave as its data address, wherever the peer is. */
-  uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
-  /* 1: the hosts have a secret in common, and `seal` is one that only the two sides of this
-   * connection have. What arrives without a keyed hash that was made with it is then not from
-   * the peer. */
-  uint32_t sealed;
-  uint8_t seal[32];                            /* Only with `sealed`. */
-};
-
-/* A data socket on a link, as `vipl_host.link` gives it. A link's name is that of an Ethernet
- * interface, or `udp:` and an address of this host or an interface; `udp:` alone is the address
- * that reaches other networks. */
-struct vipl_link {
+/* A data socket on a link, as `vipl_host.link` gives it. A link's name is that of an Ethernet interface, or
+ * `udp:` and an address of this host or an interface; `udp:` alone is the address that reaches other networks. */
+typedef struct vipl_link {
   /* `sizeof(vipl_link)` as the plug-in knows it, set by the plug-in before the call. */
   size_t size;
-  /* Ethernet: a socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5,
-   * whose filter cannot be changed: it lets in what is addressed to this host and to `endpoint`.
-   * UDP: a socket bound to the host's address and to the port `endpoint`. Both are nonblocking
-   * and close-on-exec, and belong to the plug-in, which closes them when the NIC closes. */
+  /* Ethernet: a socket `AF_PACKET`, `SOCK_RAW`, bound to the interface and ethertype 0x88B5, whose filter
+   * cannot be changed: it lets in what is addressed to this host and to `endpoint`. UDP: a socket bound to
+   * the host's address and to the port `endpoint`. Both are nonblocking and close-on-exec, and belong to the
+   * plug-in, which closes them when the NIC closes. */
   int fd;
   /* Number of the interface; UDP: one of the agent's own. */
   uint32_t interface_index;
@@ -298,8 +222,8 @@ struct vipl_link {
   uint16_t endpoint;
   /* Bytes of `address`. */
   uint16_t address_len;
-  /* Address of the host there: that of the interface; UDP: the IP address of 4 or 16 bytes and
-   * the UDP port of the host's agent, big-endian. */
+  /* Address of the host there: that of the interface; UDP: the IP address of 4 or 16 bytes and the UDP port
+   * of the host's agent, big-endian. */
   uint8_t address[VIPL_ADDRESS_MAX];
   /* Name of the interface, NUL-terminated. */
   char name[16];
@@ -307,215 +231,370 @@ struct vipl_link {
   char driver[32];
   /* The agent's name for this endpoint, for `vipl_nic_info.link`; never 0. */
   uint64_t id;
-};
+} vipl_link;
 
-/* Description of a device, filled by `nic_open`. */
-struct vipl_nic_info {
-  /* `sizeof(vipl_nic_info)` as the host knows it: the plug-in writes no further. What it does
-   * not write keeps the host's default. */
+/* A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid until the end of
+ * the operation, or until the descriptor is completed. */
+typedef struct vipl_request {
+  /* `sizeof(vipl_request)` as the plug-in knows it, set by the plug-in before the call. */
   size_t size;
-  char name[64];                               /* Name as VipQueryNic shows it, NUL-terminated. */
-  uint8_t address[VIPL_ADDRESS_MAX];           /* Host address. */
-  uint16_t address_len;                        /* Bytes of the host address. */
-  uint16_t discriminator_max;                  /* Longest discriminator, 64 at most. */
-  uint16_t reliability_support;                /* `VIP_SERVICE_*` levels offered. */
-  uint16_t rdma_read_support;                  /* Levels on which RDMA Read works. */
-  uint32_t hardware_version;                   /* Version of the device. */
-  uint32_t provider_version;                   /* Version of the provider. */
-  uint64_t register_bytes_max;                 /* Limits, as in VIP_NIC_ATTRIBUTES. */
-  uint64_t register_block_max;                 /* Largest single region. */
-  uint32_t regions_max;                        /* Number of regions, a power of two. */
-  uint32_t vis_max;                            /* Number of VIs. */
-  uint32_t descriptors_max;                    /* Descriptors per queue, a power of two. */
-  uint32_t segments_max;                       /* Segments per descriptor. */
-  uint32_t cqs_max;                            /* Number of CQs. */
-  uint32_t cq_entries_max;                     /* Entries per CQ. */
-  uint32_t ptags_max;                          /* Number of tags. */
-  uint32_t native_mtu;                         /* Payload of one link frame. */
-  uint64_t transfer_max;                       /* Largest message in bytes. */
-  /* Bytes of the segment that each connection wants. */
-  uint32_t segment_bytes;
-  /* Descriptors that peers get at `attach`, or -1; the host duplicates them. */
-  int shared_fds[2];
-  /* Zeroed room for `regions_max` regions, or NULL: the host makes its own. */
-  vipl_region *regions;
-  /* `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts
-   * cannot be reached. An endpoint is for one NIC, and ends with it. */
-  uint64_t link;
-  uint32_t data_address_len;                   /* Bytes of `data_address`. */
-  /* Where peers send data to, in the plug-in's own terms: peers get these bytes at `attach`, as
-   * they are. */
-  uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
-  /* For plug-ins without a thread of their own: how often the host calls `progress` of every
-   * connected VI while the program may be calling nothing, in microseconds, at most 1000000. 0:
-   * never. */
-  uint32_t poll_us;
-  /* How `address` reads: `VIPL_ADDRESS_BYTES` or `VIPL_ADDRESS_IP`. */
-  uint32_t address_form;
-};
+  /* What it asks for, one `VIP_STATUS_OP_*`. */
+  uint32_t operation;
+  /* Bytes of the message. */
+  uint32_t length;
+  /* Sends: the immediate data as it travels. */
+  uint32_t immediate;
+  /* Sends: 1 if the flag VIP_CONTROL_IMMEDIATE is set. */
+  uint32_t flagged;
+  /* Sends: 1 if the flag VIP_CONTROL_QFENCE is set. */
+  uint32_t fenced;
+  /* RDMA: memory handle of the peer. */
+  uint32_t remote_handle;
+  /* RDMA: address at the peer. */
+  uint64_t remote_address;
+  /* The host's own. */
+  uint64_t segments[6];
+} vipl_request;
+
+/* Instructions of a plug-in that may fault, and where they continue then. Each field is the distance from its own
+ * address, so that a table of these needs no relocation. */
+typedef struct vipl_guard_entry {
+  /* To the first instruction. */
+  int32_t start;
+  /* To the end of the last one. */
+  int32_t end;
+  /* To where they continue. */
+  int32_t fixup;
+} vipl_guard_entry;
 
 /* What the library does for a plug-in. */
-struct vipl_host {
+typedef struct vipl_host {
   /* `sizeof(vipl_host)` as the host knows it. */
   size_t size;
   /* Writes one line to the log. Any thread. */
   void (*log)(int level, const char *text);
-  /* Value of the setting `key` that the plug-in has declared, or else of the library's setting
-   * of that name where the user has given one; NULL without a value; valid for ever. The value
-   * is one of its kind, whatever the user has written: an invalid one is reported in the log,
-   * and the default used. Any thread. */
+  /* Value of the setting `key` that the plug-in has declared, or else of the library's setting of that
+   * name where the user has given one; NULL without a value; valid for ever. The value is one of its
+   * kind, whatever the user has written: an invalid one is reported in the log, and the default used.
+   * Any thread. */
   const char *(*setting)(const char *plugin, const char *key);
   /* A named counter that `vipinfo` shows; valid for ever. Any thread. */
   uint64_t *(*counter)(const char *plugin, const char *name);
   /* Completions were added to a queue whose `signal` is not 0. Within an operation of the VI. */
-  void (*completed)(vipl_vi *vi, vipl_queue *queue);
+  void (*completed)(struct vipl_vi *vi, struct vipl_queue *queue);
   /* Raises an asynchronous error; the VI stays as it is. Within an operation of the VI. */
-  void (*raise)(vipl_vi *vi, int code, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
-  /* Breaks the connection: the VI goes to Error and both queues are flushed. `cause` is the code
-   * of the asynchronous error to raise, or `VIPL_CAUSE_*`. Within an operation of the VI. */
-  void (*fail)(vipl_vi *vi, int cause, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
-  /* Locks the VI with this number and calls `progress` on it, if it is connected and the program
-   * is not at work on it anyway. For threads of the plug-in, never from within an operation.
-   * Returns a `VIPL_POLL_*`. */
-  int (*poll)(const vipl_nic *nic, uint32_t index);
+  void (*raise)(struct vipl_vi *vi, int code, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
+  /* Breaks the connection: the VI goes to Error and both queues are flushed. `cause` is the code of
+   * the asynchronous error to raise, or `VIPL_CAUSE_*`. Within an operation of the VI. */
+  void (*fail)(struct vipl_vi *vi, int cause, uint32_t opcode, VIP_DESCRIPTOR *descriptor);
+  /* Locks the VI with this number and calls `progress` on it, if it is connected and the program is
+   * not at work on it anyway. For threads of the plug-in, never from within an operation. Returns a
+   * `VIPL_POLL_*`. */
+  int (*poll)(const struct vipl_nic *nic, uint32_t index);
   /* Faults of instructions in `start..end` continue at `fixup`. Any thread. */
   int (*guard)(size_t start, size_t end, size_t fixup);
   /* Monotonic time in nanoseconds. Any thread. */
   uint64_t (*now)(void);
   /* Asks the Kernel Agent for a data socket on the interface with this name. `out->size` is the
-   * plug-in's; the host writes no further. From `nic_open` or a thread of the plug-in; blocks
-   * until the agent answers. `VIPL_E_INVALID`: there is no such interface, or it is no Ethernet;
+   * plug-in's; the host writes no further. From `nic_open` or a thread of the plug-in; blocks until
+   * the agent answers. `VIPL_E_INVALID`: there is no such interface, or it is no Ethernet;
    * `VIPL_E_NOT_PERMITTED`: the log says what the user can do; `VIPL_E_RESOURCE`. */
-  int (*link)(const char *interface, vipl_link *out);
-  /* The device of this NIC has failed for good: every VI that is connected goes to Error, its
-   * queues are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further
-   * calls for the same NIC do nothing. For threads of the plug-in, never from within an
-   * operation: it takes the lock of every VI. Operations are still called afterwards, also
-   * `detach` for each VI. */
-  void (*catastrophe)(const vipl_nic *nic);
-  /* Asks the Kernel Agent for a connection to the device process of this name: the program
-   * `vipl-NAME` beside the agent, which it starts for this user if it does not run. `*fd` is a
-   * `SOCK_SEQPACKET` socket, close-on-exec, and belongs to the plug-in; it hangs up when the
-   * device ends. `*pid` is the device's process id. From `nic_open` or a thread of the plug-in;
-   * blocks until the agent answers. `VIPL_E_INVALID`: there is no such program;
-   * `VIPL_E_RESOURCE`. The log says why. */
+  int (*link)(const char *interface, struct vipl_link *out);
+  /* The device of this NIC has failed for good: every VI that is connected goes to Error, its queues
+   * are flushed, and the program gets one `VIP_ERROR_CATASTROPHIC` for the NIC. Further calls for the
+   * same NIC do nothing. For threads of the plug-in, never from within an operation: it takes the lock
+   * of every VI. Operations are still called afterwards, also `detach` for each VI. */
+  void (*catastrophe)(const struct vipl_nic *nic);
+  /* Asks the Kernel Agent for a connection to the device process of this name: the program `vipl-NAME`
+   * beside the agent, which it starts for this user if it does not run. `*fd` is a `SOCK_SEQPACKET`
+   * socket, close-on-exec, and belongs to the plug-in; it hangs up when the device ends. `*pid` is the
+   * device's process id. From `nic_open` or a thread of the plug-in; blocks until the agent answers.
+   * `VIPL_E_INVALID`: there is no such program; `VIPL_E_RESOURCE`. The log says why. */
   int (*device)(const char *name, int *fd, uint32_t *pid);
-  /* Reads and checks the oldest send descriptor that is not complete; true if there is one. A
-   * descriptor that breaks a rule is completed with its error, which on the reliable levels ends
-   * the connection (see `refuse`); the next one follows. False: nothing is left to send, or
-   * `vi->state` is not VIP_STATE_CONNECTED any more. Within an operation of the VI, like the
-   * next five. */
-  bool (*next_send)(vipl_vi *vi, vipl_request *out);
-  /* Reads and checks the receive descriptor for a message of this length; true if it has room.
-   * Otherwise the error is reported, which on the reliable levels ends the connection, and the
-   * message is to be dropped. */
-  bool (*next_receive)(vipl_vi *vi, uint32_t length, vipl_request *out);
-  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False:
-   * an address is bad; no harm is done, and the descriptor is completed with PROTECTION_ERROR
-   * like one that breaks a rule. */
-  bool (*gather)(vipl_vi *vi, const vipl_request *request, uint32_t offset, void *to,
+  /* Reads and checks the oldest send descriptor that is not complete; true if there is one. A descriptor that breaks
+   * a rule is completed with its error, which on the reliable levels ends the connection (see `refuse`); the
+   * next one follows. False: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
+   * an operation of the VI, like the next five. */
+  bool (*next_send)(struct vipl_vi *vi, struct vipl_request *out);
+  /* Reads and checks the receive descriptor for a message of this length; true if it has room. Otherwise the error
+   * is reported, which on the reliable levels ends the connection, and the message is to be dropped. */
+  bool (*next_receive)(struct vipl_vi *vi, uint32_t length, struct vipl_request *out);
+  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad;
+   * no harm is done, and the descriptor is completed with PROTECTION_ERROR like one that breaks a rule. */
+  bool (*gather)(struct vipl_vi *vi,
+                 const struct vipl_request *request,
+                 uint32_t offset,
+                 void *to,
                  uint32_t bytes);
   /* The same, into the program's memory. */
-  bool (*scatter)(vipl_vi *vi, const vipl_request *request, uint32_t offset, const void *from,
+  bool (*scatter)(struct vipl_vi *vi,
+                  const struct vipl_request *request,
+                  uint32_t offset,
+                  const void *from,
                   uint32_t bytes);
-  /* Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE.
-   * `length` and `immediate` are written to receive descriptors only. False: its memory has
-   * gone, and the connection has ended. */
-  bool (*complete)(vipl_vi *vi, vipl_queue *queue, uint32_t status, uint32_t length,
+  /* Completes the oldest descriptor that is not complete; `status` is without VIP_STATUS_DONE. `length` and
+   * `immediate` are written to receive descriptors only. False: its memory has gone, and the connection has ended. */
+  bool (*complete)(struct vipl_vi *vi,
+                   struct vipl_queue *queue,
+                   uint32_t status,
+                   uint32_t length,
                    uint32_t immediate);
-  /* Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable
-   * levels this ends the connection. */
-  void (*refuse)(vipl_vi *vi, vipl_queue *queue, uint32_t status);
-  /* Whether this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*`
-   * bit that the target of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the
-   * plug-in's to check. Any thread. */
-  bool (*region_check)(const vipl_vi *vi, uint32_t handle, uint64_t base, uint64_t bytes,
+  /* Completes it with an error, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`. On the reliable levels this ends the
+   * connection. */
+  void (*refuse)(struct vipl_vi *vi, struct vipl_queue *queue, uint32_t status);
+  /* Whether this VI may use the range by this memory handle. `flag` is 0, or the `VIPL_REGION_*` bit that the target
+   * of RDMA needs; the VI's own `rdma_write` and `rdma_read` are the plug-in's to check. Any thread. */
+  bool (*region_check)(const struct vipl_vi *vi,
+                       uint32_t handle,
+                       uint64_t base,
+                       uint64_t bytes,
                        uint32_t flag);
   /* Copies between memory of this process. False: an address is bad. Any thread. */
   bool (*copy)(void *to, const void *from, size_t bytes);
-  /* Asks the Kernel Agent whether `link` would give a data socket, without opening one:
-   * `VIPL_OK`, `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers.
-   * Nothing is logged. From `claim` too; blocks until the agent answers. */
+  /* Asks the Kernel Agent whether `link` would give a data socket, without opening one: `VIPL_OK`,
+   * `VIPL_E_INVALID`, `VIPL_E_NOT_PERMITTED`; `VIPL_E_RESOURCE`: no agent answers. Nothing is logged. From `claim`
+   * too; blocks until the agent answers. */
   int (*link_ask)(const char *interface);
   /* As `guard`, for all instructions of a table, which lives as long as the process. Any thread. */
-  int (*guard_table)(const vipl_guard_entry *entries, size_t count);
-};
+  int (*guard_table)(const struct vipl_guard_entry *entries, size_t count);
+} vipl_host;
+
+/* Description of a device, filled by `nic_open`. */
+typedef struct vipl_nic_info {
+  /* `sizeof(vipl_nic_info)` as the host knows it: the plug-in writes no further. What it does not write
+   * keeps the host's default. */
+  size_t size;
+  /* Name as VipQueryNic shows it, NUL-terminated. */
+  char name[64];
+  /* Host address. */
+  uint8_t address[VIPL_ADDRESS_MAX];
+  /* Bytes of the host address. */
+  uint16_t address_len;
+  /* Longest discriminator, 64 at most. */
+  uint16_t discriminator_max;
+  /* `VIP_SERVICE_*` levels offered. */
+  uint16_t reliability_support;
+  /* Levels on which RDMA Read works. */
+  uint16_t rdma_read_support;
+  /* Version of the device. */
+  uint32_t hardware_version;
+  /* Version of the provider. */
+  uint32_t provider_version;
+  /* Limits, as in VIP_NIC_ATTRIBUTES. */
+  uint64_t register_bytes_max;
+  /* Largest single region. */
+  uint64_t register_block_max;
+  /* Number of regions, a power of two. */
+  uint32_t regions_max;
+  /* Number of VIs. */
+  uint32_t vis_max;
+  /* Descriptors per queue, a power of two. */
+  uint32_t descriptors_max;
+  /* Segments per descriptor. */
+  uint32_t segments_max;
+  /* Number of CQs. */
+  uint32_t cqs_max;
+  /* Entries per CQ. */
+  uint32_t cq_entries_max;
+  /* Number of tags. */
+  uint32_t ptags_max;
+  /* Payload of one link frame. */
+  uint32_t native_mtu;
+  /* Largest message in bytes. */
+  uint64_t transfer_max;
+  /* Bytes of the segment that each connection wants. */
+  uint32_t segment_bytes;
+  /* Descriptors that peers get at `attach`, or -1; the host duplicates them. */
+  int shared_fds[2];
+  /* Zeroed room for `regions_max` regions, or NULL: the host makes its own. */
+  struct vipl_region *regions;
+  /* `vipl_link.id` of the endpoint on which this NIC sends and receives, or 0: other hosts cannot be
+   * reached. An endpoint is for one NIC, and ends with it. */
+  uint64_t link;
+  /* Bytes of `data_address`. */
+  uint32_t data_address_len;
+  /* Where peers send data to, in the plug-in's own terms: peers get these bytes at `attach`, as they
+   * are. */
+  uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
+  /* For plug-ins without a thread of their own: how often the host calls `progress` of every connected VI while
+   * the program may be calling nothing, in microseconds, at most 1000000. 0: never. */
+  uint32_t poll_us;
+  /* How `address` reads: `VIPL_ADDRESS_BYTES` or `VIPL_ADDRESS_IP`. */
+  uint32_t address_form;
+} vipl_nic_info;
+
+/* A new connection. */
+typedef struct vipl_connection {
+  /* `sizeof(vipl_connection)` as the host knows it. Do not read beyond. */
+  size_t size;
+  /* Name of the connection on this host. */
+  uint64_t id;
+  /* Unguessable, the same at both sides. */
+  uint64_t key;
+  /* 0 at one side, 1 at the other. */
+  uint32_t side;
+  /* Process id of the peer as the agent sees it. */
+  uint32_t peer_pid;
+  /* Name of the peer's NIC on this host. */
+  uint64_t peer_nic;
+  /* The peer VI's number within its NIC. */
+  uint32_t peer_vi;
+  /* Zeroed memory that both sides may map; the host closes its descriptor after `attach`. */
+  int segment_fd;
+  /* Its size. */
+  uint32_t segment_bytes;
+  /* What the peer's `nic_open` gave in `shared_fds`, or -1; closed after `attach`. */
+  int peer_fds[2];
+  /* 1: the peer VI admits RDMA Write. */
+  uint8_t peer_rdma_write;
+  /* 1: the peer VI admits RDMA Read. */
+  uint8_t peer_rdma_read;
+  /* 0. */
+  uint8_t reserved[2];
+  /* 1: the peer is on another host. Then `segment_fd` and `peer_fds` are -1, `segment_bytes`,
+   * `peer_pid` and `peer_nic` are 0, and `id` and `key` are all that this host knows of it. */
+  uint32_t remote;
+  /* Remote peer: its endpoint, for the frames that it shall get. */
+  uint16_t remote_endpoint;
+  /* Remote peer: bytes of `remote_address`. */
+  uint16_t remote_address_len;
+  /* Remote peer: its host address. */
+  uint8_t remote_address[VIPL_ADDRESS_MAX];
+  /* Bytes of `data_address`. */
+  uint32_t data_address_len;
+  /* What the peer's `nic_open` gave as its data address, wherever the peer is. */
+  uint8_t data_address[VIPL_DATA_ADDRESS_MAX];
+  /* 1: the hosts have a secret in common, and `seal` is one that only the two sides of this connection have. What
+   * arrives without a keyed hash that was made with it is then not from the peer. */
+  uint32_t sealed;
+  /* Only with `sealed`. */
+  uint8_t seal[32];
+} vipl_connection;
 
 /* What a plug-in does. Operations marked (optional) may be NULL. */
-struct vipl_provider {
+typedef struct vipl_provider {
   /* `sizeof(vipl_provider)` as the plug-in knows it. */
   size_t size;
-  /* Whether this plug-in serves the device `name` (without `/dev/`): 0 no, else a rank, the
-   * highest wins. Writes the argument for `nic_open` into `argument` (64 bytes, NUL-terminated).
-   * Without it the names that `device` gives have rank 10 and no argument. (optional) */
+  /* Whether this plug-in serves the device `name` (without `/dev/`): 0 no, else a rank, the highest
+   * wins. Writes the argument for `nic_open` into `argument` (64 bytes, NUL-terminated). Without it the names
+   * that `device` gives have rank 10 and no argument. (optional) */
   int (*claim)(const char *name, char *argument);
-  /* Name of the device with this number that is present, 64 bytes; `VIPL_E_INVALID` past the
-   * last. (optional) */
-  int (*device)(uint32_t number, char *name);
-  /* Opens a device: `argument` is what follows the colon in `plugin:argument`. Sets
-   * `nic->context`. */
-  int (*nic_open)(const char *argument, vipl_nic *nic, vipl_nic_info *info);
-  /* Closes it; there are no VIs any more. May block for the end of the plug-in's own threads.
+  /* Name of the device with this number that is present, 64 bytes; `VIPL_E_INVALID` past the last.
    * (optional) */
-  void (*nic_close)(vipl_nic *nic);
+  int (*device)(uint32_t number, char *name);
+  /* Opens a device: `argument` is what follows the colon in `plugin:argument`. Sets `nic->context`. */
+  int (*nic_open)(const char *argument, struct vipl_nic *nic, struct vipl_nic_info *info);
+  /* Closes it; there are no VIs any more. May block for the end of the plug-in's own threads. (optional) */
+  void (*nic_close)(struct vipl_nic *nic);
   /* Makes the plug-in's part of a VI; sets `vi->context`. (optional) */
-  int (*vi_create)(vipl_vi *vi);
+  int (*vi_create)(struct vipl_vi *vi);
   /* Frees it. (optional) */
-  void (*vi_destroy)(vipl_vi *vi);
+  void (*vi_destroy)(struct vipl_vi *vi);
   /* The VI is connected from now on. Receive descriptors may already be posted. */
-  int (*attach)(vipl_vi *vi, const vipl_connection *connection);
-  /* The VI is not connected any more; what `progress` has left is completed first. After the
-   * return neither this process nor the peer touches the descriptors and buffers of the VI.
-   * Blocks for one second at most. */
-  void (*detach)(vipl_vi *vi);
+  int (*attach)(struct vipl_vi *vi, const struct vipl_connection *connection);
+  /* The VI is not connected any more; what `progress` has left is completed first. After the return neither this process nor the peer
+   * touches the descriptors and buffers of the VI. Blocks for one second at most. */
+  void (*detach)(struct vipl_vi *vi);
   /* The agent says that the peer has gone. Everything that arrived before is to be delivered,
    * then `fail` is called; for a peer on another host that has gone in good order perhaps later,
-   * since its last frames may still be on their way. Without it the host calls `progress` and
-   * then fails the VI itself. (optional) */
-  void (*peer_gone)(vipl_vi *vi, bool orderly);
+   * since its last frames may still be on their way. Without it the host calls `progress` and then fails the
+   * VI itself. (optional) */
+  void (*peer_gone)(struct vipl_vi *vi, bool orderly);
   /* The send doorbell: descriptors were posted. */
-  void (*post_send)(vipl_vi *vi);
+  void (*post_send)(struct vipl_vi *vi);
   /* The receive doorbell. (optional) */
-  void (*post_recv)(vipl_vi *vi);
-  /* Takes what has arrived and goes on with what was waiting. A plug-in may leave a part to the
-   * next call while no queue's `signal` is set and the VI is not watched; `detach` then
-   * completes what has arrived. */
-  void (*progress)(vipl_vi *vi);
+  void (*post_recv)(struct vipl_vi *vi);
+  /* Takes what has arrived and goes on with what was waiting. A plug-in may leave a part to the next call while no
+   * queue's `signal` is set and the VI is not watched; `detach` then completes what has arrived. */
+  void (*progress)(struct vipl_vi *vi);
   /* Numbers of VIs for which `progress` may find something; returns how many, `room` at most.
    * Without it the host asks every connected VI. (optional) */
-  uint32_t (*ready)(const vipl_nic *nic, uint32_t *indices, uint32_t room);
+  uint32_t (*ready)(const struct vipl_nic *nic, uint32_t *indices, uint32_t room);
   /* Whether `ready` shall report the receive side of this VI. (optional) */
-  void (*watch)(vipl_vi *vi, bool on);
+  void (*watch)(struct vipl_vi *vi, bool on);
   /* Announces a thread that is about to sleep; from now on anything new ends `sleep`. (optional,
    * with `sleep` and `wake`; without them the host sleeps in short steps) */
-  uint32_t (*arm)(const vipl_nic *nic);
+  uint32_t (*arm)(const struct vipl_nic *nic);
   /* Sleeps until something may have happened since `arm` gave `epoch`, or until the time has run
    * out; 0 nanoseconds only takes the announcement back. Blocks. */
-  void (*sleep)(const vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
+  void (*sleep)(const struct vipl_nic *nic, uint32_t epoch, uint64_t timeout_ns);
   /* Ends every `sleep` on this NIC. Any thread. */
-  void (*wake)(const vipl_nic *nic);
-  /* A region was taken out of the table: true if no transfer uses it any more, false if one may.
-   * The host asks all connected VIs, then those again that returned false, for one second
-   * together. `*since` is the plug-in's: 0 at first, later what it has left there, so that it
-   * knows a transfer of before from a new one. Does not wait for the peer; for the device it
-   * may, `left_ns` at most. With 0 nanoseconds left, which never is the first call, the host
-   * does not ask again: a plug-in that cannot return true then calls `fail` or makes its device
-   * break the connection. (optional) */
-  bool (*quiesced)(vipl_vi *vi, uint64_t *since, uint64_t left_ns);
-  /* A region is being registered; `access` is as in `vipl_region`. Called again with the same
-   * handle when the program changes the access. The call of the program returns afterwards, with
-   * VIP_ERROR_RESOURCE if the status is not `VIPL_OK`: the region then does not exist, or keeps
-   * its access. May block. (optional) */
-  int (*region_add)(const vipl_nic *nic, uint32_t handle, uint64_t base, uint64_t bytes,
+  void (*wake)(const struct vipl_nic *nic);
+  /* A region was taken out of the table: true if no transfer uses it any more, false if one may. The host asks
+   * all connected VIs, then those again that returned false, for one second together. `*since` is the plug-in's:
+   * 0 at first, later what it has left there, so that it knows a transfer of before from a new one. Does
+   * not wait for the peer; for the device it may, `left_ns` at most. With 0 nanoseconds left, which
+   * never is the first call, the host does not ask again: a plug-in that cannot return true then calls `fail`
+   * or makes its device break the connection. (optional) */
+  bool (*quiesced)(struct vipl_vi *vi, uint64_t *since, uint64_t left_ns);
+  /* A region is being registered; `access` is as in `vipl_region`. Called again with the same handle when
+   * the program changes the access. The call of the program returns afterwards, with VIP_ERROR_RESOURCE if
+   * the status is not `VIPL_OK`: the region then does not exist, or keeps its access. May block. (optional) */
+  int (*region_add)(const struct vipl_nic *nic,
+                    uint32_t handle,
+                    uint64_t base,
+                    uint64_t bytes,
                     uint64_t access);
-  /* A region that was added has left the table, and no transfer uses it any more; its place in
-   * the table is not used again before the return. May block. (optional) */
-  void (*region_remove)(const vipl_nic *nic, uint32_t handle);
-};
+  /* A region that was added has left the table, and no transfer uses it any more; its place in the table is
+   * not used again before the return. May block. (optional) */
+  void (*region_remove)(const struct vipl_nic *nic, uint32_t handle);
+} vipl_provider;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* A setting that a plug-in declares, in a table of them. The user gives it as `VIPL_NAME` or
+ * `VIPL_PLUGIN_NAME` in the environment, or as `name` in the table `[plugin]` of the configuration file. */
+typedef struct vipl_setting {
+  /* `sizeof(vipl_setting)` as the plug-in knows it. */
+  uint32_t size;
+  /* `VIPL_SETTING_*`. */
+  uint32_t kind;
+  /* Lower-case letters, digits and `_`. */
+  const char *name;
+  /* Its unit or what it names, for people: "frames", "microseconds"; or NULL. */
+  const char *unit;
+  /* Its value when the user gives none, or NULL: `vipl_host.setting` then gives NULL. */
+  const char *default_value;
+  /* Smallest value, for the kinds that have one. */
+  uint64_t minimum;
+  /* Largest value, for the kinds that have one. */
+  uint64_t maximum;
+  /* One line that says what it does. */
+  const char *help;
+} vipl_setting;
+
+/* What a plug-in is; exported as `vipl_plugin_v1`. */
+typedef struct vipl_plugin {
+  /* `VIPL_PLUGIN_MAGIC`. */
+  uint64_t magic;
+  /* `sizeof(vipl_plugin)` as the plug-in knows it. */
+  uint32_t size;
+  /* `VIPL_PLUGIN_ABI_MAJOR`. */
+  uint16_t abi_major;
+  /* `VIPL_PLUGIN_ABI_MINOR`. */
+  uint16_t abi_minor;
+  /* `VIPL_PLUGIN_FINGERPRINT`. */
+  uint64_t fingerprint;
+  /* `VIPL_KIND_PROVIDER`. */
+  uint32_t kind;
+  /* 0. */
+  uint32_t reserved;
+  /* Name; the file is `libvipl_NAME.so`. */
+  const char *name;
+  /* Version, for people. */
+  const char *version;
+  /* Feature bits that the host must know; unknown ones refuse the plug-in. None are defined yet. */
+  uint64_t required;
+  /* Feature bits that the host may ignore. */
+  uint64_t optional;
+  /* Called once per process. `out->size` is the host's: the plug-in writes no further than that, and sets
+   * `out->size` to `sizeof(vipl_provider)` as it knows it. */
+  int (*init)(const struct vipl_host *host, struct vipl_provider *out);
+  /* Settings of this plug-in, or NULL. */
+  const struct vipl_setting *settings;
+  /* How many. */
+  uint32_t setting_count;
+  /* 0. */
+  uint32_t reserved_2;
+} vipl_plugin;
 
 /* What the host looks for. It is constant data, checked before any code of the plug-in runs. */
 #if defined(__GNUC__)
@@ -527,4 +606,4 @@ extern const vipl_plugin vipl_plugin_v1;
 }
 #endif
 
-#endif /* VIPL_PLUGIN_H */
+#endif  /* VIPL_PLUGIN_H */

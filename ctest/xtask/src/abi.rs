@@ -8,7 +8,8 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::headers::{self, Header, Kind};
+use crate::headers;
+use crate::man::functions::{Function, declared};
 use crate::workspace::{Workspace, output};
 use crate::{Result, diff, layout};
 
@@ -31,7 +32,11 @@ pub(crate) struct Options {
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result {
     let headers = headers::generate()?;
-    let names = declared(&headers);
+    let [vipl, extension, _] = &headers;
+    let functions = declared(&[&vipl.text, &extension.text]);
+    let mut names: Vec<&str> = functions.iter().map(Function::name).collect();
+    names.sort_unstable();
+    let names = names.join("\n") + "\n";
     diff::settle("headers/abi/symbols.txt", &names, options.check, FIX)?;
     if cfg!(target_arch = "x86_64") {
         diff::settle(
@@ -57,18 +62,6 @@ pub(crate) fn run(options: &Options) -> Result {
         check_exports(&file, &format!("{PLUGIN_SYMBOL}\n"))?;
     }
     Ok(())
-}
-
-/// The functions of `vipl.h` and `vipl_ext.h`, sorted, a line each.
-fn declared(headers: &[Header]) -> String {
-    let items = headers
-        .iter()
-        .filter(|h| h.name != "vipl_plugin.h")
-        .flat_map(|h| &h.items);
-    let functions = items.filter(|item| matches!(item.kind, Kind::Function(_)));
-    let mut names: Vec<&str> = functions.map(|item| item.name.as_str()).collect();
-    names.sort_unstable();
-    names.join("\n") + "\n"
 }
 
 fn check_library(file: &Path, names: &str) -> Result {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::Result;
 use crate::compile::compile;
-use crate::headers::{Header, Item, Kind};
+use crate::headers::Header;
 
 /// One line of `layout.txt` asks for this: its key and the C expression.
 struct Question {
@@ -42,32 +42,85 @@ pub(crate) fn text(headers: &[Header]) -> Result<String> {
     Ok(text)
 }
 
+/// A type of a header.
+struct Type<'a> {
+    /// The `#if` line around it.
+    guard: Option<&'a str>,
+    name: &'a str,
+    members: Vec<&'a str>,
+}
+
+/// The types that a header declares.
+fn types(text: &str) -> Vec<Type<'_>> {
+    let mut types = Vec::new();
+    let mut guard = None;
+    let mut lines = text.lines().map(str::trim_start);
+    while let Some(line) = lines.next() {
+        if line.starts_with("#if ") {
+            guard = Some(line);
+        } else if line == "#endif" {
+            guard = None;
+        } else if let Some(declared) = line.strip_prefix("typedef ") {
+            let words: Vec<&str> = declared.split(' ').collect();
+            let (name, members) = match words[..] {
+                [keyword, name, "{"] => {
+                    let members = lines.by_ref().take_while(|line| !line.starts_with('}'));
+                    let is_record = keyword != "enum";
+                    (
+                        name,
+                        members.filter_map(member).filter(|_| is_record).collect(),
+                    )
+                }
+                _ => (last_word(declared.trim_end_matches(';')), Vec::new()),
+            };
+            types.push(Type {
+                guard,
+                name,
+                members,
+            });
+        }
+    }
+    types
+}
+
+/// The member that a line declares: `T name;`, `T name[64];`, `T (*name)(…`. A further line of parameters has none.
+fn member(line: &str) -> Option<&str> {
+    let is_code = !line.starts_with(['/', '*']);
+    let head = match line.split_once("(*") {
+        Some((_, rest)) => rest.split(')').next()?,
+        None => line
+            .strip_suffix(';')
+            .filter(|line| !line.ends_with(')'))?
+            .split('[')
+            .next()?,
+    };
+    is_code.then(|| last_word(head))
+}
+
+fn last_word(text: &str) -> &str {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    &text[text.rfind(|c| !is_word(c)).map_or(0, |at| at + 1)..]
+}
+
 fn questions(headers: &[Header], define: &str, prefix: &str) -> Vec<Question> {
-    let asked = |item: &&Item| match &item.guard {
+    let asked = |one: &Type<'_>| match one.guard {
         None => define.is_empty(),
         Some(guard) => guard.contains('!') == define.is_empty(),
     };
     let mut questions = Vec::new();
-    for item in headers
+    for Type { name, members, .. } in headers
         .iter()
-        .flat_map(|header| &header.items)
+        .flat_map(|header| types(&header.text))
         .filter(asked)
     {
-        if matches!(item.kind, Kind::Function(_)) {
-            continue;
-        }
-        let name = &item.name;
-        let expression = format!("sizeof({name})");
         questions.push(Question {
             key: format!("{prefix}{name}"),
-            expression,
+            expression: format!("sizeof({name})"),
         });
-        if let Kind::Record(_, members) = &item.kind {
-            questions.extend(members.iter().map(|member| Question {
-                key: format!("{prefix}{name}.{}", member.name()),
-                expression: format!("offsetof({name}, {})", member.name()),
-            }));
-        }
+        questions.extend(members.iter().map(|member| Question {
+            key: format!("{prefix}{name}.{member}"),
+            expression: format!("offsetof({name}, {member})"),
+        }));
     }
     questions
 }
@@ -102,45 +155,57 @@ fn ask(questions: &[Question], define: &str, options: &[&str]) -> Result<HashMap
 
 #[cfg(test)]
 mod tests {
-    use super::{Question, ask};
-    use crate::workspace::have;
+    use super::{Question, ask, member};
+    use crate::workspace::{have, root};
 
-    /// One constant of each form that `headers/defines.rs` translates: C and Rust agree.
+    /// All constants of both headers: C and Rust have the same, with the same values.
     #[test]
     fn constants_have_the_values_of_the_rust_sources() {
+        let mut defined = String::new();
+        for file in [
+            "base/abi/src/constants.h",
+            "base/plugin-abi/src/constants.h",
+        ] {
+            defined += &std::fs::read_to_string(root().join(file)).expect("constants");
+        }
+        let names = defined
+            .lines()
+            .filter_map(|line| line.strip_prefix("#define "));
+        let mut names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();
+        // Another spelling of an enumerator.
+        names.retain(|name| *name != "VIP_ERROR");
+        let values = [vipl_abi::CONSTANTS, vipl_plugin_abi::CONSTANTS].concat();
+        let known: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, known);
         if !have("gcc") {
             println!("SKIP gcc is not installed");
             return;
         }
-        let expected = [
-            (
-                "VIP_STATUS_RESERVED",
-                u64::from(vipl_abi::VIP_STATUS_RESERVED),
-            ),
-            ("VIP_SERVICE_DFC", u64::from(vipl_abi::VIP_SERVICE_DFC)),
-            ("VIP_INFINITE", vipl_abi::VIP_INFINITE),
-            (
-                "VIP_DESCRIPTOR_ALIGNMENT",
-                vipl_abi::VIP_DESCRIPTOR_ALIGNMENT as u64,
-            ),
-            ("VIPL_PTAG_NONE", u64::from(vipl_plugin_abi::VIPL_PTAG_NONE)),
-            (
-                "VIPL_E_INVALID",
-                i64::from(vipl_plugin_abi::VIPL_E_INVALID) as u64,
-            ),
-            ("VIPL_PLUGIN_MAGIC", vipl_plugin_abi::VIPL_PLUGIN_MAGIC),
-            (
-                "VIPL_PLUGIN_FINGERPRINT",
-                vipl_plugin_abi::VIPL_PLUGIN_FINGERPRINT,
-            ),
-        ];
-        let questions = expected.map(|(name, _)| Question {
-            key: name.to_owned(),
+        let question = |name: &&str| Question {
+            key: (*name).to_owned(),
             expression: format!("(long){name}"),
-        });
+        };
+        let questions: Vec<Question> = names.iter().map(question).collect();
         let found = ask(&questions, "", &[]).expect("the compiler answers");
-        for (name, value) in expected {
-            assert_eq!(found[name] as u64, value, "{name}");
+        for (name, value) in values {
+            assert_eq!(found[name], value, "{name}");
         }
+    }
+
+    #[test]
+    fn members_of_each_form() {
+        let lines = [
+            "uint32_t size;",
+            "VIP_CHAR Name[64];",
+            "const struct x *regions;",
+            "int (*poll)(const struct vipl_nic *nic,",
+            "void (*raise)(int a);",
+        ];
+        assert_eq!(
+            lines.map(member),
+            ["size", "Name", "regions", "poll", "raise"].map(Some)
+        );
+        let others = ["/* A comment;", "* more;", "struct x *out);", "uint64_t a,"];
+        assert_eq!(others.map(member), [None; 4]);
     }
 }

@@ -8,7 +8,7 @@ use super::text::Text;
 use crate::Result;
 
 /// A function as a header declares it.
-pub(super) struct Function {
+pub(crate) struct Function {
     name: String,
     header: &'static str,
     /// The declaration, as it stands there.
@@ -20,11 +20,11 @@ pub(super) struct Function {
 }
 
 /// The functions of `vipl.h` and `vipl_ext.h`, in their order.
-pub(super) fn declared(headers: &[String; 2]) -> Vec<Function> {
+pub(crate) fn declared(headers: &[&str; 2]) -> Vec<Function> {
     let names = ["vipl.h", "vipl_ext.h"];
     let mut functions = Vec::new();
     for (text, header) in headers.iter().zip(names) {
-        let mut rest = text.as_str();
+        let mut rest = *text;
         while let Some((_, after)) = rest.split_once("/* ") {
             let Some((comment, after)) = after.split_once("*/\n") else {
                 break;
@@ -49,6 +49,11 @@ fn name_of(declaration: &str) -> Option<&str> {
 }
 
 impl Function {
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn new(name: &str, header: &'static str, declaration: &str, comment: &str) -> Function {
         let words: Vec<&str> = comment.split_whitespace().filter(|w| *w != "*").collect();
         let mut about = words.join(" ");
@@ -337,7 +342,7 @@ mod tests {
     fn a_declaration_is_a_function() {
         let header = "/* Any type. */\nstruct VIP_X {\n};\n/* Posts it,\n * at once (spec 3.20). */\n\
                       VIP_RETURN VipPost(VIP_VI_HANDLE Vi,\n                   int n);\n";
-        let functions = declared(&[header.to_owned(), String::new()]);
+        let functions = declared(&[header, ""]);
         assert_eq!(functions.len(), 1);
         let function = &functions[0];
         assert_eq!(

@@ -10,7 +10,7 @@
 //! | the tools, section 1, and `vipkad(8)` | their command lines, by `--generate man` |
 
 mod conf;
-mod functions;
+pub(crate) mod functions;
 mod text;
 
 use std::fs;
@@ -77,7 +77,7 @@ pub(crate) fn pages(version: &str) -> Result<Vec<Page>> {
         fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))
     };
     let specification = read("docs/SPECIFICATION.md")?;
-    let functions = functions::declared(&[read("headers/vipl.h")?, read("headers/vipl_ext.h")?]);
+    let functions = functions::declared(&[&read("headers/vipl.h")?, &read("headers/vipl_ext.h")?]);
     let mut pages = functions::pages(&functions, &specification, version)?;
     pages.push(conf::page(&read("pkgconfig/vipl.conf")?, version)?);
     let mut vipl = Text::new(

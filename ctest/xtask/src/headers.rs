@@ -1,0 +1,187 @@
+//! `cargo xtask headers`: the C headers. cbindgen makes the types and functions from the Rust sources; `constants.h` of
+//! the crate goes before them. `layout` compares the constants with those of Rust.
+
+use clap::Args;
+
+use crate::workspace::root;
+use crate::{Result, compile, diff};
+
+/// Arguments of `cargo xtask headers`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Compare with the committed files and compile each in all dialects; write nothing
+    #[arg(long)]
+    check: bool,
+}
+
+/// What a header is made from, below the top of the repository.
+struct Parts {
+    /// Its file below `headers/`.
+    name: &'static str,
+    /// cbindgen's configuration.
+    config: &'static str,
+    /// Its constants, if it has some.
+    constants: Option<&'static str>,
+    /// Rust sources, in the order of their items.
+    sources: &'static [&'static str],
+}
+
+/// Types first; functions in the order of the specification.
+const HEADERS: [Parts; 3] = [
+    Parts {
+        name: "vipl.h",
+        config: "libvipl/cbindgen.toml",
+        constants: Some("base/abi/src/constants.h"),
+        sources: &[
+            "base/abi/src/types.rs",
+            "base/abi/src/enums.rs",
+            "base/abi/src/layout.rs",
+            "libvipl/src/nic.rs",
+            "libvipl/src/vi.rs",
+            "libvipl/src/connection.rs",
+            "libvipl/src/mem.rs",
+            "libvipl/src/queue.rs",
+            "libvipl/src/cq.rs",
+            "libvipl/src/error.rs",
+            "libvipl/src/nameservice.rs",
+        ],
+    },
+    Parts {
+        name: "vipl_ext.h",
+        config: "libvipl/cbindgen_ext.toml",
+        constants: None,
+        sources: &["libvipl/src/ext.rs"],
+    },
+    Parts {
+        name: "vipl_plugin.h",
+        config: "base/plugin-abi/cbindgen.toml",
+        constants: Some("base/plugin-abi/src/constants.h"),
+        sources: &[
+            "base/plugin-abi/src/objects.rs",
+            "base/plugin-abi/src/tables.rs",
+            "base/plugin-abi/src/lib.rs",
+        ],
+    },
+];
+
+/// One generated header.
+pub(crate) struct Header {
+    /// Name below `headers/`.
+    pub name: &'static str,
+    /// The whole file.
+    pub text: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result {
+    for header in generate()? {
+        let path = format!("headers/{}", header.name);
+        diff::settle(&path, &header.text, options.check, "cargo xtask headers")?;
+    }
+    if options.check {
+        compile::check_all()
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes all headers in memory: vipl.h, vipl_ext.h, vipl_plugin.h.
+pub(crate) fn generate() -> Result<[Header; 3]> {
+    let [standard, extension, plugin] = &HEADERS;
+    Ok([standard.header()?, extension.header()?, plugin.header()?])
+}
+
+impl Parts {
+    fn header(&self) -> Result<Header> {
+        let root = root();
+        let mut config = cbindgen::Config::from_file(root.join(self.config))?;
+        let mut before = String::new();
+        if let Some(constants) = self.constants {
+            before = format!("\n{}\n", std::fs::read_to_string(root.join(constants))?);
+        }
+        config.after_includes = Some(before + "\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
+        let trailer = config.trailer.take().unwrap_or_default();
+        let mut builder = cbindgen::Builder::new().with_config(config);
+        for source in self.sources {
+            builder = builder.with_src(root.join(source));
+        }
+        let mut text = Vec::new();
+        builder.generate()?.write(&mut text);
+        let text = String::from_utf8(text)?;
+        // Before the end of the include guard.
+        let (body, end) = text.rsplit_once("\n#endif").ok_or("no include guard")?;
+        let text = tidy(&format!(
+            "{body}\n{trailer}\n#ifdef __cplusplus\n}}\n#endif\n\n#endif{end}"
+        ));
+        match text.lines().find(|line| !line.is_ascii()) {
+            None => Ok(Header {
+                name: self.name,
+                text,
+            }),
+            Some(line) => Err(format!("{}: not ASCII: {line}", self.name).into()),
+        }
+    }
+}
+
+/// Comments as C programmers set them, and what C90 does not take.
+fn tidy(text: &str) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut lines = text.lines();
+    let (mut is_within, mut moved) = (false, 0);
+    while let Some(line) = lines.next() {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        if line.trim() == "/*" {
+            let inner = lines.by_ref().take_while(|line| line.trim() != "*/");
+            let inner: Vec<String> = inner.map(|line| plain(line.trim())).collect();
+            out.push(
+                format!("{indent}/* {} */", inner.join(&format!("\n{indent} * ")))
+                    .replace("* \n", "*\n"),
+            );
+            continue;
+        }
+        is_within = (is_within || line.ends_with('{')) && !line.starts_with('}');
+        if line.starts_with('}')
+            && let Some(last) = out.last_mut()
+        {
+            // Of an enumeration.
+            *last = last.trim_end_matches(',').to_owned();
+        }
+        let line = if is_within || line.starts_with("typedef") {
+            line.to_owned()
+        } else {
+            // A function: its types have names of their own. Further parameters stay below the first one.
+            let plain = line.replace("enum ", "").replace("struct ", "");
+            let is_first = !line.starts_with(' ');
+            if is_first {
+                moved = line.find('(').unwrap_or(0) - plain.find('(').unwrap_or(0);
+            }
+            plain[if is_first { 0 } else { moved }..].to_owned()
+        };
+        if !(line.is_empty() && out.last().is_some_and(String::is_empty)) {
+            out.push(line);
+        }
+    }
+    out.join("\n") + "\n"
+}
+
+/// Rust documentation as plain ASCII text.
+fn plain(text: &str) -> String {
+    text.replace("[`", "")
+        .replace("`]", "")
+        .replace('§', "")
+        .replace('…', "...")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tidy;
+
+    #[test]
+    fn c_is_set_for_people_and_old_compilers() {
+        let text = "/*\n What it [`is`] (§1).\n\n More.\n */\ntypedef enum E {\n  /*\n   One…\n   */\n  A = 0,\n} E;\n\n\n\
+                    enum E F(struct S *s,\n         int x);\n";
+        let expected = "/* What it is (1).\n *\n * More. */\ntypedef enum E {\n  /* One... */\n  A = 0\n} E;\n\n\
+                        E F(S *s,\n    int x);\n";
+        assert_eq!(tidy(text), expected);
+    }
+}
