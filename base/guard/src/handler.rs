@@ -57,7 +57,10 @@ static RANGES: [Slot; RANGES_MAX] = [const {
 }; RANGES_MAX];
 
 /// Adds a range; `false` when there is no room.
-pub fn register_range(range: Range) -> bool {
+///
+/// # Safety
+/// Its instructions may fault at any time, and the program may then go on at the fixup.
+pub unsafe fn register_range(range: Range) -> bool {
     for slot in &RANGES {
         match slot
             .start

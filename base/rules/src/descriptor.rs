@@ -2,7 +2,7 @@
 
 use vipl_abi::*;
 
-use crate::region::{self, Table};
+use crate::region::Table;
 use crate::{Fault, Image, Segment};
 
 /// What an operation is.
@@ -43,9 +43,9 @@ pub struct Limits {
 
 /// The regions that a VI may use.
 #[derive(Clone, Copy)]
-pub struct Regions {
+pub struct Regions<'a> {
     /// Those of its NIC handle.
-    pub table: Table,
+    pub table: Table<'a>,
     /// Its protection tag.
     pub tag: u32,
 }
@@ -54,7 +54,7 @@ pub struct Regions {
 #[inline(always)]
 fn survey(
     segments: impl Iterator<Item = Result<Segment, Fault>>,
-    regions: Regions,
+    regions: Regions<'_>,
     bytes: u64,
 ) -> Result<(u64, bool), u32> {
     let (mut total, mut permitted) = (0, true);
@@ -64,8 +64,7 @@ fn survey(
         let used = length.min(bytes.saturating_sub(total));
         total += length;
         let (handle, address) = (segment.handle, segment.address);
-        permitted &=
-            used == 0 || region::is_local_in(regions.table, handle, address, used, regions.tag);
+        permitted &= used == 0 || regions.table.is_local(handle, address, used, regions.tag);
     }
     Ok((total, permitted))
 }
@@ -97,7 +96,7 @@ pub fn outgoing(
     operation: Operation,
     image: &Image,
     limits: &Limits,
-    regions: Regions,
+    regions: Regions<'_>,
     segments: impl Iterator<Item = Result<Segment, Fault>>,
 ) -> Result<u64, u32> {
     let opcode = operation.opcode();
@@ -127,7 +126,7 @@ pub fn receive(image: &Image, segments_max: u32) -> Result<(), u32> {
 /// lengths.
 #[inline(always)]
 pub fn incoming(
-    regions: Regions,
+    regions: Regions<'_>,
     bytes: u64,
     segments: impl Iterator<Item = Result<Segment, Fault>>,
 ) -> Result<u64, u32> {

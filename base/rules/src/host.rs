@@ -47,7 +47,49 @@ static HOST: AtomicPtr<vipl_host> = AtomicPtr::new(std::ptr::null_mut());
 #[derive(Clone, Copy)]
 pub struct Host(&'static vipl_host);
 
-/// What [`Host::poll`] found.
+/// The library's NIC that an opening of the device belongs to, for threads of the plug-in.
+#[derive(Clone, Copy, Debug)]
+pub struct NicHandle(*const vipl_nic);
+
+// SAFETY: the host's functions that take it may be called from any thread.
+unsafe impl Send for NicHandle {}
+// SAFETY: as above.
+unsafe impl Sync for NicHandle {}
+
+impl NicHandle {
+    /// The handle of this NIC.
+    ///
+    /// # Safety
+    /// It is the argument of `nic_open`.
+    pub unsafe fn new(nic: *const vipl_nic) -> NicHandle {
+        NicHandle(nic)
+    }
+
+    /// Lets the VI with this number make progress.
+    ///
+    /// # Safety
+    /// The NIC is open, and the calling thread is inside no operation.
+    pub unsafe fn poll(self, index: u32) -> Poll {
+        // SAFETY: as asked of the caller.
+        match unsafe { (Host::of_operation().0.poll)(self.0, index) } {
+            VIPL_POLL_PROGRESS => Poll::Progress,
+            VIPL_POLL_BUSY => Poll::Busy,
+            _ => Poll::Nothing,
+        }
+    }
+
+    /// Reports that the device has failed for good: every connected VI of the NIC goes to Error, and the application
+    /// gets one `VIP_ERROR_CATASTROPHIC` (spec §11). Once per NIC; more calls do nothing.
+    ///
+    /// # Safety
+    /// The NIC is open, and the calling thread is inside no operation.
+    pub unsafe fn catastrophe(self) {
+        // SAFETY: as asked of the caller.
+        unsafe { (Host::of_operation().0.catastrophe)(self.0) };
+    }
+}
+
+/// What [`NicHandle::poll`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// Nothing completed.
@@ -119,9 +161,23 @@ impl Host {
     }
 
     /// The host of this process.
+    ///
+    /// # Panics
+    /// The library has not called `init`.
     #[inline(always)]
     pub fn get() -> Host {
-        // SAFETY: set by `init`, before any operation.
+        // SAFETY: NULL, or the table that `adopt` was given.
+        let host = unsafe { HOST.load(Ordering::Relaxed).as_ref() };
+        Host(host.expect("the library has called init"))
+    }
+
+    /// The same, within an operation.
+    ///
+    /// # Safety
+    /// The host has called the operation, so it has called `init` before.
+    #[inline(always)]
+    pub(crate) unsafe fn of_operation() -> Host {
+        // SAFETY: set by `init`, as asked of the caller.
         Host(unsafe { &*HOST.load(Ordering::Relaxed) })
     }
 
@@ -151,19 +207,6 @@ impl Host {
     pub fn counter(self, plugin: &CStr, name: &CStr) -> &'static AtomicU64 {
         // SAFETY: the host's counters are atomic words that live for ever.
         unsafe { AtomicU64::from_ptr((self.0.counter)(plugin.as_ptr(), name.as_ptr())) }
-    }
-
-    /// Lets one VI of a NIC make progress, from a thread of the plug-in.
-    ///
-    /// # Safety
-    /// The NIC is open, and the calling thread is inside no operation.
-    pub unsafe fn poll(self, nic: *const vipl_nic, index: u32) -> Poll {
-        // SAFETY: as asked of the caller.
-        match unsafe { (self.0.poll)(nic, index) } {
-            VIPL_POLL_PROGRESS => Poll::Progress,
-            VIPL_POLL_BUSY => Poll::Busy,
-            _ => Poll::Nothing,
-        }
     }
 
     /// Asks for a data socket on the interface of this name. Blocks until the agent answers; from
@@ -216,16 +259,6 @@ impl Host {
         }
         // SAFETY: a NUL-terminated text.
         Status::check(unsafe { (self.0.link_ask)(name.as_ptr()) })
-    }
-
-    /// The device has failed for good: every connected VI of the NIC goes to Error, and the program gets
-    /// one `VIP_ERROR_CATASTROPHIC` (spec §11). Once per NIC; more calls do nothing.
-    ///
-    /// # Safety
-    /// The NIC is open, and the calling thread is inside no operation.
-    pub unsafe fn catastrophe(self, nic: *const vipl_nic) {
-        // SAFETY: as asked of the caller.
-        unsafe { (self.0.catastrophe)(nic) };
     }
 
     /// Asks for a connection to the device process of this name, see `vipl_host.device`; gives the socket and

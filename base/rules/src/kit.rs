@@ -9,9 +9,9 @@ use vipl_abi::{
 use vipl_plugin_abi::*;
 
 use crate::host::Host;
-use crate::port::{Port, Queue};
+use crate::port::{Port, Queue, Room, Source};
 use crate::posted::Segments;
-use crate::region;
+use crate::region::Table;
 
 pub use vipl_plugin_abi::vipl_host;
 
@@ -110,6 +110,23 @@ pub unsafe extern "C" fn next_receive(
     })
 }
 
+/// Memory of a plug-in in C: the first byte, and how many there are.
+struct Raw(*mut u8, usize);
+
+// SAFETY: the plug-in's own, as the interface says.
+unsafe impl Room for Raw {
+    fn range(self) -> (*mut u8, usize) {
+        (self.0, self.1)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Source for Raw {
+    fn range(self) -> (*const u8, usize) {
+        (self.0, self.1)
+    }
+}
+
 /// See `vipl_host.gather`.
 ///
 /// # Safety
@@ -123,8 +140,8 @@ pub unsafe extern "C" fn gather(
 ) -> bool {
     // SAFETY: within an operation, with a request of `next_send` and room for `bytes`.
     unsafe {
-        let (port, opcode) = (Port::new(vi), (*request).operation);
-        port.gather(opcode, segments(request), offset, to.cast(), bytes)
+        let room = Raw(to.cast::<u8>(), bytes as usize);
+        Port::new(vi).gather(segments(request), offset, room)
     }
 }
 
@@ -140,7 +157,10 @@ pub unsafe extern "C" fn scatter(
     bytes: u32,
 ) -> bool {
     // SAFETY: within an operation, with a request of `next_receive` and `bytes` bytes.
-    unsafe { Port::new(vi).scatter(segments(request), offset, from.cast(), bytes) }
+    unsafe {
+        let source = Raw(from.cast_mut().cast::<u8>(), bytes as usize);
+        Port::new(vi).scatter(segments(request), offset, source)
+    }
 }
 
 /// # Safety
@@ -191,18 +211,16 @@ pub unsafe extern "C" fn region_check(
     flag: u32,
 ) -> bool {
     // SAFETY: a VI that exists, whose NIC is open.
-    let (nic, tag) = unsafe { (&*(*vi).nic, (*vi).ptag) };
-    let base = vipl_guard::own_address(base);
-    let allowed = if flag == 0 {
-        region::is_local(nic, handle, base, bytes, tag)
-    } else {
-        let table = region::Table {
-            regions: nic.regions,
-            count: nic.region_count,
-        };
-        region::is_remote(table, handle, base, bytes, tag, flag)
+    let (table, tag) = unsafe {
+        let nic = &*(*vi).nic;
+        (Table::new(nic.regions, nic.region_count), (*vi).ptag)
     };
-    allowed
+    let base = vipl_guard::own_address(base);
+    if flag == 0 {
+        table.is_local(handle, base, bytes, tag)
+    } else {
+        table.is_remote(handle, base, bytes, tag, flag)
+    }
 }
 
 /// See `vipl_host.copy`.
@@ -219,11 +237,9 @@ pub unsafe extern "C" fn copy(to: *mut c_void, from: *const c_void, bytes: usize
 /// # Safety
 /// As the interface says.
 pub unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int {
-    registered(vipl_guard::register_range(vipl_guard::Range {
-        start,
-        end,
-        fixup,
-    }))
+    let range = vipl_guard::Range { start, end, fixup };
+    // SAFETY: instructions of the plug-in, as the interface says.
+    registered(unsafe { vipl_guard::register_range(range) })
 }
 
 const _: () = assert!(size_of::<vipl_guard_entry>() == size_of::<vipl_guard::Entry>());

@@ -19,7 +19,7 @@ pub mod port;
 pub mod posted;
 pub mod region;
 
-pub use host::{Host, Status};
+pub use host::{Host, NicHandle, Status};
 pub use port::{Entry, Port, Queue};
 pub use vipl_guard::{Fault, Image, Segment};
 
@@ -37,7 +37,7 @@ pub fn receive_failed(reliability: u16) -> u32 {
 
 /// Names that `ctest/loom` replaces.
 mod abi {
-    pub(crate) use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE, vipl_nic, vipl_region};
+    pub(crate) use vipl_plugin_abi::{VIPL_PTAG_ANY, VIPL_PTAG_NONE, vipl_region};
 }
 
 /// Atomics, named in one place so that `ctest/loom` can put those of a model checker there.

@@ -7,12 +7,15 @@ use vipl_abi::*;
 use vipl_plugin_abi::*;
 
 use crate::host::Host;
-use crate::region;
+use crate::region::Table;
 
 mod transfer;
 
+pub use transfer::{Room, Source};
+
 /// One VI during one operation; the host holds its lock. It is the host's structure itself, so that a reference to it is
-/// all that an operation passes on. The host changes the structure when the plug-in calls it.
+/// all that an operation passes on. The host changes the structure when the plug-in calls it, so the accessors return
+/// values.
 #[repr(transparent)]
 pub struct Port(UnsafeCell<vipl_vi>);
 
@@ -28,12 +31,44 @@ pub enum Queue {
 /// One posted descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The program's descriptor.
-    pub descriptor: *mut VIP_DESCRIPTOR,
-    /// Memory handle given at the post.
-    pub memory: u32,
+    descriptor: *mut VIP_DESCRIPTOR,
+    memory: u32,
+    number: u32,
 }
 
+impl Entry {
+    /// A descriptor that was not taken from a queue.
+    ///
+    /// # Safety
+    /// The application has posted it, and it is not complete.
+    pub unsafe fn new(descriptor: *mut VIP_DESCRIPTOR, memory: u32, number: u32) -> Entry {
+        Entry {
+            descriptor,
+            memory,
+            number,
+        }
+    }
+
+    /// The application's descriptor.
+    #[inline(always)]
+    pub fn descriptor(&self) -> *mut VIP_DESCRIPTOR {
+        self.descriptor
+    }
+
+    /// Memory handle given at the post.
+    #[inline(always)]
+    pub fn memory(&self) -> u32 {
+        self.memory
+    }
+
+    /// Its number on its queue: that many were posted before it, wrapping.
+    #[inline(always)]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+/// Attributes of the VI and of its NIC.
 impl Port {
     /// The view of a VI.
     ///
@@ -45,26 +80,97 @@ impl Port {
         unsafe { &*vi.cast() }
     }
 
-    /// The host's structure.
-    #[inline(always)]
-    pub fn vi(&self) -> &vipl_vi {
-        // SAFETY: valid and locked during the operation.
-        unsafe { &*self.0.get() }
-    }
-
     /// The NIC.
     #[inline(always)]
-    pub fn nic(&self) -> &vipl_nic {
-        // SAFETY: a VI's NIC is open.
-        unsafe { &*self.vi().nic }
+    fn nic(&self) -> &vipl_nic {
+        // SAFETY: a VI's NIC is open, and the host does not change the structure.
+        unsafe { &*(*self.0.get()).nic }
+    }
+
+    /// Number of the VI within its NIC.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        // SAFETY: valid and locked during the operation, as in all accessors below.
+        unsafe { (*self.0.get()).index }
+    }
+
+    /// Its protection tag, or `VIPL_PTAG_ANY`.
+    #[inline(always)]
+    pub fn ptag(&self) -> u32 {
+        // SAFETY: as in `index`.
+        unsafe { (*self.0.get()).ptag }
+    }
+
+    /// Its reliability level, one `VIP_SERVICE_*` bit.
+    #[inline(always)]
+    pub fn reliability(&self) -> u16 {
+        // SAFETY: as in `index`.
+        unsafe { (*self.0.get()).reliability }
+    }
+
+    /// Whether an error ends its connection: on each level but Unreliable.
+    #[inline(always)]
+    pub fn is_reliable(&self) -> bool {
+        self.reliability() != VIP_SERVICE_UNRELIABLE
+    }
+
+    /// Largest message in bytes.
+    #[inline(always)]
+    pub fn max_transfer(&self) -> u64 {
+        // SAFETY: as in `index`.
+        unsafe { (*self.0.get()).max_transfer_size }
+    }
+
+    /// Whether the peer may write by RDMA.
+    #[inline(always)]
+    pub fn rdma_write(&self) -> bool {
+        // SAFETY: as in `index`.
+        unsafe { (*self.0.get()).rdma_write != 0 }
+    }
+
+    /// Whether the peer may read by RDMA.
+    #[inline(always)]
+    pub fn rdma_read(&self) -> bool {
+        // SAFETY: as in `index`.
+        unsafe { (*self.0.get()).rdma_read != 0 }
+    }
+
+    /// Segments of one descriptor.
+    #[inline(always)]
+    pub fn segments_max(&self) -> u32 {
+        self.nic().segments_max
+    }
+
+    /// `VIPL_OPTION_*` of the NIC.
+    #[inline(always)]
+    pub fn options(&self) -> u32 {
+        self.nic().options
+    }
+
+    /// The regions of the NIC.
+    #[inline(always)]
+    pub fn regions(&self) -> Table<'_> {
+        let nic = self.nic();
+        // SAFETY: the host's table of an open NIC, with a power of two of entries.
+        unsafe { Table::new(nic.regions, nic.region_count) }
+    }
+
+    /// Whether the VI may use this range of the application's memory.
+    #[inline(always)]
+    pub fn is_local(&self, handle: u32, base: u64, length: u64) -> bool {
+        self.regions().is_local(handle, base, length, self.ptag())
     }
 
     /// Whether the VI is still connected; `fail` ends that.
     #[inline(always)]
     pub fn is_connected(&self) -> bool {
-        self.vi().state == VIP_VI_STATE::VIP_STATE_CONNECTED as u32
+        // SAFETY: as in `index`.
+        unsafe { (*self.0.get()).state == VIP_VI_STATE::VIP_STATE_CONNECTED as u32 }
     }
+}
 
+/// The work queues.
+impl Port {
     #[inline(always)]
     fn queue(&self, queue: Queue) -> *mut vipl_queue {
         // SAFETY: valid and locked during the operation; only addresses are made.
@@ -90,9 +196,29 @@ impl Port {
         unsafe { (*self.queue(queue)).completed }
     }
 
-    /// The posted entry with this number, between `completed` and `posted`.
+    /// The oldest descriptor that is not complete.
     #[inline(always)]
-    pub fn entry(&self, queue: Queue, number: u32) -> Entry {
+    pub fn oldest(&self, queue: Queue) -> Option<Entry> {
+        let number = self.completed(queue);
+        // SAFETY: posted and not complete.
+        (number != self.posted(queue)).then(|| unsafe { self.entry(queue, number) })
+    }
+
+    /// The descriptor with this number, if it is posted and not complete: for several descriptors in progress.
+    #[inline(always)]
+    pub fn outstanding(&self, queue: Queue, number: u32) -> Option<Entry> {
+        let (posted, completed) = (self.posted(queue), self.completed(queue));
+        let there = number.wrapping_sub(completed) < posted.wrapping_sub(completed);
+        // SAFETY: posted and not complete.
+        there.then(|| unsafe { self.entry(queue, number) })
+    }
+
+    /// The same without the check.
+    ///
+    /// # Safety
+    /// The descriptor with this number is posted and not complete.
+    #[inline(always)]
+    pub unsafe fn entry(&self, queue: Queue, number: u32) -> Entry {
         // SAFETY: masked, so inside the ring, which exists since something was posted. Each field is
         // loaded by itself: the host has just stored it so, and one wide load would have to wait.
         unsafe {
@@ -101,36 +227,43 @@ impl Port {
             Entry {
                 descriptor: (&raw const (*place).descriptor).read_volatile(),
                 memory: (&raw const (*place).memory).read_volatile(),
+                number,
             }
         }
     }
 
-    /// Whether the host wants to hear of completions on this queue.
+    /// Whether the host is to be notified of completions on this queue.
     #[inline(always)]
     pub fn wants_signal(&self, queue: Queue) -> bool {
         // SAFETY: valid and locked during the operation.
         unsafe { (*self.queue(queue)).signal != 0 }
     }
 
-    /// Completes the oldest descriptor that is not complete. `length` and `immediate` are `None` where
-    /// the program's own values stay. False: the descriptor's memory is not accessible or not registered
-    /// any more, the connection was broken (E16), and the operation must end.
+    /// Completes the oldest descriptor that is not complete. `data` is Length and ImmediateData; with `None` the
+    /// application's own values stay. False: the descriptor's memory is not accessible or not registered any more, the
+    /// connection was broken (E16), and the operation must end.
     #[inline(always)]
     pub fn complete(&self, queue: Queue, status: u32, data: Option<(u32, u32)>) -> bool {
-        let entry = self.entry(queue, self.completed(queue));
-        self.complete_entry(queue, entry, status, data)
+        match self.oldest(queue) {
+            // SAFETY: the oldest one.
+            Some(entry) => unsafe { self.complete_entry(queue, entry, status, data) },
+            None => nothing_posted(),
+        }
     }
 
     /// The same, for a caller that has the entry at hand.
+    ///
+    /// # Safety
+    /// It is the oldest descriptor of the queue that is not complete.
     #[inline(always)]
-    pub fn complete_entry(
+    pub unsafe fn complete_entry(
         &self,
         queue: Queue,
         entry: Entry,
         status: u32,
         data: Option<(u32, u32)>,
     ) -> bool {
-        if self.nic().options & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers(entry) {
+        if self.options() & VIPL_OPTION_CHECK_DESCRIPTOR != 0 && !self.covers(entry) {
             self.descriptor_gone(queue, entry, status);
             return false;
         }
@@ -154,8 +287,7 @@ impl Port {
     /// The descriptor's own region must still be there (strict mode).
     #[cold]
     fn covers(&self, entry: Entry) -> bool {
-        let base = entry.descriptor.addr() as u64;
-        region::is_local(self.nic(), entry.memory, base, 32, self.vi().ptag)
+        self.is_local(entry.memory, entry.descriptor.addr() as u64, 32)
     }
 
     #[inline(always)]
@@ -169,32 +301,32 @@ impl Port {
             (*entry).status = status;
             (*place).completed = (*place).completed.wrapping_add(1);
             if (*place).signal != 0 {
-                (Host::get().table().completed)(self.0.get(), place);
+                (Host::of_operation().table().completed)(self.0.get(), place);
             }
         }
     }
 
     #[cold]
     fn descriptor_gone(&self, queue: Queue, entry: Entry, status: u32) {
-        let opcode = if queue == Queue::Recv {
-            VIP_STATUS_OP_RECEIVE
-        } else {
-            status & VIP_STATUS_OP_MASK
+        let opcode = match queue {
+            Queue::Recv => VIP_STATUS_OP_RECEIVE,
+            Queue::Send => status & VIP_STATUS_OP_MASK,
         };
-        self.fail(
-            VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int,
-            opcode,
-            entry.descriptor,
-        );
+        let cause = VIP_ERROR_CODE::VIP_ERROR_COMP_PROT as c_int;
+        self.fail(cause, opcode, entry.descriptor);
     }
+}
 
+/// Errors.
+impl Port {
     /// Raises an asynchronous error; the VI stays as it is.
     #[cold]
     pub fn raise(&self, code: VIP_ERROR_CODE, opcode: u32) {
         // SAFETY: within an operation.
         unsafe {
-            (Host::get().table().raise)(self.0.get(), code as c_int, opcode, std::ptr::null_mut())
-        };
+            let raise = Host::of_operation().table().raise;
+            raise(self.0.get(), code as c_int, opcode, std::ptr::null_mut());
+        }
     }
 
     /// Breaks the connection; `cause` is the number of an asynchronous error or a `VIPL_CAUSE_*`. The
@@ -203,6 +335,16 @@ impl Port {
     #[allow(clippy::not_unsafe_ptr_arg_deref)]
     pub fn fail(&self, cause: c_int, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
         // SAFETY: within an operation.
-        unsafe { (Host::get().table().fail)(self.0.get(), cause, opcode, descriptor) };
+        unsafe { (Host::of_operation().table().fail)(self.0.get(), cause, opcode, descriptor) };
     }
+}
+
+/// A bug of the plug-in, which has taken a descriptor that nobody posted.
+#[cold]
+fn nothing_posted() -> bool {
+    Host::get().log(
+        VIPL_LOG_ERROR,
+        "a plug-in completes a descriptor that was not posted",
+    );
+    false
 }

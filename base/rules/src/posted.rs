@@ -6,8 +6,7 @@ use vipl_plugin_abi::VIPL_OPTION_CHECK_RECEIVE_WHOLE;
 
 pub use crate::descriptor::Operation;
 use crate::descriptor::{self as rules, Limits, Regions};
-use crate::port::{Entry, Port};
-use crate::region::Table;
+use crate::port::{Entry, Port, Queue};
 
 /// A send-queue descriptor that has passed all checks of its own side.
 pub struct Outgoing<S = Segments> {
@@ -27,13 +26,17 @@ pub struct Outgoing<S = Segments> {
     pub segments: S,
 }
 
-/// A list of data segments.
+/// The data segments of a descriptor.
 #[derive(Clone, Copy)]
 pub struct Segments {
     descriptor: *const u8,
     /// What lies in the first place, an address segment or a data segment.
     in_first_place: Segment,
     total: u64,
+    /// Number of the descriptor on its queue.
+    number: u32,
+    /// Its operation, `VIP_STATUS_OP_*`.
+    opcode: u32,
     /// Place of the first data segment.
     first: u16,
     count: u16,
@@ -47,6 +50,19 @@ pub struct Fault {
 }
 
 impl Segments {
+    #[inline(always)]
+    fn new(entry: &Entry, image: &Image, opcode: u32, first: u16) -> Segments {
+        Segments {
+            descriptor: entry.descriptor().cast_const().cast(),
+            in_first_place: image.first,
+            total: 0,
+            number: entry.number(),
+            opcode,
+            first,
+            count: image.seg_count - first,
+        }
+    }
+
     /// Data segments.
     #[inline(always)]
     pub fn len(&self) -> u16 {
@@ -61,7 +77,7 @@ impl Segments {
     /// The data segment with this number; segments beyond the first are read from the program again.
     #[inline(always)]
     pub fn get(&self, number: u16) -> Result<Segment, vipl_guard::Fault> {
-        let place = usize::from(self.first + number);
+        let place = usize::from(self.first) + usize::from(number);
         if place == 0 {
             return Ok(self.in_first_place);
         }
@@ -79,12 +95,50 @@ impl Segments {
         self.total
     }
 
-    /// Visits the pieces of the program's memory that hold `bytes` bytes of the message from `offset` on: the place among
-    /// these bytes, address, length.
+    /// Number of the descriptor on its queue.
+    #[inline(always)]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The operation of the descriptor, `VIP_STATUS_OP_*`.
+    #[inline(always)]
+    pub fn opcode(&self) -> u32 {
+        self.opcode
+    }
+
+    /// The queue of the descriptor.
+    #[inline(always)]
+    pub fn queue(&self) -> Queue {
+        if self.opcode == VIP_STATUS_OP_RECEIVE {
+            Queue::Recv
+        } else {
+            Queue::Send
+        }
+    }
+
+    /// Whether the entry is their descriptor.
+    #[inline(always)]
+    pub(crate) fn are_of(&self, entry: &Entry) -> bool {
+        self.descriptor == entry.descriptor().cast_const().cast()
+    }
+
+    /// Themselves, unless a message of this length is longer.
+    #[inline(always)]
+    pub(crate) fn with_room(self, length: u32) -> Result<Segments, Fault> {
+        if u64::from(length) <= self.total {
+            Ok(self)
+        } else {
+            Err(VIP_STATUS_LENGTH_ERROR.into())
+        }
+    }
+
+    /// Visits the pieces of the application's memory that hold `bytes` bytes of the message from `offset` on: the place
+    /// among these bytes, address, length.
     ///
     /// # Errors
-    /// That of `visit`; or the segments do not have so many bytes any more: they are read again, and the program may have
-    /// changed them since they were checked.
+    /// That of `visit`; or the segments do not have so many bytes any more: they are read again, and the application may
+    /// have changed them since they were checked.
     #[inline(always)]
     pub fn pieces(
         &self,
@@ -104,7 +158,7 @@ impl Segments {
                 continue;
             }
             let length = (length - skip).min(bytes - done);
-            let at = segment.address as usize + skip;
+            let at = (segment.address as usize).wrapping_add(skip);
             visit(done, std::ptr::with_exposed_provenance_mut(at), length)?;
             done += length;
             skip = 0;
@@ -125,7 +179,7 @@ impl Segments {
 /// Reads the data segment in this place of a posted descriptor.
 #[inline(always)]
 pub fn segment(entry: &Entry, place: u16) -> Result<Segment, vipl_guard::Fault> {
-    read_segment(entry.descriptor.cast_const().cast(), place.into())
+    read_segment(entry.descriptor().cast_const().cast(), place.into())
 }
 
 #[inline(always)]
@@ -150,7 +204,7 @@ impl From<u32> for Fault {
 #[inline(always)]
 fn load(entry: &Entry) -> Result<Image, Fault> {
     // SAFETY: a posted descriptor; faults are caught.
-    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast_const().cast()) };
+    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast_const().cast()) };
     image.map_err(|_| Fault {
         status: VIP_STATUS_PROTECTION_ERROR,
     })
@@ -158,14 +212,10 @@ fn load(entry: &Entry) -> Result<Image, Fault> {
 
 /// The regions that the VI may use.
 #[inline(always)]
-pub fn regions(port: &Port) -> Regions {
-    let nic = port.nic();
+pub fn regions(port: &Port) -> Regions<'_> {
     Regions {
-        table: Table {
-            regions: nic.regions,
-            count: nic.region_count,
-        },
-        tag: port.vi().ptag,
+        table: port.regions(),
+        tag: port.ptag(),
     }
 }
 
@@ -181,22 +231,15 @@ pub fn length(entry: &Entry) -> Option<u32> {
 #[inline(always)]
 pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing, Fault> {
     let image = load(entry)?;
-    let vi = port.vi();
     let limits = Limits {
-        segments_max: port.nic().segments_max,
-        transfer_max: vi.max_transfer_size,
-        reliability: vi.reliability,
+        segments_max: port.segments_max(),
+        transfer_max: port.max_transfer(),
+        reliability: port.reliability(),
         read_levels,
     };
     let operation = rules::operation(&image, &limits)?;
     let first = u16::from(operation != Operation::Send);
-    let mut segments = Segments {
-        descriptor: entry.descriptor.cast_const().cast(),
-        in_first_place: image.first,
-        total: 0,
-        first,
-        count: image.seg_count - first,
-    };
+    let mut segments = Segments::new(entry, &image, operation.opcode(), first);
     segments.total = rules::outgoing(operation, &image, &limits, regions(port), segments.iter())?;
     Ok(Outgoing {
         operation,
@@ -219,14 +262,8 @@ pub fn outgoing(port: &Port, entry: &Entry, read_levels: u16) -> Result<Outgoing
 #[inline(always)]
 pub fn incoming(port: &Port, entry: &Entry, message: Option<u32>) -> Result<Segments, Fault> {
     let image = load(entry)?;
-    rules::receive(&image, port.nic().segments_max)?;
-    let mut segments = Segments {
-        descriptor: entry.descriptor.cast_const().cast(),
-        in_first_place: image.first,
-        total: 0,
-        first: 0,
-        count: image.seg_count,
-    };
+    rules::receive(&image, port.segments_max())?;
+    let mut segments = Segments::new(entry, &image, VIP_STATUS_OP_RECEIVE, 0);
     if let Some(length) = message {
         let bytes = checked_of(port, length).unwrap_or(u64::MAX);
         segments.total = rules::incoming(regions(port), bytes, segments.iter())?;
@@ -237,6 +274,6 @@ pub fn incoming(port: &Port, entry: &Entry, message: Option<u32>) -> Result<Segm
 /// How many bytes of a receive descriptor's segments a message of this length has checked; `None`: all.
 #[inline(always)]
 pub fn checked_of(port: &Port, length: u32) -> Option<u64> {
-    let whole = port.nic().options & VIPL_OPTION_CHECK_RECEIVE_WHOLE != 0;
+    let whole = port.options() & VIPL_OPTION_CHECK_RECEIVE_WHOLE != 0;
     (!whole).then_some(u64::from(length))
 }

@@ -14,11 +14,6 @@ pub(crate) struct vipl_region {
     pub(crate) handle: AtomicU32,
 }
 
-pub(crate) struct vipl_nic {
-    pub(crate) regions: *const vipl_region,
-    pub(crate) region_count: u32,
-}
-
 impl vipl_region {
     /// A new region, as `Regions::insert` of the library writes it.
     pub(crate) fn insert(&self, base: u64, end: u64, access: u64, handle: u32) {

@@ -12,7 +12,7 @@ use crate::bell::{Bell, Marks};
 use crate::board::{Board, Job, Report};
 use crate::claim::{self, Claim};
 use crate::lock::{Held, Lock};
-use crate::region::{Table, is_registered};
+use crate::region::Table;
 use crate::ring::{Ring, SLOTS};
 use crate::segments::Segment;
 
@@ -294,24 +294,22 @@ fn region() {
             entry[0].insert(5000, 5900, 6 << 32, 2);
         })
     };
-    let table = Table {
-        regions: entry.as_ptr(),
-        count: 1,
-    };
+    // SAFETY: one entry, which outlives the table.
+    let table = unsafe { Table::new(entry.as_ptr(), 1) };
     assert!(
-        !is_registered(table, 1, 5000, 10),
+        !table.is_registered(1, 5000, 10),
         "the old handle, the new region"
     );
     assert!(
-        !is_registered(table, 1, 1000, 500),
+        !table.is_registered(1, 1000, 500),
         "the old base, the new end"
     );
     assert!(
-        !is_registered(table, 2, 1000, 10),
+        !table.is_registered(2, 1000, 10),
         "the new handle, the old region"
     );
     writer.join().expect("no panic");
-    assert!(is_registered(table, 2, 5000, 900) && !is_registered(table, 1, 1000, 1));
+    assert!(table.is_registered(2, 5000, 900) && !table.is_registered(1, 1000, 1));
 }
 
 /// What a lock guards; loom checks each access. Two threads only: loom orders stores of a word by what

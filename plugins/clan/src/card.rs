@@ -8,7 +8,7 @@ use vipl_sys::clock::Instant;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::message::{Reply, Request, VERSION, flag, op, status};
-use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT};
+use vipl_clan_proto::nic::{DEVICE_BYTES, DevicePage, NIC_BYTES, NicPage, REGIONS_AT, REGIONS_MAX};
 use vipl_clan_proto::vi::VI_BYTES;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_region};
 use vipl_plugin_sdk::{Host, Status};
@@ -231,9 +231,11 @@ impl Card {
         unsafe { &*self.page.base().cast::<DevicePage>() }
     }
 
-    /// Room for the table of regions, which the device reads.
-    pub(crate) fn regions(&self) -> *mut vipl_region {
-        self.nic.base().wrapping_add(REGIONS_AT).cast()
+    /// The table of regions, which the device reads.
+    pub(crate) fn regions(&self) -> &[vipl_region] {
+        let first = self.nic.base().cast_const().wrapping_add(REGIONS_AT).cast();
+        // SAFETY: the mapping has so many, and each of their words is atomic.
+        unsafe { std::slice::from_raw_parts(first, REGIONS_MAX as usize) }
     }
 
     /// The device has something on its doorbells. Costs a load while it is awake.

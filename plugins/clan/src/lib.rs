@@ -29,8 +29,9 @@ mod watch;
 use std::ffi::CStr;
 
 use vipl_clan_proto::vi::INLINE_MAX;
-use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};
-use vipl_plugin_sdk::{Host, Provider, Status, settings};
+use vipl_plugin_sdk::abi::vipl_nic_info;
+use vipl_plugin_sdk::settings::{self, Setting};
+use vipl_plugin_sdk::{Host, NicHandle, Provider, Status};
 
 /// Name of the plug-in, for settings and counters, and for the agent.
 pub(crate) const NAME: &CStr = c"clan";
@@ -41,7 +42,7 @@ pub struct Clan;
 impl Provider for Clan {
     const NAME: &'static CStr = NAME;
     const VERSION: &'static CStr = c"0.1.0";
-    const SETTINGS: &'static [vipl_setting] = &[
+    const SETTINGS: &'static [Setting] = &[
         settings::bytes(
             c"transfer_max",
             None,
@@ -93,13 +94,9 @@ impl Provider for Clan {
         vec!["clanvi0".to_owned()]
     }
 
-    fn open(
-        argument: &str,
-        nic: *const vipl_nic,
-        info: &mut vipl_nic_info,
-    ) -> Result<Self::Nic, Status> {
+    fn open(argument: &str, nic: NicHandle, info: &mut vipl_nic_info) -> Result<Self::Nic, Status> {
         nic::ClanNic::open(argument, nic, info)
     }
 }
 
-vipl_plugin_sdk::plugin!(Clan);
+vipl_plugin_sdk::plugin!(Clan: Ready, Sleep, OwnTable);

@@ -9,7 +9,7 @@ use vipl_clan_proto::nic::{REGIONS_MAX, VIS_MAX};
 use vipl_clan_proto::vi::{INLINE_MAX, RING};
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{self, number, register_bytes_max, truth};
-use vipl_plugin_sdk::{Host, Status};
+use vipl_plugin_sdk::{Host, NicHandle, Status};
 use vipl_wire::{PartKind, body_max};
 
 use crate::NAME;
@@ -60,7 +60,7 @@ impl Place {
 impl ClanNic {
     pub(crate) fn open(
         argument: &str,
-        nic: *const vipl_nic,
+        nic: NicHandle,
         info: &mut vipl_nic_info,
     ) -> Result<ClanNic, Status> {
         let (address, wire) = match Place::of(argument)? {
@@ -82,7 +82,6 @@ impl ClanNic {
         let mtu = wire.map_or(0, |wire| wire.mtu);
         describe(argument, address, mtu, info);
         info.rdma_read_support = read_levels;
-        info.regions = card.regions();
         let watch = Watch::start(nic, card.clone(), interrupts).map_err(|error| {
             let text = format!("clan: cannot start a thread: {error}");
             Host::get().log(VIPL_LOG_ERROR, &text);

@@ -54,7 +54,11 @@ fn claim_for_program(word: &Claim, entry: &Entry) -> Claimed {
 #[cold]
 fn is_done(entry: &Entry) -> bool {
     let mut status = 0u32;
-    let from = entry.descriptor.cast_const().cast::<u8>().wrapping_add(28);
+    let from = entry
+        .descriptor()
+        .cast_const()
+        .cast::<u8>()
+        .wrapping_add(28);
     // SAFETY: room for four bytes; faults are caught.
     let read = unsafe { vipl_guard::copy((&raw mut status).cast(), from, 4) };
     std::sync::atomic::fence(Acquire);
@@ -134,7 +138,8 @@ impl ClanVi {
         if slot.lap.load(Acquire) != number.wrapping_add(1) {
             return Taken::Nothing;
         }
-        let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Recv, port.completed(Queue::Recv)) };
         let mut taken = Taken::One;
         match claim_for_program(&slot.claim, &entry) {
             Claimed::Wait => return Taken::Nothing,
@@ -176,7 +181,8 @@ impl ClanVi {
         if slot.lap.load(Acquire) != number.wrapping_add(1) {
             return false;
         }
-        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
         if let Claimed::Wait | Claimed::Offered = claim_for_program(&slot.claim, &entry) {
             return false;
         }
@@ -195,7 +201,7 @@ impl ClanVi {
         let status = error | VIP_STATUS_OP_RECEIVE;
         if !port.complete(Queue::Recv, status, Some((0, 0))) {
             self.break_off();
-        } else if port.vi().reliability != VIP_SERVICE_UNRELIABLE {
+        } else if port.is_reliable() {
             self.break_off();
             port.fail(VIPL_CAUSE_REPORTED, 0, std::ptr::null_mut());
         }

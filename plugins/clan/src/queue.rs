@@ -18,7 +18,8 @@ impl ClanVi {
     #[inline(always)]
     pub(crate) fn ring_sends(&mut self, port: &Port) {
         while self.sends.next() != port.posted(Queue::Send) {
-            let entry = port.entry(Queue::Send, self.sends.next());
+            // SAFETY: posted and not complete.
+            let entry = unsafe { port.entry(Queue::Send, self.sends.next()) };
             self.ring_send(&entry);
             self.sends.rung = self.sends.rung.wrapping_add(1);
         }
@@ -26,10 +27,10 @@ impl ClanVi {
 
     #[inline(always)]
     fn ring_send(&self, entry: &Entry) {
-        let descriptor = entry.descriptor.cast_const().cast::<u8>();
+        let descriptor = entry.descriptor().cast_const().cast::<u8>();
         let mut line = SendLine {
             descriptor: descriptor.expose_provenance() as u64,
-            memory: entry.memory,
+            memory: entry.memory(),
             form: form::TOKEN,
             ..SendLine::default()
         };
@@ -94,7 +95,8 @@ impl ClanVi {
     #[inline(always)]
     pub(crate) fn ring_receives(&mut self, port: &Port) {
         while self.receives.next() != port.posted(Queue::Recv) {
-            let entry = port.entry(Queue::Recv, self.receives.next());
+            // SAFETY: posted and not complete.
+            let entry = unsafe { port.entry(Queue::Recv, self.receives.next()) };
             self.ring_receive(&entry);
             self.receives.rung = self.receives.rung.wrapping_add(1);
         }
@@ -102,10 +104,10 @@ impl ClanVi {
 
     #[inline(always)]
     fn ring_receive(&self, entry: &Entry) {
-        let descriptor = entry.descriptor.cast_const().cast::<u8>();
+        let descriptor = entry.descriptor().cast_const().cast::<u8>();
         let mut line = ReceiveLine {
             descriptor: descriptor.expose_provenance() as u64,
-            memory: entry.memory,
+            memory: entry.memory(),
             form: form::TOKEN,
             ..ReceiveLine::default()
         };

@@ -8,7 +8,7 @@ use vipl_abi::VIP_ERROR_CODE;
 use vipl_clan_proto::message::{Request, flag, op};
 use vipl_clan_proto::vi::{RING, ViPages, news};
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Host, Nic, Port, Queue, Status, Vi};
+use vipl_plugin_sdk::{Host, Nic, OwnTable, Port, Queue, Ready, Sleep, Status, Vi};
 use vipl_sys::shm::Mapping;
 use vipl_sys::wrap;
 
@@ -93,10 +93,10 @@ impl ClanVi {
     }
 
     fn flags(&self, port: &Port) -> u16 {
-        let options = port.nic().options;
+        let options = port.options();
         let bits = [
-            (port.vi().rdma_write != 0, flag::RDMA_WRITE),
-            (port.vi().rdma_read != 0, flag::RDMA_READ),
+            (port.rdma_write(), flag::RDMA_WRITE),
+            (port.rdma_read(), flag::RDMA_READ),
             (
                 options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
                 flag::CARRY_IMMEDIATE,
@@ -141,17 +141,34 @@ impl ClanVi {
 
 impl Nic for ClanNic {
     type Vi = ClanVi;
-    const READY: bool = true;
-    const SLEEP: bool = true;
 
     fn close(&mut self) {
         self.watch.stop();
     }
+}
 
+impl OwnTable for ClanNic {
+    fn table(&self) -> &[vipl_region] {
+        self.card.regions()
+    }
+}
+
+impl Ready for ClanNic {
     fn ready(&self, indices: &mut [u32]) -> usize {
         self.card.nic().ready.take(indices)
     }
 
+    fn watch(&self, vi: &mut ClanVi, on: bool) {
+        let marks = &vi.pages.words().marks;
+        marks.store(u32::from(on), Ordering::SeqCst);
+        if on {
+            // What completed before that has no mark.
+            self.card.nic().ready.set(vi.number);
+        }
+    }
+}
+
+impl Sleep for ClanNic {
     fn arm(&self) -> u32 {
         self.card.nic().bell.arm()
     }
@@ -169,7 +186,7 @@ impl Vi for ClanVi {
     type Nic = ClanNic;
 
     fn new(nic: &ClanNic, port: &Port) -> Result<Self, Status> {
-        let number = port.vi().index;
+        let number = port.index();
         let memory = nic.card.create(number)?;
         Ok(ClanVi {
             // SAFETY: the mapping lives in the VI, as long as the view.
@@ -199,14 +216,14 @@ impl Vi for ClanVi {
         let mut request = Request {
             key: connection.key,
             side: connection.side,
-            max_transfer: port.vi().max_transfer_size,
-            ptag: port.vi().ptag,
+            max_transfer: port.max_transfer(),
+            ptag: port.ptag(),
             sends: self.sends.rung,
             receives: self.receives.rung,
-            reliability: port.vi().reliability,
+            reliability: port.reliability(),
             flags: self.flags(port),
             read_levels: nic.read_levels,
-            segments_max: port.nic().segments_max as u16,
+            segments_max: port.segments_max() as u16,
             ..self.request(op::ATTACH)
         };
         if away {
@@ -222,7 +239,7 @@ impl Vi for ClanVi {
             epoch: self.epochs,
             left: false,
             ended: false,
-            unreliable: port.vi().reliability == vipl_abi::VIP_SERVICE_UNRELIABLE,
+            unreliable: !port.is_reliable(),
             away,
             heard: std::array::from_fn(|kind| words.news[kind].load(Ordering::Acquire)),
         });
@@ -293,15 +310,6 @@ impl Vi for ClanVi {
     #[inline(always)]
     fn progress(&mut self, _nic: &ClanNic, port: &Port) {
         self.look(port);
-    }
-
-    fn watch(&mut self, on: bool) {
-        let marks = &self.pages.words().marks;
-        marks.store(u32::from(on), Ordering::SeqCst);
-        if on {
-            // What completed before that has no mark.
-            self.card.nic().ready.set(self.number);
-        }
     }
 
     fn quiesced(&mut self, _port: &Port, since: &mut u64, left: Duration) -> bool {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use vipl_clan_proto::channel;
 use vipl_clan_proto::nic::{VIS_MAX, failed};
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN, vipl_nic};
-use vipl_plugin_sdk::{Host, Poll};
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, VIPL_LOG_WARN};
+use vipl_plugin_sdk::{Host, NicHandle, Poll};
 use vipl_sys::clock;
 use vipl_sys::fd::{Kept, made};
 use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
@@ -25,11 +25,6 @@ const AGAIN: Duration = Duration::from_millis(1);
 /// How often is looked whether the program has closed the descriptors that are waited for.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The host's NIC.
-struct NicPointer(*const vipl_nic);
-// SAFETY: the NIC outlives the thread, which `stop` waits for; only its address is used.
-unsafe impl Send for NicPointer {}
-
 /// The thread.
 pub(crate) struct Watch {
     stop: Kept,
@@ -38,7 +33,7 @@ pub(crate) struct Watch {
 }
 
 struct Watcher {
-    nic: NicPointer,
+    nic: NicHandle,
     card: Arc<Card>,
     interrupts: Kept,
     stop: Kept,
@@ -50,16 +45,12 @@ struct Watcher {
 }
 
 impl Watch {
-    pub(crate) fn start(
-        nic: *const vipl_nic,
-        card: Arc<Card>,
-        interrupts: OwnedFd,
-    ) -> io::Result<Watch> {
+    pub(crate) fn start(nic: NicHandle, card: Arc<Card>, interrupts: OwnedFd) -> io::Result<Watch> {
         // SAFETY: no pointers; the descriptor is ours.
         let stop = unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC)) }?;
         let stopping = Arc::new(AtomicBool::new(false));
         let mut watcher = Watcher {
-            nic: NicPointer(nic),
+            nic,
             card,
             interrupts: Kept::new(interrupts),
             stop: Kept::new(stop.try_clone()?),
@@ -158,10 +149,10 @@ impl Watcher {
                 self.open.push(*index);
             }
         }
-        let nic = self.nic.0;
+        let nic = self.nic;
         // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
         self.open
-            .retain(|index| unsafe { Host::get().poll(nic, *index) } == Poll::Busy);
+            .retain(|index| unsafe { nic.poll(*index) } == Poll::Busy);
     }
 
     fn check_interface(&mut self) {
@@ -176,7 +167,7 @@ impl Watcher {
             Host::get().log(VIPL_LOG_WARN, "clan: the interface has been removed");
         }
         // SAFETY: as above.
-        unsafe { Host::get().catastrophe(self.nic.0) };
+        unsafe { self.nic.catastrophe() };
     }
 
     /// The device has ended: all VIs fail.
@@ -185,6 +176,6 @@ impl Watcher {
                     starts another";
         Host::get().log(VIPL_LOG_ERROR, text);
         // SAFETY: as above.
-        unsafe { Host::get().catastrophe(self.nic.0) };
+        unsafe { self.nic.catastrophe() };
     }
 }

@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 
-use vipl_plugin_sdk::abi::vipl_setting;
-use vipl_plugin_sdk::{Status, settings};
+use vipl_plugin_sdk::Status;
+use vipl_plugin_sdk::settings::{self, Setting};
 
 use crate::doorbell::Policy;
 use crate::interface::{self, Interface};
@@ -20,7 +20,7 @@ pub trait Card: 'static {
     /// Largest payload of a frame in bytes; the interface may allow less.
     const FRAME_MAX: usize;
     /// Settings of the plug-in.
-    const SETTINGS: &'static [vipl_setting] = &[settings::counted(
+    const SETTINGS: &'static [Setting] = &[settings::counted(
         c"receive_frames",
         c"frames",
         c"256",

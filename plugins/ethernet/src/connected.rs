@@ -62,7 +62,7 @@ impl Connected {
         port: &Port,
         connection: &vipl_connection,
     ) -> std::io::Result<Box<Connected>> {
-        let index = port.vi().index;
+        let index = port.index();
         let mut shared_path = false;
         let (carrier, peer) = match &device.uplink {
             _ if connection.remote == 0 => {
@@ -88,14 +88,14 @@ impl Connected {
         let config = Config {
             key: connection.key,
             side: connection.side,
-            level: Level::of(port.vi().reliability),
+            level: Level::of(port.reliability()),
             mtu: carrier.mtu() as u16,
-            max_transfer: port.vi().max_transfer_size.min(u64::from(u32::MAX)) as u32,
+            max_transfer: port.max_transfer().min(u64::from(u32::MAX)) as u32,
             own_vi: index,
             peer_vi: connection.peer_vi,
             own_endpoint: device.uplink.as_ref().map_or(0, |uplink| uplink.endpoint),
             peer_endpoint: connection.remote_endpoint,
-            carry_immediate: port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0,
+            carry_immediate: port.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0,
             ack_delay_ns: ACK_DELAY_NS,
             probes_max: match connection.remote {
                 0 => PROBES_HERE,
@@ -157,9 +157,10 @@ impl Connected {
             self.coalesced = Some(0);
             return false;
         };
-        let newest = port.entry(Queue::Send, port.posted(Queue::Send).wrapping_sub(1));
-        let message =
-            descriptor::length(&newest).map_or(self.carrier.mtu(), |bytes| bytes as usize);
+        let newest = port.outstanding(Queue::Send, port.posted(Queue::Send).wrapping_sub(1));
+        let message = newest
+            .and_then(|entry| descriptor::length(&entry))
+            .map_or(self.carrier.mtu(), |bytes| bytes as usize);
         let part = PartKind::Send.header() + message;
         let together = bytes + part;
         // A frame without room for another message of this size counts as full.

@@ -9,8 +9,7 @@ use std::sync::{Arc, Weak};
 
 use vipl_netio::Address;
 use vipl_netio::peer::PeerProcesses;
-use vipl_plugin_sdk::abi::vipl_nic;
-use vipl_plugin_sdk::{Host, shm};
+use vipl_plugin_sdk::{Host, NicHandle, shm};
 use vipl_sys::mutex::Mutex;
 
 use crate::bell::Bell;
@@ -76,7 +75,7 @@ impl Counters {
 
 /// What the VIs of a NIC handle and its threads share.
 pub(crate) struct Device {
-    nic: *const vipl_nic,
+    nic: NicHandle,
     pub(crate) name: String,
     pub(crate) bell: Arc<Bell>,
     /// The interface, if there is one.
@@ -95,11 +94,6 @@ pub(crate) struct Device {
     pub(crate) peers: PeerProcesses,
 }
 
-// SAFETY: `nic` is only passed to the host while the NIC is open; all else is Send and Sync.
-unsafe impl Send for Device {}
-// SAFETY: as above.
-unsafe impl Sync for Device {}
-
 /// Adds to a counter.
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
@@ -107,7 +101,7 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
 
 impl Device {
     pub(crate) fn new(
-        nic: *const vipl_nic,
+        nic: NicHandle,
         name: String,
         bell: Bell,
         (uplink, emulated): (Option<Uplink>, Option<LinkSource>),
@@ -133,7 +127,7 @@ impl Device {
         }
     }
 
-    pub(crate) fn nic(&self) -> *const vipl_nic {
+    pub(crate) fn nic(&self) -> NicHandle {
         self.nic
     }
 

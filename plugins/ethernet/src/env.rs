@@ -60,13 +60,15 @@ impl<'a> Application for ViPort<'a> {
 
     #[inline(always)]
     fn outgoing(&mut self, number: u32) -> Result<Outgoing, u32> {
-        let entry = self.port.entry(Queue::Send, number);
+        // SAFETY: the engine asks for sends that are posted and not complete.
+        let entry = unsafe { self.port.entry(Queue::Send, number) };
         descriptor::outgoing(self.port, &entry, READ_LEVELS).map_err(|fault| fault.status)
     }
 
     #[inline(always)]
     fn incoming(&mut self, number: u32, message: Option<u32>) -> Result<Incoming<Segments>, u32> {
-        let entry = self.port.entry(Queue::Recv, number);
+        // SAFETY: the engine asks for receives that are posted and not complete.
+        let entry = unsafe { self.port.entry(Queue::Recv, number) };
         let segments =
             descriptor::incoming(self.port, &entry, message).map_err(|fault| fault.status)?;
         Ok(Incoming {
@@ -113,14 +115,14 @@ impl<'a> Application for ViPort<'a> {
         copied.map_err(fault)
     }
 
-    fn regions(&self) -> Regions {
+    fn regions(&self) -> Regions<'_> {
         descriptor::regions(self.port)
     }
 
     fn permits(&self, operation: Operation) -> bool {
         match operation {
-            Operation::Read => self.port.vi().rdma_read != 0,
-            _ => self.port.vi().rdma_write != 0,
+            Operation::Read => self.port.rdma_read(),
+            _ => self.port.rdma_write(),
         }
     }
 

@@ -10,7 +10,7 @@ use vipl_abi::VIP_SERVICE_UNRELIABLE;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{register_bytes_max, transfer_max};
 use vipl_plugin_sdk::shm::{self, Kept};
-use vipl_plugin_sdk::{Host, Status};
+use vipl_plugin_sdk::{Host, NicHandle, Status};
 use vipl_wire::{MTU_MIN, PartKind, body_max};
 
 use crate::bell::{self, BELL_BYTES, Bell};
@@ -39,7 +39,7 @@ pub struct EthernetNic {
 impl EthernetNic {
     pub(crate) fn open<C: Card>(
         network: Network,
-        nic: *const vipl_nic,
+        nic: NicHandle,
         info: &mut vipl_nic_info,
     ) -> Result<EthernetNic, Status> {
         let failed = |error: std::io::Error| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Host, Nic, Port, Status, Vi};
+use vipl_plugin_sdk::{Host, Nic, Port, Ready, Sleep, Status, Vi};
 use vipl_wire::Reason;
 
 use crate::NO_VI;
@@ -13,14 +13,14 @@ use crate::progress;
 
 impl Nic for EthernetNic {
     type Vi = EthernetVi;
-    const READY: bool = true;
-    const SLEEP: bool = true;
 
     fn close(&mut self) {
         progress::stop(&self.device);
         self.linger();
     }
+}
 
+impl Ready for EthernetNic {
     fn ready(&self, indices: &mut [u32]) -> usize {
         let device = &self.device;
         // The socket and the deadlines first: they mark VIs.
@@ -34,6 +34,12 @@ impl Nic for EthernetNic {
         device.bell.take_marks(indices)
     }
 
+    fn watch(&self, _vi: &mut EthernetVi, _on: bool) {
+        // VIs with frames are always marked: a frame costs far more than that.
+    }
+}
+
+impl Sleep for EthernetNic {
     fn arm(&self) -> u32 {
         self.device.watch.note_application();
         self.ring_doorbell();
@@ -130,10 +136,6 @@ impl Vi for EthernetVi {
     #[inline(always)]
     fn progress(&mut self, _nic: &EthernetNic, port: &Port) {
         self.operate(port, |connected| connected.progress(port));
-    }
-
-    fn watch(&mut self, _on: bool) {
-        // VIs with frames are always marked: a frame costs far more than that.
     }
 
     fn quiesced(&mut self, _port: &Port, _since: &mut u64, _left: Duration) -> bool {

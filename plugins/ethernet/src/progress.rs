@@ -159,7 +159,7 @@ impl WatchThread<'_> {
             } else {
                 device.watch.serve(*index, || {
                     // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
-                    unsafe { Host::get().poll(device.nic(), *index) }
+                    unsafe { device.nic().poll(*index) }
                 })
             };
             match polled {
@@ -207,7 +207,7 @@ impl WatchThread<'_> {
             let text = format!("{}: {what}", self.device.name);
             Host::get().log(VIPL_LOG_WARN, &text);
             // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
-            unsafe { Host::get().catastrophe(self.device.nic()) };
+            unsafe { self.device.nic().catastrophe() };
         }
     }
 

@@ -3,8 +3,9 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};
-use vipl_plugin_sdk::{Provider, Status};
+use vipl_plugin_sdk::abi::vipl_nic_info;
+use vipl_plugin_sdk::settings::Setting;
+use vipl_plugin_sdk::{NicHandle, Provider, Status};
 
 use crate::card::Card;
 use crate::nic::EthernetNic;
@@ -15,7 +16,7 @@ pub struct Ethernet<C>(PhantomData<C>);
 impl<C: Card> Provider for Ethernet<C> {
     const NAME: &'static CStr = C::NAME;
     const VERSION: &'static CStr = c"0.1.0";
-    const SETTINGS: &'static [vipl_setting] = C::SETTINGS;
+    const SETTINGS: &'static [Setting] = C::SETTINGS;
     type Nic = EthernetNic;
 
     fn claim(name: &str) -> Option<(i32, String)> {
@@ -28,7 +29,7 @@ impl<C: Card> Provider for Ethernet<C> {
 
     fn open(
         argument: &str,
-        nic: *const vipl_nic,
+        nic: NicHandle,
         info: &mut vipl_nic_info,
     ) -> Result<EthernetNic, Status> {
         EthernetNic::open::<C>(C::network(argument)?, nic, info)

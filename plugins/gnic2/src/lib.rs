@@ -27,4 +27,4 @@ impl Card for Gnic2 {
     }
 }
 
-vipl_plugin_sdk::plugin!(Ethernet<Gnic2>);
+vipl_plugin_sdk::plugin!(Ethernet<Gnic2>: Ready, Sleep);

@@ -8,8 +8,8 @@ use std::ffi::CStr;
 
 use vipl_ethernet::interface::{self, Interface};
 use vipl_ethernet::{Card, Ethernet, Network, Policy};
-use vipl_plugin_sdk::abi::vipl_setting;
-use vipl_plugin_sdk::{Host, Status, settings};
+use vipl_plugin_sdk::settings::{self, Setting};
+use vipl_plugin_sdk::{Host, Status};
 
 /// The card.
 pub struct Ip;
@@ -30,7 +30,7 @@ impl Card for Ip {
     const NAME: &'static CStr = c"ip";
     const DOORBELL: Policy = Policy::Batch;
     const FRAME_MAX: usize = 9000;
-    const SETTINGS: &'static [vipl_setting] = &[settings::counted(
+    const SETTINGS: &'static [Setting] = &[settings::counted(
         c"mtu",
         c"bytes",
         c"9000",
@@ -70,4 +70,4 @@ impl Card for Ip {
     }
 }
 
-vipl_plugin_sdk::plugin!(Ethernet<Ip>);
+vipl_plugin_sdk::plugin!(Ethernet<Ip>: Ready, Sleep);

@@ -74,7 +74,7 @@ pub(crate) fn attach(
     // SAFETY: the mapping lives in the link, behind the view.
     let ends = unsafe { Ends::new(segment.base(), connection.side) };
     let posted_base = port.completed(Queue::Recv);
-    let reception = port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION;
+    let reception = port.reliability() == VIP_SERVICE_RELIABLE_RECEPTION;
     let link = Link {
         ends,
         arrived: wrap::start(0),
@@ -97,7 +97,7 @@ pub(crate) fn attach(
         partner_dead: false,
         given_up: None,
         key: connection.key,
-        own_index: port.vi().index,
+        own_index: port.index(),
         reach: Cell::new(Reach::Unknown),
         wants_marks: false,
         looked: 0,
@@ -137,7 +137,7 @@ fn introduce(link: &Link, port: &Port) {
         let _ = PROBE.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Relaxed);
     }
     own.pid.store(std::process::id(), Ordering::Relaxed);
-    own.ptag.store(port.vi().ptag, Ordering::Relaxed);
+    own.ptag.store(port.ptag(), Ordering::Relaxed);
     let wide = if usize::BITS == 64 { WIDE } else { 0 };
     let probe_at = PROBE.as_ptr().expose_provenance() as u64 | wide;
     own.probe_at.store(probe_at, Ordering::Relaxed);
@@ -227,8 +227,7 @@ impl Link {
         match reason {
             Closed::DISCONNECTED => self.die(port, Closed::LOST, VIPL_CAUSE_DISCONNECTED, 0),
             Closed::RECEIVE_FAILED => {
-                let cause =
-                    self.blame_first(port, vipl_rules::receive_failed(port.vi().reliability));
+                let cause = self.blame_first(port, vipl_rules::receive_failed(port.reliability()));
                 self.die(port, Closed::LOST, cause, 0);
             }
             Closed::TARGET_REFUSED => {
@@ -263,9 +262,10 @@ impl Link {
         if !under_way {
             return lost;
         }
-        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
         // SAFETY: a posted descriptor; faults are caught.
-        let control = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) };
+        let control = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast()) };
         let opcode = match control.map_or(0, |image| image.control) & VIP_CONTROL_OP_MASK {
             VIP_CONTROL_OP_RDMAWRITE => VIP_STATUS_OP_RDMA_WRITE,
             VIP_CONTROL_OP_RDMAREAD => VIP_STATUS_OP_RDMA_READ,

@@ -54,7 +54,8 @@ impl Link {
             return Shared::Alone;
         }
         let slot = self.arrived;
-        let table = self.partner_nic.table();
+        // SAFETY: the NIC stays mapped as long as the connection.
+        let table = unsafe { self.partner_nic.lasting_table() };
         let live = || remote.iter().all(|segment| is_live(table, segment));
         let job = Job::Message(slot);
         self.share(
@@ -276,27 +277,16 @@ impl Link {
     fn own_part(&self, port: &Port, asked: &Asked) -> Option<(Way, List)> {
         let (way, range, enabled, flag) = match asked.job {
             Job::Message(slot) => return Some((Way::Write, self.message_in(port, slot, asked)?)),
-            Job::Write(range) => (
-                Way::Read,
-                range,
-                port.vi().rdma_write,
-                VIPL_REGION_RDMA_WRITE,
-            ),
-            Job::Read(range) => (
-                Way::Write,
-                range,
-                port.vi().rdma_read,
-                VIPL_REGION_RDMA_READ,
-            ),
+            Job::Write(range) => (Way::Read, range, port.rdma_write(), VIPL_REGION_RDMA_WRITE),
+            Job::Read(range) => (Way::Write, range, port.rdma_read(), VIPL_REGION_RDMA_READ),
         };
         let extra = Extra {
             address: range.address,
             handle: range.handle,
             ..Extra::default()
         };
-        let permitted = enabled != 0
-            && asked.bytes <= range.length
-            && is_target(port, &extra, range.length, flag);
+        let permitted =
+            enabled && asked.bytes <= range.length && is_target(port, &extra, range.length, flag);
         permitted.then_some((way, List::One([range])))
     }
 
@@ -306,7 +296,8 @@ impl Link {
         let place = self.outstanding.iter().position(|sent| sent.need == need)?;
         let number = port.completed(Queue::Send).wrapping_add(place as u32);
         // The program must not have changed it since: all checks again.
-        let entry = port.entry(Queue::Send, number);
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, number) };
         let outgoing = descriptor::outgoing(port, &entry, READ_LEVELS).ok()?;
         let same = outgoing.operation == Operation::Send && outgoing.length == asked.bytes;
         if same {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_sdk::descriptor::{self, Outgoing};
-use vipl_plugin_sdk::region::{self, Table};
+use vipl_plugin_sdk::region::Table;
 use vipl_plugin_sdk::{Port, Queue};
 use vipl_sys::process_vm::Way;
 
@@ -225,7 +225,8 @@ impl Link {
         if total != u64::from(arrival.length) {
             return self.nonsense(port);
         }
-        let entry = port.entry(Queue::Recv, number);
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Recv, number) };
         let local = match descriptor::incoming(port, &entry, Some(arrival.length))
             .map_err(|fault| fault.status)
             .and_then(|segments| cut(&segments, arrival.length))
@@ -267,7 +268,7 @@ impl Link {
     /// The sender has taken its buffer away before it was read: its own mistake.
     #[cold]
     fn sender_fault(&mut self, port: &Port) -> Taken {
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+        if !port.is_reliable() {
             return Taken::Yes;
         }
         self.die(port, Closed::SENDER_FAULT, CONN_LOST, 0);
@@ -342,7 +343,8 @@ impl Link {
             self.receiving = dropped();
             return Err(self.nothing_posted(port));
         }
-        let entry = port.entry(Queue::Recv, number);
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Recv, number) };
         let segments = descriptor::incoming(port, &entry, Some(arrival.length))
             .map_err(|fault| fault.status)
             .and_then(|segments| cut(&segments, arrival.length));
@@ -372,17 +374,17 @@ fn piece_of(total: u32) -> u32 {
 
 /// Whether this VI may still use all of these.
 fn are_local(port: &Port, segments: &[Segment]) -> bool {
-    let (nic, tag) = (port.nic(), port.vi().ptag);
+    let (table, tag) = (port.regions(), port.ptag());
     segments.iter().all(|segment| {
         let length = u64::from(segment.length);
-        length == 0 || region::is_local(nic, segment.handle, segment.address, length, tag)
+        length == 0 || table.is_local(segment.handle, segment.address, length, tag)
     })
 }
 
 /// Whether a segment of the sender still lies in a region of its own.
 pub(crate) fn is_live(table: Table, segment: &Segment) -> bool {
     let length = u64::from(segment.length);
-    length == 0 || region::is_registered(table, segment.handle, segment.address, length)
+    length == 0 || table.is_registered(segment.handle, segment.address, length)
 }
 
 #[cfg(test)]

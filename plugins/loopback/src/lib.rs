@@ -63,8 +63,9 @@ mod sync {
 
 use std::ffi::CStr;
 
-use vipl_plugin_sdk::abi::{vipl_nic, vipl_nic_info, vipl_setting};
-use vipl_plugin_sdk::{Provider, Status, settings};
+use vipl_plugin_sdk::abi::vipl_nic_info;
+use vipl_plugin_sdk::settings::{self, Setting};
+use vipl_plugin_sdk::{NicHandle, Provider, Status};
 
 /// Name of the plug-in, for settings and counters.
 pub(crate) const NAME: &CStr = c"loopback";
@@ -75,7 +76,7 @@ pub struct Loopback;
 impl Provider for Loopback {
     const NAME: &'static CStr = NAME;
     const VERSION: &'static CStr = c"0.1.0";
-    const SETTINGS: &'static [vipl_setting] = &[
+    const SETTINGS: &'static [Setting] = &[
         settings::boolean(
             c"single_copy",
             true,
@@ -103,13 +104,9 @@ impl Provider for Loopback {
         vec!["via_lo".to_owned()]
     }
 
-    fn open(
-        argument: &str,
-        nic: *const vipl_nic,
-        info: &mut vipl_nic_info,
-    ) -> Result<Self::Nic, Status> {
+    fn open(argument: &str, nic: NicHandle, info: &mut vipl_nic_info) -> Result<Self::Nic, Status> {
         nic::LoopbackNic::open(argument, nic, info)
     }
 }
 
-vipl_plugin_sdk::plugin!(Loopback);
+vipl_plugin_sdk::plugin!(Loopback: Ready, Sleep, OwnTable);

@@ -270,7 +270,7 @@ impl Drop for Link {
 
 /// Whether immediate data travels without the flag.
 pub(crate) fn carries_immediate(port: &Port) -> bool {
-    port.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0
+    port.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0
 }
 
 /// How many ends of each connection are in this process.

@@ -7,7 +7,6 @@ use std::sync::atomic::{Ordering, fence};
 use vipl_guard::Segment;
 use vipl_plugin_sdk::Host;
 use vipl_plugin_sdk::abi::{VIPL_LOG_INFO, VIPL_REGION_RDMA_WRITE};
-use vipl_plugin_sdk::region;
 use vipl_sys::process_vm::{self, Way, piece};
 
 use crate::link::{Link, Reach, both_ends_are_here};
@@ -257,7 +256,7 @@ impl Link {
         let partner = self.ends.partner();
         let tag = partner.ptag.load(Ordering::Relaxed);
         let copied = partner.closed.load(Ordering::SeqCst) == 0
-            && region::is_remote(table, handle, address, bytes, tag, VIPL_REGION_RDMA_WRITE)
+            && table.is_remote(handle, address, bytes, tag, VIPL_REGION_RDMA_WRITE)
             && call_straight(pid, Way::Write, from, address, bytes).is_ok();
         self.end_copy();
         copied && self.is_still_there()

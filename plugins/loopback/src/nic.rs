@@ -11,7 +11,7 @@ use vipl_abi::{
 };
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::settings::{number, register_bytes_max, transfer_max, truth};
-use vipl_plugin_sdk::{Host, Status};
+use vipl_plugin_sdk::{Host, NicHandle, Status};
 use vipl_sys::fd::Kept;
 use vipl_sys::mutex::Mutex;
 use vipl_sys::shm;
@@ -68,7 +68,7 @@ fn address(argument: &str) -> Result<[u8; 6], Status> {
 impl LoopbackNic {
     pub(crate) fn open(
         argument: &str,
-        nic: *const vipl_nic,
+        nic: NicHandle,
         info: &mut vipl_nic_info,
     ) -> Result<LoopbackNic, Status> {
         let address = address(argument)?;
@@ -89,7 +89,6 @@ impl LoopbackNic {
         shared.bell().prepare();
         describe(argument, address, info);
         info.shared_fds = fds;
-        info.regions = shared.regions();
         let host = Host::get();
         let watch = Watch::new(nic, shared.clone());
         watch.start()?;

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor;
-use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use crate::cm::Closed;
@@ -367,7 +366,8 @@ impl Link {
         if number == port.posted(Queue::Recv) {
             return self.nothing_posted(port);
         }
-        let entry = port.entry(Queue::Recv, number);
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Recv, number) };
         if place_plain(port, &entry, from, arrival.length) {
             return self.received_into(port, entry, arrival, VIP_STATUS_OP_RECEIVE);
         }
@@ -396,7 +396,8 @@ impl Link {
 
     /// Completes the next receive descriptor with success.
     pub(crate) fn received(&mut self, port: &Port, arrival: &Arrival, opcode: u32) -> Taken {
-        let entry = port.entry(Queue::Recv, port.completed(Queue::Recv));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Recv, port.completed(Queue::Recv)) };
         self.received_into(port, entry, arrival, opcode)
     }
 
@@ -417,7 +418,8 @@ impl Link {
         };
         let status = opcode | if flagged { VIP_STATUS_IMMEDIATE } else { 0 };
         let data = Some((arrival.length, immediate));
-        if port.complete_entry(Queue::Recv, entry, status, data) {
+        // SAFETY: the oldest receive.
+        if unsafe { port.complete_entry(Queue::Recv, entry, status, data) } {
             Taken::Yes
         } else {
             self.broken(port);
@@ -430,7 +432,7 @@ impl Link {
     pub(crate) fn nothing_posted(&mut self, port: &Port) -> Taken {
         let code = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY;
         watch::note_arrival();
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+        if !port.is_reliable() {
             port.raise(code, VIP_STATUS_OP_RECEIVE);
             return Taken::Yes;
         }
@@ -451,7 +453,7 @@ impl Link {
             self.broken(port);
             return Taken::Failed;
         }
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+        if !port.is_reliable() {
             return Taken::Yes;
         }
         self.acknowledge();
@@ -462,7 +464,7 @@ impl Link {
     /// Unreliable: an error that only the sender could see.
     #[cold]
     fn hear(&mut self, port: &Port, arrival: &Arrival) -> Taken {
-        if port.vi().reliability != VIP_SERVICE_UNRELIABLE {
+        if port.is_reliable() {
             return self.nonsense(port);
         }
         if arrival.length == VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32 {
@@ -496,14 +498,16 @@ fn payload_bytes(arrival: &Arrival) -> u32 {
 #[inline(always)]
 fn place_plain(port: &Port, entry: &Entry, from: *const u8, length: u32) -> bool {
     // SAFETY: a posted descriptor; faults are caught.
-    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) };
+    let image = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast()) };
     let Ok(image) = image else { return false };
-    let (segment, tag) = (image.first, port.vi().ptag);
+    let (segment, tag) = (image.first, port.ptag());
     let checked = descriptor::checked_of(port, length).unwrap_or(segment.length.into());
     if image.control & (VIP_CONTROL_OP_MASK | VIP_CONTROL_RESERVED) != 0
         || image.seg_count != 1
         || segment.length < length
-        || !region::is_local(port.nic(), segment.handle, segment.address, checked, tag)
+        || !port
+            .regions()
+            .is_local(segment.handle, segment.address, checked, tag)
     {
         return false;
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
-use vipl_plugin_sdk::{Entry, Port, Queue, region};
+use vipl_plugin_sdk::{Entry, Port, Queue};
 
 use crate::cm::Closed;
 use crate::link::{Link, Outstanding};
@@ -40,7 +40,8 @@ impl Link {
         if alone && !(self.halted || self.waiting || self.reception) {
             // Nothing else is on the queue.
             debug_assert!(self.outstanding.is_empty());
-            let entry = port.entry(Queue::Send, number);
+            // SAFETY: posted and not complete.
+            let entry = unsafe { port.entry(Queue::Send, number) };
             match self.send_plain(nic, port, &entry) {
                 Some(Sent::Whole) => {
                     self.complete_entry(port, entry, VIP_STATUS_OP_SEND);
@@ -109,7 +110,8 @@ impl Link {
 
     #[inline(always)]
     fn process(&mut self, nic: &LoopbackNic, port: &Port, number: u32) -> Step {
-        let entry = port.entry(Queue::Send, number);
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, number) };
         match self.send_plain(nic, port, &entry) {
             Some(Sent::Whole) => self.accepted_entry(port, entry, VIP_STATUS_OP_SEND),
             Some(Sent::Not(step)) => step,
@@ -122,18 +124,22 @@ impl Link {
     #[inline(always)]
     fn send_plain(&mut self, nic: &LoopbackNic, port: &Port, entry: &Entry) -> Option<Sent> {
         // SAFETY: a posted descriptor; faults are caught.
-        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) }.ok()?;
+        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast()) }.ok()?;
         let (segment, length) = (image.first, image.length);
         let plain = image.control & !(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE) == 0
             && image.seg_count == 1
             && segment.length == length
             && (1..=nic.eager_max).contains(&length)
-            && u64::from(length) <= port.vi().max_transfer_size
+            && u64::from(length) <= port.max_transfer()
             && self.sending.is_none()
             && (self.messages != self.partner_posted || self.learn_posted())
             && (self.outbox.has_slot() || self.learn_consumed());
-        let (tag, bytes) = (port.vi().ptag, u64::from(length));
-        if !plain || !region::is_local(port.nic(), segment.handle, segment.address, bytes, tag) {
+        let (tag, bytes) = (port.ptag(), u64::from(length));
+        if !plain
+            || !port
+                .regions()
+                .is_local(segment.handle, segment.address, bytes, tag)
+        {
             return None;
         }
         let (to, op, place) = if length as usize <= INLINE {
@@ -336,7 +342,8 @@ impl Link {
     /// The data has left: complete at once, or, where the level asks for it, when the partner has it.
     #[inline(always)]
     pub(crate) fn accepted(&mut self, port: &Port, opcode: u32) -> Step {
-        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
         self.accepted_entry(port, entry, opcode)
     }
 
@@ -352,13 +359,15 @@ impl Link {
     /// Completes the oldest descriptor of the send queue: nothing is under way before it.
     #[inline(always)]
     pub(crate) fn complete_now(&mut self, port: &Port, opcode: u32) -> Step {
-        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
         self.complete_entry(port, entry, opcode)
     }
 
     #[inline(always)]
     pub(crate) fn complete_entry(&mut self, port: &Port, entry: Entry, opcode: u32) -> Step {
-        if port.complete_entry(Queue::Send, entry, opcode, None) {
+        // SAFETY: the oldest send.
+        if unsafe { port.complete_entry(Queue::Send, entry, opcode, None) } {
             Step::Next
         } else {
             self.broken(port)
@@ -394,7 +403,7 @@ impl Link {
     #[cold]
     pub(crate) fn local_error(&mut self, port: &Port, status: u32) -> Step {
         self.forget_rdma();
-        let reliable = port.vi().reliability != VIP_SERVICE_UNRELIABLE;
+        let reliable = port.is_reliable();
         let begun = self.sending.take().filter(|pieces| pieces.offset > 0);
         if let (Some(begun), false) = (begun, reliable) {
             self.abort_pieces(port, status, &begun);
@@ -412,7 +421,7 @@ impl Link {
         if self.learn_posted() {
             return None;
         }
-        let level = port.vi().reliability;
+        let level = port.reliability();
         if level == VIP_SERVICE_UNRELIABLE {
             self.news(port, VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY as u32);
             return Some(self.in_turn(port, opcode, None));

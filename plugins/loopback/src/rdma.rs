@@ -6,7 +6,6 @@ use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor::{self, Operation, Outgoing};
-use vipl_plugin_sdk::region;
 use vipl_plugin_sdk::{Entry, Port, Queue};
 use vipl_sys::process_vm::Way;
 
@@ -40,11 +39,11 @@ impl Link {
             return None;
         };
         // SAFETY: a posted descriptor; faults are caught.
-        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor.cast()) }.ok()?;
+        let image = unsafe { vipl_guard::load_descriptor(entry.descriptor().cast()) }.ok()?;
         let plain = image.control & !VIP_CONTROL_QFENCE == VIP_CONTROL_OP_RDMAWRITE
             && image.seg_count == 2
             && (1..RDMA_MIN).contains(&image.length)
-            && u64::from(image.length) <= port.vi().max_transfer_size
+            && u64::from(image.length) <= port.max_transfer()
             && self.partner_rdma_write
             && self.outstanding.is_empty()
             && !self.help.is_open()
@@ -53,9 +52,11 @@ impl Link {
             return None;
         }
         let data = descriptor::segment(entry, 1).ok()?;
-        let (bytes, own_tag) = (u64::from(image.length), port.vi().ptag);
+        let (bytes, own_tag) = (u64::from(image.length), port.ptag());
         if data.length != image.length
-            || !region::is_local(port.nic(), data.handle, data.address, bytes, own_tag)
+            || !port
+                .regions()
+                .is_local(data.handle, data.address, bytes, own_tag)
         {
             return None;
         }
@@ -107,7 +108,7 @@ impl Link {
     fn write_direct(&mut self, nic: &LoopbackNic, port: &Port, outgoing: &Outgoing) -> Step {
         let slots = self.outbox.has_slot() || self.learn_consumed();
         // Under Reliable Reception nothing takes effect before what was sent earlier has been received.
-        let ordered = port.vi().reliability == VIP_SERVICE_RELIABLE_RECEPTION;
+        let ordered = port.reliability() == VIP_SERVICE_RELIABLE_RECEPTION;
         if outgoing.flagged && !slots || ordered && !self.outstanding.is_empty() {
             return Step::Wait;
         }
@@ -158,12 +159,12 @@ impl Link {
             Way::Write => (self.partner_rdma_write, VIPL_REGION_RDMA_WRITE),
             Way::Read => (self.partner_rdma_read, VIPL_REGION_RDMA_READ),
         };
-        let table = self.partner_nic.table();
+        // SAFETY: the NIC stays mapped as long as the connection.
+        let table = unsafe { self.partner_nic.lasting_table() };
         let tag = self.ends.partner().ptag.load(Ordering::Relaxed);
         let length = u64::from(outgoing.length);
-        let permitted = || {
-            enabled && region::is_remote(table, remote.handle, remote.address, length, tag, flag)
-        };
+        let permitted =
+            || enabled && table.is_remote(remote.handle, remote.address, length, tag, flag);
         if outgoing.length >= RDMA_MIN {
             match self.share_rdma(way, remote, local, permitted) {
                 Shared::Later => return Err(CopyError::Later),
@@ -207,7 +208,7 @@ impl Link {
         }
         let refused = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT as u32;
         let opcode = VIP_STATUS_OP_RDMA_WRITE;
-        match port.vi().reliability {
+        match port.reliability() {
             VIP_SERVICE_UNRELIABLE => {
                 if !by_descriptor {
                     self.news(port, refused);
@@ -362,7 +363,8 @@ impl Link {
         let (Some(from), true) = (from, self.reading) else {
             return self.die(port, Closed::LOST, CONN_LOST, 0);
         };
-        let entry = port.entry(Queue::Send, port.completed(Queue::Send));
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Send, port.completed(Queue::Send)) };
         let placed = vipl_plugin_sdk::descriptor::outgoing(port, &entry, crate::nic::READ_LEVELS)
             .ok()
             .and_then(|outgoing| outgoing.segments.to_vec().ok())

@@ -70,16 +70,25 @@ impl SharedNic {
         &self.page().ready
     }
 
-    /// The first entry of the table of regions.
-    pub(crate) fn regions(&self) -> *mut vipl_region {
-        self.regions.base().cast()
+    /// The entries of the table of regions.
+    pub(crate) fn regions(&self) -> &[vipl_region] {
+        let first = self.regions.base().cast_const().cast();
+        // SAFETY: the mapping has so many, and each of their words is atomic.
+        unsafe { std::slice::from_raw_parts(first, REGIONS_MAX as usize) }
     }
 
     /// The regions of this NIC.
-    pub(crate) fn table(&self) -> Table {
-        Table {
-            regions: self.regions(),
-            count: REGIONS_MAX,
-        }
+    pub(crate) fn table(&self) -> Table<'_> {
+        // SAFETY: this lives as long as the borrow.
+        unsafe { self.lasting_table() }
+    }
+
+    /// The same, for a caller that cannot borrow this meanwhile.
+    ///
+    /// # Safety
+    /// This lives as long as the table is used.
+    pub(crate) unsafe fn lasting_table<'a>(&self) -> Table<'a> {
+        // SAFETY: the mapping has so many entries, and lives as long as this.
+        unsafe { Table::new(self.regions.base().cast_const().cast(), REGIONS_MAX) }
     }
 }

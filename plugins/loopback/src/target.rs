@@ -4,7 +4,6 @@ use vipl_abi::*;
 use vipl_guard::Segment;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::descriptor;
-use vipl_plugin_sdk::region::{self, Table};
 use vipl_plugin_sdk::{Port, Queue};
 
 use crate::cm::Closed;
@@ -19,7 +18,7 @@ impl Link {
     pub(crate) fn read_asked(&mut self, port: &Port, arrival: &Arrival) {
         let extra = arrival.extra();
         let permitted = self.serving.is_none()
-            && port.vi().rdma_read != 0
+            && port.rdma_read()
             && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_READ);
         if !permitted {
             let cause = VIP_ERROR_CODE::VIP_ERROR_RDMAR_PROT as i32;
@@ -87,7 +86,7 @@ impl Link {
         let extra = arrival.extra();
         if arrival.flags & flag::FIRST != 0 {
             let permitted = arrival.length == 0
-                || (port.vi().rdma_write != 0
+                || (port.rdma_write()
                     && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE));
             self.writing = Some(permitted);
         }
@@ -112,7 +111,7 @@ impl Link {
         };
         let placed = permitted
             && (arrival.length == 0
-                || (port.vi().rdma_write != 0
+                || (port.rdma_write()
                     && is_target(port, &extra, arrival.length, VIPL_REGION_RDMA_WRITE)
                     && scatter(&[target], extra.offset, from, extra.bytes)));
         if !placed {
@@ -132,7 +131,7 @@ impl Link {
     /// The immediate data of an RDMA Write uses one receive descriptor (spec §5.5). False: it ended.
     #[cold]
     pub(crate) fn placed(&mut self, port: &Port, arrival: &Arrival, refused: u8) -> bool {
-        if u64::from(arrival.length) > port.vi().max_transfer_size {
+        if u64::from(arrival.length) > port.max_transfer() {
             return matches!(self.nonsense(port), Taken::Yes);
         }
         let number = port.completed(Queue::Recv);
@@ -142,7 +141,8 @@ impl Link {
             }
             return matches!(self.nothing_posted(port), Taken::Yes);
         }
-        let entry = port.entry(Queue::Recv, number);
+        // SAFETY: posted and not complete.
+        let entry = unsafe { port.entry(Queue::Recv, number) };
         if let Err(fault) = descriptor::incoming(port, &entry, None) {
             return matches!(self.cannot_receive(port, fault.status, 0), Taken::Yes);
         }
@@ -155,7 +155,7 @@ impl Link {
             self.broken(port);
             return false;
         }
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+        if !port.is_reliable() {
             return true;
         }
         self.die(port, Closed::TARGET_REFUSED, VIPL_CAUSE_REPORTED, 0);
@@ -166,7 +166,7 @@ impl Link {
     #[cold]
     pub(crate) fn refuse_write(&mut self, port: &Port) -> bool {
         let code = VIP_ERROR_CODE::VIP_ERROR_RDMAW_PROT;
-        if port.vi().reliability == VIP_SERVICE_UNRELIABLE {
+        if !port.is_reliable() {
             port.raise(code, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
             return true;
         }
@@ -178,17 +178,11 @@ impl Link {
 
 /// Whether a range of this side may be the target of RDMA.
 pub(crate) fn is_target(port: &Port, extra: &Extra, length: u32, flag: u32) -> bool {
-    let nic = port.nic();
-    let table = Table {
-        regions: nic.regions,
-        count: nic.region_count,
-    };
-    region::is_remote(
-        table,
+    port.regions().is_remote(
         extra.handle,
         vipl_guard::own_address(extra.address),
         length.into(),
-        port.vi().ptag,
+        port.ptag(),
         flag,
     )
 }

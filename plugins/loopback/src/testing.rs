@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vipl_abi::*;
 use vipl_plugin_sdk::abi::*;
-use vipl_plugin_sdk::{Port, Vi as _};
+use vipl_plugin_sdk::{NicHandle, Port, Vi as _};
 use vipl_sys::shm;
 
 use crate::link::Link;
@@ -172,8 +172,10 @@ impl End {
                 Box::new(std::mem::zeroed()),
             )
         };
-        let nic = LoopbackNic::open("", &raw const *host_nic, &mut info).expect("a NIC");
-        host_nic.regions = info.regions;
+        // SAFETY: the NIC outlives the plug-in's.
+        let handle = unsafe { NicHandle::new(&raw const *host_nic) };
+        let nic = LoopbackNic::open("", handle, &mut info).expect("a NIC");
+        host_nic.regions = nic.shared.regions().as_ptr();
         host_nic.region_count = info.regions_max;
         host_nic.segments_max = 252;
         let empty = vipl_entry {
@@ -204,8 +206,7 @@ impl End {
         };
         let flags = VIPL_REGION_RDMA_WRITE | VIPL_REGION_RDMA_READ;
         let base = end.address(0);
-        // SAFETY: the table has this entry.
-        let region = unsafe { &*end.info.regions.add(HANDLE as usize) };
+        let region = &end.nic.shared.regions()[HANDLE as usize];
         region.base.store(base, Ordering::Relaxed);
         region.end.store(base + MEMORY as u64, Ordering::Relaxed);
         let access = u64::from(TAG) << 32 | u64::from(flags);
@@ -216,8 +217,7 @@ impl End {
 
     /// The region ends.
     pub(crate) fn deregister(&self) {
-        // SAFETY: as above.
-        let region = unsafe { &*self.info.regions.add(HANDLE as usize) };
+        let region = &self.nic.shared.regions()[HANDLE as usize];
         region.handle.store(0, Ordering::Release);
     }
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use vipl_plugin_sdk::abi::vipl_connection;
-use vipl_plugin_sdk::{Nic, Port, Status, Vi};
+use vipl_plugin_sdk::abi::{vipl_connection, vipl_region};
+use vipl_plugin_sdk::{Nic, OwnTable, Port, Ready, Sleep, Status, Vi};
 
 use crate::link::Link;
 use crate::nic::LoopbackNic;
@@ -17,18 +17,38 @@ pub struct LoopbackVi {
 
 impl Nic for LoopbackNic {
     type Vi = LoopbackVi;
-    const READY: bool = true;
-    const SLEEP: bool = true;
 
     fn close(&mut self) {
         self.watch.stop();
     }
+}
 
+impl OwnTable for LoopbackNic {
+    fn table(&self) -> &[vipl_region] {
+        self.shared.regions()
+    }
+}
+
+impl Ready for LoopbackNic {
     fn ready(&self, indices: &mut [u32]) -> usize {
         self.watch.note_marks_taken();
         self.shared.ready().take(indices)
     }
 
+    fn watch(&self, vi: &mut LoopbackVi, on: bool) {
+        if let Some(link) = &mut vi.link {
+            link.set_wants_marks(on);
+            link.watch.set_marked(link.own_index, on);
+            link.ends
+                .own()
+                .marks
+                .store(u32::from(on), Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl Sleep for LoopbackNic {
     fn arm(&self) -> u32 {
         self.shared.bell().arm()
     }
@@ -94,18 +114,6 @@ impl Vi for LoopbackVi {
     fn progress(&mut self, nic: &LoopbackNic, port: &Port) {
         if let Some(link) = &mut self.link {
             link.progress(nic, port);
-        }
-    }
-
-    fn watch(&mut self, on: bool) {
-        if let Some(link) = &mut self.link {
-            link.set_wants_marks(on);
-            link.watch.set_marked(link.own_index, on);
-            link.ends
-                .own()
-                .marks
-                .store(u32::from(on), Ordering::Release);
-            fence(Ordering::SeqCst);
         }
     }
 

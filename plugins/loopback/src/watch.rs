@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, vipl_nic};
-use vipl_plugin_sdk::{Host, Poll, Status};
+use vipl_plugin_sdk::abi::VIPL_LOG_ERROR;
+use vipl_plugin_sdk::{Host, NicHandle, Poll, Status};
 use vipl_sys::futex;
 use vipl_sys::mutex::Mutex;
 use vipl_sys::thread::{Thread, spawn_with_signals_blocked};
@@ -48,13 +48,6 @@ pub(crate) fn note_arrival() {
     ARRIVED.set(true);
 }
 
-/// The host's NIC, for `Host::poll`.
-struct NicPointer(*const vipl_nic);
-// SAFETY: the NIC outlives the thread, which `stop` waits for.
-unsafe impl Send for NicPointer {}
-// SAFETY: only its address is used.
-unsafe impl Sync for NicPointer {}
-
 /// One bit per VI.
 #[derive(Default)]
 struct Vis([AtomicU64; VIS_MAX as usize / 64]);
@@ -80,7 +73,7 @@ impl Vis {
 
 /// The thread, and which VIs it looks after.
 pub(crate) struct Watch {
-    nic: NicPointer,
+    nic: NicHandle,
     shared: Arc<SharedNic>,
     connected: Vis,
     /// VIs that partners mark.
@@ -96,9 +89,9 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(nic: *const vipl_nic, shared: Arc<SharedNic>) -> Arc<Watch> {
+    pub(crate) fn new(nic: NicHandle, shared: Arc<SharedNic>) -> Arc<Watch> {
         Arc::new(Watch {
-            nic: NicPointer(nic),
+            nic,
             shared,
             connected: Vis::default(),
             marked: Vis::default(),
@@ -239,7 +232,7 @@ impl Watch {
                 let index = place as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 // SAFETY: the NIC is open until `stop` has returned; no operation runs on this thread.
-                match unsafe { Host::get().poll(self.nic.0, index) } {
+                match unsafe { self.nic.poll(index) } {
                     Poll::Nothing => {}
                     Poll::Busy if found == Poll::Progress => {}
                     result => found = result,
@@ -264,7 +257,9 @@ mod tests {
         let pair = pair(RD, true);
         let shared = pair.right.nic.shared.clone();
         // One whose thread does not run.
-        let watch = Watch::new(std::ptr::null(), shared.clone());
+        // SAFETY: nothing polls it.
+        let nic = unsafe { NicHandle::new(std::ptr::null()) };
+        let watch = Watch::new(nic, shared.clone());
         let is_due = |all| {
             let by_program = watch.program_takes_marks();
             watch.due(1, all, by_program) & 1 << 5 != 0

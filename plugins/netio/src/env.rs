@@ -5,7 +5,6 @@
 
 use vipl_plugin_abi::{VIPL_REGION_RDMA_READ, VIPL_REGION_RDMA_WRITE};
 use vipl_rules::descriptor::{self, Regions};
-use vipl_rules::region::{is_registered, is_remote};
 use vipl_rules::{Queue, posted};
 use vipl_wire::{Cause, Env, Incoming, MemoryFault, Operation, Outgoing, Remote, Transmit};
 
@@ -54,7 +53,7 @@ pub trait Application {
     fn write(&mut self, to: u64, bytes: &[u8], ends: bool) -> Result<(), MemoryFault>;
 
     /// The regions of the NIC, and the tag of the VI.
-    fn regions(&self) -> Regions;
+    fn regions(&self) -> Regions<'_>;
     /// Whether the VI permits RDMA Write or RDMA Read by its peer.
     fn permits(&self, operation: Operation) -> bool;
     /// An address as the application uses it. A peer of 32 bits may have left anything in the upper half (spec §2.4).
@@ -258,9 +257,9 @@ fn target<A: Application>(
     let inside = u64::from(offset) + bytes as u64 <= length;
     let permitted = match rights {
         Some((operation, flag)) => {
-            application.permits(operation) && is_remote(table, handle, address, length, tag, flag)
+            application.permits(operation) && table.is_remote(handle, address, length, tag, flag)
         }
-        None => is_registered(table, handle, address, length),
+        None => table.is_registered(handle, address, length),
     };
     // A range of no bytes is not checked (spec §5.6).
     if inside && (permitted || length == 0) {

@@ -13,22 +13,43 @@
 
 pub mod settings;
 mod shim;
+mod traits;
 
-pub use shim::{Nic, Provider, Vi, describe, table};
+pub use shim::describe;
+#[doc(hidden)]
+pub use shim::{capability, description, init, operations};
+pub use traits::{Nic, OwnTable, Provider, Ready, Regions, Sleep, Vi};
 pub use vipl_guard as guard;
 pub use vipl_plugin_abi as abi;
-pub use vipl_rules::host::{Host, Link, Poll, Status};
-pub use vipl_rules::port::{Entry, Port, Queue};
+pub use vipl_rules::host::{Host, Link, NicHandle, Poll, Status};
+pub use vipl_rules::port::{Entry, Port, Queue, Room, Source};
 pub use vipl_rules::{host_table, kit, posted as descriptor, region};
 pub use vipl_sys::{futex, shm, thread};
 
-/// Makes the symbol `vipl_plugin_v1` for a [`Provider`].
+/// Makes the symbol `vipl_plugin_v1` for a [`Provider`]. Behind the colon stand the capabilities of its NIC, which are
+/// the names of their traits: [`Ready`], [`Sleep`], [`Regions`], [`OwnTable`].
 #[macro_export]
 macro_rules! plugin {
-    ($provider:ty) => {
+    ($provider:ty $(: $($capability:ident),+)?) => {
         /// What the library finds in this file.
         #[unsafe(no_mangle)]
         #[allow(non_upper_case_globals)]
-        pub static vipl_plugin_v1: $crate::abi::vipl_plugin = $crate::table::<$provider>();
+        pub static vipl_plugin_v1: $crate::abi::vipl_plugin = {
+            const OPERATIONS: $crate::abi::vipl_provider = {
+                let operations = $crate::operations::<$provider>();
+                $($(let operations = $crate::capability::$capability::<$provider>(operations);)+)?
+                operations
+            };
+
+            unsafe extern "C" fn init(
+                host: *const $crate::abi::vipl_host,
+                out: *mut $crate::abi::vipl_provider,
+            ) -> ::core::ffi::c_int {
+                // SAFETY: the host calls it as the interface says.
+                unsafe { $crate::init(host, out, &OPERATIONS) }
+            }
+
+            $crate::description::<$provider>(init)
+        };
     };
 }

@@ -10,6 +10,10 @@ use crate::Host;
 /// What every process may register, whatever its lock limit.
 const REGISTER_BYTES_MIN: u64 = 64 << 20;
 
+/// A setting that a plug-in declares.
+#[repr(transparent)]
+pub struct Setting(vipl_setting);
+
 const fn declare(kind: u32, name: &'static CStr, help: &'static CStr) -> vipl_setting {
     vipl_setting {
         size: size_of::<vipl_setting>() as u32,
@@ -24,20 +28,20 @@ const fn declare(kind: u32, name: &'static CStr, help: &'static CStr) -> vipl_se
 }
 
 /// Declares a switch.
-pub const fn boolean(name: &'static CStr, default: bool, help: &'static CStr) -> vipl_setting {
+pub const fn boolean(name: &'static CStr, default: bool, help: &'static CStr) -> Setting {
     let default = if default { c"true" } else { c"false" };
-    vipl_setting {
+    Setting(vipl_setting {
         default_value: default.as_ptr(),
         ..declare(VIPL_SETTING_BOOLEAN, name, help)
-    }
+    })
 }
 
 /// Declares a text; `unit` says what it names.
-pub const fn text(name: &'static CStr, unit: &'static CStr, help: &'static CStr) -> vipl_setting {
-    vipl_setting {
+pub const fn text(name: &'static CStr, unit: &'static CStr, help: &'static CStr) -> Setting {
+    Setting(vipl_setting {
         unit: unit.as_ptr(),
         ..declare(VIPL_SETTING_TEXT, name, help)
-    }
+    })
 }
 
 /// Declares a number from one bound to the other; `unit` says of what.
@@ -47,14 +51,14 @@ pub const fn counted(
     default: &'static CStr,
     (minimum, maximum): (u64, u64),
     help: &'static CStr,
-) -> vipl_setting {
-    vipl_setting {
+) -> Setting {
+    Setting(vipl_setting {
         unit: unit.as_ptr(),
         default_value: default.as_ptr(),
         minimum,
         maximum,
         ..declare(VIPL_SETTING_NUMBER, name, help)
-    }
+    })
 }
 
 /// Declares a number of bytes from one bound to the other. Without a default it has no value unless one is given.
@@ -63,8 +67,8 @@ pub const fn bytes(
     default: Option<&'static CStr>,
     (minimum, maximum): (u64, u64),
     help: &'static CStr,
-) -> vipl_setting {
-    vipl_setting {
+) -> Setting {
+    Setting(vipl_setting {
         default_value: match default {
             Some(default) => default.as_ptr(),
             None => std::ptr::null(),
@@ -72,20 +76,16 @@ pub const fn bytes(
         minimum,
         maximum,
         ..declare(VIPL_SETTING_BYTES, name, help)
-    }
+    })
 }
 
 /// Declares a probability from 0 to a number of millionths; the default is 0.
-pub const fn probability(
-    name: &'static CStr,
-    millionths: u64,
-    help: &'static CStr,
-) -> vipl_setting {
-    vipl_setting {
+pub const fn probability(name: &'static CStr, millionths: u64, help: &'static CStr) -> Setting {
+    Setting(vipl_setting {
         default_value: c"0".as_ptr(),
         maximum: millionths,
         ..declare(VIPL_SETTING_FRACTION, name, help)
-    }
+    })
 }
 
 /// A number or a size, if it has a value: a setting of the plug-in, or one of the library that was given.

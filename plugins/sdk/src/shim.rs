@@ -4,133 +4,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use vipl_plugin_abi::*;
-
 use vipl_heap::HEAP;
-use vipl_rules::{Host, Port, Status};
+use vipl_plugin_abi::*;
+use vipl_rules::{Host, NicHandle, Port, Status};
 
-/// The plug-in itself.
-pub trait Provider: 'static {
-    /// Name; the file is `libvipl_NAME.so`.
-    const NAME: &'static CStr;
-    /// Version, for people.
-    const VERSION: &'static CStr;
-    /// Settings of the plug-in, made with the functions of [`settings`](crate::settings).
-    const SETTINGS: &'static [vipl_setting] = &[];
-    /// One opening of a device.
-    type Nic: Nic;
-
-    /// Rank and argument, if this plug-in serves the device `name`; by default those that are present.
-    fn claim(name: &str) -> Option<(i32, String)> {
-        let own = Self::devices().iter().any(|device| device == name);
-        own.then(|| (10, String::new()))
-    }
-    /// Devices that are present.
-    fn devices() -> Vec<String>;
-    /// Opens the device; fills what differs from the defaults in `info`.
-    fn open(
-        argument: &str,
-        nic: *const vipl_nic,
-        info: &mut vipl_nic_info,
-    ) -> Result<Self::Nic, Status>;
-}
-
-/// One opening of a device. Its methods may run on several threads at once. Those that belong to one of the constants
-/// are called only where it is true.
-pub trait Nic: Sync + Send + 'static {
-    /// The plug-in's part of a VI.
-    type Vi: Vi<Nic = Self>;
-    /// There is a `ready`, and each [`Vi`] has a `watch`. Otherwise the host asks every connected VI.
-    const READY: bool = false;
-    /// There are `arm`, `sleep` and `wake`. Otherwise the host sleeps in short steps.
-    const SLEEP: bool = false;
-
-    /// Before the NIC is dropped: no VI is left.
-    fn close(&mut self) {}
-
-    /// Whether there are `region_add` and `region_remove`; asked once, when the settings are known.
-    fn wants_regions() -> bool {
-        false
-    }
-
-    /// Numbers of VIs that may have something; returns how many were written.
-    fn ready(&self, indices: &mut [u32]) -> usize {
-        let _ = indices;
-        0
-    }
-
-    /// Announces a sleeper.
-    fn arm(&self) -> u32 {
-        0
-    }
-
-    /// Sleeps until something happened since `arm` gave `epoch`; 0 only takes the announcement back.
-    fn sleep(&self, epoch: u32, timeout_ns: u64) {
-        let _ = (epoch, timeout_ns);
-    }
-
-    /// Ends every sleep.
-    fn wake(&self) {}
-
-    /// A region is registered, or its access changes; may block. `access` is as in [`vipl_region`].
-    ///
-    /// # Errors
-    /// The call of the program fails.
-    fn region_add(&self, handle: u32, base: u64, bytes: u64, access: u64) -> Result<(), Status> {
-        let _ = (handle, base, bytes, access);
-        Ok(())
-    }
-
-    /// A region is not used any more; may block.
-    fn region_remove(&self, handle: u32) {
-        let _ = handle;
-    }
-}
-
-/// The plug-in's part of a VI; the host holds the VI's lock.
-pub trait Vi: Send + 'static {
-    /// Where it belongs.
-    type Nic;
-
-    /// A new VI, not connected.
-    fn new(nic: &Self::Nic, port: &Port) -> Result<Self, Status>
-    where
-        Self: Sized;
-    /// The VI is connected.
-    fn attach(
-        &mut self,
-        nic: &Self::Nic,
-        port: &Port,
-        connection: &vipl_connection,
-    ) -> Result<(), Status>;
-    /// The VI is connected no more.
-    fn detach(&mut self, nic: &Self::Nic, port: &Port);
-    /// The agent says that the peer has gone; what arrived before is to be delivered. If the VI is still connected
-    /// afterwards, the host fails it, except with a peer on another host that has gone in good order.
-    fn peer_gone(&mut self, nic: &Self::Nic, port: &Port, orderly: bool) {
-        let _ = orderly;
-        self.progress(nic, port);
-    }
-    /// The send doorbell.
-    fn post_send(&mut self, nic: &Self::Nic, port: &Port);
-    /// The receive doorbell.
-    fn post_recv(&mut self, nic: &Self::Nic, port: &Port) {
-        let _ = (nic, port);
-    }
-    /// Takes what has arrived, or a part of it while nobody waits for completions; `detach` takes what is left.
-    fn progress(&mut self, nic: &Self::Nic, port: &Port);
-    /// Whether `ready` shall report this VI.
-    fn watch(&mut self, on: bool) {
-        let _ = on;
-    }
-    /// Whether no transfer uses a region that has gone. `since` is 0 in the first call, later what this has left
-    /// there. With no time `left` it is not asked again: a transfer that still is under way costs the connection. The
-    /// default is for plug-ins whose transfers all happen within operations of this VI.
-    fn quiesced(&mut self, port: &Port, since: &mut u64, left: Duration) -> bool {
-        let _ = (port, since, left);
-        true
-    }
-}
+use crate::traits::{Nic, OwnTable, Provider, Ready, Regions, Sleep, Vi};
 
 /// Writes name and host address of a device, and the bytes of them that fit.
 pub fn describe(info: &mut vipl_nic_info, name: &str, address: &[u8]) {
@@ -141,8 +19,9 @@ pub fn describe(info: &mut vipl_nic_info, name: &str, address: &[u8]) {
     info.address_len = bytes as u16;
 }
 
-/// The data symbol of a provider.
-pub const fn table<P: Provider>() -> vipl_plugin {
+/// The data symbol of a provider, for [`plugin!`](crate::plugin).
+#[doc(hidden)]
+pub const fn description<P: Provider>(init: Init) -> vipl_plugin {
     vipl_plugin {
         magic: VIPL_PLUGIN_MAGIC,
         size: size_of::<vipl_plugin>() as u32,
@@ -155,28 +34,20 @@ pub const fn table<P: Provider>() -> vipl_plugin {
         version: P::VERSION.as_ptr(),
         required: 0,
         optional: 0,
-        init: Some(init::<P>),
-        settings: P::SETTINGS.as_ptr(),
+        init: Some(init),
+        // The layout is the same.
+        settings: P::SETTINGS.as_ptr().cast(),
         setting_count: P::SETTINGS.len() as u32,
         reserved_2: 0,
     }
 }
 
-unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_provider) -> c_int {
-    // SAFETY: the host's table lives as long as the process, and starts with its size.
-    if unsafe { (*host).size } < size_of::<vipl_host>() {
-        return VIPL_E_NOT_SUPPORTED;
-    }
-    // SAFETY: as above.
-    let status = unsafe { Host::set(host) };
-    if status != VIPL_OK {
-        return status;
-    }
-    // What is behind descriptor 2 may be a file of the application: the host knows.
-    std::panic::set_hook(Box::new(|panic| {
-        Host::get().log(VIPL_LOG_ERROR, &panic.to_string());
-    }));
-    let ops = vipl_provider {
+type Init = unsafe extern "C" fn(host: *const vipl_host, out: *mut vipl_provider) -> c_int;
+
+/// The operations that every provider has.
+#[doc(hidden)]
+pub const fn operations<P: Provider>() -> vipl_provider {
+    vipl_provider {
         size: size_of::<vipl_provider>(),
         claim: Some(claim::<P>),
         device: Some(device::<P>),
@@ -190,19 +61,83 @@ unsafe extern "C" fn init<P: Provider>(host: *const vipl_host, out: *mut vipl_pr
         post_send: Some(post_send::<P>),
         post_recv: Some(post_recv::<P>),
         progress: Some(progress::<P>),
-        ready: P::Nic::READY.then_some(ready::<P>),
-        watch: P::Nic::READY.then_some(watch::<P>),
-        arm: P::Nic::SLEEP.then_some(arm::<P>),
-        sleep: P::Nic::SLEEP.then_some(sleep::<P>),
-        wake: P::Nic::SLEEP.then_some(wake::<P>),
+        ready: None,
+        watch: None,
+        arm: None,
+        sleep: None,
+        wake: None,
         quiesced: Some(quiesced::<P>),
-        region_add: P::Nic::wants_regions().then_some(region_add::<P>),
-        region_remove: P::Nic::wants_regions().then_some(region_remove::<P>),
-    };
+        region_add: None,
+        region_remove: None,
+    }
+}
+
+/// Functions with the names of the capabilities, each of which adds the operations of one.
+#[doc(hidden)]
+#[allow(non_snake_case)]
+pub mod capability {
+    use super::*;
+
+    pub const fn Ready<P: Provider<Nic: Ready>>(operations: vipl_provider) -> vipl_provider {
+        vipl_provider {
+            ready: Some(ready::<P>),
+            watch: Some(watch::<P>),
+            ..operations
+        }
+    }
+
+    pub const fn Sleep<P: Provider<Nic: Sleep>>(operations: vipl_provider) -> vipl_provider {
+        vipl_provider {
+            arm: Some(arm::<P>),
+            sleep: Some(sleep::<P>),
+            wake: Some(wake::<P>),
+            ..operations
+        }
+    }
+
+    pub const fn Regions<P: Provider<Nic: Regions>>(operations: vipl_provider) -> vipl_provider {
+        vipl_provider {
+            region_add: Some(region_add::<P>),
+            region_remove: Some(region_remove::<P>),
+            ..operations
+        }
+    }
+
+    pub const fn OwnTable<P: Provider<Nic: OwnTable>>(operations: vipl_provider) -> vipl_provider {
+        vipl_provider {
+            nic_open: Some(nic_open_with_table::<P>),
+            ..operations
+        }
+    }
+}
+
+/// What `init` of a plug-in does.
+///
+/// # Safety
+/// The arguments are those of `vipl_plugin.init`.
+#[doc(hidden)]
+pub unsafe fn init(
+    host: *const vipl_host,
+    out: *mut vipl_provider,
+    operations: &vipl_provider,
+) -> c_int {
+    // SAFETY: the host's table lives as long as the process, and starts with its size.
+    if unsafe { (*host).size } < size_of::<vipl_host>() {
+        return VIPL_E_NOT_SUPPORTED;
+    }
+    // SAFETY: as above.
+    let status = unsafe { Host::set(host) };
+    if status != VIPL_OK {
+        return status;
+    }
+    // What is behind descriptor 2 may be a file of the application: the host knows.
+    std::panic::set_hook(Box::new(|panic| {
+        Host::get().log(VIPL_LOG_ERROR, &panic.to_string());
+    }));
     // SAFETY: the host gave room for as much as its own size says, which is the first word.
     unsafe {
         let room = (*out).size.min(size_of::<vipl_provider>());
-        std::ptr::copy_nonoverlapping((&raw const ops).cast::<u8>(), out.cast(), room);
+        std::ptr::copy_nonoverlapping((&raw const *operations).cast::<u8>(), out.cast(), room);
     }
     VIPL_OK
 }
@@ -331,22 +266,50 @@ unsafe extern "C" fn nic_open<P: Provider>(
     info: *mut vipl_nic_info,
 ) -> c_int {
     // SAFETY: see above.
+    unsafe { open::<P>(argument, nic, info, |_| None) }
+}
+
+unsafe extern "C" fn nic_open_with_table<P: Provider<Nic: OwnTable>>(
+    argument: *const c_char,
+    nic: *mut vipl_nic,
+    info: *mut vipl_nic_info,
+) -> c_int {
+    // SAFETY: see above.
+    unsafe { open::<P>(argument, nic, info, |made| Some(made.table())) }
+}
+
+/// # Safety
+/// As for `nic_open`. The table lives as long as the NIC, which stays where it is.
+unsafe fn open<P: Provider>(
+    argument: *const c_char,
+    nic: *mut vipl_nic,
+    info: *mut vipl_nic_info,
+    table: impl FnOnce(&P::Nic) -> Option<&[vipl_region]>,
+) -> c_int {
+    // SAFETY: as asked of the caller.
     contained(VIPL_E_RESOURCE, || unsafe {
         if lacks_memory("a NIC") {
             return VIPL_E_RESOURCE;
         }
         vipl_sys::thread::touch_data();
         let mut whole = whole(info, (*info).size);
-        let opened = P::open(text(argument), nic, &mut whole);
+        let made = match P::open(text(argument), NicHandle::new(nic), &mut whole) {
+            Ok(made) => Box::new(made),
+            Err(status) => return status.code(),
+        };
+        whole.regions = std::ptr::null_mut();
+        if let Some(table) = table(&made) {
+            assert_eq!(
+                table.len(),
+                whole.regions_max as usize,
+                "entries of the table"
+            );
+            whole.regions = table.as_ptr().cast_mut();
+        }
         let known = (*info).size.min(size_of::<vipl_nic_info>());
         std::ptr::copy_nonoverlapping((&raw const whole).cast::<u8>(), info.cast(), known);
-        match opened {
-            Ok(made) => {
-                (*nic).context = Box::into_raw(Box::new(made)).cast::<c_void>();
-                VIPL_OK
-            }
-            Err(status) => status.code(),
-        }
+        (*nic).context = Box::into_raw(made).cast::<c_void>();
+        VIPL_OK
     })
 }
 
@@ -425,31 +388,39 @@ unsafe extern "C" fn progress<P: Provider>(vi: *mut vipl_vi) {
     contained((), || own.progress(nic, port));
 }
 
-unsafe extern "C" fn ready<P: Provider>(nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32 {
+unsafe extern "C" fn ready<P: Provider<Nic: Ready>>(
+    nic: *const vipl_nic,
+    indices: *mut u32,
+    room: u32,
+) -> u32 {
     // SAFETY: see above.
     contained(0, || unsafe {
         let room = std::slice::from_raw_parts_mut(indices, room as usize);
-        nic_of::<P>(nic).ready(room) as u32
+        nic_of::<P>(nic).ready(room).min(room.len()) as u32
     })
 }
 
-unsafe extern "C" fn watch<P: Provider>(vi: *mut vipl_vi, on: bool) {
+unsafe extern "C" fn watch<P: Provider<Nic: Ready>>(vi: *mut vipl_vi, on: bool) {
     // SAFETY: see above.
-    let (own, _, _) = unsafe { parts::<P>(vi) };
-    contained((), || own.watch(on));
+    let (own, nic, _) = unsafe { parts::<P>(vi) };
+    contained((), || nic.watch(own, on));
 }
 
-unsafe extern "C" fn arm<P: Provider>(nic: *const vipl_nic) -> u32 {
+unsafe extern "C" fn arm<P: Provider<Nic: Sleep>>(nic: *const vipl_nic) -> u32 {
     // SAFETY: see above.
     contained(0, || unsafe { nic_of::<P>(nic) }.arm())
 }
 
-unsafe extern "C" fn sleep<P: Provider>(nic: *const vipl_nic, epoch: u32, timeout_ns: u64) {
+unsafe extern "C" fn sleep<P: Provider<Nic: Sleep>>(
+    nic: *const vipl_nic,
+    epoch: u32,
+    timeout_ns: u64,
+) {
     // SAFETY: see above.
     contained((), || unsafe { nic_of::<P>(nic) }.sleep(epoch, timeout_ns));
 }
 
-unsafe extern "C" fn wake<P: Provider>(nic: *const vipl_nic) {
+unsafe extern "C" fn wake<P: Provider<Nic: Sleep>>(nic: *const vipl_nic) {
     // SAFETY: see above.
     contained((), || unsafe { nic_of::<P>(nic) }.wake());
 }
@@ -465,7 +436,7 @@ unsafe extern "C" fn quiesced<P: Provider>(
     contained(false, || own.quiesced(port, since, left))
 }
 
-unsafe extern "C" fn region_add<P: Provider>(
+unsafe extern "C" fn region_add<P: Provider<Nic: Regions>>(
     nic: *const vipl_nic,
     handle: u32,
     base: u64,
@@ -480,7 +451,7 @@ unsafe extern "C" fn region_add<P: Provider>(
     })
 }
 
-unsafe extern "C" fn region_remove<P: Provider>(nic: *const vipl_nic, handle: u32) {
+unsafe extern "C" fn region_remove<P: Provider<Nic: Regions>>(nic: *const vipl_nic, handle: u32) {
     // SAFETY: see above.
     contained((), || unsafe { nic_of::<P>(nic) }.region_remove(handle));
 }

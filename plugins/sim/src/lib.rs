@@ -20,8 +20,9 @@ use std::str::FromStr;
 use vipl_ethernet::interface::Interface;
 use vipl_ethernet::{Card, EmulatedLink, Ethernet, Network, Policy};
 use vipl_link_emulator::{Impairments, LinkEmulator};
-use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text, vipl_setting};
-use vipl_plugin_sdk::{Host, Status, settings};
+use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text};
+use vipl_plugin_sdk::settings::{self, Setting};
+use vipl_plugin_sdk::{Host, Status};
 
 /// Largest probability of a fault, in millionths, so that something arrives.
 const FAULTS_MAX: u64 = 900_000;
@@ -36,7 +37,7 @@ impl Card for Sim {
     const NAME: &'static CStr = c"sim";
     const DOORBELL: Policy = Policy::Trap;
     const FRAME_MAX: usize = 9000;
-    const SETTINGS: &'static [vipl_setting] = &[
+    const SETTINGS: &'static [Setting] = &[
         settings::counted(
             c"seed",
             c"number",
@@ -203,4 +204,4 @@ fn read<T>(
     }
 }
 
-vipl_plugin_sdk::plugin!(Ethernet<Sim>);
+vipl_plugin_sdk::plugin!(Ethernet<Sim>: Ready, Sleep);

@@ -27,4 +27,4 @@ impl Card for Tulip {
     }
 }
 
-vipl_plugin_sdk::plugin!(Ethernet<Tulip>);
+vipl_plugin_sdk::plugin!(Ethernet<Tulip>: Ready, Sleep);

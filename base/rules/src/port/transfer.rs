@@ -2,12 +2,60 @@
 //! is read, checked, copied and completed, or completed with the error that the rules demand (spec §5.7, §6.4).
 
 use std::ffi::c_int;
+use std::sync::atomic::AtomicU8;
 
 use vipl_abi::*;
+use vipl_guard::Fault;
 use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_REPORTED, VIPL_OPTION_CARRY_IMMEDIATE};
 
-use crate::port::{Port, Queue};
+use super::{Port, Queue};
 use crate::posted::{self, Outgoing, Segments};
+
+/// Memory of the plug-in that a message is copied into.
+///
+/// # Safety
+/// The bytes may be written as long as the value exists, by raw pointers, and by others at the same time.
+pub unsafe trait Room {
+    /// The first byte, and how many there are.
+    fn range(self) -> (*mut u8, usize);
+}
+
+/// Memory of the plug-in that a message is copied from.
+///
+/// # Safety
+/// As for [`Room`], for reading.
+pub unsafe trait Source {
+    /// The first byte, and how many there are.
+    fn range(self) -> (*const u8, usize);
+}
+
+// SAFETY: nobody else uses the slice.
+unsafe impl Room for &mut [u8] {
+    fn range(self) -> (*mut u8, usize) {
+        (self.as_mut_ptr(), self.len())
+    }
+}
+
+// SAFETY: atomics may be written by several at a time.
+unsafe impl Room for &[AtomicU8] {
+    fn range(self) -> (*mut u8, usize) {
+        (self.as_ptr().cast_mut().cast(), self.len())
+    }
+}
+
+// SAFETY: nobody writes to the slice.
+unsafe impl Source for &[u8] {
+    fn range(self) -> (*const u8, usize) {
+        (self.as_ptr(), self.len())
+    }
+}
+
+// SAFETY: atomics may be read while others write them.
+unsafe impl Source for &[AtomicU8] {
+    fn range(self) -> (*const u8, usize) {
+        (self.as_ptr().cast(), self.len())
+    }
+}
 
 impl Port {
     /// The oldest send that is not complete, read and checked. What breaks a rule is completed with its error
@@ -15,8 +63,8 @@ impl Port {
     /// which RDMA Read works.
     #[inline]
     pub fn next_send(&self, read_levels: u16) -> Option<Outgoing> {
-        while self.is_connected() && self.completed(Queue::Send) != self.posted(Queue::Send) {
-            let entry = self.entry(Queue::Send, self.completed(Queue::Send));
+        while self.is_connected() {
+            let entry = self.oldest(Queue::Send)?;
             match posted::outgoing(self, &entry, read_levels) {
                 Ok(outgoing) => return Some(outgoing),
                 Err(fault) => self.refuse(Queue::Send, fault.status),
@@ -26,25 +74,36 @@ impl Port {
     }
 
     /// The segments of the receive descriptor for a message of this length. `None`: there is none, or it breaks a
-    /// rule; the program is told (E6 to E8), and the message is to be dropped.
+    /// rule; the error is reported (E6 to E8), and the message is to be dropped.
     #[inline]
     pub fn next_receive(&self, length: u32) -> Option<Segments> {
+        self.receive(Some(length))
+    }
+
+    /// Whether there is a receive descriptor for the notice of an RDMA Write with immediate data. Nothing is placed
+    /// into its buffers, so its segments are not checked (RDMA-04). False: as in [`next_receive`](Self::next_receive).
+    #[inline]
+    pub fn next_notice(&self) -> bool {
+        self.receive(None).is_some()
+    }
+
+    #[inline]
+    fn receive(&self, length: Option<u32>) -> Option<Segments> {
         if !self.is_connected() {
             return None;
         }
-        let number = self.completed(Queue::Recv);
-        if number == self.posted(Queue::Recv) {
+        let Some(entry) = self.oldest(Queue::Recv) else {
             self.no_receive();
             return None;
-        }
-        let entry = self.entry(Queue::Recv, number);
-        let status = match posted::incoming(self, &entry, Some(length)) {
-            Ok(segments) if u64::from(length) <= segments.total() => return Some(segments),
-            Ok(_) => VIP_STATUS_LENGTH_ERROR,
-            Err(fault) => fault.status,
         };
-        self.refuse(Queue::Recv, status | VIP_STATUS_OP_RECEIVE);
-        None
+        let found = posted::incoming(self, &entry, length);
+        match found.and_then(|segments| segments.with_room(length.unwrap_or(0))) {
+            Ok(segments) => Some(segments),
+            Err(fault) => {
+                self.refuse(Queue::Recv, fault.status | VIP_STATUS_OP_RECEIVE);
+                None
+            }
+        }
     }
 
     /// The immediate data of a send as it travels, and the bit that the status of the receive gets.
@@ -52,7 +111,7 @@ impl Port {
     pub fn carried(&self, outgoing: &Outgoing) -> (u32, u32) {
         if outgoing.flagged {
             (outgoing.immediate, VIP_STATUS_IMMEDIATE)
-        } else if self.nic().options & VIPL_OPTION_CARRY_IMMEDIATE != 0 {
+        } else if self.options() & VIPL_OPTION_CARRY_IMMEDIATE != 0 {
             (outgoing.immediate, 0)
         } else {
             (0, 0)
@@ -75,11 +134,10 @@ impl Port {
     #[cold]
     fn no_receive(&self) {
         let code = VIP_ERROR_CODE::VIP_ERROR_RECVQ_EMPTY;
-        if self.vi().reliability == VIP_SERVICE_UNRELIABLE {
-            self.raise(code, VIP_STATUS_OP_RECEIVE);
+        if self.is_reliable() {
+            self.fail(code as c_int, VIP_STATUS_OP_RECEIVE, std::ptr::null_mut());
         } else {
-            let none = std::ptr::null_mut();
-            self.fail(code as c_int, VIP_STATUS_OP_RECEIVE, none);
+            self.raise(code, VIP_STATUS_OP_RECEIVE);
         }
     }
 
@@ -87,54 +145,51 @@ impl Port {
     #[cold]
     pub fn refuse(&self, queue: Queue, status: u32) {
         let data = (queue == Queue::Recv).then_some((0, 0));
-        if self.complete(queue, status, data) && self.vi().reliability != VIP_SERVICE_UNRELIABLE {
+        if self.complete(queue, status, data) && self.is_reliable() {
             self.fail(VIPL_CAUSE_REPORTED, 0, std::ptr::null_mut());
         }
     }
 
-    /// Copies bytes of a message, from `offset` on, out of the program's memory. False: an address was bad, and the
-    /// descriptor has been refused; `opcode` is its operation.
-    ///
-    /// # Safety
-    /// `to` has room for `bytes`.
+    /// Copies a part of a message, from `offset` on, out of the application's memory. False: an address is bad, or the
+    /// descriptor is complete. No harm is done, and a descriptor that is the oldest one of its queue is refused; another
+    /// one is the plug-in's to refuse when it is the oldest.
     #[inline]
-    pub unsafe fn gather(
-        &self,
-        opcode: u32,
-        segments: &Segments,
-        offset: u32,
-        to: *mut u8,
-        bytes: u32,
-    ) -> bool {
-        let copied = segments.pieces(offset, bytes as usize, |at, program, length| {
-            // SAFETY: within the room, as asked of the caller; faults are caught.
-            unsafe { vipl_guard::copy(to.wrapping_add(at), program, length) }
-        });
-        if copied.is_err() {
-            self.refuse(Queue::Send, VIP_STATUS_PROTECTION_ERROR | opcode);
-        }
-        copied.is_ok()
+    pub fn gather(&self, from: &Segments, offset: u32, to: impl Room) -> bool {
+        let (to, bytes) = to.range();
+        self.copy(from, offset, bytes, |at, application, length| {
+            // SAFETY: within the room; faults are caught.
+            unsafe { vipl_guard::copy(to.wrapping_add(at), application, length) }
+        })
     }
 
-    /// The same, into the program's memory, for a receive.
-    ///
-    /// # Safety
-    /// `from` has `bytes` bytes.
+    /// The same, into the application's memory.
     #[inline]
-    pub unsafe fn scatter(
+    pub fn scatter(&self, to: &Segments, offset: u32, from: impl Source) -> bool {
+        let (from, bytes) = from.range();
+        self.copy(to, offset, bytes, |at, application, length| {
+            // SAFETY: within the source; the application's memory is registered, and faults are caught.
+            unsafe { vipl_guard::copy(application, from.wrapping_add(at), length) }
+        })
+    }
+
+    /// Calls `copy` for each piece of the application's memory that holds a part of a message: its place in the part,
+    /// address, length.
+    #[inline(always)]
+    fn copy(
         &self,
         segments: &Segments,
         offset: u32,
-        from: *const u8,
-        bytes: u32,
+        bytes: usize,
+        copy: impl FnMut(usize, *mut u8, usize) -> Result<(), Fault>,
     ) -> bool {
-        let copied = segments.pieces(offset, bytes as usize, |at, program, length| {
-            // SAFETY: as asked of the caller; the program's memory is registered, and faults are caught.
-            unsafe { vipl_guard::copy(program, from.wrapping_add(at), length) }
-        });
-        if copied.is_err() {
-            let status = VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_OP_RECEIVE;
-            self.refuse(Queue::Recv, status);
+        let queue = segments.queue();
+        let entry = self.outstanding(queue, segments.number());
+        if !entry.is_some_and(|entry| segments.are_of(&entry)) {
+            return false;
+        }
+        let copied = segments.pieces(offset, bytes, copy);
+        if copied.is_err() && segments.number() == self.completed(queue) {
+            self.refuse(queue, VIP_STATUS_PROTECTION_ERROR | segments.opcode());
         }
         copied.is_ok()
     }

@@ -289,10 +289,8 @@ pub(crate) fn compare(input: &[u8]) {
     let mut all = known;
     all.resize(mapped, Segment::default());
     with_port(&rules, |port| {
-        let entry = Entry {
-            descriptor: at.cast(),
-            memory: 0,
-        };
+        // SAFETY: as a program posts it; it is completed by none.
+        let entry = unsafe { Entry::new(at.cast(), 0, 0) };
         let found = match posted::outgoing(port, &entry, rules.read_levels) {
             Err(fault) => Verdict::Fault(fault.status),
             Ok(good) => {

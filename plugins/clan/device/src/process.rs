@@ -142,11 +142,10 @@ impl Process {
     }
 
     /// Its regions.
-    pub(crate) fn table(&self) -> Table {
-        Table {
-            regions: self.nic.base().wrapping_add(REGIONS_AT).cast(),
-            count: REGIONS_MAX,
-        }
+    pub(crate) fn table(&self) -> Table<'_> {
+        let first = self.nic.base().cast_const().wrapping_add(REGIONS_AT).cast();
+        // SAFETY: the mapping has so many entries, and lives as long as this.
+        unsafe { Table::new(first, REGIONS_MAX) }
     }
 
     /// Reads all of the remote pieces.

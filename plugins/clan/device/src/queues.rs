@@ -11,7 +11,6 @@ use vipl_clan_proto::vi::{
 };
 use vipl_rules::Image;
 use vipl_rules::descriptor::{self as rules, Limits, Operation, Regions};
-use vipl_rules::region::{is_local_in, is_registered, is_remote};
 use vipl_sys::shm::Mapping;
 
 use crate::process::{Fault, Process, piece};
@@ -193,7 +192,7 @@ impl Queues {
         &self.terms
     }
 
-    fn regions(&self) -> Regions {
+    fn regions(&self) -> Regions<'_> {
         Regions {
             table: self.process.table(),
             tag: self.terms.ptag,
@@ -204,7 +203,7 @@ impl Queues {
     pub(crate) fn may_write(&self, descriptor: u64, memory: u32) -> bool {
         let (table, tag) = (self.process.table(), self.terms.ptag);
         !self.terms.has(flag::CHECK_DESCRIPTOR)
-            || is_local_in(table, memory, descriptor, CONTROL as u64, tag)
+            || table.is_local(memory, descriptor, CONTROL as u64, tag)
     }
 
     /// The send-queue descriptor with this number, which has been rung. The error is a status: one error bit
@@ -335,12 +334,12 @@ impl Queues {
         let (table, length) = (self.process.table(), u64::from(range.length));
         let (handle, address, tag) = (range.handle, range.address, self.terms.ptag);
         length == 0
-            || (self.terms.has(enable) && is_remote(table, handle, address, length, tag, flag))
+            || (self.terms.has(enable) && table.is_remote(handle, address, length, tag, flag))
     }
 
     /// Whether this whole range is registered.
     pub(crate) fn is_registered(&self, range: &Segment) -> bool {
         let (table, length) = (self.process.table(), u64::from(range.length));
-        length == 0 || is_registered(table, range.handle, range.address, length)
+        length == 0 || table.is_registered(range.handle, range.address, length)
     }
 }
