@@ -70,7 +70,7 @@ fn runs(pid: u32) -> bool {
 }
 
 #[test]
-fn one_device_serves_all_processes_of_a_user_and_ends_with_nobody_left_behind() {
+fn one_device_serves_all_processes_of_a_user_and_ends_with_no_one_left_behind() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let agent = agent();
     let (mut one, mut two) = (agent.client(), agent.client());
@@ -81,7 +81,7 @@ fn one_device_serves_all_processes_of_a_user_and_ends_with_nobody_left_behind() 
     assert_eq!(open(&mut two).0, first);
     kill(Pid::from_raw(first as i32), Signal::SIGKILL).unwrap();
     hangs_up(&reply);
-    // The agent has buried it, and does not keep what belonged to it.
+    // The agent has reaped it, and does not keep what belonged to it.
     eventually(|| (!runs(first) && agent.open_fds() == fds).then_some(()));
     let (second, _) = open(&mut two);
     assert_ne!(second, first);

@@ -112,7 +112,7 @@ fn a_data_socket_gets_the_frames_of_its_endpoint_and_no_others() {
         |endpoint: u16, mark: u8| [&[1, 2][..], &endpoint.to_be_bytes(), &[mark; 60]].concat();
     let own = opened[1].endpoint;
     let mine = frame(own, 1);
-    // For somebody else, of another type, to another host, from ourselves; the last one is right.
+    // For another one, of another type, to another host, from ourselves; the last one is right.
     send(near, to, from, ETHERTYPE, &frame(own.wrapping_add(77), 2));
     send(near, to, from, SETUP_ETHERTYPE, &frame(own, 3));
     send(near, to, from, 0x0800, &frame(own, 4));
@@ -206,7 +206,7 @@ fn a_process_can_neither_change_the_filter_nor_get_round_it() {
 }
 
 #[test]
-fn an_agent_tells_its_network_namespace() {
+fn an_agent_reports_its_network_namespace() {
     let Some(hosts) = hosts() else { return };
     for host in 0..2 {
         let agent = agent(&hosts, host);
@@ -225,7 +225,7 @@ fn setup_socket(agent: &Daemon) -> Option<String> {
     lines.find_map(|mut words| (words.nth(3)? == proto).then(|| words.nth(4).map(str::to_owned))?)
 }
 
-/// The kernel takes some 10 ms to close a packet socket, during which the agent serves nobody.
+/// The kernel takes some 10 ms to close a packet socket, during which the agent serves no one.
 #[test]
 fn a_process_that_comes_and_goes_does_not_make_the_agent_close_its_socket() {
     let Some(hosts) = hosts() else { return };
@@ -246,7 +246,7 @@ fn a_process_that_comes_and_goes_does_not_make_the_agent_close_its_socket() {
         }
     }
     assert!(compared > 0, "this machine is too slow for this test");
-    // When nobody needs the interface it is free after a while.
+    // When no one needs the interface it is free after a while.
     eventually(|| setup_socket(&agent).is_none().then_some(()));
 }
 
@@ -270,7 +270,7 @@ fn no_interface_no_ethernet_and_one_agent_for_each() {
     eventually(|| (link(&mut other, INTERFACE).op == Op::LINK_OPENED).then_some(()));
 }
 
-/// What an agent that root has started for all says to somebody of this user and group.
+/// What an agent that root has started for all says to a process of this user and group.
 fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
     // The identity of a thread, not of the process: the raw calls change no more.
     let ask = || {
@@ -283,17 +283,17 @@ fn asked_by(daemon: &Daemon, uid: libc::uid_t, group: libc::gid_t) -> Status {
         assert!(changed, "{}", Errno::last());
         let mut client = Client::connect(&daemon.socket);
         client.hello();
-        let told = about_link(&mut client, Op::LINK_ASK, INTERFACE);
-        assert_eq!((told.op, told.fds.len()), (Op::DONE, 0));
+        let reported = about_link(&mut client, Op::LINK_ASK, INTERFACE);
+        assert_eq!((reported.op, reported.fds.len()), (Op::DONE, 0));
         let status = link(&mut client, INTERFACE).status;
-        assert_eq!(told.status, status, "asked and opened");
+        assert_eq!(reported.status, status, "asked and opened");
         status
     };
     daemon.inside(ask)
 }
 
 #[test]
-fn an_agent_tells_what_opening_a_link_would() {
+fn an_agent_reports_what_opening_a_link_would() {
     let Some(hosts) = hosts() else { return };
     let daemon = agent(&hosts, 0);
     let mut client = daemon.client();
@@ -305,8 +305,8 @@ fn an_agent_tells_what_opening_a_link_would() {
         ("udp:192.0.2.1", Status::INVALID),
         ("", Status::INVALID),
     ] {
-        let told = about_link(&mut client, Op::LINK_ASK, name);
-        assert_eq!((told.op, told.status), (Op::DONE, status), "{name}");
+        let reported = about_link(&mut client, Op::LINK_ASK, name);
+        assert_eq!((reported.op, reported.status), (Op::DONE, status), "{name}");
         assert_eq!(link(&mut client, name).status, status, "{name}");
     }
 }
@@ -329,7 +329,7 @@ fn with_system_members_of_the_group_get_data_sockets_and_others_do_not() {
     assert_eq!(asked_by(&daemon, 60_001, 60_002), Status::NOT_PERMITTED);
     assert_eq!(asked_by(&daemon, 0, 60_002), Status::OK);
     drop(daemon);
-    // A group that does not exist admits nobody.
+    // A group that does not exist admits no one.
     let daemon = with(&["--system", "--link-group", "no-such-group"]);
     assert_eq!(asked_by(&daemon, 60_001, member), Status::NOT_PERMITTED);
 }
@@ -354,7 +354,7 @@ fn confirm(client: &mut Client, connection: u64) -> u64 {
     client.call(Op::CONFIRM, &ConnectionRef { connection }, &[])
 }
 
-/// Connects a server and a client by way of their agents; gives what both were told.
+/// Connects a server and a client by way of their agents; gives what both were reported.
 fn pair(
     hosts: &Namespaces,
     server: (&mut Client, u64),
@@ -398,7 +398,7 @@ fn two_agents_connect_processes_of_two_hosts() {
         (at_server.remote_endpoint, at_client.remote_endpoint),
         (far.1, near.1)
     );
-    // A disconnect here is told there, and so is a death.
+    // A disconnect here is reported there, and so is a death.
     let connection = at_server.connection;
     assert_eq!(
         server
@@ -410,10 +410,10 @@ fn two_agents_connect_processes_of_two_hosts() {
     let [at_server, _] = pair(&hosts, (&mut server, near.0), (&mut client, far.0));
     drop(client);
     server.expect_gone(at_server.connection, 0);
-    // Nobody waits; nobody is there.
+    // No one waits; no one is there.
     let mut client = agents[1].client();
     let far = open_on(&mut client).0;
-    let request = client.request(far, &hosts.address(0), b"nobody", 0);
+    let request = client.request(far, &hosts.address(0), b"no one", 0);
     assert_eq!(client.reply(request).status, Status::NO_MATCH);
     assert_eq!(client.neighbours(far), 2);
     // An agent whose last process has gone leaves, and its interface is free.
@@ -432,7 +432,7 @@ fn an_interface_that_is_down_is_not_reachable() {
     hosts.set_up(1, false);
     let request = client.request(nic, &hosts.address(0), b"d", 0);
     assert_eq!(client.reply(request).status, Status::NOT_REACHABLE);
-    // And up again: nobody is there, and the request waits until it is cancelled.
+    // And up again: no one is there, and the request waits until it is cancelled.
     hosts.set_up(1, true);
     let request = client.request(nic, &hosts.address(0), b"d", 0);
     assert_eq!(client.neighbours(nic), 1);

@@ -1,4 +1,4 @@
-//! One agent of root's, two users: whatever one of them sends, holds or traces, the other one is served, and
+//! One agent of root's, two users: whatever one of them sends, holds or traces, the other is served, and
 //! nothing of root's reaches either. Only root can run these tests.
 
 #![allow(clippy::unwrap_used)]
@@ -123,7 +123,7 @@ fn a_device_has_the_limits_of_the_process_that_asks() {
         return;
     };
     let agent = service("ulimit -n 4096; ulimit -c 0", &[]);
-    // The kernel takes the process that connects for the peer, whoever has made the socket.
+    // The kernel takes the process that connects for the peer, not the one that made the socket.
     let (mut client, made) = Client::unconnected();
     let (path, limit, processes) = (agent.socket.clone(), 300, 5_000);
     let connect = move || {
@@ -175,7 +175,7 @@ fn a_device_has_the_limits_of_the_process_that_asks() {
 }
 
 #[test]
-fn a_traced_device_that_is_killed_stops_nobody() {
+fn a_traced_device_that_is_killed_stops_no_one() {
     let Some(_alone) = alone_as_root() else {
         return;
     };
@@ -183,7 +183,7 @@ fn a_traced_device_that_is_killed_stops_nobody() {
     let mut mallory = client(&agent, MALLORY);
     let (traced, _first) = open_device(&mut mallory);
     executed(traced, "cat");
-    let (told, hears) = mpsc::channel::<bool>();
+    let (reported, seized) = mpsc::channel::<bool>();
     let (let_go, over) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -192,12 +192,12 @@ fn a_traced_device_that_is_killed_stops_nobody() {
                 let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, traced, 0, 0) == 0 };
                 // SAFETY: as above.
                 unsafe { libc::kill(traced as i32, libc::SIGKILL) };
-                told.send(seized).unwrap();
+                reported.send(seized).unwrap();
                 // Does not wait for what it traces, until this test is over.
                 let _ = over.recv();
             });
         });
-        if !hears.recv().unwrap() {
+        if !seized.recv().unwrap() {
             println!("this system lets no user trace; the rest goes on");
         }
         eventually(|| status(traced, "State").starts_with('Z').then_some(()));
@@ -260,7 +260,7 @@ fn an_agent_of_a_set_user_id_program_refuses_to_serve() {
     }
 }
 
-/// A descriptor that takes an hour to be closed by the last one who has it: unsent data that nobody takes, and a
+/// A descriptor that takes an hour to be closed by the last one who has it: unsent data that no one takes, and a
 /// promise to wait for that. The other end comes with it.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -282,7 +282,7 @@ fn patient(socket: &TcpStream, patient: bool) {
 }
 
 #[test]
-fn what_takes_long_to_close_delays_nobody() {
+fn what_takes_long_to_close_delays_no_one() {
     let Some(_alone) = alone_as_root() else {
         return;
     };
@@ -301,7 +301,7 @@ fn what_takes_long_to_close_delays_nobody() {
             "where none belongs" => {
                 take(client.call(Op::NEIGHBOURS, &Neighbours { nic: 1 }, &[fd]))
             }
-            "with nonsense" => client.raw(&[0; 40], &[fd]).unwrap(),
+            "with garbage" => client.raw(&[0; 40], &[fd]).unwrap(),
             _ => client.raw(&[], &[fd]).unwrap(),
         }
         drop(socket);
@@ -314,7 +314,7 @@ fn what_takes_long_to_close_delays_nobody() {
         "beside a good one",
         "too many",
         "where none belongs",
-        "with nonsense",
+        "with garbage",
         "with nothing",
     ];
     for (i, how) in ways.into_iter().enumerate() {
@@ -333,7 +333,7 @@ fn what_takes_long_to_close_delays_nobody() {
 }
 
 #[test]
-fn what_is_left_unread_at_death_delays_nobody() {
+fn what_is_left_unread_at_death_delays_no_one() {
     let Some(_alone) = alone_as_root() else {
         return;
     };
@@ -352,7 +352,7 @@ fn what_is_left_unread_at_death_delays_nobody() {
                 let (socket, other) = lingering();
                 match client.raw(&[7; 9], &[socket.as_raw_fd()]) {
                     Ok(()) => {}
-                    // Linux 6.16 lets nobody send descriptors before he is let in. Then it is ours to close.
+                    // Linux 6.16 lets no one send descriptors before he is let in. Then it is ours to close.
                     Err(Errno::EPERM) => patient(&socket, false),
                     Err(cause) => panic!("{cause}"),
                 }
@@ -398,7 +398,7 @@ fn a_user_whose_helper_hangs_is_served_again() {
 }
 
 #[test]
-fn nobody_can_take_a_users_place() {
+fn no_one_can_take_a_users_place() {
     let Some(_alone) = alone_as_root() else {
         return;
     };
@@ -413,7 +413,7 @@ fn nobody_can_take_a_users_place() {
         }
     };
     clean();
-    // Somebody else has the name; a link to a folder that is the user's own is no better.
+    // Another user has the name; a link to a folder that is the user's own is no better.
     as_user(MALLORY, || {
         fs::create_dir(&squatted[0]).unwrap();
         std::os::unix::fs::symlink("/nowhere", &squatted[1]).unwrap();
@@ -433,7 +433,7 @@ fn nobody_can_take_a_users_place() {
     clean();
 }
 
-/// Somebody has taken all names in `/tmp`: what is the user's own is left.
+/// Another user has taken all names in `/tmp`: what is the user's own is left.
 #[test]
 fn a_user_whose_places_are_all_taken_has_its_own_folders() {
     let Some(_alone) = alone_as_root() else {

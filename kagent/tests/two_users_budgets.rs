@@ -63,7 +63,7 @@ fn one_user_leaves_descriptors_for_others() {
     assert_eq!(refused.limit, (800 - 64) / 2);
     assert!(agent.open_fds() < 500, "{}", agent.open_fds());
     bystander_is_served(&agent);
-    // More processes are told why they are not taken.
+    // More processes are reported why they are not taken.
     let mut more = Vec::new();
     let refused = loop {
         match try_client(&agent, MALLORY) {
@@ -155,7 +155,7 @@ fn one_user_does_not_get_the_remote_clients_of_another() {
         (detail.reason, detail.user),
         (Reason::NAME_TAKEN, BYSTANDER)
     );
-    // When the server's process has gone, whoever comes may follow.
+    // When the server's process has gone, any process may follow.
     drop(server);
     eventually(|| {
         let local = Point::new(b"", b"d").unwrap();
@@ -188,17 +188,17 @@ fn calls_of_those_who_have_hung_up_do_not_go_first() {
     let socket = agent.socket.clone();
     eventually(|| socket.exists().then_some(()));
     agent.signal(nix::sys::signal::Signal::SIGSTOP);
-    let nonsense = [7; 40];
+    let garbage = [7; 40];
     as_user(MALLORY, || {
         for _ in 0..CROWD {
             let client = Client::connect(&socket);
             for _ in 0..CALLS {
-                client.raw(&nonsense, &[]).unwrap();
+                client.raw(&garbage, &[]).unwrap();
             }
         }
     });
     let mut other = as_user(BYSTANDER, || Client::connect(&socket)).unwrap();
-    other.raw(&nonsense, &[]).unwrap();
+    other.raw(&garbage, &[]).unwrap();
     agent.signal(nix::sys::signal::Signal::SIGCONT);
     other.next().unwrap();
     let mine = format!("client {}: ", CROWD + 1);

@@ -242,7 +242,7 @@ fn only_agents_with_the_same_secret_connect() {
             "{reply:?}"
         );
     }
-    // The server has heard of nobody: its wait goes on, and finds the right one.
+    // The server has received nothing: its wait goes on, and finds the right one.
     let right_one = with(0, &right);
     let mut client = right_one.client();
     let (near, _) = open(&mut client, "");
@@ -252,7 +252,7 @@ fn only_agents_with_the_same_secret_connect() {
 
 /// Who wants a secret does not get a link without one.
 #[test]
-fn an_agent_without_a_secret_serves_nobody_who_has_one() {
+fn an_agent_without_a_secret_serves_no_one_who_has_one() {
     let Some(hosts) = hosts() else { return };
     let agent = agent(&hosts, 0, &[]);
     let mut client = agent.client();
@@ -277,7 +277,7 @@ fn a_secret_that_is_not_one_opens_nothing() {
 
 /// Frames without cookies, as many as a host can send: nothing is kept of them, and others connect.
 #[test]
-fn a_flood_of_forged_calls_keeps_nobody_out() {
+fn a_flood_of_forged_calls_keeps_no_one_out() {
     let Some(hosts) = hosts() else { return };
     let agents = [agent(&hosts, 0, &[]), agent(&hosts, 1, &[])];
     let mut process = agents[0].client();
@@ -394,8 +394,8 @@ fn called_within(timeout_ms: u64, agent: &Daemon, argument: &str, there: SocketA
     client.ask(Op::REQUEST, &body)
 }
 
-/// Nobody has called a server: it is the right one who gets the wait.
-fn nobody_has_called(server: &mut Client, agent: &Daemon, argument: &str, there: SocketAddr) {
+/// No one has called a server: it is the right one who gets the wait.
+fn no_one_has_called(server: &mut Client, agent: &Daemon, argument: &str, there: SocketAddr) {
     assert!(server.is_quiet());
     let mut right = agent.client();
     let (nic, opened) = open(&mut right, argument);
@@ -451,12 +451,12 @@ fn users_of_one_host_are_strangers() {
             let refused = called(&alice, argument, there);
             assert_eq!(refused.status, Status::NOT_REACHABLE);
         }
-        nobody_has_called(&mut waits, &alice, argument, there);
+        no_one_has_called(&mut waits, &alice, argument, there);
     }
     let log = log_of(&alice);
-    let told = format!("it belongs to user {MALLORY} of this host");
+    let reported = format!("it belongs to user {MALLORY} of this host");
     assert_eq!(
-        log.matches(&told).count(),
+        log.matches(&reported).count(),
         3,
         "one line for a source: {log}"
     );
@@ -468,7 +468,7 @@ fn users_of_one_host_are_strangers() {
 
 /// The agent of all users does not lend its name to one of them.
 #[test]
-fn the_agent_of_all_users_calls_nobody_on_its_host_for_another_user() {
+fn the_agent_of_all_users_calls_no_one_on_its_host_for_another_user() {
     let Some(hosts) = hosts() else { return };
     let roots = agent(&hosts, 0, &["--udp-port", "4711"]);
     let all = agent(&hosts, 0, &["--system"]);
@@ -486,7 +486,7 @@ fn the_agent_of_all_users_calls_nobody_on_its_host_for_another_user() {
     // Its own other address is no other host either.
     let (_held, own) = server(&all, "127.0.0.1");
     assert_eq!(of_mallory("", own).status, Status::NOT_REACHABLE);
-    nobody_has_called(&mut waits, &roots, "", there);
+    no_one_has_called(&mut waits, &roots, "", there);
     connects((&all, ""), (&roots, ""));
 }
 
@@ -512,7 +512,7 @@ fn hosts_of_other_networks_call_where_they_are_let_in() {
     let (mut waits, there) = server(&closed, "");
     let open_one = agent(&hosts, 1, &["--udp-from", "10.76.0.0/24"]);
     assert_eq!(called(&open_one, "", there).status, Status::TIMEOUT);
-    nobody_has_called(&mut waits, &closed, "", there);
+    no_one_has_called(&mut waits, &closed, "", there);
     // The other way, the call is answered.
     connects((&closed, ""), (&open_one, ""));
     let any = agent(&hosts, 0, &["--udp-from", "any", "--udp-port", "4711"]);
@@ -590,8 +590,8 @@ fn a_call_without_an_answer_is_explained() {
     let elsewhere = SocketAddr::new([192, 0, 2, 1].into(), PORT);
     assert_eq!(why(1000, elsewhere), (Status::TIMEOUT, Reason::NO_ROUTE));
     // The kernel asks for the Ethernet address of a host that is not there for three seconds.
-    let nobody = SocketAddr::new([10, 76, 0, 9].into(), PORT);
-    assert_eq!(why(6000, nobody), (Status::TIMEOUT, Reason::NO_ROUTE));
+    let unused = SocketAddr::new([10, 76, 0, 9].into(), PORT);
+    assert_eq!(why(6000, unused), (Status::TIMEOUT, Reason::NO_ROUTE));
     let there = agent(&hosts, 1, &[]);
     let mut server = there.client();
     let (_, opened) = open(&mut server, INTERFACE);

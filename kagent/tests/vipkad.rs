@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 
 #[test]
-fn greeting_tells_the_agent() {
+fn greeting_identifies_the_agent() {
     let daemon = Daemon::start(&[]);
     let mut client = Client::connect(&daemon.socket);
     assert_eq!(client.hello().agent_pid, daemon.pid());
@@ -57,7 +57,7 @@ fn both_sides_map_one_segment_and_get_each_others_descriptors() {
     let b = client.open(b"hostB", &[]);
     assert_eq!(daemon.open_fds(), before + 1);
     let wait = server.wait(a, b"d");
-    // With a grace: nobody says which of two sockets the agent looks at first.
+    // With a grace: no one says which of two sockets the agent looks at first.
     let request = client.request(b, b"hostA", b"d", 30_000);
     let at_server = server.accept(wait);
     let at_client = client.reply(request);
@@ -103,7 +103,7 @@ fn agent_leaves_when_idle_and_only_then() {
     drop(client);
     assert!(daemon.wait().success());
     assert!(!daemon.socket.exists());
-    // An agent that nobody ever visits leaves as well.
+    // An agent that no one ever visits leaves as well.
     let mut lonely = vipkad(&daemon.socket, &["--idle-ms", "10"])
         .spawn()
         .unwrap();
@@ -111,8 +111,8 @@ fn agent_leaves_when_idle_and_only_then() {
 }
 
 #[test]
-fn nobody_is_lost_between_two_agents() {
-    // Agents leave all the time; whoever got through the door is served or sees it closed.
+fn no_one_is_lost_between_two_agents() {
+    // Agents leave all the time; a process that was accepted is served or sees it closed.
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("agent");
     let (mut served, mut agents) = (0, Vec::new());
@@ -166,7 +166,7 @@ fn a_dead_agents_socket_is_taken_over() {
     assert!(daemon.socket.exists());
     daemon.child = vipkad(&daemon.socket, &[]).spawn().unwrap();
     daemon.client();
-    // But a file that is no socket is somebody's work.
+    // But a file that is no socket is the work of a user.
     let other = daemon.folder.path().join("file");
     std::fs::write(&other, "precious").unwrap();
     let refused = vipkad(&other, &[]).stderr(Stdio::null()).status().unwrap();
@@ -175,7 +175,7 @@ fn a_dead_agents_socket_is_taken_over() {
 }
 
 #[test]
-fn garbage_harms_nobody_and_leaks_nothing() {
+fn garbage_harms_no_one_and_leaks_nothing() {
     let daemon = Daemon::start(&[]);
     let mut good = daemon.client();
     let nic = good.open(b"host", &[]);
@@ -227,7 +227,7 @@ fn who_does_not_read_his_replies_is_not_read() {
     let bytes = [zerocopy::IntoBytes::as_bytes(&header), &own.to_ne_bytes()].concat();
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let (mut sent, mut full) = (0, 0);
-    // The agent may just be slow: so it is asked again after it has done something for somebody else.
+    // The agent may just be slow: so it is asked again after it has done something for another one.
     while full < 3 {
         match send(unread.fd.as_raw_fd(), &bytes, flags) {
             Ok(_) => (sent, full) = (sent + 1, 0),
@@ -389,9 +389,9 @@ fn help_that_cannot_be_written_is_an_error() {
             let mut shell = Command::new("sh");
             let shell = shell.args(["-c", &script, env!("CARGO_BIN_EXE_vipkad")]);
             let ended = shell.output().unwrap();
-            let told = String::from_utf8_lossy(&ended.stderr);
-            assert_eq!(ended.status.code(), Some(1), "{script}: {told}");
-            assert!(told.contains("cannot write to standard output"), "{told}");
+            let reported = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(1), "{script}: {reported}");
+            assert!(reported.contains("cannot write to standard output"), "{reported}");
         }
     }
 }
@@ -459,7 +459,7 @@ fn limits_and_habits_of_the_starter_are_given_up() {
     assert!(daemon.wait().success());
 }
 
-/// A seccomp filter cannot be given up, and neither can a mount namespace: programs are told, since what fails there has
+/// A seccomp filter cannot be given up, and neither can a mount namespace: programs are reported, since what fails there has
 /// its reason in them.
 #[test]
 fn programs_learn_what_the_agent_runs_in() {
@@ -481,10 +481,10 @@ fn programs_learn_what_the_agent_runs_in() {
         user: None,
     };
     let mut client = eventually(|| Client::try_connect(&daemon.socket).ok());
-    let told = client.hello();
-    assert_eq!(told.surroundings, Welcome::SECCOMP);
+    let reported = client.hello();
+    assert_eq!(reported.surroundings, Welcome::SECCOMP);
     match nix::unistd::geteuid().is_root() {
-        true => assert_ne!(told.mounts, plain.mounts),
+        true => assert_ne!(reported.mounts, plain.mounts),
         false => println!("SKIP a mount namespace takes a privilege"),
     }
 }

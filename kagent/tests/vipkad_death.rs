@@ -1,4 +1,4 @@
-//! Processes that die, leave, or belong to somebody else, and what their partners hear of it.
+//! Processes that die, leave, or belong to another one, and what their peers learn.
 
 #![allow(clippy::unwrap_used)]
 
@@ -64,7 +64,7 @@ fn child_process() {
     // The parent says when; it closes our input or kills us.
     let _ = std::io::stdin().read(&mut [0]);
     if part == "goodbye" {
-        // Mail that nobody reads any more must not drown the last words.
+        // Replies that are no longer read must not drown the last words.
         client.call(Op::NEIGHBOURS, &Neighbours { nic }, &[]);
         client.call(Op::NEIGHBOURS, &Neighbours { nic }, &[]);
         client.call(Op::GOODBYE, &(), &[]);
@@ -118,7 +118,7 @@ fn killed_process_is_noticed_though_its_child_keeps_the_socket() {
 }
 
 #[test]
-fn goodbye_counts_even_with_unread_mail() {
+fn goodbye_counts_even_with_unread_replies() {
     let daemon = Daemon::start(&[]);
     for _ in 0..5 {
         let (mut client, mut child, connection) = with_child(&daemon, "goodbye");

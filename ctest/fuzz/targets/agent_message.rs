@@ -1,5 +1,5 @@
 //! The agent's logic under packets of processes that are right, wrong or mad. Whatever they say: nobody
-//! gets more than one reply to a call or the mail of another user, tables keep their bounds, and when the
+//! gets more than one reply to a call or messages of another user, tables keep their bounds, and when the
 //! processes have gone nothing is left.
 #![no_main]
 
@@ -130,9 +130,9 @@ impl Game<'_> {
                 self.last_id += 1;
                 let id = self.last_id;
                 self.world.call(client, Op::GOODBYE, id, &());
-                // Who was not greeted is told that it is not its turn; nobody else gets an answer.
-                let mail = self.world.mail.get_mut(&client).expect("known");
-                mail.retain(|packet| packet.id != id || packet.status != Status::INVALID);
+                // A client that was not greeted receives an error; others receive no answer.
+                let inbox = self.world.inbox.get_mut(&client).expect("known");
+                inbox.retain(|packet| packet.id != id || packet.status != Status::INVALID);
                 self.collect();
                 self.leave(client);
             }
@@ -168,11 +168,11 @@ impl Game<'_> {
         }
     }
 
-    /// Reads all mail.
+    /// Reads all messages.
     fn collect(&mut self) {
         let clients: Vec<u64> = self.processes.keys().copied().collect();
         for client in clients {
-            while let Some(packet) = self.world.mail.get_mut(&client).expect("known").pop_front() {
+            while let Some(packet) = self.world.inbox.get_mut(&client).expect("known").pop_front() {
                 let process = self.processes.get_mut(&client).expect("known");
                 if packet.op == Op::PEER_GONE {
                     assert_eq!(packet.id, 0);
@@ -251,9 +251,9 @@ fn noise(input: &mut Input<'_>) {
             bytes[8..12].copy_from_slice(&body.to_ne_bytes());
         }
         world.raw(1, &bytes, Vec::new());
-        assert!(world.mail[&1].len() <= 1);
-        world.mail.get_mut(&1).expect("known").clear();
-        assert!(world.mail[&2].is_empty());
+        assert!(world.inbox[&1].len() <= 1);
+        world.inbox.get_mut(&1).expect("known").clear();
+        assert!(world.inbox[&2].is_empty());
     }
     // The neighbour and a third process still find each other.
     world.connect(3, 1000);

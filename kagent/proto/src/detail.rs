@@ -72,7 +72,7 @@ impl Reason {
     /// `limit` milliseconds ago.
     pub const NAME_TAKEN: Reason = Reason(3);
     /// `NO_MATCH`: a NIC is open at the address, and no thread waits there on this discriminator.
-    pub const NOBODY_WAITS: Reason = Reason(4);
+    pub const NO_SERVER: Reason = Reason(4);
     /// `NO_MATCH`, `NOT_REACHABLE`: a process of another user waits there.
     pub const OTHER_USER: Reason = Reason(5);
     /// `NO_MATCH`, `NOT_REACHABLE`: a process of this user waits on this discriminator, at another address or

@@ -232,8 +232,8 @@ mod tests {
         };
         let after = |ms| start + std::time::Duration::from_millis(ms);
         let mut at = |ms| allowance.take(after(ms), BURST, PER_SECOND);
-        let told = [0, 100, 499, 501, 502, 1100].map(&mut at);
-        assert_eq!(told, [None, None, None, Some(3), None, Some(1)]);
+        let lines = [0, 100, 499, 501, 502, 1100].map(&mut at);
+        assert_eq!(lines, [None, None, None, Some(3), None, Some(1)]);
     }
 
     #[test]

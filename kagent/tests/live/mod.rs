@@ -166,7 +166,7 @@ impl Client {
         Ok(Client { fd, last_id: 0 })
     }
 
-    /// With a socket that somebody else is to connect.
+    /// With a socket that another one is to connect.
     pub fn unconnected() -> (Self, RawFd) {
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();

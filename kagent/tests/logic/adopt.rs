@@ -63,7 +63,7 @@ fn two_sides_find_each_other_and_part_in_good_order() {
 }
 
 #[test]
-fn death_is_told_to_an_adopted_side() {
+fn death_is_reported_to_an_adopted_side() {
     let (mut world, _, [_, two]) = both();
     world.hangup(1);
     world.expect_gone(2, two, 0);
@@ -71,7 +71,7 @@ fn death_is_told_to_an_adopted_side() {
 }
 
 #[test]
-fn end_of_a_process_in_good_order_is_told_as_such() {
+fn end_of_a_process_in_good_order_is_reported_as_such() {
     let (mut world, _, [one, _]) = both();
     world.goodbye(2);
     world.hangup(2);
@@ -80,7 +80,7 @@ fn end_of_a_process_in_good_order_is_told_as_such() {
 }
 
 #[test]
-fn partner_that_died_meanwhile_is_missed() {
+fn peer_that_died_meanwhile_is_missed() {
     let mut world = World::with_clients(1);
     let nic = world.open(1);
     let name = adopted(&mut world, 1, &adopt(nic, KEY, 0));
@@ -88,7 +88,7 @@ fn partner_that_died_meanwhile_is_missed() {
     world.quiet();
     world.sleep_ms(1);
     world.expect_gone(1, name, 0);
-    // It may still come, too late: it too is told, after as long a time.
+    // It may still come, too late: it too is reported, after as long a time.
     world.connect(2, 1000);
     world.hello(2);
     let other = world.open(2);
@@ -100,7 +100,7 @@ fn partner_that_died_meanwhile_is_missed() {
 }
 
 #[test]
-fn side_that_left_before_its_partner_came_is_remembered() {
+fn side_that_left_before_its_peer_came_is_remembered() {
     for orderly in [0, 1, 2] {
         let mut world = World::with_clients(2);
         let nics = [1, 2].map(|client| world.open(client));
@@ -190,8 +190,8 @@ struct Side {
     came: Option<(u64, u64)>,
     /// When it left, and whether in good order.
     left: Option<(u64, bool)>,
-    /// What it was told, and when.
-    told: Option<(u64, bool)>,
+    /// What it was reported, and when.
+    reported: Option<(u64, bool)>,
 }
 
 struct Handover {
@@ -238,10 +238,10 @@ impl Handover {
         }
     }
 
-    /// Reads all mail.
+    /// Reads all replies.
     fn collect(&mut self) {
         for &process in self.nics.keys() {
-            while let Some(packet) = self.world.mail.get_mut(&process).unwrap().pop_front() {
+            while let Some(packet) = self.world.inbox.get_mut(&process).unwrap().pop_front() {
                 if packet.op != Op::PEER_GONE {
                     assert_eq!((packet.op, packet.status), (Op::DONE, Status::OK));
                     continue;
@@ -253,23 +253,23 @@ impl Handover {
                         s.process == process && s.came.is_some_and(|c| c.0 == gone.connection)
                     })
                     .expect("a side of its own");
-                assert!(side.told.is_none(), "told twice");
-                side.told = Some((self.world.now, gone.orderly != 0));
+                assert!(side.reported.is_none(), "reported twice");
+                side.reported = Some((self.world.now, gone.orderly != 0));
             }
         }
     }
 
-    /// What each side must have been told by the end.
+    /// What each side must have been reported by the end.
     fn judge(&self, seed: u64) {
         let grace = ADOPT_TIME_MS * MS;
         for (pair, both) in self.sides.iter().enumerate() {
             for side in 0..2 {
                 let (own, other) = (both[side], both[1 - side]);
                 let Some((_, came)) = own.came else {
-                    assert!(own.told.is_none());
+                    assert!(own.reported.is_none());
                     continue;
                 };
-                // The partner's coming, if it was in time to meet this side or the memory of it.
+                // The adoption of the peer, if it was in time to meet this side or the memory of it.
                 let met = other.came.filter(|&(_, at)| {
                     let (early, late) = (came.min(at), came.max(at));
                     let first_left = if came <= at { own.left } else { other.left };
@@ -282,22 +282,22 @@ impl Handover {
                     Some(_) => other.left.map(|(left, orderly)| (left.max(came), orderly)),
                     None => Some((came + grace, false)),
                 };
-                // A side that left earlier is not told. The agent handles a deadline before anything else of
+                // A side that left earlier is not reported. The agent handles a deadline before anything else of
                 // the same instant, so a side that leaves just then is.
                 let expected = expected.filter(|&(at, _)| {
                     own.left
                         .is_none_or(|(left, _)| left > at || met.is_none() && left == at)
                 });
                 let place = format!("seed {seed}, pair {pair}, side {side}");
-                let what = |news: Option<(u64, bool)>| news.map(|(_, orderly)| orderly);
-                assert_eq!(what(own.told), what(expected), "{place}: {own:?} {other:?}");
-                // Mail is read after each step only, and the longest step is a sleep.
-                let at = |news: Option<(u64, bool)>| news.map_or(0, |(at, _)| at);
-                let late = at(own.told).checked_sub(at(expected));
+                let what = |report: Option<(u64, bool)>| report.map(|(_, orderly)| orderly);
+                assert_eq!(what(own.reported), what(expected), "{place}: {own:?} {other:?}");
+                // Replies are read after each step only, and the longest step is a sleep.
+                let at = |report: Option<(u64, bool)>| report.map_or(0, |(at, _)| at);
+                let late = at(own.reported).checked_sub(at(expected));
                 assert!(
                     late.is_some_and(|late| late <= SLEEP_MS * MS),
-                    "{place}: told {:?} not {expected:?}; {own:?} {other:?}",
-                    own.told
+                    "{place}: reported {:?} not {expected:?}; {own:?} {other:?}",
+                    own.reported
                 );
             }
         }
@@ -305,7 +305,7 @@ impl Handover {
 }
 
 #[test]
-fn random_handovers_tell_each_side_what_became_of_the_other() {
+fn random_handovers_report_to_each_side_what_became_of_the_other() {
     const PROCESSES: u64 = 6;
     const PAIRS: usize = 40;
     let (mut met, mut missed) = (0, 0);
@@ -350,8 +350,8 @@ fn random_handovers_tell_each_side_what_became_of_the_other() {
         }
         handover.judge(seed);
         for side in handover.sides.iter().flatten().filter(|s| s.came.is_some()) {
-            met += u32::from(side.told.is_none_or(|(_, orderly)| orderly));
-            missed += u32::from(side.told.is_some_and(|(_, orderly)| !orderly));
+            met += u32::from(side.reported.is_none_or(|(_, orderly)| orderly));
+            missed += u32::from(side.reported.is_some_and(|(_, orderly)| !orderly));
         }
         for process in 1..=PROCESSES {
             handover.leave(process, false);

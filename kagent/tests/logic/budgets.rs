@@ -1,4 +1,4 @@
-//! What one user may have, what is left for others, and what those hear who want more.
+//! What one user may have, what is left for others, and the errors of those who want more.
 
 use crate::net::*;
 use crate::world::*;
@@ -68,7 +68,7 @@ fn pending_requests_of_a_user_are_bounded_over_all_his_processes() {
 }
 
 #[test]
-fn a_process_hears_of_its_own_bounds_too() {
+fn a_process_learns_its_own_bounds_too() {
     let mut world = two_users(1);
     for _ in 0..NICS_PER_CLIENT_MAX {
         world.open(1);
@@ -112,7 +112,7 @@ fn take_descriptors(world: &mut World, user: u32) -> Detail {
 }
 
 #[test]
-fn nobody_gets_the_descriptors_that_others_need() {
+fn no_one_gets_the_descriptors_that_others_need() {
     let mut world = few_descriptors(false);
     let detail = take_descriptors(&mut world, A);
     is_about(&detail, Budget::Descriptors, 500, 500);
@@ -216,7 +216,7 @@ fn requests_to_other_hosts_count_until_the_other_host_knows_of_their_end() {
     is_about(&detail, Budget::Exchanges, most, most);
     world.request(100, 8, &Request { nic: other, ..body });
     world.quiet();
-    // Nobody answers, and some time it is over.
+    // No one answers, and some time it is over.
     world.sleep_ms(20_000);
     world.expect_done(100, 8, Status::TIMEOUT);
     world.request(1, 7, &body);
@@ -228,7 +228,7 @@ fn requests_to_other_hosts_count_until_the_other_host_knows_of_their_end() {
 }
 
 #[test]
-fn who_finds_nobody_hears_the_likely_cause() {
+fn a_request_without_a_match_returns_the_likely_cause() {
     let mut world = two_users(2);
     let (server, client, other) = (
         world.open_at(1, b"hostA"),
@@ -236,7 +236,7 @@ fn who_finds_nobody_hears_the_likely_cause() {
         world.open_at(100, b"hostA"),
     );
     let table: [(&[u8], Status, Reason); 2] = [
-        (b"hostA", Status::NO_MATCH, Reason::NOBODY_WAITS),
+        (b"hostA", Status::NO_MATCH, Reason::NO_SERVER),
         (b"hostC", Status::NOT_REACHABLE, Reason::NO_SUCH_ADDRESS),
     ];
     for (host, status, reason) in table {
@@ -302,10 +302,10 @@ fn a_discriminator_on_a_link_belongs_to_the_first_user_that_waits() {
             connection: incoming.connection,
         };
         net.hosts[0].call(100, Op::REJECT, 13, &body);
-        net.hosts[0].mail.get_mut(&100).unwrap().clear();
+        net.hosts[0].inbox.get_mut(&100).unwrap().clear();
         net.hosts[0].wait(100, b, 10, b"d", FOREVER);
         net.run_ms(1);
-        net.hosts[1].mail.get_mut(&1).unwrap().clear();
+        net.hosts[1].inbox.get_mut(&1).unwrap().clear();
     }
     net.end();
 }

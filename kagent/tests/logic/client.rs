@@ -24,7 +24,7 @@ fn greeting_comes_first_and_once() {
 }
 
 #[test]
-fn another_version_is_told_ours() {
+fn another_version_receives_ours() {
     let mut world = World::new();
     world.connect(1, 1000);
     let mut bytes = packet(Op::HELLO, 3, &[0u8; 40]);
@@ -52,7 +52,7 @@ fn all_invalid(world: &mut World, table: Vec<Vec<u8>>) {
 }
 
 #[test]
-fn bad_frames_are_invalid_and_harm_nobody() {
+fn bad_frames_are_invalid_and_harm_no_one() {
     let mut world = World::with_clients(2);
     let (nic, other) = (world.open(1), world.open(2));
     let good = packet(Op::WAIT, 7, &wait(nic, b"d", 10));
@@ -93,7 +93,7 @@ fn bad_frames_are_invalid_and_harm_nobody() {
 
 #[test]
 #[rustfmt::skip] // one case, one line
-fn bad_values_are_invalid_and_harm_nobody() {
+fn bad_values_are_invalid_and_harm_no_one() {
     let mut world = World::with_clients(2);
     let (nic, other) = (world.open(1), world.open(2));
     let long = Point { discriminator_len: 65, ..Point::new(b"", b"").unwrap() };
@@ -301,7 +301,7 @@ fn connections_are_bounded() {
         2 * CONNECTIONS_PER_CLIENT_MAX
     );
     world.hangup(2);
-    assert_eq!(world.mail[&1].len(), CONNECTIONS_PER_CLIENT_MAX);
+    assert_eq!(world.inbox[&1].len(), CONNECTIONS_PER_CLIENT_MAX);
     world.end();
 }
 

@@ -19,8 +19,8 @@ fn a_process_is_introduced_by_what_the_system_says_of_it() {
         assert_eq!(packet.body::<DeviceOpened>().pid, 88);
         assert_eq!(packet.fds, [3_000_000]);
     }
-    let told: Vec<(u32, u32)> = world.introduced.iter().map(|o| (o.uid, o.pid)).collect();
-    assert_eq!(told, [(1000, 101), (2000, 102)]);
+    let reported: Vec<(u32, u32)> = world.introduced.iter().map(|o| (o.uid, o.pid)).collect();
+    assert_eq!(reported, [(1000, 101), (2000, 102)]);
     world.end();
 }
 

@@ -73,7 +73,7 @@ impl Flood {
                     .handle_frame(host.now, LINK, from.into(), false, &bytes);
                 assert_eq!(taken, Ok(()));
                 host.pump();
-                // Answers to strangers reach nobody.
+                // Answers to strangers reach no one.
                 host.frames.retain(|frame| frame.to == mac(1).into());
             }
             self.net.run_ms(1);
@@ -130,10 +130,10 @@ fn a_client_that_comes_before_its_server_is_met_within_a_repetition() {
 }
 
 #[test]
-fn nobody_waits_is_said_at_once_and_two_peers_meet() {
+fn no_one_waits_is_said_at_once_and_two_peers_meet() {
     let mut flood = Flood::of(1 << 32);
     flood.run_ms(3000);
-    flood.net.hosts[1].request(1, 11, &ask(flood.client, 0, b"nobody"));
+    flood.net.hosts[1].request(1, 11, &ask(flood.client, 0, b"no one"));
     flood.run_ms(3);
     flood.net.hosts[1].expect_done(1, 11, Status::NO_MATCH);
     let body = peer(flood.client, b"there", &mac(0), b"here");

@@ -112,9 +112,9 @@ fn both_sides_learn_all_that_frames_need() {
 }
 
 #[test]
-fn nobody_waits_at_once_or_after_the_grace() {
+fn no_one_waits_at_once_or_after_the_grace() {
     let (mut net, server, client) = two();
-    net.hosts[1].request(1, 11, &ask(client.0, 0, b"nobody"));
+    net.hosts[1].request(1, 11, &ask(client.0, 0, b"no one"));
     net.run_ms(1);
     net.hosts[1].expect_done(1, 11, Status::NO_MATCH);
     let patient = Request {
@@ -134,11 +134,11 @@ fn nobody_waits_at_once_or_after_the_grace() {
 }
 
 #[test]
-fn a_repeated_request_never_meets_a_second_server_or_nobody() {
+fn a_repeated_request_never_meets_a_second_server_or_no_one() {
     let (mut net, server, client) = two();
     net.twice = 100;
     let incoming = meet(&mut net, server.0, client.0);
-    // Nobody waits any more; the client repeats its request for half of its second.
+    // No one waits any more; the client repeats its request for half of its second.
     net.run_ms(500);
     net.hosts[0].wait(1, server.0, 15, b"d", 100);
     net.run_ms(200);
@@ -232,7 +232,7 @@ fn attributes_that_conflict_leave_the_request_to_a_second_try() {
 }
 
 #[test]
-fn a_disconnect_is_told_and_an_end_without_it_too() {
+fn a_disconnect_is_reported_and_the_end_without_it_too() {
     for (orderly, dies) in [(1, false), (0, true)] {
         let (mut net, server, client) = two();
         let (at_server, at_client) = pair(&mut net, server.0, client.0);
@@ -269,7 +269,7 @@ fn both_disconnect_at_once() {
 }
 
 #[test]
-fn a_disconnect_goes_on_until_it_is_heard() {
+fn a_disconnect_goes_on_until_it_is_acknowledged() {
     let (mut net, server, client) = two();
     let (at_server, at_client) = pair(&mut net, server.0, client.0);
     net.cut[1] = true;
@@ -335,7 +335,7 @@ fn the_accepter_lets_go_while_the_client_attaches() {
 }
 
 #[test]
-fn peers_meet_whoever_comes_first() {
+fn peers_meet_in_either_order() {
     for first in [0, 1] {
         let (mut net, a, b) = two();
         let bodies = [
@@ -383,7 +383,7 @@ fn peers_that_conflict_both_learn_it_and_others_do_not_meet() {
 }
 
 #[test]
-fn a_peer_nobody_answers_times_out_on_either_host() {
+fn a_peer_without_an_answer_times_out_on_either_host() {
     let (mut net, a, b) = two();
     net.hosts[0].call(1, Op::PEER, 11, &peer(a.0, b"x", &mac(1), b"y"));
     net.hosts[1].call(1, Op::PEER, 11, &peer(b.0, b"q", &mac(0), b"x"));
@@ -395,7 +395,7 @@ fn a_peer_nobody_answers_times_out_on_either_host() {
 }
 
 #[test]
-fn no_such_host_times_out_and_an_interface_that_is_down_is_told() {
+fn no_such_host_times_out_and_an_interface_that_is_down_is_reported() {
     let (mut net, _, client) = two();
     net.hosts[1].request(1, 11, &ask(client.0, 5, b"d"));
     net.run_ms(999);
@@ -411,24 +411,24 @@ fn no_such_host_times_out_and_an_interface_that_is_down_is_told() {
 }
 
 #[test]
-fn a_call_without_an_answer_says_what_was_heard() {
+fn a_call_without_an_answer_reports_what_was_received() {
     let (mut net, _, client) = two();
     let there = mac(0).into();
-    let told = |net: &mut Net, id: u64, host: usize, heard: Reason| {
+    let reported = |net: &mut Net, id: u64, host: usize, reason: Reason| {
         net.run_ms(1001);
         let why = net.hosts[1].expect_denied(1, id, Status::TIMEOUT);
-        assert_eq!(why, Detail::new(heard), "{host}");
+        assert_eq!(why, Detail::new(reason), "{host}");
     };
     net.cut[0] = true;
     net.hosts[1].request(1, 20, &ask(client.0, 0, b"d"));
-    told(&mut net, 20, 0, Reason::SILENT);
-    for (id, refused, heard) in [(21, true, Reason::NO_AGENT), (22, false, Reason::NO_ROUTE)] {
+    reported(&mut net, 20, 0, Reason::SILENT);
+    for (id, refused, reason) in [(21, true, Reason::NO_AGENT), (22, false, Reason::NO_ROUTE)] {
         net.hosts[1].request(1, id, &ask(client.0, 0, b"d"));
         let other = mac(5).into();
         let agent = &mut net.hosts[1].agent;
         agent.handle_unreached(net.now, LINK, other, !refused);
         agent.handle_unreached(net.now, LINK, there, refused);
-        told(&mut net, id, 0, heard);
+        reported(&mut net, id, 0, reason);
     }
     net.cut[0] = false;
     net.hosts[1].request(1, 23, &ask(client.0, 0, b"d"));
@@ -502,7 +502,7 @@ fn everybody_on_the_link_is_found() {
         .take(list.count as usize)
         .map(|host| &host[..6])
         .collect();
-    // The fourth has nobody who uses the link.
+    // The fourth has no one who uses the link.
     assert_eq!(found, [mac(0), mac(1), mac(2)]);
     net.end();
 }
@@ -516,7 +516,7 @@ fn a_call_as_short_as_its_grace() {
         timeout_ms: 300,
         ..ask(client.0, 0, name)
     };
-    net.hosts[1].request(1, 11, &short(b"nobody"));
+    net.hosts[1].request(1, 11, &short(b"no one"));
     net.run_ms(299);
     net.hosts[1].quiet();
     net.run_ms(3);
@@ -529,7 +529,7 @@ fn a_call_as_short_as_its_grace() {
     net.run_ms(303);
     net.hosts[1].expect_done(1, 12, Status::TIMEOUT);
     // A host that goes silent after it has taken the call.
-    net.hosts[1].request(1, 13, &short(b"nobody"));
+    net.hosts[1].request(1, 13, &short(b"no one"));
     net.run_ms(100);
     net.cut[0] = true;
     net.run_ms(1199);
@@ -571,7 +571,7 @@ fn a_host_that_went_silent_is_not_met() {
 }
 
 #[test]
-fn a_host_of_another_version_is_not_reachable_and_nobody_else_can_say_so() {
+fn a_host_of_another_version_is_not_reachable_and_no_other_host_can_claim_so() {
     let (mut net, _, client) = two();
     net.hosts[1].request(1, 11, &ask(client.0, 0, b"d"));
     let sent = net.hosts[1].frames.pop_front().unwrap();
@@ -675,7 +675,7 @@ fn the_next_peer_on_an_interface_meets_no_peer_of_the_time_before() {
 }
 
 #[test]
-fn the_log_tells_the_life_of_a_request_on_both_hosts() {
+fn the_log_shows_the_life_of_a_request_on_both_hosts() {
     let (mut net, server, client) = two();
     let incoming = meet(&mut net, server.0, client.0);
     let body = ConnectionRef {

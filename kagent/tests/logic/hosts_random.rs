@@ -1,6 +1,6 @@
 //! Random processes on three hosts, on a link that loses frames, doubles them, lets them overtake each other
 //! and is cut now and then. Whatever happens: each call has exactly one reply, no side stays connected whose
-//! partner is not, and nothing is left behind.
+//! peer is not, and nothing is left behind.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ enum Fate {
     /// Its process has to confirm, or has done so.
     Attached,
     Connected,
-    /// The agent said that there is no connection, or that the partner has gone; or this side left.
+    /// The agent said that there is no connection, or that the peer has gone; or this side left.
     Over,
 }
 
@@ -259,7 +259,7 @@ impl Chaos {
             .collect();
         for who in here {
             while let Some(packet) = self.net.hosts[host]
-                .mail
+                .inbox
                 .get_mut(&who.1)
                 .unwrap()
                 .pop_front()
@@ -272,13 +272,13 @@ impl Chaos {
     fn check(&mut self, who: (usize, u64), packet: &Packet) {
         let process = self.processes.get_mut(&who).unwrap();
         if packet.op == Op::PEER_GONE {
-            // A side that has just let go may still be told.
+            // A side that has just let go may still be reported.
             if let Some(held) = process.names.get(&packet.body::<PeerGone>().connection) {
                 let fate = self.fates.insert((held.key, held.side), Fate::Over);
                 assert_eq!(
                     fate,
                     Some(Fate::Connected),
-                    "told twice, or before it was connected"
+                    "reported twice, or before it was connected"
                 );
             }
             return;
@@ -340,7 +340,7 @@ impl Chaos {
         }
     }
 
-    /// Nothing is lost any more, and whoever has something to confirm does so.
+    /// Nothing is lost any more, and processes confirm what they have to.
     fn settle(&mut self) {
         self.net.lost = 0;
         self.net.cut = vec![false; HOSTS];
@@ -490,12 +490,12 @@ fn strangers_are_answered_little_and_remembered_less() {
             "{census:?}"
         );
     }
-    // Nobody has lost anything by it.
-    host.mail.get_mut(&1).unwrap().clear();
+    // No one has lost anything by it.
+    host.inbox.get_mut(&1).unwrap().clear();
     net.now = net.hosts[0].now;
     net.run_ms(60_000);
-    net.hosts[0].mail.get_mut(&1).unwrap().clear();
-    net.hosts[1].mail.get_mut(&1).unwrap().clear();
+    net.hosts[0].inbox.get_mut(&1).unwrap().clear();
+    net.hosts[1].inbox.get_mut(&1).unwrap().clear();
     net.hosts[0].wait(1, server, 20, b"again", FOREVER);
     net.hosts[1].request(1, 21, &ask(client, 0, b"again"));
     net.run_ms(10);

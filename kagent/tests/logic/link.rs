@@ -12,7 +12,7 @@ fn world(clients: u64) -> World {
 }
 
 #[test]
-fn an_endpoint_tells_the_interface_and_has_a_number_of_its_own() {
+fn an_endpoint_has_the_interface_and_has_a_number_of_its_own() {
     let mut world = world(2);
     let (one, two, three) = (
         world.link(1, "eth0"),

@@ -170,7 +170,7 @@ impl Net {
     /// All processes go, and what is left of them fades away.
     pub fn end(mut self) {
         for host in &mut self.hosts {
-            let clients: Vec<u64> = host.mail.keys().copied().collect();
+            let clients: Vec<u64> = host.inbox.keys().copied().collect();
             for client in clients {
                 host.hangup(client);
             }

@@ -113,7 +113,7 @@ fn peers_of_one_place_pair_up_in_order() {
 }
 
 #[test]
-fn conflict_is_told_to_both() {
+fn conflict_is_reported_to_both() {
     let ours = attributes();
     let table = [
         (
@@ -185,7 +185,7 @@ fn peer_can_be_cancelled() {
     world.expect_done(1, 6, Status::OK);
     world.call(2, Op::PEER, 7, &peer(b, b"d", b"A", b"d"));
     world.quiet();
-    // Too late, and somebody else's: both without effect.
+    // Too late, and another one's: both without effect.
     world.call(1, Op::CANCEL, 8, &Cancel { call: 5 });
     world.expect_done(1, 8, Status::OK);
     world.call(1, Op::CANCEL, 9, &Cancel { call: 7 });
@@ -194,9 +194,9 @@ fn peer_can_be_cancelled() {
     world.end();
 }
 
-/// What the partner hears, by how the other side ends.
+/// What the peer is notified of, by how the other side ends.
 #[test]
-fn partner_hears_once_how_it_ended() {
+fn peer_is_notified_once_how_it_ended() {
     for (how, orderly) in [
         ("disconnect", 1),
         ("nic closed", 1),
@@ -273,7 +273,7 @@ fn death_of_a_process_with_both_sides_is_silent() {
 }
 
 #[test]
-fn nobody_disconnects_what_is_not_his() {
+fn a_process_disconnects_only_its_own() {
     let mut world = World::with_clients(3);
     let (a, b) = (world.open(1), world.open(2));
     let (at_1, at_2) = world.pair((1, a), (2, b));

@@ -1,5 +1,5 @@
 //! Random processes of two users do random things, right and wrong, to one agent. Whatever happens:
-//! each call has exactly one reply, nobody hears of another user, and nothing is left behind.
+//! each call has exactly one reply, no process learns of another user, and nothing is left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ struct Process {
     open: BTreeSet<u64>,
     /// Names from INCOMING and CONNECTED, still good or not.
     names: Vec<u64>,
-    /// Open connections that have not lost their partner.
+    /// Open connections that have not lost their peer.
     connected: BTreeSet<u64>,
 }
 
@@ -175,11 +175,11 @@ impl Chaos {
         }
     }
 
-    /// Reads all mail and checks each packet against what its receiver may know.
+    /// Reads all replies and checks each packet against what its receiver may know.
     fn collect(&mut self) {
         let clients: Vec<u64> = self.processes.keys().copied().collect();
         for client in clients {
-            while let Some(packet) = self.world.mail.get_mut(&client).unwrap().pop_front() {
+            while let Some(packet) = self.world.inbox.get_mut(&client).unwrap().pop_front() {
                 self.check(client, &packet);
             }
         }
@@ -223,13 +223,13 @@ impl Chaos {
             }
             Op::CONNECTED => {
                 let connected: Connected = packet.body();
-                let partner = u64::from(connected.peer_pid) - 100;
+                let peer = u64::from(connected.peer_pid) - 100;
                 process.names.push(connected.connection);
                 assert!(process.connected.insert(connected.connection));
                 assert_eq!(packet.fds[0], 1_000_000 + self.world.segments);
                 let uid = process.uid;
-                if let Some(partner) = self.processes.get(&partner) {
-                    assert_eq!(partner.uid, uid, "a partner of another user");
+                if let Some(peer) = self.processes.get(&peer) {
+                    assert_eq!(peer.uid, uid, "a peer of another user");
                 }
             }
             _ => assert!(packet.op == Op::DONE || packet.body.len() > 8),
@@ -286,9 +286,9 @@ fn noise_is_answered_and_forgotten() {
             bytes[8..12].copy_from_slice(&(len as u32 - 24).to_ne_bytes());
         }
         world.raw(1, &bytes, Vec::new());
-        assert!(world.mail[&1].len() <= 1);
-        world.mail.get_mut(&1).unwrap().clear();
-        assert!(world.mail[&2].is_empty());
+        assert!(world.inbox[&1].len() <= 1);
+        world.inbox.get_mut(&1).unwrap().clear();
+        assert!(world.inbox[&2].is_empty());
     }
     world.pair((1, a), (2, b));
     world.end();

@@ -84,7 +84,7 @@ fn discriminators_match_by_length_and_bytes_only() {
 }
 
 #[test]
-fn nobody_waiting_has_two_names_and_a_grace() {
+fn no_one_waiting_has_two_names_and_a_grace() {
     // host, grace, timeout, when the answer comes, which.
     let table: [(&[u8], u64, u64, u64, Status); 6] = [
         (b"hostA", 0, 1000, 0, Status::NO_MATCH),
@@ -155,7 +155,7 @@ fn within_the_grace_nic_and_waiter_may_appear() {
 }
 
 #[test]
-fn oldest_wait_gets_the_request_whoever_waits() {
+fn oldest_wait_gets_the_request_of_any_client() {
     let mut world = World::with_clients(3);
     let (a, b, c) = (world.open(1), world.open(2), world.open(3));
     world.wait(1, a, 5, b"d", FOREVER);
@@ -190,7 +190,7 @@ fn wait_ends_after_its_time() {
 
 #[test]
 fn late_answers_of_the_server() {
-    // How the requester is lost, what it hears itself.
+    // How the requester is lost, its own result.
     for lost in ["deadline", "cancel", "death", "nic closed"] {
         for late in [Op::ACCEPT, Op::REJECT] {
             let (mut world, server, client) = two();
@@ -235,7 +235,7 @@ fn late_answers_of_the_server() {
 }
 
 #[test]
-fn requester_hears_of_rejection_however_it_comes() {
+fn requester_is_notified_of_every_rejection() {
     for how in ["reject", "death", "goodbye", "nic closed"] {
         let (mut world, server, client) = two();
         world.wait(1, server, 5, b"d", FOREVER);

@@ -1,4 +1,4 @@
-//! A world without an operating system: an agent, a clock that stands still until it is told, and a
+//! A world without an operating system: an agent, a clock that stands still until it is reported, and a
 //! mailbox for each process. File descriptors are numbers.
 #![allow(dead_code, unreachable_pub)]
 
@@ -31,7 +31,7 @@ impl Packet {
 pub struct World {
     pub agent: Agent<u32>,
     pub now: u64,
-    pub mail: BTreeMap<u64, VecDeque<Packet>>,
+    pub inbox: BTreeMap<u64, VecDeque<Packet>>,
     pub no_segments: bool,
     pub segments: u32,
     /// Interfaces by name, as far as there are any.
@@ -58,7 +58,7 @@ impl World {
         World {
             agent,
             now: 5 * MS,
-            mail: BTreeMap::new(),
+            inbox: BTreeMap::new(),
             no_segments: false,
             segments: 0,
             interfaces: BTreeMap::new(),
@@ -85,7 +85,7 @@ impl World {
         self.agent
             .handle_connect(self.now, ClientId(client), uid, pid)
             .expect("room for a client");
-        self.mail.insert(client, VecDeque::new());
+        self.inbox.insert(client, VecDeque::new());
     }
 
     pub fn hello(&mut self, client: u64) {
@@ -109,9 +109,9 @@ impl World {
         self.raw(client, &packet(op, id, body), Vec::new());
     }
 
-    /// The process is gone; what it had not read is lost, and anything sent from now on is an error.
+    /// The process has exited; what it had not read is lost, and anything sent from now on is an error.
     pub fn hangup(&mut self, client: u64) {
-        self.mail.remove(&client);
+        self.inbox.remove(&client);
         self.agent.handle_hangup(self.now, ClientId(client));
         self.pump();
     }
@@ -243,7 +243,7 @@ impl World {
             body: body.to_vec(),
             fds: message.fds,
         };
-        self.mail
+        self.inbox
             .get_mut(&message.client.0)
             .expect("a known client")
             .push_back(packet);
@@ -251,8 +251,8 @@ impl World {
 
     /// The next packet for a process; there has to be one.
     pub fn take(&mut self, client: u64) -> Packet {
-        let mail = self.mail.get_mut(&client).expect("a known client");
-        mail.pop_front()
+        let inbox = self.inbox.get_mut(&client).expect("a known client");
+        inbox.pop_front()
             .unwrap_or_else(|| panic!("no packet for process {client}"))
     }
 
@@ -274,7 +274,7 @@ impl World {
         packet.body()
     }
 
-    /// What a user has of something, and may have, as its process is told.
+    /// What a user has of something, and may have, as its process is reported.
     pub fn budget(&mut self, client: u64, budget: Budget) -> BudgetLine {
         self.call(client, Op::BUDGETS, 6, &());
         let packet = self.take(client);
@@ -308,8 +308,8 @@ impl World {
     }
 
     pub fn quiet(&self) {
-        for (client, mail) in &self.mail {
-            assert!(mail.is_empty(), "process {client} got {mail:?}");
+        for (client, inbox) in &self.inbox {
+            assert!(inbox.is_empty(), "process {client} got {inbox:?}");
         }
     }
 
@@ -358,7 +358,7 @@ impl World {
     }
 
     pub fn end(mut self) {
-        let clients: Vec<u64> = self.mail.keys().copied().collect();
+        let clients: Vec<u64> = self.inbox.keys().copied().collect();
         for client in clients {
             self.hangup(client);
         }

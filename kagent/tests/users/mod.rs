@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::live::*;
 
-/// Nobody of this machine, we hope; no entry in the table of users is needed.
+/// No one of this machine, we hope; no entry in the table of users is needed.
 pub const MALLORY: u32 = 65_532;
 pub const BYSTANDER: u32 = 65_531;
 

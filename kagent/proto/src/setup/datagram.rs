@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_datagrams_are_refused() {
         let good = DATAGRAM.emit(true);
         assert_eq!(Datagram::open(&good), None, "no room for the seal");
         for length in 0..HEAD {

@@ -113,7 +113,7 @@ impl<F: Clone> Agent<F> {
     /// The result if no server waits at a connection point, with the likely cause.
     pub(crate) fn no_match(&self, point: &ConnectionPoint) -> Denial {
         let (status, reason) = if self.addresses.contains_key(&point.address) {
-            (Status::NO_MATCH, Reason::NOBODY_WAITS)
+            (Status::NO_MATCH, Reason::NO_SERVER)
         } else {
             (Status::NOT_REACHABLE, Reason::NO_SUCH_ADDRESS)
         };

@@ -56,7 +56,7 @@ fn a_cookie_is_for_one_address_one_agent_and_a_minute() {
     answer(&mut restarted, 1, &again);
     let late = two.examine(NOW + VALID, host(1), &again);
     assert!(matches!(late, Ok(Arrived::Answer(_))), "{late:?}");
-    // Somebody invents a cookie for host 1, which asked for none.
+    // An attacker invents a cookie for host 1, which asked for none.
     let invented = gate(4, None).seal(NOW, host(1), 77, None);
     let taken = one.examine(NOW, host(2), &invented);
     assert_eq!(taken, Err(Dropped::Forged));
@@ -177,7 +177,7 @@ fn a_newer_cookie_begins_a_new_series() {
 }
 
 #[test]
-fn an_agent_whose_clock_was_ahead_is_heard_when_it_begins_again() {
+fn an_agent_whose_clock_was_ahead_is_accepted_when_it_restarts() {
     let secret = Some("a secret of some length");
     let (_, mut two, again) = introduced(secret);
     let seals = secret.map(|secret| key_of_seals(secret.as_bytes()));

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_own_addresses_and_the_owners_of_sockets() {
+    fn the_kernel_reports_own_addresses_and_the_owners_of_sockets() {
         for ip in ["127.0.0.1", "127.9.9.9"] {
             assert_eq!(is_own(ip.parse().unwrap()), Ok(true), "{ip}");
         }

@@ -24,7 +24,7 @@ use crate::runtime::networks::{Network, Networks};
 /// Time for which the list of this host's subnets is cached.
 const FRESH_NS: u64 = 1_000_000_000;
 /// The overflow user id: in a user namespace, all unmapped users have it.
-const NOBODY: u32 = 65_534;
+const OVERFLOW_UID: u32 = 65_534;
 
 /// The origin of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ fn is_trusted(user: u32) -> bool {
 /// Whether this number identifies one user. In a user namespace, all unmapped users have the same number.
 fn is_known(user: u32) -> bool {
     let all = |map: String| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
-    user != NOBODY || std::fs::read_to_string("/proc/self/uid_map").is_ok_and(all)
+    user != OVERFLOW_UID || std::fs::read_to_string("/proc/self/uid_map").is_ok_and(all)
 }
 
 /// The subnets of the local addresses, and the remote ends of point-to-point interfaces.

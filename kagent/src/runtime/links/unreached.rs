@@ -96,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_without_a_socket_and_a_network_without_a_way_are_told_apart() {
+    fn a_port_without_a_socket_and_a_network_without_a_route_are_distinguished() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
         listen(&socket, false);
-        let nobody = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        let there = nobody.local_addr().expect("an address");
-        drop(nobody);
+        let unused = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let there = unused.local_addr().expect("an address");
+        drop(unused);
         assert_eq!(send(&socket, there, b"?"), None);
         let begun = Instant::now();
         let mut found = take(&socket);

@@ -120,7 +120,7 @@ pub(crate) fn log_no_server(
     early: bool,
 ) {
     let why = match detail.reason {
-        Reason::NOBODY_WAITS => {
+        Reason::NO_SERVER => {
             "no thread is in VipConnectWait on this discriminator; start the server first, and compare both discriminators byte for byte"
         }
         Reason::OTHER_USER => {
