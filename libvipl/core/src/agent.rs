@@ -1,4 +1,4 @@
-//! The process's side of the Kernel Agent, which makes connections.
+//! The process's side of the Kernel Agent, which establishes connections.
 //!
 //! ```text
 //!   keeper ─────┬──▶ registration ──┐     the present agent, and what the next one must know
@@ -9,8 +9,8 @@
 //!                                   └──▶ ticket, refusal, outbox
 //! ```
 //!
-//! Nothing here knows VIs. The caller that requests a connection passes a function that runs with the reply; the owner
-//! of a connection passes one that is called when the peer is gone.
+//! This module does not know VIs. A caller that requests a connection passes a function that runs with the
+//! reply; the owner of a connection passes one that runs when the peer has disconnected or exited.
 
 mod asked;
 mod client;

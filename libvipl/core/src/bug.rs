@@ -1,4 +1,5 @@
-//! Panics are our own bugs. One that reaches the edge of the library is logged; the application goes on.
+//! Panics are bugs of the library. A panic that reaches an entry point is logged, and the application
+//! continues.
 
 use std::any::Any;
 

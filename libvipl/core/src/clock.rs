@@ -11,7 +11,7 @@ pub(crate) fn is_infinite(timeout: VIP_ULONG) -> bool {
     timeout == VIP_ULONG::MAX || timeout == 0xFFFF_FFFF
 }
 
-/// The end of a timeout in milliseconds; `None` is never.
+/// The deadline of a timeout in milliseconds; `None`: never.
 pub(crate) fn deadline(timeout: VIP_ULONG) -> Option<Instant> {
     if is_infinite(timeout) {
         return None;
@@ -19,7 +19,7 @@ pub(crate) fn deadline(timeout: VIP_ULONG) -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(timeout as u64))
 }
 
-/// The timeout as the agent's messages carry it.
+/// The timeout in the form of the agent's messages.
 pub(crate) fn timeout_ms(timeout: VIP_ULONG) -> u64 {
     if is_infinite(timeout) {
         u64::MAX
@@ -28,7 +28,8 @@ pub(crate) fn timeout_ms(timeout: VIP_ULONG) -> u64 {
     }
 }
 
-/// What is left until a deadline, as the agent's messages carry it: rounded up, so that 0 means that it has passed.
+/// The remaining time until a deadline in the form of the agent's messages, rounded up, so that 0 means that
+/// it has passed.
 pub(crate) fn remaining_ms(deadline: Option<Instant>) -> u64 {
     deadline.map_or(u64::MAX, |end| {
         let left = end.saturating_duration_since(Instant::now());

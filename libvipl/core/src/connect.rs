@@ -1,6 +1,6 @@
 //! Connections: both models, disconnecting, and the loss of a peer (spec §3.8 to §3.15, §9).
 //!
-//! The agent decides; these modules keep the VI's state in step with what it decided.
+//! The agent decides; these modules update the VI's state accordingly.
 //!
 //! ```text
 //!   client (VipConnectRequest, peers) ──┐

@@ -41,7 +41,7 @@ fn version(process: &Process) -> Value {
 }
 
 fn settings(process: &Process) -> Value {
-    // What plug-ins declare is known when they have been loaded.
+    // Declarations of plug-ins are known once they have been loaded.
     process.plugins.lock().refresh(&process.settings, &HOST);
     let own = DECLARED.iter().map(|setting| {
         let value = process.settings.text(setting.name).to_owned();
@@ -109,12 +109,12 @@ fn counters(process: &Process) -> Value {
     Value::Object(counters.map(|(name, value)| (name, value.into())).collect())
 }
 
-/// What the user of this process has at the Kernel Agent, and may have.
+/// Usage and limits of this process's user at the Kernel Agent.
 fn budgets(process: &'static Process) -> Result<Value, Error> {
     let _use = process.agents.begin_use();
     let agent = process.agents.want()?;
     let reply = agent.call(Op::BUDGETS, &(), &[]);
-    // An agent of an earlier version does not know the question.
+    // An agent of an earlier version does not support the call.
     let list: BudgetList = reply.body().ok_or(Error::NotSupported)?;
     let lines = Budget::ALL.iter().zip(&list.lines);
     let lines = lines.map(|(budget, line)| {

@@ -29,7 +29,7 @@ use check::{check_info, refused};
 /// Longest device name in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// What later calls take for granted, so that none of them has to make it when data waits.
+/// Prepares process-wide state, so that no later call on the data path has to.
 fn prepare() -> (&'static Process, Registering) {
     vipl_guard::install();
     let process = process::get();
@@ -40,7 +40,7 @@ fn prepare() -> (&'static Process, Registering) {
 /// VipOpenNic.
 pub fn open(name: &CStr) -> Result<VIP_NIC_HANDLE, Error> {
     let (process, registering) = prepare();
-    // One connection to the agent, from the search for the device to the NIC.
+    // One use of the agent, from the search for the device to the NIC.
     let _use = process.agents.begin_use();
     let name = name.to_str().map_err(|_| Error::InvalidParameter)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -79,7 +79,7 @@ fn open_route(
     insert(process, route.plugin, &shared, info, &registration)
 }
 
-/// What the settings ask of plug-ins.
+/// The options of plug-ins, from the settings.
 fn options(settings: &Settings) -> u32 {
     let mut options = 0;
     if settings.carry_unflagged_immediate() {
@@ -94,7 +94,7 @@ fn options(settings: &Settings) -> u32 {
     options
 }
 
-/// Calls the plug-in's `nic_open` and checks what it says.
+/// Calls the plug-in's `nic_open` and checks the result.
 fn open_device(settings: &Settings, route: &Route) -> Result<(Arc<Shared>, vipl_nic_info), Error> {
     let argument = CString::new(route.argument.as_str()).map_err(|_| Error::InvalidParameter)?;
     let Some(nic_open) = route.plugin.ops.nic_open else {
@@ -102,7 +102,7 @@ fn open_device(settings: &Settings, route: &Route) -> Result<(Arc<Shared>, vipl_
     };
     let shared = Shared::new(options(settings));
     let mut info = route.plugin.blank_info();
-    // SAFETY: all three are valid for the call; the plug-in keeps the NIC's address only.
+    // SAFETY: all three are valid for the call; the plug-in only keeps the NIC's address.
     let status = unsafe { nic_open(argument.as_ptr(), Shared::abi(&shared), &raw mut info) };
     if status != VIPL_OK {
         return Err(refused(route, status));
@@ -155,7 +155,7 @@ fn insert(
     Ok(nic.handle)
 }
 
-/// A NIC of a plug-in that is part of a test. No agent knows it: nothing on it can be connected by one.
+/// A NIC of a test's plug-in. No agent knows it, so VIs on it cannot be connected by one.
 #[cfg(test)]
 pub(crate) fn open_without_agent(plugin: &'static LoadedPlugin) -> Result<VIP_NIC_HANDLE, Error> {
     let (process, registering) = prepare();

@@ -1,22 +1,22 @@
-//! Everything that can go wrong in a call, and what the application is told.
+//! The errors of calls, and the return codes for the application.
 
 use vipl_abi::VIP_RETURN;
 
-/// Why a call failed. The first function that decides on an error logs what a person needs to know;
-/// this value only carries the decision.
+/// Why a call failed. The function that detects an error logs the details; this value only carries the
+/// result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A handle, pointer or value makes no sense.
+    /// A handle, pointer or value is invalid.
     #[error("invalid parameter")]
     InvalidParameter,
-    /// A limit was reached or the system refused something.
+    /// A limit was reached, or the system refused a resource.
     #[error("out of a resource")]
     Resource,
-    /// Nothing there yet.
+    /// Nothing is complete yet.
     #[error("not done")]
     NotDone,
-    /// The time ran out.
+    /// The timeout expired.
     #[error("timed out")]
     Timeout,
     /// The peer refused.
@@ -40,16 +40,16 @@ pub enum Error {
     /// The VI is in another state.
     #[error("invalid state")]
     State,
-    /// The name service does not know.
+    /// The name service has no entry.
     #[error("not in the name service")]
     NameService,
-    /// No server is waiting there.
+    /// No server is waiting on the discriminator.
     #[error("no server is waiting for this discriminator")]
     NoMatch,
-    /// The network says there is no such node.
+    /// The network reports that there is no such node.
     #[error("not reachable")]
     NotReachable,
-    /// The plug-in does not do this.
+    /// The plug-in does not support this.
     #[error("not supported")]
     NotSupported,
 }
@@ -77,7 +77,7 @@ impl Error {
     }
 }
 
-/// Whether the system has too little of something, which may pass.
+/// Whether the system lacks a resource, perhaps temporarily.
 pub(crate) fn is_shortage(error: &std::io::Error) -> bool {
     let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error

@@ -1,4 +1,4 @@
-//! Doors for the fuzzers of `ctest/fuzz`, which see only what is public; built with `--cfg fuzzing`.
+//! Entry points for the fuzzers of `ctest/fuzz`, which only see public items; built with `--cfg fuzzing`.
 
 use std::ops::RangeInclusive;
 
@@ -6,18 +6,18 @@ use crate::names;
 use crate::plugin::map;
 use crate::settings::{DECLARED, Declared, Kind, Settings};
 
-/// One number among the settings.
+/// One numeric setting.
 #[derive(Debug, PartialEq)]
 pub struct Number {
     /// Name of the setting.
     pub name: &'static str,
-    /// What the library would use.
+    /// The value in effect.
     pub value: u64,
-    /// What it may be.
+    /// The permitted range.
     pub range: RangeInclusive<u64>,
 }
 
-/// What the library makes of a file and an environment.
+/// The settings from a file and an environment.
 #[derive(Debug, PartialEq)]
 pub struct Seen {
     /// Name, text and source of each declared setting.
@@ -52,7 +52,7 @@ pub fn settings(file: &str, variables: &[(String, String)]) -> Seen {
         settings.carry_unflagged_immediate(),
     ];
     if lenient.iter().all(|yes| !yes) {
-        // Strict, or each forbidden alone.
+        // In the strict mode, or if the setting is given.
         assert!(settings.strict() || settings.given("null_ptag").is_some());
     }
     Seen {

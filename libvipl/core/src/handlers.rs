@@ -20,16 +20,16 @@ use crate::nic::{self, Nic, wait};
 use crate::vi::state::ERROR;
 use crate::vi::{self, of_nic};
 
-/// Makes sure that the thread runs.
+/// Starts the thread unless it runs.
 pub(crate) fn start(nic: &Arc<Nic>) -> Result<(), Error> {
     nic.events.start(|| spawn(nic))
 }
 
 fn spawn(nic: &Arc<Nic>) -> io::Result<()> {
     let raw = Arc::into_raw(nic.clone());
-    // SAFETY: the thread takes the reference over.
+    // SAFETY: the thread takes ownership of the reference.
     unsafe { spawn_bare(run, raw.cast_mut().cast()) }.inspect_err(|_| {
-        // SAFETY: as there is no thread, it is still ours.
+        // SAFETY: without a thread, the reference is still owned here.
         drop(unsafe { Arc::from_raw(raw) });
     })
 }
@@ -49,13 +49,13 @@ pub fn set_error_handler(
     Ok(())
 }
 
-/// One call of a handler, as the thread makes it. Without a destructor.
+/// One call of a handler by the thread. It has no destructor.
 #[derive(Clone, Copy)]
 struct Due {
     nic: *const Nic,
     context: VIP_PVOID,
     what: What,
-    /// Whether the thread could be cancelled before it was ours.
+    /// The cancellation state before the library disabled it.
     before: cancel::Before,
 }
 
@@ -66,8 +66,9 @@ enum What {
     Error(ErrorHandler, VIP_ERROR_DESCRIPTOR),
 }
 
-/// The thread. A handler may end it, by `pthread_exit` or by cancelling it, so this frame and [`call`] have no destructors. An
-/// exception of C++ that leaves a handler finds no frame that catches it: `std::terminate`, as in any thread.
+/// The thread. A handler may end it, by `pthread_exit` or cancellation, so this frame and [`call`] have no
+/// destructors. A C++ exception that leaves a handler is not caught: `std::terminate` is called, as in any
+/// thread.
 unsafe extern "C-unwind" fn run(nic: *mut c_void) -> *mut c_void {
     let before = cancel::disable();
     let nic = nic.cast_const().cast::<Nic>();
@@ -79,10 +80,10 @@ unsafe extern "C-unwind" fn run(nic: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// The next call of a handler. `None`: the thread ends, and has given its reference up.
+/// The next call of a handler. `None`: the thread ends, and has dropped its reference.
 fn next(nic: *const Nic, before: cancel::Before) -> Option<Due> {
     let found = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the thread has a reference, which it gives up at its end.
+        // SAFETY: the thread owns a reference, which it drops at its end.
         let nic = ManuallyDrop::new(unsafe { Arc::from_raw(nic) });
         let found = next_call(&nic, before);
         if found.is_none() {
@@ -146,8 +147,8 @@ fn pointer(address: usize) -> VIP_PVOID {
 
 /// Calls the handler.
 extern "C-unwind" fn call(due: *mut c_void) {
-    // SAFETY: `run` passes one. The application's handlers, with what they asked for; the types differ in that these may
-    // unwind. The NIC lives as long as the thread.
+    // SAFETY: `run` passes one. The application's handlers, with their contexts; the types differ only in
+    // that these may unwind. The NIC lives as long as the thread.
     unsafe {
         let due = due.cast::<Due>();
         let (context, nic) = ((*due).context, (*(*due).nic).handle);
@@ -180,10 +181,11 @@ extern "C-unwind" fn call(due: *mut c_void) {
     }
 }
 
-/// A handler has ended its thread. The other calls are made by another one, which takes the reference over.
+/// A handler has ended its thread. Another one makes the remaining calls and takes ownership of the
+/// reference.
 extern "C" fn left(due: *mut c_void) {
     let replaced = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: `run` passes one; the thread's reference is given up here.
+        // SAFETY: `run` passes one; the thread's reference is dropped here.
         let nic = unsafe { Arc::from_raw((*due.cast::<Due>()).nic) };
         log::info!(target: "core", "a handler has ended its thread; another thread calls the next one");
         nic.events.thread_left(|| spawn(&nic));
@@ -193,7 +195,7 @@ extern "C" fn left(due: *mut c_void) {
     }
 }
 
-/// Sleeps until something arrives on the NIC, and lets the VIs take it.
+/// Sleeps until something arrives on the NIC, and makes progress on its VIs.
 fn watch(nic: &Nic, due: Option<Instant>) {
     wait::step(nic, due, &mut || {
         of_nic::progress(nic);

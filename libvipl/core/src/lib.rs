@@ -2,10 +2,11 @@
 //!
 //! `libvipl` turns C calls into calls of this crate; a plug-in does the transport behind the tables of
 //! `vipl-plugin-abi`; the Kernel Agent decides who is connected to whom. This crate owns everything in
-//! between, so that every plug-in has the same semantics: the VI state machine, the queues of posted
+//! between, so that all plug-ins have the same semantics: the VI state machine, the queues of posted
 //! descriptors, completion queues, waiting, notification, asynchronous errors, tags and regions.
 //!
-//! Modules import downwards only; `cargo xtask modules` checks it. A line names what several modules below need:
+//! Modules import downwards only; `cargo xtask modules` checks it. Each line shows modules used by those
+//! above:
 //!
 //! ```text
 //!   calls          device (VipOpenNic, VipCloseNic)    connect    trace, describe (vipl_describe)

@@ -21,7 +21,7 @@ struct Levels {
 }
 
 impl Levels {
-    /// Reads the setting `log`; tells what it does not understand.
+    /// Parses the setting `log`; adds errors to `problems`.
     fn parse(text: &str, problems: &mut Vec<String>) -> Levels {
         let mut levels = Levels {
             general: LevelFilter::Warn,
@@ -84,7 +84,7 @@ impl Log for Logger {
         if record.level() <= Level::Warn {
             TOLD_NS.store(crate::clock::now_ns(), Ordering::Relaxed);
         }
-        // The thread may be in the usual case of the data path, and must not be cancelled while it holds the lock.
+        // The thread may be in the fast path, and must not be cancelled while it holds the lock.
         let _off = cancel::Off::new();
         // One write per line, so that the lines of several processes do not mix.
         match &self.file {
@@ -103,11 +103,11 @@ impl Log for Logger {
 }
 
 thread_local! {
-    /// The worst level of the lines that this thread has logged since its call began.
+    /// The most severe level that this thread has logged since its call began.
     static SAID: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
-/// The calling thread has logged a line, or says that one of this level is not needed any more.
+/// Records that the calling thread has logged a line of this level, or need not log one.
 pub(crate) fn said(level: Level) {
     let _ = SAID.try_with(|said| {
         let worst = said.get().map_or(level, |before| before.min(level));
@@ -115,17 +115,17 @@ pub(crate) fn said(level: Level) {
     });
 }
 
-/// When any thread has last logged a warning or an error.
+/// Time of the last warning or error of any thread.
 static TOLD_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a thread of the process has logged a warning or an error within a second: what the agent's thread has told is
-/// mostly why a call of another one fails.
+/// Whether a thread of the process has logged a warning or an error within the last second: a line of the
+/// agent's thread usually explains why a call of another thread fails.
 pub(crate) fn has_told_lately() -> bool {
     let told = TOLD_NS.load(Ordering::Relaxed);
     told != 0 && crate::clock::now_ns().saturating_sub(told) < 1_000_000_000
 }
 
-/// Whether this thread has logged a line of this level, or a worse one, since its call began.
+/// Whether this thread has logged a line of this level, or a more severe one, since its call began.
 pub(crate) fn has_said(level: Level) -> bool {
     SAID.try_with(Cell::get)
         .ok()
@@ -133,17 +133,17 @@ pub(crate) fn has_said(level: Level) -> bool {
         .is_some_and(|worst| worst <= level)
 }
 
-/// A call of the application begins.
+/// Resets the record when a call of the application begins.
 pub(crate) fn forget_said() {
     let _ = SAID.try_with(|said| said.set(None));
 }
 
-/// Objects and kinds of failures that [`first`] remembers.
+/// Number of objects and kinds of failures that [`first`] remembers.
 const REMEMBERED: usize = 1024;
-/// Failures of one second that are told at `warn`.
+/// Maximum failures per second at `warn`.
 const FIRST_PER_SECOND: usize = 10;
 
-/// What [`first`] has seen.
+/// The failures seen by [`first`].
 static SEEN: crate::sync::Mutex<Seen> = crate::sync::Mutex::new(Seen {
     keys: Vec::new(),
     second: u64::MAX,
@@ -173,8 +173,9 @@ impl Seen {
     }
 }
 
-/// The level of a line about a failure: `warn` for the first of its kind with this object, `less` for those that
-/// follow. Applications retry, and poll objects that have failed; one line of each is news, and ten in a second.
+/// The level of a line about a failure: `warn` for the first of its kind with this object, `less` for those
+/// that follow. Applications retry, and poll failed objects, so only the first line of each is a warning, and
+/// at most ten per second.
 #[cold]
 pub(crate) fn first(kind: impl Hash, object: impl Hash, less: Level) -> Level {
     let mut hasher = DefaultHasher::new();
@@ -187,7 +188,7 @@ pub(crate) fn first(kind: impl Hash, object: impl Hash, less: Level) -> Level {
     }
 }
 
-/// Logs why a call or an object has failed, at the level that [`first`] gives to this text and object.
+/// Logs why a call or an object has failed, at the level that [`first`] returns for this text and object.
 macro_rules! log_failure {
     ($target:literal, $object:expr, $text:literal $($rest:tt)*) => {
         log::log!(
@@ -232,8 +233,8 @@ pub(crate) fn install(settings: &Settings) {
     }
 }
 
-/// Panics of this library are written where its log lines are written: what stands behind descriptor 2 may be a file of the
-/// application. This is not done in test programs, whose panics are their own.
+/// Panics of this library are written to its log: descriptor 2 may refer to a file of the application. Not in
+/// test programs, which handle their own panics.
 #[cfg(not(test))]
 pub(crate) fn redirect_panics() {
     std::panic::set_hook(Box::new(|info| {
@@ -272,7 +273,7 @@ mod tests {
         assert!(seen.is_first(1, 5) && !seen.is_first(1, 5) && seen.is_first(2, 5));
         let told = (3..100).filter(|key| seen.is_first(*key, 5)).count();
         assert_eq!(told, FIRST_PER_SECOND - 2);
-        // What was suppressed is news in the next second.
+        // A suppressed failure is logged in the next second.
         assert!(seen.is_first(99, 6) && !seen.is_first(1, 6));
     }
 

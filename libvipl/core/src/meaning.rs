@@ -1,4 +1,4 @@
-//! What the codes of VIPL mean, in the words of a person (`vipl_strerror` and its like).
+//! Descriptions of the codes of VIPL (`vipl_strerror` and similar functions).
 
 use std::ffi::{CStr, c_int};
 
@@ -28,7 +28,7 @@ pub fn of_return(code: c_int) -> &'static CStr {
     at(&MEANINGS, code, c"no code of VIP_RETURN")
 }
 
-/// Name and meaning of a VIP_ERROR_CODE, which the error callback gets (spec §2.8, §6.4).
+/// Name and meaning of a VIP_ERROR_CODE, passed to the error callback (spec §2.8, §6.4).
 pub fn of_error(code: c_int) -> &'static CStr {
     const MEANINGS: [&CStr; 11] = [
         c"VIP_ERROR_POST_DESC: a descriptor that was to be posted is misaligned or not in registered memory",

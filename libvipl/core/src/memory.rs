@@ -5,7 +5,7 @@
 //!   ptag (VipCreatePtag, VipDestroyPtag) ───────────▶ tags ─────────────┴── tables belong to a NIC
 //! ```
 //!
-//! Both tables of a NIC have one lock, because a region uses a tag, and most calls need both.
+//! Both tables of a NIC share one lock, because a region uses a tag, and most calls need both.
 
 mod mapped;
 pub mod ptag;

@@ -17,7 +17,7 @@ pub(crate) mod table;
 
 use table::{Names, Network};
 
-/// The network interface behind the NIC, if there is one: then the table is not the only source of names.
+/// The network interface of the NIC, if any: then the table is not the only source of names.
 fn interface(nic: &Nic) -> Option<String> {
     let bytes = nic.info.name.map(|c| c as u8);
     let name = CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?;
@@ -27,7 +27,7 @@ fn interface(nic: &Nic) -> Option<String> {
 
 fn host_name() -> String {
     let mut buffer = [0u8; 256];
-    // SAFETY: 255 bytes of room, and a NUL behind them.
+    // SAFETY: the buffer has 255 bytes, followed by a NUL.
     unsafe { libc::gethostname(buffer.as_mut_ptr().cast::<c_char>(), 255) };
     CStr::from_bytes_until_nul(&buffer).map_or(String::new(), |n| n.to_string_lossy().into_owned())
 }
@@ -43,8 +43,8 @@ fn is_own_name(name: &str) -> bool {
 /// Longest table of hosts.
 const TABLE_BYTES_MAX: usize = 16 << 20;
 
-/// VipNSInit. Without a table there are still the names of this host and, on a network interface, what the
-/// system knows.
+/// VipNSInit. Without a table there are still the names of this host and, on a network interface, the names
+/// known to the system.
 pub fn init(nic: &Nic, path: Option<&CStr>) -> Result<(), Error> {
     let mut table = nic.names.lock();
     if table.is_some() {
@@ -82,7 +82,7 @@ pub fn shutdown(nic: &Nic) -> Result<(), Error> {
     nic.names.lock().take().map(drop).ok_or(Error::NameService)
 }
 
-/// What addresses of this NIC are.
+/// The kind of addresses of this NIC.
 fn network(nic: &Nic) -> Network<'_> {
     Network {
         plugin: &nic.plugin.name,
@@ -108,7 +108,7 @@ pub fn host_by_name(nic: &Nic, name: &CStr, index: VIP_ULONG) -> Result<Vec<u8>,
     if let Some(address) = known {
         return Ok(address.to_vec());
     }
-    // Every device knows its own host, whatever the system makes of that name.
+    // Every device knows its own host, however the system resolves that name.
     if index == 0 && is_own_name(name) {
         return Ok(nic.address().to_vec());
     }
@@ -146,17 +146,17 @@ pub fn name_by_host(nic: &Nic, address: &[u8]) -> Result<String, Error> {
     Err(Error::NameService)
 }
 
-/// Hands a name to the application; a buffer that is too small gets the length that is needed (NS-06).
+/// Copies a name to the application; if the buffer is too small, only stores the required length (NS-06).
 ///
 /// # Safety
-/// `length` is valid and tells the room behind `name`.
+/// `length` is valid and states the size of `name`.
 pub unsafe fn give_name(
     found: &str,
     name: *mut VIP_CHAR,
     length: *mut VIP_ULONG,
 ) -> Result<(), Error> {
     let needed = found.len() as VIP_ULONG + 1;
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let room = length.read_unaligned();
         length.write_unaligned(needed);

@@ -1,7 +1,7 @@
 //! NICs: one opening of one device (spec §3.1 to §3.3).
 //!
-//! A NIC owns its protection tags, regions, numbers of VIs and the calls of handlers that are due. VIs and CQs hold
-//! a reference to it; it knows its VIs by their handles only.
+//! A NIC owns its protection tags, regions, numbers of VIs and pending calls of handlers. VIs and CQs hold a
+//! reference to it; it refers to its VIs by their handles only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -45,40 +45,40 @@ pub struct Nic {
     pub(crate) plugin: &'static LoadedPlugin,
     pub(crate) ops: vipl_provider,
     pub(crate) info: vipl_nic_info,
-    /// What LocalNicAddress points to.
+    /// The target of LocalNicAddress.
     address: Box<[u8; VIPL_ADDRESS_MAX]>,
-    /// The agent and its name for this NIC.
+    /// The registration at the agent.
     pub(crate) registration: Arc<NicRegistration>,
     pub(crate) memory: Mutex<Memory>,
-    /// Held while the plug-in is told of changes to a region, so that it hears of them in their order.
+    /// Held while changes to a region are reported to the plug-in, so that it receives them in order.
     pub(crate) region_changes: Mutex<()>,
-    /// Numbers of VIs in use, and the handle of the VI with each number; 0: none.
+    /// Numbers of VIs in use; and the handle of the VI with each number; 0: none.
     vis: Mutex<Numbers>,
-    /// Every VI has a number below this one. Changes under `vis`.
+    /// Upper bound of the numbers of VIs. It changes under `vis`.
     vi_bound: AtomicU32,
     vi_handles: Box<[AtomicUsize]>,
     pub(crate) cq_count: AtomicU32,
-    /// Connection handles that were not answered yet.
+    /// Unanswered connection handles.
     pub(crate) incoming: Mutex<Vec<usize>>,
     pub(crate) events: Events,
     pub(crate) names: Mutex<Option<Names>>,
     gate: Gate,
     pub(crate) closing: AtomicBool,
-    /// The failure of the device has been reported.
+    /// Whether the failure of the device has been reported.
     failure_reported: AtomicBool,
-    /// Threads that sleep on this NIC, or are about to.
+    /// Number of threads that sleep on this NIC, or are about to.
     sleepers: AtomicU32,
-    /// The thread that makes progress where the plug-in has none; it sleeps while there are no VIs.
+    /// The thread that makes progress if the plug-in has none; it sleeps while there are no VIs.
     pub(crate) poller: OnceLock<Thread>,
 }
 
-// SAFETY: handles and table pointers are plain values; everything that changes has its own lock.
+// SAFETY: handles and table pointers are plain values; everything mutable has its own lock.
 unsafe impl Send for Nic {}
 // SAFETY: as above.
 unsafe impl Sync for Nic {}
 
 impl Nic {
-    /// The part that plug-ins see.
+    /// The part visible to plug-ins.
     pub(crate) fn abi(&self) -> *const vipl_nic {
         Shared::abi(&self.shared)
     }
@@ -88,7 +88,7 @@ impl Nic {
         self.shared.has_failed()
     }
 
-    /// Whether the failure of the device has yet to be reported; true once.
+    /// Claims the report of the device's failure; returns true once.
     pub(crate) fn claim_failure_report(&self) -> bool {
         !self.failure_reported.swap(true, Ordering::SeqCst)
     }
@@ -98,12 +98,12 @@ impl Nic {
         &self.process.agents
     }
 
-    /// To be held while something is made that VipCloseNic would have to see. An error: it is closed.
+    /// To be held while an object is created that VipCloseNic must see. Fails if the NIC is closed.
     pub(crate) fn enter(&self) -> Result<Inside<'_>, Error> {
         self.gate.enter()
     }
 
-    /// What is left on it, as VipCloseNic sees it.
+    /// Checks for VipCloseNic that no object is left.
     pub(crate) fn check_empty(&self) -> Result<(), Error> {
         let (tags, regions) = {
             let memory = self.memory.lock();
@@ -136,20 +136,20 @@ impl Nic {
         &self.info.address[..usize::from(self.info.address_len)]
     }
 
-    /// Every VI of this NIC has a number below this one.
+    /// Upper bound of the numbers of this NIC's VIs.
     #[inline]
     pub(crate) fn vi_bound(&self) -> u32 {
         self.vi_bound.load(Ordering::SeqCst)
     }
 
-    /// A number for a new VI; `None`: there are as many as the device allows.
+    /// A number for a new VI; `None` if the device allows no more.
     pub(crate) fn take_vi_number(&self) -> Option<u32> {
         let mut vis = self.vis.lock();
         let number = vis.take(self.info.vis_max)?;
         self.vi_bound.store(vis.bound(), Ordering::SeqCst);
         drop(vis);
-        // Pairs with the fence of a deregistration: either that sees the bound and visits the VI, or the VI's
-        // transfers, which come later, see the region gone.
+        // Pairs with the fence of a deregistration: either it sees the bound and visits the VI, or the VI's
+        // later transfers see that the region was removed.
         fence(Ordering::SeqCst);
         if let Some(poller) = self.poller.get() {
             poller.unpark();
@@ -157,26 +157,26 @@ impl Nic {
         Some(number)
     }
 
-    /// The number of a VI that is gone.
+    /// Releases the number of a destroyed VI.
     pub(crate) fn give_vi_number(&self, number: u32) {
         let mut vis = self.vis.lock();
         vis.give(number);
         self.vi_bound.store(vis.bound(), Ordering::SeqCst);
     }
 
-    /// Handle of the VI with this number; NULL: there is none.
+    /// Handle of the VI with this number; NULL if there is none.
     #[inline]
     pub(crate) fn vi_handle(&self, index: u32) -> VIP_VI_HANDLE {
         let place = self.vi_handles.get(index as usize);
         std::ptr::without_provenance_mut(place.map_or(0, |vi| vi.load(Ordering::Acquire)))
     }
 
-    /// The VI with this number is there, or, with NULL, no more.
+    /// Sets the handle of the VI with this number; NULL removes it.
     pub(crate) fn set_vi_handle(&self, index: u32, vi: VIP_VI_HANDLE) {
         self.vi_handles[index as usize].store(vi.addr(), Ordering::Release);
     }
 
-    /// Hands calls over to the handler thread.
+    /// Queues calls for the handler thread.
     pub(crate) fn push(&self, jobs: Vec<Job>) {
         if self.events.push(jobs) {
             self.wake();
@@ -197,16 +197,17 @@ impl Nic {
         }
     }
 
-    /// Has the loss of a connection reported later.
+    /// Schedules the report of a lost connection.
     pub(crate) fn report_later(&self, notice: Notice) {
         if self.events.add_notice(notice) {
             self.wake();
         }
     }
 
-    /// Ends every sleep on this NIC. That is a system call, which a thread that polls does not need.
+    /// Wakes all threads that sleep on this NIC. This takes a system call, which polling threads do not need.
     pub(crate) fn wake(&self) {
-        // Pairs with the fence in `fall_asleep`: either the sleeper is seen here, or its last look sees what was done.
+        // Pairs with the fence in `fall_asleep`: either the sleeper is seen here, or its last check sees the
+        // change.
         fence(Ordering::SeqCst);
         if let (1.., Some(wake)) = (self.sleepers.load(Ordering::Relaxed), self.ops.wake) {
             let _off = cancel::Off::new();
@@ -215,7 +216,7 @@ impl Nic {
         }
     }
 
-    /// Counts a sleeper as long as the result lives. To be called before its last look.
+    /// Counts a sleeper while the result lives. To be called before its last check.
     pub(crate) fn fall_asleep(&self) -> impl Drop + use<'_> {
         struct Asleep<'a>(&'a AtomicU32);
         impl Drop for Asleep<'_> {
@@ -255,12 +256,12 @@ impl Nic {
     }
 }
 
-/// A limit as a program sees it: the word of a 32-bit one is shorter than the plug-in's.
+/// Limits a value to the application's word, which is shorter than the plug-in's in a 32-bit process.
 pub(crate) fn at_most(limit: u64) -> VIP_ULONG {
     limit.min(VIP_ULONG::MAX as u64) as VIP_ULONG
 }
 
-/// Puts an opened device into the table of NICs. `None`: there is no room for it.
+/// Inserts an opened device into the table of NICs. `None` if the table is full.
 pub(crate) fn insert(
     process: &'static Process,
     plugin: &'static LoadedPlugin,
@@ -304,16 +305,17 @@ pub(crate) fn insert(
     Some(made)
 }
 
-/// Notes that the device has failed. `None`: its NIC is still being opened, and that will see it.
+/// Records that the device has failed. `None` if its NIC is still being opened, which will detect the
+/// failure.
 ///
 /// # Safety
 /// `nic` came from [`Nic::abi`], and the NIC is open, or being opened, as long as the result is used.
 pub(crate) unsafe fn device_failed<'a>(nic: *const vipl_nic) -> Option<&'a Nic> {
-    // SAFETY: as asked of the caller; the host's word is NULL or the NIC.
+    // SAFETY: guaranteed by the caller; the host's word is NULL or the NIC.
     unsafe { shared::fail(nic).cast::<Nic>().as_ref() }
 }
 
-/// The NIC that a thread of the plug-in names.
+/// The NIC referred to by a thread of the plug-in.
 ///
 /// # Safety
 /// `nic` came from [`Nic::abi`], and the NIC is open as long as the result is used.
@@ -322,7 +324,7 @@ pub(crate) unsafe fn of_plugin<'a>(nic: *const vipl_nic) -> &'a Nic {
     unsafe { &*shared::host(nic).cast::<Nic>() }
 }
 
-/// Takes a NIC out of the table; its handle is stale from now on. Refused while anything is left on it.
+/// Removes a NIC from the table; its handle becomes stale. Refused while an object is left on it.
 pub(crate) fn remove(nic: &Nic) -> Result<(), Error> {
     nic.gate.close(|| nic.check_empty())?;
     let guard = NICS.lock(nic.handle).ok_or(Error::InvalidParameter)?;
@@ -346,8 +348,8 @@ impl Ends for Nic {
 }
 
 impl Drop for Nic {
-    /// The device is closed when no thread can be inside it any more: a thread that still waits on an object
-    /// that has just been destroyed holds the NIC until it has noticed.
+    /// The device is closed when no thread can be inside it any more: a thread that waits on an object that
+    /// was just destroyed holds the NIC until it has noticed.
     fn drop(&mut self) {
         if let Some(poller) = self.poller.get() {
             poller.unpark();

@@ -1,4 +1,4 @@
-//! What every object behind a handle needs: the handle itself, the table of slots, and a slot's lock.
+//! The basis of objects behind handles: the handle, the table of slots, and a slot's lock.
 
 pub(crate) mod barrier;
 pub(crate) mod handle;

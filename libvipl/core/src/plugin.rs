@@ -1,4 +1,4 @@
-//! Plug-ins: finding and loading them, the functions they call, and which of them a device name goes to.
+//! Plug-ins: finding and loading them, the functions that they call, and the plug-in of a device name.
 
 mod file;
 mod folders;

@@ -1,4 +1,4 @@
-//! Progress for devices whose plug-in has no thread of its own (`vipl_nic_info.poll_us`).
+//! Progress for devices whose plug-in has no thread (`vipl_nic_info.poll_us`).
 
 use std::io;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use vipl_sys::thread::with_signals_blocked;
 use crate::nic::Nic;
 use crate::vi::of_nic;
 
-/// Starts the thread, if the device wants one. It sleeps while there are no VIs, and ends within one period after the
-/// NIC.
+/// Starts the thread, if the device needs one. It sleeps while there are no VIs, and ends within one period
+/// after the NIC was closed.
 pub(crate) fn start(nic: &Arc<Nic>) -> io::Result<()> {
     let period = Duration::from_micros(nic.info.poll_us.into());
     if period.is_zero() {
@@ -29,14 +29,14 @@ pub(crate) fn start(nic: &Arc<Nic>) -> io::Result<()> {
             }
             drop(nic);
             if vis == 0 {
-                // Ends with the first VI, or with the NIC.
+                // The first VI, or the end of the NIC, unparks it.
                 std::thread::park();
             } else {
                 vipl_sys::clock::sleep(period);
             }
         }
     };
-    // One of the standard library's, which can be unparked.
+    // A thread of the standard library, which can be unparked.
     let builder = Builder::new().name("vipl-poll".into());
     let thread = with_signals_blocked(|_| builder.spawn(run))?;
     let _ = nic.poller.set(thread.thread().clone());

@@ -1,7 +1,7 @@
-//! What the library knows once per process: settings, plug-ins, the agent, free slots, counters.
+//! The state of the library, one per process: settings, plug-ins, the agent, free slots, counters.
 //!
-//! The pointer to it is in a page that a fork wipes. So a child finds nothing and starts anew, without the locks,
-//! threads and sockets of its parent (spec §10.4).
+//! The pointer to it is in a page that a fork wipes. Therefore a child finds no state and makes its own,
+//! without the locks, threads and sockets of its parent (spec §10.4).
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
@@ -31,22 +31,23 @@ pub(crate) struct Process {
     pub(crate) vis: Free,
     pub(crate) cqs: Free,
     pub(crate) connections: Free,
-    /// NICs that are open, for the end of the process.
+    /// Open NICs, to be notified of the end of the process.
     pub(crate) open: Mutex<Vec<Weak<dyn Ends>>>,
-    /// A VipOpenNic has begun to register the process for memory barriers.
+    /// Whether a VipOpenNic has begun to register the process for memory barriers.
     pub(crate) registering: AtomicBool,
-    /// Values of settings that plug-ins have asked for, each once: they may use them for ever.
+    /// Values of settings requested by plug-ins, which may use them for ever; each is stored once.
     kept: Mutex<BTreeSet<CString>>,
 }
 
-/// What has something to do when the process ends.
+/// An object to notify when the process ends.
 pub(crate) trait Ends: Send + Sync {
-    /// `exit` runs. Other threads do, too, or have stopped anywhere: no lock may be waited for.
+    /// Called within `exit`. Other threads may still run, or have stopped anywhere, so it must not wait for a
+    /// lock.
     fn process_ends(&self);
 }
 
 impl Process {
-    /// Has this told of the end of the process, as long as it lives.
+    /// Registers an object to be notified of the end of the process, while it lives.
     pub(crate) fn tell_of_end(&self, what: Weak<dyn Ends>) {
         let mut open = self.open.lock();
         open.retain(|known| known.strong_count() > 0);
@@ -59,13 +60,13 @@ impl Process {
         });
     }
 
-    /// Keeps a text as long as the process lives.
+    /// Keeps a text for the life of the process.
     pub(crate) fn keep(&self, text: CString) -> *const c_char {
         let mut kept = self.kept.lock();
         match kept.get(&text) {
             Some(known) => known.as_ptr(),
             None => {
-                // The bytes stay where they are when the text moves into the set.
+                // Moving the text into the set does not move its bytes.
                 let at = text.as_ptr();
                 kept.insert(text);
                 at
@@ -76,7 +77,7 @@ impl Process {
 
 extern "C" fn process_ends() {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // SAFETY: null, or set once from a leaked box.
+        // SAFETY: null, or set once, from a leaked box.
         let process = unsafe { root().0.load(Ordering::Acquire).as_ref() };
         let open = process.and_then(|process| process.open.try_lock());
         for what in open.iter().flat_map(|open| open.iter()) {
@@ -89,7 +90,7 @@ extern "C" fn process_ends() {
 
 type Root = AtomicPtr<Process>;
 
-/// The page with the pointer, and why a child would find it as it is, if it would.
+/// The page with the pointer; and the error if a fork does not wipe it.
 fn root() -> (&'static Root, Option<&'static io::Error>) {
     static PAGE: Page<Root> = Page {
         content: Root::new(std::ptr::null_mut()),
@@ -97,7 +98,7 @@ fn root() -> (&'static Root, Option<&'static io::Error>) {
     static WIPED: OnceLock<io::Result<()>> = OnceLock::new();
     let wiped = WIPED.get_or_init(|| {
         let page = (&raw const PAGE).cast_mut().cast();
-        // SAFETY: pages of a static that has nothing but this pointer, and NULL is where a child begins.
+        // SAFETY: pages of a static that holds only this pointer, and NULL is the initial state of a child.
         unsafe { fork::wipe(page, size_of_val(&PAGE)) }
     });
     (&PAGE.content, wiped.as_ref().err())
@@ -148,11 +149,11 @@ pub(crate) fn get() -> &'static Process {
     match won {
         Ok(_) => {
             REACHABLE.store(made, Ordering::Relaxed);
-            // SAFETY: leaked on purpose.
+            // SAFETY: deliberately leaked.
             unsafe { &*made }
         }
         Err(other) => {
-            // SAFETY: ours was never shared; the other one is leaked.
+            // SAFETY: this one was never shared; the other one is leaked.
             unsafe {
                 drop(Box::from_raw(made));
                 &*other

@@ -1,10 +1,10 @@
 //! Settings: declared once, read from the configuration file and then from the environment.
 //!
-//! The name `connect_grace_ms` is `VIPL_CONNECT_GRACE_MS` in the environment. Settings of a plug-in are
-//! named `plugin.key`: a table `[plugin]` in the file, `VIPL_KEY` or `VIPL_PLUGIN_KEY` in the
-//! environment. `VIPL_KEY` reaches every plug-in that declares `key`. What plug-ins declare is known when they
-//! have been loaded; names that are not declared are logged then. With raised privileges (`AT_SECURE`) neither the
-//! user's files nor the environment count.
+//! The name `connect_grace_ms` is `VIPL_CONNECT_GRACE_MS` in the environment. Settings of a plug-in are named
+//! `plugin.key`: a table `[plugin]` in the file, `VIPL_KEY` or `VIPL_PLUGIN_KEY` in the environment.
+//! `VIPL_KEY` applies to every plug-in that declares `key`. Declarations of plug-ins are known once they have
+//! been loaded; undeclared names are logged then. With raised privileges (`AT_SECURE`) the user's files and
+//! the environment are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ mod read;
 pub(crate) use declared::Kind;
 pub(crate) use declared::{BadDeclaration, DECLARED, Declared, of_plugin};
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Default,
@@ -40,27 +40,27 @@ impl Source {
 #[derive(Default)]
 pub(crate) struct Settings {
     values: BTreeMap<String, (String, Source)>,
-    /// Variables that are no setting of the library, in lower case and without `VIPL_`: those of plug-ins.
+    /// Variables other than settings of the library, in lower case and without `VIPL_`: those of plug-ins.
     variables: BTreeMap<String, String>,
-    /// What each plug-in declares.
+    /// Declarations of each plug-in.
     plugins: Mutex<BTreeMap<String, Vec<Declared>>>,
     /// Undeclared names that have been logged.
     told: Mutex<BTreeSet<String>>,
-    /// What `[device_map]` in the file says, as `name=target` lines; the environment's map comes first.
+    /// `[device_map]` of the file, as `name=target` pairs; the environment's map takes precedence.
     pub(crate) file_device_map: Vec<(String, String)>,
     pub(crate) secure: bool,
     pub(crate) problems: Vec<String>,
 }
 
 impl Settings {
-    /// Logs what was wrong with file and environment; the log itself needs the settings first.
+    /// Logs errors in file and environment, after the log was installed, which needs the settings.
     pub(crate) fn report(&self) {
         for problem in &self.problems {
             log::warn!(target: "settings", "{problem}");
         }
     }
 
-    /// The value as it was given, or the default, which may depend on the mode (spec §17).
+    /// The value as given, or the default, which may depend on the mode (spec §17).
     pub(crate) fn text(&self, name: &str) -> &str {
         match (self.given(name), declared::in_strict_mode(name)) {
             (Some(text), _) => text,
@@ -69,19 +69,19 @@ impl Settings {
         }
     }
 
-    /// The value if it was given at all.
+    /// The value, if given.
     pub(crate) fn given(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(|(text, _)| text.as_str())
     }
 
-    /// Where the value came from.
+    /// The source of the value.
     pub(crate) fn source(&self, name: &str) -> Source {
         self.values
             .get(name)
             .map_or(Source::Default, |(_, source)| *source)
     }
 
-    /// The value in the form that its kind has, see [`Kind::read`]. An invalid one is logged, and the default used.
+    /// The value in the form of its kind, see [`Kind::read`]. An invalid one is logged, and the default used.
     fn value(&self, name: &str) -> String {
         let Some(setting) = declared(name) else {
             return String::new();
@@ -98,7 +98,7 @@ impl Settings {
         self.value(name) == "1"
     }
 
-    /// A number, within the bounds that are declared.
+    /// A number, within the declared bounds.
     pub(crate) fn number(&self, name: &str) -> u64 {
         self.value(name).parse().unwrap_or(0)
     }

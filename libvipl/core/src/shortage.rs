@@ -1,5 +1,5 @@
-//! Calls that begin while there is no memory. Those that make something are refused; all others work, with what the heap
-//! keeps in reserve (`vipl_sys::reserve`).
+//! Calls while memory is exhausted. Calls that allocate objects are refused; all others work, with the heap's
+//! reserve (`vipl_sys::reserve`).
 
 use vipl_abi::VIP_RETURN;
 use vipl_heap::HEAP;
@@ -7,7 +7,7 @@ use vipl_heap::HEAP;
 use crate::process;
 use crate::trace::Call;
 
-/// The calls that take memory for longer than they last.
+/// The calls that allocate memory that outlives them.
 const MAKING: &[&str] = &[
     "VipOpenNic",
     "VipErrorCallback",
@@ -23,13 +23,13 @@ const MAKING: &[&str] = &[
     "VipNSGetHostByName",
 ];
 
-/// Whether there is no memory. One load while there has always been some.
+/// Whether memory is exhausted. One load unless it has been before.
 #[inline]
 pub fn is_here() -> bool {
     HEAP.is_short()
 }
 
-/// What a call gives that cannot begin now.
+/// The result of a call that is refused now.
 #[cold]
 pub fn refuse(call: &Call) -> Option<VIP_RETURN> {
     if !MAKING.contains(&call.name) {

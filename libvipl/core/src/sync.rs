@@ -1,6 +1,7 @@
-//! What threads share: locks of [`vipl_sys`], atomics, and cells that are written once.
+//! Synchronisation: locks of [`vipl_sys`], atomics, and cells that are written once.
 //!
-//! The cell is not the standard library's, which ThreadSanitizer does not see into: this one is compiled with us.
+//! The cell is not that of the standard library, which ThreadSanitizer cannot instrument; this one is
+//! compiled with the library.
 
 pub(crate) use std::sync::atomic;
 

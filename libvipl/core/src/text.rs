@@ -1,4 +1,5 @@
-//! Values as the log shows them: addresses, discriminators, and the bits of Status, Control and reliability levels.
+//! Formatting of values for the log: addresses, discriminators, and the bits of Status, Control and
+//! reliability levels.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +30,7 @@ pub(crate) fn host(bytes: &[u8], is_ip: bool) -> String {
     socket.map_or_else(|| hexadecimal(bytes), |socket| socket.to_string())
 }
 
-/// A discriminator: text where it is one.
+/// A discriminator, as text if it is printable.
 pub(crate) fn discriminator(bytes: &[u8]) -> String {
     let plain = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     if (!plain.is_empty() || bytes.is_empty())

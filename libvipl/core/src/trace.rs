@@ -1,7 +1,7 @@
 //! Calls of the application as lines of the log: every call at level `trace`, failed ones at `warn` or `info`.
 //!
-//! The C edge describes a call once, as the names and values of its arguments ([`Call`]); what is logged of
-//! it is decided here. While `trace` is off, an entry point pays for one load and one branch ([`on`]).
+//! An entry point describes its call by the names and values of its arguments ([`Call`]); this module decides
+//! what is logged. While `trace` is off, an entry point costs one load and one branch ([`on`]).
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -20,10 +20,10 @@ pub use show::Argument;
 
 /// Subsystem of all lines about calls.
 const TARGET: &str = "call";
-/// Different polls that are folded at a time.
+/// Maximum number of different polls that are merged at a time.
 const POLLS_MAX: usize = 16;
 
-/// One call of the application, as its entry point describes it.
+/// One call of the application, described by its entry point.
 pub struct Call {
     /// The function.
     pub name: &'static str,
@@ -34,7 +34,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// `VipDestroyVi(ViHandle 0x1234)`, with what the inputs point to.
+    /// `VipDestroyVi(ViHandle 0x1234)`, with the targets of the inputs.
     fn text(&self) -> String {
         let mut text = format!("{}(", self.name);
         for (place, (name, argument)) in self.inputs.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Call {
         text
     }
 
-    /// What the function has written.
+    /// The values written by the function.
     fn written(&self) -> String {
         let mut text = String::new();
         for (name, argument) in &self.outputs {
@@ -71,7 +71,7 @@ fn is_poll(result: VIP_RETURN) -> bool {
     matches!(result, VIP_RETURN::VIP_NOT_DONE | VIP_RETURN::VIP_TIMEOUT)
 }
 
-/// Polls of one thread without a result, and how often each was repeated since its line.
+/// Polls of one thread without a result, and the number of repetitions of each since its line.
 #[derive(Default)]
 struct Folded(Vec<(String, u64)>);
 
@@ -93,7 +93,7 @@ impl Folded {
         }
     }
 
-    /// Tells how often polls were repeated, and begins anew.
+    /// Logs how often polls were repeated, and resets the counts.
     fn tell(&mut self) {
         for (line, times) in self.0.drain(..).filter(|(_, times)| *times > 0) {
             log::trace!(target: TARGET, "{line}, {times} times more");
@@ -111,13 +111,13 @@ thread_local! {
     static FOLDED: RefCell<Folded> = RefCell::default();
 }
 
-/// A call that is not on the data path begins. The first one of a process reads the settings.
+/// Begins a call off the data path. The first one of a process reads the settings.
 pub fn begin() {
     process::get();
     logger::forget_said();
 }
 
-/// A call that is being traced.
+/// A traced call.
 pub struct Traced(Option<(Call, String)>);
 
 impl Traced {
@@ -158,7 +158,7 @@ impl Traced {
     }
 }
 
-/// A call has failed. What it was and why gets one line, unless the function that decided has logged one.
+/// Logs a failed call and the reason in one line, unless the function that detected the error has logged one.
 #[cold]
 pub fn failed(call: &Call, result: VIP_RETURN) {
     process::get();

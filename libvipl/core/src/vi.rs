@@ -1,6 +1,6 @@
 //! VIs: endpoints with two work queues each (spec §3.4 to §3.7, §4).
 //!
-//! Everything of a VI is guarded by the lock of its slot, which every call takes once. The data path uses the first
+//! The lock of its slot, which every call takes once, guards all of a VI. The data path uses the first
 //! fields.
 //!
 //! ```text
@@ -50,14 +50,14 @@ use state::{CONNECTED, ERROR, PENDING};
 
 pub(crate) static VIS: Table<Vi> = Table::new(Kind::Vi);
 
-/// An attempt to connect a VI that the application or the agent has not ended.
+/// A pending attempt to connect a VI.
 #[derive(Clone)]
 pub(crate) struct Pending {
     /// Number of the call at the agent.
     pub(crate) call: u64,
-    /// Where its result goes.
+    /// The ticket for its result.
     pub(crate) result: Arc<Ticket<Result<Attributes, Error>>>,
-    /// When it ends without one.
+    /// The deadline.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -68,7 +68,8 @@ impl Pending {
     }
 }
 
-/// One VI. Posts and polls touch four cache lines: what the lock's owner needs of the slot, and this up to the gap.
+/// One VI. Posts and polls touch four cache lines: the slot's fields for the lock's owner, and this structure
+/// up to the gap.
 #[repr(C)]
 pub(crate) struct Vi {
     pub(crate) abi: vipl_vi,
@@ -87,15 +88,15 @@ pub(crate) struct Vi {
     user_data: VIP_PVOID,
     /// The connection; set from `attach` to `detach`.
     pub(crate) connection: Option<Side>,
-    /// The peer is on another host.
+    /// Whether the peer is on another host.
     pub(crate) remote: bool,
-    /// The call at the agent that shall connect this VI.
+    /// The call at the agent that is to connect this VI.
     pub(crate) attempt: Option<Pending>,
-    /// The peer request of this VI, from the call to the taking of its result.
+    /// The peer request of this VI, until its result is taken.
     pub(crate) peer: Option<Pending>,
-    /// A send was posted before the VI was connected, and the log has said so.
+    /// Whether a send posted before the VI was connected has been logged.
     pub(crate) told_early: bool,
-    /// Counts connections, so that a late event can be told from a new one.
+    /// Number of connections so far, to distinguish late events from new ones.
     pub(crate) epoch: u64,
 }
 
@@ -106,17 +107,18 @@ unsafe impl Send for Vi {}
 
 /// Operations of the plug-in on a locked VI.
 ///
-/// They may call the host back, which then makes a `&mut Vi` of its own from `vipl_vi.host`. So none of them runs
-/// while a reference to the VI exists: all pointers come from the slot itself, not from the guard's references.
+/// They may call back into the host, which then creates its own `&mut Vi` from `vipl_vi.host`. Therefore none
+/// of them runs while a reference to the VI exists: all pointers are derived from the slot itself, not from
+/// the guard's references.
 impl Guard<Vi> {
-    /// The part that plug-ins see.
+    /// The part visible to plug-ins.
     #[inline(always)]
     pub(crate) fn abi(&self) -> *mut vipl_vi {
         // The first field of the VI.
         self.as_ptr().cast()
     }
 
-    /// Lets the plug-in take what has arrived.
+    /// Lets the plug-in process what has arrived.
     #[inline(always)]
     pub(crate) fn progress(&mut self) {
         if self.abi.state == CONNECTED {
@@ -126,12 +128,12 @@ impl Guard<Vi> {
         }
     }
 
-    /// Attaches the VI to a connection; gives the plug-in's status.
+    /// Attaches the VI to a connection; returns the plug-in's status.
     pub(crate) fn attach(&mut self, connection: &vipl_connection) -> c_int {
         let Some(attach) = self.nic.ops.attach else {
             return VIPL_E_NOT_SUPPORTED;
         };
-        // On this thread the plug-in may need memory for its thread-local data.
+        // On this thread the plug-in may allocate thread-local data.
         if !vipl_sys::reserve::has_memory() {
             log::error!(target: "cm", "there is no memory left for {}", "a connection");
             return VIPL_E_RESOURCE;
@@ -140,7 +142,7 @@ impl Guard<Vi> {
         unsafe { attach(self.abi(), connection) }
     }
 
-    /// Takes the VI off its connection.
+    /// Detaches the VI from its connection.
     pub(crate) fn detach(&mut self) {
         if let Some(detach) = self.nic.ops.detach {
             // SAFETY: attached and locked.
@@ -148,7 +150,8 @@ impl Guard<Vi> {
         }
     }
 
-    /// Tells the plug-in that the peer has gone, or takes what has arrived before.
+    /// Notifies the plug-in that the peer has disconnected or exited, or else processes what has arrived
+    /// before.
     pub(crate) fn tell_peer_gone(&mut self, orderly: bool) {
         match self.nic.ops.peer_gone {
             // SAFETY: attached and locked.
@@ -157,7 +160,7 @@ impl Guard<Vi> {
         }
     }
 
-    /// Tells the plug-in whether completions of this VI are awaited on the NIC: by a CQ or a notify request.
+    /// Informs the plug-in whether a CQ or a notify request on the NIC waits for completions of this VI.
     pub(crate) fn set_watch(&mut self) {
         let on = self.recv.cq.is_some()
             || self.send.cq.is_some()
@@ -197,7 +200,7 @@ impl Vi {
         }
     }
 
-    /// What the peer learns of this VI.
+    /// The attributes of this VI for its peer.
     pub(crate) fn wire_attributes(&self) -> Attributes {
         Attributes {
             max_transfer_size: self.abi.max_transfer_size,

@@ -1,33 +1,34 @@
-//! Waits of the application, in slices. Between two of them the edge of the library looks whether the thread has been
-//! cancelled, which cannot be asked without ending it, nor waited for: the C library wakes no thread that has cancellation
-//! switched off ([decision 76](../../../docs/decisions/0076-cancellation.md)).
+//! Waits of the application, in slices. Between two slices the entry point acts on a cancellation of the
+//! thread, which can be neither queried without ending the thread nor waited for: the C library does not wake
+//! a thread with cancellation disabled ([decision 76](../../../docs/decisions/0076-cancellation.md)).
 
 use std::time::Duration;
 
 use vipl_sys::clock::Instant;
 
-/// The longest that a cancelled thread sleeps on. Shorter slices would wake processes that have nothing to do.
+/// Longest time that a cancelled thread continues to sleep. Shorter slices would wake idle processes.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// A wait that has begun. One that is dropped before it has found anything is given up, and leaves its place to others.
+/// A wait in progress. Dropping it before it has a result gives it up, and leaves its place to other waiters.
 pub trait Wait {
-    /// What is waited for.
+    /// The result.
     type Found;
 
-    /// Waits for one slice. `None`: the wait goes on, and the calling thread may be cancelled before the next slice.
+    /// Waits for one slice. `None`: the wait continues, and the calling thread may be cancelled before the
+    /// next slice.
     fn slice(&mut self) -> Option<Self::Found>;
 }
 
-/// What a call that may wait has come to at once.
+/// The immediate result of a call that may wait.
 pub enum Begun<W: Wait> {
-    /// Its end.
+    /// The call is complete.
     Over(W::Found),
-    /// It waits.
+    /// The call waits.
     Waits(W),
 }
 
 impl<W: Wait> Begun<W> {
-    /// Waits for the end, for threads that are not cancelled.
+    /// Waits for the result, for threads that are not cancelled.
     pub fn finish(self) -> W::Found {
         match self {
             Begun::Over(found) => found,
@@ -46,7 +47,7 @@ pub(crate) fn slice_end(deadline: Option<Instant>) -> Instant {
     deadline.map_or(end, |deadline| deadline.min(end))
 }
 
-/// Whether a wait has lasted as long as it may.
+/// Whether the deadline of a wait has passed.
 pub(crate) fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }

@@ -1,4 +1,4 @@
-//! A call of the agent whose reply depends on other processes.
+//! A call to the agent whose reply depends on other processes.
 
 use std::sync::Arc;
 
@@ -9,12 +9,13 @@ use zerocopy::{Immutable, IntoBytes};
 use super::client::{Agent, GONE, Reply, limit};
 use super::ticket::Ticket;
 
-/// It is on its way. Dropped without a reply it is withdrawn: what it brings too late goes to another process.
+/// A call in progress. If it is dropped without a reply, it is withdrawn; a request received too late goes to
+/// another process.
 pub(crate) struct Asked {
     pub(crate) agent: Arc<Agent>,
     call: u64,
     ticket: Arc<Ticket<Reply>>,
-    /// When it ends without a reply; `None` is never.
+    /// Deadline of the call; `None`: never.
     deadline: Option<Instant>,
     answered: bool,
 }
@@ -40,7 +41,7 @@ impl Asked {
         }
     }
 
-    /// Waits for the reply, until `end` at most. `None`: neither that nor the deadline has come.
+    /// Waits for the reply, at most until `end`. `None`: no reply yet, and the deadline has not passed.
     pub(crate) fn wait(&mut self, end: Instant) -> Option<Reply> {
         let limit = limit(self.deadline);
         let until = limit.map_or(end, |limit| limit.min(end));
@@ -63,7 +64,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if !self.answered && !self.agent.withdraw(self.call) {
-            // Its reply is here, or about to be.
+            // The reply has arrived, or is about to.
             self.agent.cancel(self.call);
         }
     }

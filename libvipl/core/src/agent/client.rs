@@ -1,8 +1,8 @@
 //! The connection to one agent: calls, replies and events.
 //!
-//! Each process has one socket and, while it uses it, one thread that reads it (`reader.rs`). A caller waits for its reply
-//! on a ticket, or the reading thread runs the rest of the call: a VI is attached to its connection there, before any later
-//! message about that connection is read.
+//! Each process has one socket and, while it uses it, one thread that reads it (`reader.rs`). A caller waits
+//! for its reply on a ticket, or the reading thread runs a continuation: it attaches a VI to its connection
+//! before it reads any later message about that connection.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,10 +31,10 @@ pub(crate) const GONE: Status = Status(u32::MAX);
 const SILENT: Status = Status(u32::MAX - 1);
 /// Time limit for replies that do not depend on other processes; generous, for loaded machines.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
-/// The same while the agent has not sent anything since a call reached that limit.
+/// Time limit while the agent has not sent anything since a call reached [`ANSWER_TIME_MAX`].
 const SILENT_TIME_MAX: Duration = Duration::from_secs(1);
-/// The agent ends a call at its deadline, with the reason; the library does so this much later if there is no reply
-/// (rule R7 allows 50 ms).
+/// The agent ends a call at its deadline, with the reason. If there is no reply, the library ends it this
+/// much later (rule R7 allows 50 ms).
 const MARGIN: Duration = Duration::from_millis(25);
 
 /// The reply to a call.
@@ -48,7 +48,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The body, if it is of this kind.
+    /// The body, if it has this type.
     pub(crate) fn body<B: FromBytes>(&self) -> Option<B> {
         B::read_from_bytes(&self.body).ok()
     }
@@ -64,7 +64,7 @@ impl Reply {
     }
 }
 
-/// The process of an agent; 0: it is in another process namespace.
+/// Process id of an agent; 0: it is in another process namespace.
 fn process_of(socket: &Kept) -> libc::pid_t {
     let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials);
     peer.map_or(0, |peer| peer.pid())
@@ -85,7 +85,8 @@ fn is_filtered(process: &str) -> bool {
     mode.is_some_and(|mode| mode.trim() != "0")
 }
 
-/// What an agent runs in and this program does not, as it has told, or as the system shows.
+/// Restrictions of the agent that this program does not have, as reported by the agent or shown by the
+/// system.
 fn runs_with(pid: libc::pid_t, welcome: Option<&Welcome>) -> String {
     let shown = || {
         let process = pid.to_string();
@@ -110,8 +111,8 @@ fn runs_with(pid: libc::pid_t, welcome: Option<&Welcome>) -> String {
     all.join(" and ")
 }
 
-/// An agent in log lines: its process id, its executable if that can be read, and what it has been given by the program
-/// that started it and cannot give up.
+/// The description of an agent in log lines: its process id, its executable if that can be read, and
+/// inherited restrictions.
 fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
     let pid = process_of(socket);
     let text = |bytes: &[u8]| {
@@ -145,30 +146,30 @@ fn another_protocol(socket: &Kept) -> String {
     )
 }
 
-/// When the library gives up a call by itself.
+/// The time at which the library itself gives a call up.
 pub(crate) fn limit(deadline: Option<Instant>) -> Option<Instant> {
     deadline.map(|deadline| deadline + MARGIN)
 }
 
-/// What runs on the reading thread when a call is answered.
+/// A function that runs on the reading thread with the reply.
 pub(super) type Continuation = Box<dyn FnOnce(&Arc<Agent>, Reply) + Send>;
 
-/// One side of one connection; stays the same when the agent changes.
+/// Identifies one side of one connection; it does not change with the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Side {
     /// The connection's key.
     pub(crate) key: u64,
-    /// Which of the two sides.
+    /// The side, 0 or 1.
     pub(crate) side: u32,
 }
 
-/// The VI of a connection, and the function that is called when the peer goes.
+/// The VI of a connection, and the function that runs when the peer disconnects or exits.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     pub(crate) side: Side,
     /// Handle of the VI.
     pub(crate) vi: usize,
-    /// Runs on the reading thread; the last argument tells whether the peer has disconnected.
+    /// Runs on the reading thread; the last argument is true if the peer has disconnected.
     pub(crate) peer_gone: fn(vi: usize, side: Side, orderly: bool),
 }
 
@@ -177,7 +178,7 @@ pub(crate) struct Agent {
     pub(super) socket: Kept,
     pub(super) outbox: Outbox,
     pub(super) calls: Mutex<BTreeMap<u64, Continuation>>,
-    /// Counts the agents of this process, to distinguish names that different agents gave.
+    /// Number of the agent in this process, to distinguish identifiers of different agents.
     epoch: u64,
     pub(super) connections: Mutex<BTreeMap<u64, Owner>>,
     /// Its network namespace; 0: unknown.
@@ -185,22 +186,22 @@ pub(crate) struct Agent {
     /// For log lines.
     description: OnceLock<String>,
     pub(super) dead: AtomicBool,
-    /// The application has closed the socket.
+    /// Whether the application has closed the socket.
     was_closed_here: AtomicBool,
-    /// A call has reached its limit, and nothing has been received since.
+    /// Whether a call has reached its limit, and nothing has been received since.
     pub(super) silent: AtomicBool,
 }
 
 /// Why there is no agent.
 pub(super) enum Introduction {
-    /// It closed the connection before it replied: what is known of it.
+    /// It closed the connection before it replied. The text describes it.
     Dropped(String),
-    /// For the reason in the text.
+    /// It refused, for the reason in the text.
     Refused(String),
 }
 
 impl Agent {
-    /// Connects, starts the reading thread by `read`, and says hello.
+    /// Connects, starts the reading thread by `read`, and sends HELLO.
     pub(super) fn introduce(
         settings: &Settings,
         read: impl FnOnce(&Arc<Agent>) -> io::Result<Thread>,
@@ -255,7 +256,7 @@ impl Agent {
         Ok((agent, thread))
     }
 
-    /// Whether it is still there, asked while no thread reads its messages.
+    /// Whether the agent still runs; for use while no thread reads its messages.
     pub(super) fn is_connected(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         match self.socket.fd().map(|fd| recv(fd, &mut [0], flags)) {
@@ -274,7 +275,7 @@ impl Agent {
         self.call_then(op, body, fds, || {})
     }
 
-    /// The same; `then` runs on the reading thread with the reply, unless that comes too late.
+    /// The same; `then` runs on the reading thread with the reply, unless it arrives too late.
     pub(super) fn call_then<B>(
         self: &Arc<Self>,
         op: Op,
@@ -304,7 +305,7 @@ impl Agent {
         }
     }
 
-    /// Takes a call back, unless its reply is here.
+    /// Withdraws a call, unless its reply has arrived.
     pub(super) fn withdraw(&self, call: u64) -> bool {
         let waits = self.calls.lock().remove(&call).is_some();
         if waits {
@@ -313,15 +314,15 @@ impl Agent {
         waits
     }
 
-    /// Tells the agent that nobody waits for this call any more.
+    /// Notifies the agent that no thread waits for this call any more.
     pub(crate) fn cancel(&self, call: u64) {
         if !self.outbox.withdraw(call) {
             self.tell(Op::CANCEL, &Cancel { call });
         }
     }
 
-    /// Takes an attempt to connect back whose caller goes without a reply. If it has been sent, what runs with its reply
-    /// undoes what the agent has done meanwhile.
+    /// Withdraws an attempt to connect whose caller returns without a reply. If it was sent, its continuation
+    /// undoes the connection that the agent may have made.
     pub(crate) fn take_back(&self, call: u64) {
         if self.outbox.withdraw(call) {
             self.calls.lock().remove(&call);
@@ -330,7 +331,7 @@ impl Agent {
         }
     }
 
-    /// Nobody waits for this call any more. What it opens too late is closed.
+    /// No thread waits for this call any more. What its late reply opens is closed.
     fn give_up(&self, id: u64) {
         let mut calls = self.calls.lock();
         if self.outbox.withdraw(id) {
@@ -344,7 +345,7 @@ impl Agent {
         }
     }
 
-    /// How long a call waits that the agent answers by itself.
+    /// Time limit of a call whose reply does not depend on other processes.
     pub(crate) fn patience(&self) -> Duration {
         match self.silent.load(Ordering::Relaxed) {
             false => ANSWER_TIME_MAX,
@@ -352,7 +353,7 @@ impl Agent {
         }
     }
 
-    /// A call has reached the limit for replies.
+    /// Logs that a call has reached the time limit for replies.
     pub(crate) fn tell_silence(&self, op: Op, waited: Duration) {
         let again = self.silent.swap(true, Ordering::Relaxed);
         if op != Op::HELLO && !again {
@@ -360,7 +361,7 @@ impl Agent {
         }
     }
 
-    /// The deadline of the application's call has passed without the reply that the agent sends at that time.
+    /// Logs that the agent did not reply at the deadline of the application's call.
     pub(crate) fn tell_late(&self) {
         log::info!(
             target: "agent",
@@ -369,13 +370,13 @@ impl Agent {
         );
     }
 
-    /// Its description in log lines.
+    /// The description for log lines.
     pub(crate) fn description(&self) -> String {
         let known = self.description.get().cloned();
         known.unwrap_or_else(|| describe(&self.socket, None))
     }
 
-    /// Whose it is: the system's, or a user's own.
+    /// The owner: the system, or a user.
     pub(crate) fn owner(&self) -> String {
         use nix::sys::socket::{UnixAddr, getpeername, getsockopt, sockopt};
         let place = getpeername::<UnixAddr>(self.socket.as_fd().as_raw_fd());
@@ -398,20 +399,20 @@ impl Agent {
         )
     }
 
-    /// A number for the next call, the same for no other call of this process at any agent.
+    /// A number for the next call, unique in this process for all agents.
     pub(crate) fn next_id() -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         LAST.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether its messages have ended.
+    /// Whether the agent has closed the connection.
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Whether its process has ended, as far as this one can see.
+    /// Whether its process has exited, as far as this process can see.
     pub(super) fn has_exited(&self) -> bool {
-        /// It closes its sockets a moment before it has ended.
+        /// Time between closing its sockets and its exit.
         const MOMENT: Duration = Duration::from_millis(200);
         if self.was_closed_here.load(Ordering::Relaxed) {
             return false;
@@ -430,12 +431,12 @@ impl Agent {
         vipl_sys::clock::poll(&mut ends, Some(MOMENT)) != 0
     }
 
-    /// Inode of its network namespace; 0: it has not told.
+    /// Inode of its network namespace; 0: not reported.
     pub(crate) fn network(&self) -> u32 {
         self.network.load(Ordering::Relaxed)
     }
 
-    /// A name that this agent gave, made unique among all agents of this process.
+    /// Makes an identifier of this agent unique among all agents of this process.
     pub(crate) fn unique(&self, name: u64) -> u64 {
         name ^ self.epoch.rotate_right(16)
     }
@@ -458,12 +459,12 @@ impl Agent {
     {
         self.calls.lock().insert(id, Box::new(then));
         if self.is_dead() || self.send(id, op, body.as_bytes(), fds).is_err() {
-            // Unless the reading thread has just done so.
+            // No effect if the reading thread has just done so.
             self.finish(id, Reply::failed(GONE));
         }
     }
 
-    /// Completes a call, unless that has been done.
+    /// Completes a call, unless it is complete.
     pub(super) fn finish(self: &Arc<Self>, id: u64, reply: Reply) {
         let then = self.calls.lock().remove(&id);
         if let Some(then) = then {
@@ -483,7 +484,7 @@ impl Agent {
         let socket = self.socket.fd().inspect_err(|_| self.was_closed())?;
         let sent = self.outbox.send(socket, id, [header.as_bytes(), body], fds);
         sent.inspect_err(|error| {
-            // That the agent has gone is told by the thread that reads.
+            // The reading thread reports that the agent has exited.
             let gone = [libc::EPIPE, libc::ECONNRESET, libc::ENOTCONN];
             if !error
                 .raw_os_error()
@@ -494,12 +495,12 @@ impl Agent {
         })
     }
 
-    /// Notes the owner of a connection.
+    /// Records the owner of a connection.
     pub(crate) fn connected(&self, connection: u64, owner: Owner) {
         self.connections.lock().insert(connection, owner);
     }
 
-    /// The agent has forgotten this connection.
+    /// Removes a connection that the agent has removed.
     pub(crate) fn forget(&self, connection: u64) {
         self.connections.lock().remove(&connection);
     }
@@ -510,8 +511,8 @@ impl Agent {
         self.tell(Op::DISCONNECT, &ConnectionRef { connection });
     }
 
-    /// The application has closed the socket: calls end as if the agent had gone. The reading thread still holds the
-    /// file; it looks every second.
+    /// The application has closed the socket: calls end as if the agent had exited. The reading thread still
+    /// holds the file; it checks every second.
     #[cold]
     pub(super) fn was_closed(&self) {
         self.was_closed_here.store(true, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use super::registration::NicRegistration;
 use super::ticket::Ticket;
 use crate::sync::Mutex;
 
-/// A connection, as the next agent is told of it.
+/// A connection, as reported to the next agent.
 #[derive(Clone)]
 pub(crate) struct Live {
     pub(crate) owner: Owner,
@@ -19,10 +19,10 @@ pub(crate) struct Live {
     pub(crate) vi: u32,
     pub(crate) attributes: Attributes,
     pub(crate) registration: Arc<NicRegistration>,
-    /// The agent that knows it, and its name there.
+    /// The agent that knows it, and its identifier there.
     pub(crate) at: Option<(Arc<Agent>, u64)>,
-    /// No later agent needs to know it: the peer is gone, or it is on another host, where the plug-in's lingering close
-    /// and keep-alive detect the end.
+    /// Whether it need not be handed over: the peer has disconnected or exited, or is on another host, where
+    /// the plug-in's lingering close and keep-alive detect the end.
     pub(crate) lone: bool,
 }
 
@@ -58,12 +58,12 @@ impl Connections {
         self.live.lock().is_empty() && self.parted.lock().is_empty()
     }
 
-    /// Removes a connection that was not completed; its agent knows.
+    /// Removes a connection that was not completed, which its agent knows.
     pub(crate) fn forget(&self, side: Side) {
         self.live.lock().remove(&side);
     }
 
-    /// VipDisconnect. The peer is told by this agent or by the next one.
+    /// VipDisconnect. This agent or the next one notifies the peer.
     pub(crate) fn disconnect(&self, side: Side) {
         let Some(live) = self.live.lock().remove(&side) else {
             return;
@@ -75,15 +75,15 @@ impl Connections {
         }
     }
 
-    /// The agent has reported that the peer is gone.
+    /// The agent has reported that the peer has disconnected or exited.
     pub(crate) fn peer_gone(&self, side: Side) {
         if let Some(live) = self.live.lock().get_mut(&side) {
             live.lone = true;
         }
     }
 
-    /// Sets the new agent's name for a connection. Runs on the reading thread, before any message about the connection
-    /// is read.
+    /// Sets the new agent's identifier of a connection. Runs on the reading thread, before it reads any
+    /// message about the connection.
     fn adopted(&self, agent: &Arc<Agent>, side: Side, name: u64) {
         let mut all = self.live.lock();
         if let Some(live) = all.get_mut(&side) {
@@ -95,7 +95,8 @@ impl Connections {
         }
     }
 
-    /// Hands all connections over to a new agent, at which the NICs are open. False: it has exited, too.
+    /// Hands all connections over to a new agent, at which the NICs are open. Returns false if it has exited
+    /// as well.
     pub(super) fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
         // Copies, since the application may connect and disconnect meanwhile.
         let all: Vec<(Side, Live)> = self
@@ -105,7 +106,7 @@ impl Connections {
             .filter(|(_, live)| !live.lone)
             .map(|(side, live)| (*side, live.clone()))
             .collect();
-        // An agent that has become silent gets the others all the same, and may take them later.
+        // An agent that has become silent is sent the others nevertheless, and may process them later.
         let mut is_awaited = true;
         for (side, live) in all {
             let Some(nic) = live.registration.name_at(agent) else {

@@ -1,4 +1,4 @@
-//! Connections to device processes, which plug-ins ask the Kernel Agent for.
+//! Connections to device processes, which plug-ins request from the Kernel Agent.
 //!
 //! A device process is a NIC in software, outside the application. The agent starts it and connects it with
 //! the application; plug-in and device define the messages on the socket.
@@ -12,7 +12,7 @@ use vipl_plugin_abi::*;
 use super::keeper::Agents;
 use crate::error::Error;
 
-/// Asks the agent; gives the socket and the device's process id.
+/// Requests a connection from the agent; returns the socket and the device's process id.
 pub(crate) fn open(agents: &'static Agents, name: &str) -> Result<(OwnedFd, u32), c_int> {
     let mut body = DeviceOpen {
         device: [0; DEVICE_BYTES],

@@ -1,4 +1,4 @@
-//! Links over UDP that agents have given, for handing them over to the next agent.
+//! Links over UDP issued by agents, for handing them over to the next agent.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use vipl_sys::fd::Identity;
 use super::client::Agent;
 use crate::sync::Mutex;
 
-/// A link over UDP that an agent has given. Its data socket belongs to the plug-in; when that agent has exited, the next
-/// one is shown it, so that other hosts still reach the NIC.
+/// A link over UDP issued by an agent. Its data socket belongs to the plug-in. When that agent has exited,
+/// the socket is passed to the next one, so that other hosts can still reach the NIC.
 pub(crate) struct Given {
     link: u64,
     fd: RawFd,
@@ -32,12 +32,12 @@ impl Given {
         }
     }
 
-    /// Whether its plug-in still has it.
+    /// Whether the plug-in still has its socket open.
     fn is_open(&self) -> bool {
         self.identity.is_some() && Identity::of(self.fd) == self.identity
     }
 
-    /// Hands it to another agent; gives the name there.
+    /// Hands it over to another agent; returns its identifier there.
     pub(super) fn hand_over(&self, agent: &Arc<Agent>) -> Option<u64> {
         if !self.is_open() {
             return None;
@@ -58,19 +58,19 @@ impl Given {
     }
 }
 
-/// Links that a plug-in has been given for a NIC that it is opening.
+/// Links issued to a plug-in for a NIC that it is opening.
 #[derive(Default)]
 pub(super) struct GivenLinks(Mutex<Vec<Given>>);
 
 impl GivenLinks {
     pub(super) fn keep(&self, fd: RawFd, opened: &LinkOpened) {
         let mut all = self.0.lock();
-        // Some were given for NICs that did not open.
+        // Some were issued for NICs that failed to open.
         all.retain(Given::is_open);
         all.push(Given::new(fd, opened));
     }
 
-    /// That of a NIC.
+    /// Takes the link of a NIC.
     pub(super) fn take(&self, link: u64) -> Option<Given> {
         let mut all = self.0.lock();
         let place = all.iter().position(|given| given.link == link)?;

@@ -1,10 +1,10 @@
-//! Which agent this process has, and the change to the next one when it exits.
+//! The agent of this process, and the change to the next one when it exits.
 //!
-//! An agent may be killed. Existing connections continue, but the death of a peer goes unnoticed and new connections
-//! are impossible. So the thread that read the agent's messages becomes the *keeper* when they end: it finds or
-//! starts another agent, opens the NICs there, hands over the connections, and repeats the calls that were not
-//! answered. The first attempt is immediate. Further ones follow at least 250 ms apart while a call is waiting, and at
-//! growing intervals while there are only connections.
+//! An agent may be killed. Existing connections continue, but the death of a peer goes unnoticed and new
+//! connections are impossible. Therefore the thread that reads the agent's messages becomes the *keeper* when
+//! the agent exits: it finds or starts another agent, opens the NICs there, hands the connections over, and
+//! repeats unanswered calls. The first attempt is immediate. Further ones follow at least 250 ms apart while
+//! a call is waiting, and at growing intervals while there are only connections.
 //!
 //! ```text
 //!   Absent ── first VipOpenNic ──▶ Here ── it exits ─────▶ Lost ── handed over ──▶ Here
@@ -12,11 +12,11 @@
 //!      └──────────────────── no NIC is open ─────────────────┘
 //! ```
 //!
-//! The thread runs only while the agent is used: by open NICs, and by calls without one. After the last of them the
-//! connection stays, without a thread.
+//! The thread runs only while the agent is used: by open NICs, and by calls without one. After the last use
+//! the connection stays open, without a thread.
 //!
-//! Locks: the standing before the list of NICs; neither is held during a call of an agent, except that
-//! the first agent of all is found under the standing's lock.
+//! Lock order: the standing before the list of NICs. Neither is held during a call to an agent, except that
+//! the first agent is found under the standing's lock.
 
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::error::Error;
 use crate::settings::Settings;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// How often an agent that closes the connection at once is tried again.
+/// Maximum tries to connect to an agent that closes the connection at once.
 const HELLO_TRIES: u32 = 6;
 /// Increment of the pause between these tries.
 const HELLO_PAUSE: Duration = Duration::from_millis(2);
@@ -49,15 +49,15 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// Longest pause while there are only connections to hand over.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// How long the end of the last use waits for the end of the reading thread.
+/// Time for which the end of the last use waits for the end of the reading thread.
 const REST_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Number of agents that a call which is not a wait is tried at, one after the other.
+/// Maximum number of agents, one after the other, at which a call other than a wait is tried.
 const AGENTS_MAX: usize = 3;
 
 /// An attempt to connect whose agent exited before replying.
 pub(crate) trait Unanswered: Send {
-    /// Whether no thread waits for it any more, or its time is up.
+    /// Whether no thread waits for it any more, or its deadline has passed.
     fn is_over(&self) -> bool;
     /// Ends it with a timeout.
     fn give_up(self: Box<Self>);
@@ -68,33 +68,33 @@ pub(crate) trait Unanswered: Send {
 /// Whether there is an agent.
 #[derive(Default)]
 enum Now {
-    /// None has been needed.
+    /// None has been needed yet.
     #[default]
     Absent,
     Here(Arc<Agent>),
-    /// It has exited, and a keeper looks for the next one.
+    /// It has exited, and a keeper searches the next one.
     Lost,
 }
 
 #[derive(Default)]
 struct Standing {
     now: Now,
-    /// Tries of keepers that have failed.
+    /// Number of failed tries of keepers.
     failures: u64,
-    /// Threads that wait for an agent.
+    /// Number of threads that wait for an agent.
     wanted: u32,
-    /// The thread that reads the messages of the agent that is here. `None`: it has ended, since nobody used the agent, or
-    /// is about to be joined.
+    /// The thread that reads the agent's messages. `None`: it has ended, since the agent was unused, or is
+    /// about to be joined.
     reader: Option<Thread>,
-    /// It has ended, or is about to return.
+    /// Whether it has ended, or is about to return.
     is_parked: bool,
 }
 
-/// Somebody uses the agent: its messages are read.
+/// A use of the agent: while one exists, the agent's messages are read.
 pub(crate) struct Use(&'static Agents);
 
 impl Use {
-    /// Ends it on the reading thread, which looks afterwards whether it was the last one.
+    /// Ends it on the reading thread, which checks afterwards whether it was the last one.
     fn end_on_reader(self) {
         self.0.uses.fetch_sub(1, Ordering::AcqRel);
         std::mem::forget(self);
@@ -110,18 +110,18 @@ impl Drop for Use {
     }
 }
 
-/// The agents of this process: the present one, and what the next one has to know.
+/// The agents of this process: the current one, and the state to hand over to the next one.
 pub(crate) struct Agents {
     settings: Arc<Settings>,
     standing: Mutex<Standing>,
     changed: Condvar,
-    /// How many use the agent.
+    /// Number of uses of the agent.
     uses: AtomicUsize,
     nics: Mutex<Vec<(Arc<NicRegistration>, Use)>>,
     pub(crate) connections: Connections,
-    /// Links over UDP that belong to no NIC yet.
+    /// Links over UDP that do not belong to a NIC yet.
     pub(super) given: GivenLinks,
-    /// Attempts to connect that the last agent left unanswered.
+    /// Attempts to connect that the last agent did not answer.
     unanswered: Mutex<Vec<Box<dyn Unanswered>>>,
 }
 
@@ -139,13 +139,13 @@ impl Agents {
         }
     }
 
-    /// To be held while an agent is wanted and called, as long as no NIC is open.
+    /// Begins a use, to be held while an agent is requested and called without an open NIC.
     pub(crate) fn begin_use(&'static self) -> Use {
         self.uses.fetch_add(1, Ordering::AcqRel);
         Use(self)
     }
 
-    /// Whether the reading thread is to end. It asks after each message.
+    /// Whether the reading thread is to end. It checks after each message.
     pub(super) fn ends_reading(&self, agent: &Arc<Agent>) -> bool {
         if self.uses.load(Ordering::Acquire) > 0 {
             return false;
@@ -154,15 +154,15 @@ impl Agents {
         let is_here = matches!(&standing.now, Now::Here(here) if Arc::ptr_eq(here, agent));
         let ends = is_here && self.uses.load(Ordering::Acquire) == 0;
         if ends {
-            // Whoever wants the agent from now on finds that nobody reads.
+            // A thread that requests the agent from now on finds that no thread reads.
             standing.is_parked = true;
             self.changed.notify_all();
         }
         ends
     }
 
-    /// The last use has ended: waits until the reading thread has ended as well. An agent that is stopped does not wake
-    /// it; it looks by itself after a second.
+    /// The last use has ended: waits until the reading thread has ended as well. An agent that is stopped
+    /// does not wake it; it checks by itself after a second.
     fn rest(&self, wake: bool) {
         let end = Instant::now() + REST_TIME_MAX;
         let mut standing = self.standing.lock();
@@ -170,7 +170,7 @@ impl Agents {
             return;
         };
         if wake && !standing.is_parked {
-            // Any reply will do.
+            // Any reply wakes the reading thread.
             agent.tell(Op::CANCEL, &Cancel { call: 0 });
         }
         while !standing.is_parked
@@ -190,7 +190,7 @@ impl Agents {
         }
     }
 
-    /// The agent that is here, if its messages are read or can be read again.
+    /// Resumes reading the messages of the current agent, if it is connected.
     fn resume(&'static self, standing: &mut Standing) -> Result<(), Error> {
         let Now::Here(agent) = &standing.now else {
             return Ok(());
@@ -215,12 +215,12 @@ impl Agents {
         &self.settings
     }
 
-    /// The agent, found or started. While a keeper looks for one: waits for its next try.
+    /// The agent, found or started. While a keeper searches one, waits for its next try.
     pub(crate) fn want(&'static self) -> Result<Arc<Agent>, Error> {
         self.want_until(None)
     }
 
-    /// The same, until a deadline if there is one.
+    /// The same, until a deadline, if any.
     fn want_until(&'static self, end: Option<Instant>) -> Result<Arc<Agent>, Error> {
         let mut standing = self.standing.lock();
         let failures = standing.failures;
@@ -228,7 +228,7 @@ impl Agents {
             self.resume(&mut standing)?;
             match &standing.now {
                 Now::Here(agent) if !agent.is_dead() => {
-                    // Whoever waits for the end of its use learns that there is another one.
+                    // A thread that waits for the end of its use learns that there is another one.
                     self.changed.notify_all();
                     return Ok(agent.clone());
                 }
@@ -243,7 +243,7 @@ impl Agents {
                 }
                 Now::Lost if standing.failures != failures => return Err(Error::Resource),
                 _ if end.is_some_and(|end| end <= Instant::now()) => return Err(Error::Timeout),
-                // Its reading thread is about to note that it is lost.
+                // Its reading thread is about to record that it is lost.
                 Now::Here(_) | Now::Lost => {
                     standing.wanted += 1;
                     self.changed.notify_all();
@@ -266,7 +266,7 @@ impl Agents {
         let given = self.given.take(info.link);
         let registration = Arc::new(NicRegistration::new(provider, info, given));
         let usage = self.begin_use();
-        // Listed first: if the agent exits now, the keeper opens it at the next one.
+        // Listed first, so that the keeper opens it at the next agent if this one exits now.
         self.nics.lock().push((registration.clone(), usage));
         match self.place(&registration) {
             Ok(_) => Ok(registration),
@@ -277,12 +277,13 @@ impl Agents {
         }
     }
 
-    /// The agent and its name for a NIC. Waits for the next agent if the last one has exited; fails if there is none.
+    /// The agent and its identifier of a NIC. Waits for the next agent if the last one has exited; fails if
+    /// there is none.
     pub(crate) fn place(&'static self, nic: &NicRegistration) -> Result<(Arc<Agent>, u64), Error> {
         self.place_until(nic, None)
     }
 
-    /// The same for a call with a deadline: VIP_TIMEOUT if no agent has been found by then.
+    /// The same for a call with a deadline: VIP_TIMEOUT if no agent was found by then.
     pub(crate) fn place_until(
         &'static self,
         nic: &NicRegistration,
@@ -327,13 +328,13 @@ impl Agents {
         Err(Error::Resource)
     }
 
-    /// A NIC is closed: waits end, unanswered requests are rejected.
+    /// Closes a NIC: waits end, and unanswered requests are rejected.
     pub(crate) fn close_nic(&self, nic: &Arc<NicRegistration>) {
         nic.end();
         let usage = self.forget(nic);
-        // If it is being opened at an agent at this moment, that is undone there.
+        // If it is just being opened at an agent, that is undone there.
         if let Some((agent, name)) = nic.here() {
-            // The reply ends the use, so that the reading thread, which has it, ends with the last NIC.
+            // The reply ends the use, so that the reading thread, which owns it, ends with the last NIC.
             let ends = Arc::new(Mutex::new(usage));
             let at_reply = ends.clone();
             agent.call_then(Op::NIC_CLOSE, &NicClose { nic: name }, &[], move || {
@@ -349,7 +350,7 @@ impl Agents {
         }
     }
 
-    /// Gives its use of the agent, which ends when that is dropped.
+    /// Removes a NIC; returns its use of the agent, which ends when it is dropped.
     fn forget(&self, registration: &Arc<NicRegistration>) -> Option<Use> {
         let standing = self.standing.lock();
         let mut nics = self.nics.lock();
@@ -363,7 +364,7 @@ impl Agents {
         usage
     }
 
-    /// The agent exited before it replied to an attempt to connect.
+    /// Keeps an attempt to connect whose agent exited before it replied.
     pub(crate) fn ask_later(&self, attempt: Box<dyn Unanswered>) {
         let standing = self.standing.lock();
         if let Now::Here(agent) = &standing.now
@@ -383,12 +384,12 @@ impl Agents {
         self.changed.notify_all();
     }
 
-    /// An agent's messages have ended. Runs on the thread that read them.
+    /// An agent has closed the connection. Runs on the thread that read its messages.
     pub(super) fn lost(&'static self, agent: &Arc<Agent>) {
         let mut standing = self.standing.lock();
         match &standing.now {
             Now::Here(current) if Arc::ptr_eq(current, agent) => standing.now = Now::Lost,
-            // It never was this process's agent; the thread that tried it knows.
+            // It never was this process's agent; the thread that tried it is aware.
             _ => return,
         }
         self.changed.notify_all();
@@ -400,7 +401,7 @@ impl Agents {
         self.keep(how);
     }
 
-    /// The keeper's loop: until there is an agent again, or none is needed.
+    /// The keeper's loop, until there is an agent again, or none is needed.
     fn keep(&'static self, how: &str) {
         let mut fruitless = 0;
         let mut last = LastThread::default();
@@ -417,7 +418,8 @@ impl Agents {
             let outcome = self.introduce(|agent| self.hand_over(agent));
             let mut standing = self.standing.lock();
             match outcome {
-                // If this agent exits from now on, its reading thread finds it in `now` and becomes the keeper.
+                // If this agent exits after this, its reading thread finds it in `now` and becomes the
+                // keeper.
                 Ok((agent, reader)) if !agent.is_dead() => {
                     standing.now = Now::Here(agent.clone());
                     standing.reader = Some(reader);
@@ -479,7 +481,7 @@ impl Agents {
         }
     }
 
-    /// Tells a new agent what the last one knew. False: it has exited, too.
+    /// Hands the state of the last agent over to a new one. Returns false if it has exited as well.
     fn hand_over(&'static self, agent: &Arc<Agent>) -> bool {
         let nics: Vec<_> = self
             .nics
@@ -499,7 +501,7 @@ impl Agents {
         self.connections.hand_over(agent)
     }
 
-    /// Ends the attempts whose time is over or whose VI has been disconnected.
+    /// Ends the attempts whose deadline has passed or whose VI has been disconnected.
     fn end_overdue(&self) {
         // Without the lock, since examining an attempt takes its VI's lock.
         let all = std::mem::take(&mut *self.unanswered.lock());
@@ -519,8 +521,8 @@ impl Agents {
         )
     }
 
-    /// Connects to an agent and calls it. Tries again if it closes the connection: an agent that is about to exit may
-    /// still accept one, and another agent follows soon.
+    /// Connects to an agent and sends HELLO. Tries again if it closes the connection: an agent that is about
+    /// to exit may still accept one, and another agent will follow.
     fn introduce(
         &'static self,
         begin: impl Fn(&Arc<Agent>) -> bool,

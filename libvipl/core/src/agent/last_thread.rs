@@ -1,17 +1,18 @@
-//! The end of a process whose program has ended its last thread.
+//! Ends a process whose application has ended its last thread.
 //!
-//! A process ends with its last thread. One whose `main` has called pthread_exit, and whose other threads have returned
-//! with a NIC still open, has threads of the library left: it would go on for ever, and as these block all signals it
-//! could not even be interrupted. So the reading thread looks once a second, and if only such threads are left it ends
-//! the process, as the C library does after the last thread: by `exit(0)`. If a handler thread is among them, the program
-//! may go on in its handlers: then the process stays, and the reading thread takes its signals.
+//! A process ends with its last thread. If `main` has called pthread_exit and the other threads have returned
+//! while a NIC is still open, only threads of the library remain: the process would run for ever, and could
+//! not even be interrupted, since these block all signals. Therefore the reading thread checks once a second.
+//! If only such threads remain, it ends the process as the C library does after the last thread, by
+//! `exit(0)`. If a handler thread is among them, the application may continue in its handlers: then the
+//! process stays, and the reading thread accepts its signals.
 
 use std::ffi::c_int;
 
 use vipl_sys::left::{self, Left};
 use vipl_sys::thread;
 
-/// What the last look has shown.
+/// The result of the last check.
 #[derive(Default)]
 pub(super) struct LastThread {
     seen: Option<Left>,
@@ -19,7 +20,8 @@ pub(super) struct LastThread {
 }
 
 impl LastThread {
-    /// Looks whether the program has a thread left. Two looks must agree: the list of threads is not read at one instant.
+    /// Checks whether the application has a thread left. Two checks must agree: the list of threads is not
+    /// read atomically.
     pub(super) fn look(&mut self) {
         if self.takes_signals {
             return;

@@ -25,16 +25,16 @@ use crate::settings::Settings;
 
 /// Time limit for the first reply of a new agent; generous, for loaded machines.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// Pause before another one is started after the first has ended in good order: it found the address in use, by an agent
-/// that was exiting, or by one that another program has started and that will answer.
+/// Pause before another agent is started if the first exited in good order: it found the address in use, by
+/// an agent that was exiting, or by one that another program has started and that will answer.
 const START_AGAIN: Duration = Duration::from_millis(20);
-/// Number of agents that end so, one after the other, before that is an error.
+/// Maximum number of agents that exit so, one after the other.
 const STARTS_MAX: u32 = 50;
 
-/// How often the reading thread checks whether the application has closed the socket.
+/// Interval at which the reading thread checks whether the application has closed the socket.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why there is no agent, and what to do.
+/// Why there is no agent, with advice.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LaunchError {
     #[error("no Kernel Agent answers at {0} ({1}); start one there or unset VIPL_AGENT")]
@@ -71,10 +71,10 @@ pub(super) enum LaunchError {
     Socket(io::Error),
 }
 
-/// Connects to the agent that the settings name; with `auto`, starts one if necessary.
+/// Connects to the configured agent; with `auto`, starts one if necessary.
 pub(super) fn connect(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     match settings.text("agent") {
-        // An agent that it started would serve its real user with the rights of its effective one.
+        // An agent started here would serve the real user with the rights of the effective one.
         "auto" | "" | "off" if settings.secure => roots(),
         "auto" | "" => auto(settings),
         "off" => private(settings),
@@ -108,7 +108,7 @@ fn auto(settings: &Settings) -> Result<OwnedFd, LaunchError> {
         return Ok(found);
     }
     let program = find_program(settings)?;
-    // The agent could not tell us: it has no terminal and keeps no log.
+    // Checked here, since the agent could not report it: it has neither a terminal nor a log.
     place::folder(user).map_err(|why| LaunchError::NoPlace(user, why))?;
     await_agent(settings, &program, &[], || look(user))
 }
@@ -149,7 +149,7 @@ fn await_agent(
     Err(LaunchError::Silent(name()))
 }
 
-/// Tries all places where an agent for this user may be. Another user's agent there is passed over.
+/// Tries all addresses at which an agent for this user may listen. An agent of another user is ignored.
 fn look(user: u32) -> Result<Option<OwnedFd>, LaunchError> {
     let system = PathBuf::from(SYSTEM_SOCKET);
     for path in std::iter::once(system).chain(place::sockets(user)) {
@@ -167,13 +167,13 @@ fn look(user: u32) -> Result<Option<OwnedFd>, LaunchError> {
     Ok(None)
 }
 
-/// A private agent, on a socket in a folder that is removed as soon as this process is connected.
-/// No other process can connect to it, and nothing is left when it exits.
+/// A private agent, on a socket in a folder that is removed as soon as this process is connected. No other
+/// process can connect to it, and it leaves no files.
 fn private(settings: &Settings) -> Result<OwnedFd, LaunchError> {
     let program = find_program(settings)?;
     let name = format!("vipl-{}-{}", std::process::id(), crate::clock::now_ns());
     let folder = std::env::temp_dir().join(name);
-    // The agent could not tell us: it has no terminal and keeps no log.
+    // Checked here, since the agent could not report it: it has neither a terminal nor a log.
     let no_folder = |error| LaunchError::NoFolder(folder.display().to_string(), error);
     let path = folder.join("agent");
     let there = UnixAddr::new(&path).map_err(|error| no_folder(error.into()))?;
@@ -199,7 +199,7 @@ fn start_at(
     })
 }
 
-/// The outer error is final, the inner one means that there is no answer.
+/// The outer error is final; the inner one means that no agent answers.
 fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, LaunchError> {
     let made = socket(
         AddressFamily::Unix,
@@ -209,7 +209,7 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
     )
     .map_err(|error| LaunchError::Socket(error.into()))?;
     let made = high(made).map_err(LaunchError::Socket)?;
-    // Applies to sending, too: a stopped agent receives nothing.
+    // Also limits sending: a stopped agent receives nothing.
     let patience = TimeVal::from(clock::timeval(START_TIME_MAX));
     let _ = setsockopt(&made, sockopt::SendTimeout, &patience);
     if let Err(error) = connect_socket(made.as_raw_fd(), there) {
@@ -232,12 +232,12 @@ fn try_connect(there: &UnixAddr, name: &str) -> Result<io::Result<OwnedFd>, Laun
     Ok(Ok(made))
 }
 
-/// Moves a descriptor out of the range that programs with fixed numbers or `select` use, if there is room.
+/// Moves a descriptor out of the range used by programs with fixed numbers or `select`, if possible.
 fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
     vipl_sys::fd::duplicate_from(fd.as_raw_fd(), 200).or_else(|_| vipl_sys::fd::above_standard(fd))
 }
 
-/// The file of this library.
+/// Path of this library.
 pub(crate) fn library_path() -> Option<PathBuf> {
     // SAFETY: `dladdr` fills the structure; the name lives as long as the library is loaded.
     unsafe {
@@ -293,13 +293,13 @@ fn find_program(settings: &Settings) -> Result<PathBuf, LaunchError> {
     Err(LaunchError::NoProgram(tried.join(", ")))
 }
 
-/// It exists but cannot be used.
+/// The program exists but cannot be executed.
 fn not_executable(path: &Path) -> LaunchError {
     let why = io::Error::from_raw_os_error(libc::EACCES);
     LaunchError::NotExecutable(path.display().to_string(), why)
 }
 
-/// Whether this user can execute it.
+/// Whether this user can execute a program.
 fn is_program(path: &Path) -> bool {
     let Ok(text) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
@@ -310,7 +310,7 @@ fn is_program(path: &Path) -> bool {
 
 static GOODBYE_SOCKET: AtomicI32 = AtomicI32::new(-1);
 static GOODBYE_PROCESS: AtomicI32 = AtomicI32::new(0);
-/// What the socket was when it was given; never freed, since the application may end from anywhere.
+/// Identity of the socket when it was registered; never freed, since the application may exit at any point.
 static GOODBYE_IDENTITY: AtomicPtr<Identity> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Lets the agent distinguish an orderly exit from a crash (spec §17).
@@ -330,12 +330,12 @@ pub(super) fn say_goodbye_at_exit(socket: RawFd) {
     });
 }
 
-/// The agent behind this socket has exited; the descriptor's number may soon name another file.
+/// The agent of this socket has exited; the descriptor number may soon refer to another file.
 pub(super) fn no_goodbye(socket: RawFd) {
     let _ = GOODBYE_SOCKET.compare_exchange(socket, -1, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Takes no lock: the application may end from anywhere.
+/// Takes no lock, since the application may exit at any point.
 extern "C" fn goodbye() {
     let socket = GOODBYE_SOCKET.load(Ordering::Acquire);
     let header = Header {
@@ -346,9 +346,9 @@ extern "C" fn goodbye() {
         status: 0,
         id: 0,
     };
-    // SAFETY: null, or leaked on purpose.
+    // SAFETY: null, or deliberately leaked.
     let identity = unsafe { GOODBYE_IDENTITY.load(Ordering::Acquire).as_ref() };
-    // The application may have closed the socket, and the number may be that of another file.
+    // The application may have closed the socket, and the number may refer to another file.
     let ours = identity.is_some() && Identity::of(socket) == identity.copied();
     // SAFETY: sends a few bytes without blocking.
     unsafe {

@@ -1,8 +1,7 @@
-//! Data sockets on network interfaces, which plug-ins ask the Kernel Agent for.
+//! Data sockets on network interfaces, which plug-ins request from the Kernel Agent.
 //!
-//! Only the agent may open such a socket. What comes back is bound, filtered and locked; the plug-in owns
-//! it. Errors are logged here, with what the user can do, since the application only learns that the device
-//! does not open.
+//! Only the agent may open such a socket. The socket is bound, filtered and locked; the plug-in owns it.
+//! Errors are logged here with advice, since the application only learns that the device does not open.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::IntoRawFd;
@@ -16,12 +15,12 @@ use vipl_plugin_abi::*;
 use super::keeper::Agents;
 use crate::error::Error;
 
-/// How the name of a link over UDP begins.
+/// Prefix of the name of a link over UDP.
 const UDP: &str = "udp:";
-/// The same, for a program that speaks with a secret only.
+/// The same, for a program that requires a secret.
 const SEALED: &str = "sealed-";
 
-/// The call about the link of this name, which need not be one.
+/// The call for the link of this name; `None` if the name is not valid.
 fn call_about(agents: &Agents, name: &str) -> Option<LinkOpen> {
     let sealed = name.starts_with(UDP) && !agents.settings().text("secret_file").is_empty();
     let name = &format!("{}{name}", if sealed { SEALED } else { "" });
@@ -43,7 +42,7 @@ pub(crate) fn ask(agents: &'static Agents, name: &str) -> c_int {
         return VIPL_E_RESOURCE;
     };
     match agent.call(Op::LINK_ASK, &body, &[]).status {
-        // Interfaces of another network namespace are not those of this process.
+        // The interfaces of another network namespace are not those of this process.
         _ if !is_own_network(agent.network()) => VIPL_E_RESOURCE,
         Status::OK => VIPL_OK,
         Status::INVALID => VIPL_E_INVALID,
@@ -54,7 +53,7 @@ pub(crate) fn ask(agents: &'static Agents, name: &str) -> c_int {
     }
 }
 
-/// Asks the agent. The caller owns the descriptor in the result.
+/// Requests a data socket. The caller owns the descriptor in the result.
 fn open(agents: &'static Agents, name: &str) -> Result<vipl_link, c_int> {
     let Some(body) = call_about(agents, name) else {
         log::warn!(target: "link", "{name:?} is not a valid name of a link");
@@ -100,8 +99,8 @@ fn is_own_network(theirs: u32) -> bool {
     ours == 0 || theirs == 0 || ours == u64::from(theirs)
 }
 
-/// The agent's interfaces are those of its own network namespace. In another one the same name means another
-/// interface, or the same one by mistake, as where two containers share `/run/vipl`.
+/// The agent's interfaces are those of its own network namespace. In another one the same name denotes
+/// another interface, or the same one by mistake, for example if two containers share `/run/vipl`.
 fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
     if is_own_network(theirs) {
         return Ok(());
@@ -114,10 +113,10 @@ fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
     Err(VIPL_E_RESOURCE)
 }
 
-/// What Ethernet needs has been logged.
+/// Whether the requirements of Ethernet have been logged.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Whether a link is asked for by an address that means something on its link only.
+/// Whether a link is requested by a link-local address.
 fn is_on_link(name: &str) -> bool {
     let argument = name.strip_prefix(UDP).unwrap_or_default();
     let address = argument.split('%').next().unwrap_or_default();
@@ -126,7 +125,7 @@ fn is_on_link(name: &str) -> bool {
         .is_ok_and(|address| address.is_unicast_link_local())
 }
 
-/// Logs why there is no socket.
+/// Logs why no socket was issued.
 fn refusal(name: &str, status: Status, agent: &str) -> c_int {
     let what_to_do = match status {
         Status::NOT_PERMITTED => {
@@ -192,7 +191,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
             VIPL_E_INVALID
         }
         Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
-            // The same for every interface, so one line at the default level is enough.
+            // The reason applies to every interface, so one line at the default level is enough.
             let first = !TOLD.swap(true, Ordering::Relaxed);
             let level = if first { Level::Error } else { Level::Info };
             log::log!(
@@ -200,7 +199,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
                 level,
                 "{name}: {what_to_do}; that agent is {agent}"
             );
-            // The reason was logged for another interface: the plug-in need not log one.
+            // The reason was logged for another interface, so the plug-in need not log one.
             crate::logger::said(Level::Error);
             VIPL_E_NOT_PERMITTED
         }
@@ -221,9 +220,9 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
 /// `vipl_host.link`.
 ///
 /// # Safety
-/// `out` has as much room as its first word says.
+/// `out` points to as many bytes as its first word states.
 pub(crate) unsafe fn give(agents: &'static Agents, name: &str, out: *mut vipl_link) -> c_int {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     let room = unsafe { (*out).size }.min(size_of::<vipl_link>());
     match open(agents, name) {
         Ok(mut link) => {

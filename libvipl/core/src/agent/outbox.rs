@@ -1,8 +1,8 @@
-//! Messages to an agent that do not fit into the socket yet.
+//! Queue of messages to an agent that do not fit into the socket.
 //!
-//! No caller waits for room: an agent that is stopped reads nothing, and a call has its own deadline. What does not fit
-//! is sent by the reading thread when the agent reads again, in the order of the calls; each message that the agent has
-//! read brings a reply, after which the thread looks here.
+//! No caller waits for room: an agent that is stopped reads nothing, and a call has its own deadline. The
+//! reading thread sends queued messages in order when the agent reads again: each message that the agent has
+//! read causes a reply, after which the thread checks this queue.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use vipl_sys::{fd, seqpacket};
 
 use crate::sync::Mutex;
 
-/// The first number for descriptors that wait with their message, as for the socket itself.
+/// Lowest number for descriptors queued with their message, as for the socket itself.
 const FIRST_NUMBER: RawFd = 200;
 
 struct Unsent {
@@ -21,14 +21,14 @@ struct Unsent {
     fds: Vec<OwnedFd>,
 }
 
-/// The messages that wait for room.
+/// Queued messages.
 #[derive(Default)]
 pub(super) struct Outbox {
     unsent: Mutex<VecDeque<Unsent>>,
 }
 
 impl Outbox {
-    /// Sends a message, or keeps it with copies of its descriptors.
+    /// Sends a message, or queues it with copies of its descriptors.
     pub(super) fn send(
         &self,
         socket: RawFd,
@@ -53,7 +53,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends what fits by now.
+    /// Sends queued messages while there is room.
     pub(super) fn flush(&self, socket: impl FnOnce() -> io::Result<RawFd>) {
         let mut unsent = self.unsent.lock();
         if unsent.is_empty() {
@@ -67,13 +67,13 @@ impl Outbox {
             let parts = [IoSlice::new(&first.bytes)];
             match seqpacket::send(socket, &parts, &fds, libc::MSG_DONTWAIT) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // An agent that has gone is noticed by the thread that reads.
+                // The reading thread notices that the agent has exited.
                 _ => drop(unsent.pop_front()),
             }
         }
     }
 
-    /// Takes a message back. False: it has been sent.
+    /// Removes a message. Returns false if it was sent.
     pub(super) fn withdraw(&self, id: u64) -> bool {
         let mut unsent = self.unsent.lock();
         let before = unsent.len();

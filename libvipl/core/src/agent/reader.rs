@@ -1,8 +1,9 @@
 //! The thread that reads the messages of an agent.
 //!
-//! It runs while the process uses the agent: from the first call, or the first NIC, to the last one. It keeps no process
-//! alive: a thread that blocks all signals may not be the last one of a program that has ended its own (`last_thread.rs`).
-//! When the messages end it becomes the keeper.
+//! It runs while the process uses the agent: from the first call, or the first NIC, to the last one. It does
+//! not keep the process alive: a thread that blocks all signals must not be the last one of an application
+//! that has ended its own threads (`last_thread.rs`). When the agent closes the connection, it becomes the
+//! keeper.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,24 +19,25 @@ use super::client::{Agent, GONE, Reply};
 use super::last_thread::LastThread;
 use super::{launch, refusal};
 
-/// What came from the agent.
+/// Something received from the agent.
 enum Received {
     Message(usize, Vec<OwnedFd>),
     /// Nothing within `LOOK_AGAIN`.
     Nothing,
-    /// The agent has gone.
+    /// The agent has closed the connection.
     End,
 }
 
-/// Why the thread ends.
+/// The reason why the thread ends.
 enum Outcome {
-    /// Nobody uses the agent.
+    /// The agent is not in use.
     Unused,
-    /// The agent has gone.
+    /// The agent has closed the connection.
     Gone,
 }
 
-/// Starts the thread. After each message it asks whether to end; `lost` runs on it when the agent has gone.
+/// Starts the thread. After each message it checks whether to end; `lost` runs on it when the agent has
+/// closed the connection.
 pub(super) fn start(
     agent: &Arc<Agent>,
     ends: impl Fn(&Arc<Agent>) -> bool + Send + 'static,
@@ -87,7 +89,7 @@ impl Agent {
                 Ok(packet) if packet.complete => {
                     return Received::Message(packet.length, packet.fds);
                 }
-                // A connection needs all of them.
+                // A connection needs all descriptors.
                 Ok(packet) => {
                     let error = io::Error::from_raw_os_error(libc::EMFILE);
                     log::error!(
@@ -100,7 +102,8 @@ impl Agent {
                     return Received::Nothing;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // An agent that has closed with something unread. It is reported once, before what that has sent.
+                // The agent closed the socket with unread messages. This is reported once, before the
+                // messages that it sent.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Err(_) => return Received::End,
             }

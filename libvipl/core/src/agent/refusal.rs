@@ -1,7 +1,7 @@
-//! Log lines for the reasons with which an agent refuses calls.
+//! Log lines for the agent's reasons to refuse calls.
 //!
-//! The application only gets a return code. Applications retry in a loop, so each kind of line is logged at most
-//! once a second.
+//! The application only receives a return code. Applications retry in a loop, so each kind of line is logged
+//! at most once a second.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ fn is_due(detail: &Detail) -> bool {
         .is_ok()
 }
 
-/// A budget is used up, whatever the call was.
+/// Logs that a budget is exhausted, for any call.
 pub(super) fn log_budget(detail: &Detail) {
     let Some(budget) = detail.budget().map(Budget::name) else {
         return;
@@ -53,7 +53,7 @@ pub(super) fn log_budget(detail: &Detail) {
     }
 }
 
-/// A wait or a peer request on a discriminator that belongs to another user.
+/// Logs a wait or a peer request on a discriminator owned by another user.
 pub(crate) fn log_discriminator_taken(detail: &Detail, local: &Point) {
     if detail.reason == Reason::NAME_TAKEN && is_due(detail) {
         log::error!(
@@ -66,7 +66,7 @@ pub(crate) fn log_discriminator_taken(detail: &Detail, local: &Point) {
     }
 }
 
-/// A request that was not answered in time.
+/// Logs a request that was not answered in time.
 pub(crate) fn log_unanswered(detail: &Detail, remote: &Point) {
     let host = remote.host();
     let (ip, port) = match host.split_last_chunk::<2>() {
@@ -109,9 +109,9 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// A request for which no server was waiting.
+/// Logs a request for which no server was waiting.
 ///
-/// With `early` no time is given to a server that starts at the same time, so that this is a usual thing.
+/// With `early` there is no grace period for a server that starts at the same time, so this is common.
 pub(crate) fn log_no_server(
     status: Status,
     detail: &Detail,
@@ -177,7 +177,7 @@ mod tests {
                 ..Detail::new(Reason(reason))
             };
             let first = is_due(&detail);
-            // Both reasons that are about budgets share one place.
+            // Both reasons that concern budgets share one entry.
             assert_eq!(first, reason != Reason::PROCESS_BUDGET.0, "{reason}");
             assert!(!is_due(&detail));
         }

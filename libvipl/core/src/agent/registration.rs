@@ -1,4 +1,4 @@
-//! A NIC as agents know it: each agent gives it another name.
+//! The registration of a NIC at agents, each of which has its own identifier of it.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::text;
 /// A NIC of this process.
 pub(crate) struct NicRegistration {
     body: NicOpen,
-    /// The plug-in's; open as long as the NIC is, if the application does not close them.
+    /// Descriptors of the plug-in, open as long as the NIC, unless the application closes them.
     fds: Vec<RawFd>,
-    /// Their values at VipOpenNic.
+    /// Their identities at VipOpenNic.
     identities: Vec<Option<Identity>>,
-    /// Its addresses are IP addresses with ports.
+    /// Whether its addresses are IP addresses with ports.
     is_ip: bool,
     place: Mutex<Option<(Arc<Agent>, u64)>>,
     closed: AtomicBool,
-    /// Its link over UDP, which the next agent is given.
+    /// Its link over UDP, to be handed over to the next agent.
     given: Option<Given>,
-    /// It has a link, and its agent does not know of it.
+    /// Whether it has a link that its agent does not know.
     deaf: AtomicBool,
 }
 
@@ -60,12 +60,12 @@ impl NicRegistration {
         }
     }
 
-    /// An address of this kind of network, as people write it.
+    /// Formats an address of this kind of network.
     pub(crate) fn host_text(&self, host: &[u8]) -> String {
         text::host(host, self.is_ip)
     }
 
-    /// Opens it at this agent, unless it is open there. False: the agent has exited.
+    /// Opens the NIC at this agent, unless it is open there.
     pub(super) fn open_at(&self, agent: &Arc<Agent>) -> Result<(), Status> {
         let mut place = self.place.lock();
         if self.closed.load(Ordering::Acquire)
@@ -87,11 +87,12 @@ impl NicRegistration {
         }
         let mut reply = agent.call(Op::NIC_OPEN, &body, &self.fds);
         if reply.status == Status::INVALID && body.link != 0 {
-            // The agent that gave the data socket has gone meanwhile, and its endpoint with it.
+            // The agent that issued the data socket has exited meanwhile, and its endpoint with it.
             body.link = self.link_at(agent);
             reply = agent.call(Op::NIC_OPEN, &body, &self.fds);
         }
-        // Connections to other hosts go on, since they need no agent; new ones need a socket that the new agent knows.
+        // Connections to other hosts continue, since they need no agent; new ones need a socket that the new
+        // agent knows.
         let deaf = self.body.link != 0 && body.link == 0;
         if deaf && !self.deaf.load(Ordering::Acquire) {
             log::warn!(
@@ -113,19 +114,19 @@ impl NicRegistration {
         }
     }
 
-    /// The name of its link at an agent that has not given it; 0: it has none there.
+    /// The identifier of its link at an agent that did not issue it; 0: it has none there.
     fn link_at(&self, agent: &Arc<Agent>) -> u64 {
         let given = self.body.link != 0;
         let given = given.then_some(self.given.as_ref()).flatten();
         given.and_then(|given| given.hand_over(agent)).unwrap_or(0)
     }
 
-    /// Whether its agent knows nothing of the link that it has: other hosts do not reach it.
+    /// Whether its agent does not know its link, so that other hosts cannot reach the NIC.
     pub(crate) fn is_deaf(&self) -> bool {
         self.deaf.load(Ordering::Acquire)
     }
 
-    /// This agent's name for it.
+    /// This agent's identifier of the NIC.
     pub(crate) fn name_at(&self, agent: &Arc<Agent>) -> Option<u64> {
         let place = self.place.lock();
         let (at, name) = place.as_ref()?;
@@ -136,8 +137,8 @@ impl NicRegistration {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The agent and its name for the NIC, if there is one right now. There is none while it is being opened at one,
-    /// which takes as long as that agent does.
+    /// The current agent and its identifier of the NIC, if any. There is none while the NIC is being opened
+    /// at an agent, which may take long.
     pub(crate) fn here(&self) -> Option<(Arc<Agent>, u64)> {
         let place = self.place.try_lock()?;
         place.as_ref().filter(|(at, _)| !at.is_dead()).cloned()

@@ -1,8 +1,8 @@
 //! An agent that is being started.
 //!
-//! It becomes a child of init, so that the application sees no SIGCHLD and no result of `wait` for it. Until it answers, the
-//! process between them stays and watches it: if the agent ends, it says how; and what the agent has written to its standard
-//! error says why.
+//! It becomes a child of init, so that the application sees no SIGCHLD and no result of `wait` for it. Until
+//! it answers, an intermediate process watches it: if the agent exits, it reports the status; the agent's
+//! standard error has the reason.
 
 use std::ffi::{CString, OsStr, c_char, c_int};
 use std::fmt;
@@ -15,11 +15,11 @@ use vipl_sys::fd::{close_from, duplicate_from, made};
 
 use crate::settings::Settings;
 
-/// The variables that a started agent gets, mostly for debugging.
+/// Variables passed to a started agent, mostly for debugging.
 const KEPT_VARIABLES: [&[u8]; 10] = [
     b"VIPL_LOG",
     b"VIPL_TEST_TIME",
-    // Where it listens.
+    // These determine where it listens.
     b"XDG_RUNTIME_DIR",
     b"HOME",
     b"RUST_BACKTRACE",
@@ -30,26 +30,26 @@ const KEPT_VARIABLES: [&[u8]; 10] = [
     b"LLVM_PROFILE_FILE",
 ];
 
-/// Its own settings, which this program may have in its configuration file, too.
+/// Settings of the agent, which may also be in this program's configuration file.
 const AGENT_SETTINGS: [&str; 3] = ["udp_port", "udp_from", "secret_file"];
 
-/// Tells the agent that its standard error is read only until it serves.
+/// Informs the agent that its standard error is read only until it serves.
 const STARTED: &[u8] = b"VIPL_AGENT_STARTED=1";
-/// The most that is told of what an agent wrote.
+/// Maximum length of the agent's error text in a message.
 const WORDS_MAX: usize = 400;
 
-/// Nobody who traces the application traces the agent. To gdb a child without an exit signal is a thread, and with its
-/// `execve` the agent would take the place of the application.
+/// A tracer of the application must not trace the agent. For gdb a child without an exit signal is a thread,
+/// and with its `execve` the agent would replace the application.
 const ALONE: c_int = libc::CLONE_UNTRACED;
 
-/// How an agent has ended.
+/// How an agent has exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// In good order, or nobody knows how.
+    /// In good order, or unknown.
     Well,
     /// It could not be executed.
     NotExecuted(c_int),
-    /// With this status, not 0.
+    /// With this nonzero status.
     Exited(c_int),
     /// By this signal.
     Killed(c_int),
@@ -72,22 +72,22 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What the watching process says, once: one of these, and a number.
+/// The report of the watching process, written once: one of these, and a number.
 type Report = [c_int; 2];
 const NOT_EXECUTED: c_int = 1;
 const ENDED: c_int = 2;
 
-/// An agent that does not answer yet. Dropped, it is watched no more.
+/// An agent that does not answer yet. Dropping it ends the watch.
 pub(super) struct Started {
     watcher: libc::pid_t,
     reports: OwnedFd,
     words: OwnedFd,
 }
 
-/// A pipe, both ends of which are out of the way of what a child needs.
+/// A pipe whose descriptors do not collide with those of the child.
 fn pipe() -> io::Result<[OwnedFd; 2]> {
     let mut fds = [-1; 2];
-    // SAFETY: room for two descriptors, which are new and ours.
+    // SAFETY: room for two descriptors, which are new and owned here.
     let made = unsafe {
         if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
             return Err(io::Error::last_os_error());
@@ -117,7 +117,7 @@ impl Started {
         let mut environment = vec![text(STARTED)?];
         for (key, value) in std::env::vars_os() {
             let name = key.as_bytes();
-            // It serves other applications, too, so it inherits nothing of this one.
+            // It also serves other applications, so it inherits nothing of this one.
             if KEPT_VARIABLES.contains(&name) {
                 environment.push(text(&[name, b"=", value.as_bytes()].concat())?);
             }
@@ -157,7 +157,7 @@ impl Started {
         })
     }
 
-    /// How the agent has ended, if it has.
+    /// How the agent has exited, if it has.
     pub(super) fn ended(&self) -> Option<Ended> {
         let mut report: Report = [0; 2];
         // SAFETY: room for so many bytes.
@@ -182,14 +182,14 @@ impl Started {
         })
     }
 
-    /// The last line that it has written, after a colon; nothing: it wrote none.
+    /// The last line that it has written, after a colon; empty if there is none.
     pub(super) fn words(&self) -> String {
         let mut bytes = Vec::new();
         let mut pipe = match self.words.try_clone() {
             Ok(pipe) => std::fs::File::from(pipe),
             Err(_) => return String::new(),
         };
-        // Until there is nothing: an agent that has ended writes no more.
+        // Reads to the end: an agent that has exited writes no more.
         let _ = pipe.read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);
         let last = text
@@ -216,7 +216,7 @@ impl Drop for Started {
     }
 }
 
-/// The watching process: makes the agent, waits for its end, and reports that.
+/// The watching process: starts the agent, waits for its exit, and reports it.
 ///
 /// # Safety
 /// Only in a fresh child; the arrays end with NULL.
@@ -229,7 +229,7 @@ unsafe fn run_and_watch(
     // SAFETY: system calls on valid pointers; this process shares nothing with its parent.
     unsafe {
         libc::setsid();
-        // None of the application's handlers runs here.
+        // No handler of the application runs here.
         let mut mask: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut mask);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());

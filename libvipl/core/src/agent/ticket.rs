@@ -1,4 +1,4 @@
-//! Tickets: how a thread waits for the reply to its call.
+//! Tickets, on which a thread waits for the reply to its call.
 
 use std::sync::Arc;
 use vipl_sys::clock::Instant;
@@ -6,7 +6,7 @@ use vipl_sys::clock::Instant;
 use crate::error::Error;
 use crate::sync::{Condvar, Mutex};
 
-/// A result that one thread waits for and another one gives, once.
+/// A result for which one thread waits and which another one provides, once.
 pub(crate) struct Ticket<T> {
     result: Mutex<Outcome<T>>,
     ready: Condvar,
@@ -34,7 +34,7 @@ impl<T> Ticket<T> {
         self.ready.notify_all();
     }
 
-    /// The result, if there is one. Fails if another thread has taken it.
+    /// The result, if available. Fails if another thread has taken it.
     pub(crate) fn try_take(&self) -> Result<Option<T>, Error> {
         let mut outcome = self.result.lock();
         if matches!(*outcome, Outcome::Open) {
@@ -62,7 +62,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Waits for the result, until a deadline if there is one. `None`: there is no result yet.
+    /// Waits for the result, until a deadline, if any. `None` if there is no result yet.
     pub(crate) fn wait_at_most(&self, end: Option<Instant>) -> Result<Option<T>, Error> {
         match end {
             Some(end) => self.wait_until(end),
@@ -70,7 +70,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Waits for the result until a deadline. `None`: there is none yet.
+    /// Waits for the result until a deadline. `None` if there is none yet.
     pub(crate) fn wait_until(&self, end: Instant) -> Result<Option<T>, Error> {
         loop {
             let result = self.try_take()?;

@@ -1,4 +1,4 @@
-//! Network addresses of the application: read and written bytewise, at any alignment (spec §2.2).
+//! Network addresses of the application, read and written bytewise at any alignment (spec §2.2).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,14 +15,14 @@ const BYTES_AT: usize = 4;
 pub struct Address(pub(crate) Point);
 
 impl Address {
-    /// Reads an address. A host part that is too long for any network is cut: only its length matters
-    /// then, and that is refused where it does.
+    /// Reads an address. A host part that is too long for any network is truncated: only its length matters
+    /// then, and is refused later.
     ///
     /// # Safety
     /// `address` points to an address whose two lengths describe readable bytes.
     pub unsafe fn read(address: *const VIP_NET_ADDRESS) -> Result<Address, Error> {
         let bytes = address.cast::<u8>();
-        // SAFETY: the two lengths are always readable.
+        // SAFETY: the caller guarantees that the two lengths are readable.
         let (host_len, discriminator_len) = unsafe {
             (
                 bytes.cast::<u16>().read_unaligned(),
@@ -56,7 +56,7 @@ impl Address {
     /// `address` points to an address whose host length describes readable bytes.
     pub unsafe fn read_host(address: *const VIP_NET_ADDRESS) -> Result<Vec<u8>, Error> {
         let bytes = address.cast::<u8>();
-        // SAFETY: as asked of the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let length = usize::from(bytes.cast::<u16>().read_unaligned());
             if length > HOST_BYTES_MAX {
@@ -73,7 +73,7 @@ impl Address {
     pub unsafe fn write(&self, out: *mut VIP_NET_ADDRESS) {
         let (host, discriminator) = (self.0.host(), self.0.discriminator());
         let bytes = out.cast::<u8>();
-        // SAFETY: as asked of the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             write_host(out, host);
             bytes
@@ -92,7 +92,7 @@ impl Address {
 /// `out` has room for `4 + host.len()` bytes.
 pub unsafe fn write_host(out: *mut VIP_NET_ADDRESS, host: &[u8]) {
     let bytes = out.cast::<u8>();
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         bytes.cast::<u16>().write_unaligned(host.len() as u16);
         std::ptr::copy_nonoverlapping(host.as_ptr(), bytes.add(BYTES_AT), host.len());

@@ -1,8 +1,8 @@
-//! One attempt to connect one VI, from the call to the agent's decision, and how the VI is attached to its
+//! One attempt to connect one VI, from the call to the agent's decision, and attaching the VI to its
 //! connection.
 //!
-//! An attempt of a client or a peer outlives the agent that it was sent to: it is repeated at the next one for the
-//! rest of its timeout, so that the application sees one call.
+//! An attempt of a client or a peer outlives its agent: it is repeated at the next one for the rest of its
+//! timeout, so that the application sees one call.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -27,7 +27,7 @@ use crate::text::hexadecimal;
 use crate::vi::state::{self, CONNECTED, IDLE, PENDING};
 use crate::vi::{self, Pending, Vi, Which, complete};
 
-/// Minimum time for which the next agent looks for a server, in milliseconds: the server's process changes to that
+/// Minimum grace period for a server at the next agent, in milliseconds: the server's process changes to that
 /// agent at about the same time, perhaps later.
 const GRACE_MS: u64 = 10_000;
 
@@ -44,21 +44,22 @@ pub(super) struct Attempt {
     name: Name,
     agents: &'static Agents,
     pub(super) pending: Pending,
-    /// Repeated at the next agent if this one exits; none for VipConnectAccept, whose client repeats.
+    /// The request to repeat at the next agent if this one exits; `None` for VipConnectAccept, whose client
+    /// repeats.
     pub(super) again: Option<Box<Again>>,
-    /// The VI is attached to a peer on another host that has not confirmed yet.
+    /// Set while the VI is attached to a peer on another host that has not confirmed yet.
     confirming: Option<Confirming>,
 }
 
 /// A connection that may still fail.
 struct Confirming {
-    /// The agent's name for it.
+    /// The agent's identifier of it.
     connection: u64,
     side: Side,
     attributes: Attributes,
 }
 
-/// Begins an attempt: the VI is Connect Pending.
+/// Begins an attempt: the VI becomes Connect Pending.
 pub(super) fn begin(vi: &mut Guard<Vi>, call: u64, deadline: Option<Instant>) -> Attempt {
     log::debug!(target: "vi", "VI {:?}: Idle -> Connect Pending", vi.handle);
     let pending = Pending {
@@ -89,7 +90,7 @@ impl Attempt {
         });
     }
 
-    /// The agent has decided. Runs on the thread that reads the agent's messages.
+    /// Processes the agent's decision. Runs on the thread that reads the agent's messages.
     fn finish(mut self, agent: &Arc<Agent>, reply: Reply) {
         if let Some(confirming) = self.confirming.take() {
             return self.finish_confirming(agent, &confirming, reply.status);
@@ -106,7 +107,7 @@ impl Attempt {
                 vi.attempt = None;
                 let attached = attach(vi, agent, &connected, &reply);
                 if attached.is_ok() && connected.remote != 0 {
-                    // Its caller can still give it up.
+                    // Its caller can still withdraw it.
                     self.pending.call = Agent::next_id();
                     vi.attempt = Some(self.pending.clone());
                 }
@@ -126,8 +127,8 @@ impl Attempt {
             vi.abi.state = IDLE;
             log::debug!(target: "vi", "VI {:?}: Connect Pending -> Idle (no connection)", vi.handle);
         }
-        // Closed before the application learns of the result: it may then close all descriptors and use their numbers
-        // for its own files.
+        // Descriptors are closed before the application learns of the result: it may then close all
+        // descriptors and reuse their numbers.
         drop(reply);
         drop(vi);
         match (result, connected) {
@@ -149,8 +150,8 @@ impl Attempt {
         }
     }
 
-    /// Tells the agent that the VI is attached, for a peer on another host. Both sides do so before either application
-    /// learns of the connection, so that no message arrives at a VI that is not attached.
+    /// Confirms to the agent that the VI is attached, for a peer on another host. Both sides do so before
+    /// either application learns of the connection, so that no message arrives at a VI that is not attached.
     fn confirm(self, agent: &Arc<Agent>, connected: &Connected, attributes: Attributes) {
         let connection = connected.connection;
         let attempt = Attempt {
@@ -253,7 +254,7 @@ impl Unanswered for Attempt {
     }
 }
 
-/// A VipDisconnect in between may have cancelled a call that the agent did not know yet.
+/// Cancels the call again if a VipDisconnect has cancelled it before the agent knew it.
 pub(super) fn cancel_if_unwanted(
     slot: &'static Slot<Vi>,
     name: Name,
@@ -269,8 +270,8 @@ pub(super) fn cancel_if_unwanted(
     }
 }
 
-/// The result of an attempt, until a limit if there is one. Then the attempt ends without one: a connection that comes
-/// about later is disconnected.
+/// The result of an attempt, until a limit, if any. Then the attempt ends without one: a connection
+/// established later is disconnected.
 pub(super) fn outcome(
     handle: VIP_VI_HANDLE,
     pending: &Pending,
@@ -283,7 +284,8 @@ pub(super) fn outcome(
     pending.result.wait()
 }
 
-/// Ends an attempt whose caller goes without its result, unless the result is on its way. `late`: because its time is over.
+/// Ends an attempt whose caller returns without its result, unless the result is about to arrive. `late`:
+/// because its deadline has passed.
 pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending, late: bool) {
     let Ok(mut vi) = vi::lock(handle) else {
         return pending.result.complete(Err(Error::Timeout));
@@ -326,7 +328,7 @@ fn side_of(connected: &Connected) -> Side {
     }
 }
 
-/// The peer of a VI in log lines.
+/// The description of a VI's peer in log lines.
 fn partner(connected: &Connected) -> String {
     if connected.remote == 0 {
         return format!("VI {} of process {}", connected.peer_vi, connected.peer_pid);
@@ -379,15 +381,14 @@ fn attach(
         return Err(Error::Resource);
     }
     if connected.remote == 0 && reply.fds.is_empty() {
-        // The reading thread has logged why.
+        // The reading thread has logged the reason.
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
     }
     // The descriptors stay open during the call.
     let status = vi.attach(&description);
     if status != VIPL_OK {
-        // The plug-in logs the reason.
-        // The plug-in has said why.
+        // The plug-in logs the reason. The plug-in has logged the reason.
         log::info!(target: "cm", "the plug-in cannot use the connection (status {status})");
         agent.disconnect(connected.connection);
         return Err(Error::Resource);
@@ -417,7 +418,7 @@ fn attach(
         lone: connected.remote != 0,
     };
     vi.nic.agents().connections.insert(side, live);
-    // The peer may have sent already.
+    // The peer may already have sent.
     vi.progress();
     Ok(connected.attributes)
 }

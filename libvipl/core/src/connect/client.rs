@@ -42,7 +42,7 @@ fn start(
             );
             return Err(Error::InvalidParameter);
         }
-        // Before the VI is locked, since this may wait for a thread that locks VIs.
+        // Called before the VI is locked, since it may wait for a thread that locks VIs.
         let here = nic.registration.here();
         let vi = vi::lock(handle)?;
         if vi.abi.state != IDLE {
@@ -59,7 +59,7 @@ fn start(
     }
 }
 
-/// Sends it to this agent.
+/// Sends the request to this agent.
 fn start_at(
     mut vi: Guard<Vi>,
     (agent, nic_name): (Arc<Agent>, u64),
@@ -107,7 +107,7 @@ fn start_at(
 pub struct Attempting {
     handle: VIP_VI_HANDLE,
     pending: Pending,
-    /// Whom a client asks; a peer-to-peer attempt goes on without the thread.
+    /// The server requested by a client; a peer-to-peer attempt continues without the thread.
     server: Option<Address>,
     over: bool,
 }
@@ -154,7 +154,7 @@ impl Wait for Attempting {
 }
 
 impl Drop for Attempting {
-    /// The thread of a client ends: so does its attempt, or the connection that it has just got.
+    /// If the thread of a client ends, its attempt ends, or the connection just established.
     fn drop(&mut self) {
         if self.over || self.server.is_none() {
             return;
@@ -166,11 +166,11 @@ impl Drop for Attempting {
     }
 }
 
-/// Logs why there is no connection, unless the agent has said so (`agent::log_no_server`).
+/// Logs why there is no connection, unless the agent's reason was logged (`agent::log_no_server`).
 #[cold]
 fn tell_failure(handle: VIP_VI_HANDLE, error: Error, remote: &Address) {
     let why = match error {
-        // What the agent has seen of that host.
+        // The agent's thread has logged its findings about that host.
         Error::Timeout if logger::has_told_lately() => return,
         Error::Timeout => {
             "no answer in time: the server does not call VipConnectAccept, or its host does not answer"
@@ -206,7 +206,7 @@ pub fn peer_request(
     start(handle, local, remote, timeout, Op::PEER).map(drop)
 }
 
-/// How a peer-to-peer attempt has ended.
+/// Converts the result of a peer-to-peer attempt.
 fn ended(result: Result<Attributes, Error>) -> Result<VIP_VI_ATTRIBUTES, Error> {
     let attributes = result.inspect_err(|error| {
         log_failure!(
@@ -240,7 +240,7 @@ pub fn peer_wait(handle: VIP_VI_HANDLE) -> Result<Begun<Attempting>, Error> {
     }))
 }
 
-/// The result of a peer request has been taken.
+/// Removes a peer request whose result has been taken.
 fn forget_peer(handle: VIP_VI_HANDLE, pending: &Pending) {
     if let Ok(mut vi) = vi::lock(handle) {
         vi.peer.take_if(|peer| peer.is(pending));

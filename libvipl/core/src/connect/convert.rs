@@ -1,4 +1,4 @@
-//! Values of the agent's messages as the application sees them.
+//! Conversion of values in the agent's messages for the application.
 
 use kagent_proto::{Attributes, Status};
 use vipl_abi::*;
@@ -8,7 +8,7 @@ use crate::agent::GONE;
 use crate::error::Error;
 use crate::nic::{Nic, at_most};
 
-/// A peer's attributes as the application sees them; its protection tag has no meaning on this side.
+/// A peer's attributes for the application; its protection tag has no meaning on this side.
 pub(super) fn to_program(attributes: &Attributes) -> VIP_VI_ATTRIBUTES {
     VIP_VI_ATTRIBUTES {
         ReliabilityLevel: attributes.reliability,

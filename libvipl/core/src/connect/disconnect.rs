@@ -1,7 +1,7 @@
-//! The end of a connection: VipDisconnect, and the loss of a peer (spec §3.12, §9.6).
+//! Disconnecting: VipDisconnect, and the loss of a peer (spec §3.12, §9.6).
 //!
-//! An attempt belongs to a VI as long as `Vi::attempt` names its call. VipDisconnect clears it, and a connection that
-//! the agent reports afterwards is undone.
+//! An attempt belongs to a VI as long as `Vi::attempt` names its call. VipDisconnect clears it; a connection
+//! that the agent reports afterwards is undone.
 
 use kagent_proto::{Cancel, Op};
 use vipl_abi::*;
@@ -46,7 +46,7 @@ pub fn disconnect(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     Ok(())
 }
 
-/// The agent reports that the peer of a VI is gone. Runs on the reading thread.
+/// Processes the agent's report that the peer of a VI has disconnected or exited. Runs on the reading thread.
 pub(super) fn peer_gone(vi: usize, side: Side, orderly: bool) {
     let handle = std::ptr::without_provenance_mut(vi);
     if let Ok(mut vi) = vi::lock(handle) {
@@ -58,13 +58,13 @@ pub(super) fn peer_gone(vi: usize, side: Side, orderly: bool) {
 /// Detaches the VI from its connection.
 pub(super) fn detach(vi: &mut Guard<Vi>) -> Option<Side> {
     let connection = vi.connection.take()?;
-    // What the peer has acknowledged is complete, not flushed (COMPAT-08).
+    // Descriptors that the peer has acknowledged are completed, not flushed (COMPAT-08).
     vi.progress();
     vi.detach();
     Some(connection)
 }
 
-/// The peer of a VI is gone.
+/// Ends the connection of a VI whose peer has disconnected or exited.
 fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
     if vi.connection != Some(side) || vi.abi.state != CONNECTED {
         return;
@@ -74,7 +74,8 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
         "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
     vi.tell_peer_gone(orderly);
-    // The last messages of a peer on another host may still be in transit: then the plug-in fails the VI later.
+    // The last messages of a peer on another host may still be in transit; then the plug-in fails the VI
+    // later.
     if vi.abi.state != ERROR && !(orderly && vi.remote) {
         let lost = VIP_ERROR_CODE::VIP_ERROR_CONN_LOST as i32;
         let cause = if orderly {

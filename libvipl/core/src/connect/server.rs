@@ -1,5 +1,5 @@
-//! The server's side: VipConnectWait, VipConnectAccept, VipConnectReject, and the requests that have not
-//! been answered yet (spec §3.8 to §3.10).
+//! The server's side: VipConnectWait, VipConnectAccept, VipConnectReject, and unanswered requests (spec §3.8
+//! to §3.10).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,14 +24,14 @@ use crate::waiting::{Begun, Wait, is_over, slice_end};
 
 static INCOMING: Table<Unanswered> = Table::new(Kind::Connection);
 
-/// A received, not yet answered request.
+/// A received, unanswered request.
 struct Unanswered {
     nic: Arc<Nic>,
-    /// Which agent knows it, and its name there.
+    /// The agent that knows it, and its identifier there.
     agent: Arc<Agent>,
     connection: u64,
     attributes: Attributes,
-    /// A thread is inside VipConnectAccept with it.
+    /// Whether a thread is inside VipConnectAccept with it.
     busy: bool,
 }
 
@@ -45,14 +45,14 @@ pub struct Arrived {
     pub handle: VIP_CONN_HANDLE,
 }
 
-/// A server that waits. One call of the application may outlive several agents.
+/// A waiting server. One call of the application may outlive several agents.
 pub struct Waiting {
     nic: Arc<Nic>,
     local: Point,
     deadline: Option<Instant>,
-    /// What the present agent has been asked for.
+    /// The call to the current agent.
     asked: Option<Asked>,
-    /// An agent has exited since the wait began.
+    /// Whether an agent has exited since the wait began.
     again: bool,
 }
 
@@ -75,7 +75,7 @@ impl Wait for Waiting {
         let end = slice_end(self.deadline);
         let wait_end = slice_end(limit(self.deadline));
         loop {
-            // Withdrawn, it leaves the next client to another server.
+            // If it is withdrawn, the next client goes to another server.
             if self.nic.has_failed() {
                 log::error!(
                     target: "cm",
@@ -108,7 +108,7 @@ impl Wait for Waiting {
 }
 
 impl Waiting {
-    /// Asks the present agent. Waits for one until `end`.
+    /// Sends the wait to the current agent. Waits for an agent until `end`.
     fn ask(&self, end: Instant) -> Result<Asked, Error> {
         let nic = &self.nic;
         let (agent, name) = nic.agents().place_until(&nic.registration, Some(end))?;
@@ -129,7 +129,7 @@ impl Waiting {
     }
 }
 
-/// What an agent has answered to a server.
+/// Processes the agent's reply to a server.
 fn arrived(
     nic: &Arc<Nic>,
     local: &Point,
@@ -140,7 +140,7 @@ fn arrived(
         if let Some(detail) = reply.body::<Detail>() {
             log_discriminator_taken(&detail, local);
         }
-        // A wait is cancelled by VipCloseNic only.
+        // Only VipCloseNic cancels a wait.
         return Err(match reply.status {
             Status::CANCELLED | Status::INVALID => Error::InvalidParameter,
             status => to_error(status),
@@ -210,7 +210,7 @@ fn drop_incoming(handle: VIP_CONN_HANDLE) {
     }
 }
 
-/// The NIC closes: the agent rejects what was not answered, and the handles become invalid.
+/// The NIC closes: the agent rejects unanswered requests, and their handles become invalid.
 pub(crate) fn forget_incoming(nic: &Nic) {
     let left = std::mem::take(&mut *nic.incoming.lock());
     for handle in left {
@@ -248,19 +248,19 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     let attempt = begin(&mut vi, call, None);
     let pending = attempt.pending.clone();
     drop(vi);
-    // If the agent that knows the request has exited, the client repeats it at the next one: VIP_TIMEOUT.
+    // VIP_TIMEOUT if the agent that knows the request has exited: the client repeats it at the next one.
     attempt.send(&agent, Op::ACCEPT, &body);
     // The agent repeats an acceptance to another host for up to 30 s.
     let patience = agent.patience() * 2;
     let limit = Instant::now() + patience;
     let outcome = outcome(handle, &pending, Some(limit)).and_then(|result| result.map(drop));
     if Instant::now() >= limit {
-        // It may not have been asked at all: the client is not to wait for this server.
+        // The agent may not have received the call: the client must not wait for this server.
         agent.tell(Op::REJECT, &ConnectionRef { connection: id });
         agent.tell_silence(Op::ACCEPT, patience);
     }
     match outcome {
-        // The agent found a conflict that was not there a moment ago: the request stays.
+        // The agent found a conflict that did not exist when checked here: the request stays.
         Err(Error::ReliabilityLevel | Error::Mtu | Error::Qos) => {
             if let Some(mut request) = INCOMING.lock(connection) {
                 request.busy = false;
@@ -280,7 +280,7 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     })
 }
 
-/// What must be equal, in the order of spec §3.9.
+/// Checks the attributes that must agree, in the order of spec §3.9.
 fn agree(own: &Attributes, other: &Attributes) -> Result<(), Error> {
     if own.reliability != other.reliability {
         return Err(Error::ReliabilityLevel);

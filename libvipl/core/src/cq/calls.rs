@@ -1,8 +1,8 @@
 //! The calls about completion queues (spec §3.24 to §3.29).
 //!
-//! To poll, a CQ asks the VIs that were active last, and the plug-in which others have something, so that the cost
-//! does not grow with their number. The plug-in is asked when those VIs have nothing; as long as no others are active,
-//! only now and then.
+//! A poll of a CQ checks the most recently active VIs, and asks the plug-in which others may have
+//! completions, so that its cost does not grow with their number. The plug-in is asked when those VIs have
+//! nothing; while no others are active, only periodically.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ static CQS: Table<Cq<Slot<Vi>>> = Table::new(Kind::Cq);
 /// A locked CQ.
 type Locked = Guard<Cq<Slot<Vi>>>;
 
-/// Every so many polls the plug-in is asked in any case: the VIs that were active last may always have something, and
-/// others may become active.
+/// Period in polls after which the plug-in is always asked: the recently active VIs may always have
+/// completions, and others may become active.
 const SCAN_PERIOD: u32 = 8;
 
 fn lock(handle: VIP_CQ_HANDLE) -> Result<Locked, Error> {
@@ -46,7 +46,7 @@ pub(crate) fn owner(handle: VIP_CQ_HANDLE) -> Option<VIP_NIC_HANDLE> {
     Some(lock(handle).ok()?.nic.handle)
 }
 
-/// A queue of a new VI begins to use a CQ of the same NIC handle, or none.
+/// Attaches a queue of a new VI to a CQ of the same NIC handle, or to none.
 pub(crate) fn attach(nic: &Arc<Nic>, handle: VIP_CQ_HANDLE) -> Result<Option<CqSlot>, Error> {
     if handle.is_null() {
         return Ok(None);
@@ -59,14 +59,14 @@ pub(crate) fn attach(nic: &Arc<Nic>, handle: VIP_CQ_HANDLE) -> Result<Option<CqS
     Ok(Some(cq.slot()))
 }
 
-/// The VI did not come about.
+/// Undoes `attach`: the VI was not created.
 pub(crate) fn release(cq: Option<CqSlot>) {
     if let Some(mut cq) = cq.and_then(Slot::lock_any) {
         cq.attached -= 1;
     }
 }
 
-/// A work queue uses the CQ no more; entries of its VI go.
+/// Detaches a work queue; entries of its VI are removed.
 pub(crate) fn detach(cq: CqSlot, vi: VIP_VI_HANDLE) {
     if let Some(mut cq) = cq.lock_any() {
         cq.attached -= 1;
@@ -81,7 +81,7 @@ pub fn create(nic: VIP_NIC_HANDLE, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, 
     create_on(&nic::resolve(nic)?, entries)
 }
 
-/// The same, on a NIC that may have been closed since it was found.
+/// The same, on a NIC that may have been closed since the lookup.
 pub(crate) fn create_on(nic: &Arc<Nic>, entries: VIP_ULONG) -> Result<VIP_CQ_HANDLE, Error> {
     let _inside = nic.enter()?;
     let capacity = check_size(nic, entries)?;
@@ -175,7 +175,7 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
     Ok(())
 }
 
-/// VipCQDone, where the calling thread owns the CQ's lock. `None`: [`done`] has to do it.
+/// Fast path of VipCQDone, if the calling thread owns the CQ's lock. `None`: use [`done`].
 #[inline(always)]
 pub fn done_quickly(handle: VIP_CQ_HANDLE) -> Option<Result<Entry, Error>> {
     Some(take(CQS.lock_as_owner(handle)?))
@@ -186,7 +186,7 @@ pub fn done(handle: VIP_CQ_HANDLE) -> Result<Entry, Error> {
     take(lock(handle)?)
 }
 
-/// The oldest entry, if there is one after a poll.
+/// The oldest entry, if any, after a poll.
 #[inline(always)]
 fn take(mut cq: Locked) -> Result<Entry, Error> {
     if let Some(entry) = cq.pop() {
@@ -200,7 +200,7 @@ fn take(mut cq: Locked) -> Result<Entry, Error> {
     Err(Error::NotDone)
 }
 
-/// The end of a poll that found nothing.
+/// Ends a poll that found nothing.
 #[inline(always)]
 fn leave_empty(mut cq: Locked) {
     cq.empty_polls = cq.empty_polls.wrapping_add(1);
@@ -209,7 +209,7 @@ fn leave_empty(mut cq: Locked) {
     }
 }
 
-/// Lets other threads have the processor after empty polls.
+/// Yields the processor after empty polls.
 #[cold]
 #[inline(never)]
 fn yield_processor(cq: Locked) {
@@ -229,7 +229,7 @@ fn yield_processor(cq: Locked) {
     });
 }
 
-/// Lets VIs that may have something take it; the CQ is unlocked meanwhile.
+/// Makes progress on VIs that may have completions; the CQ is unlocked meanwhile.
 #[inline(always)]
 fn poll(mut cq: Locked) -> Option<Locked> {
     let (slot, name, hot) = (cq.slot(), cq.name(), cq.hot);
@@ -254,16 +254,16 @@ fn poll(mut cq: Locked) -> Option<Locked> {
     Some(cq)
 }
 
-/// A thread in the line of a CQ.
+/// A thread that waits on a CQ.
 pub struct Waiting {
     slot: &'static Slot<Cq<Slot<Vi>>>,
     name: Name,
     nic: Arc<Nic>,
     ticket: u64,
     deadline: Option<Instant>,
-    /// It has not polled yet.
+    /// Whether it has not polled yet.
     begins: bool,
-    /// It waits in the line, or has left it.
+    /// Whether it is queued as a waiter.
     in_line: bool,
 }
 
@@ -327,7 +327,7 @@ impl Wait for Waiting {
 }
 
 impl Waiting {
-    /// The slice is over. An entry that came at the last moment still counts.
+    /// Ends a slice. An entry delivered at the last moment is returned.
     fn pause(&self) -> Option<Result<Entry, Error>> {
         let Some(mut cq) = self.slot.lock(self.name) else {
             return Some(Err(Error::InvalidParameter));
@@ -345,7 +345,7 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// A thread that ends while it pauses leaves the entries to those behind it.
+    /// A thread that ends while paused leaves the entries to the waiters behind it.
     fn drop(&mut self) {
         if self.in_line
             && let Some(mut cq) = self.slot.lock(self.name)
@@ -371,7 +371,7 @@ pub fn notify(
     Ok(())
 }
 
-/// How many wait.
+/// Number of waiters.
 #[cfg(test)]
 pub(crate) fn waiting(handle: VIP_CQ_HANDLE) -> Result<usize, Error> {
     Ok(lock(handle)?.waiters.count())

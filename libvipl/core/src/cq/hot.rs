@@ -1,19 +1,19 @@
-//! The VIs that a poll of a CQ asks directly, and whether they are all that are active.
+//! The VIs that a poll of a CQ checks directly, and whether others are active.
 
-/// Number of VIs that a poll asks directly.
+/// Number of VIs that a poll checks directly.
 const HOT: usize = 2;
 
-/// Completions of hot VIs in a row after which the others are taken for idle.
+/// Consecutive completions of hot VIs after which the others are considered idle.
 const OTHERS_MAX: u32 = 256;
 
-/// The VIs that completed a receive last, the latest first. `V` names a VI.
+/// The VIs that completed a receive most recently, the latest first. `V` identifies a VI.
 pub(super) struct Hot<V: 'static> {
     vis: [Option<&'static V>; HOT],
-    /// Not 0: others are active.
+    /// Nonzero while others are active.
     others: u32,
 }
 
-// Not derived: a reference needs no `Clone` of what it names.
+// Not derived: copying a reference does not need `V: Clone`.
 impl<V> Clone for Hot<V> {
     #[inline(always)]
     fn clone(&self) -> Self {
@@ -31,7 +31,7 @@ impl<V> Hot<V> {
         }
     }
 
-    /// No VI is hot any more.
+    /// Forgets all hot VIs.
     pub(super) fn clear(&mut self) {
         *self = Hot::new();
     }
@@ -41,7 +41,7 @@ impl<V> Hot<V> {
         self.vis[0].is_none()
     }
 
-    /// Whether VIs that are not hot have completed something lately.
+    /// Whether VIs that are not hot have recently completed receives.
     #[inline(always)]
     pub(super) fn others_are_active(&self) -> bool {
         self.others != 0
@@ -52,7 +52,7 @@ impl<V> Hot<V> {
         self.vis.into_iter().flatten()
     }
 
-    /// A VI has completed a receive.
+    /// Records that a VI has completed a receive.
     #[inline(always)]
     pub(super) fn remember(&mut self, vi: &'static V) {
         let place = self.vis().position(|hot| std::ptr::eq(hot, vi));

@@ -1,8 +1,9 @@
-//! The NIC of a CQ, for a poll that uses it while the CQ is unlocked.
+//! A CQ's reference to its NIC, lent to a poll that uses the NIC while the CQ is unlocked.
 //!
-//! Another thread may destroy the CQ meanwhile, and then close the NIC. A reference count of its own would cost each
-//! poll two atomic operations. So the CQ counts its loans in a plain field, under its lock, and its reference to the
-//! NIC serves them all. VipDestroyCQ makes one more reference for each open loan, which the borrower drops:
+//! Another thread may destroy the CQ meanwhile, and then close the NIC. A reference count per poll would cost
+//! two atomic operations. Therefore the CQ counts loans in a plain field, under its lock, and its own
+//! reference to the NIC covers them all. VipDestroyCQ adds one reference for each open loan, which the
+//! borrower drops:
 //!
 //! ```text
 //!   borrower                          VipDestroyCQ (holds the CQ's lock)
@@ -12,8 +13,8 @@
 //!         it is gone: drops one reference
 //! ```
 //!
-//! The lock orders the two: either the borrower gives its loan back before VipDestroyCQ counts them, or it finds the
-//! CQ gone, and then the reference has been made.
+//! The lock orders the two: either the borrower returns its loan before VipDestroyCQ counts the loans, or it
+//! finds the CQ destroyed, and then the reference exists.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 use crate::nic::Nic;
 
-/// What a CQ knows of its NIC.
+/// A CQ's reference to its NIC, with the number of loans.
 pub(crate) struct Lender {
     nic: Arc<Nic>,
     loans: u32,
@@ -39,7 +40,7 @@ impl Lender {
     #[inline(always)]
     pub(super) fn lend(&mut self) -> Loan {
         self.loans += 1;
-        // SAFETY: a copy that is not dropped; it counts only as what `keep` makes of it.
+        // SAFETY: a copy that is never dropped; only `keep` makes it a reference that counts.
         Loan(ManuallyDrop::new(unsafe {
             std::ptr::read(&raw const self.nic)
         }))
@@ -50,7 +51,7 @@ impl Lender {
         self.loans -= 1;
     }
 
-    /// The CQ is about to go: every open loan becomes a reference.
+    /// The CQ is being destroyed: every open loan becomes a reference.
     pub(super) fn leave_to_borrowers(&mut self) {
         for _ in 0..std::mem::take(&mut self.loans) {
             std::mem::forget(self.nic.clone());
@@ -59,7 +60,7 @@ impl Lender {
 }
 
 impl Loan {
-    /// The CQ has been destroyed, which has left a reference to this loan.
+    /// The CQ has been destroyed, which left a reference for this loan.
     #[cold]
     pub(super) fn keep(self) -> Arc<Nic> {
         ManuallyDrop::into_inner(self.0)

@@ -1,7 +1,7 @@
 //! A completion queue: entries and waiters (spec §7).
 //!
-//! An entry names a VI and one of its queues. Entries come from completions, under the lock of the VI; the lock of
-//! the CQ is taken inside it.
+//! An entry identifies a VI and one of its queues. Entries are pushed by completions, under the lock of the
+//! VI; the lock of the CQ is nested inside it.
 
 use std::collections::VecDeque;
 
@@ -16,18 +16,18 @@ use crate::object::table::Slot;
 /// One entry.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Whose completion.
+    /// The VI.
     pub vi: VIP_VI_HANDLE,
-    /// Of its receive queue.
+    /// Whether it is a completion of the receive queue.
     pub recv: bool,
 }
 
-/// One completion queue. `V` names a VI; what a VI is does not matter here.
+/// One completion queue. `V` identifies a VI.
 pub(crate) struct Cq<V: 'static> {
     pub(super) entries: VecDeque<Entry>,
     pub(super) hot: Hot<V>,
     pub(super) polls: u32,
-    /// Empty polls since there was something.
+    /// Consecutive empty polls.
     pub(super) empty_polls: u32,
     pub(super) capacity: usize,
     pub(super) overflowed: bool,
@@ -51,7 +51,7 @@ impl<V> Cq<V> {
         Some(entry)
     }
 
-    /// Gives entries to the waiters, in the order of arrival.
+    /// Delivers entries to the waiters, in order of arrival.
     pub(super) fn serve_waiters(&mut self) {
         let mut woken = false;
         let mut notified = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) fn push<V>(
     }
 }
 
-/// Spec §7.3: nothing is lost, but the application is told once.
+/// Spec §7.3: nothing is lost, but the overflow is reported once.
 #[cold]
 fn overflow<V>(cq: &mut Cq<V>) {
     cq.overflowed = true;

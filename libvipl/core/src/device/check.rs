@@ -1,4 +1,4 @@
-//! What a plug-in says when a device is opened: whether it can be true, and what is told if it says no.
+//! Validation of a plug-in's description of a device, and the message if it refuses.
 
 use std::ffi::{c_char, c_int};
 use std::ops::RangeInclusive;
@@ -11,12 +11,12 @@ use crate::plugin::map;
 
 /// Largest message that every device must be able to carry (spec §2.3).
 const TRANSFER_MAX_MIN: u64 = 32_768;
-/// VIs that one NIC handle may have: their places are allocated when it is opened.
+/// Maximum VIs of one NIC handle; the table is allocated when it is opened.
 const VIS_MAX: u64 = 65_536;
-/// Longest period of the host's polls for a plug-in, in microseconds: a NIC is closed one period later.
+/// Longest period of the host's polls for a plug-in, in microseconds; closing a NIC takes up to one period.
 const POLL_US_MAX: u64 = 1_000_000;
 
-/// A plug-in does not open a device. If it has not said why, at least what was asked of it is logged.
+/// A plug-in refused to open a device. If it has not logged the reason, the request is logged.
 pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
     if !crate::logger::has_said(log::Level::Warn) {
         log::warn!(
@@ -32,7 +32,8 @@ pub(super) fn refused(route: &map::Route, status: c_int) -> Error {
     }
 }
 
-/// Whether a device can be what its plug-in says. An error: the field, what it is and what it may be.
+/// Checks a plug-in's description of a device. The error states the field, its value and the permitted
+/// values.
 pub(super) fn check_info(info: &vipl_nic_info) -> Result<(), String> {
     let levels =
         VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;

@@ -25,7 +25,7 @@ fn attributes() -> VIP_VI_ATTRIBUTES {
     }
 }
 
-/// A thread that has found the NIC and then lets VipCloseNic pass makes nothing on it any more.
+/// A thread that has found the NIC cannot create objects on it after VipCloseNic.
 #[test]
 fn a_late_thread_makes_nothing() {
     let handle = open_without_agent(device::plugin(false)).unwrap();
@@ -46,8 +46,8 @@ fn a_late_thread_makes_nothing() {
     nic.check_empty().unwrap();
 }
 
-/// VipCloseNic waits for a thread that is making something, and sees what it has made. The thread enters once more
-/// while it is inside, so before anybody closes: from then on that would wait for itself.
+/// VipCloseNic waits for a thread that is creating an object, and sees the object. The thread enters once
+/// more while it is inside, before another thread closes; after that it would wait for itself.
 #[test]
 fn what_is_being_made_is_seen() {
     let handle = open_without_agent(device::plugin(false)).unwrap();
@@ -64,7 +64,8 @@ fn what_is_being_made_is_seen() {
     assert_eq!(close(handle), Ok(()));
 }
 
-/// Both at once, many times: either the NIC is closed and nothing has been made, or it is open with all of it.
+/// Both at the same time, many times: either the NIC is closed and nothing was created, or it is open with
+/// all objects.
 #[test]
 fn closed_or_not_and_nothing_between() {
     for _ in 0..300 {

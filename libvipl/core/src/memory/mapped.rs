@@ -1,22 +1,22 @@
 //! Whether memory is mapped.
 //!
-//! The system tells it, by a call that takes as long as the rest of a registration. Programs register the same few
-//! buffers again and again, so a small range that was found mapped is remembered, and the next time a byte of each of
-//! its pages is read instead, by a copy that survives a bad address. The memory of what was mapped is only a hint:
-//! what is mapped *now* is answered by the reads, or by the system. Pages that are registered for the first time are
-//! not read, which would make the kernel supply them.
+//! A system call answers this, but takes as long as the rest of a registration. Applications register the
+//! same few buffers repeatedly, so a small range found mapped is cached, and the next time one byte of each
+//! of its pages is read instead, by a copy that tolerates faults. The cache is only a hint: the reads or the
+//! system call determine what is mapped *now*. Pages registered for the first time are not read, since that
+//! would make the kernel allocate them.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that are read at most: more take longer than the call.
+/// Maximum pages to read: more take longer than the system call.
 const READ_MAX: u64 = 4;
 
-/// Ranges that are remembered.
+/// Number of cached ranges.
 const REMEMBERED: usize = 64;
 
-/// The number of a first page and, in the low bits, how many; each range has one place. Not per NIC: memory is the
-/// process's. A forked child inherits hints.
+/// Cached ranges: the number of the first page and, in the low bits, the number of pages; each range has one
+/// entry. Not per NIC, since memory belongs to the process. A forked child inherits the hints.
 static MAPPED: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
 /// Whether every page of the range is mapped.
@@ -24,7 +24,7 @@ pub(super) fn is_mapped(base: u64, length: u64) -> bool {
     let size = page_size();
     let start = base & !(size - 1);
     let pages = (base + length - start).div_ceil(size);
-    // On other machines the copy does not survive a bad address.
+    // On other machines the copy does not tolerate faults.
     if pages > READ_MAX || !vipl_guard::CATCHES {
         return ask_system(start, base + length - start);
     }
@@ -40,22 +40,23 @@ pub(super) fn is_mapped(base: u64, length: u64) -> bool {
     mapped
 }
 
-/// Reads a byte of each page; false if one cannot be read, which may also be mapped.
+/// Reads a byte of each page; false if one cannot be read, although it may be mapped.
 fn read_pages(start: u64, pages: u64) -> bool {
     (0..pages).all(|page| {
         let mut byte = 0u8;
         let from = (start + page * page_size()) as *const u8;
-        // SAFETY: one byte of the application's memory, which need not be mapped, into one of our own.
+        // SAFETY: one byte of the application's memory, which need not be mapped, into a local one.
         unsafe { vipl_guard::copy(&raw mut byte, from, 1).is_ok() }
     })
 }
 
-/// Looks at the mappings only, not at the pages. Without the C library's `msync`, which is a point of cancellation.
+/// Checks the mappings only, not the pages. It does not use the C library's `msync`, which is a cancellation
+/// point.
 fn ask_system(start: u64, bytes: u64) -> bool {
     let start = start as *mut c_void;
     // SAFETY: MS_ASYNC changes nothing; the kernel checks the range.
     let found = unsafe { libc::syscall(libc::SYS_msync, start, bytes as usize, libc::MS_ASYNC) };
-    // A sandbox may forbid the question. Then a range that is not mapped is found out when it is used.
+    // A sandbox may forbid the call. Then an unmapped range is detected when it is used.
     found == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
 }
 

@@ -10,7 +10,7 @@ pub fn create(nic: VIP_NIC_HANDLE) -> Result<VIP_PROTECTION_HANDLE, Error> {
     create_on(&*nic::resolve(nic)?)
 }
 
-/// The same, on a NIC that may have been closed since it was found.
+/// The same, on a NIC that may have been closed since the lookup.
 pub(crate) fn create_on(nic: &Nic) -> Result<VIP_PROTECTION_HANDLE, Error> {
     let _inside = nic.enter()?;
     let tag = nic.memory.lock().ptags.create()?;

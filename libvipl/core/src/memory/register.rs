@@ -20,13 +20,13 @@ use crate::vi::of_nic;
 #[cfg(test)]
 mod tests;
 
-/// How long VipDeregisterMem waits for peers that are using a region, in total.
+/// Total time for which VipDeregisterMem waits for peers that are using a region.
 const QUIESCE_TIME: Duration = Duration::from_secs(1);
 
-/// What a plug-in may take for its first answer even when other VIs have used up the time.
+/// Time for a plug-in's first answer even if other VIs have used up the total.
 const FIRST_ANSWER: Duration = Duration::from_millis(1);
 
-/// What attributes ask for; the tag is held.
+/// The access requested by attributes; a reference to the tag is taken.
 fn take_access(
     nic: &Nic,
     ptags: &mut Ptags,
@@ -78,7 +78,7 @@ pub fn register(
     register_on(&*nic::resolve(nic)?, address, length, attributes)
 }
 
-/// The same, on a NIC that may have been closed since it was found.
+/// The same, on a NIC that may have been closed since the lookup.
 pub(crate) fn register_on(
     nic: &Nic,
     address: VIP_PVOID,
@@ -153,7 +153,7 @@ pub(crate) fn register_on(
     Ok(handle)
 }
 
-/// Tells the plug-in of a region, or of its new access.
+/// Reports a region, or its new access, to the plug-in.
 fn add_to_plugin(
     nic: &Nic,
     call: &str,
@@ -164,7 +164,7 @@ fn add_to_plugin(
     let Some(region_add) = nic.ops.region_add else {
         return Ok(());
     };
-    // SAFETY: the NIC is open; the plug-in keeps nothing that ends with the call.
+    // SAFETY: the NIC is open; the plug-in keeps no pointer beyond the call.
     let status = unsafe { region_add(nic.abi(), handle, base, length, access.word()) };
     if status == VIPL_OK {
         return Ok(());
@@ -177,7 +177,7 @@ fn add_to_plugin(
     Err(Error::Resource)
 }
 
-/// The memory handle of a call names no region, or the address is not the region's.
+/// Logs that the memory handle of a call names no region, or that the address is outside the region.
 #[cold]
 fn no_region(call: &str, address: VIP_PVOID, handle: u32, unknown: &Unknown) -> Error {
     match unknown {
@@ -214,7 +214,7 @@ pub fn deregister(
     quiesce(&nic);
     if let Some(region_remove) = nic.ops.region_remove {
         {
-            // A change of its access that has begun ends first, and no other one begins.
+            // Waits for a change of its access in progress, and prevents further ones.
             let _in_order = nic.region_changes.lock();
             // SAFETY: the NIC is open.
             unsafe { region_remove(nic.abi(), handle) };
@@ -225,13 +225,14 @@ pub fn deregister(
     Ok(())
 }
 
-/// Waits until no transfer uses a region that has just been taken out of the table. A transfer of this process holds
-/// its VI's lock; the transfers of peers are known to the plug-in. All peers together get `QUIESCE_TIME`: several
-/// stopped ones take no longer than one of them, and the others are still asked.
+/// Waits until no transfer uses a region that has just been taken out of the table. A transfer of this
+/// process holds its VI's lock; the plug-in knows the transfers of peers. All peers share `QUIESCE_TIME`:
+/// several stopped ones take no longer than one, and the others are still asked.
 fn quiesce(nic: &Nic) {
     // The clock is read only if a VI is connected.
     let mut end = None;
-    // To take a VI's lock is to wait for the transfer that holds it; later ones see the region gone.
+    // Acquiring a VI's lock waits for the transfer that holds it; later transfers see that the region was
+    // removed.
     fence(Ordering::SeqCst);
     let mut busy = Vec::new();
     of_nic::each(nic, |mut vi| {
@@ -252,7 +253,7 @@ fn quiesce(nic: &Nic) {
     while !busy.is_empty() && !left.is_zero() {
         std::thread::yield_now();
         left = end.saturating_duration_since(Instant::now());
-        // A VI that has another connection, or none, has been through `detach`.
+        // A VI with another connection, or none, has been detached since.
         busy.retain_mut(|(slot, side, since)| {
             let locked = slot.lock_any().filter(|vi| vi.connection == Some(*side));
             locked.is_some_and(|mut vi| !vi.quiesced(since, left))

@@ -1,10 +1,11 @@
 //! The table of a NIC's memory regions.
 //!
-//! The data path and, for RDMA, peers read it without a lock. The handle of an entry is 0 while the entry changes,
-//! and no handle comes back soon. A reader looks at the handle before and after it reads the other fields.
+//! The data path and, for RDMA, peers read it without a lock. The handle of an entry is 0 while the entry
+//! changes, and handles are not reused soon. A reader checks the handle before and after it reads the other
+//! fields.
 //!
-//! A plug-in may have put the table into memory that other processes map, so no reference to an entry is made, only
-//! to its atomic fields.
+//! A plug-in may place the table in memory that other processes map, so references are made only to the
+//! atomic fields of an entry, never to the entry.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -12,7 +13,7 @@ use vipl_plugin_abi::*;
 
 use super::mapped::is_mapped;
 
-/// Which entries of a NIC's table are in use.
+/// The use of the entries of a NIC's table.
 pub(crate) struct Regions {
     table: *const vipl_region,
     count: u32,
@@ -99,10 +100,10 @@ impl Entry {
     }
 }
 
-/// Why a region that a call names is not there.
+/// Why a region named by a call was not found.
 pub(super) enum Unknown {
     Handle,
-    /// The address is not the region's, which goes from here to there.
+    /// The address is outside the region, whose bounds are these.
     Address(u64, u64),
 }
 
@@ -160,7 +161,7 @@ impl Regions {
             }
             None => return None,
         };
-        // The upper bits count; with a count of 4096 a handle comes back after a million others.
+        // The upper bits are a counter; with 4096 entries a handle is reused after a million others.
         let handle = loop {
             self.generation = self.generation.wrapping_add(self.count);
             let handle = (self.generation & !(self.count - 1)) | index;
@@ -169,7 +170,8 @@ impl Regions {
             }
         };
         let entry = self.entry(index);
-        // Pairs with the fence of readers: a reader that sees a field of this region sees the previous handle gone.
+        // Pairs with the fence of readers: a reader that sees a field of this region does not see the
+        // previous handle.
         fence(Ordering::Release);
         entry.base().store(base, Ordering::Relaxed);
         entry.end().store(base + length, Ordering::Relaxed);
@@ -181,7 +183,7 @@ impl Regions {
         Some(handle)
     }
 
-    /// Takes out the region that begins at this address; gives its tag. Its entry is not used again before
+    /// Removes the region that begins at this address; returns its tag. Its entry is not reused before
     /// [`Regions::free`].
     pub(super) fn remove(&mut self, handle: u32, address: u64) -> Result<u32, Unknown> {
         let entry = self.find(handle).ok_or(Unknown::Handle)?;
@@ -196,7 +198,7 @@ impl Regions {
         Ok(access.tag)
     }
 
-    /// The entry of a region that was taken out may be used again.
+    /// Makes the entry of a removed region available again.
     pub(super) fn free(&mut self, handle: u32) {
         self.free.push(handle & (self.count - 1));
     }
@@ -213,7 +215,7 @@ impl Regions {
         Ok(Access::of(entry.access().load(Ordering::Relaxed)))
     }
 
-    /// Changes tag and flags in one store; gives those before.
+    /// Changes tag and flags in one store; returns the previous ones.
     pub(super) fn set_access(
         &self,
         handle: u32,
@@ -234,7 +236,7 @@ pub(crate) fn tag_name(tag: u32) -> String {
     }
 }
 
-/// The entry of a NIC's table that a handle names, whether or not its region is still there.
+/// The entry of a NIC's table that a handle refers to, even if its region was removed.
 fn named(nic: *const vipl_nic, handle: u32) -> Option<Entry> {
     // SAFETY: the NIC is open while a VI of it exists; these two do not change after VipOpenNic.
     let (table, count) = unsafe { ((*nic).regions, (*nic).region_count) };
@@ -243,12 +245,12 @@ fn named(nic: *const vipl_nic, handle: u32) -> Option<Entry> {
     (handle != 0 && entry.handle().load(Ordering::Acquire) == handle).then_some(entry)
 }
 
-/// Whether a VI with this tag may use a range by this handle.
+/// Whether a VI with this tag may access a range by this handle.
 pub(crate) fn covers(nic: *const vipl_nic, handle: u32, base: u64, length: u64, tag: u32) -> bool {
     named(nic, handle).is_some_and(|entry| entry.contains(base, length) && entry.admits(tag))
 }
 
-/// Why a VI with this tag may not use a range by this handle, if it may not.
+/// Why a VI with this tag may not access a range by this handle, if so.
 pub(crate) fn objection(
     nic: *const vipl_nic,
     handle: u32,

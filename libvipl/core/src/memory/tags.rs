@@ -14,7 +14,7 @@ pub(crate) struct Ptags {
     users: BTreeMap<u32, u32>,
     last: u32,
     max: u32,
-    /// Tells the tags of different NIC handles apart.
+    /// Distinguishes the tags of different NIC handles.
     slot: u32,
 }
 
@@ -38,7 +38,7 @@ impl Ptags {
             log::info!(target: "mem", "no more than {} protection tags on one NIC handle", self.max);
             return Err(Error::Resource);
         }
-        // Counting up keeps a destroyed tag's value from coming back.
+        // Counting up prevents reuse of a destroyed tag's value.
         loop {
             self.last = handle::generation(self.last.wrapping_add(1));
             if self.last != VIPL_PTAG_NONE && !self.users.contains_key(&self.last) {
@@ -49,7 +49,7 @@ impl Ptags {
         Ok(self.handle(self.last))
     }
 
-    /// The handle of a tag's number; NULL for none.
+    /// The handle for the number of a tag; NULL for 0.
     pub(crate) fn handle(&self, tag: u32) -> VIP_PROTECTION_HANDLE {
         if tag == VIPL_PTAG_ANY || tag == VIPL_PTAG_NONE {
             return std::ptr::null_mut();
@@ -75,7 +75,7 @@ impl Ptags {
         }
     }
 
-    /// A VI or region begins to use the tag, or none.
+    /// Takes a reference to the tag for a VI or region; no effect for 0.
     pub(crate) fn hold(&mut self, tag: u32) -> Result<(), Error> {
         if tag != VIPL_PTAG_ANY && tag != VIPL_PTAG_NONE {
             *self.users.get_mut(&tag).ok_or(Error::Ptag)? += 1;
@@ -83,7 +83,7 @@ impl Ptags {
         Ok(())
     }
 
-    /// A VI or region uses the tag no more.
+    /// Drops a reference to the tag.
     pub(crate) fn release(&mut self, tag: u32) {
         if let Some(users) = self.users.get_mut(&tag) {
             *users -= 1;

@@ -7,7 +7,7 @@ use crate::connect::address::write_host;
 use crate::error::Error;
 use crate::nic::Nic;
 
-/// Addresses within reach, the own one first, each once.
+/// Reachable addresses, the own one first, each once.
 fn addresses(nic: &Nic, hops: VIP_ULONG) -> Result<Vec<Vec<u8>>, Error> {
     let mut found = vec![nic.address().to_vec()];
     if hops == 0 {
@@ -41,10 +41,10 @@ fn addresses(nic: &Nic, hops: VIP_ULONG) -> Result<Vec<Vec<u8>>, Error> {
 /// VipQuerySystemManagementInfo with VIP_SMI_AUTODISCOVERY.
 ///
 /// # Safety
-/// `list` points to an autodiscovery list whose array has as many pointers as it says, each to room for
-/// `4 + NicAddressLen` bytes.
+/// `list` points to an autodiscovery list whose array has as many pointers as it states, each to `4 +
+/// NicAddressLen` bytes.
 pub unsafe fn autodiscover(nic: &Nic, list: *mut VIP_AUTODISCOVERY_LIST) -> Result<(), Error> {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     let asked = unsafe { list.read_unaligned() };
     let only_count = asked.ADAddrArray.is_null();
     if only_count && asked.NumAdAddrs != 0 {
@@ -59,14 +59,14 @@ pub unsafe fn autodiscover(nic: &Nic, list: *mut VIP_AUTODISCOVERY_LIST) -> Resu
             if out.is_null() {
                 return Err(Error::InvalidParameter);
             }
-            // SAFETY: room for `4 + NicAddressLen` bytes, as asked of the caller.
+            // SAFETY: room for `4 + NicAddressLen` bytes, guaranteed by the caller.
             unsafe {
                 write_host(out, address);
                 out.cast::<u8>().add(2).cast::<u16>().write_unaligned(0);
             }
         }
     }
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { (&raw mut (*list).NumAdAddrs).write_unaligned(found.len() as VIP_ULONG) };
     if !only_count && found.len() > room {
         Err(Error::Resource)

@@ -1,8 +1,8 @@
-//! Host names that are not in the table, on Ethernet: the system's resolver gives the IPv4 address, the kernel's
-//! neighbour table the Ethernet address.
+//! Host names that are not in the table, on Ethernet: the IPv4 address is taken from the system's resolver,
+//! the Ethernet address from the kernel's neighbour table.
 //!
-//! The table is only read. The kernel fills it when two hosts talk IP with each other; nothing is sent
-//! from here to make it do so.
+//! The table is only read. The kernel fills it when two hosts exchange IP packets; nothing is sent here to
+//! cause that.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
@@ -31,7 +31,7 @@ pub(crate) enum Unknown {
     },
 }
 
-/// Address of a host, reached by way of an interface whose own address is `own`.
+/// Address of a host, reached over an interface whose own address is `own`.
 pub(crate) fn find(name: &str, interface: &str, own: &[u8]) -> Result<Vec<u8>, Unknown> {
     let found = with_stack(|| (name, 0u16).to_socket_addrs())
         .map_err(|_| Unknown::Host(name.to_owned()))?;
@@ -47,7 +47,7 @@ pub(crate) fn find(name: &str, interface: &str, own: &[u8]) -> Result<Vec<u8>, U
     std::iter::once(first)
         .chain(addresses)
         .find_map(|address| {
-            // Many systems give the host's own name as 127.0.1.1.
+            // Many systems resolve the host's own name to 127.0.1.1.
             if address.is_loopback() || here.contains(&address) {
                 return Some(own.to_vec());
             }
@@ -112,7 +112,7 @@ IP address       HW type     Flags       HW address            Mask     Device
 
     #[test]
     fn a_host_of_this_interface_has_its_address() {
-        // Every Linux has this interface and this name; neither is asked of a network.
+        // Every Linux has this interface and this name; neither requires a network query.
         let own = [2, 0, 0, 0, 0, 1];
         assert_eq!(find("127.0.0.1", "lo", &own), Ok(own.to_vec()));
         assert_eq!(find("127.0.1.1", "eth0", &own), Ok(own.to_vec()));

@@ -1,5 +1,5 @@
-//! Host names that are not in the table, on IP: as other programs look them up. The port is that of the host's Kernel
-//! Agent; without one in the name it is the usual one.
+//! Host names that are not in the table, on IP: resolved as in other programs. The port is that of the host's
+//! Kernel Agent; by default the well-known one.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
@@ -7,7 +7,7 @@ use vipl_sys::thread::with_stack;
 
 use crate::connect::address::socket_bytes;
 
-/// The port of an agent that was given none; see `vipkad --udp-port`.
+/// The default port of an agent; see `vipkad --udp-port`.
 const PORT: u16 = 34_998;
 
 /// Why a name has no address.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::connect::address::{parse_host, socket_bytes};
 
-/// The plug-in that an IP address with a port is for.
+/// The plug-in of IP addresses with a port.
 const IP: &str = "ip";
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -12,24 +12,24 @@ const NAME_BYTES_MAX: usize = 255;
 /// One line of the table.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
-    /// The plug-in whose address this is; none: every plug-in's.
+    /// The plug-in of the address; `None`: any plug-in.
     plugin: Option<String>,
     address: Vec<u8>,
-    /// It was written as an IP address with a port.
+    /// Whether it was written as an IP address with a port.
     is_socket: bool,
     names: Vec<String>,
-    /// Its line in the file.
+    /// The line number in the file.
     number: usize,
 }
 
-/// What addresses of a device are.
+/// The kind of addresses of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Network<'a> {
     /// The plug-in.
     pub(crate) plugin: &'a str,
-    /// They are IP addresses with ports.
+    /// Whether they are IP addresses with ports.
     pub(crate) is_ip: bool,
-    /// Their bytes.
+    /// Their length in bytes.
     pub(crate) length: usize,
 }
 
@@ -53,7 +53,7 @@ impl Entry {
         })
     }
 
-    /// Why its address is none of this network, if it is none.
+    /// Why its address does not belong to this network, if so.
     fn mismatch(&self, network: Network<'_>) -> Option<String> {
         let Network { is_ip, length, .. } = network;
         if self.is_socket && !is_ip {
@@ -63,8 +63,8 @@ impl Entry {
         (bytes != length).then(|| format!("an address of {bytes} bytes; this device has {length}"))
     }
 
-    /// Whether it may be an address of another kind of network: six bytes, which say nothing of it, neither by the way
-    /// they are written nor by a plug-in that stands before them.
+    /// Whether it may be an address of another kind of network: six bytes whose kind neither their form nor a
+    /// plug-in prefix determines.
     fn is_doubtful(&self, network: Network<'_>) -> bool {
         network.is_ip && !self.is_socket && self.plugin.is_none()
     }
@@ -96,7 +96,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Reads a table. Lines that make no sense are given to `bad` with their number.
+    /// Reads a table. Malformed lines are passed to `bad` with their number.
     pub(crate) fn parse(text: &str, mut bad: impl FnMut(usize, &str)) -> Names {
         let mut names = Names::default();
         for (number, line) in text.lines().enumerate() {
@@ -110,18 +110,19 @@ impl Names {
         names
     }
 
-    /// The same, of this file.
+    /// Sets the name of the file.
     pub(crate) fn of(self, file: String) -> Names {
         Names { file, ..self }
     }
 
-    /// Its file.
+    /// The name of the file.
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
-    /// The address of a name on a network. Entries with that name whose address is none of this network are left out;
-    /// those that may be of another one count only if there are no others. Both are given to `unsuited` with their line.
+    /// The address of a name on a network. Entries with that name whose address does not belong to this
+    /// network are skipped; those that may belong to another one are used only if there are no others. Both
+    /// are passed to `unsuited` with their line.
     pub(crate) fn find(
         &self,
         network: Network<'_>,
@@ -153,7 +154,7 @@ impl Names {
         found
     }
 
-    /// The same whatever kind of address it has.
+    /// The same for any kind of address.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn by_name(&self, plugin: &str, name: &str, index: usize) -> Option<&[u8]> {
         self.search(plugin, name, index, |_| true)
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(names.by_name("tulip", "near", 0), None);
     }
 
-    /// Six bytes of Ethernet are no IPv4 address with a port, and the other way round.
+    /// Six bytes of an Ethernet address are not taken for an IPv4 address with a port, and vice versa.
     #[test]
     fn an_address_of_another_kind_of_network_is_told_with_its_line() {
         let text = "02:00:00:00:00:01 eth\nip:2:0:0:0:0:9 both\ntulip:192.0.2.7:258 both\n[fd00::1]:9 six\n192.0.2.7:258 eth\n2:0:0:0:0:3 only\n";

@@ -1,10 +1,10 @@
-//! What the handler thread of a NIC has to do: calls of notify handlers, and asynchronous errors (spec §8.2, §11).
+//! Work of a NIC's handler thread: calls of notify handlers, and asynchronous errors (spec §8.2, §11).
 //!
-//! Handlers are called one at a time, in order, by one thread per NIC handle (`handlers.rs`), which starts when it
-//! is first needed and asks here for its next step. While notify requests are open it also watches the NIC, since
-//! the application may make no call at all; otherwise it sleeps on a condition variable.
+//! Handlers are called one at a time, in order, by one thread per NIC handle (`handlers.rs`), which starts
+//! when it is first needed and gets its next step here. While notify requests are open, it also watches the
+//! NIC, since the application may not call the library at all; otherwise it sleeps on a condition variable.
 //!
-//! A function that returns true wants the NIC woken: the thread sleeps with the plug-in's help.
+//! If a function returns true, the caller must wake the NIC: the thread sleeps in the plug-in.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,9 +18,9 @@ use crate::error::Error;
 use crate::meaning;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Undelivered errors that are kept (spec §11).
+/// Maximum undelivered errors (spec §11).
 const ERRORS_MAX: usize = 1024;
-/// Lines per second of the default error handler.
+/// Maximum lines per second of the default error handler.
 const LOG_LINES_PER_SECOND: u32 = 10;
 
 /// Handler of VipSendNotify and VipRecvNotify.
@@ -34,7 +34,7 @@ pub(crate) type CqNotifyHandler =
 /// Handler of VipErrorCallback.
 pub(crate) type ErrorHandler = unsafe extern "C" fn(VIP_PVOID, *mut VIP_ERROR_DESCRIPTOR);
 
-/// One call of a handler. Pointers are kept as addresses: they belong to the application.
+/// One call of a handler. Pointers of the application are stored as addresses.
 pub(crate) enum Job {
     Descriptor {
         handler: NotifyHandler,
@@ -51,18 +51,18 @@ pub(crate) enum Job {
     },
 }
 
-/// One thing to do, in the order of arrival.
+/// One work item, in order of arrival.
 enum Item {
     Call(Job),
     Error(ErrorCopy),
 }
 
-/// An error descriptor on its way.
+/// A queued error descriptor.
 pub(crate) struct ErrorCopy(pub(crate) VIP_ERROR_DESCRIPTOR);
-// SAFETY: the pointers in it are handles and the application's own.
+// SAFETY: its pointers are handles or belong to the application.
 unsafe impl Send for ErrorCopy {}
 
-/// The object of a running handler, for threads that must wait for its end.
+/// The object of a running handler, for threads that must wait until it returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Vi(usize),
@@ -79,27 +79,27 @@ impl Job {
     }
 }
 
-/// CONN_LOST after an orderly disconnect, for VIs that are not disconnected soon (spec §17).
+/// A delayed CONN_LOST after an orderly disconnect, for VIs that do not disconnect soon (spec §17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) due: Instant,
     /// Handle of the VI.
     pub(crate) vi: usize,
-    /// The VI's count of connections.
+    /// The VI's connection counter.
     pub(crate) epoch: u64,
-    /// The application has taken a descriptor that the end of the connection flushed.
+    /// Whether the application has taken a descriptor flushed by the end of the connection.
     pub(crate) seen: bool,
 }
 
-/// What the handler thread does next.
+/// The next step of the handler thread.
 pub(crate) enum Step {
     /// Calls the handler of a notify request.
     Call(Job),
     /// Calls the error handler with this context.
     Error(ErrorHandler, usize, ErrorCopy),
-    /// Raises the errors of notices that are due.
+    /// Raises the errors of due notices.
     Notices(Vec<Notice>),
-    /// Watches the NIC, until this time at most.
+    /// Watches the NIC, at most until this time.
     Watch(Option<Instant>),
     /// Ends.
     Stop,
@@ -113,11 +113,12 @@ struct State {
     notices: Vec<Notice>,
     handler: Option<(ErrorHandler, usize)>,
     started: bool,
-    /// Number of the handler thread. Not the standard library's, which panics late in the life of the calling thread.
+    /// Id of the handler thread. Not that of the standard library, which panics late in the life of the
+    /// calling thread.
     thread: Option<libc::pid_t>,
     running: Option<Subject>,
     open_requests: i32,
-    /// The thread sleeps with the plug-in's help and must be woken by it.
+    /// Whether the thread sleeps in the plug-in, which must wake it.
     on_bell: bool,
     stop: bool,
     stopped: bool,
@@ -133,13 +134,13 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Starts the handler thread, if it does not run yet.
+    /// Starts the handler thread unless it runs.
     pub(crate) fn start(&self, spawn: impl FnOnce() -> io::Result<()>) -> Result<(), Error> {
         let mut state = self.state.lock();
         if state.started {
             return Ok(());
         }
-        // The NIC has been closed since the caller found it: no thread outlives it.
+        // The NIC has been closed since the lookup: no thread outlives it.
         if state.stop {
             return Err(Error::InvalidParameter);
         }
@@ -151,7 +152,8 @@ impl Events {
         Ok(())
     }
 
-    /// A handler has ended the thread. `spawn` starts another one, unless the NIC is being closed.
+    /// Handles that a handler has ended the thread. `spawn` starts another one, unless the NIC is being
+    /// closed.
     pub(crate) fn thread_left(&self, spawn: impl FnOnce() -> io::Result<()>) {
         let mut state = self.state.lock();
         (state.running, state.thread) = (None, None);
@@ -161,7 +163,7 @@ impl Events {
         let _ = self.start(spawn);
     }
 
-    /// The next step of the handler thread, whose last one has ended. Waits until there is something to do.
+    /// Ends the last step of the handler thread and waits for the next one.
     pub(crate) fn next(&self) -> Step {
         let mut state = self.state.lock();
         state.thread = Some(thread::id());
@@ -197,7 +199,7 @@ impl Events {
         }
     }
 
-    /// Whether the thread that watches the NIC until `due` should go on with something else.
+    /// Whether the thread that watches the NIC until `due` has other work.
     pub(crate) fn ends_watch(&self, due: Option<Instant>) -> bool {
         let state = self.state.lock();
         let sooner = |notice: &Notice| due.is_none_or(|due| notice.due < due);
@@ -255,7 +257,7 @@ impl Events {
         self.wake(&state)
     }
 
-    /// The application has taken a descriptor that failed when the connection of this VI ended.
+    /// Records that the application has taken a descriptor that failed when the connection of this VI ended.
     pub(crate) fn saw_failure(&self, vi: VIP_VI_HANDLE) {
         let mut state = self.state.lock();
         let mut notices = state.notices.iter_mut();
@@ -264,10 +266,10 @@ impl Events {
         }
     }
 
-    /// The process ends. What no handler has been told is logged: programs exit on the first error that they see. A peer that
-    /// has disconnected is an error to programs that have taken a descriptor it failed.
+    /// Logs undelivered errors when the process ends: applications exit on the first error that they see. A
+    /// disconnect of the peer is an error if the application has taken a descriptor that it failed.
     pub(crate) fn log_undelivered(&self, nic: VIP_NIC_HANDLE) {
-        // The thread that has the lock may not come on any more.
+        // The thread that holds the lock may never run again.
         let Some(mut state) = self.state.try_lock() else {
             return;
         };
@@ -299,14 +301,14 @@ impl Events {
         self.wake(&state)
     }
 
-    /// Sets the error handler. The one before does not run any more on return, unless it is the caller.
+    /// Sets the error handler. On return the previous one is not running any more, unless it is the caller.
     pub(crate) fn set_error_handler(&self, handler: Option<(ErrorHandler, usize)>) {
         let mut state = self.state.lock();
         state.handler = handler;
         self.wait_out(&mut state, Subject::Error);
     }
 
-    /// Errors about the connection that a VI had are raised no more (spec §9.6).
+    /// Drops pending errors about the connection of a VI (spec §9.6).
     pub(crate) fn forget_breaks(&self, vi: VIP_VI_HANDLE) {
         use VIP_ERROR_CODE::{VIP_ERROR_CATASTROPHIC, VIP_ERROR_POST_DESC, VIP_ERROR_VI_OVERRUN};
         let mut state = self.state.lock();
@@ -322,7 +324,7 @@ impl Events {
         state.notices.retain(|notice| notice.vi != vi.addr());
     }
 
-    /// Cancels what was to be called for a VI, and waits for a call that is under way.
+    /// Cancels pending calls for a VI, and waits for a running one.
     pub(crate) fn forget_vi(&self, vi: VIP_VI_HANDLE) {
         let vi = vi.addr();
         self.forget(Subject::Vi(vi));
@@ -344,14 +346,14 @@ impl Events {
         self.wait_out(&mut state, subject);
     }
 
-    /// Waits until no handler for `subject` runs, unless the caller is inside it.
+    /// Waits until no handler for `subject` is running, unless the caller is that handler.
     fn wait_out(&self, state: &mut MutexGuard<'_, State>, subject: Subject) {
         while state.running == Some(subject) && state.thread != Some(thread::id()) {
             self.changed.wait(state);
         }
     }
 
-    /// Ends the thread; no handler runs after the return. `wake` wakes the NIC.
+    /// Ends the thread; no handler runs after this returns. `wake` wakes the NIC.
     pub(crate) fn stop(&self, wake: impl Fn()) {
         let mut state = self.state.lock();
         state.stop = true;
@@ -363,13 +365,13 @@ impl Events {
             if !state.started || state.stopped {
                 return;
             }
-            // The NIC may have been woken before the thread began to sleep.
+            // The wake-up may have preceded the sleep of the thread.
             self.changed.wait_for(&mut state, Duration::from_millis(10));
         }
     }
 }
 
-/// Begins a call of a handler. `None`: it was an error, and there is no handler for it.
+/// Begins a call of a handler. `None` if it was an error without a handler.
 fn begin(state: &mut State, item: Item) -> Option<Step> {
     let (subject, step) = match item {
         Item::Call(job) => (job.subject(), Step::Call(job)),
@@ -395,7 +397,7 @@ fn take_due_notices(state: &mut State) -> Vec<Notice> {
     due
 }
 
-/// What an error means, and what to do about it.
+/// The meaning of an error, with advice.
 fn meant(code: VIP_ERROR_CODE) -> String {
     let text = meaning::of_error(code as i32).to_string_lossy();
     let meaning = text.split_once(": ").map_or("", |(_, meaning)| meaning);
@@ -410,7 +412,7 @@ fn meant(code: VIP_ERROR_CODE) -> String {
     format!(": {meaning}{remedy}")
 }
 
-/// The default handler: one line, not too many of them.
+/// The default handler: one line each, rate-limited.
 fn log_error(state: &mut State, error: &VIP_ERROR_DESCRIPTOR) {
     let now = Instant::now();
     if state
@@ -512,7 +514,7 @@ mod tests {
         assert!(!events.push(Vec::new()), "it is awake");
     }
 
-    /// The thread may not have been asleep yet when it was woken.
+    /// The wake-up may precede the sleep.
     #[test]
     fn a_notice_ends_a_watch_that_would_last_longer() {
         let events = Events::default();
@@ -561,7 +563,7 @@ mod tests {
             Ok(())
         });
         assert!(replaced && !events.on_handler_thread());
-        // Waits for nothing that runs no more.
+        // Does not wait for a handler that has ended its thread.
         events.forget_vi(std::ptr::without_provenance_mut(1));
         assert!(matches!(events.next(), Step::Call(_)), "the other call");
     }

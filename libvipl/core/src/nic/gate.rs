@@ -1,16 +1,16 @@
-//! Every thread may make objects on a NIC until VipCloseNic closes the gate. Closing waits for the threads
-//! inside, so that it sees all objects that they have made.
+//! Threads may create objects on a NIC until VipCloseNic closes the gate. Closing waits for the threads
+//! inside, so that it sees all objects that they have created.
 
 use crate::error::Error;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// A thread is closing the gate: threads that want to enter wait for the outcome.
+/// A thread is closing the gate: entering threads wait for the outcome.
 const CLOSING: u32 = 1 << 31;
-/// It is closed for good.
+/// The gate is closed permanently.
 const CLOSED: u32 = 1 << 30;
 
-/// Entering and leaving are one atomic operation each while no thread closes the gate.
+/// The gate. Entering and leaving take one atomic operation each while no thread closes it.
 #[derive(Default)]
 pub(super) struct Gate {
     /// Number of threads inside, and the two bits above, which are set under `lock`.
@@ -44,14 +44,14 @@ impl Gate {
         if self.state.load(Ordering::Relaxed) & CLOSED != 0 {
             return Err(Error::InvalidParameter);
         }
-        // No thread begins to close it under `lock`.
+        // No thread can begin to close it while `lock` is held.
         self.state.fetch_add(1, Ordering::Acquire);
         Ok(Inside(self))
     }
 
     #[inline]
     fn leave(&self) {
-        // Release pairs with the acquire in `close`, which then sees what was made.
+        // Release pairs with the acquire in `close`, which then sees the created objects.
         let before = self.state.fetch_sub(1, Ordering::Release);
         if before & CLOSING != 0 {
             self.notify();
@@ -65,7 +65,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Closes the gate for good if `check` succeeds, which runs while no thread is inside.
+    /// Closes the gate permanently if `check` succeeds, which runs while no thread is inside.
     pub(super) fn close(&self, check: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let mut lock = self.lock.lock();
         while self.state.load(Ordering::Relaxed) & CLOSING != 0 {

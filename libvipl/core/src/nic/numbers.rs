@@ -34,7 +34,7 @@ impl Numbers {
         self.in_use
     }
 
-    /// Every number in use is below this one.
+    /// Upper bound of the numbers in use.
     pub(crate) fn bound(&self) -> u32 {
         if self.in_use == 0 { 0 } else { self.used }
     }

@@ -1,4 +1,4 @@
-//! The part of a NIC that plug-ins see, at a fixed address.
+//! The part of a NIC visible to plug-ins, at a fixed address.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -10,18 +10,18 @@ use vipl_plugin_abi::*;
 use crate::memory::table::free_region;
 use crate::sync::OnceLock;
 
-/// `vipl_nic` is its first field, so that the address of that is the address of the whole.
+/// `vipl_nic` is its first field, so that both have the same address.
 #[repr(C)]
 pub(crate) struct Shared {
     nic: UnsafeCell<vipl_nic>,
-    /// The plug-in says that the device has failed.
+    /// Whether the plug-in has reported that the device has failed.
     failed: AtomicBool,
-    /// The table of regions, where the plug-in has none of its own.
+    /// The table of regions, unless the plug-in provides one.
     regions: OnceLock<Box<[vipl_region]>>,
 }
-// SAFETY: written during open only, the host's word atomically; afterwards read by everybody.
+// SAFETY: written during open only, the host's word atomically; afterwards only read.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; the pointers in it are the plug-in's and the host's own.
+// SAFETY: as above; its pointers belong to the plug-in and the host.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -42,12 +42,12 @@ impl Shared {
         })
     }
 
-    /// What plug-ins get. The pointer is good for all of `Shared`.
+    /// The pointer passed to plug-ins. It is valid for all of `Shared`.
     pub(crate) fn abi(this: &Arc<Shared>) -> *mut vipl_nic {
         Arc::as_ptr(this).cast_mut().cast()
     }
 
-    /// Takes over what the plug-in says of the device, and gives it a table of regions if it has none.
+    /// Stores the plug-in's description of the device, and allocates a table of regions if it has none.
     pub(crate) fn describe(this: &Arc<Shared>, info: &mut vipl_nic_info) {
         if info.regions.is_null() {
             let make = || (0..info.regions_max).map(|_| free_region()).collect();
@@ -67,7 +67,7 @@ impl Shared {
         self.failed.load(Ordering::SeqCst)
     }
 
-    /// Makes the NIC reachable from the plug-in's part of it.
+    /// Stores the NIC in the host's word of the plug-in's part.
     pub(super) fn set_host(&self, nic: *const c_void) {
         // SAFETY: the cell is valid as long as `self`.
         let host = unsafe { host_of(self.nic.get()) };
@@ -83,12 +83,12 @@ impl Shared {
     }
 }
 
-/// The host's own word in a NIC. A thread of the plug-in may read it while the NIC is being opened.
+/// The host's word in a NIC. A thread of the plug-in may read it while the NIC is being opened.
 ///
 /// # Safety
 /// `nic` is within a [`Shared`] that lives as long as the result is used.
 unsafe fn host_of<'a>(nic: *const vipl_nic) -> &'a AtomicPtr<c_void> {
-    // SAFETY: as asked of the caller; aligned, and accessed atomically wherever it matters.
+    // SAFETY: guaranteed by the caller; aligned, and accessed atomically wherever threads share it.
     unsafe { AtomicPtr::from_ptr(&raw mut (*nic.cast_mut()).host) }
 }
 
@@ -97,21 +97,20 @@ unsafe fn host_of<'a>(nic: *const vipl_nic) -> &'a AtomicPtr<c_void> {
 /// # Safety
 /// `nic` was made by [`Shared::abi`] and is open or being opened.
 pub(super) unsafe fn host(nic: *const vipl_nic) -> *const c_void {
-    // Acquire: a thread of the plug-in, which nothing else orders behind the end of opening, finds the NIC complete.
-    // SAFETY: as asked of the caller.
+    // Acquire: a thread of the plug-in, which is not otherwise ordered after the end of opening, sees the
+    // complete NIC. SAFETY: guaranteed by the caller.
     unsafe { host_of(nic) }.load(Ordering::Acquire)
 }
 
-/// Notes that a device has failed; gives the host's word, which is NULL while the NIC is being opened.
+/// Records that a device has failed; returns the host's word, which is NULL while the NIC is being opened.
 ///
 /// # Safety
 /// `nic` was made by [`Shared::abi`] and is open or being opened.
 pub(super) unsafe fn fail(nic: *const vipl_nic) -> *const c_void {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     let shared = unsafe { &*nic.cast::<Shared>() };
     shared.failed.store(true, Ordering::SeqCst);
-    // Of this and the end of opening, the second one sees what the first one wrote.
-    // SAFETY: as above.
+    // Of this and the end of opening, the later one sees the store of the earlier one. SAFETY: as above.
     unsafe { host_of(nic) }.load(Ordering::SeqCst)
 }
 

@@ -1,4 +1,4 @@
-//! Sleeping until something may have happened: poll for a short time, then sleep with the plug-in's help.
+//! Waiting for events: polls for a short time, then sleeps in the plug-in.
 
 use std::time::Duration;
 use vipl_sys::clock::Instant;
@@ -9,12 +9,14 @@ use crate::settings::Settings;
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// A wait sleeps once others have kept the processor for so long: they compute. A turn of 16 threads that poll takes 0.1 ms.
+/// A wait sleeps once other threads have kept the processor for this long: they compute. One round of 16
+/// polling threads takes 0.1 ms.
 const TURN_MAX: Duration = Duration::from_micros(500);
-/// Step of a sleep when the plug-in cannot wake anybody.
+/// Step of a sleep if the plug-in cannot wake threads.
 const STEP: Duration = Duration::from_micros(50);
 
-/// Calls `check` until it gives something or the end has come. `polls`: the wait begins, so it polls before it sleeps.
+/// Calls `check` until it returns something or the deadline passes. `polls`: the wait begins, so it polls
+/// before it sleeps.
 pub(crate) fn until<R>(
     nic: &Nic,
     end: Instant,
@@ -36,9 +38,10 @@ pub(crate) fn until<R>(
     check()
 }
 
-/// The part of a wait before it sleeps. It gives the processor away as a program does that polls (`idle`), and the time that
-/// others use does not count: to wait for a turn takes no more than to sleep, and nobody needs to wake this thread. Empty
-/// polls of several waits are counted together, because one may have too few. A short sleep is skipped here; the sleep of the wait follows.
+/// The polling phase of a wait. It yields the processor like a polling application (`idle`), and time used by
+/// other threads does not count: waiting for the processor costs no more than sleeping, and no wake-up is
+/// needed. Empty polls of several waits are counted together, because a single one may have too few. A short
+/// sleep is skipped here, since the sleep of the wait follows.
 fn poll<R>(
     settings: &Settings,
     deadline: Option<Instant>,
@@ -67,7 +70,7 @@ fn poll<R>(
     None
 }
 
-/// One sleep: announce it, look again, sleep.
+/// One sleep: announce it, check again, sleep.
 pub(crate) fn step<R>(
     nic: &Nic,
     deadline: Option<Instant>,
@@ -95,27 +98,29 @@ pub(crate) fn step<R>(
     result
 }
 
-/// The longest short sleep. It bounds how late a thread finds what does not end one: an RDMA Write without immediate data,
-/// or a message that came on another VI before it began.
+/// Maximum duration of a short sleep. It bounds the delay of events that do not end one: an RDMA Write
+/// without immediate data, or a message that arrived on another VI before it began.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
 
-/// Sleeps until the NIC has something, `has_something` returns true, or 0.2 ms are over. For threads that poll (`idle`).
+/// Sleeps until the NIC has an event, `has_something` returns true, or 0.2 ms have passed. For polling
+/// threads (`idle`).
 pub(crate) fn short_sleep(nic: &Nic, has_something: impl Fn() -> bool) {
     let end = Instant::now() + SHORT_SLEEP;
     step(nic, Some(end), &mut || has_something().then_some(()));
 }
 
-/// Waits in a row that polled without success after which a thread confined to one processor stops polling.
+/// Consecutive unsuccessful polling phases after which a thread confined to one processor stops polling.
 const EMPTY_MAX: u32 = 8;
-/// Every so many waits such a thread polls nevertheless: the peer may have moved.
+/// Period in waits after which such a thread polls nevertheless: the peer may have moved.
 const RETRY_PERIOD: u32 = 64;
 
-/// Waits that have polled without success, or not at all, since one last found something by polling.
+/// Waits that have polled without success, or not at all, since polling last succeeded.
 static EMPTY_WAITS: AtomicU32 = AtomicU32::new(0);
 
-/// How long this wait polls before it sleeps: `spin_us`, unless polling keeps the peer from running, as it does beside
-/// threads that compute when both processes are confined to the same processor. That cannot be asked for; it shows in
-/// polls that never find anything. A process that is pinned while its peer runs elsewhere polls like any other.
+/// Duration of this wait's polling phase: `spin_us`, unless polling keeps the peer from running, as it does
+/// beside computing threads if both processes are confined to the same processor. This cannot be queried; it
+/// shows in polls that never succeed. A process that is pinned while its peer runs elsewhere polls like any
+/// other.
 fn spin_time(settings: &Settings) -> Duration {
     static TIME: OnceLock<Duration> = OnceLock::new();
     let time = *TIME.get_or_init(|| Duration::from_micros(settings.number("spin_us")));
@@ -128,9 +133,9 @@ fn spin_time(settings: &Settings) -> Duration {
     }
 }
 
-/// Whether the calling thread may use one processor only.
+/// Whether the calling thread may run on one processor only.
 fn is_confined() -> bool {
-    // SAFETY: the set is as large as it says; all zero is an empty one.
+    // SAFETY: the set has the stated size; all zero is an empty set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) == 0

@@ -1,22 +1,22 @@
-//! Threads and notify requests that wait for completions of one queue, and are served in the order of arrival (spec §8).
+//! Threads and notify requests that wait for completions of one queue, served in order of arrival (spec §8).
 
 use std::collections::VecDeque;
 
-/// One of them.
+/// One waiter.
 pub(crate) enum Waiter<H> {
-    /// A thread, by its ticket. One that pauses keeps its place and is given nothing, and neither is anybody behind it.
+    /// A thread, by its ticket. A paused thread keeps its place; neither it nor a waiter behind it is served.
     Thread { ticket: u64, pauses: bool },
-    /// A notify request.
+    /// Adds a notify request.
     Notify { handler: H, context: usize },
 }
 
-/// The waiters of one queue: `H` is what a notify request calls, `T` what a thread gets. Most queues never have any, and
-/// take no memory for them.
+/// The waiters of one queue. `H` is the handler of a notify request, `T` the result for a thread. Most queues
+/// never have waiters, and allocate no memory for them.
 pub(crate) struct Waiters<H, T>(Option<Box<Line<H, T>>>);
 
 struct Line<H, T> {
     waiting: VecDeque<Waiter<H>>,
-    /// What threads have been given and have not fetched yet.
+    /// Results for threads that have not fetched them yet.
     given: Vec<(u64, T)>,
     last_ticket: u64,
 }
@@ -36,7 +36,7 @@ impl<H, T> Waiters<H, T> {
         self.waiting().map_or(0, VecDeque::len)
     }
 
-    /// Open notify requests.
+    /// Number of open notify requests.
     pub(crate) fn requests(&self) -> usize {
         self.waiting()
             .into_iter()
@@ -45,7 +45,7 @@ impl<H, T> Waiters<H, T> {
             .count()
     }
 
-    /// A thread waits from now on; gives its ticket.
+    /// Adds a thread; returns its ticket.
     pub(crate) fn join(&mut self) -> u64 {
         let line = self.line();
         line.last_ticket += 1;
@@ -57,7 +57,7 @@ impl<H, T> Waiters<H, T> {
         ticket
     }
 
-    /// A thread that has been given nothing may end now, and so gets nothing before it is back.
+    /// Pauses or resumes a thread that has no result: it may end while paused, so it is not served.
     pub(crate) fn pause(&mut self, ticket: u64, pauses: bool) {
         for waiter in &mut self.line().waiting {
             match waiter {
@@ -70,7 +70,7 @@ impl<H, T> Waiters<H, T> {
         }
     }
 
-    /// A thread waits no longer; gives what it has been given at the last moment.
+    /// Removes a thread; returns a result delivered at the last moment.
     pub(crate) fn leave(&mut self, ticket: u64) -> Option<T> {
         let given = self.claim(ticket);
         if given.is_none() {
@@ -80,13 +80,13 @@ impl<H, T> Waiters<H, T> {
         given
     }
 
-    /// A notify request.
+    /// Adds a notify request.
     pub(crate) fn request(&mut self, handler: H, context: usize) {
         let request = Waiter::Notify { handler, context };
         self.line().waiting.push_back(request);
     }
 
-    /// Takes off the one that has waited longest, unless it pauses.
+    /// Removes the waiter that has waited longest, unless it is paused.
     pub(crate) fn next(&mut self) -> Option<Waiter<H>> {
         let waiting = &mut self.0.as_mut()?.waiting;
         match waiting.front()? {
@@ -95,12 +95,12 @@ impl<H, T> Waiters<H, T> {
         }
     }
 
-    /// Leaves this for the thread with this ticket, which has been taken off.
+    /// Stores a result for the thread with this ticket, which was removed.
     pub(crate) fn give(&mut self, ticket: u64, what: T) {
         self.line().given.push((ticket, what));
     }
 
-    /// What the thread with this ticket has been given.
+    /// Takes the result for the thread with this ticket.
     pub(crate) fn claim(&mut self, ticket: u64) -> Option<T> {
         let given = &mut self.0.as_mut()?.given;
         let place = given.iter().position(|(owner, _)| *owner == ticket)?;

@@ -1,5 +1,5 @@
-//! What the biased lock needs of the machine: an asymmetric fence, a number for each thread, and a way to wait for a
-//! holder. `ctest/loom` replaces this file.
+//! Machine-dependent parts of the biased lock: an asymmetric fence, a number for each thread, and waiting for
+//! a holder. `ctest/loom` replaces this file.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use std::time::Duration;
@@ -7,22 +7,24 @@ use std::time::Duration;
 use vipl_sys::membarrier::{Scope, barrier, register, slow_barrier};
 use vipl_sys::thread::{self, Thread};
 
-/// Threads that may come to own a lock in its life. Thread pointers have that many low bits to spare.
+/// Maximum threads that may own a lock during its life. The spare low bits of thread pointers can hold their
+/// number.
 pub(crate) const OWNERS: usize = 4;
 
-/// Times in a row that a thread must take a lock to own it: what taking the ownership away costs, in locks.
+/// Consecutive acquisitions after which a thread owns a lock: the cost of revoking ownership, in
+/// acquisitions.
 pub(crate) const STREAK: u32 = 32;
 
-/// Whether locks may get owners: `heavy` is cheap.
+/// Whether locks may have owners: `heavy` is cheap.
 static WORKS: AtomicBool = AtomicBool::new(false);
 
 fn membarrier() -> bool {
     barrier(Scope::Process)
 }
 
-/// Registers the process for `heavy`, at each VipOpenNic: a forked child is not registered. Where threads run
-/// already and [`begin`] has not done it, the kernel waits for all processors, some milliseconds, so this runs with no
-/// lock held and off the data path.
+/// Registers the process for `heavy`, at each VipOpenNic, since a forked child is not registered. If threads
+/// run already and [`begin`] has not done it, the kernel waits for all processors, some milliseconds, so this
+/// runs without a lock and off the data path.
 pub(crate) fn prepare() {
     let works = cfg!(all(
         any(target_arch = "x86_64", target_arch = "x86"),
@@ -32,13 +34,13 @@ pub(crate) fn prepare() {
     WORKS.fetch_or(works, Ordering::Relaxed);
 }
 
-/// Registrations that are under way on threads of their own.
+/// Registrations in progress, on separate threads.
 pub(crate) struct Registering([Option<Thread>; 2]);
 
-/// Begins to register the process for all barriers, at its first VipOpenNic and before the library starts a thread: with
-/// one thread it costs nothing. With more, the kernel waits an RCU grace period for each scope, 5 to 20 ms. Both periods
-/// then pass at the same time, while plug-ins are loaded and the agent is found. `begun` belongs to the process, and is
-/// not inherited by a forked one.
+/// Begins to register the process for all barriers, at its first VipOpenNic and before the library starts a
+/// thread: with one thread it is free. With more, the kernel waits an RCU grace period for each scope, 5 to
+/// 20 ms. Both periods then overlap with loading plug-ins and finding the agent. `begun` belongs to the
+/// process, and a forked child does not inherit it.
 pub(crate) fn begin(begun: &AtomicBool) -> Registering {
     let scopes = [Scope::Process, Scope::Global];
     if begun.swap(true, Ordering::Relaxed) {
@@ -52,7 +54,7 @@ pub(crate) fn begin(begun: &AtomicBool) -> Registering {
         let body = move || {
             let _ = register(scope);
         };
-        // Without it, whoever needs the barriers registers, and waits.
+        // Without this thread, the first user of the barriers registers, and waits.
         thread::spawn_with_signals_blocked("vipl-register", body).ok()
     }))
 }
@@ -67,7 +69,7 @@ impl Registering {
     }
 }
 
-/// Whether there is a `heavy` on this system. Asked on the data path: no system call.
+/// Whether `heavy` works on this system. Used on the data path: no system call.
 pub(crate) fn works() -> bool {
     WORKS.load(Ordering::Relaxed)
 }
@@ -80,15 +82,15 @@ pub(crate) fn light() {
 
 /// A full fence on every processor that runs this process.
 pub(crate) fn heavy() {
-    // Registered anew it works after a fork.
+    // After a fork it works once registered again.
     if membarrier() || (register(Scope::Process) && membarrier()) {
         return;
     }
     degrade();
 }
 
-/// A sandbox has taken `membarrier` away while locks have owners. The fence is executed in a slow way, once for
-/// each of these locks, and no lock gets an owner from now on.
+/// A sandbox has forbidden `membarrier` while locks have owners. The fence is executed in a slow way, once
+/// for each of these locks, and no lock is biased from now on.
 #[cold]
 fn degrade() {
     if WORKS.swap(false, Ordering::Relaxed) {
@@ -100,7 +102,7 @@ fn degrade() {
     slow_barrier();
 }
 
-/// A number that no two living threads share and that costs one load; its low bits are free.
+/// A number unique among living threads, for one load; its low bits are free.
 #[inline(always)]
 pub(crate) fn this_thread() -> usize {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -127,7 +129,7 @@ pub(crate) fn this_thread() -> usize {
     }
 }
 
-/// Spins, then yields, then sleeps: a holder may need this very core, or have a lower priority.
+/// Spins, then yields, then sleeps: a holder may need this core, or have a lower priority.
 pub(crate) fn back_off(rounds: &mut u32) {
     *rounds += 1;
     match *rounds {
@@ -141,7 +143,7 @@ pub(crate) fn back_off(rounds: &mut u32) {
 pub(super) mod tests {
     use super::*;
 
-    /// Forbids the calling thread to use `membarrier`, as a sandbox does that comes late.
+    /// Forbids the calling thread to use `membarrier`, as a late sandbox does.
     pub(crate) fn forbid() {
         let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
             code: code as u16,
@@ -151,7 +153,7 @@ pub(super) mod tests {
         };
         let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
         let program = [
-            // The number of the call is the first word.
+            // The system call number is the first word.
             statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             statement(
                 libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
@@ -166,7 +168,7 @@ pub(super) mod tests {
             len: program.len() as u16,
             filter: program.as_ptr().cast_mut(),
         };
-        // SAFETY: a valid program; it binds this thread only.
+        // SAFETY: a valid program; it applies to this thread only.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;

@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-/// What a handle names. NULL is never a handle, since no kind is 0.
+/// The kind of object that a handle refers to. NULL is never a handle, since no kind is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Kind {
@@ -34,14 +34,14 @@ const WIDE: bool = usize::BITS == 64;
 pub(crate) const SLOT_BITS: u32 = if WIDE { 24 } else { 14 };
 const GENERATION_BITS: u32 = if WIDE { 32 } else { 15 };
 
-/// A handle, taken apart.
+/// The parts of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) generation: u32,
     pub(crate) slot: u32,
 }
 
-/// Cuts a counter to what a handle can carry, and avoids 0.
+/// Truncates a counter to the bits of a handle, and avoids 0.
 pub(crate) fn generation(counter: u32) -> u32 {
     let cut = counter & (((1u64 << GENERATION_BITS) - 1) as u32);
     if cut == 0 { 1 } else { cut }
@@ -54,7 +54,7 @@ pub(crate) fn join(kind: Kind, parts: Parts) -> *mut c_void {
     std::ptr::without_provenance_mut(bits)
 }
 
-/// What a handle claims to name.
+/// The kind that a handle claims to have.
 pub(crate) fn kind(handle: *mut c_void) -> Option<Kind> {
     [Kind::Nic, Kind::Vi, Kind::Cq, Kind::Ptag, Kind::Connection]
         .into_iter()

@@ -1,11 +1,11 @@
 //! Biased spin lock for a slot: cheap for one thread that acquires it repeatedly.
 //!
-//! An atomic operation waits until every earlier store of its processor is visible, and on the data path
-//! an earlier store is a message on its way to another processor. So a lock that one thread has taken
+//! An atomic operation waits until every earlier store of its processor is visible, and on the data path an
+//! earlier store is a message on its way to another processor. Therefore a lock that one thread has acquired
 //! often enough is *biased* to it: that thread then marks itself inside with plain stores. Another thread
-//! that wants the lock takes the bias away: it clears the owner and lets the kernel execute a fence on
-//! every processor that runs this process (`membarrier`). Afterwards either the owner's mark is visible,
-//! and the other thread waits for it, or the owner will see that it is not the owner any more.
+//! that wants the lock revokes the bias: it clears the owner and makes the kernel execute a fence on every
+//! processor that runs this process (`membarrier`). Afterwards either the owner's mark is visible, and the
+//! other thread waits for it, or the owner will see that it is not the owner any more.
 //!
 //! ```text
 //!   owner thread                           other thread (holds `spin`)
@@ -16,48 +16,50 @@
 //! ```
 //!
 //! A thread may be descheduled between its two loads of the owner and resume when the lock has another owner.
-//! Its stores must not overwrite that owner's mark, so each thread that ever owned the lock has a sequence of its
-//! own, whose number is part of the owner's word. There is room for a few of them; later threads use the plain spin
+//! Its stores must not overwrite that owner's mark, so each thread that ever owned the lock has its own
+//! sequence, whose number is part of the owner's word. There is room for a few; further threads use the spin
 //! lock.
 //!
-//! Taking a bias away costs about a microsecond; each time it happens the next bias takes longer to earn,
-//! so that threads which share a lock end up with a plain spin lock.
+//! Revoking a bias costs about a microsecond. After each revocation the next bias requires more acquisitions,
+//! so that threads that share a lock end up with a spin lock.
 
 use super::barrier::{self, OWNERS, STREAK, back_off, this_thread};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Doublings of that, one for each loss of a bias.
+/// Maximum doublings of [`STREAK`], one for each revoked bias.
 const PENALTY_MAX: u32 = 8;
 const NOBODY: usize = 0;
 
-/// A lock that can be all zero. What its owner needs comes last, beside what it guards; the rest fills a cache line
-/// of a 64-bit host.
+/// A lock that may be all zero. The fields that its owner needs come last, beside the guarded value; the rest
+/// fills a cache line of a 64-bit host.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Lock {
-    /// Whose the sequences are; guarded by `spin`.
+    /// The threads of the sequences; guarded by `spin`.
     owners: [AtomicUsize; OWNERS],
-    /// The thread that took `spin` last, how often in a row, and how often a bias was lost; guarded by `spin`.
+    /// The thread that last acquired `spin`, how often in a row, and how often a bias was revoked; guarded by
+    /// `spin`.
     last: AtomicUsize,
     streak: AtomicU32,
     penalty: AtomicU32,
-    /// Times that `spin` was taken, watchers not counted; guarded by `spin`.
+    /// Number of acquisitions of `spin`, except by watchers; guarded by `spin`.
     uses: AtomicU32,
-    /// The owner's sequence, or `uses`, at a watcher's last look, and how often it has left the owner alone since.
+    /// The owner's sequence, or `uses`, at a watcher's last check, and how often it has spared the owner
+    /// since.
     watched: AtomicU32,
     spared: AtomicU32,
     spin: AtomicU32,
 
     /// The owner's thread pointer, and the number of its sequence in the low bits.
     owner: AtomicUsize,
-    /// Odd while that thread is inside as owner; each is written by one thread only.
+    /// Odd while its thread is inside as owner; each is written by one thread only.
     sequences: [AtomicU32; OWNERS],
 }
 
-/// How a lock is held: by its owner, if this is 1 + the number of the owner's sequence; otherwise by `spin`, and
-/// this is the word of the owner from then on. It is one word so that it stays in a register from `lock` to
-/// `unlock`; an `enum` went through the stack, by stores and loads of different widths, each of which cost a poll
-/// five nanoseconds.
+/// How a lock is held: by its owner, if this is 1 + the number of the owner's sequence; otherwise by `spin`,
+/// and this is the owner's word to store at the end. It is one word so that it stays in a register from
+/// `lock` to `unlock`; an `enum` went through the stack, by stores and loads of different widths, each of
+/// which cost a poll five nanoseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Held(pub(crate) usize);
 
@@ -77,7 +79,7 @@ impl Lock {
             .unwrap_or_else(|| self.lock_shared(this_thread()))
     }
 
-    /// The lock, if this thread owns it and nobody is taking that away.
+    /// Acquires the lock if this thread owns it and no thread is revoking that.
     #[inline(always)]
     pub(crate) fn lock_as_owner(&self) -> Option<Held> {
         let owner = self.owner.load(Ordering::Relaxed);
@@ -87,7 +89,7 @@ impl Lock {
         let own = &self.sequences[owner % OWNERS];
         let sequence = own.load(Ordering::Relaxed);
         own.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // The processor's fence comes from the other thread's `membarrier`.
+        // The other thread's `membarrier` is the processor's fence.
         barrier::light();
         // Acquire pairs with the release of a watcher.
         if self.owner.load(Ordering::Acquire) == owner {
@@ -107,7 +109,7 @@ impl Lock {
         self.uses.store(uses.wrapping_add(1), Ordering::Relaxed);
         let owner = self.owner.load(Ordering::Relaxed);
         if owner & !(OWNERS - 1) == me {
-            // A watcher had borrowed it. While `spin` is held nobody else is inside.
+            // A watcher had borrowed it. While `spin` is held, no other thread is inside.
             return Held(owner);
         }
         if owner != NOBODY {
@@ -133,7 +135,8 @@ impl Lock {
         }
     }
 
-    /// For a watcher, which takes the lock seldom: the owner keeps its bias, and no streak is broken.
+    /// Acquires the lock for a watcher, which does so rarely: the owner keeps its bias, and no streak is
+    /// interrupted.
     pub(crate) fn borrow(&self) -> Held {
         if self.spin.swap(1, Ordering::Acquire) != 0 {
             self.contended();
@@ -142,11 +145,11 @@ impl Lock {
         if owner != NOBODY {
             self.take_bias_away();
         }
-        // Where taking it away has become slow, it is not given back.
+        // If revoking has become slow, the bias is not restored.
         Held(if barrier::works() { owner } else { NOBODY })
     }
 
-    /// The sequence of a thread, if there is one left for it. Under `spin`.
+    /// The sequence of a thread, if one is available. Under `spin`.
     #[cold]
     fn sequence_of(&self, me: usize) -> Option<usize> {
         let mine = |known: &AtomicUsize| {
@@ -192,13 +195,13 @@ impl Lock {
             own.store(sequence.wrapping_add(1), Ordering::Release);
             return;
         }
-        // Release: an owner that gets it back sees what a watcher did.
+        // Release: an owner whose bias is restored sees the changes of the watcher.
         self.owner.store(held.0, Ordering::Release);
         self.spin.store(0, Ordering::Release);
     }
 
-    /// For a watcher: whether anybody is inside, or has been since the watcher asked last, so that the lock may be
-    /// left alone. One that comes and goes is not left alone for ever: what it does there may not be what is needed.
+    /// For a watcher: whether a thread is inside, or has been since the last check, so that the watcher may
+    /// skip the lock. An active owner is not skipped for ever: it may not do the work that the watcher does.
     pub(crate) fn owner_is_active(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         let (inside, now) = if owner == NOBODY {
@@ -220,7 +223,7 @@ impl Lock {
     }
 }
 
-/// Looks of a watcher that an active owner is spared in a row.
+/// Maximum consecutive checks for which a watcher spares an active owner.
 const SPARED_MAX: u32 = 6;
 
 #[cfg(test)]
@@ -249,7 +252,7 @@ mod tests {
         biased
     }
 
-    /// For tests that count on `membarrier`, and the one that takes it away.
+    /// Serialises tests that rely on `membarrier` with the one that forbids it.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -266,7 +269,7 @@ mod tests {
             value: 0.into(),
         });
         add(&counter, 1000);
-        // So that the other thread has to take it away.
+        // So that the other thread must revoke it.
         let owned = counter.lock.owner.load(Ordering::Relaxed) != NOBODY;
         assert!(owned || !barrier::works());
         let other = {
@@ -312,7 +315,7 @@ mod tests {
                 assert!(lock.owner_is_active());
             }
             lock.unlock(held);
-            // Once more, for what happened since the watcher asked last.
+            // Once more, for the changes since the last check.
             lock.owner_is_active();
             assert!(!lock.owner_is_active());
         }
@@ -359,7 +362,7 @@ mod tests {
                 std::thread::spawn(move || {
                     for round in 0..50 {
                         add(&counter, 200 + 37 * number);
-                        // Long pauses let another thread earn the bias.
+                        // Long pauses let another thread acquire the bias.
                         if (round + number) % 5 == 0 {
                             std::thread::sleep(std::time::Duration::from_micros(300));
                         }

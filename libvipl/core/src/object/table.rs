@@ -1,12 +1,11 @@
 //! Tables of objects that live behind handles.
 //!
-//! A slot is never returned to the system: a destroyed object leaves it to the next one, under another generation. So
-//! a stale handle may be followed at any time: the lookup locks the slot, finds another name and fails. One
-//! thread may therefore destroy an object that another is about to use (rule R4), without a reference count on the
-//! data path.
+//! A slot is never freed: the slot of a destroyed object is reused under another generation. Therefore a
+//! stale handle may be used at any time: the lookup locks the slot, finds another name and fails. One thread
+//! may destroy an object that another is about to use (rule R4), without a reference count on the data path.
 //!
-//! Chunks of slots are wiped by a fork: in a child every slot is free, whatever the
-//! parent held (spec §10.4).
+//! Chunks of slots are wiped by a fork: in a child every slot is free, regardless of the parent's objects
+//! (spec §10.4).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -24,19 +23,19 @@ const CHUNK: usize = 64;
 /// Chunks of one table: 65 536 objects of a kind in one process on 64-bit hosts, 16 384 on 32-bit ones.
 const CHUNKS: usize = if usize::BITS == 64 { 1024 } else { 256 };
 
-/// The handle of an object as a number: no other object has had it, except very long ago.
+/// The handle of an object as a number. It is not reused for a very long time.
 pub(crate) type Name = usize;
 
-/// One place for one object. All zero is free.
+/// A slot for one object. All zero is free.
 #[repr(C, align(64))]
 pub(crate) struct Slot<T> {
     lock: Lock,
-    /// Name of the object that is here, 0 when the slot is free.
+    /// Name of the object in the slot; 0 if it is free.
     name: AtomicUsize,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is only reached under the slot's lock.
+// SAFETY: the value is only accessed under the slot's lock.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 /// The object of a slot, locked.
@@ -46,16 +45,16 @@ pub(crate) struct Guard<T: 'static> {
 }
 
 impl<T> Slot<T> {
-    /// Where the object begins. On a 64-bit host the first cache line is for those who do not own the lock.
+    /// Offset of the object. On a 64-bit host the first cache line is for threads that do not own the lock.
     pub(crate) const OBJECT_AT: usize = offset_of!(Slot<T>, value);
 
-    /// Locks the slot if an object is there.
+    /// Locks the slot if it holds an object.
     #[inline(always)]
     pub(crate) fn lock_any(&'static self) -> Option<Guard<T>> {
         self.lock_if(|name| name != 0)
     }
 
-    /// Locks the slot if this very object is there.
+    /// Locks the slot if it holds this object.
     #[inline(always)]
     pub(crate) fn lock(&'static self, name: Name) -> Option<Guard<T>> {
         self.lock_if(|here| here == name)
@@ -66,14 +65,14 @@ impl<T> Slot<T> {
         self.guard_if(self.lock.lock(), wanted)
     }
 
-    /// Locks the slot for the thread that owns its lock, if this very object is there.
+    /// Locks the slot for the thread that owns its lock, if it holds this object.
     #[inline(always)]
     fn lock_as_owner(&'static self, name: Name) -> Option<Guard<T>> {
         let held = self.lock.lock_as_owner()?;
         self.guard_if(held, |here| here == name)
     }
 
-    /// Locks the slot for a watcher, if this very object is there (see `Lock::borrow`).
+    /// Locks the slot for a watcher, if it holds this object (see `Lock::borrow`).
     pub(crate) fn lock_watching(&'static self, name: Name) -> Option<Guard<T>> {
         self.guard_if(self.lock.borrow(), |here| here == name)
     }
@@ -87,34 +86,34 @@ impl<T> Slot<T> {
         Some(Guard { slot: self, held })
     }
 
-    /// Whether a thread holds the lock, or has used it lately (see `Lock::owner_is_active`).
+    /// Whether a thread holds the lock, or has used it recently (see `Lock::owner_is_active`).
     pub(crate) fn is_in_use(&self) -> bool {
         self.lock.owner_is_active()
     }
 }
 
 impl<T> Guard<T> {
-    /// The slot itself, to come back later.
+    /// The slot, for later use.
     pub(crate) fn slot(&self) -> &'static Slot<T> {
         self.slot
     }
 
-    /// The object, without a reference to it: it stays valid when references come and go, as long as the object
-    /// is there.
+    /// A pointer to the object, without a reference to it: it stays valid across other references, as long as
+    /// the object exists.
     #[inline(always)]
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.slot.value.get().cast()
     }
 
-    /// Name of the object, to find it again, if it is still there.
+    /// Name of the object, to find it again if it still exists.
     pub(crate) fn name(&self) -> Name {
         self.slot.name.load(Ordering::Relaxed)
     }
 
-    /// Takes the object out and frees the slot.
+    /// Removes the object and frees the slot.
     fn vacate(self) -> T {
         self.slot.name.store(0, Ordering::Relaxed);
-        // SAFETY: locked and live until the line above; nobody reads it again.
+        // SAFETY: locked and live until the line above; it is not read again.
         unsafe { (*self.slot.value.get()).assume_init_read() }
     }
 }
@@ -123,7 +122,7 @@ impl<T> Deref for Guard<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: locked and live, so initialised and nobody else's.
+        // SAFETY: locked and live, so it is initialised and not shared.
         unsafe { (*self.slot.value.get()).assume_init_ref() }
     }
 }
@@ -143,7 +142,7 @@ impl<T> Drop for Guard<T> {
     }
 }
 
-/// Which slots of a table are free. Belongs to the process, so that a forked child starts anew.
+/// The free slots of a table. It belongs to the process, so that a forked child starts with an empty table.
 pub(crate) struct Free(Mutex<FreeState>);
 
 struct FreeState {
@@ -153,7 +152,7 @@ struct FreeState {
 }
 
 impl Free {
-    /// Nothing in use. `seed` makes the generations of different processes differ.
+    /// No slot in use. `seed` makes the generations of different processes differ.
     pub(crate) fn new(seed: u32) -> Self {
         Free(Mutex::new(FreeState {
             free: Vec::new(),
@@ -177,8 +176,8 @@ impl<T: Send> Table<T> {
         }
     }
 
-    /// The slot that a handle names, whatever is in it now. The kind and all of the number are part of the name that the
-    /// slot is locked by, so that only what has no slot at all is refused here.
+    /// The slot of a handle, whatever it holds. Kind and number are part of the name under which the slot is
+    /// locked, so only a handle without a slot is refused here.
     #[inline(always)]
     pub(crate) fn slot(&self, handle: *mut c_void) -> Option<&'static Slot<T>> {
         let number = handle::slot(handle);
@@ -190,19 +189,19 @@ impl<T: Send> Table<T> {
         Some(unsafe { &*chunk.add(number % CHUNK) })
     }
 
-    /// Locks the object that a handle names; `None` when the handle is stale or never was one.
+    /// Locks the object of a handle; `None` if the handle is stale or invalid.
     #[inline(always)]
     pub(crate) fn lock(&self, handle: *mut c_void) -> Option<Guard<T>> {
         self.slot(handle)?.lock(handle.addr())
     }
 
-    /// The same, for a thread that owns the object's lock: `None` says nothing of the handle, and costs less.
+    /// Fast path, for a thread that owns the object's lock. `None` does not mean that the handle is invalid.
     #[inline(always)]
     pub(crate) fn lock_as_owner(&self, handle: *mut c_void) -> Option<Guard<T>> {
         self.slot(handle)?.lock_as_owner(handle.addr())
     }
 
-    /// Puts a new object in; `make` gets its handle. `None` when the table is full or memory is short.
+    /// Inserts a new object; `make` receives its handle. `None` if the table is full or memory is exhausted.
     pub(crate) fn insert(
         &self,
         free: &Free,
@@ -248,12 +247,12 @@ impl<T: Send> Table<T> {
         let memory = vipl_sys::fork::map_wiped(bytes)
             .inspect_err(|error| log::error!(target: "core", "no room for more handles: {error}"));
         let memory = memory.ok()?;
-        // Release: whoever sees the pointer sees zeroed slots.
+        // Release: a thread that sees the pointer sees zeroed slots.
         place.store(memory.cast(), Ordering::Release);
         Some(())
     }
 
-    /// Takes a locked object out of the table; its handle is stale from now on.
+    /// Removes a locked object from the table; its handle becomes stale.
     pub(crate) fn remove(&self, free: &Free, guard: Guard<T>, handle: *mut c_void) -> T {
         let value = guard.vacate();
         free.0.lock().free.push(handle::slot(handle) as u32);
@@ -291,7 +290,7 @@ mod tests {
         let guard = TABLE.lock(first).unwrap();
         assert_eq!(TABLE.remove(&free, guard, first), 1);
         assert!(TABLE.lock(first).is_none());
-        // No other kind, no slot that there is not, and not NULL, whose slot is the first one and free.
+        // Not another kind, not a missing slot, and not NULL, whose slot is the first one and free.
         let other = |bits: usize| std::ptr::without_provenance_mut(second.addr() ^ bits);
         let top = 1 << (usize::BITS - 1);
         for wrong in [other(top), other(CHUNKS * CHUNK), other(second.addr())] {

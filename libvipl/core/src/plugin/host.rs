@@ -36,7 +36,7 @@ unsafe fn string<'a>(text: *const c_char) -> &'a str {
     if text.is_null() {
         return "";
     }
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(text) }
         .to_str()
         .unwrap_or("(not UTF-8)")

@@ -1,4 +1,4 @@
-//! What settings there are: the library's own, and those that a plug-in declares in its table.
+//! Declarations of settings: those of the library, and those in a plug-in's table.
 
 use std::ffi::{CStr, c_char};
 
@@ -12,27 +12,27 @@ use vipl_plugin_abi::{
 pub(crate) struct Declared {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// In the form in which it is given. A plug-in's setting may have none.
+    /// The default, in the form of a given value. A plug-in's setting may have none.
     pub(crate) default: Option<&'static str>,
     pub(crate) help: &'static str,
 }
 
-/// What a value is, and its bounds.
+/// The kind of a value, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// Any text; the word for it.
+    /// Any text; the word describes it.
     Text(&'static str),
     Boolean,
-    /// A number of what the word says, from one to the other.
+    /// A number with a unit, and its bounds.
     Number(&'static str, u64, u64),
-    /// A number of bytes, with or without a unit.
+    /// A number of bytes, with or without a unit, and its bounds.
     Bytes(u64, u64),
-    /// A number with a point, from one to the other in millionths.
+    /// A decimal number, and its bounds in millionths.
     Fraction(u64, u64),
 }
 
 impl Kind {
-    /// What people call it.
+    /// Its name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Text(word) | Kind::Number(word, _, _) => word,
@@ -42,7 +42,8 @@ impl Kind {
         }
     }
 
-    /// A value as plug-ins get it: truth is `1` or `0`, a number of bytes has no unit. `None`: it is none.
+    /// Converts a value to the form passed to plug-ins: a boolean is `1` or `0`, a number of bytes has no
+    /// unit. `None` if it is invalid.
     pub(crate) fn read(self, given: &str) -> Option<String> {
         match self {
             Kind::Text(_) => Some(given.to_owned()),
@@ -63,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Its bounds, if it has any.
+    /// Its bounds, if any.
     pub(crate) fn range(self) -> Option<String> {
         match self {
             Kind::Text(_) | Kind::Boolean => None,
@@ -76,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// What a value has to be, for a message.
+    /// Description of valid values, for a message.
     pub(crate) fn expected(self) -> String {
         match (self, self.range()) {
             (Kind::Bytes(_, _), Some(range)) => format!("a size from {range} (64k, 1M)"),
@@ -87,7 +88,7 @@ impl Kind {
     }
 }
 
-/// What is declared wrongly, or not at all.
+/// An invalid declaration.
 #[derive(Debug, thiserror::Error)]
 #[error("setting {number}: {what}")]
 pub(crate) struct BadDeclaration {
@@ -112,7 +113,7 @@ pub(crate) unsafe fn of_plugin(plugin: &vipl_plugin) -> Result<Vec<Declared>, Ba
         if size < size_of::<vipl_setting>() {
             return Err(bad("the size is too small"));
         }
-        // SAFETY: at least as large as we know it.
+        // SAFETY: at least as large as this version's structure.
         let setting = unsafe { &*place.cast::<vipl_setting>() };
         // SAFETY: NUL-terminated texts or NULL, constant as the table.
         let (name, default, help, unit) = unsafe {
@@ -130,7 +131,7 @@ pub(crate) unsafe fn of_plugin(plugin: &vipl_plugin) -> Result<Vec<Declared>, Ba
             VIPL_SETTING_NUMBER => Kind::Number(unit.unwrap_or("number"), least, most),
             VIPL_SETTING_BYTES => Kind::Bytes(least, most),
             VIPL_SETTING_FRACTION => Kind::Fraction(least, most),
-            // A kind of a later version is a text to this one.
+            // A kind of a later version is treated as text.
             _ => Kind::Text(unit.unwrap_or("text")),
         };
         if default.is_some_and(|default| kind.read(default).is_none()) {
@@ -156,7 +157,7 @@ unsafe fn constant(text: *const c_char) -> Option<&'static str> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(text) }.to_str().ok()
 }
 
@@ -196,7 +197,7 @@ pub(crate) const DECLARED: &[Declared] = declare! {
     "on_bug" (Kind::Text("continue or abort")) "continue" "what to do when the library catches a bug of its own"
 };
 
-/// The default in the strict mode of a setting that has another one there (spec §17).
+/// The default of a setting in the strict mode, if it differs there (spec §17).
 pub(super) fn in_strict_mode(name: &str) -> Option<&'static str> {
     match name {
         "null_ptag" | "null_mem_attributes" | "lenient_destroy" | "carry_unflagged_immediate" => {

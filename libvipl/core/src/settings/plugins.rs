@@ -1,15 +1,15 @@
-//! Settings of plug-ins: those that each declares, as they were given, and names that none declares.
+//! Settings of plug-ins: declared ones, as given, and undeclared names.
 
 use super::declared::Declared;
 use super::{Settings, Source, declared};
 
 impl Settings {
-    /// A plug-in declares its settings.
+    /// Stores the declarations of a plug-in.
     pub(crate) fn declare(&self, plugin: &str, settings: Vec<Declared>) {
         self.plugins.lock().insert(plugin.to_owned(), settings);
     }
 
-    /// A setting of a plug-in as it was given, and where: the longer name of a variable is the more exact one.
+    /// A setting of a plug-in as given, and its source: the longer name of a variable takes precedence.
     fn of_plugin(&self, plugin: &str, key: &str) -> Option<(&str, Source)> {
         let variable = self.variables.get(&format!("{plugin}_{key}"));
         match variable.or_else(|| self.variables.get(key)) {
@@ -21,7 +21,7 @@ impl Settings {
         }
     }
 
-    /// What a plug-in gets when it asks for a setting: one of its own, or one of the library that was given.
+    /// The value for a plug-in that requests a setting: one of its own, or a given one of the library.
     pub(crate) fn for_plugin(&self, plugin: &str, key: &str) -> Option<String> {
         let own = self.plugins.lock().get(plugin).and_then(|list| {
             let found = list.iter().find(|setting| setting.name == key);
@@ -46,7 +46,7 @@ impl Settings {
         default.and_then(|default| kind.read(default))
     }
 
-    /// Every setting of a plug-in that is loaded: its full name, and its value as people write it.
+    /// Every setting of a plug-in that is loaded: its full name, and its value as given.
     pub(crate) fn of_plugins(&self) -> Vec<(String, Declared, String, Source)> {
         let plugins = self.plugins.lock();
         let all = plugins.iter().flat_map(|(plugin, list)| {
@@ -60,8 +60,8 @@ impl Settings {
         all.collect()
     }
 
-    /// Logs names that neither the library nor a plug-in declares, each once. `unknown` are plug-ins that were found
-    /// and are not used, whose declarations are not known.
+    /// Logs names that neither the library nor a plug-in declares, each once. `unknown`: plug-ins that were
+    /// found but not loaded, whose declarations are not known.
     pub(crate) fn report_undeclared(&self, unknown: &[String]) {
         for problem in self.undeclared(unknown) {
             log::warn!(target: "settings", "{problem}");
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(settings.problems.len(), 2);
         settings.read_file("t", "[first]\nfrrames = 1\n[absent]\nkey = 1\n");
         with_plugins(&settings);
-        // The settings of a plug-in that is there but not used are not known.
+        // The settings of a plug-in that is installed but not loaded are not known.
         let told = settings.undeclared(&["other".to_owned()]);
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("VIPL_STRIKT") && told[1].contains("first.frrames"));

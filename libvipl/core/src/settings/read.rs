@@ -23,7 +23,7 @@ impl Settings {
                     settings.read_file(&path.display().to_string(), &text);
                     break;
                 }
-                // A shortage is told where it ends the call; it is no mistake of the settings.
+                // A shortage is reported where it ends the call; it is not an error of the settings.
                 Err(error) if crate::error::is_shortage(&error) => {}
                 Err(error) if named || error.kind() != std::io::ErrorKind::NotFound => {
                     let path = path.display();
@@ -43,7 +43,7 @@ impl Settings {
         settings
     }
 
-    /// What a file and variables come to.
+    /// The settings from a file and variables.
     #[cfg(fuzzing)]
     pub(crate) fn of(file: &str, variables: impl Iterator<Item = (String, String)>) -> Settings {
         let mut settings = Settings::default();
@@ -108,7 +108,8 @@ impl Settings {
                 continue;
             };
             let name = name.to_ascii_lowercase();
-            // Others read them: this library before there are settings, the tools, `vipl_sys` in builds for tests.
+            // These are read elsewhere: by this library before the settings exist, by the tools, and by
+            // `vipl_sys` in test builds.
             let for_tests = cfg!(debug_assertions) && name.starts_with("test_");
             if for_tests || matches!(name.as_str(), "config" | "library" | "device") {
                 continue;
@@ -122,7 +123,7 @@ impl Settings {
     }
 }
 
-/// Where the configuration file may be, and whether the user has named it.
+/// Possible paths of the configuration file, and whether the user has named one.
 fn config_paths(secure: bool) -> (Vec<PathBuf>, bool) {
     let mut paths = Vec::new();
     if !secure {

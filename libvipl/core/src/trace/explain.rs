@@ -1,4 +1,4 @@
-//! Why a call failed, if no deeper function has logged it: mostly an invalid argument.
+//! Why a call failed, if no inner function has logged it: usually an invalid argument.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::nic;
 use crate::object::handle::{self, Kind};
 use crate::vi::{self, state};
 
-/// Lines about bad arguments in one second of the whole process: an application may poll a stale handle.
+/// Maximum lines per second and process about bad arguments: an application may poll a stale handle.
 const LINES_PER_SECOND: u32 = 10;
 
 /// Arguments that may be NULL.
@@ -39,7 +39,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         if !may_log() {
             return;
         }
-        // A thread that waits on an object learns in this way that it was destroyed.
+        // This is how a thread that waits on an object learns that it was destroyed.
         let level = if call.waits() {
             log::Level::Info
         } else {
@@ -52,11 +52,11 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         result,
         VIP_RETURN::VIP_NO_MATCH | VIP_RETURN::VIP_NOT_REACHABLE
     ) {
-        // The agent knows why, and its reason has been logged, once a second at most (`agent/refusal.rs`).
+        // The agent's reason has been logged, at most once a second (`agent/refusal.rs`).
         return;
     }
     if is_data(call.name) {
-        // What else can be wrong with these is an asynchronous error, except the one thing below.
+        // Other errors of these calls are asynchronous, except the one below.
         if call.name.ends_with("Wait") || call.name.ends_with("Notify") {
             log_failure!(
                 "call",
@@ -67,7 +67,7 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
         }
         return;
     }
-    // So it tells how much room it needs.
+    // The result reports the required size.
     if call.name == "vipl_describe" && result == VIP_RETURN::VIP_ERROR_RESOURCE {
         return;
     }
@@ -83,19 +83,19 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
     }
 }
 
-/// The object that a call is about.
+/// The object of a call.
 fn first_object(call: &Call) -> Option<usize> {
     call.inputs.first().and_then(|(_, object)| object.address())
 }
 
-/// Calls that do not note what was logged before them.
+/// Data path calls, which do not reset the record of logged lines.
 fn is_data(name: &str) -> bool {
     ["VipSend", "VipRecv", "VipPost"]
         .iter()
         .any(|start| name.starts_with(start))
 }
 
-/// At most so many lines in a second.
+/// Limits the number of lines per second.
 fn may_log() -> bool {
     static SECOND: AtomicU64 = AtomicU64::new(u64::MAX);
     static LINES: AtomicU32 = AtomicU32::new(0);
@@ -106,7 +106,7 @@ fn may_log() -> bool {
     LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND
 }
 
-/// Kind of object that an argument of this name names.
+/// Kind of object that an argument of this name refers to.
 fn expected(name: &str) -> Option<Kind> {
     Some(match name {
         "NicHandle" => Kind::Nic,
@@ -129,7 +129,7 @@ fn owner(kind: Kind, handle: *mut c_void) -> Option<VIP_NIC_HANDLE> {
     }
 }
 
-/// What is wrong with a handle, or the NIC handle it belongs to.
+/// Checks a handle: the NIC handle that it belongs to, or the error.
 fn judge(kind: Kind, handle: *mut c_void) -> Result<VIP_NIC_HANDLE, String> {
     if handle.is_null() {
         return Err("is NULL".to_owned());
@@ -184,7 +184,7 @@ fn bad_argument(call: &Call) -> Option<String> {
     absent.map(|(name, _)| format!("{name} is NULL"))
 }
 
-/// What is wrong with a protection tag.
+/// Checks a protection tag.
 fn bad_tag(address: usize, nic: Option<VIP_NIC_HANDLE>) -> Option<String> {
     let handle = std::ptr::without_provenance_mut(address);
     Some(match handle::kind(handle) {
@@ -197,7 +197,7 @@ fn bad_tag(address: usize, nic: Option<VIP_NIC_HANDLE>) -> Option<String> {
     })
 }
 
-/// What to do about it.
+/// Advice.
 fn advice(call: &Call, result: VIP_RETURN) -> String {
     let accept = call.name == "VipConnectAccept";
     let text = match result {
@@ -229,7 +229,7 @@ fn advice(call: &Call, result: VIP_RETURN) -> String {
     format!(": {text}")
 }
 
-/// The state of the VI that is the wrong one.
+/// The state of the VI, if it is the cause.
 fn state(call: &Call) -> String {
     let handle = call.inputs.iter().find_map(|(name, argument)| {
         (*name == "ViHandle").then_some(std::ptr::without_provenance_mut(argument.address()?))

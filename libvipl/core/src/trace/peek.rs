@@ -1,4 +1,4 @@
-//! Reads memory of the application, whose pointers may be bad: a fault is caught and gives `None`.
+//! Reads memory of the application, whose pointers may be invalid: a fault is caught and returns `None`.
 
 use std::mem::MaybeUninit;
 
@@ -18,7 +18,7 @@ pub(crate) fn read<T: Copy>(from: *const T) -> Option<T> {
 
 /// The fields of a descriptor.
 pub(crate) fn image(at: *const VIP_DESCRIPTOR) -> Option<Image> {
-    // SAFETY: aligned as the callers have checked; faults are caught.
+    // SAFETY: the callers have checked the alignment; faults are caught.
     unsafe { vipl_guard::load_descriptor(at.cast()) }.ok()
 }
 

@@ -1,5 +1,5 @@
-//! Arguments of a call as text. Memory of the application is read with guarded copies: a bad pointer is shown as
-//! such, whatever the function itself makes of it.
+//! Arguments of a call as text. Memory of the application is read by guarded copies: an invalid pointer is
+//! shown as such, regardless of how the function handles it.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt::Write;
@@ -9,23 +9,23 @@ use vipl_abi::*;
 use super::peek::{image, read, segment};
 use crate::text::{control, discriminator, hexadecimal, levels, quoted, status};
 
-/// Longest text of the application that is shown.
+/// Maximum length of a text of the application.
 const TEXT_MAX: usize = 64;
-/// Segments of a descriptor that are shown.
+/// Maximum number of segments shown of a descriptor.
 const SEGMENTS_MAX: u16 = 4;
 
 /// One argument, by its C type.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Argument {
-    /// A handle, or memory whose contents do not matter.
+    /// A handle, or memory whose contents are not shown.
     Pointer(usize),
     Number(u64),
-    /// A boolean out.
+    /// An output boolean.
     Truth(*const c_int),
     Number32(*const u32),
     Number64(*const u64),
-    /// A handle out.
+    /// An output handle.
     Handle(*const *mut c_void),
     Text(*const c_char),
     NetAddress(*const VIP_NET_ADDRESS),
@@ -78,7 +78,7 @@ impl<A, B, C, D> From<Option<unsafe extern "C" fn(A, B, C, D)>> for Argument {
     }
 }
 
-/// A value behind a pointer, or what is wrong with the pointer.
+/// The target of a pointer, or the error of the pointer.
 fn behind<T: Copy>(pointer: *const T, show: impl FnOnce(T) -> String) -> String {
     if pointer.is_null() {
         return "NULL".to_owned();
@@ -87,7 +87,7 @@ fn behind<T: Copy>(pointer: *const T, show: impl FnOnce(T) -> String) -> String 
 }
 
 impl Argument {
-    /// Its bits, where they are a handle or a pointer.
+    /// Its bits, if it is a handle or a pointer.
     pub(super) fn address(self) -> Option<usize> {
         Some(match self {
             Argument::Number(_) => return None,
@@ -107,7 +107,7 @@ impl Argument {
         })
     }
 
-    /// As an argument that the function reads.
+    /// Formats it as an input.
     pub(super) fn input(self, name: &str) -> String {
         match self {
             Argument::Number(number) if name == "Timeout" && number == VIP_INFINITE as u64 => {
@@ -119,7 +119,7 @@ impl Argument {
         }
     }
 
-    /// With what is behind the pointer.
+    /// Formats it as an output, with the target of the pointer.
     pub(super) fn output(self) -> String {
         match self {
             Argument::Pointer(0) => "NULL".to_owned(),
@@ -147,7 +147,7 @@ impl Argument {
     }
 }
 
-/// A C string, cut where it is long.
+/// A C string, truncated if long.
 fn text(from: *const c_char) -> String {
     if from.is_null() {
         return "NULL".to_owned();
@@ -249,7 +249,7 @@ fn descriptor(at: *const VIP_DESCRIPTOR) -> String {
     text + "}"
 }
 
-/// A descriptor that was taken off a queue.
+/// A descriptor that was removed from a queue.
 fn completed(at: *mut VIP_DESCRIPTOR) -> String {
     if at.is_null() {
         return "NULL".to_owned();

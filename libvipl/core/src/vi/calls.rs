@@ -17,7 +17,7 @@ use crate::memory::table::tag_name;
 use crate::nic::{self, Nic};
 use crate::text::levels;
 
-/// Checks attributes in the order of VI-07 and gives the tag's number.
+/// Checks attributes in the order of VI-07 and returns the tag's number.
 fn check(nic: &Nic, attributes: &VIP_VI_ATTRIBUTES) -> Result<u32, Error> {
     let level = attributes.ReliabilityLevel;
     if level.count_ones() != 1 || level & nic.info.reliability_support == 0 {
@@ -52,7 +52,7 @@ pub fn create(
     create_on(&nic::resolve(nic)?, attributes, send_cq, recv_cq)
 }
 
-/// The same, on a NIC that may have been closed since it was found.
+/// The same, on a NIC that may have been closed since the lookup.
 pub(crate) fn create_on(
     nic: &Arc<Nic>,
     attributes: &VIP_VI_ATTRIBUTES,
@@ -68,7 +68,7 @@ pub(crate) fn create_on(
     })
 }
 
-/// Takes the tag and a number for the new VI, or gives both back.
+/// Takes the tag and a number for the new VI; releases both on failure.
 fn take_and_insert(
     nic: &Arc<Nic>,
     attributes: &VIP_VI_ATTRIBUTES,
@@ -94,7 +94,7 @@ fn take_and_insert(
     created.inspect_err(|_| nic.memory.lock().ptags.release(tag))
 }
 
-/// The receive doorbell of a plug-in that has none.
+/// The receive doorbell for plug-ins without one.
 unsafe extern "C" fn no_doorbell(_vi: *mut vipl_vi) {}
 
 fn insert(
@@ -217,22 +217,22 @@ pub fn destroy(handle: VIP_VI_HANDLE) -> Result<(), Error> {
     vi.nic.memory.lock().ptags.release(vi.abi.ptag);
     let open = vi.send.waiters.requests() + vi.recv.waiters.requests();
     vi.nic.count_requests(-(open as i32));
-    // Threads that wait on it find the handle stale; a handler that runs for it is waited for.
+    // Threads that wait on it find the handle stale; waits for a handler that runs for it.
     vi.nic.wake();
     vi.nic.events.forget_vi(handle);
     log::debug!(target: "vi", "VI {handle:?} destroyed");
     Ok(())
 }
 
-/// What VipQueryVi tells.
+/// The result of VipQueryVi.
 pub struct Query {
     /// State of the VI.
     pub state: VIP_VI_STATE,
-    /// Its attributes, as they were asked for.
+    /// Its attributes, as requested.
     pub attributes: VIP_VI_ATTRIBUTES,
-    /// The send queue holds no descriptor, complete ones included.
+    /// Whether the send queue holds no descriptor, not even a complete one.
     pub send_empty: bool,
-    /// The same of the receive queue.
+    /// The same for the receive queue.
     pub recv_empty: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Completions on their way to the application: to a CQ, a waiting thread or a notify request; and flushing (spec
-//! §4.4, §8). Called by the plug-in within an operation, so the VI is locked.
+//! Delivery of completions to the application: to a CQ, a waiting thread or a notify request; and flushing
+//! (spec §4.4, §8). The plug-in calls this within an operation, so the VI is locked.
 
 use vipl_abi::*;
 
@@ -11,7 +11,7 @@ use crate::memory::table::covers;
 use crate::nic::events::Job;
 use crate::nic::waiters::Waiter;
 
-/// Tells CQ and waiters of new completions. The VI is locked.
+/// Delivers new completions to CQ and waiters. The VI is locked.
 #[inline]
 pub(crate) fn signal(vi: &mut Vi, which: Which) {
     let handle = vi.handle;
@@ -25,7 +25,7 @@ pub(crate) fn signal(vi: &mut Vi, which: Which) {
     serve_waiters(vi, which);
 }
 
-/// Gives completions to the waiters, in the order of arrival.
+/// Delivers completions to the waiters, in order of arrival.
 #[cold]
 fn serve_waiters(vi: &mut Vi, which: Which) {
     let handle = vi.handle;
@@ -71,7 +71,7 @@ fn serve_waiters(vi: &mut Vi, which: Which) {
     }
 }
 
-/// Completes everything on a queue that is not complete yet, as flushed (spec §4.4).
+/// Completes all incomplete descriptors of a queue as flushed (spec §4.4).
 pub(crate) fn flush(vi: &mut Vi, which: Which) {
     let check = vi.check_descriptor;
     let (nic, tag) = (vi.abi.nic, vi.abi.ptag);
@@ -85,7 +85,7 @@ pub(crate) fn flush(vi: &mut Vi, which: Which) {
         let posted = unsafe { *place };
         let status =
             VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR | opcode(which, posted.descriptor);
-        // A descriptor whose memory is registered no more is not written (spec §10.5).
+        // A descriptor whose memory is no longer registered is not written (spec §10.5).
         if !check || covers(nic, posted.memory, posted.descriptor.addr() as u64, 32, tag) {
             write_flushed(posted.descriptor, which, status);
         }
@@ -98,7 +98,7 @@ pub(crate) fn flush(vi: &mut Vi, which: Which) {
     }
 }
 
-/// The operation bits of a descriptor that is not processed any more.
+/// The operation bits of a descriptor that is not processed.
 fn opcode(which: Which, descriptor: *mut VIP_DESCRIPTOR) -> u32 {
     if which == Which::Recv {
         return VIP_STATUS_OP_RECEIVE;
@@ -113,7 +113,8 @@ fn opcode(which: Which, descriptor: *mut VIP_DESCRIPTOR) -> u32 {
     }
 }
 
-/// Writes Status; for receives Length becomes 0. A fault means that the application has unmapped it.
+/// Writes Status; for receives Length becomes 0. A fault means that the application has unmapped the
+/// descriptor.
 fn write_flushed(descriptor: *mut VIP_DESCRIPTOR, which: Which, status: u32) {
     let at = descriptor.cast::<u8>();
     // SAFETY: an application's descriptor, owned by the provider until now; faults are caught.

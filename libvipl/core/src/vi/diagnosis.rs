@@ -1,8 +1,8 @@
-//! What is wrong with a descriptor that was completed with an error: at `warn` for the first of a VI's queue with this Status,
-//! at `debug` for those that follow.
+//! Log lines about descriptors completed with an error: at `warn` for the first of a VI's queue with this
+//! Status, at `debug` for the following ones.
 //!
-//! Status tells the kind of error only. The checks of spec §5.7 are made again here, on the descriptor as it
-//! is now, until one fails: whatever plug-in processed it, in whatever process.
+//! Status only contains the kind of error. The checks of spec §5.7 are repeated here, on the current content
+//! of the descriptor, until one fails, regardless of the plug-in and process that processed it.
 
 use vipl_abi::*;
 
@@ -16,7 +16,7 @@ use crate::trace::peek::{image, segment};
 /// Subsystem of these lines.
 const TARGET: &str = "desc";
 
-/// What may be the matter with a descriptor that has no fault now.
+/// Possible causes for a descriptor that passes all checks now.
 fn unexplained(which: Which, errors: u32) -> &'static str {
     if which == Which::Recv && errors & VIP_STATUS_PROTECTION_ERROR != 0 {
         "it is valid now; a buffer cannot be written (it is mapped for reading only, or not any more), or the descriptor was \
@@ -26,7 +26,7 @@ fn unexplained(which: Which, errors: u32) -> &'static str {
     }
 }
 
-/// Logs one line about a descriptor that failed, unless it was only flushed.
+/// Logs one line about a failed descriptor, unless it was only flushed.
 #[cold]
 pub(crate) fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, bits: u32) {
     let errors = bits & VIP_STATUS_ERROR_MASK;
@@ -148,7 +148,7 @@ fn too_many(vi: &Vi, segments: u16) -> Option<String> {
     (u32::from(segments) > most).then(|| format!("{segments} segments, the device allows {most}"))
 }
 
-/// The first data segment that may not be used, and the region it was held against.
+/// The first data segment that may not be accessed, and the region that was checked.
 fn segments(vi: &Vi, descriptor: *mut VIP_DESCRIPTOR, first: u16, count: u16) -> Option<String> {
     (first..count).find_map(|number| {
         let Some(segment) = segment(descriptor, number) else {

@@ -1,4 +1,4 @@
-//! Connections that break, and devices that fail (spec §6.4, §9.6, §11).
+//! Broken connections and failed devices (spec §6.4, §9.6, §11).
 
 use std::time::Duration;
 use vipl_sys::clock::Instant;
@@ -25,27 +25,28 @@ fn cause_name(cause: i32) -> String {
 }
 
 impl Vi {
-    /// Breaks the connection: Error, flush, and what the application is told.
+    /// Breaks the connection: Error state, flush, and asynchronous error.
     pub(crate) fn fail(&mut self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
         if self.abi.state != CONNECTED {
             return;
         }
         self.abi.state = ERROR;
         log::debug!(target: "vi", "VI {:?}: Connected -> Error ({})", self.handle, cause_name(cause));
-        // First: what is flushed wakes the application, which may exit on it.
+        // First, since flushed descriptors wake the application, which may then exit.
         self.report_break(cause, opcode, descriptor);
         complete::flush(self, Which::Send);
         complete::flush(self, Which::Recv);
     }
 
-    /// Tells the application why its connection broke.
+    /// Reports to the application why its connection broke.
     fn report_break(&self, cause: i32, opcode: u32, descriptor: *mut VIP_DESCRIPTOR) {
         if cause == VIPL_CAUSE_REPORTED {
             return;
         }
         let after = self.nic.process.settings.disconnect_notice_ms();
         if cause == VIPL_CAUSE_DISCONNECTED && after > 0 {
-            // If the thread cannot start, the error stays unreported; the VI is in Error all the same.
+            // If the thread cannot start, the error is not reported; the VI is in the Error state
+            // nevertheless.
             let _ = handlers::start(&self.nic);
             self.nic.report_later(Notice {
                 due: Instant::now() + Duration::from_millis(after),
@@ -79,8 +80,8 @@ pub(crate) fn error_code(number: i32) -> Option<VIP_ERROR_CODE> {
     CODES.get(usize::try_from(number).ok()?).copied()
 }
 
-/// The device has failed (E18): every connected VI fails, and the application is told once. A VI that is being
-/// connected at this moment sees that the device has failed when it has the VI's lock.
+/// The device has failed (E18): every connected VI fails, and one error is reported. A thread that is just
+/// connecting a VI sees the failure once it holds the VI's lock.
 pub(crate) fn fail_all(nic: &Nic) {
     if !nic.claim_failure_report() {
         return;
@@ -98,7 +99,7 @@ pub(crate) fn fail_all(nic: &Nic) {
         ResourceCode: VIP_RESOURCE_CODE::VIP_RESOURCE_NIC,
         ErrorCode: VIP_ERROR_CODE::VIP_ERROR_CATASTROPHIC,
     });
-    // Threads that sleep on this NIC have something to see.
+    // Wakes threads that sleep on this NIC.
     nic.wake();
 }
 

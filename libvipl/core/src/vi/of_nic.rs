@@ -6,19 +6,19 @@ use super::{VIS, Vi};
 use crate::nic::Nic;
 use crate::object::table::Guard;
 
-/// VIs that the plug-in is asked for at a time: all that the plug-ins of this project have, so that those with low
-/// numbers, however busy, do not keep the others waiting.
+/// Maximum VIs requested from the plug-in at a time: the maximum of this project's plug-ins, so that busy VIs
+/// with low numbers do not delay the others.
 const READY_ROOM: usize = 1024;
-/// Times a poll asks a plug-in with more VIs than that.
+/// Maximum requests of one poll, for a plug-in with more VIs.
 const READY_ROUNDS: u32 = 16;
-/// Room that a plug-in may leave unused although there is more: the marks of one word.
+/// Number of entries that a plug-in may leave unused although there are more VIs: the bits of one word.
 const READY_UNUSED: usize = 63;
 
 /// Visits every VI of a NIC, locked.
 pub(crate) fn each(nic: &Nic, mut visit: impl FnMut(Guard<Vi>)) {
     for index in 0..nic.vi_bound() {
         let handle = nic.vi_handle(index);
-        // Most numbers of a NIC that had many VIs once are free.
+        // Most numbers are free on a NIC that once had many VIs.
         if !handle.is_null()
             && let Some(vi) = VIS.lock(handle)
         {
@@ -27,7 +27,7 @@ pub(crate) fn each(nic: &Nic, mut visit: impl FnMut(Guard<Vi>)) {
     }
 }
 
-/// Lets every VI that may have something take it.
+/// Makes progress on every VI that may have completions.
 pub(crate) fn progress(nic: &Nic) {
     let Some(ready) = nic.ops.ready else {
         return each(nic, |mut vi| vi.progress());
@@ -50,7 +50,7 @@ pub(crate) fn progress(nic: &Nic) {
     }
 }
 
-/// Lets one VI take what has arrived. True: something has been completed.
+/// Makes progress on one VI. Returns whether a descriptor was completed.
 #[inline(always)]
 pub(crate) fn progress_one(vi: &mut Guard<Vi>) -> bool {
     let before = completed(vi);
@@ -58,17 +58,17 @@ pub(crate) fn progress_one(vi: &mut Guard<Vi>) -> bool {
     completed(vi) != before
 }
 
-/// What a background thread of the plug-in found at a VI.
+/// The result of a poll of a VI by a background thread of the plug-in.
 pub(crate) enum Polled {
-    /// Nothing has been completed, or the VI does not exist.
+    /// No descriptor was completed, or the VI does not exist.
     Nothing,
-    /// Something has been completed.
+    /// A descriptor was completed.
     Progress,
-    /// A thread of the application uses the VI.
+    /// A thread of the application is using the VI.
     Busy,
 }
 
-/// Lets a VI take what has arrived, for a background thread of the plug-in.
+/// Makes progress on a VI, for a background thread of the plug-in.
 pub(crate) fn poll(nic: &Nic, index: u32) -> Polled {
     let handle = nic.vi_handle(index);
     let Some(slot) = VIS.slot(handle) else {

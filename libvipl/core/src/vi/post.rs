@@ -11,8 +11,8 @@ use crate::logger::log_failure;
 use crate::memory::table::{covers, objection};
 use crate::object::table::Guard;
 
-/// VipPostSend and VipPostRecv, where the calling thread owns the VI's lock and nothing is wrong. False: [`post`] has to
-/// do it.
+/// Fast path of VipPostSend and VipPostRecv, if the calling thread owns the VI's lock and there is no error.
+/// False: use [`post`].
 #[inline(always)]
 pub fn post_quickly(
     handle: VIP_VI_HANDLE,
@@ -49,20 +49,20 @@ pub fn post(
     }
 }
 
-/// Entries of the ring that are in use.
+/// Number of entries in use.
 #[inline(always)]
 fn in_use(queue: &vipl_queue) -> u32 {
     queue.posted.wrapping_sub(queue.taken)
 }
 
-/// Whether the ring has room for another descriptor, and nobody wants to look at its memory.
+/// Whether the ring has room for another descriptor, and its memory need not be checked.
 #[inline(always)]
 fn has_plain_room(vi: &mut Vi, which: Which) -> bool {
     let (queue, own) = vi.queue(which);
     in_use(queue) < own.plain_room
 }
 
-/// Puts a descriptor into the ring and rings the doorbell. False: its memory is not accessible.
+/// Adds a descriptor to the ring and rings the doorbell. False: its memory is not accessible.
 #[inline(always)]
 fn enter(
     vi: &mut Guard<Vi>,
@@ -97,7 +97,7 @@ fn enter(
     true
 }
 
-/// A VI that is not connected keeps receives for later and flushes everything else (spec §4.3).
+/// On a VI that is not connected, receives are kept and everything else is flushed (spec §4.3).
 #[cold]
 fn post_unconnected(vi: &mut Vi, which: Which) {
     let early = matches!(vi.abi.state, IDLE | PENDING);
@@ -135,7 +135,7 @@ fn check_descriptor(
     Err(bad_descriptor(vi, which, descriptor, memory))
 }
 
-/// POST-02, POST-03: the caller is told twice, so that both kinds of program learn of it.
+/// POST-02, POST-03: the error is reported in both ways that applications check.
 #[cold]
 fn bad_descriptor(
     vi: &mut Vi,
@@ -174,8 +174,8 @@ fn bad_descriptor(
     Error::InvalidParameter
 }
 
-/// The `VIP_STATUS_OP_*` that a descriptor asks for on this queue; that of a send, which is 0, where it cannot
-/// be read or asks for none.
+/// The `VIP_STATUS_OP_*` of a descriptor on this queue; that of a send, 0, if it cannot be read or is
+/// invalid.
 #[cold]
 fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
     if which == Which::Recv {
@@ -197,7 +197,7 @@ fn asked_for(which: Which, descriptor: *const VIP_DESCRIPTOR) -> u32 {
     }
 }
 
-/// Makes the ring larger, up to MaxDescriptorsPerQueue.
+/// Grows the ring, up to MaxDescriptorsPerQueue.
 #[cold]
 fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<(), Error> {
     let (max, look) = (vi.nic.info.descriptors_max, vi.check_descriptor);
@@ -216,7 +216,7 @@ fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<()
 /// Whether the memory of a descriptor is registered for this VI, segments included.
 fn descriptor_is_registered(vi: &Vi, descriptor: u64, memory: u32) -> bool {
     let control = covers(vi.abi.nic, memory, descriptor, 32, vi.abi.ptag);
-    // SAFETY: the control segment is registered; a fault is caught all the same.
+    // SAFETY: the control segment is registered; a fault is caught nevertheless.
     let image = control.then(|| unsafe { vipl_guard::load_descriptor(descriptor as *const u8) });
     image.and_then(Result::ok).is_some_and(|image| {
         let bytes = 32 + 16 * u64::from(image.seg_count);

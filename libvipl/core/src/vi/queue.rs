@@ -1,7 +1,8 @@
 //! The ring of a work queue.
 //!
-//! A queue is a ring of entries that the plug-in sees (`vipl_queue`): descriptors are `posted` by the application,
-//! `completed` by the plug-in, and `taken` by the application or, as soon as they are complete, by whoever waits for them.
+//! A queue is a ring of entries visible to the plug-in (`vipl_queue`): the application posts descriptors
+//! (`posted`), the plug-in completes them (`completed`), and the application or a waiter removes them
+//! (`taken`).
 //!
 //! ```text
 //!     taken          completed             posted
@@ -25,14 +26,14 @@ use crate::object::table::Slot;
 /// A completion queue of VIs.
 pub(crate) type CqSlot = &'static Slot<Cq<Slot<Vi>>>;
 
-/// Entries of a ring when it is first used: one cache line. A queue that needs no more touches no other.
+/// Initial entries of a ring: one cache line, the only one that a short queue touches.
 const RING_FIRST: u32 = 4;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
 const _: () = assert!(size_of::<vipl_entry>() * RING_FIRST as usize <= LINE);
 
-/// Which of a VI's two queues.
+/// One of a VI's two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The send queue.
@@ -41,18 +42,18 @@ pub enum Which {
     Recv,
 }
 
-/// Why a ring does not grow.
+/// Why a ring cannot grow.
 pub(super) enum Full {
-    /// It has as many entries as the device allows.
+    /// It has the maximum number of entries of the device.
     Limit,
     Memory,
 }
 
-/// What Done and Wait return.
+/// The result of Done and Wait.
 pub struct Dequeued {
     /// The return code.
     pub result: VIP_RETURN,
-    /// The descriptor that was taken off, or NULL.
+    /// The removed descriptor, or NULL.
     pub descriptor: *mut VIP_DESCRIPTOR,
 }
 
@@ -83,11 +84,11 @@ impl Dequeued {
 /// The host's part of a work queue.
 #[repr(C)]
 pub(crate) struct WorkQueue {
-    /// Entries that the ring has room for, if a descriptor may be posted without a look at its memory; otherwise 0.
+    /// Number of entries of the ring if descriptors may be posted without checking their memory; otherwise 0.
     pub(super) plain_room: u32,
-    /// Completions that the CQ has been told of.
+    /// Number of completions reported to the CQ.
     pub(super) signalled: u32,
-    /// Empty polls in a row, and what the queue had taken at the first of them.
+    /// Consecutive empty polls, and the value of `taken` at the first of them.
     empty_polls: u32,
     empty_at: u32,
     pub(crate) cq: Option<CqSlot>,
@@ -106,7 +107,7 @@ impl WorkQueue {
         }
     }
 
-    /// Counts a poll that found nothing, when the queue had taken this many; gives how many in a row.
+    /// Counts an empty poll at this value of `taken`; returns the number of consecutive ones.
     #[inline(always)]
     pub(super) fn count_empty_poll(&mut self, taken: u32) -> u32 {
         if self.empty_at != taken {
@@ -124,12 +125,12 @@ pub(super) fn entry(queue: &vipl_queue, number: u32) -> *mut vipl_entry {
     unsafe { queue.entries.add((number & queue.mask) as usize) }
 }
 
-/// Takes the oldest entry off; the caller has seen that it is complete.
+/// Removes the oldest entry, which the caller has seen to be complete.
 #[inline(always)]
 pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {
     let place = entry(queue, queue.taken);
-    // SAFETY: `taken` is below `completed`. Each field is loaded by itself, as it was stored: one wide
-    // load right after narrow stores would have to wait for them.
+    // SAFETY: `taken` is below `completed`. Each field is loaded separately, as it was stored: one wide load
+    // right after narrow stores would have to wait for them.
     let entry = unsafe {
         vipl_entry {
             descriptor: (&raw const (*place).descriptor).read_volatile(),
@@ -141,7 +142,7 @@ pub(super) fn take(queue: &mut vipl_queue) -> vipl_entry {
     entry
 }
 
-/// A ring's memory, which begins at a cache line.
+/// The layout of a ring, aligned to a cache line.
 fn layout(room: u32) -> Option<Layout> {
     Layout::array::<vipl_entry>(room as usize)
         .ok()?
@@ -149,7 +150,7 @@ fn layout(room: u32) -> Option<Layout> {
         .ok()
 }
 
-/// Entries that the ring has room for; 0 before the first post.
+/// Number of entries of the ring; 0 before the first post.
 pub(super) fn room(queue: &vipl_queue) -> u32 {
     if queue.entries.is_null() {
         0
@@ -210,7 +211,7 @@ mod tests {
         vipl_queue {
             entries: std::ptr::null_mut(),
             mask: 0,
-            // Counters wrap; the ring must not care.
+            // Counters wrap around, which must not affect the ring.
             posted: u32::MAX - 3,
             completed: u32::MAX - 3,
             taken: u32::MAX - 3,

@@ -2,7 +2,7 @@
 
 use vipl_abi::VIP_VI_STATE;
 
-/// State numbers as `vipl_vi.state` holds them.
+/// The values of `vipl_vi.state`.
 pub(crate) const IDLE: u32 = VIP_VI_STATE::VIP_STATE_IDLE as u32;
 pub(crate) const CONNECTED: u32 = VIP_VI_STATE::VIP_STATE_CONNECTED as u32;
 pub(crate) const PENDING: u32 = VIP_VI_STATE::VIP_STATE_CONNECT_PENDING as u32;

@@ -1,8 +1,8 @@
 //! The work queues and completion queues against an oracle: random calls of the application, random
-//! completions of the device, breaks, flushes, rings that grow, and counters that wrap. After each call
-//! the result, the descriptors in memory and, in their order, the calls of handlers must be what
-//! `oracle.rs` says. The seed is printed and decides everything: threads that wait, and handlers, run
-//! when they like, but the device does nothing for them (`device.rs`).
+//! completions of the device, breaks, flushes, rings that grow, and counters that wrap. After each call the
+//! result, the descriptors in memory and, in their order, the calls of handlers must match `oracle.rs`. The
+//! seed is printed and determines everything: waiting threads and handlers run at any time, but the device
+//! does nothing for them (`device.rs`).
 
 mod calls;
 pub(crate) mod device;
@@ -12,7 +12,7 @@ mod run;
 
 use run::Run;
 
-/// Steps of one seed.
+/// Steps per seed.
 const STEPS: u32 = 4000;
 
 fn run(with_ready: bool, seeds: std::ops::Range<u64>) {

@@ -1,5 +1,5 @@
-//! Taking completed descriptors off a queue: VipSendDone, VipSendWait, VipSendNotify and those of receives (spec §3.21,
-//! §3.23, §8).
+//! Removing completed descriptors from a queue: VipSendDone, VipSendWait, VipSendNotify and those of receives
+//! (spec §3.21, §3.23, §8).
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::nic::{Nic, idle, wait as nic_wait};
 use crate::object::table::{Guard, Name, Slot};
 use crate::waiting::{Begun, Wait, is_over, slice_end};
 
-/// Takes the oldest descriptor off, which is complete, for a caller.
+/// Removes the oldest descriptor, which is complete, for a caller.
 #[inline(always)]
 fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
     let entry = take(vi.queue(which).0);
@@ -28,7 +28,7 @@ fn dequeue(vi: &mut Vi, which: Which) -> Dequeued {
     Dequeued::of(&entry)
 }
 
-/// The same for one that has failed. It is explained, unless it was only flushed: that is no fault of its own.
+/// The same for a failed one, whose error is logged unless it was only flushed.
 #[cold]
 fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -> Dequeued {
     if status & (VIP_STATUS_ERROR_MASK & !VIP_STATUS_DESC_FLUSHED_ERROR) != 0 {
@@ -43,7 +43,7 @@ fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -
     }
 }
 
-/// VipSendDone and VipRecvDone, where the calling thread owns the VI's lock. `None`: [`done`] has to do it.
+/// Fast path of VipSendDone and VipRecvDone, if the calling thread owns the VI's lock. `None`: use [`done`].
 #[inline(always)]
 pub fn done_quickly(handle: VIP_VI_HANDLE, which: Which) -> Option<Dequeued> {
     Some(poll(super::VIS.lock_as_owner(handle)?, which))
@@ -57,7 +57,7 @@ pub fn done(handle: VIP_VI_HANDLE, which: Which) -> Dequeued {
     }
 }
 
-/// Takes the oldest descriptor off, if it is complete or a look completes it.
+/// Removes the oldest descriptor, if it is complete or progress completes it.
 #[inline(always)]
 fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
     let (queue, _) = vi.queue(which);
@@ -81,7 +81,7 @@ fn poll(mut vi: Guard<Vi>, which: Which) -> Dequeued {
     dequeue(&mut vi, which)
 }
 
-/// Lets other threads have the processor after empty polls.
+/// Yields the processor after empty polls.
 #[cold]
 #[inline(never)]
 fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
@@ -103,7 +103,7 @@ fn yield_processor(vi: Guard<Vi>, which: Which, row: u32) {
     });
 }
 
-/// A thread in the line of a queue.
+/// A thread that waits on a queue.
 pub struct Waiting {
     slot: &'static Slot<Vi>,
     name: Name,
@@ -111,9 +111,9 @@ pub struct Waiting {
     nic: Arc<Nic>,
     ticket: u64,
     deadline: Option<Instant>,
-    /// It has not polled yet.
+    /// Whether it has not polled yet.
     begins: bool,
-    /// It waits in the line, or has left it.
+    /// Whether it is queued as a waiter.
     in_line: bool,
 }
 
@@ -187,7 +187,7 @@ impl Wait for Waiting {
 }
 
 impl Waiting {
-    /// The slice is over. A completion that came at the last moment still counts.
+    /// Ends a slice. A completion delivered at the last moment is returned.
     fn pause(&self) -> Option<Dequeued> {
         let Some(mut vi) = self.slot.lock(self.name) else {
             return Some(Dequeued::none(VIP_RETURN::VIP_INVALID_PARAMETER));
@@ -205,7 +205,7 @@ impl Waiting {
         Some(Dequeued::none(VIP_RETURN::VIP_TIMEOUT))
     }
 
-    /// The next slice begins: what has completed since the last one is given out.
+    /// Begins the next slice: delivers completions since the last one.
     fn resume(&self) {
         if let Some(mut vi) = self.slot.lock(self.name) {
             vi.queue(self.which).1.waiters.pause(self.ticket, false);
@@ -215,7 +215,7 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// A thread that ends while it pauses leaves what has completed to those behind it.
+    /// A thread that ends while paused leaves completions to the waiters behind it.
     fn drop(&mut self) {
         if !self.in_line {
             return;
@@ -246,7 +246,7 @@ pub fn notify(
     queue.signal = 1;
     vi.nic.count_requests(1);
     vi.set_watch();
-    // A completion that is already there is served at once.
+    // An existing completion is delivered at once.
     complete::signal(&mut vi, which);
     vi.progress();
     Ok(())

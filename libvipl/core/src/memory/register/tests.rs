@@ -1,4 +1,4 @@
-//! Deregistration while peers are using the region; plug-ins that are told of regions.
+//! Deregistration while peers are using the region; plug-ins that track regions.
 
 use vipl_abi::*;
 
@@ -14,7 +14,7 @@ use crate::vi::tests::device::{self, Busy};
 
 const VIS: usize = 12;
 
-/// The wait is one for all peers: a stopped one takes no time from the others, and each times out once.
+/// All peers share one wait: a stopped one takes no time from the others, and each times out once.
 #[test]
 fn all_partners_have_one_time() {
     let nic = open_without_agent(device::plugin(false)).unwrap();
@@ -35,7 +35,7 @@ fn all_partners_have_one_time() {
         let mut locked = vi::lock(handle).unwrap();
         let key = key as u64;
         locked.connection = Some(Side { key, side: 0 });
-        // The last peer is quick enough; the others are stopped.
+        // The last peer answers in time; the others are stopped.
         let ends = (key == VIS as u64 - 1).then_some(3);
         let asked = Vec::new();
         device::set_busy(locked.abi.index, Busy { ends, asked });
@@ -62,7 +62,8 @@ fn all_partners_have_one_time() {
     assert_eq!(close(nic), Ok(()));
 }
 
-/// The plug-in hears of every region, may refuse it, and hears of its end when no transfer uses it any more.
+/// Every region is reported to the plug-in, which may refuse it; its removal is reported when no transfer
+/// uses it any more.
 #[test]
 fn the_plugin_hears_of_regions() {
     let nic = open_without_agent(device::plugin(false)).unwrap();
@@ -97,7 +98,7 @@ fn the_plugin_hears_of_regions() {
     assert_eq!(known(), [(base, 64, write)]);
 
     device::regions(|regions| regions.full = false);
-    // The region that was refused left no trace: the tag of the one that is there is free after it.
+    // The refused region left no reference: the tag is free once the remaining region is deregistered.
     let tag = ptag::create(nic).unwrap();
     let tagged = VIP_MEM_ATTRIBUTES {
         Ptag: tag,

@@ -1,4 +1,4 @@
-//! What the library hands out: the handlers of a run's program, and results as the oracle writes them.
+//! The handlers of a run's application, and results in the form of the oracle.
 
 use std::sync::mpsc::Sender;
 
@@ -9,7 +9,7 @@ use crate::cq;
 use crate::error::Error;
 use crate::vi::{Dequeued, Which};
 
-/// What a handler gets as its context.
+/// The context of a handler.
 pub(super) struct Context {
     pub request: u64,
     pub calls: Sender<Call>,

@@ -1,6 +1,6 @@
-//! A device without a network. It completes what the test wants it to when the library asks, and keeps a
-//! record of what it did. Plans and record belong to the test's thread: when a thread that waits or the
-//! handler thread asks, nothing has arrived. So the test alone decides at which call something completes.
+//! A device without a network. When the library polls it, it completes what the test has planned, and records
+//! it. Plans and record belong to the test's thread: for a waiting thread or the handler thread nothing has
+//! arrived. Therefore the test alone decides at which call a descriptor completes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use crate::plugin::host::HOST;
 use crate::plugin::loaded::LoadedPlugin;
 use crate::vi::Which;
 
-/// Most descriptors on one queue: small, so that queues are often full.
+/// Maximum descriptors of one queue: small, so that queues are often full.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;
-/// Most entries of a CQ.
+/// Maximum entries of a CQ.
 pub(super) const CQ_ENTRIES_MAX: u32 = 256;
 
-/// What the device has done.
+/// An action of the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// Completed the oldest descriptor of a queue.
@@ -29,25 +29,25 @@ pub(super) enum Event {
         descriptor: usize,
         status: u32,
     },
-    /// Told the library that there are new completions.
+    /// Reported new completions to the library.
     Told { vi: u32, which: Which },
 }
 
-/// What shall complete on one VI.
+/// Planned completions of one VI.
 #[derive(Default)]
 pub(super) struct Plan {
     /// Queues and statuses, in this order.
     pub due: Vec<(Which, u32)>,
-    /// The library is told after each of them, or of all at the end.
+    /// Whether the library is informed after each of them, or at the end.
     pub tell_each: bool,
 }
 
-/// What a VI whose peer uses a region answers the library that waits for it.
+/// The answers of a VI whose peer is using a region.
 #[derive(Default)]
 pub(crate) struct Busy {
-    /// The peer comes to an end with the question of this number.
+    /// The peer finishes at the question with this number.
     pub(crate) ends: Option<usize>,
-    /// Time that was left, and what the library brought back, at each question.
+    /// The remaining time, and the word passed back by the library, at each question.
     pub(crate) asked: Vec<(u64, u64)>,
 }
 
@@ -59,16 +59,16 @@ struct Bench {
     regions: Regions,
 }
 
-/// What the library says of regions.
+/// The regions reported by the library.
 #[derive(Default)]
 pub(crate) struct Regions {
-    /// Handle, first byte, length and access of those that are there.
+    /// First byte, length and access of present regions, by handle.
     pub(crate) present: BTreeMap<u32, (u64, u64, u64)>,
-    /// The device has no room for more, nor for other access.
+    /// Whether the device refuses further regions and changes of access.
     pub(crate) full: bool,
 }
 
-/// What the device knows of regions.
+/// Accesses the device's record of regions.
 pub(crate) fn regions<R>(body: impl FnOnce(&mut Regions) -> R) -> R {
     bench(|bench| body(&mut bench.regions))
 }
@@ -81,7 +81,7 @@ fn bench<R>(body: impl FnOnce(&mut Bench) -> R) -> R {
     BENCH.with_borrow_mut(body)
 }
 
-/// Adds to what shall complete on a VI.
+/// Adds planned completions of a VI.
 pub(super) fn plan(vi: u32, more: Plan) {
     bench(|bench| {
         let plan = bench.plans.entry(vi).or_default();
@@ -90,7 +90,7 @@ pub(super) fn plan(vi: u32, more: Plan) {
     });
 }
 
-/// How many completions of a queue are planned.
+/// Number of planned completions of a queue.
 pub(super) fn planned(vi: u32, which: Which) -> usize {
     bench(|bench| {
         let plan = bench.plans.get(&vi);
@@ -98,17 +98,17 @@ pub(super) fn planned(vi: u32, which: Which) -> usize {
     })
 }
 
-/// The connection has ended: nothing arrives on it any more.
+/// Drops the plans of a VI whose connection has ended.
 pub(super) fn forget(vi: u32) {
     bench(|bench| bench.plans.remove(&vi));
 }
 
-/// The peer of a VI is using a region.
+/// Sets the answers of a VI whose peer is using a region.
 pub(crate) fn set_busy(vi: u32, busy: Busy) {
     bench(|bench| bench.busy.insert(vi, busy));
 }
 
-/// What became of it.
+/// Takes the record of its questions.
 pub(crate) fn take_busy(vi: u32) -> Busy {
     bench(|bench| bench.busy.remove(&vi)).expect("a busy VI")
 }
@@ -176,7 +176,7 @@ unsafe extern "C" fn progress(vi: *mut vipl_vi) {
 /// # Safety
 /// The VI is locked.
 unsafe fn queue<'a>(vi: *mut vipl_vi, which: Which) -> &'a mut vipl_queue {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match which {
             Which::Send => &mut (*vi).send,
@@ -195,7 +195,7 @@ unsafe fn complete(queue: &mut vipl_queue, which: Which, status: u32) -> usize {
     let written = unsafe { vipl_guard::complete(entry.descriptor.cast(), 0, length, status) };
     entry.status = status;
     queue.completed = queue.completed.wrapping_add(1);
-    // An address that nobody has posted tells the oracle.
+    // The oracle detects an address that was not posted.
     written.map_or(0, |()| entry.descriptor.addr())
 }
 
@@ -215,7 +215,7 @@ fn tell(vi: *mut vipl_vi, which: Which) {
 unsafe extern "C" fn ready(_nic: *const vipl_nic, indices: *mut u32, room: u32) -> u32 {
     let due: Vec<u32> = bench(|bench| bench.plans.keys().copied().collect());
     for (place, index) in due.iter().take(room as usize).enumerate() {
-        // SAFETY: within the room that the library gave.
+        // SAFETY: within the room provided by the library.
         unsafe { indices.add(place).write(*index) };
     }
     due.len().min(room as usize) as u32

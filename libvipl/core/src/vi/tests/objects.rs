@@ -1,4 +1,4 @@
-//! The rest of a run's calls: objects come and go, connections too, and threads and handlers stand in line.
+//! Further calls of a run: creating and destroying objects and connections, waiting threads and handlers.
 
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ impl Run {
         });
         let handle = vi::create(self.nic, &attributes, handles[0], handles[1]).unwrap();
         let mut vi = vi::lock(handle).unwrap();
-        // Whatever the settings of the user are: here no memory is registered.
+        // Regardless of the user's settings: no memory is registered here.
         vi.check_descriptor = false;
         for which in [Which::Send, Which::Recv] {
             let start = u32::MAX - self.random.below(300) as u32;
@@ -60,14 +60,14 @@ impl Run {
             .new_cq(number, handle.expose_provenance(), capacity);
     }
 
-    /// Another size for a CQ, or its end.
+    /// Resizes or destroys a CQ.
     pub(super) fn cq_change(&mut self) {
         let Some(number) = self.random.key(&self.oracle.cqs) else {
             return;
         };
         let handle = pointer(self.oracle.cqs[&number].handle);
         if self.random.one_in(3) {
-            // Calls that are on their way to a handler would be cancelled, or not.
+            // Pending calls of a handler might or might not be cancelled.
             self.settle();
             let attached = self.oracle.is_attached(number);
             let expected = if attached {
@@ -114,7 +114,7 @@ impl Run {
         self.broken(vi, State::Idle);
     }
 
-    /// The connection breaks.
+    /// Breaks the connection.
     pub(super) fn fail(&mut self, vi: u32) {
         device::forget(vi);
         let told = vipl_plugin_abi::VIPL_CAUSE_REPORTED;
@@ -174,7 +174,7 @@ impl Run {
         self.oracle.cq_join(number, Waiter::Handler(self.last));
     }
 
-    /// A thread begins to wait, where it would have to.
+    /// Starts a waiting thread, if it would have to wait.
     pub(super) fn thread(&mut self, vi: u32, which: Which) {
         let queue = self.oracle.queue(vi, which);
         if queue.cq.is_some() || !queue.is_quiet() || self.threads >= THREADS {
@@ -211,7 +211,7 @@ impl Run {
         id
     }
 
-    /// Gives everything back; what still waits must learn that its object has gone.
+    /// Destroys everything; waiting threads must learn that their object was destroyed.
     pub(super) fn end(mut self) {
         let vis: Vec<u32> = self.oracle.vis.keys().copied().collect();
         for vi in vis {
@@ -239,7 +239,7 @@ impl Run {
     }
 }
 
-/// Until one more than `others` stand in a line.
+/// Waits until there is one more waiter than `others`.
 fn until_in_line(others: usize, count: impl Fn() -> usize) {
     let end = Instant::now() + PATIENCE;
     while count() <= others {

@@ -1,5 +1,5 @@
-//! What the queues of one NIC must say, from the specification alone (§4.3, §4.4, §7, §8): plain lists, no
-//! rings and no counters that wrap.
+//! The expected results of one NIC's queues, from the specification alone (§4.3, §4.4, §7, §8): simple lists,
+//! without rings and wrapping counters.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ pub(super) enum State {
     Error,
 }
 
-/// What a call that takes something gives.
+/// The result of a call that removes something.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Answer {
     Nothing(VIP_RETURN),
@@ -25,7 +25,7 @@ pub(super) enum Answer {
     Entry { vi: usize, which: Which },
 }
 
-/// A call of one of the application's handlers. `request` tells the registrations apart.
+/// A call of one of the application's handlers. `request` identifies the registration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Call {
     Descriptor {
@@ -46,7 +46,7 @@ pub(super) enum Call {
     },
 }
 
-/// Who waits for a completion.
+/// A waiter for a completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Waiter {
     Thread(u64),
@@ -65,7 +65,7 @@ pub(super) struct Queue {
     posted: VecDeque<Posted>,
     pub cq: Option<usize>,
     line: VecDeque<Waiter>,
-    /// Completions that its CQ has not been told of.
+    /// Completions not yet reported to its CQ.
     untold: usize,
 }
 
@@ -93,7 +93,7 @@ impl Queue {
         self.line.len()
     }
 
-    /// Whether a wait has to wait.
+    /// Whether a wait would have to wait.
     pub(super) fn is_quiet(&self) -> bool {
         !self.posted.is_empty() && (self.complete() == 0 || !self.line.is_empty())
     }
@@ -115,7 +115,7 @@ pub(super) struct Cq {
     capacity: usize,
     entries: VecDeque<(usize, Which)>,
     line: VecDeque<Waiter>,
-    /// An overflow has been told since it was empty.
+    /// Whether an overflow has been reported since it was empty.
     overflowed: bool,
 }
 
@@ -140,11 +140,11 @@ impl Cq {
 pub(super) struct Oracle {
     pub vis: BTreeMap<u32, Vi>,
     pub cqs: BTreeMap<usize, Cq>,
-    /// What handlers must have been called for, in order.
+    /// The expected calls of handlers, in order.
     pub calls: Vec<Call>,
-    /// What threads in a line must have got.
+    /// The expected results of waiting threads.
     pub given: BTreeMap<u64, Answer>,
-    /// Final status of each descriptor that was taken off, by its address.
+    /// Final status of each removed descriptor, with its address.
     pub taken: Vec<(usize, u32)>,
 }
 
@@ -203,7 +203,7 @@ impl Oracle {
         self.calls.push(Call::Error { code, vi, cq, at });
     }
 
-    /// A post; `opcode` is what a flush would write, `None` where the descriptor is bad (POST-02).
+    /// A post; `opcode` is the value that a flush would write, `None` if the descriptor is bad (POST-02).
     pub(super) fn post(
         &mut self,
         vi: u32,
@@ -232,7 +232,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Everything that is not complete is flushed.
+    /// Flushes all incomplete descriptors.
     pub(super) fn flush(&mut self, vi: u32, which: Which) {
         let queue = self.queue_mut(vi, which);
         if queue.pending() == 0 {
@@ -248,7 +248,7 @@ impl Oracle {
         self.tell(vi, which);
     }
 
-    /// What the device says it has done.
+    /// Applies an action of the device.
     pub(super) fn happened(&mut self, event: Event) {
         match event {
             Event::Completed {
@@ -268,7 +268,7 @@ impl Oracle {
         }
     }
 
-    /// New completions go to the CQ or to those in line.
+    /// Delivers new completions to the CQ or the waiters.
     fn tell(&mut self, vi: u32, which: Which) {
         let handle = self.vi(vi).handle;
         let queue = self.queue_mut(vi, which);
@@ -327,7 +327,7 @@ impl Oracle {
         }
     }
 
-    /// Done; a wait says `yet` where Done would say VIP_NOT_DONE, and leaves what belongs to others.
+    /// Done; a wait returns `yet` instead of VIP_NOT_DONE, and leaves completions of other waiters.
     pub(super) fn done(&mut self, vi: u32, which: Which, yet: VIP_RETURN) -> Answer {
         let queue = self.queue_mut(vi, which);
         if queue.is_empty() {
@@ -349,7 +349,7 @@ impl Oracle {
         }
     }
 
-    /// A thread or a handler joins the line of a queue.
+    /// Adds a thread or a handler to the waiters of a queue.
     pub(super) fn join(&mut self, vi: u32, which: Which, waiter: Waiter) {
         self.queue_mut(vi, which).line.push_back(waiter);
         self.tell(vi, which);
@@ -372,8 +372,8 @@ impl Oracle {
             .capacity = capacity;
     }
 
-    /// The VI goes, with its entries on CQs; threads that wait on it learn that. Gives the descriptors
-    /// that were left on its queues.
+    /// Destroys a VI, with its entries on CQs; threads that wait on it are notified. Returns the descriptors
+    /// left on its queues.
     pub(super) fn destroy_vi(&mut self, index: u32) -> Vec<usize> {
         let vi = self.vis.remove(&index).expect("a VI of the test");
         for cq in vi.queues.iter().filter_map(|queue| queue.cq) {
@@ -409,7 +409,7 @@ impl Oracle {
         queues.any(|queue| queue.cq == Some(number))
     }
 
-    /// What holds after every call: nobody waits while something is there, no CQ has missed anything.
+    /// Invariants after every call: no waiter while a completion is available, and no CQ has missed one.
     pub(super) fn check(&self) {
         for vi in self.vis.values() {
             for queue in &vi.queues {
@@ -422,7 +422,7 @@ impl Oracle {
         }
     }
 
-    /// Addresses of descriptors that the device owns, which must not say that they are complete.
+    /// Addresses of descriptors owned by the device, which must not be marked complete.
     pub(super) fn owned(&self) -> impl Iterator<Item = usize> {
         let queues = self.vis.values().flat_map(|vi| &vi.queues);
         let posted = queues.flat_map(|queue| &queue.posted);

@@ -15,18 +15,18 @@ use crate::nic;
 use crate::plugin::host;
 use crate::vi::{self, Which};
 
-/// For what is certain to happen, on a busy machine.
+/// Time limit for events that must happen, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// VIs at a time.
+/// Maximum VIs at a time.
 const VIS: usize = 5;
-/// CQs at a time.
+/// Maximum CQs at a time.
 pub(super) const CQS: usize = 3;
-/// More than fit on all queues.
+/// More than fit into all queues.
 const DESCRIPTORS: usize = 1024;
-/// Threads that wait at a time.
+/// Maximum waiting threads at a time.
 pub(super) const THREADS: usize = 3;
 
-/// So many polls of a CQ without a result have asked every VI.
+/// Number of empty polls of a CQ after which every VI has been checked.
 const POLLS: usize = 8;
 
 /// splitmix64.
@@ -59,7 +59,7 @@ impl Random {
     }
 }
 
-/// 64 bytes where a descriptor may be.
+/// 64 bytes for a descriptor.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Place([u32; 16]);
@@ -71,7 +71,7 @@ pub(super) struct Run {
     pub(super) nic: VIP_NIC_HANDLE,
     pub(super) ptag: VIP_PROTECTION_HANDLE,
     pub(super) oracle: Oracle,
-    /// Where descriptors are, as a pointer: the library writes there.
+    /// The descriptors, as a pointer, since the library writes there.
     places: *mut [Place],
     pub(super) free: Vec<usize>,
     calls: Channel<Call>,
@@ -137,7 +137,7 @@ impl Run {
         pointer(self.oracle.vi(vi).handle)
     }
 
-    /// One random call, and everything that has to hold after it.
+    /// One random call, and the checks after it.
     pub(super) fn step(&mut self, step: u32) {
         if self.oracle.vis.is_empty() || (self.oracle.vis.len() < VIS && self.random.one_in(20)) {
             self.create_vi();
@@ -165,24 +165,24 @@ impl Run {
         }
         self.happened();
         self.look();
-        // A handler that is behind by 1024 errors loses more of them (spec §11).
+        // More than 1024 undelivered errors are dropped (spec §11).
         if step.is_multiple_of(32) || self.oracle.calls.len() > 500 {
             self.settle();
         }
     }
 
-    /// Takes over what the device has done.
+    /// Applies the actions of the device to the oracle.
     fn happened(&mut self) {
         for event in device::record() {
             self.oracle.happened(event);
         }
     }
 
-    /// Looks at the descriptors in memory.
+    /// Checks the descriptors in memory.
     pub(super) fn look(&mut self) {
         self.oracle.check();
         for at in self.oracle.owned() {
-            // SAFETY: the test's memory; nobody writes it now.
+            // SAFETY: the test's memory, which is not written now.
             let status = unsafe { Self::word(at, 7).read() };
             assert_eq!(status, 0, "Status of a descriptor that is not complete");
         }
@@ -201,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Waits until handlers have been called, and threads have returned, as the oracle says.
+    /// Waits until handlers have been called and threads have returned, as the oracle expects.
     pub(super) fn settle(&mut self) {
         for expected in std::mem::take(&mut self.oracle.calls) {
             let call = self.calls.1.recv_timeout(PATIENCE);
@@ -230,7 +230,7 @@ impl Run {
         for _ in 0..1 + self.random.below(burst) {
             let place = self.free.pop().expect("more places than room");
             let operation = self.random.below(3) as u32;
-            // SAFETY: the test's memory, which nobody else uses now.
+            // SAFETY: the test's memory, which is not otherwise used now.
             unsafe {
                 Self::word(place, 3).write(operation << 16);
                 Self::word(place, 6).write(12345);
@@ -259,7 +259,7 @@ impl Run {
         }
     }
 
-    /// Something arrives on a connected VI; the library does not know of it yet.
+    /// Plans an arrival on a connected VI, of which the library does not know yet.
     fn arrive(&mut self, vi: u32) {
         if self.oracle.vi(vi).state != State::Connected {
             return;
@@ -312,7 +312,7 @@ impl Run {
         assert_eq!(found, expected);
     }
 
-    /// A thread of the plug-in looks after a VI.
+    /// Polls a VI as a thread of the plug-in.
     fn watch(&mut self, vi: u32) {
         let nic = nic::resolve(self.nic).unwrap();
         let end = Instant::now() + PATIENCE;
@@ -365,7 +365,7 @@ impl Run {
         assert_eq!(found, expected);
     }
 
-    /// Frees what the library had pointers to; the NIC is closed.
+    /// Frees memory to which the library had pointers; the NIC is closed.
     pub(super) fn free_all(self) {
         // SAFETY: all made by `Box::into_raw`; no handler and no VI is left.
         unsafe {
