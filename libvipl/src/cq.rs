@@ -59,7 +59,7 @@ fn take(
 
 /// The same for the usual case of Done, whose arguments are good.
 #[inline(always)]
-fn take_quickly(
+fn take_fast(
     cq: VIP_CQ_HANDLE,
     vi: *mut VIP_VI_HANDLE,
     recv: *mut VIP_BOOLEAN,
@@ -67,7 +67,7 @@ fn take_quickly(
     if vi.is_null() || recv.is_null() {
         return None;
     }
-    Some(match cq::done_quickly(cq)? {
+    Some(match cq::done_fast(cq)? {
         Ok(entry) => {
             // SAFETY: not NULL; the caller's outputs.
             unsafe { hand_out(vi, recv, entry) };
@@ -100,7 +100,7 @@ pub unsafe extern "C-unwind" fn VipCQDone(
     fast!(
         call!(VipCQDone, CQHandle; ViHandle RecvQueue),
         (CQHandle: VIP_CQ_HANDLE, ViHandle: *mut VIP_VI_HANDLE, RecvQueue: *mut VIP_BOOLEAN),
-        move || take_quickly(CQHandle, ViHandle, RecvQueue),
+        move || take_fast(CQHandle, ViHandle, RecvQueue),
         code(move || take(ViHandle, RecvQueue, || cq::done(CQHandle))),
     )
 }

@@ -46,7 +46,7 @@ fn wait(
 
 /// The same for the usual case of Done, whose arguments are good.
 #[inline(always)]
-fn take_quickly(
+fn take_fast(
     vi: VIP_VI_HANDLE,
     which: Which,
     out: *mut *mut VIP_DESCRIPTOR,
@@ -54,7 +54,7 @@ fn take_quickly(
     if out.is_null() {
         return None;
     }
-    let taken = vi::done_quickly(vi, which)?;
+    let taken = vi::done_fast(vi, which)?;
     // SAFETY: not NULL; the caller's output.
     unsafe { put(out, taken.descriptor) };
     Some(taken.result)
@@ -62,13 +62,13 @@ fn take_quickly(
 
 /// The usual case of a post.
 #[inline(always)]
-fn post_quickly(
+fn post_fast(
     vi: VIP_VI_HANDLE,
     which: Which,
     descriptor: *mut VIP_DESCRIPTOR,
     memory: VIP_MEM_HANDLE,
 ) -> Option<VIP_RETURN> {
-    vi::post_quickly(vi, which, descriptor, memory).then_some(VIP_RETURN::VIP_SUCCESS)
+    vi::post_fast(vi, which, descriptor, memory).then_some(VIP_RETURN::VIP_SUCCESS)
 }
 
 /// Posts to the send queue (spec §3.20).
@@ -81,7 +81,7 @@ pub unsafe extern "C-unwind" fn VipPostSend(
     fast!(
         call!(VipPostSend, ViHandle DescriptorPtr MemoryHandle;),
         (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut VIP_DESCRIPTOR, MemoryHandle: VIP_MEM_HANDLE),
-        move || post_quickly(ViHandle, Which::Send, DescriptorPtr, MemoryHandle),
+        move || post_fast(ViHandle, Which::Send, DescriptorPtr, MemoryHandle),
         code(move || vi::post(ViHandle, Which::Send, DescriptorPtr, MemoryHandle)),
     )
 }
@@ -96,7 +96,7 @@ pub unsafe extern "C-unwind" fn VipPostRecv(
     fast!(
         call!(VipPostRecv, ViHandle DescriptorPtr MemoryHandle;),
         (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut VIP_DESCRIPTOR, MemoryHandle: VIP_MEM_HANDLE),
-        move || post_quickly(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle),
+        move || post_fast(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle),
         code(move || vi::post(ViHandle, Which::Recv, DescriptorPtr, MemoryHandle)),
     )
 }
@@ -110,7 +110,7 @@ pub unsafe extern "C-unwind" fn VipSendDone(
     fast!(
         call!(VipSendDone, ViHandle; DescriptorPtr),
         (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut *mut VIP_DESCRIPTOR),
-        move || take_quickly(ViHandle, Which::Send, DescriptorPtr),
+        move || take_fast(ViHandle, Which::Send, DescriptorPtr),
         move || take(DescriptorPtr, || vi::done(ViHandle, Which::Send)),
     )
 }
@@ -124,7 +124,7 @@ pub unsafe extern "C-unwind" fn VipRecvDone(
     fast!(
         call!(VipRecvDone, ViHandle; DescriptorPtr),
         (ViHandle: VIP_VI_HANDLE, DescriptorPtr: *mut *mut VIP_DESCRIPTOR),
-        move || take_quickly(ViHandle, Which::Recv, DescriptorPtr),
+        move || take_fast(ViHandle, Which::Recv, DescriptorPtr),
         move || take(DescriptorPtr, || vi::done(ViHandle, Which::Recv)),
     )
 }

@@ -6,7 +6,7 @@ mod lent;
 pub(crate) mod queue;
 
 pub(crate) use calls::{attach, detach, owner, release};
-pub use calls::{create, destroy, done, done_quickly, notify, resize, wait};
+pub use calls::{create, destroy, done, done_fast, notify, resize, wait};
 #[cfg(test)]
 pub(crate) use calls::{create_on, waiting};
 pub use queue::Entry;

@@ -82,7 +82,7 @@ impl Log for Logger {
         let line = vipl_sys::text::one_line(&text).into_owned() + "\n";
         said(record.level());
         if record.level() <= Level::Warn {
-            TOLD_NS.store(crate::clock::now_ns(), Ordering::Relaxed);
+            WARNED_NS.store(crate::clock::now_ns(), Ordering::Relaxed);
         }
         // The thread may be in the fast path, and must not be cancelled while it holds the lock.
         let _off = cancel::Off::new();
@@ -116,13 +116,13 @@ pub(crate) fn said(level: Level) {
 }
 
 /// Time of the last warning or error of any thread.
-static TOLD_NS: AtomicU64 = AtomicU64::new(0);
+static WARNED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a thread of the process has logged a warning or an error within the last second: a line of the
 /// agent's thread usually explains why a call of another thread fails.
-pub(crate) fn has_told_lately() -> bool {
-    let told = TOLD_NS.load(Ordering::Relaxed);
-    told != 0 && crate::clock::now_ns().saturating_sub(told) < 1_000_000_000
+pub(crate) fn has_warned_recently() -> bool {
+    let reported = WARNED_NS.load(Ordering::Relaxed);
+    reported != 0 && crate::clock::now_ns().saturating_sub(reported) < 1_000_000_000
 }
 
 /// Whether this thread has logged a line of this level, or a more severe one, since its call began.
@@ -165,11 +165,11 @@ impl Seen {
             (self.second, self.lines) = (second, 0);
         }
         self.lines += 1;
-        let told = self.lines <= FIRST_PER_SECOND && self.keys.len() < REMEMBERED;
-        if told {
+        let reported = self.lines <= FIRST_PER_SECOND && self.keys.len() < REMEMBERED;
+        if reported {
             self.keys.push(key);
         }
-        told
+        reported
     }
 }
 
@@ -264,15 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_kind_is_news_and_few_are_in_one_second() {
+    fn the_first_of_a_kind_is_reported_and_few_in_one_second() {
         let mut seen = Seen {
             keys: Vec::new(),
             second: u64::MAX,
             lines: 0,
         };
         assert!(seen.is_first(1, 5) && !seen.is_first(1, 5) && seen.is_first(2, 5));
-        let told = (3..100).filter(|key| seen.is_first(*key, 5)).count();
-        assert_eq!(told, FIRST_PER_SECOND - 2);
+        let reported = (3..100).filter(|key| seen.is_first(*key, 5)).count();
+        assert_eq!(reported, FIRST_PER_SECOND - 2);
         // A suppressed failure is logged in the next second.
         assert!(seen.is_first(99, 6) && !seen.is_first(1, 6));
     }

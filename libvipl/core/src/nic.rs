@@ -301,7 +301,7 @@ pub(crate) fn insert(
     })?;
     let made = made?;
     let ends: Arc<dyn Ends> = made.clone();
-    process.tell_of_end(Arc::downgrade(&ends));
+    process.notify_of_end(Arc::downgrade(&ends));
     Some(made)
 }
 

@@ -48,7 +48,7 @@ pub(crate) trait Ends: Send + Sync {
 
 impl Process {
     /// Registers an object to be notified of the end of the process, while it lives.
-    pub(crate) fn tell_of_end(&self, what: Weak<dyn Ends>) {
+    pub(crate) fn notify_of_end(&self, what: Weak<dyn Ends>) {
         let mut open = self.open.lock();
         open.retain(|known| known.strong_count() > 0);
         open.push(what);
@@ -153,7 +153,7 @@ pub(crate) fn get() -> &'static Process {
             unsafe { &*made }
         }
         Err(other) => {
-            // SAFETY: this one was never shared; the other one is leaked.
+            // SAFETY: this one was never shared, and the other is leaked.
             unsafe {
                 drop(Box::from_raw(made));
                 &*other

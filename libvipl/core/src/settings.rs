@@ -45,7 +45,7 @@ pub(crate) struct Settings {
     /// Declarations of each plug-in.
     plugins: Mutex<BTreeMap<String, Vec<Declared>>>,
     /// Undeclared names that have been logged.
-    told: Mutex<BTreeSet<String>>,
+    reported: Mutex<BTreeSet<String>>,
     /// `[device_map]` of the file, as `name=target` pairs; the environment's map takes precedence.
     pub(crate) file_device_map: Vec<(String, String)>,
     pub(crate) secure: bool,

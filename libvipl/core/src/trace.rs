@@ -85,7 +85,7 @@ impl Folded {
             }
             None => {
                 if self.0.len() >= POLLS_MAX {
-                    self.tell();
+                    self.report();
                 }
                 self.0.push((line.to_owned(), 0));
                 false
@@ -94,7 +94,7 @@ impl Folded {
     }
 
     /// Logs how often polls were repeated, and resets the counts.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         for (line, times) in self.0.drain(..).filter(|(_, times)| *times > 0) {
             log::trace!(target: TARGET, "{line}, {times} times more");
         }
@@ -103,7 +103,7 @@ impl Folded {
 
 impl Drop for Folded {
     fn drop(&mut self) {
-        self.tell();
+        self.report();
     }
 }
 
@@ -151,7 +151,7 @@ impl Traced {
                     return;
                 }
             } else {
-                folded.tell();
+                folded.report();
             }
             log::trace!(target: TARGET, "{line}");
         });
@@ -177,7 +177,7 @@ mod tests {
         assert!(!folded.count("b"));
         assert!(folded.count("a"));
         assert_eq!(folded.0[0], ("a".to_owned(), 2));
-        folded.tell();
+        folded.report();
         assert!(!folded.count("a"), "a line again");
     }
 }

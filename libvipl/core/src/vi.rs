@@ -41,9 +41,9 @@ mod wait;
 #[cfg(test)]
 pub(crate) use calls::create_on;
 pub use calls::{Query, create, destroy, query, set_attributes, set_user_data, user_data};
-pub use post::{post, post_quickly};
+pub use post::{post, post_fast};
 pub use queue::{Dequeued, Which};
-pub use wait::{done, done_quickly, notify, wait};
+pub use wait::{done, done_fast, notify, wait};
 
 use queue::WorkQueue;
 use state::{CONNECTED, ERROR, PENDING};
@@ -95,7 +95,7 @@ pub(crate) struct Vi {
     /// The peer request of this VI, until its result is taken.
     pub(crate) peer: Option<Pending>,
     /// Whether a send posted before the VI was connected has been logged.
-    pub(crate) told_early: bool,
+    pub(crate) early_logged: bool,
     /// Number of connections so far, to distinguish late events from new ones.
     pub(crate) epoch: u64,
 }
@@ -152,7 +152,7 @@ impl Guard<Vi> {
 
     /// Notifies the plug-in that the peer has disconnected or exited, or else processes what has arrived
     /// before.
-    pub(crate) fn tell_peer_gone(&mut self, orderly: bool) {
+    pub(crate) fn report_peer_gone(&mut self, orderly: bool) {
         match self.nic.ops.peer_gone {
             // SAFETY: attached and locked.
             Some(peer_gone) => unsafe { peer_gone(self.abi(), orderly) },

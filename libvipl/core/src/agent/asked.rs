@@ -50,7 +50,7 @@ impl Asked {
             Err(_) => Reply::failed(GONE),
             Ok(None) if limit.is_none_or(|limit| Instant::now() < limit) => return None,
             Ok(None) if self.agent.withdraw(self.call) => {
-                self.agent.tell_late();
+                self.agent.log_late();
                 Reply::failed(Status::TIMEOUT)
             }
             // The reading thread is about to complete the ticket.

@@ -96,7 +96,7 @@ fn runs_with(pid: libc::pid_t, welcome: Option<&Welcome>) -> String {
         };
         (bits, mounts_of(&process))
     };
-    let (bits, mounts) = welcome.map_or_else(shown, |told| (told.surroundings, told.mounts));
+    let (bits, mounts) = welcome.map_or_else(shown, |shown| (shown.surroundings, shown.mounts));
     let ours = mounts_of("self");
     let mut all = Vec::new();
     if bits & Welcome::SECCOMP != 0 && !is_filtered("self") {
@@ -119,8 +119,8 @@ fn describe(socket: &Kept, welcome: Option<&Welcome>) -> String {
         let used = bytes.iter().take_while(|byte| **byte != 0).count();
         String::from_utf8_lossy(&bytes[..used]).into_owned()
     };
-    let told = welcome.map(|told| (text(&told.program), text(&told.version)));
-    let described = match told.filter(|(program, _)| !program.is_empty()) {
+    let shown = welcome.map(|shown| (text(&shown.program), text(&shown.version)));
+    let described = match shown.filter(|(program, _)| !program.is_empty()) {
         Some((program, version)) => format!("process {pid} ({program}, version {version})"),
         None => std::fs::read_link(format!("/proc/{pid}/exe")).map_or_else(
             |_| format!("process {pid}"),
@@ -239,12 +239,12 @@ impl Agent {
             let _ = shutdown(agent.socket.number(), Shutdown::Both);
             return Err(Introduction::Refused(another_protocol(&agent.socket)));
         }
-        let told = Welcome::read(&welcome.body);
-        agent.network.store(told.network, Ordering::Relaxed);
-        let _ = agent.description.set(describe(&agent.socket, Some(&told)));
+        let shown = Welcome::read(&welcome.body);
+        agent.network.store(shown.network, Ordering::Relaxed);
+        let _ = agent.description.set(describe(&agent.socket, Some(&shown)));
         let version = env!("CARGO_PKG_VERSION").as_bytes();
-        let theirs = told.version.iter().copied().take_while(|byte| *byte != 0);
-        if told.version[0] != 0 && !theirs.eq(version.iter().copied()) {
+        let theirs = shown.version.iter().copied().take_while(|byte| *byte != 0);
+        if shown.version[0] != 0 && !theirs.eq(version.iter().copied()) {
             log::info!(
                 target: "agent",
                 "the Kernel Agent has another version than this library ({}): {}",
@@ -298,7 +298,7 @@ impl Agent {
             Ok(Some(reply)) => reply,
             Ok(None) => {
                 self.give_up(id);
-                self.tell_silence(op, asked.elapsed());
+                self.log_silence(op, asked.elapsed());
                 Reply::failed(SILENT)
             }
             Err(_) => Reply::failed(GONE),
@@ -317,7 +317,7 @@ impl Agent {
     /// Notifies the agent that no thread waits for this call any more.
     pub(crate) fn cancel(&self, call: u64) {
         if !self.outbox.withdraw(call) {
-            self.tell(Op::CANCEL, &Cancel { call });
+            self.notify(Op::CANCEL, &Cancel { call });
         }
     }
 
@@ -327,7 +327,7 @@ impl Agent {
         if self.outbox.withdraw(call) {
             self.calls.lock().remove(&call);
         } else {
-            self.tell(Op::CANCEL, &Cancel { call });
+            self.notify(Op::CANCEL, &Cancel { call });
         }
     }
 
@@ -339,7 +339,7 @@ impl Agent {
         } else if let Some(then) = calls.get_mut(&id) {
             *then = Box::new(|agent, reply| {
                 if let (Op::NIC_OPENED, Some(NicOpened { nic })) = (reply.op, reply.body()) {
-                    agent.tell(Op::NIC_CLOSE, &NicClose { nic });
+                    agent.notify(Op::NIC_CLOSE, &NicClose { nic });
                 }
             });
         }
@@ -354,7 +354,7 @@ impl Agent {
     }
 
     /// Logs that a call has reached the time limit for replies.
-    pub(crate) fn tell_silence(&self, op: Op, waited: Duration) {
+    pub(crate) fn log_silence(&self, op: Op, waited: Duration) {
         let again = self.silent.swap(true, Ordering::Relaxed);
         if op != Op::HELLO && !again {
             log::error!(target: "agent", "the Kernel Agent does not answer: {}", self.silence(waited));
@@ -362,7 +362,7 @@ impl Agent {
     }
 
     /// Logs that the agent did not reply at the deadline of the application's call.
-    pub(crate) fn tell_late(&self) {
+    pub(crate) fn log_late(&self) {
         log::info!(
             target: "agent",
             "the Kernel Agent, {}, has not replied within the time of a call; it may be stopped",
@@ -442,7 +442,7 @@ impl Agent {
     }
 
     /// Sends a call without waiting for the reply.
-    pub(crate) fn tell<B: IntoBytes + Immutable>(&self, op: Op, body: &B) {
+    pub(crate) fn notify<B: IntoBytes + Immutable>(&self, op: Op, body: &B) {
         let _ = self.send(Self::next_id(), op, body.as_bytes(), &[]);
     }
 
@@ -508,7 +508,7 @@ impl Agent {
     /// Ends a connection at the agent.
     pub(crate) fn disconnect(&self, connection: u64) {
         self.connections.lock().remove(&connection);
-        self.tell(Op::DISCONNECT, &ConnectionRef { connection });
+        self.notify(Op::DISCONNECT, &ConnectionRef { connection });
     }
 
     /// The application has closed the socket: calls end as if the agent had exited. The reading thread still

@@ -107,7 +107,7 @@ impl Connections {
             .map(|(side, live)| (*side, live.clone()))
             .collect();
         // An agent that has become silent is sent the others nevertheless, and may process them later.
-        let mut is_awaited = true;
+        let mut wait = true;
         for (side, live) in all {
             let Some(nic) = live.registration.name_at(agent) else {
                 continue;
@@ -126,7 +126,7 @@ impl Connections {
                     adopted.complete(reply.status);
                 },
             );
-            if !is_awaited {
+            if !wait {
                 continue;
             }
             let asked = Instant::now();
@@ -134,8 +134,8 @@ impl Connections {
                 Ok(Some(Status::OK)) => {}
                 Ok(Some(GONE)) => return false,
                 Ok(None) => {
-                    agent.tell_silence(Op::ADOPT, asked.elapsed());
-                    is_awaited = false;
+                    agent.log_silence(Op::ADOPT, asked.elapsed());
+                    wait = false;
                 }
                 refused => log::error!(
                     target: "agent",
@@ -151,7 +151,7 @@ impl Connections {
             };
             let reply = agent.call(Op::ADOPT, &live.adopt(side, nic), &[]);
             if let Some(Adopted { connection }) = reply.body() {
-                agent.tell(Op::DISCONNECT, &ConnectionRef { connection });
+                agent.notify(Op::DISCONNECT, &ConnectionRef { connection });
             }
         }
         !agent.is_dead()

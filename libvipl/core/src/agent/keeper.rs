@@ -171,7 +171,7 @@ impl Agents {
         };
         if wake && !standing.is_parked {
             // Any reply wakes the reading thread.
-            agent.tell(Op::CANCEL, &Cancel { call: 0 });
+            agent.notify(Op::CANCEL, &Cancel { call: 0 });
         }
         while !standing.is_parked
             && self.uses.load(Ordering::Acquire) == 0

@@ -114,7 +114,7 @@ fn check_network(name: &str, theirs: u32) -> Result<(), c_int> {
 }
 
 /// Whether the requirements of Ethernet have been logged.
-static TOLD: AtomicBool = AtomicBool::new(false);
+static LOGGED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a link is requested by a link-local address.
 fn is_on_link(name: &str) -> bool {
@@ -192,7 +192,7 @@ fn refusal(name: &str, status: Status, agent: &str) -> c_int {
         }
         Status::NOT_PERMITTED | Status::NO_PRIVILEGE | Status::NO_SYSTEM_AGENT => {
             // The reason applies to every interface, so one line at the default level is enough.
-            let first = !TOLD.swap(true, Ordering::Relaxed);
+            let first = !LOGGED.swap(true, Ordering::Relaxed);
             let level = if first { Level::Error } else { Level::Info };
             log::log!(
                 target: "link",

@@ -16,7 +16,7 @@ use crate::text::{discriminator, hexadecimal};
 const PAUSE: u64 = 1_000_000_000;
 
 /// Kinds of lines: one for each budget, and one for each other reason.
-static TOLD: [AtomicU64; Budget::COUNT + 20] = [const { AtomicU64::new(0) }; Budget::COUNT + 20];
+static LOGGED: [AtomicU64; Budget::COUNT + 20] = [const { AtomicU64::new(0) }; Budget::COUNT + 20];
 
 /// Whether a line of this kind is due.
 fn is_due(detail: &Detail) -> bool {
@@ -24,12 +24,12 @@ fn is_due(detail: &Detail) -> bool {
         Reason::USER_BUDGET | Reason::PROCESS_BUDGET => detail.budget as usize,
         Reason(reason) => Budget::COUNT + reason as usize,
     };
-    let Some(told) = TOLD.get(kind) else {
+    let Some(logged) = LOGGED.get(kind) else {
         return false;
     };
-    let (now, last) = (clock::now_ns(), told.load(Ordering::Relaxed));
+    let (now, last) = (clock::now_ns(), logged.load(Ordering::Relaxed));
     let due = last == 0 || now.saturating_sub(last) >= PAUSE;
-    due && told
+    due && logged
         .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }

@@ -105,7 +105,7 @@ impl NicRegistration {
             (Status::OK, Some(opened)) => {
                 *place = Some((agent.clone(), opened.nic));
                 if self.closed.load(Ordering::Acquire) {
-                    agent.tell(Op::NIC_CLOSE, &NicClose { nic: opened.nic });
+                    agent.notify(Op::NIC_CLOSE, &NicClose { nic: opened.nic });
                 }
                 Ok(())
             }

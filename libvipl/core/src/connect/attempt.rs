@@ -118,7 +118,7 @@ impl Attempt {
                 Err(Error::Timeout)
             }
             (_, None) => {
-                self.tell_why(&reply);
+                self.log_reason(&reply);
                 Err(to_error(reply.status))
             }
         };
@@ -140,7 +140,7 @@ impl Attempt {
     }
 
     /// Logs the agent's reason for a refusal.
-    fn tell_why(&self, reply: &Reply) {
+    fn log_reason(&self, reply: &Reply) {
         if let (Some(detail), Some(again)) = (reply.body::<Detail>(), &self.again) {
             log_discriminator_taken(&detail, &again.body.local);
             let host = again.registration.host_text(again.body.remote.host());
@@ -266,7 +266,7 @@ pub(super) fn cancel_if_unwanted(
         attempt.is_some_and(|attempt| attempt.call == call)
     });
     if !wanted {
-        agent.tell(Op::CANCEL, &Cancel { call });
+        agent.notify(Op::CANCEL, &Cancel { call });
     }
 }
 
@@ -309,7 +309,7 @@ pub(super) fn withdraw(handle: VIP_VI_HANDLE, pending: &Pending, late: bool) {
     match nic.registration.here() {
         Some((agent, _)) => {
             if late {
-                agent.tell_late();
+                agent.log_late();
             }
             agent.take_back(attempt.call);
         }
@@ -329,7 +329,7 @@ fn side_of(connected: &Connected) -> Side {
 }
 
 /// The description of a VI's peer in log lines.
-fn partner(connected: &Connected) -> String {
+fn peer_name(connected: &Connected) -> String {
     if connected.remote == 0 {
         return format!("VI {} of process {}", connected.peer_vi, connected.peer_pid);
     }
@@ -399,7 +399,7 @@ fn attach(
     vi.epoch += 1;
     vi.abi.state = CONNECTED;
     if log::log_enabled!(target: "vi", log::Level::Debug) {
-        log::debug!(target: "vi", "VI {:?}: Connect Pending -> Connected with {}", vi.handle, partner(connected));
+        log::debug!(target: "vi", "VI {:?}: Connect Pending -> Connected with {}", vi.handle, peer_name(connected));
     }
     vi.set_watch();
     let name = connected.connection;

@@ -142,7 +142,7 @@ impl Wait for Attempting {
         Some(result.and_then(|result| {
             match &self.server {
                 Some(server) => result
-                    .inspect_err(|error| tell_failure(self.handle, *error, server))
+                    .inspect_err(|error| log_failed(self.handle, *error, server))
                     .map(|attributes| to_program(&attributes)),
                 None => {
                     forget_peer(self.handle, &self.pending);
@@ -168,10 +168,10 @@ impl Drop for Attempting {
 
 /// Logs why there is no connection, unless the agent's reason was logged (`agent::log_no_server`).
 #[cold]
-fn tell_failure(handle: VIP_VI_HANDLE, error: Error, remote: &Address) {
+fn log_failed(handle: VIP_VI_HANDLE, error: Error, remote: &Address) {
     let why = match error {
         // The agent's thread has logged its findings about that host.
-        Error::Timeout if logger::has_told_lately() => return,
+        Error::Timeout if logger::has_warned_recently() => return,
         Error::Timeout => {
             "no answer in time: the server does not call VipConnectAccept, or its host does not answer"
         }

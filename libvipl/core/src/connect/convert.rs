@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partners_tag_is_not_shown() {
+    fn a_peers_tag_is_not_shown() {
         let shown = to_program(&Attributes {
             max_transfer_size: 4096,
             qos: 0,

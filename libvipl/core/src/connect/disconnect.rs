@@ -73,7 +73,7 @@ fn end(vi: &mut Guard<Vi>, side: Side, orderly: bool) {
         target: "cm",
         "VI {:?}: the peer {}", vi.handle, if orderly { "has disconnected" } else { "is gone" }
     );
-    vi.tell_peer_gone(orderly);
+    vi.report_peer_gone(orderly);
     // The last messages of a peer on another host may still be in transit; then the plug-in fails the VI
     // later.
     if vi.abi.state != ERROR && !(orderly && vi.remote) {

@@ -256,8 +256,8 @@ pub fn accept(connection: VIP_CONN_HANDLE, handle: VIP_VI_HANDLE) -> Result<(), 
     let outcome = outcome(handle, &pending, Some(limit)).and_then(|result| result.map(drop));
     if Instant::now() >= limit {
         // The agent may not have received the call: the client must not wait for this server.
-        agent.tell(Op::REJECT, &ConnectionRef { connection: id });
-        agent.tell_silence(Op::ACCEPT, patience);
+        agent.notify(Op::REJECT, &ConnectionRef { connection: id });
+        agent.log_silence(Op::ACCEPT, patience);
     }
     match outcome {
         // The agent found a conflict that did not exist when checked here: the request stays.

@@ -177,7 +177,7 @@ pub fn resize(handle: VIP_CQ_HANDLE, entries: VIP_ULONG) -> Result<(), Error> {
 
 /// Fast path of VipCQDone, if the calling thread owns the CQ's lock. `None`: use [`done`].
 #[inline(always)]
-pub fn done_quickly(handle: VIP_CQ_HANDLE) -> Option<Result<Entry, Error>> {
+pub fn done_fast(handle: VIP_CQ_HANDLE) -> Option<Result<Entry, Error>> {
     Some(take(CQS.lock_as_owner(handle)?))
 }
 

@@ -10,7 +10,7 @@
 //!   lock: loans + 1; unlock
 //!   uses the NIC                      a reference for each loan, then the CQ goes
 //!   lock: the CQ is there: loans - 1
-//!         it is gone: drops one reference
+//!         it is destroyed: drops one reference
 //! ```
 //!
 //! The lock orders the two: either the borrower returns its loan before VipDestroyCQ counts the loans, or it

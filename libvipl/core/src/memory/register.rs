@@ -303,9 +303,9 @@ pub fn set_attributes(
         let range = regions.range(handle, at).map_err(unknown)?;
         (range, take_access(&nic, ptags, Some(attributes))?)
     };
-    let told = add_to_plugin(&nic, "VipSetMemAttributes", handle, range, access);
+    let added = add_to_plugin(&nic, "VipSetMemAttributes", handle, range, access);
     let mut memory = nic.memory.lock();
-    let changed = told.and_then(|()| {
+    let changed = added.and_then(|()| {
         let set = memory.regions.set_access(handle, at, access);
         set.map_err(unknown)
     });

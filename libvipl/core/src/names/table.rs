@@ -249,7 +249,7 @@ mod tests {
 
     /// Six bytes of an Ethernet address are not taken for an IPv4 address with a port, and vice versa.
     #[test]
-    fn an_address_of_another_kind_of_network_is_told_with_its_line() {
+    fn an_address_of_another_kind_of_network_is_reported_with_its_line() {
         let text = "02:00:00:00:00:01 eth\nip:2:0:0:0:0:9 both\ntulip:192.0.2.7:258 both\n[fd00::1]:9 six\n192.0.2.7:258 eth\n2:0:0:0:0:3 only\n";
         let names = Names::parse(text, |_, line| panic!("{line}"));
         let find = |plugin, is_ip, length, name| {

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_come_in_order_and_a_vi_takes_its_own_away() {
+    fn calls_come_in_order_and_a_vi_removes_its_own() {
         let events = Events::default();
         assert_eq!(events.start(|| Ok(())), Ok(()));
         assert!(!events.push(vec![call(1), call(2), call(3)]));

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   owner thread                           other thread (holds `spin`)
-//!   own sequence = odd                     owner = nobody
+//!   own sequence = odd                     owner = none  
 //!   compiler fence                         membarrier
 //!   owner still me?  yes: inside           sequence odd?  wait until it is even
 //!                    no: sequence = even, take `spin`
@@ -28,7 +28,7 @@ use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Maximum doublings of [`STREAK`], one for each revoked bias.
 const PENALTY_MAX: u32 = 8;
-const NOBODY: usize = 0;
+const NO_OWNER: usize = 0;
 
 /// A lock that may be all zero. The fields that its owner needs come last, beside the guarded value; the rest
 /// fills a cache line of a 64-bit host.
@@ -112,8 +112,8 @@ impl Lock {
             // A watcher had borrowed it. While `spin` is held, no other thread is inside.
             return Held(owner);
         }
-        if owner != NOBODY {
-            self.take_bias_away();
+        if owner != NO_OWNER {
+            self.revoke_bias();
             self.streak.store(0, Ordering::Relaxed);
             let penalty = self.penalty.load(Ordering::Relaxed);
             self.penalty
@@ -122,16 +122,16 @@ impl Lock {
         if self.last.load(Ordering::Relaxed) != me {
             self.last.store(me, Ordering::Relaxed);
             self.streak.store(0, Ordering::Relaxed);
-            return Held(NOBODY);
+            return Held(NO_OWNER);
         }
         let streak = self.streak.load(Ordering::Relaxed);
         if streak < STREAK << self.penalty.load(Ordering::Relaxed) {
             self.streak.store(streak + 1, Ordering::Relaxed);
-            return Held(NOBODY);
+            return Held(NO_OWNER);
         }
         match self.sequence_of(me) {
             Some(number) if barrier::works() => Held(me | number),
-            _ => Held(NOBODY),
+            _ => Held(NO_OWNER),
         }
     }
 
@@ -142,18 +142,18 @@ impl Lock {
             self.contended();
         }
         let owner = self.owner.load(Ordering::Relaxed);
-        if owner != NOBODY {
-            self.take_bias_away();
+        if owner != NO_OWNER {
+            self.revoke_bias();
         }
         // If revoking has become slow, the bias is not restored.
-        Held(if barrier::works() { owner } else { NOBODY })
+        Held(if barrier::works() { owner } else { NO_OWNER })
     }
 
     /// The sequence of a thread, if one is available. Under `spin`.
     #[cold]
     fn sequence_of(&self, me: usize) -> Option<usize> {
         let mine = |known: &AtomicUsize| {
-            matches!(known.load(Ordering::Relaxed), NOBODY) || known.load(Ordering::Relaxed) == me
+            matches!(known.load(Ordering::Relaxed), NO_OWNER) || known.load(Ordering::Relaxed) == me
         };
         let number = self.owners.iter().position(mine)?;
         self.owners[number].store(me, Ordering::Relaxed);
@@ -161,8 +161,8 @@ impl Lock {
     }
 
     #[cold]
-    fn take_bias_away(&self) {
-        let number = self.owner.swap(NOBODY, Ordering::SeqCst) % OWNERS;
+    fn revoke_bias(&self) {
+        let number = self.owner.swap(NO_OWNER, Ordering::SeqCst) % OWNERS;
         barrier::heavy();
         let mut rounds = 0;
         // Acquire pairs with the release of the owner's `unlock`.
@@ -204,7 +204,7 @@ impl Lock {
     /// skip the lock. An active owner is not skipped for ever: it may not do the work that the watcher does.
     pub(crate) fn owner_is_active(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
-        let (inside, now) = if owner == NOBODY {
+        let (inside, now) = if owner == NO_OWNER {
             let taken = self.spin.load(Ordering::Relaxed) != 0;
             (taken, self.uses.load(Ordering::Relaxed))
         } else {
@@ -261,7 +261,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn no_update_is_lost_when_membarrier_is_taken_away() {
+    fn no_update_is_lost_when_membarrier_is_forbidden() {
         let _alone = alone();
         barrier::prepare();
         let counter = Arc::new(Counter {
@@ -270,7 +270,7 @@ mod tests {
         });
         add(&counter, 1000);
         // So that the other thread must revoke it.
-        let owned = counter.lock.owner.load(Ordering::Relaxed) != NOBODY;
+        let owned = counter.lock.owner.load(Ordering::Relaxed) != NO_OWNER;
         assert!(owned || !barrier::works());
         let other = {
             let counter = counter.clone();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_active_while_somebody_is_inside() {
+    fn a_lock_is_active_while_a_thread_is_inside() {
         let _alone = alone();
         barrier::prepare();
         for times in [1, 1000] {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn no_update_is_lost_whoever_owns_it() {
+    fn no_update_is_lost_with_changing_owners() {
         let counter = Arc::new(Counter {
             lock: Lock::default(),
             value: 0.into(),

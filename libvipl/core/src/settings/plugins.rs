@@ -75,7 +75,7 @@ impl Settings {
             declared(key).is_some() || own.into_iter().any(|setting| setting.name == key)
         };
         let mut problems = Vec::new();
-        let mut told = self.told.lock();
+        let mut reported = self.reported.lock();
         for name in self.variables.keys() {
             let known = plugins.iter().any(|(plugin, list)| {
                 let exact = name.strip_prefix(plugin.as_str());
@@ -86,7 +86,7 @@ impl Settings {
             let excused = unknown
                 .iter()
                 .any(|plugin| name.starts_with(plugin.as_str()));
-            if !known && !excused && told.insert(name.clone()) {
+            if !known && !excused && reported.insert(name.clone()) {
                 let key = name.to_ascii_uppercase();
                 problems.push(format!(
                     "VIPL_{key} is not a setting of this library or of a plug-in"
@@ -97,7 +97,7 @@ impl Settings {
             if let Some((plugin, key)) = name.split_once('.')
                 && plugins.contains_key(plugin)
                 && !has(plugin, key)
-                && told.insert(name.clone())
+                && reported.insert(name.clone())
             {
                 problems.push(format!(
                     "the configuration file: there is no setting {name}"
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         let mut settings = from_environment(&[("VIPL_STRIKT", "1"), ("VIPL_OTHER_FRAMES", "1")]);
         settings.read_file("t", "nonsense = 1\n");
         settings.read_file("t", "= 1\n");
@@ -186,9 +186,9 @@ mod tests {
         settings.read_file("t", "[first]\nfrrames = 1\n[absent]\nkey = 1\n");
         with_plugins(&settings);
         // The settings of a plug-in that is installed but not loaded are not known.
-        let told = settings.undeclared(&["other".to_owned()]);
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("VIPL_STRIKT") && told[1].contains("first.frrames"));
+        let reported = settings.undeclared(&["other".to_owned()]);
+        assert_eq!(reported.len(), 2, "{reported:?}");
+        assert!(reported[0].contains("VIPL_STRIKT") && reported[1].contains("first.frrames"));
         assert!(
             settings.undeclared(&["other".to_owned()]).is_empty(),
             "once"

@@ -147,7 +147,7 @@ fn insert(
                 nic: nic.clone(),
                 attributes: *attributes,
                 user_data: std::ptr::null_mut(),
-                told_early: false,
+                early_logged: false,
                 connection: None,
                 remote: false,
                 attempt: None,

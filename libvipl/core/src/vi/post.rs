@@ -14,7 +14,7 @@ use crate::object::table::Guard;
 /// Fast path of VipPostSend and VipPostRecv, if the calling thread owns the VI's lock and there is no error.
 /// False: use [`post`].
 #[inline(always)]
-pub fn post_quickly(
+pub fn post_fast(
     handle: VIP_VI_HANDLE,
     which: Which,
     descriptor: *mut VIP_DESCRIPTOR,
@@ -59,7 +59,7 @@ fn in_use(queue: &vipl_queue) -> u32 {
 #[inline(always)]
 fn has_plain_room(vi: &mut Vi, which: Which) -> bool {
     let (queue, own) = vi.queue(which);
-    in_use(queue) < own.plain_room
+    in_use(queue) < own.unchecked_room
 }
 
 /// Adds a descriptor to the ring and rings the doorbell. False: its memory is not accessible.
@@ -104,8 +104,8 @@ fn post_unconnected(vi: &mut Vi, which: Which) {
     if early && which == Which::Recv {
         return;
     }
-    if early && !vi.told_early {
-        vi.told_early = true;
+    if early && !vi.early_logged {
+        vi.early_logged = true;
         let name = state::name(vi.abi.state);
         log_failure!(
             "desc",
@@ -209,7 +209,7 @@ fn grow(vi: &mut Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR) -> Result<()
         }
         return Err(Error::Resource);
     }
-    own.plain_room = if look { 0 } else { queue::room(queue) };
+    own.unchecked_room = if look { 0 } else { queue::room(queue) };
     Ok(())
 }
 

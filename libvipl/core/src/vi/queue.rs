@@ -85,7 +85,7 @@ impl Dequeued {
 #[repr(C)]
 pub(crate) struct WorkQueue {
     /// Number of entries of the ring if descriptors may be posted without checking their memory; otherwise 0.
-    pub(super) plain_room: u32,
+    pub(super) unchecked_room: u32,
     /// Number of completions reported to the CQ.
     pub(super) signalled: u32,
     /// Consecutive empty polls, and the value of `taken` at the first of them.
@@ -98,7 +98,7 @@ pub(crate) struct WorkQueue {
 impl WorkQueue {
     pub(crate) fn new(cq: Option<CqSlot>) -> Self {
         WorkQueue {
-            plain_room: 0,
+            unchecked_room: 0,
             signalled: wrap::start(0),
             cq,
             waiters: Waiters::new(),

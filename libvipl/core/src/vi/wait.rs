@@ -45,7 +45,7 @@ fn failed(vi: &Vi, which: Which, descriptor: *mut VIP_DESCRIPTOR, status: u32) -
 
 /// Fast path of VipSendDone and VipRecvDone, if the calling thread owns the VI's lock. `None`: use [`done`].
 #[inline(always)]
-pub fn done_quickly(handle: VIP_VI_HANDLE, which: Which) -> Option<Dequeued> {
+pub fn done_fast(handle: VIP_VI_HANDLE, which: Which) -> Option<Dequeued> {
     Some(poll(super::VIS.lock_as_owner(handle)?, which))
 }
 

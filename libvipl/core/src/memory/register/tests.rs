@@ -16,7 +16,7 @@ const VIS: usize = 12;
 
 /// All peers share one wait: a stopped one takes no time from the others, and each times out once.
 #[test]
-fn all_partners_have_one_time() {
+fn all_peers_share_one_time_limit() {
     let nic = open_without_agent(device::plugin(false)).unwrap();
     let none = std::ptr::null_mut();
     let attributes = VIP_VI_ATTRIBUTES {
@@ -65,7 +65,7 @@ fn all_partners_have_one_time() {
 /// Every region is reported to the plug-in, which may refuse it; its removal is reported when no transfer
 /// uses it any more.
 #[test]
-fn the_plugin_hears_of_regions() {
+fn regions_are_reported_to_the_plugin() {
     let nic = open_without_agent(device::plugin(false)).unwrap();
     let mut memory = [0u8; 64];
     let base = memory.as_mut_ptr().addr() as u64;

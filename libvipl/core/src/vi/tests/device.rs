@@ -30,7 +30,7 @@ pub(super) enum Event {
         status: u32,
     },
     /// Reported new completions to the library.
-    Told { vi: u32, which: Which },
+    Signalled { vi: u32, which: Which },
 }
 
 /// Planned completions of one VI.
@@ -39,7 +39,7 @@ pub(super) struct Plan {
     /// Queues and statuses, in this order.
     pub due: Vec<(Which, u32)>,
     /// Whether the library is informed after each of them, or at the end.
-    pub tell_each: bool,
+    pub signal_each: bool,
 }
 
 /// The answers of a VI whose peer is using a region.
@@ -86,7 +86,7 @@ pub(super) fn plan(vi: u32, more: Plan) {
     bench(|bench| {
         let plan = bench.plans.entry(vi).or_default();
         plan.due.extend(more.due);
-        plan.tell_each = more.tell_each;
+        plan.signal_each = more.signal_each;
     });
 }
 
@@ -163,13 +163,13 @@ unsafe extern "C" fn progress(vi: *mut vipl_vi) {
             status,
         };
         bench(|bench| bench.record.push(event));
-        if plan.tell_each {
-            tell(vi, which);
+        if plan.signal_each {
+            signal_host(vi, which);
         }
     }
-    if !plan.tell_each {
-        tell(vi, Which::Send);
-        tell(vi, Which::Recv);
+    if !plan.signal_each {
+        signal_host(vi, Which::Send);
+        signal_host(vi, Which::Recv);
     }
 }
 
@@ -199,14 +199,14 @@ unsafe fn complete(queue: &mut vipl_queue, which: Which, status: u32) -> usize {
     written.map_or(0, |()| entry.descriptor.addr())
 }
 
-fn tell(vi: *mut vipl_vi, which: Which) {
+fn signal_host(vi: *mut vipl_vi, which: Which) {
     // SAFETY: within `progress`, so locked.
     let (index, queue, signal) = unsafe {
         let queue: *mut vipl_queue = queue(vi, which);
         ((*vi).index, queue, (*queue).signal)
     };
     if signal != 0 {
-        bench(|bench| bench.record.push(Event::Told { vi: index, which }));
+        bench(|bench| bench.record.push(Event::Signalled { vi: index, which }));
         // SAFETY: as above.
         unsafe { (HOST.completed)(vi, queue) };
     }

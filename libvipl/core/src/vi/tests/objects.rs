@@ -117,9 +117,9 @@ impl Run {
     /// Breaks the connection.
     pub(super) fn fail(&mut self, vi: u32) {
         device::forget(vi);
-        let told = vipl_plugin_abi::VIPL_CAUSE_REPORTED;
+        let cause = vipl_plugin_abi::VIPL_CAUSE_REPORTED;
         let mut locked = vi::lock(self.handle(vi)).unwrap();
-        locked.fail(told, 0, std::ptr::null_mut());
+        locked.fail(cause, 0, std::ptr::null_mut());
         drop(locked);
         if self.oracle.vi(vi).state == State::Connected {
             self.broken(vi, State::Error);

@@ -66,7 +66,7 @@ pub(super) struct Queue {
     pub cq: Option<usize>,
     line: VecDeque<Waiter>,
     /// Completions not yet reported to its CQ.
-    untold: usize,
+    unreported: usize,
 }
 
 impl Queue {
@@ -242,10 +242,10 @@ impl Oracle {
             if posted.status.is_none() {
                 let flushed = VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR;
                 posted.status = Some(flushed | posted.opcode);
-                queue.untold += 1;
+                queue.unreported += 1;
             }
         }
-        self.tell(vi, which);
+        self.deliver(vi, which);
     }
 
     /// Applies an action of the device.
@@ -262,19 +262,19 @@ impl Oracle {
                 let oldest = oldest.expect("the device found a descriptor that nobody has posted");
                 assert_eq!(oldest.at, descriptor, "the device found another descriptor");
                 oldest.status = Some(status);
-                queue.untold += 1;
+                queue.unreported += 1;
             }
-            Event::Told { vi, which } => self.tell(vi, which),
+            Event::Signalled { vi, which } => self.deliver(vi, which),
         }
     }
 
     /// Delivers new completions to the CQ or the waiters.
-    fn tell(&mut self, vi: u32, which: Which) {
+    fn deliver(&mut self, vi: u32, which: Which) {
         let handle = self.vi(vi).handle;
         let queue = self.queue_mut(vi, which);
-        let untold = std::mem::take(&mut queue.untold);
+        let unreported = std::mem::take(&mut queue.unreported);
         if let Some(cq) = queue.cq {
-            self.push(cq, handle, which, untold);
+            self.push(cq, handle, which, unreported);
             return;
         }
         while let queue = self.queue_mut(vi, which)
@@ -352,7 +352,7 @@ impl Oracle {
     /// Adds a thread or a handler to the waiters of a queue.
     pub(super) fn join(&mut self, vi: u32, which: Which, waiter: Waiter) {
         self.queue_mut(vi, which).line.push_back(waiter);
-        self.tell(vi, which);
+        self.deliver(vi, which);
     }
 
     pub(super) fn cq_join(&mut self, number: usize, waiter: Waiter) {
@@ -413,7 +413,7 @@ impl Oracle {
     pub(super) fn check(&self) {
         for vi in self.vis.values() {
             for queue in &vi.queues {
-                assert!(queue.cq.is_none() || queue.untold == 0, "a CQ was not told");
+                assert!(queue.cq.is_none() || queue.unreported == 0, "a CQ was not told");
                 assert!(
                     queue.line.is_empty() || queue.complete() == 0,
                     "a waiter was not told"

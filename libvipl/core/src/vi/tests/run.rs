@@ -285,8 +285,8 @@ impl Run {
             };
             due.push((which, VIP_STATUS_DONE | operation | error));
         }
-        let tell_each = self.random.one_in(2);
-        device::plan(vi, Plan { due, tell_each });
+        let signal_each = self.random.one_in(2);
+        device::plan(vi, Plan { due, signal_each });
     }
 
     pub(super) fn done(&mut self, vi: u32, which: Which) {
