@@ -391,7 +391,10 @@ fn help_that_cannot_be_written_is_an_error() {
             let ended = shell.output().unwrap();
             let reported = String::from_utf8_lossy(&ended.stderr);
             assert_eq!(ended.status.code(), Some(1), "{script}: {reported}");
-            assert!(reported.contains("cannot write to standard output"), "{reported}");
+            assert!(
+                reported.contains("cannot write to standard output"),
+                "{reported}"
+            );
         }
     }
 }

@@ -46,11 +46,7 @@ fn wait(
 
 /// The same for the usual case of Done, whose arguments are good.
 #[inline(always)]
-fn take_fast(
-    vi: VIP_VI_HANDLE,
-    which: Which,
-    out: *mut *mut VIP_DESCRIPTOR,
-) -> Option<VIP_RETURN> {
+fn take_fast(vi: VIP_VI_HANDLE, which: Which, out: *mut *mut VIP_DESCRIPTOR) -> Option<VIP_RETURN> {
     if out.is_null() {
         return None;
     }

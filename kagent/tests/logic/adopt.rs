@@ -290,7 +290,11 @@ impl Handover {
                 });
                 let place = format!("seed {seed}, pair {pair}, side {side}");
                 let what = |report: Option<(u64, bool)>| report.map(|(_, orderly)| orderly);
-                assert_eq!(what(own.reported), what(expected), "{place}: {own:?} {other:?}");
+                assert_eq!(
+                    what(own.reported),
+                    what(expected),
+                    "{place}: {own:?} {other:?}"
+                );
                 // Replies are read after each step only, and the longest step is a sleep.
                 let at = |report: Option<(u64, bool)>| report.map_or(0, |(at, _)| at);
                 let late = at(own.reported).checked_sub(at(expected));

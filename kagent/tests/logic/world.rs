@@ -252,7 +252,8 @@ impl World {
     /// The next packet for a process; there has to be one.
     pub fn take(&mut self, client: u64) -> Packet {
         let inbox = self.inbox.get_mut(&client).expect("a known client");
-        inbox.pop_front()
+        inbox
+            .pop_front()
             .unwrap_or_else(|| panic!("no packet for process {client}"))
     }
 

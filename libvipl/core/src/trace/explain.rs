@@ -73,7 +73,8 @@ pub(super) fn explain(call: &Call, result: VIP_RETURN) {
     }
     if !logger::has_said(log::Level::Info) {
         let kind = (call.name, result as i32);
-        let is_explained = result == VIP_RETURN::VIP_ERROR_RESOURCE && logger::has_warned_recently();
+        let is_explained =
+            result == VIP_RETURN::VIP_ERROR_RESOURCE && logger::has_warned_recently();
         let level = if is_explained {
             log::Level::Info
         } else {

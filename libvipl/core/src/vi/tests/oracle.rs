@@ -413,7 +413,10 @@ impl Oracle {
     pub(super) fn check(&self) {
         for vi in self.vis.values() {
             for queue in &vi.queues {
-                assert!(queue.cq.is_none() || queue.unreported == 0, "a CQ was not told");
+                assert!(
+                    queue.cq.is_none() || queue.unreported == 0,
+                    "a CQ was not told"
+                );
                 assert!(
                     queue.line.is_empty() || queue.complete() == 0,
                     "a waiter was not told"
