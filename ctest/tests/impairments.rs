@@ -11,31 +11,6 @@ fn over(device: &str, name: &str) -> Run {
         .seconds(240)
 }
 
-/// A network without faults carries whatever loopback carries: all levels, errors, ends.
-#[test]
-fn clear_transfers() {
-    for name in ["tour", "xfer", "rdma", "queue", "memory"] {
-        over("sim:", name).pass();
-        over("sim:", name).arg("-1").pass();
-    }
-}
-
-#[test]
-fn clear_errors_and_ends() {
-    for name in ["errors", "kill", "forked", "threads"] {
-        over("sim:", name).pass();
-    }
-    // One line comes from the default handler of asynchronous errors, as it should (ERR-02).
-    over("sim:", "disc").allow("VIP_ERROR_CONN_LOST").pass();
-}
-
-#[test]
-fn clear_connections_and_waits() {
-    for name in ["conn", "conn_many", "peer", "waits", "notify", "cq", "vi"] {
-        over("sim:", name).pass();
-    }
-}
-
 /// Frames of every size, the smallest and the largest that the protocol has.
 #[test]
 fn frames_of_all_sizes() {
@@ -66,4 +41,37 @@ fn everything_at_once() {
 fn a_long_and_slow_way() {
     over("sim:seed=5,delay=2000,loss=0.01", "tour").pass();
     over("sim:seed=6,rate=20000000,reorder=0.02", "tour").pass();
+}
+
+/// What `cargo xtask deep` runs.
+mod deep {
+    use super::*;
+
+    /// A network without faults carries whatever loopback carries: all levels, errors, ends.
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn clear_transfers() {
+        for name in ["tour", "xfer", "rdma", "queue", "memory"] {
+            over("sim:", name).pass();
+            over("sim:", name).arg("-1").pass();
+        }
+    }
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn clear_errors_and_ends() {
+        for name in ["errors", "kill", "forked", "threads"] {
+            over("sim:", name).pass();
+        }
+        // One line comes from the default handler of asynchronous errors, as it should (ERR-02).
+        over("sim:", "disc").allow("VIP_ERROR_CONN_LOST").pass();
+    }
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn clear_connections_and_waits() {
+        for name in ["conn", "conn_many", "peer", "waits", "notify", "cq", "vi"] {
+            over("sim:", name).pass();
+        }
+    }
 }

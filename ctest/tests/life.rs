@@ -19,12 +19,19 @@ fn on_sim() {
     device("sim:");
 }
 
-#[test]
-fn on_clan() {
-    device("clan:");
-}
+/// What `cargo xtask deep` runs.
+mod deep {
+    use super::*;
 
-#[test]
-fn on_ip() {
-    device("ip:127.0.0.1");
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn on_clan() {
+        device("clan:");
+    }
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn on_ip() {
+        device("ip:127.0.0.1");
+    }
 }

@@ -43,11 +43,6 @@ fn all_programs(card: &str) {
 }
 
 #[test]
-fn tulip() {
-    all_programs("tulip");
-}
-
-#[test]
 fn gnic2() {
     all_programs("gnic2");
 }
@@ -74,28 +69,6 @@ fn ip_version_6() {
     let apart = Apart::new(&hosts);
     for name in ["tour", "rdma"] {
         apart.run(name, "ip:eth0").pass();
-    }
-}
-
-/// The same with frames of 9000 bytes; and with the name that an M-VIA program used.
-#[test]
-fn large_frames() {
-    let Some(hosts) = skipped(Namespaces::pair()) else {
-        return;
-    };
-    for host in 0..2 {
-        hosts.set_mtu(host, 9000);
-    }
-    let apart = Apart::new(&hosts);
-    for name in ["tour", "rdma"] {
-        apart.run(name, "gnic2:eth0").pass();
-        apart.run(name, "clan:eth0").pass();
-        apart.run(name, "ip:eth0").pass();
-        apart
-            .run(name, "")
-            .without("VIPL_DEVICE_MAP")
-            .env("VIPL_DEVICE", format!("/dev/via_{INTERFACE}"))
-            .pass();
     }
 }
 
@@ -173,18 +146,8 @@ fn bad_cable(card: &str, seed: u64) {
 }
 
 #[test]
-fn bad_cable_tulip() {
-    bad_cable("tulip", 11);
-}
-
-#[test]
 fn bad_cable_gnic2() {
     bad_cable("gnic2", 12);
-}
-
-#[test]
-fn bad_cable_clan() {
-    bad_cable("clan", 13);
 }
 
 #[test]
@@ -421,4 +384,50 @@ fn a_smaller_mtu_of_clan() {
 #[test]
 fn a_smaller_mtu_of_ip() {
     with_a_smaller_mtu("ip");
+}
+
+/// What `cargo xtask deep` runs.
+mod deep {
+    use super::*;
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn tulip() {
+        all_programs("tulip");
+    }
+
+    /// The same with frames of 9000 bytes; and with the name that an M-VIA program used.
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn large_frames() {
+        let Some(hosts) = skipped(Namespaces::pair()) else {
+            return;
+        };
+        for host in 0..2 {
+            hosts.set_mtu(host, 9000);
+        }
+        let apart = Apart::new(&hosts);
+        for name in ["tour", "rdma"] {
+            apart.run(name, "gnic2:eth0").pass();
+            apart.run(name, "clan:eth0").pass();
+            apart.run(name, "ip:eth0").pass();
+            apart
+                .run(name, "")
+                .without("VIPL_DEVICE_MAP")
+                .env("VIPL_DEVICE", format!("/dev/via_{INTERFACE}"))
+                .pass();
+        }
+    }
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn bad_cable_tulip() {
+        bad_cable("tulip", 11);
+    }
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn bad_cable_clan() {
+        bad_cable("clan", 13);
+    }
 }

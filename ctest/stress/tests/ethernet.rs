@@ -27,21 +27,28 @@ fn soak(device: &str) {
 }
 
 #[test]
-fn tulip() {
-    soak("tulip:eth0");
-}
-
-#[test]
 fn gnic2() {
     soak("gnic2:eth0");
 }
 
 #[test]
-fn ip() {
-    soak("ip:eth0");
-}
-
-#[test]
 fn clan() {
     soak("clan:eth0");
+}
+
+/// What `cargo xtask deep` runs.
+mod deep {
+    use super::*;
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn tulip() {
+        soak("tulip:eth0");
+    }
+
+    #[test]
+    #[ignore = "cargo xtask deep"]
+    fn ip() {
+        soak("ip:eth0");
+    }
 }

@@ -3,7 +3,7 @@
 //! `symbols.txt` holds the exported names, which are those the headers declare; `layout.txt` the
 //! sizes and offsets. `--check` also reads the built library and plug-ins.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
@@ -24,9 +24,9 @@ pub(crate) struct Options {
     /// Compare the files with the headers and with the built library; write nothing
     #[arg(long)]
     check: bool,
-    /// Folder of the built libraries [default: target/release]
-    #[arg(long, value_name = "DIR")]
-    built: Option<PathBuf>,
+    /// Read what the tests run, not a release build
+    #[arg(long)]
+    dev: bool,
 }
 
 /// Runs the command.
@@ -52,10 +52,7 @@ pub(crate) fn run(options: &Options) -> Result {
         return Ok(());
     }
     let workspace = Workspace::load()?;
-    let built = options
-        .built
-        .clone()
-        .unwrap_or_else(|| workspace.target.join("release"));
+    let built = workspace.built(options.dev);
     check_library(&built.join("libvipl.so"), &names)?;
     for plugin in workspace.plugins() {
         let file = built.join(format!("lib{plugin}.so"));

@@ -27,6 +27,9 @@ pub(crate) struct Options {
 const STEPS: &[Step] = &[
     cargo_step("build", &["build", "--workspace", "--exclude", "xtask"]),
     step("devices", DEVICES).needs("build"),
+    step("tests", &["tests", "--no-build", "--deep"]).needs("build"),
+    step("release", &["smoke"]).needs("build"),
+    step("release-abi", &["abi", "--check"]).needs("release"),
     step("hours", &["hours"]).needs("build"),
     step("i386", &["cross", "--or-skip"]),
     step("i386-unit", I386_UNIT).needs("i386"),

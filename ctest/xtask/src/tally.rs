@@ -2,9 +2,12 @@
 //!
 //! A test that cannot run here prints a line `SKIP reason` and returns. libtest counts it as
 //! passed; we count it as skipped, once, whatever the number of its lines. A test that is ignored
-//! is skipped too.
+//! is skipped too, unless its reason is [`DEEP`]: it counts where it runs.
 
 use std::collections::BTreeSet;
+
+/// Why a test is ignored that another command runs.
+pub(crate) const DEEP: &str = "cargo xtask deep";
 
 /// What a step's tests came to.
 #[derive(Debug, Default, PartialEq)]
@@ -56,6 +59,7 @@ struct Program {
     section: Option<String>,
     failed: Vec<String>,
     ignored: Vec<String>,
+    elsewhere: usize,
     skips: Vec<(Option<String>, String)>,
 }
 
@@ -65,8 +69,10 @@ impl Program {
             if verdict.starts_with("FAILED") {
                 self.failed.push(name.to_owned());
             } else if let Some(why) = verdict.strip_prefix("ignored") {
-                let why = why.strip_prefix(", ").unwrap_or("ignored");
-                self.ignored.push(format!("{name}: {why}"));
+                match why.strip_prefix(", ").unwrap_or("ignored") {
+                    DEEP => self.elsewhere += 1,
+                    why => self.ignored.push(format!("{name}: {why}")),
+                }
             }
         } else if let Some(name) = section(line) {
             self.section = Some(name.to_owned());
@@ -105,7 +111,7 @@ impl Program {
         tally
             .failed
             .extend((0..unnamed).map(|_| "a test without a name".to_owned()));
-        let unnamed = number("ignored").saturating_sub(self.ignored.len());
+        let unnamed = number("ignored").saturating_sub(self.ignored.len() + self.elsewhere);
         tally.skipped.extend(self.ignored);
         tally
             .skipped
@@ -173,6 +179,17 @@ mod tests {
         assert_eq!(tally.passed, 4);
         assert_eq!(tally.failed, ["b"]);
         assert_eq!(tally.unstable, ["a"]);
+    }
+
+    #[test]
+    fn what_another_command_runs_counts_there() {
+        let output = "test deep::a ... ignored, cargo xtask deep\ntest b ... ignored, needs root\n\
+            test result: ok. 3 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out\n";
+        let tally = count(output);
+        assert_eq!(
+            (tally.passed, tally.skipped),
+            (3, vec!["b: needs root".to_owned()])
+        );
     }
 
     #[test]

@@ -26,12 +26,20 @@ use crate::workspace::{build as build_workspace, cargo, root, run as run_program
 /// Programs that take longest, in this order: they begin first.
 const FIRST: &[&str] = &[
     "exchange",
-    "impairments",
     "variants",
-    "ethernet",
-    "abi",
     "agent_loss",
+    "impairments",
+    "routed",
+    "refused",
+    "plain_user",
+    "copies",
+    "two_users",
+    "life",
+    "ethernet",
+    "shared",
 ];
+/// The module of the tests that only `cargo xtask deep` runs. They are ignored, with the reason [`crate::tally::DEEP`].
+const DEEP_TESTS: &str = "deep::";
 /// Programs of tests that run with no other beside them, after all others, and why.
 const ALONE: &[(&str, &str)] = &[("processors", "it computes on all processors on purpose")];
 
@@ -47,6 +55,9 @@ pub(crate) struct Options {
     /// Build all, but do not run the tests of the package in this folder
     #[arg(long, value_name = "FOLDER")]
     without: Vec<String>,
+    /// Instead of the others, the tests that take longer
+    #[arg(long)]
+    deep: bool,
     /// How many test programs run at the same time
     #[arg(long, value_name = "N", default_value_t = 4)]
     jobs: usize,
@@ -75,8 +86,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .partition(Tests::runs_alone);
     together.sort_by_key(Tests::place);
     alone.sort_by_key(Tests::place);
-    let mut failures = in_parallel(&together, options.jobs)?;
-    failures.extend(in_parallel(&alone, 1)?);
+    let chosen: &[&str] = if options.deep {
+        &[DEEP_TESTS, "--ignored"]
+    } else {
+        &[]
+    };
+    let mut failures = in_parallel(&together, chosen, options.jobs)?;
+    failures.extend(in_parallel(&alone, chosen, 1)?);
     let mut good = true;
     for (tests, status, text) in failures {
         let names = count(&text).failed;
@@ -87,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
         for name in names {
             println!("\nonce more, alone: {name}");
-            let (status, text) = tests.run(&[&name, "--exact", "--show-output"])?;
+            let (status, text) = tests.run(&[&name, "--exact", "--include-ignored"])?;
             print!("{text}");
             if status.success() {
                 println!("unstable: {name}");
@@ -96,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             }
         }
     }
-    if !options.only.is_empty() {
+    if !options.only.is_empty() || options.deep {
         return Ok(good);
     }
     let mut documents = cargo();
@@ -108,13 +124,17 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Runs programs, `jobs` at a time; the output of each is shown when it ends. Gives those that failed, with what
 /// they said.
-fn in_parallel(all: &[Tests], jobs: usize) -> Result<Vec<(&Tests, ExitStatus, String)>> {
+fn in_parallel<'a>(
+    all: &'a [Tests],
+    chosen: &[&str],
+    jobs: usize,
+) -> Result<Vec<(&'a Tests, ExitStatus, String)>> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     let work = || -> io::Result<()> {
         while let Some(tests) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
             let begun = Instant::now();
-            let (status, text) = tests.run(&["--show-output"])?;
+            let (status, text) = tests.run(chosen)?;
             // Held while this is printed, so that outputs do not mix.
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             let shown = tests.program.strip_prefix(root()).unwrap_or(&tests.program);
@@ -205,6 +225,7 @@ impl Tests {
         let (mut reader, writer) = pipe()?;
         let mut command = Command::new(&self.program);
         command
+            .arg("--show-output")
             .args(arguments)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)

@@ -57,6 +57,11 @@ impl Workspace {
         })
     }
 
+    /// Folder of what is built for the tests, or as a release.
+    pub(crate) fn built(&self, dev: bool) -> PathBuf {
+        self.target.join(if dev { "debug" } else { "release" })
+    }
+
     /// What cargo says about each package.
     pub(crate) fn packages(&self) -> &[Value] {
         &self.packages

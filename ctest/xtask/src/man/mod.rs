@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 
 use crate::Result;
-use crate::workspace::{Workspace, cargo, have, output, root, run as run_program};
+use crate::workspace::{Workspace, build, have, output, root};
 
 use text::Text;
 
@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Write the pages to this folder [default: target/man]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// The programs are up to date
+    #[arg(long)]
+    no_build: bool,
     /// Let groff format each page, and fail if it warns
     #[arg(long)]
     check: bool,
@@ -53,7 +56,9 @@ impl Page {
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result {
     let workspace = Workspace::load()?;
-    run_program(cargo().args(["build", "--package", "vipl-tools", "--package", "kagent"]))?;
+    if !options.no_build {
+        build()?;
+    }
     let out = options.out.clone();
     let out = out.unwrap_or_else(|| workspace.target.join("man"));
     let mut pages = pages(&workspace.version)?;

@@ -15,7 +15,7 @@ use clap::Args;
 use crate::install;
 use crate::place::Place;
 use crate::uninstall;
-use crate::workspace::{have, output, root};
+use crate::workspace::{Workspace, have, output, root};
 use crate::{Result, static_libs};
 
 /// The program.
@@ -29,12 +29,9 @@ const DEVICE_MAP: &str = "*=loopback:";
 /// Arguments of `cargo xtask smoke`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Install what was built before
+    /// Install what the tests run, and build no release
     #[arg(long)]
-    no_build: bool,
-    /// Folder of the built files [default: target/release]
-    #[arg(long, value_name = "DIR")]
-    built: Option<PathBuf>,
+    dev: bool,
 }
 
 /// Runs the command.
@@ -49,8 +46,8 @@ pub(crate) fn run(options: &Options) -> Result {
     };
     install::run(&install::Options {
         place: place(),
-        no_build: options.no_build,
-        built: options.built.clone(),
+        no_build: options.dev,
+        built: Some(Workspace::load()?.built(options.dev)),
     })?;
     let source = folder.path().join("smoke.c");
     fs::write(&source, PROGRAM)?;
