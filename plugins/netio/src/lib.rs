@@ -15,6 +15,7 @@ compile_error!("AF_PACKET, UDP_SEGMENT and UDP_GRO: Linux");
 pub mod datagram;
 pub mod env;
 mod frame;
+mod options;
 mod outbox;
 pub mod packet;
 pub mod peer;

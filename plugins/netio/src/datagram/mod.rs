@@ -12,6 +12,8 @@ mod peer;
 mod receive;
 mod send;
 
+use crate::options;
+
 pub use peer::{PEER, Peer};
 pub use receive::{Received, Receiver};
 pub use send::Sender;
@@ -31,29 +33,10 @@ fn use_marks(socket: std::os::fd::RawFd, on: bool) {
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, tos),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, i32::from(on)),
     ] {
-        let _ = option(socket, level, name, value);
+        let _ = options::set(socket, level, name, &value);
     }
 }
 
 /// The codepoint ECT(0), and that of a mark, in the field of type of service or traffic class.
 const ECT_0: i32 = 2;
 const CONGESTION: u8 = 3;
-
-/// Sets an integer option.
-fn option(socket: i32, level: i32, name: i32, value: i32) -> std::io::Result<()> {
-    // SAFETY: the option's value is one integer.
-    let status = unsafe {
-        libc::setsockopt(
-            socket,
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
-}

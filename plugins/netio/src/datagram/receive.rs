@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
+use super::CONGESTION;
 use super::peer::{PEER, Peer};
-use super::{CONGESTION, option};
+use crate::options;
 
 /// Bytes of the longest piece that the kernel makes.
 const PIECE: usize = 1 << 16;
@@ -55,12 +56,12 @@ impl Receiver {
     /// The kernel's.
     pub fn open(socket: RawFd) -> io::Result<Receiver> {
         // More than the system's limit takes a privilege.
-        if option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, ROOM).is_err() {
-            option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, ROOM)?;
+        if options::set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM).is_err() {
+            options::set(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM)?;
         }
         // Kernels without it deliver each datagram by itself.
-        let _ = option(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
-        option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        let _ = options::set(socket, libc::SOL_UDP, libc::UDP_GRO, &1i32);
+        options::set(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1i32)?;
         Ok(Receiver::of(socket))
     }
 
@@ -277,7 +278,7 @@ mod tests {
                     (libc::IPPROTO_IP, libc::IP_TOS),
                     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
                 ] {
-                    let _ = option(near.as_raw_fd(), level, name, i32::from(value));
+                    let _ = options::set(near.as_raw_fd(), level, name, &i32::from(value));
                 }
             };
             let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
@@ -305,25 +306,14 @@ mod tests {
                     (libc::IPPROTO_IP, libc::IP_TOS),
                     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
                 ]
-                .map(|(level, name)| value_of(sender.socket().unwrap(), level, name));
-                assert_eq!(got[usize::from(host == "::1")], tos, "{host}");
+                .map(|(level, name)| {
+                    // SAFETY: an integer.
+                    unsafe { options::get::<i32>(sender.socket().unwrap(), level, name) }
+                });
+                let got = got[usize::from(host == "::1")].as_ref();
+                assert_eq!(got.ok(), Some(&tos), "{host}");
             }
         }
-    }
-
-    fn value_of(socket: RawFd, level: i32, name: i32) -> i32 {
-        let (mut value, mut length) = (-1i32, size_of::<i32>() as libc::socklen_t);
-        // SAFETY: the value has room for what is stated.
-        unsafe {
-            libc::getsockopt(
-                socket,
-                level,
-                name,
-                (&raw mut value).cast(),
-                &raw mut length,
-            )
-        };
-        value
     }
 
     #[test]
@@ -332,7 +322,7 @@ mod tests {
         far.set_nonblocking(true).unwrap();
         let to = far.local_addr().unwrap();
         let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
-        option(far.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 1).unwrap();
+        options::set(far.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &1i32).unwrap();
         let near = UdpSocket::bind("127.0.0.1:0").unwrap();
         let send = |count: u32| (0..count).for_each(|_| drop(near.send_to(&[1; 500], to)));
         send(100);

@@ -7,8 +7,8 @@ use vipl_sys::fd::Kept;
 use vipl_wire::Kind;
 
 use super::peer::{PEER, Peer};
-use super::{TRAIN, TRAIN_BYTES, option, use_marks};
-use crate::{Frame, Sent};
+use super::{TRAIN, TRAIN_BYTES, use_marks};
+use crate::{Frame, Sent, options};
 
 /// Datagrams of one `sendmmsg`.
 const BURST_MAX: usize = 64;
@@ -40,13 +40,13 @@ impl Sender {
     /// Takes a UDP socket.
     pub fn new(socket: OwnedFd) -> Sender {
         let fd = socket.as_raw_fd();
-        let _ = option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
+        let _ = options::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &ROOM);
         // Nobody fragments a datagram, and one as long as the interface allows leaves it: the engine finds out what the
         // path carries. Each family refuses the option of the other.
         let probe = libc::IP_PMTUDISC_PROBE;
-        let _ = option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe);
+        let _ = options::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &probe);
         let probe = libc::IPV6_PMTUDISC_PROBE;
-        let _ = option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe);
+        let _ = options::set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &probe);
         Sender {
             socket: Kept::new(socket),
             single: AtomicUsize::new(0),

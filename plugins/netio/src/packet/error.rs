@@ -2,6 +2,8 @@
 
 use std::os::fd::RawFd;
 
+use crate::options;
+
 /// The `errno` of the system call that has just failed.
 pub(crate) fn last() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
@@ -9,19 +11,9 @@ pub(crate) fn last() -> i32 {
 
 /// The pending error of a socket, which this clears; 0: none.
 pub fn take_socket_error(socket: RawFd) -> i32 {
-    let mut error = 0i32;
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: room for one number.
-    unsafe {
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_ERROR,
-            (&raw mut error).cast(),
-            &raw mut length,
-        );
-    }
-    error
+    // SAFETY: an integer.
+    let error = unsafe { options::get(socket, libc::SOL_SOCKET, libc::SO_ERROR) };
+    error.unwrap_or(0)
 }
 
 /// Empties the error queue of a socket. Only another process that has the socket can have enabled it.

@@ -8,6 +8,8 @@ use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::options;
+
 /// Block of the receive ring in bytes.
 const BLOCK: usize = 64 << 10;
 /// Bytes of a slot beyond the frame's payload: the kernel's header and the Ethernet header.
@@ -118,24 +120,6 @@ impl Arrived<'_> {
     }
 }
 
-fn option<T>(socket: RawFd, name: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the option's value is valid for its size.
-    let status = unsafe {
-        libc::setsockopt(
-            socket,
-            libc::SOL_PACKET,
-            name,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
 /// Bytes of one slot, and of the whole ring.
 fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
     let frame_bytes = (mtu + OVERHEAD).next_power_of_two().clamp(2048, BLOCK);
@@ -146,27 +130,6 @@ fn shape(mtu: usize, frames: usize) -> io::Result<(usize, usize)> {
         ));
     }
     Ok((frame_bytes, bytes))
-}
-
-/// The address family of a socket.
-fn domain(socket: RawFd) -> io::Result<i32> {
-    let mut domain = 0i32;
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: room for one number.
-    let status = unsafe {
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_DOMAIN,
-            (&raw mut domain).cast(),
-            &raw mut length,
-        )
-    };
-    if status == 0 {
-        Ok(domain)
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 impl Receiver {
@@ -187,19 +150,21 @@ impl Receiver {
         let (frame_bytes, bytes) = shape(mtu, frames)?;
         // A kernel without this option also delivers our own frames, which the filter drops: they have another
         // endpoint.
-        let _ = option(socket, libc::PACKET_IGNORE_OUTGOING, &1i32);
-        option(
+        let _ = options::set(
             socket,
-            libc::PACKET_VERSION,
-            &(libc::tpacket_versions::TPACKET_V2 as i32),
-        )?;
+            libc::SOL_PACKET,
+            libc::PACKET_IGNORE_OUTGOING,
+            &1i32,
+        );
+        let version = libc::tpacket_versions::TPACKET_V2 as i32;
+        options::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as u32,
             tp_block_nr: (bytes / BLOCK) as u32,
             tp_frame_size: frame_bytes as u32,
             tp_frame_nr: frames as u32,
         };
-        option(socket, libc::PACKET_RX_RING, &request)
+        options::set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
     }
 
     /// Maps a ring that was created with the same `mtu` and `frames`, possibly by another process.
@@ -209,7 +174,9 @@ impl Receiver {
     pub fn map(socket: RawFd, mtu: usize, frames: usize) -> io::Result<Receiver> {
         let (frame_bytes, bytes) = shape(mtu, frames)?;
         // A mapping of any other kind of descriptor could be truncated while it is in use.
-        if domain(socket)? != libc::AF_PACKET {
+        // SAFETY: an integer.
+        let domain: i32 = unsafe { options::get(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) }?;
+        if domain != libc::AF_PACKET {
             return Err(io::Error::from_raw_os_error(libc::EPROTOTYPE));
         }
         // SAFETY: a new mapping. The kernel maps the whole ring or nothing, and never truncates it.
@@ -303,20 +270,10 @@ impl Receiver {
 
     /// Frames that the kernel has dropped since the last call.
     pub fn take_drops(&self) -> u32 {
-        // SAFETY: two counters, all zero is valid.
-        let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
-        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: room for the counters.
-        unsafe {
-            libc::getsockopt(
-                self.socket,
-                libc::SOL_PACKET,
-                libc::PACKET_STATISTICS,
-                (&raw mut stats).cast(),
-                &raw mut length,
-            );
-        }
-        stats.tp_drops
+        // SAFETY: two counters.
+        let stats: io::Result<libc::tpacket_stats> =
+            unsafe { options::get(self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) };
+        stats.map_or(0, |stats| stats.tp_drops)
     }
 }
 
