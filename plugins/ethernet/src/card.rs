@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use vipl_link_emulator::Impairments;
 use vipl_plugin_sdk::Status;
 use vipl_plugin_sdk::settings::{self, Setting};
 
@@ -61,8 +62,8 @@ pub enum Network {
     Datagrams(String),
     /// Other processes of this host only, through emulated links.
     Emulated {
-        /// Creates the links.
-        links: LinkSource,
+        /// What each direction of each connection does to frames.
+        impairments: Impairments,
         /// Largest payload of a frame in bytes.
         mtu: usize,
         /// Host address.
@@ -70,26 +71,4 @@ pub enum Network {
         /// Name of the device as VipQueryNic shows it.
         name: String,
     },
-}
-
-/// Creates the link for one direction of one connection; the number is the same in every run.
-pub type LinkSource = Box<dyn Fn(u64) -> Box<dyn EmulatedLink> + Send + Sync>;
-
-/// A link between two processes of this host that holds frames back, loses or changes them. Times are in
-/// nanoseconds.
-pub trait EmulatedLink: Send {
-    /// Whether the link takes another frame.
-    fn has_room(&self) -> bool;
-
-    /// Sends a frame.
-    fn send(&mut self, now: u64, frame: &[u8]);
-
-    /// When the next frame is due.
-    fn next_due(&self) -> Option<u64>;
-
-    /// Length of the next frame, if it is due.
-    fn next_bytes(&self, now: u64) -> Option<usize>;
-
-    /// The next frame, if it is due.
-    fn receive(&mut self, now: u64) -> Option<Vec<u8>>;
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use vipl_link_emulator::LinkEmulator;
 use vipl_netio::peer::PeerProcess;
 use vipl_plugin_sdk::abi::*;
 use vipl_plugin_sdk::shm::Mapping;
@@ -386,7 +387,8 @@ fn local(device: &Device, index: u32, connection: &vipl_connection) -> std::io::
     // Distinguishes this direction from all others, and is the same in every run.
     let direction =
         u64::from(connection.side) << 32 | u64::from(index) << 16 | u64::from(connection.peer_vi);
-    let emulated = device.emulated.as_ref().map(|links| links(direction));
+    let emulated = device.impairments.as_ref();
+    let emulated = emulated.map(|impairments| LinkEmulator::new(impairments, direction));
     Ok(Local::new(
         Segment::new(segment, connection.side),
         bell,

@@ -7,13 +7,13 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use vipl_link_emulator::Impairments;
 use vipl_netio::Address;
 use vipl_netio::peer::PeerProcesses;
 use vipl_plugin_sdk::{Host, NicHandle, shm};
 use vipl_sys::mutex::Mutex;
 
 use crate::bell::Bell;
-use crate::card::LinkSource;
 use crate::coalescing::Coalescing;
 use crate::doorbell::Doorbell;
 use crate::inbox::Inbox;
@@ -80,8 +80,8 @@ pub(crate) struct Device {
     pub(crate) bell: Arc<Bell>,
     /// The interface, if there is one.
     pub(crate) uplink: Option<Uplink>,
-    /// Creates the links to other processes of this host, if these are emulated.
-    pub(crate) emulated: Option<LinkSource>,
+    /// What the links to other processes of this host do to frames, if they are emulated.
+    pub(crate) impairments: Option<Impairments>,
     pub(crate) mtu: usize,
     inboxes: Box<[Inbox]>,
     pub(crate) schedule: Schedule,
@@ -104,7 +104,7 @@ impl Device {
         nic: NicHandle,
         name: String,
         bell: Bell,
-        (uplink, emulated): (Option<Uplink>, Option<LinkSource>),
+        (uplink, impairments): (Option<Uplink>, Option<Impairments>),
         mtu: usize,
         counters: Counters,
     ) -> Device {
@@ -113,7 +113,7 @@ impl Device {
             name,
             bell: Arc::new(bell),
             uplink,
-            emulated,
+            impairments,
             mtu,
             inboxes: (0..VIS_MAX).map(|_| Inbox::default()).collect(),
             schedule: Schedule::default(),
@@ -146,7 +146,7 @@ impl Device {
 
     /// Largest frame to a peer on this host.
     pub(crate) fn local_mtu(&self) -> usize {
-        match &self.emulated {
+        match &self.impairments {
             Some(_) => self.mtu,
             None => LOCAL_MTU,
         }

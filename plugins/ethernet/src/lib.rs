@@ -61,7 +61,7 @@ mod watch;
 
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
 
-pub use card::{Card, EmulatedLink, LinkSource, Network};
+pub use card::{Card, Network};
 pub use doorbell::Policy;
 pub use provider::Ethernet;
 

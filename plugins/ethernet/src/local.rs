@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use vipl_link_emulator::LinkEmulator;
 use vipl_netio::{Frame, Header, Outbox};
 
 use crate::bell::Bell;
-use crate::card::EmulatedLink;
 use crate::segment::{InvalidCursor, Segment};
 
 /// This side of a connection within one host.
@@ -16,7 +16,7 @@ pub(crate) struct Local {
     bell: Arc<Bell>,
     /// The peer's VI there.
     peer: u32,
-    emulated: Option<Box<dyn EmulatedLink>>,
+    emulated: Option<LinkEmulator>,
     /// Buffers of earlier frames; no frame waits here.
     buffers: Outbox,
 }
@@ -27,7 +27,7 @@ impl Local {
         segment: Segment,
         bell: Arc<Bell>,
         peer: u32,
-        emulated: Option<Box<dyn EmulatedLink>>,
+        emulated: Option<LinkEmulator>,
     ) -> Local {
         Local {
             segment,

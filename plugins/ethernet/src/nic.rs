@@ -78,11 +78,11 @@ impl EthernetNic {
                 )
             }
             Network::Emulated {
-                links,
+                impairments,
                 mtu,
                 address,
                 name,
-            } => (None, Some(links), address.to_vec(), mtu, name),
+            } => (None, Some(impairments), address.to_vec(), mtu, name),
         };
         if mtu < MTU_MIN {
             let text = format!("an MTU of {mtu} is below {MTU_MIN}");

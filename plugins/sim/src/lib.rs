@@ -18,8 +18,8 @@ use std::ffi::{CStr, CString};
 use std::str::FromStr;
 
 use vipl_ethernet::interface::Interface;
-use vipl_ethernet::{Card, EmulatedLink, Ethernet, Network, Policy};
-use vipl_link_emulator::{Impairments, LinkEmulator};
+use vipl_ethernet::{Card, Ethernet, Network, Policy};
+use vipl_link_emulator::Impairments;
 use vipl_plugin_sdk::abi::{VIPL_LOG_ERROR, text};
 use vipl_plugin_sdk::settings::{self, Setting};
 use vipl_plugin_sdk::{Host, Status};
@@ -133,39 +133,12 @@ impl Card for Sim {
             rate: bytes(&pairs, "rate", 0)?,
         };
         Ok(Network::Emulated {
-            links: Box::new(move |direction| {
-                Box::new(Direction(LinkEmulator::new(&impairments, direction)))
-            }),
+            impairments,
             mtu,
             // Locally administered, "SIM" and the node.
             address: [0x02, b'S', b'I', b'M', 0, node],
             name: format!("sim:{argument}"),
         })
-    }
-}
-
-/// One direction of a connection, as the device class uses it.
-struct Direction(LinkEmulator);
-
-impl EmulatedLink for Direction {
-    fn has_room(&self) -> bool {
-        self.0.has_room()
-    }
-
-    fn send(&mut self, now: u64, frame: &[u8]) {
-        self.0.send(now, frame);
-    }
-
-    fn next_due(&self) -> Option<u64> {
-        self.0.next_due()
-    }
-
-    fn next_bytes(&self, now: u64) -> Option<usize> {
-        self.0.next_bytes(now)
-    }
-
-    fn receive(&mut self, now: u64) -> Option<Vec<u8>> {
-        self.0.receive(now)
     }
 }
 
