@@ -90,7 +90,7 @@ pub(crate) struct Device {
     pub(crate) coalescing: Coalescing,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
-    partners: Mutex<BTreeMap<u64, Weak<Bell>>>,
+    peer_bells: Mutex<BTreeMap<u64, Weak<Bell>>>,
     pub(crate) peers: PeerProcesses,
 }
 
@@ -122,7 +122,7 @@ impl Device {
             coalescing: Coalescing::default(),
             counters,
             watch: Watch::default(),
-            partners: Mutex::default(),
+            peer_bells: Mutex::default(),
             peers: PeerProcesses::default(),
         }
     }
@@ -155,8 +155,8 @@ impl Device {
     /// The application uses the NIC without serving the VI that coalesces: leaves that VI to the watch thread.
     #[inline(always)]
     pub(crate) fn hand_over_coalescing(&self, own: u32) {
-        if self.coalescing.is_untold(own)
-            && let Some(index) = self.coalescing.tell(own)
+        if self.coalescing.is_unreported(own)
+            && let Some(index) = self.coalescing.report(own)
         {
             self.bell.mark(index);
             self.watch.look(&self.bell);
@@ -177,14 +177,14 @@ impl Device {
     }
 
     /// The bell of a peer's NIC on this host, mapped once for all connections with it.
-    pub(crate) fn partner(&self, name: u64, fds: [RawFd; 2]) -> std::io::Result<Arc<Bell>> {
-        let mut partners = self.partners.lock();
-        if let Some(known) = partners.get(&name).and_then(Weak::upgrade) {
-            return Ok(known);
+    pub(crate) fn peer_bell(&self, name: u64, fds: [RawFd; 2]) -> std::io::Result<Arc<Bell>> {
+        let mut bells = self.peer_bells.lock();
+        if let Some(bell) = bells.get(&name).and_then(Weak::upgrade) {
+            return Ok(bell);
         }
-        partners.retain(|_, known| known.strong_count() > 0);
+        bells.retain(|_, bell| bell.strong_count() > 0);
         let bell = Arc::new(Bell::open(fds[0], shm::duplicate(fds[1])?)?);
-        partners.insert(name, Arc::downgrade(&bell));
+        bells.insert(name, Arc::downgrade(&bell));
         Ok(bell)
     }
 

@@ -9,24 +9,23 @@
 //!
 //! Each module uses those below it:
 //!
-//! | module | content |
+//! | module | contents |
 //! | --- | --- |
-//! | `provider` | from a card to the SDK's provider |
-//! | `operations` | what the host asks of a NIC handle and of a VI |
+//! | `vi` | what the host asks of a NIC handle and of a VI |
 //! | `nic` | one opening of a device |
-//! | `progress` | the watch thread |
-//! | `device` | what the VIs and the watch thread share; the receive path |
-//! | `connected` | the connection of one VI |
+//! | `watch::thread` | the watch thread |
+//! | `connection` | the connection of one VI |
 //! | `moving` | following a peer to another address |
-//! | `env` | descriptors, memory and completions, as the protocol engine asks for them |
+//! | `env` | descriptors, memory and completions of this process, as the engine asks for them |
+//! | `device` | what the VIs and the watch thread share; the receive path |
 //! | `lingering` | connections that have ended here and not yet at the peer |
 //! | `version` | version negotiation |
 //! | `uplink` | the data socket and the interface's address |
 //! | `carrier` | where the frames of one connection go |
-//! | `schedule`, `coalescing`, `inbox`, `watch` | parts of the shared state |
+//! | `schedule`, `coalescing`, `inbox`, `inlet`, `watch` | parts of the shared state |
 //! | `doorbell` | transmission of frames in bursts |
-//! | `medium` | what carries frames: packet sockets or UDP |
-//! | `segment` | frames between two processes of one host |
+//! | `medium` | addresses of packet sockets and of UDP |
+//! | `local`, `segment` | frames between two processes of one host |
 //! | `bell` | sleeping and waking, and which VIs have something to do |
 //! | `card`, `interface` | what a plug-in says about itself; the host's interfaces |
 
@@ -37,7 +36,7 @@ mod bell;
 mod card;
 mod carrier;
 mod coalescing;
-mod connected;
+mod connection;
 mod device;
 mod doorbell;
 mod env;
@@ -49,21 +48,26 @@ mod local;
 mod medium;
 mod moving;
 mod nic;
-mod operations;
-mod progress;
-mod provider;
 mod schedule;
 mod segment;
 mod try_lock;
 mod uplink;
 mod version;
+mod vi;
 mod watch;
 
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
 use vipl_abi::{VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION};
+use vipl_plugin_sdk::abi::vipl_nic_info;
+use vipl_plugin_sdk::settings::Setting;
+use vipl_plugin_sdk::{NicHandle, Provider, Status};
+
+use nic::EthernetNic;
 
 pub use card::{Card, Network};
 pub use doorbell::Policy;
-pub use provider::Ethernet;
 
 /// VIs of one NIC handle.
 pub(crate) const VIS_MAX: u32 = 1024;
@@ -71,3 +75,29 @@ pub(crate) const VIS_MAX: u32 = 1024;
 pub(crate) const NO_VI: u32 = u32::MAX;
 /// Levels on which RDMA Read works.
 pub(crate) const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
+
+/// The provider for a card.
+pub struct Ethernet<C>(PhantomData<C>);
+
+impl<C: Card> Provider for Ethernet<C> {
+    const NAME: &'static CStr = C::NAME;
+    const VERSION: &'static CStr = c"0.1.0";
+    const SETTINGS: &'static [Setting] = C::SETTINGS;
+    type Nic = EthernetNic;
+
+    fn claim(name: &str) -> Option<(i32, String)> {
+        C::claim(name)
+    }
+
+    fn devices() -> Vec<String> {
+        C::devices()
+    }
+
+    fn open(
+        argument: &str,
+        nic: NicHandle,
+        info: &mut vipl_nic_info,
+    ) -> Result<EthernetNic, Status> {
+        EthernetNic::open::<C>(C::network(argument)?, nic, info)
+    }
+}

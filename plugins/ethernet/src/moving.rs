@@ -61,7 +61,7 @@ impl Moving {
     }
 
     /// A frame with a seal has come from here.
-    pub(crate) fn heard(
+    pub(crate) fn note_sender(
         &mut self,
         connection: &mut Connection,
         (frame, from): (&[u8], Option<Address>),

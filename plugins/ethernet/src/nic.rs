@@ -17,9 +17,9 @@ use crate::bell::{self, BELL_BYTES, Bell};
 use crate::card::{Card, Network};
 use crate::device::{Counters, Device};
 use crate::interface;
-use crate::progress;
 use crate::segment::SEGMENT;
 use crate::uplink::Uplink;
+use crate::watch;
 use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
@@ -97,7 +97,7 @@ impl EthernetNic {
         let counters = Counters::of(C::NAME);
         let device = Device::new(nic, name, bell, (uplink, emulated), mtu, counters);
         let device = Arc::new(device);
-        progress::start(&device)?;
+        watch::thread::start(&device)?;
         Ok(EthernetNic {
             device,
             _shared: [page, event].map(Kept::new),

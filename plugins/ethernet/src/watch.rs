@@ -1,5 +1,7 @@
 //! The state of the watch thread that other threads see, and how they wake it.
 
+pub(crate) mod thread;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 

@@ -23,10 +23,10 @@ use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_with_signals_blocked};
 use vipl_plugin_sdk::{Host, Poll, Status};
 
+use super::NAP_MIN;
 use crate::VIS_MAX;
 use crate::device::Device;
 use crate::uplink::Checks;
-use crate::watch::{self, NAP_MIN};
 
 const MS: u64 = 1_000_000;
 /// Longest nap while the application is active, in nanoseconds.
@@ -91,7 +91,7 @@ impl WatchThread<'_> {
     }
 
     fn run(&mut self) {
-        watch::enter();
+        super::enter();
         ask_for_short_turns();
         let watch = &self.device.watch;
         while !watch.stop.load(Ordering::SeqCst) {

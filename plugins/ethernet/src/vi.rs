@@ -7,15 +7,15 @@ use vipl_plugin_sdk::{Host, Nic, Port, Ready, Sleep, Status, Vi};
 use vipl_wire::Reason;
 
 use crate::NO_VI;
-use crate::connected::Connected;
+use crate::connection::ViConnection;
 use crate::nic::EthernetNic;
-use crate::progress;
+use crate::watch;
 
 impl Nic for EthernetNic {
     type Vi = EthernetVi;
 
     fn close(&mut self) {
-        progress::stop(&self.device);
+        watch::thread::stop(&self.device);
         self.linger();
     }
 }
@@ -35,7 +35,7 @@ impl Ready for EthernetNic {
     }
 
     fn watch(&self, _vi: &mut EthernetVi, _on: bool) {
-        // VIs with frames are always marked: a frame costs far more than that.
+        // VIs with frames always get their ready bit: a frame costs far more than that.
     }
 }
 
@@ -63,21 +63,21 @@ impl Sleep for EthernetNic {
 
 /// One VI. It can be connected more than once.
 pub struct EthernetVi {
-    connected: Option<Box<Connected>>,
+    connection: Option<Box<ViConnection>>,
 }
 
 impl EthernetVi {
-    /// An operation on a connection, which may have ended in it.
+    /// Performs an operation on the connection, and retires a connection that has ended in it.
     #[inline(always)]
-    fn operate(&mut self, port: &Port, operation: impl FnOnce(&mut Connected)) {
-        let Some(connected) = &mut self.connected else {
+    fn operate(&mut self, port: &Port, operation: impl FnOnce(&mut ViConnection)) {
+        let Some(connection) = &mut self.connection else {
             return;
         };
-        operation(connected);
+        operation(connection);
         if !port.is_connected()
-            && let Some(connected) = self.connected.take()
+            && let Some(connection) = self.connection.take()
         {
-            connected.retire(Reason::Lost);
+            connection.retire(Reason::Lost);
         }
     }
 }
@@ -86,7 +86,7 @@ impl Vi for EthernetVi {
     type Nic = EthernetNic;
 
     fn new(_nic: &EthernetNic, _port: &Port) -> Result<Self, Status> {
-        Ok(EthernetVi { connected: None })
+        Ok(EthernetVi { connection: None })
     }
 
     fn attach(
@@ -96,46 +96,37 @@ impl Vi for EthernetVi {
         connection: &vipl_connection,
     ) -> Result<(), Status> {
         let device = &nic.device;
-        let connected = Connected::new(device, port, connection).map_err(|error| {
+        let opened = ViConnection::open(device, port, connection).map_err(|error| {
             let text = format!("{}: cannot set up a connection: {error}", device.name);
             Host::get().log(VIPL_LOG_ERROR, &text);
             Status::Resource
         })?;
-        device
-            .inbox(connected.index)
-            .admit(connected.check, connected.follows);
-        device.schedule.set_connected(connected.index, true);
-        device.set_deadline(
-            connected.index,
-            connected.connection.deadline(),
-            Host::get().now_ns(),
-        );
-        self.connected = Some(connected);
+        self.connection = Some(opened);
         Ok(())
     }
 
     fn detach(&mut self, _nic: &EthernetNic, _port: &Port) {
-        if let Some(connected) = self.connected.take() {
-            connected.retire(Reason::Disconnected);
+        if let Some(connection) = self.connection.take() {
+            connection.retire(Reason::Disconnected);
         }
     }
 
     fn peer_gone(&mut self, _nic: &EthernetNic, port: &Port, orderly: bool) {
-        self.operate(port, |connected| connected.partner_gone(port, orderly));
+        self.operate(port, |connection| connection.peer_gone(port, orderly));
     }
 
     #[inline(always)]
     fn post_send(&mut self, _nic: &EthernetNic, port: &Port) {
-        self.operate(port, |connected| connected.post_send(port));
+        self.operate(port, |connection| connection.post_send(port));
     }
 
     fn post_recv(&mut self, _nic: &EthernetNic, _port: &Port) {
-        // The peer is not told: a message that finds no descriptor is an error (spec §6.3).
+        // Not reported to the peer: a message that finds no descriptor is an error (spec §6.3).
     }
 
     #[inline(always)]
     fn progress(&mut self, _nic: &EthernetNic, port: &Port) {
-        self.operate(port, |connected| connected.progress(port));
+        self.operate(port, |connection| connection.progress(port));
     }
 
     fn quiesced(&mut self, _port: &Port, _since: &mut u64, _left: Duration) -> bool {
