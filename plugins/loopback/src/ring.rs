@@ -57,7 +57,7 @@ pub(crate) const EXPECTED_MAX: u32 = 128;
 /// Payload after which a short lap also begins a new lap of the payload area. What is left of the area is skipped, and
 /// free when the partner has consumed the slot.
 const SHORT_PAYLOAD: u32 = 16 << 10;
-/// Payload after which a receiver of many messages tells the sender how far it is (decision 71). Told at the end of a batch only, a
+/// Payload after which a receiver of many messages tells the sender how far it is (decision 30). Told at the end of a batch only, a
 /// sender that waits for room would wait until the area is empty, and the receiver then for the sender.
 pub(crate) const TELL_EVERY: u32 = 32 << 10;
 /// The smallest page of any processor.
