@@ -2,18 +2,18 @@
 //!
 //! A thread can be woken by a frame (the socket), by a peer on this host, or by another thread of this process. One
 //! sleeper *leads*: it waits in `ppoll` for the socket and for an eventfd. The others sleep on the futex word of the
-//! shared page and are woken by whoever rings; the leader wakes them, too, when it leaves. Peers on this host have the
-//! page and the eventfd, and ring like threads of this process.
+//! shared page. A ring wakes them, and so does the leader when it leaves. Peers on this host have the page and the
+//! eventfd, and ring like threads of this process.
 //!
 //! ```text
-//!   line 0   ring     counts everything that may have to be looked at; a futex
-//!   line 1   want     sleepers; leading: 1 while somebody waits in ppoll
+//!   line 0   ring     counts rings; a futex
+//!   line 1   want     sleepers; leading: 1 while a thread waits in ppoll
 //!   line 2…  ready    one bit per VI
 //! ```
 //!
-//! A sleeper announces itself in `want` and looks once more; a publisher stores its data and then reads `want`. Both
+//! A sleeper announces itself in `want` and polls once more; a publisher stores its data and then reads `want`. Both
 //! have a full fence in between, so one of the two sees the other. What peers write here is hostile input: at worst it
-//! wakes a thread for nothing, or leaves one asleep until the watch thread looks.
+//! wakes a thread for nothing, or leaves one asleep until the watch thread polls.
 
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -29,8 +29,8 @@ use crate::VIS_MAX;
 /// Size of the shared page.
 pub(crate) const BELL_BYTES: usize = 4096;
 
-/// How long a leader sleeps if the application has closed its eventfd.
-const UNHEARD_NS: u64 = 10_000_000;
+/// How long a leader sleeps if the application has closed its eventfd, in nanoseconds.
+const NO_EVENT_NS: u64 = 10_000_000;
 
 /// The content of the page; zeroes are a valid one. Peers can write to all of it, so the padding is atomic, too.
 #[repr(C, align(64))]
@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<Page>() <= BELL_BYTES && offset_of!(Page, ready)
 pub(crate) struct Bell {
     page: Mapping,
     event: Kept,
-    /// Whether a thread leads. The word in the page is for peers, which could change it.
+    /// A thread leads. The word in the page is for peers, which could change it.
     led: AtomicBool,
 }
 
@@ -76,12 +76,12 @@ impl Bell {
         unsafe { &*self.page.base().cast::<Page>() }
     }
 
-    /// Marks a VI of the owner: its `progress` may find something.
+    /// Sets the ready bit of a VI of the owner: its `progress` may find something.
     pub(crate) fn mark(&self, index: u32) {
         self.page().ready.set(index);
     }
 
-    /// Takes marks off, as many as there is room for.
+    /// Takes ready VIs and clears their bits, as many as there is room for.
     pub(crate) fn take_marks(&self, indices: &mut [u32]) -> usize {
         self.page().ready.take(indices)
     }
@@ -113,7 +113,7 @@ impl Bell {
         }
     }
 
-    /// Announces a sleeper of the owner. Returns the argument for [`Bell::sleep`].
+    /// Announces a sleeper of the owner. Returns the `epoch` for [`Bell::sleep`].
     pub(crate) fn arm(&self) -> u32 {
         let epoch = self.page().ring.load(Ordering::SeqCst);
         self.page().want.fetch_add(1, Ordering::SeqCst);
@@ -127,11 +127,11 @@ impl Bell {
     }
 
     /// Sleeps until the bell has been rung since `arm`, or a frame has arrived. The caller leads if no other thread
-    /// does. Returns whether it led.
-    pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, socket: Option<RawFd>) -> bool {
+    /// does.
+    pub(crate) fn sleep(&self, epoch: u32, timeout_ns: u64, socket: Option<RawFd>) {
         if self.led.swap(true, Ordering::SeqCst) {
             futex::wait(&self.page().ring, epoch, timeout_ns);
-            return false;
+            return;
         }
         self.page().leading.store(1, Ordering::SeqCst);
         // A ringer increments `ring` before it reads `leading`.
@@ -140,12 +140,11 @@ impl Bell {
         }
         self.page().leading.store(0, Ordering::SeqCst);
         self.led.store(false, Ordering::SeqCst);
-        // The others look for themselves, and one of them leads.
+        // The others poll, and one of them leads.
         if self.page().want.load(Ordering::SeqCst) > 1 {
             self.page().ring.fetch_add(1, Ordering::SeqCst);
             futex::wake(&self.page().ring);
         }
-        true
     }
 
     /// Whether a thread leads.
@@ -162,9 +161,9 @@ impl Bell {
         // `ppoll` ignores negative descriptors.
         let event = self.event.fd().unwrap_or(-1);
         let mut fds = [wants(event), wants(socket.unwrap_or(-1))];
-        // Without it no thread can end the sleep of a leader.
+        // Without an eventfd no thread can end the sleep of a leader.
         let time = clock::limit(if event < 0 {
-            timeout_ns.min(UNHEARD_NS)
+            timeout_ns.min(NO_EVENT_NS)
         } else {
             timeout_ns
         });
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_after_arm_ends_the_sleep() {
+    fn a_ring_after_arm_ends_the_sleep() {
         let bell = bell();
         for _ in 0..100 {
             let epoch = bell.arm();

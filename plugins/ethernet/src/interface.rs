@@ -1,7 +1,7 @@
 //! Network interfaces of this host. They come and go, so nothing is cached.
 //!
-//! All queries go through a socket of this process, so that they refer to its own network namespace; `/sys` shows the
-//! one in which it was mounted.
+//! All queries use a socket of this process, and so refer to its own network namespace; `/sys` shows the namespace in
+//! which it was mounted.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::net::{IpAddr, Ipv6Addr};
@@ -27,7 +27,7 @@ pub struct Interface {
     pub driver: String,
     /// Speed in Mbit/s, if known.
     pub speed_mbit: Option<u32>,
-    /// It is up.
+    /// The interface is up.
     pub up: bool,
 }
 
@@ -123,11 +123,11 @@ fn speed(control: &OwnedFd, name: &str) -> Option<u32> {
     settings.mask_words = settings.mask_words.checked_neg()?;
     settings.command = ETHTOOL_GLINKSETTINGS;
     // SAFETY: as above.
-    let told = unsafe { ethtool(control, name, &mut settings) };
-    (told && settings.speed != 0 && settings.speed != SPEED_UNKNOWN).then_some(settings.speed)
+    let known = unsafe { ethtool(control, name, &mut settings) };
+    (known && settings.speed != 0 && settings.speed != SPEED_UNKNOWN).then_some(settings.speed)
 }
 
-/// The interface that takes the frames of the one of this name: a bridge, a bond.
+/// The master of an interface, which takes its frames: a bridge, a bond.
 pub(crate) fn master(name: &str) -> Option<String> {
     let control = control()?;
     let mut request = request(name)?;
@@ -139,7 +139,7 @@ pub(crate) fn master(name: &str) -> Option<String> {
     vipl_netio::packet::Asker::open().ok()?.master(index as u32)
 }
 
-/// Why a port is of no use.
+/// The message for an interface that is a port.
 pub(crate) fn is_port(name: &str, master: &str) -> String {
     format!("{name} is a port of {master}, which takes its frames: use {master}")
 }
@@ -196,6 +196,23 @@ pub fn all() -> Vec<Interface> {
     names.iter().filter_map(|name| find(name)).collect()
 }
 
+/// Calls `each` with every address of every interface of this host.
+fn each_address(mut each: impl FnMut(&libc::ifaddrs)) {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the list ends with NULL, and is freed once.
+    unsafe {
+        if libc::getifaddrs(&raw mut list) != 0 {
+            return;
+        }
+        let mut next = list;
+        while let Some(one) = next.as_ref() {
+            next = one.ifa_next;
+            each(one);
+        }
+        libc::freeifaddrs(list);
+    }
+}
+
 /// Names of the interfaces of every kind that are up and have an IP address by which other hosts can reach this one.
 pub fn addressed() -> Vec<String> {
     with_stack(find_addressed)
@@ -203,27 +220,17 @@ pub fn addressed() -> Vec<String> {
 
 fn find_addressed() -> Vec<String> {
     let mut names = Vec::new();
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list ends with NULL, its names are NUL-terminated, and it is freed once.
-    unsafe {
-        if libc::getifaddrs(&raw mut list) != 0 {
-            return names;
+    each_address(|one| {
+        let flags = one.ifa_flags as i32;
+        let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_LOOPBACK == 0;
+        // SAFETY: NULL, or an address of the size of its family.
+        let address = unsafe { ip(one.ifa_addr) };
+        // SAFETY: a NUL-terminated name.
+        let name = unsafe { CStr::from_ptr(one.ifa_name) }.to_string_lossy();
+        if up && address.is_some_and(is_global) && !names.iter().any(|known| *known == name) {
+            names.push(name.into_owned());
         }
-        let mut next = list;
-        while let Some(one) = next.as_ref() {
-            next = one.ifa_next;
-            let flags = one.ifa_flags as i32;
-            let name = CStr::from_ptr(one.ifa_name).to_string_lossy();
-            if flags & libc::IFF_UP != 0
-                && flags & libc::IFF_LOOPBACK == 0
-                && is_for_others(one.ifa_addr)
-                && !names.iter().any(|known| *known == name)
-            {
-                names.push(name.into_owned());
-            }
-        }
-        libc::freeifaddrs(list);
-    }
+    });
     names
 }
 
@@ -246,7 +253,7 @@ impl Subnet {
         }
     }
 
-    /// Whether an address is on this link, so that no router is on the way.
+    /// Whether an address is on this link, and is reached without a router.
     pub fn has(&self, other: IpAddr) -> bool {
         let differ = u128::from(self.address) ^ u128::from(as_v6(other));
         differ & self.mask == 0
@@ -260,7 +267,7 @@ fn as_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The network of an address of this host. Without one everything but the address is elsewhere.
+/// The network of an address of this host. If it is unknown, every other address is behind a router.
 pub fn subnet(own: IpAddr) -> Subnet {
     with_stack(|| find_subnet(own))
 }
@@ -270,23 +277,15 @@ fn find_subnet(own: IpAddr) -> Subnet {
         address: as_v6(own),
         mask: u128::MAX,
     };
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list ends with NULL, its addresses have the size of their family, and it is freed once.
-    unsafe {
-        if libc::getifaddrs(&raw mut list) != 0 {
-            return found;
+    each_address(|one| {
+        // SAFETY: NULL, or addresses of the size of their family.
+        let (address, mask) = unsafe { (ip(one.ifa_addr), ip(one.ifa_netmask)) };
+        if let (Some(address), Some(mask)) = (address, mask)
+            && address == own
+        {
+            found = Subnet::new(address, mask);
         }
-        let mut next = list;
-        while let Some(one) = next.as_ref() {
-            next = one.ifa_next;
-            if let (Some(address), Some(mask)) = (ip(one.ifa_addr), ip(one.ifa_netmask))
-                && address == own
-            {
-                found = Subnet::new(address, mask);
-            }
-        }
-        libc::freeifaddrs(list);
-    }
+    });
     found
 }
 
@@ -311,16 +310,9 @@ unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// An IP address that is valid beyond its link.
-///
-/// # Safety
-/// NULL, or an address of the size of its family.
-unsafe fn is_for_others(address: *const libc::sockaddr) -> bool {
-    // SAFETY: as asked of the caller.
-    match unsafe { ip(address) } {
-        Some(IpAddr::V6(address)) => !address.is_unicast_link_local(),
-        other => other.is_some(),
-    }
+/// Whether an address is valid beyond its link.
+fn is_global(address: IpAddr) -> bool {
+    !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 #[cfg(test)]
@@ -328,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_and_nonsense_are_no_ethernet() {
+    fn loopback_and_unknown_names_are_no_ethernet() {
         assert_eq!(find("lo"), None);
         assert_eq!(find(""), None);
         assert_eq!(find("no-such-interface-at-all"), None);
