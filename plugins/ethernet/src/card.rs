@@ -1,4 +1,4 @@
-//! What a plug-in of this class says about itself, and the network that it opens.
+//! How a plug-in of this class describes itself, and the network that it opens.
 
 use std::ffi::CStr;
 
@@ -12,7 +12,7 @@ use crate::interface::{self, Interface};
 /// Rank of a plug-in for an interface of its kind. An explicit `plugin:interface` needs none.
 const RANK: i32 = 50;
 
-/// What distinguishes the plug-ins of this class.
+/// A plug-in of this class.
 pub trait Card: 'static {
     /// Name of the plug-in, for its file, its settings and its counters.
     const NAME: &'static CStr;
@@ -29,7 +29,7 @@ pub trait Card: 'static {
         c"receive ring of each NIC handle",
     )];
 
-    /// Whether this plug-in is the one for an interface, if the application leaves the choice open.
+    /// Whether this plug-in serves an interface, if the application does not choose the plug-in.
     fn serves(interface: &Interface) -> bool;
 
     /// The network that the argument of a device name (`plugin:argument`) selects.
@@ -58,9 +58,9 @@ pub trait Card: 'static {
 pub enum Network {
     /// The interface of this name.
     Interface(String),
-    /// Any IP network, by UDP: an address of this host, an interface, or nothing for the usual one.
+    /// Any IP network, by UDP: an address of this host, an interface, or an empty text for the default one.
     Datagrams(String),
-    /// Other processes of this host only, through emulated links.
+    /// Only other processes of this host, through emulated links.
     Emulated {
         /// What each direction of each connection does to frames.
         impairments: Impairments,

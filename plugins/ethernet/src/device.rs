@@ -1,5 +1,5 @@
-//! The state that the VIs of one NIC handle share with each other and with the watch thread, and the receive path:
-//! frames from the ring to the VIs that they are for.
+//! The state that the VIs of one NIC handle share with each other and with the watch thread, and the receive path from
+//! the socket to the VIs.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -28,7 +28,7 @@ use crate::{NO_VI, VIS_MAX};
 /// Payload of a frame between two processes of one host, through memory, without an emulated link.
 const LOCAL_MTU: usize = 8 << 10;
 
-/// Tells where a frame has come from.
+/// Returns the sender of a frame, if it is known.
 pub(crate) type Origin<'a> = &'a dyn Fn() -> Option<Address>;
 
 /// Counters that `vipinfo` shows.
@@ -36,21 +36,21 @@ pub(crate) struct Counters {
     pub(crate) received: &'static AtomicU64,
     /// Wrong CRC.
     pub(crate) corrupt: &'static AtomicU64,
-    /// Truncated, of another version, or invalid.
+    /// Truncated, of another version, or a protocol error.
     pub(crate) bad: &'static AtomicU64,
     /// Without the seal of the connection.
     pub(crate) forged: &'static AtomicU64,
     /// Marked by a congested router.
     pub(crate) marked: &'static AtomicU64,
-    /// For no connection of this NIC, or dropped because an inbox was full.
+    /// For no connection of this NIC, or dropped because its inbox was full.
     pub(crate) stray: &'static AtomicU64,
     /// Dropped by the kernel because the receive ring was full.
     pub(crate) dropped: &'static AtomicU64,
-    /// DATA frames sent again.
+    /// DATA frames that were retransmitted.
     pub(crate) sent_again: &'static AtomicU64,
-    /// Times that a path did not carry frames of the size in use any more.
+    /// Times that a path stopped carrying frames of the size in use.
     pub(crate) black_holes: &'static AtomicU64,
-    /// Peers whose frames have come from another address.
+    /// Peers that have moved to another address.
     pub(crate) moved: &'static AtomicU64,
 }
 
@@ -152,14 +152,14 @@ impl Device {
         }
     }
 
-    /// The application uses the NIC without serving the VI that coalesces: leaves that VI to the watch thread.
+    /// If another VI than `own` coalesces, leaves it to the watch thread: the application uses another part of the NIC.
     #[inline(always)]
     pub(crate) fn hand_over_coalescing(&self, own: u32) {
         if self.coalescing.is_unreported(own)
             && let Some(index) = self.coalescing.report(own)
         {
             self.bell.mark(index);
-            self.watch.look(&self.bell);
+            self.watch.kick(Some(&self.bell));
         }
     }
 
@@ -171,7 +171,7 @@ impl Device {
         }
     }
 
-    /// Marks the VIs whose deadlines have passed. Returns the next deadline.
+    /// Sets the ready bits of the VIs whose deadlines have passed. Returns the next deadline.
     pub(crate) fn mark_due(&self, now: u64) -> u64 {
         self.schedule.due(now, |index| self.bell.mark(index))
     }
@@ -188,10 +188,10 @@ impl Device {
         Ok(bell)
     }
 
-    /// Reads the socket. Frames of the connection of the VI `own` that has this key check go to `each`, without their
-    /// Ethernet header, with whether a router has marked them and what tells their sender if it is known, in order of
-    /// arrival; those of other VIs go to their inboxes. If another thread is reading, it fills the inbox of `own`. If
-    /// there is no frame the lock is not tried.
+    /// Reads the socket. `each` gets the frames of the VI `own` whose connection has this key check, in order of arrival:
+    /// the frame without the link's header, whether a router has marked it, and its origin. Frames of other VIs go to
+    /// their inboxes. If another thread is reading, it fills the inbox of `own`. If there is no frame the lock is not
+    /// tried.
     #[inline(always)]
     pub(crate) fn receive(&self, own: u32, check: u64, mut each: impl FnMut(&[u8], bool, Origin)) {
         let Some(uplink) = &self.uplink else { return };
@@ -202,8 +202,8 @@ impl Device {
         }
     }
 
-    /// The same for everything that has arrived by now. False: another thread is reading, and may hold frames for this
-    /// VI.
+    /// Does the same for all frames that have arrived by now. False: another thread is reading, and may hold frames for
+    /// this VI.
     #[cold]
     pub(crate) fn catch_up(
         &self,
@@ -222,7 +222,7 @@ impl Device {
         true
     }
 
-    /// Frames in the inbox came before those in the ring.
+    /// Takes frames from the inbox, which came before those in the ring.
     #[inline(always)]
     fn empty_inbox(&self, own: u32, each: &mut impl FnMut(&[u8], bool, Origin)) {
         if let Some(inbox) = self.inboxes.get(own as usize) {
@@ -232,7 +232,7 @@ impl Device {
         }
     }
 
-    /// Takes frames out of the ring.
+    /// Takes frames from the socket.
     #[inline(always)]
     fn read(
         &self,
@@ -272,7 +272,7 @@ impl Device {
         self.receive(NO_VI, 0, |_, _, _| {});
     }
 
-    /// A frame for a VI other than the one in progress. True: that VI has something to do now.
+    /// Delivers a frame for another VI than the one in progress. True: that VI has something to do now.
     #[cold]
     fn deliver(
         &self,
@@ -287,7 +287,7 @@ impl Device {
             self.bell.mark(address.vi);
             return true;
         }
-        // No connection that is open.
+        // For no open connection.
         let (now, sender) = (Host::get().now_ns(), sender());
         if !self.lingering.take(uplink, sender, payload, now)
             && !self
@@ -299,7 +299,7 @@ impl Device {
         false
     }
 
-    /// A frame that means nothing in this version.
+    /// Counts a frame of no meaning in this version, which may be part of version negotiation.
     #[cold]
     fn unreadable(&self, uplink: &Uplink, sender: Address, payload: &[u8]) {
         count(self.counters.bad, 1);

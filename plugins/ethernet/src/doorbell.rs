@@ -2,13 +2,13 @@
 //!
 //! The cards of this class have no doorbell that an application could ring, so a system call takes its place. With
 //! [`Policy::Trap`] each operation that has made frames ends with one. With [`Policy::Batch`] frames of several posts
-//! are collected and passed in one call: when a burst is full, when the application looks for completions or goes to
-//! sleep, or else when the watch thread looks, a millisecond later at most. Small messages share a frame in the same
-//! way (`coalescing`). Only a frame of a connection on which nothing is under way leaves at once: the peer is waiting for
+//! are collected and passed in one call: when a burst is full, when the application polls for completions or goes to
+//! sleep, or else when the watch thread polls, a millisecond later at most. Small messages share a frame in the same
+//! way (`coalescing`). If nothing is in flight on a connection, its next frame leaves at once: the peer is waiting for
 //! it, and there is nothing to collect it with.
 //!
-//! Frames for which the device has no room stay here, and no more are accepted until it has, or is found to have none for
-//! the first of them.
+//! Frames for which the device has no room stay here. No more are accepted until the device has room, or until the
+//! first of them is lost.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -48,12 +48,12 @@ pub(crate) struct Doorbell {
     outbox: Mutex<Outbox>,
     /// How many frames wait in the outbox; read without the lock.
     waiting: AtomicUsize,
-    /// A frame of the current operation was sent. Operations of several VIs may share this; frames that it holds back
-    /// are sent at the end of one of them.
+    /// A frame of the current operation was sent at once. Operations of several VIs may share this: the frames behind
+    /// it are sent at the end of one of these operations.
     trapped: AtomicBool,
-    /// The last `errno` in the log, and whether it has a line about a lack of room.
-    told: AtomicI32,
-    full_told: AtomicBool,
+    /// The last `errno` in the log, and whether the log has a line about a lack of room.
+    reported: AtomicI32,
+    full_reported: AtomicBool,
     counters: Counters,
 }
 
@@ -65,8 +65,8 @@ impl Doorbell {
             outbox: Mutex::default(),
             waiting: AtomicUsize::new(0),
             trapped: AtomicBool::new(false),
-            told: AtomicI32::new(0),
-            full_told: AtomicBool::new(false),
+            reported: AtomicI32::new(0),
+            full_reported: AtomicBool::new(false),
             counters,
         }
     }
@@ -76,7 +76,7 @@ impl Doorbell {
         self.socket.fd()
     }
 
-    /// Frames carry the ECT codepoint, if the medium knows it; or never again.
+    /// From now on frames carry the ECT codepoint, if the medium has it; with `false` never again.
     pub(crate) fn mark(&self, on: bool) {
         self.socket.mark(on);
     }
@@ -86,8 +86,8 @@ impl Doorbell {
         self.outbox.lock().lend(count, group);
     }
 
-    /// Sends a frame now, if none waits and it is `urgent`, or the first of an operation with [`Policy::Trap`], so that the
-    /// rest of the operation overlaps with its transmission. False: it has still to be sent.
+    /// Sends a frame now, if none waits and it is `urgent`, or the first of an operation with [`Policy::Trap`]: the rest
+    /// of the operation then overlaps with its transmission. False: it has still to be sent.
     #[inline(always)]
     pub(crate) fn send_at_once(&self, frame: &Frame, urgent: bool) -> bool {
         let traps = self.policy == Policy::Trap && !self.trapped.load(Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Doorbell {
         sent != Sent::Again
     }
 
-    /// Accepts the frames of a group, and sends them at once if they fill a burst. Takes its spare buffers but one.
+    /// Accepts the frames of a group and its spare buffers but one. Sends at once if a burst is full.
     pub(crate) fn push(&self, group: &mut Outbox) {
         let mut outbox = self.outbox.lock();
         outbox.append(group);
@@ -116,7 +116,7 @@ impl Doorbell {
         self.policy == Policy::Batch
     }
 
-    /// Call after an operation that may have pushed frames: rings if the policy demands it.
+    /// Ends an operation that may have pushed frames: rings if the policy demands it.
     #[inline(always)]
     pub(crate) fn end_operation(&self) {
         if self.policy == Policy::Trap {
@@ -131,13 +131,13 @@ impl Doorbell {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the device has not sent what it was given before, so that no more frames are to be begun.
+    /// Whether so many frames wait for the device that no more may be begun.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Acquire) >= WAITING_MAX
     }
 
-    /// Sends the waiting frames. If another thread is sending, it does this.
+    /// Sends the waiting frames, unless another thread is sending them.
     #[inline(always)]
     pub(crate) fn ring(&self) {
         if self.waits() {
@@ -166,26 +166,26 @@ impl Doorbell {
             Sent::Frames(count) => {
                 add(self.counters.sent, count as u64);
                 add(self.counters.kicks, 1);
-                self.told.store(0, Ordering::Relaxed);
+                self.reported.store(0, Ordering::Relaxed);
             }
             Sent::Again => add(self.counters.again, 1),
             Sent::Lost(error) => {
                 add(self.counters.lost, 1);
-                self.tell(error);
+                self.report(error);
             }
         }
     }
 
-    /// One log line for each new kind of failure, not one for each frame. A lack of room is told once: it may be one for long
-    /// frames only, and each frame that is sent in between would ask for another line.
+    /// Logs each new kind of failure once, not once for each frame. A lack of room is logged once: it may affect long
+    /// frames only, and each shorter frame that is sent in between would cause another line.
     #[cold]
-    fn tell(&self, error: i32) {
+    fn report(&self, error: i32) {
         if error == libc::ENOBUFS {
-            if !self.full_told.swap(true, Ordering::Relaxed) {
+            if !self.full_reported.swap(true, Ordering::Relaxed) {
                 let text = "a frame cannot be sent: the interface has no room for it; if others are sent, compare the MTU of both ends";
                 Host::get().log(VIPL_LOG_WARN, text);
             }
-        } else if self.told.swap(error, Ordering::Relaxed) != error {
+        } else if self.reported.swap(error, Ordering::Relaxed) != error {
             let error = std::io::Error::from_raw_os_error(error);
             Host::get().log(VIPL_LOG_WARN, &format!("a frame cannot be sent: {error}"));
         }

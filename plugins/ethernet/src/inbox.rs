@@ -1,8 +1,8 @@
 //! Frames for one VI that another thread has read from the socket.
 //!
-//! A thread that reads the socket gets the frames of all VIs of the NIC. It puts those of other VIs here, since it must
-//! not lock another VI. Only frames of the connection are accepted, and only a limited amount: other hosts cannot fill
-//! memory, and frames that do not fit are lost as on any network.
+//! A thread that reads the socket gets the frames of all VIs of the NIC. It must not lock another VI, so it puts frames
+//! of other VIs here. Only frames of the connection are accepted, up to a limit: other hosts cannot fill memory, and
+//! frames beyond the limit are lost as on any network.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vipl_netio::Address;
 use vipl_sys::mutex::Mutex;
 
-/// Limit of the bytes that wait for one VI: more than a whole window of the protocol.
+/// Most bytes that wait for one VI: more than a whole window of the protocol.
 const BYTES_MAX: usize = 5 << 19;
-/// Limit of the frames that wait for one VI.
+/// Most frames that wait for one VI.
 const FRAMES_MAX: usize = 2048;
 
-/// A frame, where it has come from if somebody wants to know, and whether a router has marked it.
+/// A frame, its sender if the connection follows the peer, and whether a router has marked it.
 pub(crate) type Arrived = (Option<Address>, Box<[u8]>, bool);
 
 #[derive(Default)]
 struct State {
     /// Key check of the connection whose frames are accepted.
     check: Option<u64>,
-    /// The connection wants to know where its frames come from.
+    /// The connection follows its peer, and needs the senders of its frames.
     follows: bool,
     frames: VecDeque<Arrived>,
     bytes: usize,
@@ -37,13 +37,13 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Accepts frames with this key check from now on; `follows`: together with where they have come from.
+    /// Accepts frames with this key check from now on; `follows`: together with their senders.
     pub(crate) fn admit(&self, check: u64, follows: bool) {
         let mut state = self.state.lock();
         (state.check, state.follows) = (Some(check), follows);
     }
 
-    /// Accepts no more frames, and drops those that wait.
+    /// Accepts no more frames, and drops waiting ones.
     pub(crate) fn dismiss(&self) {
         let mut state = self.state.lock();
         *state = State::default();
@@ -51,7 +51,7 @@ impl Inbox {
     }
 
     /// Adds a frame with this key check. False: it does not belong to the connection, or the limit is reached. The
-    /// connection examines the check again, after the CRC of the frame.
+    /// engine compares the check again, after it has verified the CRC.
     pub(crate) fn put(
         &self,
         check: u64,
@@ -104,7 +104,7 @@ mod tests {
     fn only_frames_of_the_connection_are_accepted_up_to_a_limit() {
         let (inbox, frame) = (Inbox::default(), [1; 100]);
         let from = || Address::Ethernet([2; 6]);
-        assert!(!inbox.put(7, &from, (&frame, false)), "nobody is connected");
+        assert!(!inbox.put(7, &from, (&frame, false)), "no connection");
         inbox.admit(7, false);
         assert!(!inbox.put(8, &from, (&frame, false)), "another key");
         assert!(inbox.put(7, &from, (&frame, true)));

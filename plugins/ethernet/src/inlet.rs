@@ -1,4 +1,4 @@
-//! The receive side of a data socket. Any thread may ask for frames; one at a time reads them.
+//! The receive side of a data socket. Any thread may check for frames; one at a time reads them.
 
 use vipl_netio::Address;
 use vipl_netio::datagram::{self, Peer};
@@ -8,13 +8,13 @@ use vipl_wire::Kind;
 use crate::try_lock::{Guard, TryLock};
 
 /// Frames that one poll takes.
-const LOOK_FRAMES: u32 = 64;
-/// More datagrams than a socket holds that is not privileged.
+const POLL_FRAMES: u32 = 64;
+/// More datagrams than the socket of an unprivileged process holds.
 const WAITING_DATAGRAMS: u32 = 1024;
 
-/// Receives frames; any thread may ask, one at a time reads.
+/// The receive side of a data socket of either kind.
 pub(crate) enum Inlet {
-    /// The ring, and where it has its next frame, for threads that do not hold it.
+    /// The ring, and the place of its next frame for threads that do not hold the lock.
     Packets(TryLock<packet::Receiver>, Tip),
     Datagrams(TryLock<datagram::Receiver>),
 }
@@ -46,7 +46,8 @@ impl Inlet {
         }
     }
 
-    /// Whether a frame waits for this thread; prefetches it. Over UDP this asks the kernel, and takes the frame.
+    /// Whether a frame waits and no other thread reads; prefetches the frame. Over UDP this calls the kernel, and takes
+    /// the frame.
     #[inline(always)]
     pub(crate) fn finds_frame(&self) -> bool {
         match self {
@@ -57,7 +58,7 @@ impl Inlet {
         }
     }
 
-    /// For reading, if there may be a frame and no other thread reads.
+    /// Begins to read, if there may be a frame and no other thread reads.
     #[inline(always)]
     pub(crate) fn reading(&self) -> Option<Reading<'_>> {
         match self {
@@ -69,7 +70,7 @@ impl Inlet {
         }
     }
 
-    /// For reading, if no other thread reads.
+    /// Begins to read, if no other thread reads.
     pub(crate) fn try_lock(&self) -> Option<Reading<'_>> {
         match self {
             Inlet::Packets(receiver, tip) => Some(Reading::Packets(receiver.try_lock()?, tip)),
@@ -79,8 +80,8 @@ impl Inlet {
 }
 
 impl Reading<'_> {
-    /// Passes frames to `each`, without their headers, with what tells their senders, and whether a router has marked
-    /// them: `all` that are waiting, or as many as one look takes.
+    /// Passes frames to `each`, with their senders, without their headers, and with whether a router has marked them:
+    /// `all` that are waiting, or as many as one poll takes.
     #[inline(always)]
     pub(crate) fn receive(
         mut self,
@@ -89,7 +90,7 @@ impl Reading<'_> {
     ) -> Received {
         match &mut self {
             Reading::Packets(receiver, tip) => {
-                let most = if all { receiver.frames() } else { LOOK_FRAMES };
+                let most = if all { receiver.frames() } else { POLL_FRAMES };
                 let received = receiver.receive(most, |frame| {
                     // SAFETY: the agent gave the socket to this process only, and does not map the ring itself.
                     let frame = unsafe { frame.in_place() };
@@ -119,8 +120,8 @@ impl Reading<'_> {
                 let received = if all {
                     receiver.receive(WAITING_DATAGRAMS, each)
                 } else {
-                    // After an acknowledgement there may be more, and it pays to send for all of them at once.
-                    receiver.look(LOOK_FRAMES, |frame: &[u8]| Kind::Data.is_of(frame), each)
+                    // More frames may follow an acknowledgement, and to send for all of them at once makes longer trains.
+                    receiver.poll(POLL_FRAMES, |frame: &[u8]| Kind::Data.is_of(frame), each)
                 };
                 Received {
                     frames: received.datagrams,

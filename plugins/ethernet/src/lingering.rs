@@ -1,7 +1,7 @@
 //! Lingering close: connections that have ended on this side and not yet at the peer.
 //!
 //! The CLOSE of a connection may be lost like any other frame, so it is repeated until the peer has confirmed it, or
-//! for about two seconds. The VI does not wait for that: it may be connected anew, or destroyed, meanwhile.
+//! for about two seconds. The VI does not wait: it may be connected again, or destroyed, meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,15 +14,15 @@ use crate::schedule::NEVER;
 use crate::uplink::Uplink;
 
 /// Frames from a peer on this host that one call of [`Lingering::pump`] takes.
-const LOOK_FRAMES: usize = 64;
+const POLL_FRAMES: usize = 64;
 
-/// A connection that has ended here.
+/// A connection that has ended on this side.
 struct Ended {
     closing: Closing,
     carrier: Carrier,
 }
 
-/// All of them of one NIC.
+/// The lingering connections of one NIC.
 pub(crate) struct Lingering {
     list: Mutex<Vec<Ended>>,
     /// The list is not empty; read without the lock.
@@ -41,7 +41,7 @@ impl Default for Lingering {
 }
 
 impl Lingering {
-    /// Takes over what is left of a connection. Returns when [`Lingering::pump`] must be called for it.
+    /// Takes over the close of a connection. Returns when [`Lingering::pump`] must be called for it.
     pub(crate) fn add(&self, closing: Closing, carrier: Carrier) -> u64 {
         let deadline = closing.deadline();
         if !closing.is_done() {
@@ -52,7 +52,7 @@ impl Lingering {
         deadline
     }
 
-    /// Handles a frame that belongs to no open connection. False: it belongs to none of these, either.
+    /// Handles a frame for no open connection. False: it is for none of these, either.
     pub(crate) fn take(&self, uplink: &Uplink, from: Address, payload: &[u8], now: u64) -> bool {
         let mut known = false;
         if let Some(address) = vipl_wire::address(payload) {
@@ -63,7 +63,7 @@ impl Lingering {
                 ended.closing.received(payload, &mut out);
             }
         }
-        // A peer repeats its CLOSE to a side that has forgotten the connection.
+        // If this side has forgotten the connection, the peer repeats its CLOSE until it is answered.
         known || {
             let Some(header) = uplink.medium.answer(from) else {
                 return false;
@@ -74,7 +74,7 @@ impl Lingering {
         }
     }
 
-    /// Repeats what is due and drops what is done. Returns when to call it again.
+    /// Repeats the CLOSEs that are due and drops the connections that are done. Returns when to call it again.
     pub(crate) fn pump(&self, now: u64) -> u64 {
         if !self.any.load(Ordering::SeqCst) {
             return NEVER;
@@ -82,7 +82,7 @@ impl Lingering {
         let mut list = self.list.lock();
         let mut frame = Vec::new();
         for Ended { closing, carrier } in list.iter_mut() {
-            for _ in 0..LOOK_FRAMES {
+            for _ in 0..POLL_FRAMES {
                 match carrier.take(&mut frame) {
                     Ok(true) => {
                         closing.received(&frame, &mut carrier.transmitter(Some(now), false));
@@ -106,7 +106,7 @@ impl Lingering {
         deadline
     }
 
-    /// Whether none is left.
+    /// Whether no connection lingers.
     pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::SeqCst)
     }

@@ -70,7 +70,7 @@ impl Local {
                 }
             }
         }
-        if self.segment.has_news() || self.segment.peer_starves() {
+        if self.segment.has_written() || self.segment.peer_starves() {
             self.bell.mark(self.peer);
             self.bell.ring_if_wanted();
         }

@@ -1,7 +1,4 @@
-//! What carries frames to other hosts: packet sockets of an interface, or UDP.
-//!
-//! A frame in a buffer has room for the medium's [`Header`] before it: that of Ethernet, or the address for the kernel.
-//! The rest of the crate knows neither.
+//! Addresses of the two media that carry frames to other hosts: packet sockets of an interface, and UDP.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +10,7 @@ use vipl_plugin_sdk::abi::VIPL_DATA_ETHERTYPE as ETHERTYPE;
 
 use crate::interface::{self, Subnet};
 
-/// Which medium a link is, and this side's address on it.
+/// The medium of a link, and this side's address on it.
 #[derive(Clone, Debug)]
 pub(crate) enum Medium {
     Ethernet([u8; 6]),
@@ -21,7 +18,7 @@ pub(crate) enum Medium {
 }
 
 impl Medium {
-    /// That of a link to which the agent has given an address of this kind.
+    /// The medium of a link that the agent has opened.
     pub(crate) fn of(link: &Link, datagrams: bool) -> io::Result<Medium> {
         if datagrams {
             let own = ip_of_host(&link.address);
@@ -33,7 +30,7 @@ impl Medium {
     }
 
     /// The header of frames to an endpoint of a host. Over UDP the endpoint is a port at the host's IP address; the
-    /// port in the address is that of its agent.
+    /// port in the host's address is its agent's.
     pub(crate) fn header(&self, host: &[u8], endpoint: u16) -> io::Result<Header> {
         match self {
             Medium::Ethernet(own) => {
@@ -52,7 +49,7 @@ impl Medium {
         matches!(self, Medium::Udp(_))
     }
 
-    /// Whether the way to a host has other users: routers are on it.
+    /// Whether the path to a host crosses routers, and is shared with other traffic.
     pub(crate) fn is_shared(&self, host: &[u8]) -> bool {
         match self {
             Medium::Ethernet(_) => false,
@@ -60,10 +57,10 @@ impl Medium {
         }
     }
 
-    /// The header of an answer. `None`: nobody can be answered there.
+    /// The header of an answer. `None`: the sender cannot be answered.
     pub(crate) fn answer(&self, sender: Address) -> Option<Header> {
         match (self, sender) {
-            // A group address is never that of a sender.
+            // A group address never sends.
             (Medium::Ethernet(own), Address::Ethernet(to)) if to[0] & 1 == 0 => {
                 Some(Header::ethernet(to, *own, ETHERTYPE))
             }
@@ -77,7 +74,7 @@ fn wrong_length() -> io::Error {
     io::Error::other("the address of the peer has another length")
 }
 
-/// The IP address of a host, whose port follows.
+/// The IP address in the address of a host; a port follows it.
 pub(crate) fn ip_of_host(host: &[u8]) -> io::Result<IpAddr> {
     let (ip, _port) = host.split_last_chunk::<2>().ok_or_else(wrong_length)?;
     let v4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);

@@ -1,9 +1,9 @@
 //! Following a peer to another address of the network.
 //!
-//! The newest frame with a seal tells where its sender is, unless somebody who reads the network has sent a copy of it from
-//! elsewhere, faster. So both places are asked, each with a TRY of a length of its own, which only the peer can answer. Frames
-//! go to the new place only if it answers and the old one does not: who only copies cannot keep the old one from answering
-//! (RFC 9000 §8.2, §9.3).
+//! The newest sealed frame shows the address of its sender, unless an attacker who reads the network has sent a copy of
+//! it from elsewhere, faster. So both addresses are probed, each with a TRY of a length of its own, which only the peer can
+//! answer. Frames go to the new address only if it answers and the old one does not: an attacker who only copies frames
+//! cannot keep the old address from answering (RFC 9000 §8.2, §9.3).
 
 use vipl_netio::{Address, Header};
 use vipl_plugin_sdk::Host;
@@ -14,29 +14,29 @@ use crate::device::count;
 use crate::env::ViCall;
 use crate::schedule::NEVER;
 
-/// Questions that the old place must leave unanswered.
+/// Probes that the old address must leave unanswered.
 const ASKED: u32 = 3;
-/// Questions after which the new place is given up.
+/// Probes after which the new address is given up.
 const ASKED_MAX: u32 = 10;
-/// Shortest time to wait for an answer.
+/// Shortest time to wait for an answer, in nanoseconds.
 const WAIT_MIN_NS: u64 = 50_000_000;
-/// Pause after a place that was not followed: copies may come for as long as the connection lives.
+/// Pause after an address that was not followed, in nanoseconds: copies may come for as long as the connection lives.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// The question that is under way.
-struct Question {
+/// Probes of an old and a new address.
+struct Probes {
     from: Address,
     there: Header,
-    /// Lengths of its TRYs: for the old place, and for the new one.
+    /// Lengths of the TRYs: to the old address, and to the new one.
     lengths: [u16; 2],
     asked: u32,
     answered: bool,
 }
 
-/// Where the peer of a connection may be.
+/// Where the peer of a connection may have moved.
 pub(crate) struct Moving {
-    question: Option<Box<Question>>,
-    /// When to ask again, or when another place may be asked about.
+    probes: Option<Box<Probes>>,
+    /// When to probe again, or when another address may be probed.
     due_ns: u64,
     /// Length of the next TRY.
     next: u16,
@@ -45,7 +45,7 @@ pub(crate) struct Moving {
 impl Moving {
     pub(crate) fn new() -> Moving {
         Moving {
-            question: None,
+            probes: None,
             due_ns: 0,
             next: ASKS.start,
         }
@@ -54,13 +54,13 @@ impl Moving {
     /// When to call [`Moving::go_on`].
     #[inline(always)]
     pub(crate) fn deadline(&self) -> u64 {
-        match self.question {
+        match self.probes {
             Some(_) => self.due_ns,
             None => NEVER,
         }
     }
 
-    /// A frame with a seal has come from here.
+    /// Handles the sender's address of a sealed frame, which the engine has taken.
     pub(crate) fn note_sender(
         &mut self,
         connection: &mut Connection,
@@ -81,13 +81,13 @@ impl Moving {
         let header = device.uplink.as_ref().and_then(|up| up.medium.answer(from));
         let Some(there) = header else { return };
         if Kind::Try.is_of(frame) {
-            // The peer may be asking from where it is now, and the old place may reach nobody.
+            // The peer may be probing from its new address, and the old one may reach no host.
             let here = env.out.carrier.redirect(there);
             connection.answer_from_here(frame, env);
             env.out.carrier.redirect(here);
         }
-        if connection.is_newest() && self.question.is_none() && self.due_ns <= now {
-            self.question = Some(Box::new(Question {
+        if connection.is_newest() && self.probes.is_none() && self.due_ns <= now {
+            self.probes = Some(Box::new(Probes {
                 from,
                 there,
                 lengths: [0; 2],
@@ -98,65 +98,65 @@ impl Moving {
         }
     }
 
-    /// A TRY has been answered.
+    /// Handles the answer to a TRY.
     fn answered(&mut self, connection: &mut Connection, now: u64) {
         let answer = connection.take_answer();
-        let Some(question) = &mut self.question else {
+        let Some(probes) = &mut self.probes else {
             return;
         };
-        let [old, new] = question.lengths.map(Some);
+        let [old, new] = probes.lengths.map(Some);
         if answer == old {
-            self.question = None;
+            self.probes = None;
             self.due_ns = now + PAUSE_NS;
         } else if answer == new {
-            question.answered = true;
+            probes.answered = true;
         }
     }
 
-    /// The time to wait for answers is over.
+    /// Continues after the time to wait for answers.
     #[cold]
     pub(crate) fn go_on(&mut self, connection: &mut Connection, now: u64, env: &mut ViCall) {
-        let Some(question) = &self.question else {
+        let Some(probes) = &self.probes else {
             return;
         };
-        let (asked, answered) = (question.asked, question.answered);
+        let (asked, answered) = (probes.asked, probes.answered);
         if asked < ASKED || (!answered && asked < ASKED_MAX) {
             return self.ask(connection, now, env);
         }
         self.due_ns = now + PAUSE_NS;
-        let question = self.question.take();
-        if let Some(question) = question.filter(|question| question.answered) {
-            follow(&question, connection, now, env);
+        let probes = self.probes.take();
+        if let Some(probes) = probes.filter(|probes| probes.answered) {
+            follow(&probes, connection, now, env);
         }
     }
 
-    /// Asks both places.
+    /// Probes both addresses.
     fn ask(&mut self, connection: &mut Connection, now: u64, env: &mut ViCall) {
-        let Some(question) = &mut self.question else {
+        let Some(probes) = &mut self.probes else {
             return;
         };
-        if question.asked == 0 {
-            // Late answers to an earlier question are for other lengths.
+        if probes.asked == 0 {
+            // Late answers to earlier probes are for other lengths.
             let first = self.next;
-            question.lengths = [first, first + 1];
+            probes.lengths = [first, first + 1];
             let wraps = first + 3 >= ASKS.end;
             self.next = if wraps { ASKS.start } else { first + 2 };
         }
-        question.asked += 1;
-        let [old, new] = question.lengths;
+        probes.asked += 1;
+        let [old, new] = probes.lengths;
         connection.ask(old, now, env);
-        let here = env.out.carrier.redirect(question.there);
+        let here = env.out.carrier.redirect(probes.there);
         connection.ask(new, now, env);
         env.out.carrier.redirect(here);
         self.due_ns = now + connection.answer_ns().max(WAIT_MIN_NS);
     }
 }
 
-/// Frames go there from now on.
-fn follow(question: &Question, connection: &mut Connection, now: u64, env: &mut ViCall) {
-    let (device, from) = (env.application.device, question.from);
+/// Sends frames to the new address from now on.
+fn follow(probes: &Probes, connection: &mut Connection, now: u64, env: &mut ViCall) {
+    let (device, from) = (env.application.device, probes.from);
     let known = env.out.carrier.peer();
-    env.out.carrier.redirect(question.there);
+    env.out.carrier.redirect(probes.there);
     let Some(known) = known else { return };
     if !from.is_same_host(&known) {
         connection.path_is_new(now);

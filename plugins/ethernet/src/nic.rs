@@ -24,15 +24,15 @@ use crate::{READ_LEVELS, VIS_MAX};
 
 /// Regions of one NIC handle.
 const REGIONS_MAX: u32 = 4096;
-/// How long VipCloseNic waits until peers have confirmed their CLOSE: six repetitions.
+/// How long VipCloseNic waits until peers have confirmed the CLOSE of their connections: six repetitions.
 const LINGER_TIME: Duration = Duration::from_millis(320);
-/// Pause between two looks meanwhile.
+/// Pause between two polls meanwhile.
 const LINGER_PAUSE: Duration = Duration::from_micros(200);
 
 /// One opening of the device.
 pub struct EthernetNic {
     pub(crate) device: Arc<Device>,
-    /// What peers on this host get.
+    /// The bell's page and eventfd, which peers on this host get.
     _shared: [Kept; 2],
 }
 
@@ -110,7 +110,7 @@ impl EthernetNic {
         }
     }
 
-    /// Gives peers a moment to confirm the end of their connections.
+    /// Waits a moment for peers to confirm the end of their connections.
     pub(crate) fn linger(&self) {
         let end = Instant::now() + LINGER_TIME;
         loop {

@@ -6,13 +6,13 @@ use crate::VIS_MAX;
 
 /// A deadline that never passes.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// An application that has not served a VI or the socket for so long is away, in nanoseconds. It is longer than the
-/// watch thread keeps an application from running that it has preempted itself.
-const AWAY: u64 = 50_000;
-/// The same for one that is inside an operation: the kernel delivers frames while it sends them, and a window of them takes a
-/// millisecond.
-const AWAY_INSIDE: u64 = 5_000_000;
-/// In the time at which the socket was read: the application is still inside that operation.
+/// If the application has not served a VI or the socket for so long, it computes, and the watch thread serves them; in
+/// nanoseconds. It is longer than a watch thread that has preempted the application keeps it from running.
+const ABSENT_NS: u64 = 50_000;
+/// The same for an application inside an operation, in nanoseconds: the kernel delivers frames while it sends them, and
+/// a window of frames takes a millisecond.
+const ABSENT_INSIDE_NS: u64 = 5_000_000;
+/// Set in the time at which the socket was read: the application is still inside that operation.
 const INSIDE: u64 = 1 << 63;
 
 /// The VIs of one NIC. All times are in nanoseconds.
@@ -48,7 +48,7 @@ impl Schedule {
         self.read.store(now | INSIDE, Ordering::Relaxed);
     }
 
-    /// It is done with that.
+    /// The application has served the VI.
     #[inline(always)]
     pub(crate) fn end_serving(&self, now: u64) {
         self.read.store(now, Ordering::Relaxed);
@@ -60,19 +60,19 @@ impl Schedule {
         self.served[index as usize].store(now, Ordering::Relaxed);
     }
 
-    /// Whether the application serves a VI. One that is inside an operation of that VI has its lock.
+    /// Whether the application serves a VI. Inside an operation of that VI it holds the lock.
     pub(crate) fn is_served(&self, index: u32, now: u64) -> bool {
         let time = self.served[index as usize].load(Ordering::Relaxed);
-        now.saturating_sub(time) < AWAY
+        now.saturating_sub(time) < ABSENT_NS
     }
 
     /// Whether the application reads the socket.
     pub(crate) fn is_read(&self, now: u64) -> bool {
         let word = self.read.load(Ordering::Relaxed);
         let limit = if word & INSIDE == 0 {
-            AWAY
+            ABSENT_NS
         } else {
-            AWAY_INSIDE
+            ABSENT_INSIDE_NS
         };
         now.saturating_sub(word & !INSIDE) < limit
     }
@@ -89,7 +89,7 @@ impl Schedule {
     }
 
     /// Sets the deadline of a connected VI. A pending earlier deadline stays: the deadline changes with each message,
-    /// and serving a VI early finds nothing due. False: such a one is pending.
+    /// and serving a VI early finds nothing due. False: an earlier deadline is pending.
     #[inline(always)]
     pub(crate) fn set_deadline(&self, index: u32, deadline: u64, now: u64) -> bool {
         let place = &self.deadlines[index as usize];
@@ -98,7 +98,7 @@ impl Schedule {
             return false;
         }
         place.store(deadline, Ordering::SeqCst);
-        // If it is lower already, whoever raises it comes after the store above and sees it.
+        // If it is lower already, the thread that raises it does so after the store above, and sees it.
         if self.soonest.load(Ordering::SeqCst) > deadline {
             self.soonest.fetch_min(deadline, Ordering::SeqCst);
         }
@@ -110,7 +110,7 @@ impl Schedule {
         if self.soonest.load(Ordering::SeqCst) > now {
             return self.soonest.load(Ordering::SeqCst);
         }
-        // Whoever sets a deadline from now on lowers it again.
+        // A thread that sets a deadline from now on lowers it again.
         self.soonest.store(NEVER, Ordering::SeqCst);
         let mut soonest = NEVER;
         for (place, word) in self.connected.iter().enumerate() {
@@ -163,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn an_application_is_away_after_a_while_and_later_if_it_is_inside() {
+    fn an_application_is_absent_after_a_while_and_later_if_it_is_inside() {
         let schedule = Schedule::default();
-        let (begin, soon) = (AWAY, AWAY + AWAY - 1);
+        let (begin, soon) = (ABSENT_NS, ABSENT_NS + ABSENT_NS - 1);
         schedule.note_posted(7, begin);
         assert!(schedule.is_served(7, soon) && !schedule.is_read(soon));
         schedule.begin_to_serve(7, begin);
         assert!(schedule.is_served(7, soon) && !schedule.is_served(7, soon + 1));
-        assert!(schedule.is_read(begin + AWAY_INSIDE - 1));
-        assert!(!schedule.is_read(begin + AWAY_INSIDE));
+        assert!(schedule.is_read(begin + ABSENT_INSIDE_NS - 1));
+        assert!(!schedule.is_read(begin + ABSENT_INSIDE_NS));
         schedule.end_serving(begin);
         assert!(schedule.is_read(soon) && !schedule.is_read(soon + 1));
     }

@@ -1,17 +1,17 @@
 //! Frames between two processes of one host, through the shared segment of their connection.
 //!
 //! An interface does not deliver a frame to the host that has sent it, so peers on one host need another path. Each
-//! direction is a ring of bytes with one writer and one reader:
+//! direction is a byte ring with one writer and one reader:
 //!
 //! ```text
 //!   page 0      Ends of direction 0 │ Ends of direction 1
 //!   then        direction 0: 256 KiB      direction 1: 256 KiB
-//!   a record    length 32 │ frame │ padding to 8;   length SKIP: go on at the start
+//!   a record    length 32 │ frame │ padding to 8;   length SKIP: continue at the start
 //! ```
 //!
-//! Positions count bytes and wrap. Each side keeps its own position privately and publishes a copy. A position from the
-//! peer is checked against what is possible: an invalid one ends the connection. A frame is copied before it is read,
-//! because the peer could change it meanwhile.
+//! Positions count bytes and wrap. Each side keeps its own position privately and publishes a copy. The peer's position
+//! is checked: an impossible one ends the connection. A frame is copied before it is parsed, because the peer could
+//! change it meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -51,7 +51,7 @@ pub(crate) struct Segment {
     side: usize,
     /// Bytes written, and bytes that the peer has read as far as known.
     head: u32,
-    head_told: u32,
+    published: u32,
     freed: u32,
     /// Bytes read.
     tail: u32,
@@ -64,7 +64,7 @@ impl Segment {
             mapping,
             side: (side & 1) as usize,
             head: 0,
-            head_told: 0,
+            published: 0,
             freed: 0,
             tail: 0,
         }
@@ -136,10 +136,10 @@ impl Segment {
     }
 
     /// Whether a frame was written since the last call.
-    pub(crate) fn has_news(&mut self) -> bool {
-        let news = self.head != self.head_told;
-        self.head_told = self.head;
-        news
+    pub(crate) fn has_written(&mut self) -> bool {
+        let written = self.head != self.published;
+        self.published = self.head;
+        written
     }
 
     /// Copies the next frame into `frame`, if there is one.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_without_room_is_told_when_there_is_some() {
+    fn a_writer_without_room_is_informed_of_new_room() {
         let (mut left, mut right) = pair();
         while left.has_room(1000) {
             left.put(&[7; 1000]);

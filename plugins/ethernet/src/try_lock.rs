@@ -1,8 +1,8 @@
-//! A lock without waiting: whoever finds it taken leaves the work to its holder.
+//! A lock without waiting: a thread that finds it taken leaves the work to the holder.
 //!
-//! A `Mutex` is released by an atomic exchange, which waits until all earlier stores of its processor are visible.
-//! Here the last of them is a word of the receive ring, in a cache line that another processor has just written. This
-//! lock is released by a plain store, and there is never a thread to wake.
+//! A `Mutex` is released by an atomic exchange, which waits until all earlier stores of its processor are visible. The
+//! last of these stores is to a word of the receive ring, in a cache line that another processor has just written. This
+//! lock is released by a plain store, and has no thread to wake.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

@@ -14,14 +14,14 @@ use crate::inlet::Inlet;
 use crate::medium::{Medium, ip_of_host};
 use crate::try_lock::TryLock;
 
-/// How long an address may be away: it comes back when a lease is renewed, or an interface is switched off and on. Peers give
-/// a connection up a little sooner.
+/// How long an address may be absent: it returns when a lease is renewed, or an interface is switched off and on. Peers
+/// close a connection a little sooner.
 const ABSENT_NS: u64 = 10_000_000_000;
 
-/// One of so many checks asks whether the interface is a port.
+/// One of so many checks asks the kernel whether the interface is a port.
 const PORT_CHECK: u32 = 8;
 
-/// What earlier checks of a link have found.
+/// Results of earlier checks of a link.
 #[derive(Default)]
 pub(crate) struct Checks {
     count: u32,
@@ -37,13 +37,13 @@ pub(crate) struct Uplink {
     /// The host's address.
     pub(crate) address: Vec<u8>,
     pub(crate) mtu: usize,
-    /// `None`: the system gives no socket for it, and some of what happens to the link is not noticed.
+    /// `None`: the system refuses a socket for it, and some changes of the link are not noticed.
     asker: Option<Asker>,
 }
 
 impl Uplink {
-    /// Takes the data socket that the agent has opened for the plug-in `name`. `frame_max` is the largest payload of a
-    /// frame that its card sends.
+    /// Takes the data socket that the agent has opened for the plug-in `name`, whose card sends frames of up to
+    /// `frame_max` bytes.
     pub(crate) fn open(
         name: &CStr,
         policy: Policy,
@@ -90,8 +90,8 @@ impl Uplink {
         })
     }
 
-    /// Why the link is gone, if it is.
-    pub(crate) fn gone(&self, checks: &mut Checks, now: u64) -> Option<String> {
+    /// Why the link no longer works, if it does not.
+    pub(crate) fn failure(&self, checks: &mut Checks, now: u64) -> Option<String> {
         let Some(socket) = self.socket() else {
             let why = "the program has closed the descriptor of the interface";
             return Some(why.to_owned());

@@ -2,7 +2,7 @@
 //!
 //! A frame of another version is answered with a VERSIONS, at most once a second per host. A VERSIONS that arrives ends
 //! no connection, since any host can send one. Either is logged once per host. Only the first [`KNOWN_MAX`] hosts are
-//! served: that bounds what a host with many addresses can make this side remember, log and send.
+//! served, so a host with many addresses cannot fill this side's memory, log and link.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -26,27 +26,27 @@ const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 struct Peer {
     /// When the next answer may be sent.
     answer_at: u64,
-    /// The log has been told that its frames, or that ours, are not understood.
-    told: [bool; 2],
+    /// The log has a line that its frames, or that ours, are not understood.
+    reported: [bool; 2],
 }
 
-/// All of them, by their addresses.
+/// The hosts that speak another version, by their addresses.
 #[derive(Default)]
 pub(crate) struct VersionPeers(Mutex<HashMap<Address, Peer, Unkeyed>>);
 
 /// Without random keys, which a sandbox may refuse; the table is bounded.
 type Unkeyed = BuildHasherDefault<DefaultHasher>;
 
-/// What is to be done about a frame.
+/// What a frame causes.
 #[derive(Debug, Default, PartialEq)]
-struct Duty {
-    tell: bool,
+struct Reaction {
+    report: bool,
     answer: bool,
 }
 
 impl VersionPeers {
-    /// Examines a frame that means nothing in this version, which arrived at the NIC `name`. True: it is part of
-    /// version negotiation.
+    /// Handles a frame of no meaning in this version, which arrived at the NIC `name`. False: it is no part of version
+    /// negotiation.
     pub(crate) fn take(
         &self,
         uplink: &Uplink,
@@ -57,49 +57,49 @@ impl VersionPeers {
         if let Some(refusal) = VersionNegotiation::parse(payload) {
             let (lowest, highest) = (refusal.lowest, refusal.highest);
             let ours = refusal.refused == VERSION && !(lowest..=highest).contains(&VERSION);
-            if ours && self.duty(host, true, now).tell {
+            if ours && self.reaction(host, true, now).report {
                 let what = format!(
                     "does not understand frames of version {VERSION}: it speaks versions {lowest} to {highest}"
                 );
-                tell(name, host, &what);
+                report(name, host, &what);
             }
             return true;
         }
         let Some(answer) = VersionNegotiation::answer(payload) else {
             return false;
         };
-        let duty = self.duty(host, false, now);
-        if duty.tell {
+        let reaction = self.reaction(host, false, now);
+        if reaction.report {
             let refused = answer.refused;
             let what =
                 format!("sends frames of version {refused}: this side speaks version {VERSION}");
-            tell(name, host, &what);
+            report(name, host, &what);
         }
-        if let (true, Some(header)) = (duty.answer, uplink.medium.answer(host)) {
+        if let (true, Some(header)) = (reaction.answer, uplink.medium.answer(host)) {
             send(uplink, header, &answer, now);
         }
         true
     }
 
-    fn duty(&self, host: Address, refused: bool, now: u64) -> Duty {
+    fn reaction(&self, host: Address, refused: bool, now: u64) -> Reaction {
         let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
-            return Duty::default();
+            return Reaction::default();
         }
         let peer = known.entry(host).or_default();
         let answer = !refused && peer.answer_at <= now;
         if answer {
             peer.answer_at = now + ANSWER_EVERY_NS;
         }
-        let told = std::mem::replace(&mut peer.told[usize::from(refused)], true);
-        Duty {
-            tell: !told,
+        let reported = std::mem::replace(&mut peer.reported[usize::from(refused)], true);
+        Reaction {
+            report: !reported,
             answer,
         }
     }
 }
 
-fn tell(name: &str, host: Address, what: &str) {
+fn report(name: &str, host: Address, what: &str) {
     Host::get().log(VIPL_LOG_WARN, &format!("{name}: host {host} {what}"));
 }
 
@@ -121,11 +121,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_host_is_told_of_once_and_answered_once_a_second() {
+    fn each_host_is_reported_once_and_answered_once_a_second() {
         let peers = VersionPeers::default();
-        let of =
-            |host, refused, now| peers.duty(Address::Ethernet([2, 0, 0, 0, 0, host]), refused, now);
-        let both = |tell, answer| Duty { tell, answer };
+        let of = |host, refused, now| {
+            peers.reaction(Address::Ethernet([2, 0, 0, 0, 0, host]), refused, now)
+        };
+        let both = |report, answer| Reaction { report, answer };
         assert_eq!(of(1, false, 5), both(true, true));
         assert_eq!(of(1, false, 6), both(false, false));
         assert_eq!(of(1, true, 6), both(true, false), "the other matter");

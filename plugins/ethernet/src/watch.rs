@@ -1,4 +1,4 @@
-//! The state of the watch thread that other threads see, and how they wake it.
+//! The watch thread's state, as other threads see it, and how they wake it.
 
 pub(crate) mod thread;
 
@@ -6,14 +6,15 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use vipl_plugin_sdk::futex;
-use vipl_sys::mutex::{Mutex, MutexGuard};
+use vipl_sys::mutex::Mutex;
 use vipl_sys::thread::Thread;
 
 use crate::NO_VI;
 use crate::bell::Bell;
 
-/// Shortest nap while the application is active, in nanoseconds. A deadline that is missed by less wakes nobody.
-pub(crate) const NAP_MIN: u64 = 1_000_000;
+/// Shortest of the short sleeps while the application is active, in nanoseconds. A deadline that is missed by less wakes
+/// no thread.
+const SHORT_SLEEP_MIN: u64 = 1_000_000;
 
 thread_local! {
     static ON_WATCH: Cell<bool> = const { Cell::new(false) };
@@ -26,23 +27,23 @@ pub(crate) fn enter() {
 
 /// The state.
 pub(crate) struct Watch {
-    /// Counts kicks; naps sleep on it.
-    pub(crate) kicks: AtomicU32,
-    /// When the thread looks next at the latest, in nanoseconds; 0 while it looks.
-    pub(crate) until: AtomicU64,
+    /// Counts kicks; the thread's short sleeps are on this futex.
+    kicks: AtomicU32,
+    /// When the thread polls next at the latest, in nanoseconds; 0 while it polls.
+    until: AtomicU64,
     /// The last kick was for a deadline.
-    pub(crate) hurried: AtomicBool,
+    hurried: AtomicBool,
     /// It sleeps on the bell instead of `kicks`.
-    pub(crate) on_bell: AtomicBool,
-    /// It sleeps because a thread of the application leads; to be kicked when that one wakes.
-    pub(crate) trusting: AtomicBool,
+    on_bell: AtomicBool,
+    /// It sleeps because a thread of the application leads, which kicks it after waking up.
+    trusting: AtomicBool,
     /// The application has called into the NIC since this was last reset.
-    pub(crate) active: AtomicBool,
+    active: AtomicBool,
     /// The watch thread has taken frames, whether or not they have completed anything.
-    pub(crate) arrived: AtomicBool,
+    arrived: AtomicBool,
     /// The VI that the thread serves.
     serving: AtomicU32,
-    pub(crate) stop: AtomicBool,
+    stop: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
 
@@ -64,7 +65,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Calls `serve`, which polls the VI.
+    /// Notes that the thread serves the VI during the call of `serve`, which polls it.
     pub(crate) fn serve<T>(&self, index: u32, serve: impl FnOnce() -> T) -> T {
         self.serving.store(index, Ordering::Relaxed);
         let served = serve();
@@ -72,13 +73,13 @@ impl Watch {
         served
     }
 
-    /// Whether this thread is, or may be, the one that serves the VI for the application.
+    /// Whether the watch thread serves the VI: the calling thread is, or may be, the watch thread.
     #[inline(always)]
     pub(crate) fn serves(&self, index: u32) -> bool {
         self.serving.load(Ordering::Relaxed) == index
     }
 
-    /// The application calls into this NIC.
+    /// Notes a call of the application into this NIC.
     #[inline(always)]
     pub(crate) fn note_application(&self) {
         if !self.active.load(Ordering::Relaxed) {
@@ -86,8 +87,8 @@ impl Watch {
         }
     }
 
-    /// Not inlined: the address of a thread's variable is a call, which the compiler makes before it knows whether it is
-    /// needed.
+    /// Not inlined: the address of a thread's variable takes a call, which the compiler would make before the condition
+    /// is known.
     #[cold]
     #[inline(never)]
     fn find_active(&self) {
@@ -96,15 +97,15 @@ impl Watch {
         }
     }
 
-    /// A thread of the application has woken up.
+    /// Notes that a thread of the application has woken up.
     pub(crate) fn note_wake(&self) {
         if self.trusting.load(Ordering::Relaxed) && self.trusting.swap(false, Ordering::SeqCst) {
             self.kick(None);
         }
     }
 
-    /// Frames have been taken. Those that the application takes do not count: because of them the watch thread would
-    /// look again at once, for as long as the application is busy, and disturb it.
+    /// Notes that frames have been taken, if the watch thread has taken them. Frames that the application takes would
+    /// make the watch thread poll again at once, for as long as the application is busy, and disturb it.
     #[inline(always)]
     pub(crate) fn note_arrival(&self) {
         if self.serving.load(Ordering::Relaxed) != NO_VI {
@@ -121,11 +122,11 @@ impl Watch {
         }
     }
 
-    /// A VI or a lingering close must be served at this time.
+    /// Makes the thread serve a VI or a lingering close at this time.
     #[inline(always)]
     pub(crate) fn expect(&self, bell: &Bell, deadline: u64) {
         let until = self.until.load(Ordering::SeqCst);
-        if deadline.saturating_add(NAP_MIN) < until {
+        if deadline.saturating_add(SHORT_SLEEP_MIN) < until {
             self.hurry(bell, until);
         }
     }
@@ -142,22 +143,14 @@ impl Watch {
         }
     }
 
-    /// Makes the thread look now.
+    /// Makes the thread poll now.
     #[cold]
-    pub(crate) fn look(&self, bell: &Bell) {
-        self.kick(Some(bell));
-    }
-
     pub(crate) fn kick(&self, bell: Option<&Bell>) {
         self.kicks.fetch_add(1, Ordering::SeqCst);
         match bell {
             Some(bell) if self.on_bell.load(Ordering::SeqCst) => bell.ring(),
             _ => futex::wake(&self.kicks),
         }
-    }
-
-    pub(crate) fn thread(&self) -> MutexGuard<'_, Option<Thread>> {
-        self.thread.lock()
     }
 }
 

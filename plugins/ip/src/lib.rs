@@ -1,7 +1,7 @@
-//! The device plug-in `ip`: the network is any IP network, and takes no privilege.
+//! The device plug-in `ip`: NICs over any IP network, without privileges.
 //!
-//! Frames are datagrams of a UDP socket, which the Kernel Agent of the host binds at the address by which others know
-//! the host. Those of several posts are collected and leave in trains, which the kernel handles like one packet.
+//! Frames are datagrams of a UDP socket, which the Kernel Agent of the host binds to the address by which other hosts
+//! reach it. Frames of several posts are collected and leave in trains, which the kernel handles like one packet.
 //! Everything else is the device class, `vipl-ethernet`.
 
 use std::ffi::CStr;
@@ -14,13 +14,13 @@ use vipl_plugin_sdk::{Host, Status};
 /// The card.
 pub struct Ip;
 
-/// Rank for an interface whose Ethernet this process may not use: above that of the plug-ins for Ethernet.
+/// Rank for an interface that this process may not use as Ethernet: above that of the plug-ins for Ethernet.
 const RANK: i32 = 60;
 /// Rank for "the best device present", above that of loopback.
 const RANK_BEST: i32 = 2;
 
-/// Whether this process may have an interface as raw Ethernet. An agent that does not answer gives it nothing, but
-/// nothing over UDP either: the plug-ins for Ethernet then tell why.
+/// Whether this process may use an interface as raw Ethernet. If the agent does not answer, the process gets neither raw
+/// Ethernet nor UDP, and the plug-ins for Ethernet report why.
 fn is_ethernet(interface: &str) -> bool {
     let asked = Host::get().link_ask(interface);
     !matches!(asked, Err(Status::NotPermitted | Status::Invalid))
@@ -43,7 +43,8 @@ impl Card for Ip {
         false
     }
 
-    /// Names of Ethernet, where it is not permitted: a program of a plain user reaches others all the same.
+    /// Claims names of Ethernet interfaces that this process may not use as Ethernet: an application of an unprivileged
+    /// user reaches other hosts all the same.
     fn claim(name: &str) -> Option<(i32, String)> {
         let addressed = interface::addressed();
         if let "VINIC" | "VINIC0" = name {
@@ -56,7 +57,7 @@ impl Card for Ip {
         (own && !is_ethernet(name)).then(|| (RANK, name.to_owned()))
     }
 
-    /// The plug-ins for Ethernet name theirs.
+    /// Only interfaces that are no Ethernet; the plug-ins for Ethernet list the others.
     fn devices() -> Vec<String> {
         let others = interface::addressed().into_iter();
         others

@@ -1,8 +1,8 @@
 //! Processes on other hosts: when something was last received from each, on any connection with it.
 //!
-//! A process without enough processor time loses frames, so that some of its connections fall silent while others do
-//! not. Whether it is alive is decided for the process, not for one connection. Connections report here every few
-//! seconds, outside the data path.
+//! A process without enough processor time loses frames, and some of its connections fall silent while others do not. So
+//! liveness is decided for the process, not for one connection. Connections report here every few seconds, outside the
+//! data path.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

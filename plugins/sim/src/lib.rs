@@ -152,7 +152,7 @@ fn value<T: FromStr>(pairs: &[&str], word: &str, default: T) -> Result<T, Status
     read(pairs, word, default, |text| text.parse().ok())
 }
 
-/// The same of a number of bytes, which may have a unit.
+/// The same for a number of bytes, which may have a unit.
 fn bytes(pairs: &[&str], word: &str, default: u64) -> Result<u64, Status> {
     read(pairs, word, default, text::bytes)
 }

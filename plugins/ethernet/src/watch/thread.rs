@@ -5,15 +5,15 @@
 //!
 //! | the application | this thread |
 //! | --- | --- |
-//! | polls | naps, 1 to 16 ms, and looks in between, but not at what the application has served a moment ago |
-//! | makes a call now and then, and leaves frames to this thread | sleeps on the socket, and takes what the application does not take at once |
-//! | sleeps on the socket itself | sleeps until a deadline; the application ends that when it wakes |
+//! | polls | sleeps for 1 to 16 ms at a time and polls in between, but not what the application has just served |
+//! | calls now and then, and leaves frames to this thread | sleeps on the socket, and takes what the application does not take at once |
+//! | sleeps on the socket itself | sleeps until a deadline; the application ends that sleep when it wakes |
 //! | does neither | sleeps on the socket |
 //!
-//! The second row is an application that polls its own memory for RDMA Writes between calls. It is told from the first
-//! by what this thread finds: frames that it takes give it credit, wake-ups without work use the credit up.
+//! In the second row the application polls its own memory for RDMA Writes between calls. What this thread finds
+//! distinguishes it from the first row: frames that it takes are credit, wake-ups without work use the credit up.
 //!
-//! A post or a timer that must not wait for the end of a nap shortens it to a millisecond.
+//! A post or a timer that must not wait for the end of a short sleep shortens it to a millisecond.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,24 +23,24 @@ use vipl_plugin_sdk::futex;
 use vipl_plugin_sdk::thread::{ask_for_short_turns, spawn_with_signals_blocked};
 use vipl_plugin_sdk::{Host, Poll, Status};
 
-use super::NAP_MIN;
+use super::SHORT_SLEEP_MIN;
 use crate::VIS_MAX;
 use crate::device::Device;
 use crate::uplink::Checks;
 
 const MS: u64 = 1_000_000;
-/// Longest nap while the application is active, in nanoseconds.
-const NAP_MAX: u64 = 16 * MS;
-/// Wake-ups without work after which the application is again taken for one that polls.
+/// Longest of the short sleeps while the application is active, in nanoseconds.
+const SHORT_SLEEP_MAX: u64 = 16 * MS;
+/// Wake-ups without work after which the application counts again as one that polls.
 const CREDIT: u32 = 8;
-/// Pause before the work of an application that is active just now is looked at again, in nanoseconds.
+/// Pause before this thread checks again whether an active application leaves work, in nanoseconds.
 const PAUSE: u64 = 20_000;
-/// Longest sleep: a misbehaving peer may keep the bell from being rung.
+/// Longest sleep, in nanoseconds: a misbehaving peer may keep the bell from being rung.
 const SLEEP_MAX: u64 = 500 * MS;
-/// How often the interface is checked for removal.
+/// Interval of checks of the interface, in nanoseconds.
 const CHECK_EVERY: u64 = 250 * MS;
 
-/// Starts the thread. A device without it would connect and then move nothing for an application that computes.
+/// Starts the thread. Without it a device would connect, and then make no progress while the application computes.
 pub(crate) fn start(device: &Arc<Device>) -> Result<(), Status> {
     let watched = device.clone();
     let run = move || WatchThread::new(&watched).run();
@@ -49,7 +49,7 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<(), Status> {
         Host::get().log(VIPL_LOG_ERROR, &text);
         Status::Resource
     })?;
-    *device.watch.thread() = Some(thread);
+    *device.watch.thread.lock() = Some(thread);
     Ok(())
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn stop(device: &Device) {
     device.watch.stop.store(true, Ordering::SeqCst);
     device.watch.kick(None);
     device.bell.ring();
-    let thread = device.watch.thread().take();
+    let thread = device.watch.thread.lock().take();
     if let Some(thread) = thread {
         thread.join();
     }
@@ -67,13 +67,14 @@ pub(crate) fn stop(device: &Device) {
 /// State of the thread.
 struct WatchThread<'a> {
     device: &'a Device,
-    nap: u64,
-    /// Frames were waiting at the doorbell at the last look.
+    /// The next short sleep, in nanoseconds.
+    short: u64,
+    /// Frames were waiting at the doorbell at the last poll.
     posted: bool,
     checked: u64,
     checks: Checks,
     failed: bool,
-    /// Wake-ups without work that are left before the thread naps.
+    /// Wake-ups without work that are left before the next short sleep.
     credit: u32,
 }
 
@@ -81,7 +82,7 @@ impl WatchThread<'_> {
     fn new(device: &Device) -> WatchThread<'_> {
         WatchThread {
             device,
-            nap: NAP_MIN,
+            short: SHORT_SLEEP_MIN,
             posted: false,
             checked: 0,
             checks: Checks::default(),
@@ -96,16 +97,16 @@ impl WatchThread<'_> {
         let watch = &self.device.watch;
         while !watch.stop.load(Ordering::SeqCst) {
             let kicks = watch.kicks.load(Ordering::SeqCst);
-            let found = self.look();
+            let found = self.poll();
             if found == Poll::Progress {
-                self.nap = NAP_MIN;
+                self.short = SHORT_SLEEP_MIN;
                 self.credit = CREDIT;
                 continue;
             }
             if self.credit > 0 {
                 self.credit -= 1;
                 if found == Poll::Busy || self.posted {
-                    self.nap(kicks, PAUSE);
+                    self.sleep_shortly(kicks, PAUSE);
                 } else {
                     self.sleep(kicks);
                 }
@@ -113,32 +114,35 @@ impl WatchThread<'_> {
             }
             let active = watch.active.swap(false, Ordering::Relaxed);
             if active || found == Poll::Busy || self.posted {
-                self.nap = if self.posted { NAP_MIN } else { self.nap };
-                self.nap(kicks, self.nap);
-                self.nap = (self.nap * 2).min(NAP_MAX);
+                self.short = if self.posted {
+                    SHORT_SLEEP_MIN
+                } else {
+                    self.short
+                };
+                self.sleep_shortly(kicks, self.short);
+                self.short = (self.short * 2).min(SHORT_SLEEP_MAX);
             } else if self.device.bell.is_led() {
                 watch.trusting.store(true, Ordering::SeqCst);
                 // The application may have woken before it could see that.
                 if self.device.bell.is_led() {
-                    self.nap(kicks, SLEEP_MAX);
+                    self.sleep_shortly(kicks, SLEEP_MAX);
                 }
                 watch.trusting.store(false, Ordering::SeqCst);
-                self.nap = NAP_MIN;
+                self.short = SHORT_SLEEP_MIN;
             } else {
                 self.sleep(kicks);
-                self.nap = NAP_MIN;
+                self.short = SHORT_SLEEP_MIN;
             }
         }
     }
 
     /// Serves all VIs that may have something to do.
-    fn look(&mut self) -> Poll {
+    fn poll(&mut self) -> Poll {
         let device = self.device;
         let now = Host::get().now_ns();
         self.ring();
         let mut found = Poll::Nothing;
-        // Locking a VI that the application uses, or taking frames from it, would cost the application more than it
-        // helps.
+        // To lock a VI that the application uses, or to take its frames, would cost the application more than it helps.
         if !device.schedule.is_read(now) {
             device.receive_all();
         } else if device
@@ -166,7 +170,7 @@ impl WatchThread<'_> {
                 Poll::Nothing => {}
                 Poll::Progress => found = Poll::Progress,
                 Poll::Busy => {
-                    // The application may stop without having looked.
+                    // The application may stop before it has polled.
                     device.bell.mark(*index);
                     found = if found == Poll::Progress {
                         found
@@ -183,7 +187,7 @@ impl WatchThread<'_> {
         }
     }
 
-    /// Sends what was waiting at the last look; more recent frames may still be joined by others.
+    /// Sends the frames that were waiting at the last poll; others may still join more recent ones.
     fn ring(&mut self) {
         let Some(doorbell) = self.device.doorbell() else {
             return;
@@ -202,7 +206,7 @@ impl WatchThread<'_> {
             return;
         }
         self.checked = now;
-        if let Some(what) = uplink.gone(&mut self.checks, now) {
+        if let Some(what) = uplink.failure(&mut self.checks, now) {
             self.failed = true;
             let text = format!("{}: {what}", self.device.name);
             Host::get().log(VIPL_LOG_WARN, &text);
@@ -211,14 +215,14 @@ impl WatchThread<'_> {
         }
     }
 
-    /// The next deadline, but not before the end of a nap.
+    /// The next deadline, but not before the end of a short sleep.
     fn soonest(&self, now: u64) -> u64 {
         let device = self.device;
         let soonest = device.mark_due(now).min(device.lingering.deadline());
-        soonest.max(now + NAP_MIN)
+        soonest.max(now + SHORT_SLEEP_MIN)
     }
 
-    /// Announces until when this thread sleeps at the latest. Returns for how long.
+    /// Announces the latest end of a sleep of `time` nanoseconds. Returns its length, to the next deadline at most.
     fn announce(&self, time: u64) -> u64 {
         let watch = &self.device.watch;
         let now = Host::get().now_ns();
@@ -234,19 +238,19 @@ impl WatchThread<'_> {
         }
     }
 
-    /// Naps, unless there has been another kick. A deadline shortens a long nap to the shortest, and does not end it:
-    /// while the application is active there is a new one every few messages.
-    fn nap(&mut self, kicks: u32, time: u64) {
+    /// Sleeps on `kicks`, unless there has been another kick. A deadline shortens the sleep to the shortest, and does not
+    /// end it: while the application is active there is a new deadline every few messages.
+    fn sleep_shortly(&mut self, kicks: u32, time: u64) {
         let watch = &self.device.watch;
         watch.hurried.store(false, Ordering::Relaxed);
         let time = self.announce(time);
         futex::wait(&watch.kicks, kicks, time);
         watch.until.store(0, Ordering::SeqCst);
-        if time > NAP_MIN && watch.hurried.load(Ordering::Relaxed) {
-            self.nap = NAP_MIN;
+        if time > SHORT_SLEEP_MIN && watch.hurried.load(Ordering::Relaxed) {
+            self.short = SHORT_SLEEP_MIN;
             let kicks = watch.kicks.load(Ordering::SeqCst);
             if !watch.stop.load(Ordering::SeqCst) {
-                self.nap(kicks, NAP_MIN);
+                self.sleep_shortly(kicks, SHORT_SLEEP_MIN);
             }
         }
     }
@@ -257,7 +261,7 @@ impl WatchThread<'_> {
         watch.on_bell.store(true, Ordering::SeqCst);
         let epoch = device.bell.arm();
         // Something may have arrived just before that.
-        let found = self.look();
+        let found = self.poll();
         if found == Poll::Progress {
             self.credit = CREDIT;
         }

@@ -1,12 +1,12 @@
 //! UDP data sockets: datagrams in trains.
 //!
 //! The cost of UDP is in the path through the kernel, which each packet takes by itself. Datagrams of one size to one
-//! receiver can take it together: the sender passes a *train* and its length per datagram (`UDP_SEGMENT`), and the
-//! receiver gets what arrived together in one piece (`UDP_GRO`). [`Sender`] and [`Receiver`] do that. A kernel, a
-//! route or an interface without it costs speed and nothing else.
+//! receiver can take it together: the sender passes a *train* and the length of its datagrams (`UDP_SEGMENT`), and the
+//! receiver gets datagrams that arrived together in one piece (`UDP_GRO`). [`Sender`] and [`Receiver`] do that. Without
+//! support by the kernel, a route or an interface only speed is lost.
 //!
-//! The application may close our descriptor and get another socket with its number. Flags that only UDP tolerates
-//! keep bytes of ours out of such a socket, and bytes of its own from being taken.
+//! The application may close our descriptor and get another socket with its number. Flags that only UDP accepts keep
+//! our bytes out of such a socket, and its bytes from being taken.
 
 mod peer;
 mod receive;
@@ -18,15 +18,15 @@ pub use peer::{PEER, Peer};
 pub use receive::{Received, Receiver};
 pub use send::Sender;
 
-/// Datagrams of one train; the kernel's limit, and at most 64 KB.
+/// Datagrams of one train: the kernel's limit.
 const TRAIN: usize = 64;
 /// Bytes of one train.
 const TRAIN_BYTES: usize = 65_000;
 
-/// Whether datagrams leave with the ECT codepoint, and marks are told.
+/// Sends datagrams with the ECT codepoint and receives marks, or neither.
 fn use_marks(socket: std::os::fd::RawFd, on: bool) {
     let tos = if on { ECT_0 } else { 0 };
-    // The socket knows one of the two versions of IP.
+    // The socket has one of the two versions of IP.
     for (level, name, value) in [
         (libc::IPPROTO_IP, libc::IP_TOS, tos),
         (libc::IPPROTO_IP, libc::IP_RECVTOS, i32::from(on)),

@@ -1,4 +1,4 @@
-//! Where datagrams go, as the kernel wants it.
+//! Addresses of datagrams in the kernel's form.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const PEER: usize = size_of::<libc::sockaddr_in6>();
 const V4: usize = size_of::<libc::sockaddr_in>();
 
-/// A socket address in the form of the kernel; the same address always has the same bytes.
+/// A socket address in the kernel's form; the same address always has the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer([u8; PEER]);
 
@@ -23,7 +23,7 @@ impl Peer {
         Peer(bytes)
     }
 
-    /// How many of the bytes count.
+    /// Length of the address in these bytes.
     #[inline(always)]
     pub(crate) fn length(bytes: &[u8]) -> usize {
         let family = u16::from_ne_bytes([bytes[0], bytes[1]]);

@@ -1,4 +1,4 @@
-//! Receiving: what has arrived together comes in one piece.
+//! Receiving datagrams: those that arrive together come in one piece.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -9,13 +9,13 @@ use crate::options;
 
 /// Bytes of the longest piece that the kernel makes.
 const PIECE: usize = 1 << 16;
-/// Wanted room for datagrams that wait; the kernel gives what it allows.
+/// Receive buffer to ask for; the kernel limits it.
 const ROOM: i32 = 8 << 20;
 /// Room for control messages: the length of the datagrams of a piece, the mark of a router, and the count of dropped
 /// datagrams.
 const CONTROL: usize = 96;
 
-/// UDP ignores this; all other kinds of sockets have nothing to give for it.
+/// UDP ignores this flag; sockets of other kinds return nothing for it.
 const UDP_ONLY: i32 = libc::MSG_OOB;
 
 /// Result of one call of [`Receiver::receive`].
@@ -34,19 +34,19 @@ struct Control([u8; CONTROL]);
 pub struct Receiver {
     socket: RawFd,
     piece: Box<[u8]>,
-    /// A piece has been fetched and not been passed on.
+    /// A piece has been fetched and not yet been passed on.
     piece_is_here: bool,
     /// Its bytes.
     bytes: usize,
     /// The length of its datagrams, of which the last one may be shorter.
     length: usize,
-    /// Its sender, and whether a router has marked it. The kernel puts no marked and unmarked ones together.
+    /// Its sender, and whether a router has marked it. The kernel does not join marked and unmarked datagrams.
     from: Peer,
     marked: bool,
     /// The kernel's count of dropped datagrams.
     dropped: u32,
-    /// The part of it that the caller knows.
-    told: u32,
+    /// The part of the count that has been reported.
+    reported: u32,
 }
 
 impl Receiver {
@@ -75,12 +75,11 @@ impl Receiver {
             from: Peer::of_bytes([0; PEER]),
             marked: false,
             dropped: 0,
-            told: 0,
+            reported: 0,
         }
     }
 
-    /// Whether datagrams are here, or else have been waiting in the kernel and are here now, for
-    /// [`receive`](Self::receive).
+    /// Whether [`receive`](Self::receive) has datagrams; fetches a piece from the kernel if none has been fetched.
     #[inline]
     pub fn fetch(&mut self) -> bool {
         self.piece_is_here || self.next_piece()
@@ -94,29 +93,29 @@ impl Receiver {
         self.pass(most, |_| false, each)
     }
 
-    /// The same, but a datagram that came alone and that somebody `awaits` is the last one: it need not be held up by the
-    /// system call that finds nothing more.
+    /// Does the same, but ends with a datagram in a piece of its own that is `urgent`: it need not wait for the system
+    /// call that finds nothing more.
     #[inline]
-    pub fn look(
+    pub fn poll(
         &mut self,
         most: u32,
-        awaits: impl Fn(&[u8]) -> bool,
+        urgent: impl Fn(&[u8]) -> bool,
         each: impl FnMut(&Peer, &[u8], bool),
     ) -> Received {
-        self.pass(most, awaits, each)
+        self.pass(most, urgent, each)
     }
 
     #[inline(always)]
     fn pass(
         &mut self,
         most: u32,
-        awaits: impl Fn(&[u8]) -> bool,
+        urgent: impl Fn(&[u8]) -> bool,
         mut each: impl FnMut(&Peer, &[u8], bool),
     ) -> Received {
         let mut datagrams = 0;
         while datagrams < most && self.fetch() {
             self.piece_is_here = false;
-            // An empty datagram is one, too.
+            // A datagram may be empty.
             let (first, rest) = self.piece[..self.bytes].split_at(self.length.min(self.bytes));
             each(&self.from, first, self.marked);
             datagrams += 1;
@@ -124,7 +123,7 @@ impl Receiver {
                 each(&self.from, datagram, self.marked);
                 datagrams += 1;
             }
-            if rest.is_empty() && awaits(first) {
+            if rest.is_empty() && urgent(first) {
                 break;
             }
         }
@@ -132,7 +131,7 @@ impl Receiver {
             datagrams,
             dropped: self
                 .dropped
-                .wrapping_sub(std::mem::replace(&mut self.told, self.dropped)),
+                .wrapping_sub(std::mem::replace(&mut self.reported, self.dropped)),
         }
     }
 
@@ -171,7 +170,7 @@ impl Receiver {
         true
     }
 
-    /// Reads what the kernel says about a piece.
+    /// Reads the kernel's control messages for a piece.
     fn read_control(&mut self, mut control: &[u8]) {
         const HEAD: usize = size_of::<libc::cmsghdr>();
         while let Some(bytes) = control.first_chunk::<HEAD>() {
@@ -235,7 +234,7 @@ mod tests {
         let mut got = Vec::new();
         let mut calls = 0;
         while got.len() < sent.len() {
-            receiver.look(
+            receiver.poll(
                 2,
                 |bytes| bytes.len() < 9,
                 |peer, bytes, marked| {
@@ -244,7 +243,7 @@ mod tests {
                     got.push(bytes.to_vec());
                 },
             );
-            // What has been fetched is not fetched again.
+            // A piece that has been fetched is not fetched again.
             receiver.fetch();
             receiver.fetch();
             calls += 1;
@@ -265,7 +264,7 @@ mod tests {
 
     /// A sender may set the mark as well as a router.
     #[test]
-    fn marks_are_told_where_they_are_wanted() {
+    fn marks_are_reported_after_they_were_enabled() {
         for host in ["127.0.0.1", "::1"] {
             let Ok(far) = UdpSocket::bind((host, 0)) else {
                 println!("SKIP {host}: no such address here");
@@ -282,23 +281,23 @@ mod tests {
                 }
             };
             let mut receiver = Receiver::open(far.as_raw_fd()).unwrap();
-            let mut heard = |value: u8| {
+            let mut received = |value: u8| {
                 mark(value);
                 near.send_to(&[value], far.local_addr().unwrap()).unwrap();
-                let mut heard = None;
-                while heard.is_none() {
-                    receiver.receive(9, |_, bytes, marked| heard = Some((bytes[0], marked)));
+                let mut got = None;
+                while got.is_none() {
+                    receiver.receive(9, |_, bytes, marked| got = Some((bytes[0], marked)));
                 }
-                heard.unwrap()
+                got.unwrap()
             };
-            assert_eq!(heard(CONGESTION), (CONGESTION, false));
+            assert_eq!(received(CONGESTION), (CONGESTION, false));
             use_marks(far.as_raw_fd(), true);
-            // Other bits are those of the class of the traffic.
+            // The other bits are the traffic class.
             for value in [0, 1, 2, 0xFC, 0xFE] {
-                assert_eq!(heard(value), (value, false));
-                assert_eq!(heard(value | CONGESTION), (value | CONGESTION, true));
+                assert_eq!(received(value), (value, false));
+                assert_eq!(received(value | CONGESTION), (value | CONGESTION, true));
             }
-            // What this side sends may be marked, until a router refuses that.
+            // This side sends with the codepoint until a router drops it.
             let sender = Sender::new(near.into());
             for (on, tos) in [(true, 2), (true, 2), (false, 0), (true, 0)] {
                 sender.mark(on);

@@ -1,4 +1,4 @@
-//! Sending: one system call for each train, and one for several trains.
+//! Sending datagrams: one system call passes a train, or several trains.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,15 +12,15 @@ use crate::{Frame, Sent, options};
 
 /// Datagrams of one `sendmmsg`.
 const BURST_MAX: usize = 64;
-/// Bytes of the control message that states the length of the datagrams of a train.
+/// Bytes of the control message with the length of the datagrams of a train.
 const CONTROL: usize = size_of::<libc::cmsghdr>() + 8;
-/// Wanted send buffer; the kernel gives what it allows.
+/// Send buffer to ask for; the kernel limits it.
 const ROOM: i32 = 4 << 20;
 
-/// Datagrams that leave one by one after a train was refused.
+/// Datagrams that leave one by one after the kernel has refused a train.
 const SINGLE: usize = 4096;
 
-/// A TCP socket that is connected refuses this, and UDP does not know it; all other kinds refuse the address.
+/// A connected TCP socket refuses this flag, and UDP ignores it; sockets of other kinds refuse the address.
 const UDP_ONLY: i32 = libc::MSG_FASTOPEN;
 
 #[repr(C, align(8))]
@@ -41,8 +41,8 @@ impl Sender {
     pub fn new(socket: OwnedFd) -> Sender {
         let fd = socket.as_raw_fd();
         let _ = options::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &ROOM);
-        // Nobody fragments a datagram, and one as long as the interface allows leaves it: the engine finds out what the
-        // path carries. Each family refuses the option of the other.
+        // No host or router fragments a datagram, and one as long as the interface allows leaves it: the engine finds the
+        // size that the path carries. Each family refuses the option of the other.
         let probe = libc::IP_PMTUDISC_PROBE;
         let _ = options::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &probe);
         let probe = libc::IPV6_PMTUDISC_PROBE;
@@ -64,8 +64,8 @@ impl Sender {
         self.socket.number()
     }
 
-    /// From now on datagrams carry the ECT codepoint of RFC 3168, so that a congested router marks them instead of
-    /// dropping them, and the receiver of the same socket tells of the marks of others. With `false` never again.
+    /// From now on datagrams carry the ECT codepoint of RFC 3168: a congested router marks them instead of dropping them.
+    /// The receiver of the same socket reports marks of arriving datagrams. With `false` never again.
     pub fn mark(&self, on: bool) {
         let refused = !on || self.refused.load(Ordering::SeqCst);
         self.refused.store(refused, Ordering::SeqCst);
@@ -87,7 +87,7 @@ impl Sender {
         }
         match std::io::Error::last_os_error().raw_os_error().unwrap_or(0) {
             libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Sent::Again,
-            // Its datagrams are longer than the interface takes by now, or that computes no checksums.
+            // The datagrams are longer than the interface now allows, or it computes no checksums.
             libc::EINVAL | libc::EIO | libc::EMSGSIZE
                 if datagrams.len() > 1 && self.single.load(Ordering::Relaxed) == 0 =>
             {
@@ -127,7 +127,7 @@ impl Sender {
         }
         let single = self.single.load(Ordering::Relaxed);
         if single > 0 {
-            // Threads that do this at the same time end it a little sooner or later.
+            // If threads do this at the same time, it ends a little sooner or later.
             let left = single.saturating_sub(datagrams.len());
             self.single.store(left, Ordering::Relaxed);
         }
@@ -171,18 +171,18 @@ impl Sender {
     }
 }
 
-/// How many datagrams from the first on make one train: to one address, of one length; the last one may be shorter.
+/// How many datagrams from the first on form a train: to one address, of one length; the last one may be shorter.
 fn train(datagrams: &[Frame]) -> usize {
     let (to, bytes) = datagrams[0].contents().split_at(PEER);
     let mut all = bytes.len();
-    // What becomes of a TRY must not depend on others, and a train is forwarded or dropped as a whole.
+    // A train is forwarded or dropped as a whole, and the fate of a TRY must be its own.
     if Kind::Try.is_of(bytes) {
         return 1;
     }
     for (number, next) in datagrams.iter().enumerate().skip(1) {
         let (there, more) = next.contents().split_at(PEER);
         all += more.len();
-        // An empty one would not be seen at the end of a train.
+        // An empty datagram at the end of a train would be lost.
         let fits = !more.is_empty() && more.len() <= bytes.len() && all <= TRAIN_BYTES;
         let fits = fits && !Kind::Try.is_of(more);
         if there != to || !fits || number == TRAIN {

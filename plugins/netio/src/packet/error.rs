@@ -1,4 +1,4 @@
-//! Errors of system calls, and those that a socket reports later.
+//! Errors of system calls, and errors that a socket reports later.
 
 use std::os::fd::RawFd;
 
@@ -9,14 +9,14 @@ pub(crate) fn last() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// The pending error of a socket, which this clears; 0: none.
+/// Takes the pending error of a socket; 0: none.
 pub fn take_socket_error(socket: RawFd) -> i32 {
     // SAFETY: an integer.
     let error = unsafe { options::get(socket, libc::SOL_SOCKET, libc::SO_ERROR) };
     error.unwrap_or(0)
 }
 
-/// Empties the error queue of a socket. Only another process that has the socket can have enabled it.
+/// Empties the error queue of a socket, which only another process with the socket can have enabled.
 pub fn drop_notices(socket: RawFd) {
     // SAFETY: no room for data is needed.
     let take = || unsafe {
@@ -30,6 +30,6 @@ pub fn drop_notices(socket: RawFd) {
             std::ptr::null_mut(),
         ) >= 0
     };
-    // Bounded, so that the other process cannot keep this one busy.
+    // Bounded: the other process cannot keep this one busy.
     let _ = (0..1024).take_while(|_| take()).count();
 }

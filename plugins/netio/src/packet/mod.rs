@@ -32,7 +32,7 @@ pub fn split(frame: &[u8]) -> Option<([u8; 6], &[u8])> {
     Some((from, payload))
 }
 
-/// The interface of a socket, if there is one; the kernel unbinds it when the interface is removed.
+/// The interface of a socket. `None`: it has been removed, and the kernel has unbound the socket.
 fn bound_to(socket: RawFd) -> Option<libc::sockaddr_ll> {
     // SAFETY: all zero is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

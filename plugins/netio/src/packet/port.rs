@@ -1,6 +1,6 @@
-//! What the kernel says of interfaces and addresses, by netlink.
+//! Queries about interfaces and addresses, by netlink.
 //!
-//! A bridge, a bond or a team takes the frames of its ports before a packet socket of one ethertype sees them: such an interface
+//! A bridge, a bond or a team takes the frames of its ports before a packet socket of one ethertype sees them: a port
 //! sends, and never receives.
 
 use std::io;
@@ -13,23 +13,24 @@ use vipl_sys::uncancelled;
 use super::bound_to;
 
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
-/// A port of this kind keeps its frames: its master is for routes only.
+/// A port of this kind receives its frames: the master only groups routes.
 const VRF: &[u8] = b"vrf";
-/// Bytes that describe one interface: some kilobytes.
+/// Room for the description of one interface: some kilobytes.
 const ANSWER: usize = 16 << 10;
 /// Bytes of `struct nlmsghdr`, `struct ifinfomsg` and `struct rtmsg`.
 const HEAD: usize = size_of::<libc::nlmsghdr>();
 const LINK: usize = 16;
 const ROUTE: usize = 12;
 
-/// A socket for questions. It is kept, since a new one may get a number that the program expects for a file of its own.
+/// A socket for queries. It stays open, since a new one could get a number that the application expects for a file of its
+/// own.
 pub struct Asker(Kept);
 
 impl Asker {
-    /// In this process's network namespace.
+    /// Opens a socket in this process's network namespace.
     ///
     /// # Errors
-    /// The system gives no socket.
+    /// The system has no socket.
     pub fn open() -> io::Result<Asker> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: a system call; the descriptor is new.
@@ -37,7 +38,7 @@ impl Asker {
         socket.map(|socket| Asker(Kept::new(socket)))
     }
 
-    /// The interface that takes all frames of this one. `None`: there is none, or the kernel does not tell.
+    /// The master of an interface, which takes all its frames. `None`: there is none, or the kernel does not answer.
     pub fn master(&self, index: u32) -> Option<String> {
         let answer = self.link(index)?;
         let attributes = answer.get(HEAD + LINK..)?;
@@ -57,7 +58,7 @@ impl Asker {
         })
     }
 
-    /// Whether an address is one of this host. `None`: the kernel does not tell.
+    /// Whether an address is one of this host's. `None`: the kernel does not answer.
     pub fn is_local(&self, ip: IpAddr) -> Option<bool> {
         let (family, bytes) = match ip {
             IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
@@ -72,7 +73,7 @@ impl Asker {
         let answer = self.ask(libc::RTM_GETROUTE, &route)?;
         match kind(&answer)? {
             libc::RTM_NEWROUTE => Some(*answer.get(HEAD + 7)? == libc::RTN_LOCAL),
-            // There is not even a way there.
+            // There is no route.
             _ => Some(false),
         }
     }
@@ -93,7 +94,7 @@ impl Asker {
         question.extend([0; 8]);
         question.extend(body);
         let mut answer = vec![0; ANSWER];
-        // SAFETY: both buffers are as large as stated. The kernel answers each question once, during the call that asks.
+        // SAFETY: both buffers are as large as stated. The kernel answers each query once, during the call that sends it.
         let got = unsafe {
             let (data, bytes) = (question.as_ptr().cast(), question.len());
             let sent =
@@ -116,8 +117,8 @@ impl Asker {
     }
 }
 
-/// Why a data socket receives nothing any more, if it does not. With an asker, whether the interface is a port is asked, too. Do
-/// that now and then only: the answer may wait for a lock of the kernel that others hold for long.
+/// Why a data socket no longer receives, if it does not. With an asker this also checks whether the interface is a port;
+/// do that rarely, since the answer may wait for a lock of the kernel that others hold for long.
 pub fn lost(socket: RawFd, asker: Option<&Asker>) -> Option<Lost> {
     match bound_to(socket) {
         None => Some(Lost::Removed),
@@ -125,12 +126,12 @@ pub fn lost(socket: RawFd, asker: Option<&Asker>) -> Option<Lost> {
     }
 }
 
-/// What has become of an interface.
+/// Why an interface receives no frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// It is not there.
+    /// It has been removed.
     Removed,
-    /// It is a port of this one.
+    /// It is a port of this interface.
     Port(String),
 }
 
@@ -161,7 +162,7 @@ fn text(name: &[u8]) -> &[u8] {
 fn attribute(mut list: &[u8], wanted: u16) -> Option<&[u8]> {
     while let [low, high, kind_low, kind_high, ..] = *list {
         let length = usize::from(u16::from_ne_bytes([low, high]));
-        // The upper bits tell of nesting and order.
+        // The upper bits are flags for nesting and byte order.
         let kind = u16::from_ne_bytes([kind_low, kind_high]) & 0x3FFF;
         let value = list.get(4..length)?;
         if kind == wanted {

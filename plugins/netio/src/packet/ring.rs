@@ -1,7 +1,7 @@
 //! The receive ring: frames that the kernel writes into memory shared with this process (TPACKET_V2).
 //!
-//! Looking for a frame costs one load and no system call, and each frame is visible as soon as it has arrived.
-//! TPACKET_V3 would hand over whole blocks when a timer expires, which adds latency.
+//! A poll for a frame costs one load and no system call, and each frame is visible as soon as it has arrived.
+//! TPACKET_V3 passes whole blocks when a timer expires, which adds latency.
 
 use std::io;
 use std::marker::PhantomData;
@@ -29,8 +29,8 @@ pub struct Receiver {
 // SAFETY: the mapping is bound to no thread, and all use is through `&mut`.
 unsafe impl Send for Receiver {}
 
-/// The status word of the slot in which the next frame arrives. Any thread may read it, also while another one
-/// uses the receiver.
+/// The status word of the slot in which the next frame arrives. Any thread may read it, also while another thread uses
+/// the receiver.
 pub struct Tip(AtomicPtr<u32>);
 
 impl Tip {
@@ -39,7 +39,7 @@ impl Tip {
         Tip(AtomicPtr::new(receiver.status()))
     }
 
-    /// Call after the receiver has taken frames.
+    /// Follows the receiver, after it has taken frames.
     #[inline]
     pub fn follow(&self, receiver: &Receiver) {
         self.0.store(receiver.status(), Ordering::Release);
@@ -83,12 +83,12 @@ pub struct Received {
     pub frames: u32,
     /// Truncated frames, which were larger than the interface's MTU.
     pub cut: u32,
-    /// The kernel has dropped frames since it last reported this.
+    /// The kernel has dropped frames since the last [`Receiver::take_drops`].
     pub losing: bool,
 }
 
-/// A frame in its slot of the ring, Ethernet header included. A process that has mapped the same ring can write to it
-/// at any time, so there is no reference to it here.
+/// A frame in its slot of the ring, Ethernet header included. Another process that has mapped the ring can write to it
+/// at any time, so this holds no reference to it.
 pub struct Arrived<'a> {
     at: *const u8,
     length: usize,
@@ -114,8 +114,8 @@ impl Arrived<'_> {
     /// No other process writes to the ring.
     #[inline(always)]
     pub unsafe fn in_place(&self) -> &[u8] {
-        // SAFETY: inside its slot, which the kernel does not touch before it is given back; as the caller says,
-        // nobody else does.
+        // SAFETY: inside its slot, which the kernel does not touch before the slot is returned; by contract, no other
+        // process does.
         unsafe { std::slice::from_raw_parts(self.at, self.length) }
     }
 }

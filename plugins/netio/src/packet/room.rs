@@ -1,19 +1,18 @@
-//! How long a sender waits for a device that says it has no room (ENOBUFS).
+//! How long a sender waits for a device without room (ENOBUFS).
 //!
-//! A device that is full has room soon, and frames wait for it. But `veth` says the same of a frame that its other end
-//! does not take, and will for ever; those behind it must not wait, too. So a frame that has been refused for some time
-//! is lost. If a shorter one passes afterwards, its length was the reason, and others like it are lost at once.
+//! A device that is full has room soon, and frames wait for it. But `veth` returns the same error for a frame that its
+//! other end does not accept, each time; frames behind it must not wait. So a frame that has been refused for some time
+//! is lost. If a shorter frame passes afterwards, the length was the reason, and frames of that length are lost at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::Frame;
 
-/// How long a frame waits. A thousand frames, which is the usual queue of an interface, take 12 ms at 1 Gbit/s, and each
-/// that leaves makes room.
+/// How long a frame waits, in nanoseconds. A thousand frames, the usual queue of an interface, take 12 ms at 1 Gbit/s,
+/// and each one that leaves makes room.
 const PATIENCE_NS: u64 = 50_000_000;
 
-/// What a sender knows of the room in its device. Threads that send at the same time may disturb each other's patience,
-/// which then begins anew.
+/// What a sender knows of the room in its device. Threads that send at the same time may restart each other's wait.
 #[derive(Default)]
 pub(crate) struct Room {
     /// Since when the first frame has been refused, or 0.
@@ -25,7 +24,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// These frames have been sent.
+    /// Notes that these frames have been sent.
     #[inline(always)]
     pub(crate) fn found(&self, frames: &[Frame]) {
         if self.since_ns.load(Ordering::Relaxed) != 0
@@ -46,7 +45,7 @@ impl Room {
         }
     }
 
-    /// There is none for a frame of this length: whether it is worth waiting.
+    /// Whether a frame of this length, for which there is no room, is to wait.
     #[cold]
     pub(crate) fn may_come(&self, bytes: usize, now_ns: u64) -> bool {
         let lost = self.lost_bytes.load(Ordering::Relaxed);
@@ -61,7 +60,7 @@ impl Room {
         if now_ns.saturating_sub(since) < PATIENCE_NS {
             return true;
         }
-        // The next one has its own time.
+        // The next frame has a wait of its own.
         self.since_ns.store(0, Ordering::Relaxed);
         self.shorter_passes.store(false, Ordering::Relaxed);
         self.lost_bytes.store(bytes, Ordering::Relaxed);

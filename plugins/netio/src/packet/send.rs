@@ -1,4 +1,4 @@
-//! Sending: one system call for one frame (`sendto`) or for a burst (`sendmmsg`).
+//! Sending frames: one system call for one frame (`sendto`) or for a burst (`sendmmsg`).
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -12,9 +12,9 @@ use crate::{Frame, Sent};
 /// Frames of one `sendmmsg`.
 const BURST_MAX: usize = 64;
 
-/// Flags that every socket except AF_PACKET refuses together with an address of that family: urgent data is unknown
-/// to UDP, raw, Unix and netlink sockets, and data in a connection request is refused by TCP. The application may
-/// have closed our socket and opened another under its number; a check before each frame would cost more.
+/// Flags that every socket except AF_PACKET refuses together with an address of that family: UDP, raw, Unix and netlink
+/// sockets have no urgent data, and TCP refuses data in a connection request. The application may have closed our socket
+/// and opened another under its number; a check before each frame would cost more.
 const PACKETS_ONLY: i32 = libc::MSG_OOB | libc::MSG_FASTOPEN;
 
 /// The sending side of a data socket.
@@ -61,7 +61,7 @@ impl Sender {
             return Sent::Frames(sent as usize);
         }
         if sent == 0 {
-            // Somebody else has given the socket a transmit ring: it sends the ring's content instead.
+            // Another process has set up a transmit ring, and the socket sends the content of the ring instead.
             return Sent::Lost(libc::EIO);
         }
         match error::last() {
@@ -106,8 +106,8 @@ impl Sender {
             header.msg_iov = &raw mut parts[place];
             header.msg_iovlen = 1;
         }
-        // The others need no address: the kernel looks up the descriptor once for all of them, and sends none of them
-        // if the first is refused. Without one it also need not look for the interface.
+        // The others need no address: the kernel resolves the descriptor once for all of them, and sends none of them if
+        // the first is refused. Without an address it also need not resolve the interface.
         let first = &mut messages[0].msg_hdr;
         first.msg_name = (&raw const self.to).cast_mut().cast();
         first.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;

@@ -62,7 +62,7 @@ impl Default for Impairments {
     }
 }
 
-/// Injected faults; several may have hit the same frame.
+/// Injected faults; one frame may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Lost.
@@ -87,7 +87,7 @@ pub struct LinkEmulator {
     waiting: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
     waiting_bytes: usize,
     number: u64,
-    /// When the link has transmitted the frames before.
+    /// When the link has transmitted all earlier frames.
     free_at: u64,
 }
 
@@ -111,7 +111,7 @@ impl LinkEmulator {
     /// Sends a frame. Times are in nanoseconds.
     pub fn send(&mut self, now: u64, frame: &[u8]) {
         let impairments = &self.impairments;
-        // The same number of random decisions for each frame, whatever their outcome.
+        // Each frame takes the same number of random decisions, whatever their outcome.
         let lost = self.random.chance(impairments.loss);
         let copies = 1 + usize::from(self.random.chance(impairments.duplicate));
         let held = self.random.chance(impairments.reorder);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_and_rate_tell_when() {
+    fn delay_and_rate_decide_when_a_frame_is_due() {
         let slow = Impairments {
             delay_ns: 1000,
             rate: 1_000_000,
