@@ -233,13 +233,20 @@ typedef struct vipl_link {
   uint64_t id;
 } vipl_link;
 
-/* A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid until the end of
- * the operation, or until the descriptor is completed. */
+/* A descriptor that `vipl_host.next_send`, `next_receive`, `send_at` or `receive_at` has read and checked. It is valid
+ * until the descriptor is completed. */
 typedef struct vipl_request {
   /* `sizeof(vipl_request)` as the plug-in knows it, set by the plug-in before the call. */
   size_t size;
   /* What it asks for, one `VIP_STATUS_OP_*`. */
   uint32_t operation;
+  /* Why it cannot be processed, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`: the status for `refuse` when it is the
+   * oldest one. 0: it can be. */
+  uint32_t fault;
+  /* Its number on its queue, as in `vipl_queue.posted`. */
+  uint32_t number;
+  /* Data segments, for `vipl_host.segment`. */
+  uint32_t segment_count;
   /* Bytes of the message. */
   uint32_t length;
   /* Sends: the immediate data as it travels. */
@@ -253,7 +260,7 @@ typedef struct vipl_request {
   /* RDMA: address at the peer. */
   uint64_t remote_address;
   /* The host's own. */
-  uint64_t segments[6];
+  uint64_t host[6];
 } vipl_request;
 
 /* Instructions of a plug-in that may fault, and where they continue then. Each field is the distance from its own
@@ -314,13 +321,14 @@ typedef struct vipl_host {
   /* Reads and checks the oldest send descriptor that is not complete; true if there is one. A descriptor that breaks
    * a rule is completed with its error, which on the reliable levels ends the connection (see `refuse`); the
    * next one follows. False: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
-   * an operation of the VI, like the next five. */
+   * an operation of the VI, like the next six. */
   bool (*next_send)(struct vipl_vi *vi, struct vipl_request *out);
   /* Reads and checks the receive descriptor for a message of this length; true if it has room. Otherwise the error
    * is reported, which on the reliable levels ends the connection, and the message is to be dropped. */
   bool (*next_receive)(struct vipl_vi *vi, uint32_t length, struct vipl_request *out);
-  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad;
-   * no harm is done, and the descriptor is completed with PROTECTION_ERROR like one that breaks a rule. */
+  /* Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad.
+   * No harm is done, and the oldest descriptor of its queue is completed with PROTECTION_ERROR, like one that breaks a
+   * rule; another one is the plug-in's to refuse when it is the oldest. */
   bool (*gather)(struct vipl_vi *vi,
                  const struct vipl_request *request,
                  uint32_t offset,
@@ -357,6 +365,20 @@ typedef struct vipl_host {
   int (*link_ask)(const char *interface);
   /* As `guard`, for all instructions of a table, which lives as long as the process. Any thread. */
   int (*guard_table)(const struct vipl_guard_entry *entries, size_t count);
+  /* Whether there is a receive descriptor for the notice of an RDMA Write with immediate data. Nothing is placed into
+   * its buffers, so its data segments are not checked. False: the error is reported as by `next_receive`. Within an
+   * operation of the VI, like the next three. */
+  bool (*next_notice)(struct vipl_vi *vi);
+  /* Reads and checks the send descriptor with this number, from `send.completed` to below `send.posted`: for a
+   * plug-in that has several in progress. Nothing is completed. False: it cannot be processed, and `out->fault` says
+   * why; 0 there: no such descriptor is posted. */
+  bool (*send_at)(struct vipl_vi *vi, uint32_t number, struct vipl_request *out);
+  /* The same for the receive descriptor with this number and a message of this length: 0 when the descriptor is
+   * posted to a device, before a message is known. */
+  bool (*receive_at)(struct vipl_vi *vi, uint32_t number, uint32_t length, struct vipl_request *out);
+  /* Reads the data segment with this number, below `segment_count`, again: the application may have changed it since
+   * it was checked. False: its address is bad. */
+  bool (*segment)(const struct vipl_request *request, uint32_t number, VIP_DATA_SEGMENT *out);
 } vipl_host;
 
 /* Description of a device, filled by `nic_open`. */

@@ -12,7 +12,7 @@ const LETTERS: usize = 10;
 
 /// The texts of what is installed.
 fn sources() -> impl Iterator<Item = String> {
-    let sources = product_sources(&["libvipl", "plugins", "kagent"]);
+    let sources = product_sources(&["base", "libvipl", "plugins", "kagent"]);
     sources.into_iter().map(|(_, text)| text)
 }
 

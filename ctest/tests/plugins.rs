@@ -579,17 +579,25 @@ fn the_example_says_how_to_compile_it() {
 fn the_guide_quotes_the_examples() {
     let read = |path: &str| std::fs::read_to_string(source(path)).expect("a text");
     let guide = read("../plugins/PLUGINS.md");
-    let quotes = |language: &str, example: &str| {
-        let text = read(example);
+    let quotes = |language: &str, examples: &[&str]| {
+        let text: String = examples.iter().map(|path| read(path)).collect();
         let begin = format!("```{language}\n");
         let blocks = guide.split(&begin).skip(1);
         let blocks: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
         for block in &blocks {
-            assert!(text.contains(block), "{example} has no {block}");
+            assert!(text.contains(block), "{examples:?} have no {block}");
         }
         blocks.len()
     };
-    assert!(quotes("c", "../examples/plugin.c") >= 4);
-    assert!(quotes("rust", "../examples/plugin-rs/plugin.rs") >= 1);
-    assert!(quotes("toml", "../examples/plugin-rs/Cargo.toml") >= 1);
+    assert!(quotes("c", &["../examples/plugin.c"]) >= 4);
+    assert!(
+        quotes(
+            "rust",
+            &[
+                "../examples/plugin-rs/plugin.rs",
+                "../examples/plugin-rs/tests.rs"
+            ]
+        ) >= 2
+    );
+    assert!(quotes("toml", &["../examples/plugin-rs/Cargo.toml"]) >= 2);
 }

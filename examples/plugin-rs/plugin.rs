@@ -10,6 +10,9 @@ use vipl_plugin_sdk::abi::{vipl_connection, vipl_nic_info};
 use vipl_plugin_sdk::shm::Mapping;
 use vipl_plugin_sdk::{Nic, NicHandle, Port, Provider, Queue, Status, Vi, describe};
 
+#[cfg(test)]
+mod tests;
+
 /// Longest message: the least that programs expect (spec §2.3).
 const MESSAGE_MAX: usize = 32_768;
 /// Messages in transit in one direction.

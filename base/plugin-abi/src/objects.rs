@@ -114,8 +114,8 @@ pub struct vipl_vi {
     pub rdma_read: u8,
 }
 
-/// A descriptor that `vipl_host.next_send` or `next_receive` has read and checked. It is valid until the end of
-/// the operation, or until the descriptor is completed.
+/// A descriptor that `vipl_host.next_send`, `next_receive`, `send_at` or `receive_at` has read and checked. It is valid
+/// until the descriptor is completed.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct vipl_request {
@@ -123,6 +123,13 @@ pub struct vipl_request {
     pub size: usize,
     /// What it asks for, one `VIP_STATUS_OP_*`.
     pub operation: u32,
+    /// Why it cannot be processed, `VIP_STATUS_*_ERROR` and `VIP_STATUS_OP_*`: the status for `refuse` when it is the
+    /// oldest one. 0: it can be.
+    pub fault: u32,
+    /// Its number on its queue, as in `vipl_queue.posted`.
+    pub number: u32,
+    /// Data segments, for `vipl_host.segment`.
+    pub segment_count: u32,
     /// Bytes of the message.
     pub length: u32,
     /// Sends: the immediate data as it travels.
@@ -136,7 +143,7 @@ pub struct vipl_request {
     /// RDMA: address at the peer.
     pub remote_address: u64,
     /// The host's own.
-    pub segments: [u64; 6],
+    pub host: [u64; 6],
 }
 
 /// A new connection.

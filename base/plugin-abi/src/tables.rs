@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use vipl_abi::VIP_DESCRIPTOR;
+use vipl_abi::{VIP_DATA_SEGMENT, VIP_DESCRIPTOR};
 
 use crate::{
     vipl_connection, vipl_guard_entry, vipl_link, vipl_nic, vipl_nic_info, vipl_queue,
@@ -67,14 +67,15 @@ pub struct vipl_host {
     /// Reads and checks the oldest send descriptor that is not complete; true if there is one. A descriptor that breaks
     /// a rule is completed with its error, which on the reliable levels ends the connection (see `refuse`); the
     /// next one follows. False: nothing is left to send, or `vi->state` is not VIP_STATE_CONNECTED any more. Within
-    /// an operation of the VI, like the next five.
+    /// an operation of the VI, like the next six.
     pub next_send: unsafe extern "C" fn(vi: *mut vipl_vi, out: *mut vipl_request) -> bool,
     /// Reads and checks the receive descriptor for a message of this length; true if it has room. Otherwise the error
     /// is reported, which on the reliable levels ends the connection, and the message is to be dropped.
     pub next_receive:
         unsafe extern "C" fn(vi: *mut vipl_vi, length: u32, out: *mut vipl_request) -> bool,
-    /// Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad;
-    /// no harm is done, and the descriptor is completed with PROTECTION_ERROR like one that breaks a rule.
+    /// Copies `bytes` bytes of the message, from `offset` on, out of the program's memory. False: an address is bad.
+    /// No harm is done, and the oldest descriptor of its queue is completed with PROTECTION_ERROR, like one that breaks a
+    /// rule; another one is the plug-in's to refuse when it is the oldest.
     pub gather: unsafe extern "C" fn(
         vi: *mut vipl_vi,
         request: *const vipl_request,
@@ -119,6 +120,30 @@ pub struct vipl_host {
     pub link_ask: unsafe extern "C" fn(interface: *const c_char) -> c_int,
     /// As `guard`, for all instructions of a table, which lives as long as the process. Any thread.
     pub guard_table: unsafe extern "C" fn(entries: *const vipl_guard_entry, count: usize) -> c_int,
+    /// Whether there is a receive descriptor for the notice of an RDMA Write with immediate data. Nothing is placed into
+    /// its buffers, so its data segments are not checked. False: the error is reported as by `next_receive`. Within an
+    /// operation of the VI, like the next three.
+    pub next_notice: unsafe extern "C" fn(vi: *mut vipl_vi) -> bool,
+    /// Reads and checks the send descriptor with this number, from `send.completed` to below `send.posted`: for a
+    /// plug-in that has several in progress. Nothing is completed. False: it cannot be processed, and `out->fault` says
+    /// why; 0 there: no such descriptor is posted.
+    pub send_at:
+        unsafe extern "C" fn(vi: *mut vipl_vi, number: u32, out: *mut vipl_request) -> bool,
+    /// The same for the receive descriptor with this number and a message of this length: 0 when the descriptor is
+    /// posted to a device, before a message is known.
+    pub receive_at: unsafe extern "C" fn(
+        vi: *mut vipl_vi,
+        number: u32,
+        length: u32,
+        out: *mut vipl_request,
+    ) -> bool,
+    /// Reads the data segment with this number, below `segment_count`, again: the application may have changed it since
+    /// it was checked. False: its address is bad.
+    pub segment: unsafe extern "C" fn(
+        request: *const vipl_request,
+        number: u32,
+        out: *mut VIP_DATA_SEGMENT,
+    ) -> bool,
 }
 
 /// What a plug-in does. Operations marked (optional) may be NULL.

@@ -4,13 +4,15 @@
 use std::ffi::{c_int, c_void};
 
 use vipl_abi::{
-    VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION, VIP_STATUS_OP_RECEIVE,
+    VIP_DATA_SEGMENT, VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION,
+    VIP_STATUS_OP_MASK, VIP_STATUS_OP_RECEIVE,
 };
+use vipl_guard::Segment;
 use vipl_plugin_abi::*;
 
 use crate::host::Host;
 use crate::port::{Port, Queue, Room, Source};
-use crate::posted::Segments;
+use crate::posted::{self, Outgoing, Segments};
 use crate::region::Table;
 
 pub use vipl_plugin_abi::vipl_host;
@@ -20,27 +22,70 @@ const _: () = assert!(
     size_of::<Segments>() <= size_of::<[u64; 6]>() && align_of::<Segments>() <= align_of::<u64>()
 );
 
+/// Size of a request in the first version.
+const REQUEST_MIN: usize = size_of::<vipl_request>();
+
 /// RDMA Read does not exist on Unreliable. A plug-in without it refuses it on the other levels.
 const READ_LEVELS: u16 = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION;
 
-/// Fills a request.
+const EMPTY: vipl_request = vipl_request {
+    size: 0,
+    operation: 0,
+    fault: 0,
+    number: 0,
+    segment_count: 0,
+    length: 0,
+    immediate: 0,
+    flagged: 0,
+    fenced: 0,
+    remote_handle: 0,
+    remote_address: 0,
+    host: [0; 6],
+};
+
+/// A request without its segments.
+fn of_send(port: &Port, sent: &Outgoing) -> vipl_request {
+    vipl_request {
+        immediate: port.carried(sent).0,
+        flagged: sent.flagged.into(),
+        fenced: sent.fenced.into(),
+        remote_handle: sent.remote.handle,
+        remote_address: sent.remote.address,
+        ..of(&sent.segments, sent.length)
+    }
+}
+
+/// The part of a request that sends and receives have.
+fn of(segments: &Segments, length: u32) -> vipl_request {
+    let mut request = vipl_request {
+        operation: segments.opcode(),
+        number: segments.number(),
+        segment_count: segments.len().into(),
+        length,
+        ..EMPTY
+    };
+    // SAFETY: room and alignment are asserted above.
+    unsafe { (&raw mut request.host).cast::<Segments>().write(*segments) };
+    request
+}
+
+/// Hands a request to a plug-in. False: it has no room.
 ///
 /// # Safety
 /// `out` is the plug-in's, as large as it says.
-unsafe fn give(out: *mut vipl_request, request: &mut vipl_request, segments: Segments) -> bool {
-    // SAFETY: room and alignment are asserted above; the plug-in's structure as asked of the caller.
+unsafe fn give(out: *mut vipl_request, mut request: vipl_request) -> bool {
+    // SAFETY: as asked of the caller.
+    let room = unsafe { (*out).size };
+    if room < REQUEST_MIN {
+        let text = format!("a plug-in has set vipl_request.size to {room}, which is too small");
+        Host::get().log(VIPL_LOG_ERROR, &text);
+        return false;
+    }
+    request.size = room;
+    let known = room.min(size_of::<vipl_request>());
+    // SAFETY: within both.
     unsafe {
-        (&raw mut request.segments)
-            .cast::<Segments>()
-            .write(segments);
-        let room = (*out).size;
-        if room < size_of::<vipl_request>() {
-            let text = format!("a plug-in has set vipl_request.size to {room}, which is too small");
-            Host::get().log(VIPL_LOG_ERROR, &text);
-            return false;
-        }
-        request.size = room;
-        out.write(*request);
+        std::ptr::copy_nonoverlapping((&raw const request).cast::<u8>(), out.cast(), known);
     }
     true
 }
@@ -49,20 +94,8 @@ unsafe fn give(out: *mut vipl_request, request: &mut vipl_request, segments: Seg
 /// A request that [`give`] has filled.
 unsafe fn segments<'a>(request: *const vipl_request) -> &'a Segments {
     // SAFETY: as asked of the caller.
-    unsafe { &*(&raw const (*request).segments).cast::<Segments>() }
+    unsafe { &*(&raw const (*request).host).cast::<Segments>() }
 }
-
-const EMPTY: vipl_request = vipl_request {
-    size: 0,
-    operation: 0,
-    length: 0,
-    immediate: 0,
-    flagged: 0,
-    fenced: 0,
-    remote_handle: 0,
-    remote_address: 0,
-    segments: [0; 6],
-};
 
 /// See `vipl_host.next_send`.
 ///
@@ -71,21 +104,10 @@ const EMPTY: vipl_request = vipl_request {
 pub unsafe extern "C" fn next_send(vi: *mut vipl_vi, out: *mut vipl_request) -> bool {
     // SAFETY: within an operation.
     let port = unsafe { Port::new(vi) };
-    let Some(sent) = port.next_send(READ_LEVELS) else {
-        return false;
-    };
-    let mut request = vipl_request {
-        operation: sent.operation.opcode(),
-        length: sent.length,
-        immediate: port.carried(&sent).0,
-        flagged: sent.flagged.into(),
-        fenced: sent.fenced.into(),
-        remote_handle: sent.remote.handle,
-        remote_address: sent.remote.address,
-        ..EMPTY
-    };
-    // SAFETY: the plug-in's structure.
-    unsafe { give(out, &mut request, sent.segments) }
+    port.next_send(READ_LEVELS).is_some_and(|sent| {
+        // SAFETY: the plug-in's structure.
+        unsafe { give(out, of_send(port, &sent)) }
+    })
 }
 
 /// See `vipl_host.next_receive`.
@@ -99,14 +121,107 @@ pub unsafe extern "C" fn next_receive(
 ) -> bool {
     // SAFETY: within an operation.
     let port = unsafe { Port::new(vi) };
-    let mut request = vipl_request {
-        operation: VIP_STATUS_OP_RECEIVE,
-        length,
-        ..EMPTY
-    };
     port.next_receive(length).is_some_and(|segments| {
         // SAFETY: the plug-in's structure.
-        unsafe { give(out, &mut request, segments) }
+        unsafe { give(out, of(&segments, length)) }
+    })
+}
+
+/// See `vipl_host.next_notice`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn next_notice(vi: *mut vipl_vi) -> bool {
+    // SAFETY: within an operation.
+    unsafe { Port::new(vi) }.next_notice()
+}
+
+/// See `vipl_host.send_at`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn send_at(vi: *mut vipl_vi, number: u32, out: *mut vipl_request) -> bool {
+    // SAFETY: within an operation.
+    let port = unsafe { Port::new(vi) };
+    let entry = port.outstanding(Queue::Send, number);
+    let found = entry.map(|entry| posted::outgoing(port, &entry, READ_LEVELS));
+    // SAFETY: the plug-in's structure.
+    unsafe {
+        give_found(
+            out,
+            number,
+            found.map(|sent| sent.map(|sent| of_send(port, &sent))),
+        )
+    }
+}
+
+/// See `vipl_host.receive_at`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn receive_at(
+    vi: *mut vipl_vi,
+    number: u32,
+    length: u32,
+    out: *mut vipl_request,
+) -> bool {
+    // SAFETY: within an operation.
+    let port = unsafe { Port::new(vi) };
+    let entry = port.outstanding(Queue::Recv, number);
+    let found = entry.map(|entry| match port.check_receive(&entry, Some(length)) {
+        Ok(segments) => Ok(of(&segments, length)),
+        Err(fault) => Err((fault.status | VIP_STATUS_OP_RECEIVE).into()),
+    });
+    // SAFETY: the plug-in's structure.
+    unsafe { give_found(out, number, found) }
+}
+
+/// Hands out a descriptor that was asked for by its number; false if it cannot be processed.
+///
+/// # Safety
+/// As for [`give`].
+unsafe fn give_found(
+    out: *mut vipl_request,
+    number: u32,
+    found: Option<Result<vipl_request, posted::Fault>>,
+) -> bool {
+    let (good, request) = match found {
+        Some(Ok(request)) => (true, request),
+        Some(Err(fault)) => {
+            let (operation, fault) = (fault.status & VIP_STATUS_OP_MASK, fault.status);
+            let request = vipl_request {
+                operation,
+                fault,
+                number,
+                ..EMPTY
+            };
+            (false, request)
+        }
+        None => (false, vipl_request { number, ..EMPTY }),
+    };
+    // SAFETY: as asked of the caller.
+    unsafe { give(out, request) && good }
+}
+
+/// See `vipl_host.segment`.
+///
+/// # Safety
+/// As the interface says.
+pub unsafe extern "C" fn segment(
+    request: *const vipl_request,
+    number: u32,
+    out: *mut VIP_DATA_SEGMENT,
+) -> bool {
+    // SAFETY: a request of this file.
+    let segments = unsafe { segments(request) };
+    let found = u16::try_from(number)
+        .ok()
+        .filter(|number| *number < segments.len())
+        .and_then(|number| segments.get(number).ok());
+    found.is_some_and(|found| {
+        // SAFETY: the plug-in's structure; the layout is the same.
+        unsafe { out.cast::<Segment>().write(found) };
+        true
     })
 }
 
@@ -243,6 +358,7 @@ pub unsafe extern "C" fn guard(start: usize, end: usize, fixup: usize) -> c_int 
 }
 
 const _: () = assert!(size_of::<vipl_guard_entry>() == size_of::<vipl_guard::Entry>());
+const _: () = assert!(size_of::<VIP_DATA_SEGMENT>() == size_of::<Segment>());
 
 /// `vipl_host.guard_table`
 ///
@@ -283,6 +399,10 @@ macro_rules! host_table {
             refuse: $crate::kit::refuse,
             region_check: $crate::kit::region_check,
             copy: $crate::kit::copy,
+            next_notice: $crate::kit::next_notice,
+            send_at: $crate::kit::send_at,
+            receive_at: $crate::kit::receive_at,
+            segment: $crate::kit::segment,
         }
     };
 }

@@ -123,16 +123,6 @@ impl Segments {
         self.descriptor == entry.descriptor().cast_const().cast()
     }
 
-    /// Themselves, unless a message of this length is longer.
-    #[inline(always)]
-    pub(crate) fn with_room(self, length: u32) -> Result<Segments, Fault> {
-        if u64::from(length) <= self.total {
-            Ok(self)
-        } else {
-            Err(VIP_STATUS_LENGTH_ERROR.into())
-        }
-    }
-
     /// Visits the pieces of the application's memory that hold `bytes` bytes of the message from `offset` on: the place
     /// among these bytes, address, length.
     ///

@@ -13,6 +13,8 @@
 
 pub mod settings;
 mod shim;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod traits;
 
 pub use shim::describe;

@@ -8,7 +8,7 @@ use vipl_abi::*;
 use vipl_guard::Fault;
 use vipl_plugin_abi::{VIPL_CAUSE_DISCONNECTED, VIPL_CAUSE_REPORTED, VIPL_OPTION_CARRY_IMMEDIATE};
 
-use super::{Port, Queue};
+use super::{Entry, Port, Queue};
 use crate::posted::{self, Outgoing, Segments};
 
 /// Memory of the plug-in that a message is copied into.
@@ -96,13 +96,28 @@ impl Port {
             self.no_receive();
             return None;
         };
-        let found = posted::incoming(self, &entry, length);
-        match found.and_then(|segments| segments.with_room(length.unwrap_or(0))) {
+        match self.check_receive(&entry, length) {
             Ok(segments) => Some(segments),
             Err(fault) => {
                 self.refuse(Queue::Recv, fault.status | VIP_STATUS_OP_RECEIVE);
                 None
             }
+        }
+    }
+
+    /// Reads and checks a receive descriptor, also whether it has room for a message of this length; `None`: nothing is
+    /// placed.
+    #[inline]
+    pub(crate) fn check_receive(
+        &self,
+        entry: &Entry,
+        length: Option<u32>,
+    ) -> Result<Segments, posted::Fault> {
+        let segments = posted::incoming(self, entry, length)?;
+        if u64::from(length.unwrap_or(0)) <= segments.total() {
+            Ok(segments)
+        } else {
+            Err(VIP_STATUS_LENGTH_ERROR.into())
         }
     }
 
