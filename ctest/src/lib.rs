@@ -22,6 +22,7 @@ mod library;
 pub mod life;
 mod run;
 mod sources;
+mod tool;
 
 pub use agent::Agent;
 pub use compile::{
@@ -31,6 +32,7 @@ pub use exit::until_exit;
 pub use library::{Build, example_in_rust, library_dir, profile, work_dir};
 pub use run::{Finished, Run, Started, end_with_parent, start_together};
 pub use sources::product_sources;
+pub use tool::{fails_without_output, help_fits, run_tool, tool, with_library};
 
 /// How many times as fast as the kernel's the time of the tested programs passes (`vipl_sys::clock`).
 pub fn time_factor() -> u64 {

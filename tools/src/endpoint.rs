@@ -130,7 +130,7 @@ impl Vi {
     ///
     /// # Errors
     /// There is none: the code tells why.
-    pub fn request(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
+    pub fn connect(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
         let timeout = Some(Duration::from_millis(timeout_ms));
         self.vi.connect(local, remote, timeout)?;
         Ok(())
@@ -140,12 +140,12 @@ impl Vi {
     ///
     /// # Errors
     /// The library refuses.
-    pub fn peer(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
+    pub fn connect_peer(&self, local: &Address, remote: &Address, timeout_ms: u64) -> Result<()> {
         let timeout = Some(Duration::from_millis(timeout_ms));
         Ok(self.vi.connect_peer(local, remote, timeout)?)
     }
 
-    /// Waits for the connection that [`Vi::peer`] has asked for.
+    /// Waits for the connection that [`Vi::connect_peer`] has asked for.
     ///
     /// # Errors
     /// There is none: the code tells why.

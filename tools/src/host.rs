@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use serde_json::{Value, json};
-
 use vipl_client::Library;
 
 use crate::Result;

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::descriptor::Descriptor;
 use crate::endpoint::Endpoint;
 use crate::error::PATIENCE_S;
-use crate::limits::Patience;
+use crate::patience::Patience;
 use crate::region::Span;
 use crate::request::{DEPTH, Request};
-use crate::session::Session;
+use crate::session::{Local, Session};
 use crate::stats::{median, percentile};
 use crate::{Error, Result};
 
@@ -51,7 +51,7 @@ impl Driver {
     ///
     /// # Errors
     /// The device cannot do it, or the server does not come.
-    pub fn open(session: &mut Session, spec: Spec) -> Result<Self> {
+    pub fn open<L: Local>(session: &mut Session<L>, spec: Spec) -> Result<Self> {
         if spec.rdma && spec.bytes == 0 {
             return Err(Error::Usage(
                 "an RDMA ping-pong needs at least one byte".to_owned(),
@@ -74,7 +74,7 @@ impl Driver {
     ///
     /// # Errors
     /// The connection broke or data is wrong.
-    pub fn play(&mut self, session: &mut Session, turns: u64) -> Result<Outcome> {
+    pub fn play<L: Local>(&mut self, session: &mut Session<L>, turns: u64) -> Result<Outcome> {
         let chunks = (turns / 100).clamp(1, 50);
         let single = (turns / chunks / 6).max(1);
         session.go(turns)?;
@@ -117,7 +117,7 @@ impl Driver {
     ///
     /// # Errors
     /// As `play`.
-    pub fn turns_for(&mut self, session: &mut Session, time: Duration) -> Result<u64> {
+    pub fn turns_for<L: Local>(&mut self, session: &mut Session<L>, time: Duration) -> Result<u64> {
         let first = self.play(session, 200)?;
         let guess = 0.02 * 1e9 / (2.0 * first.median_ns).max(1.0);
         let warm = self.play(session, (guess as u64).clamp(200, 100_000))?;
@@ -129,7 +129,7 @@ impl Driver {
     ///
     /// # Errors
     /// The server is gone.
-    pub fn close(self, session: &mut Session) -> Result<()> {
+    pub fn close<L: Local>(self, session: &mut Session<L>) -> Result<()> {
         drop(self);
         session.end()
     }
@@ -139,7 +139,7 @@ impl Driver {
 ///
 /// # Errors
 /// The connection broke or data is wrong.
-pub fn serve(session: &mut Session, spec: Spec, channel: u32) -> Result<()> {
+pub fn serve<L: Local>(session: &mut Session<L>, spec: Spec, channel: u32) -> Result<()> {
     let mut player = Player::new(session, spec)?;
     session.reply(&span_json(player.endpoint.target()))?;
     session.join(&player.endpoint.vi, channel)?;
@@ -194,7 +194,7 @@ struct Player {
 }
 
 impl Player {
-    fn new(session: &Session, spec: Spec) -> Result<Self> {
+    fn new<L: Local>(session: &Session<L>, spec: Spec) -> Result<Self> {
         let endpoint = Endpoint::new(&session.nic, spec.vi, spec.layout(), None)?;
         if spec.rdma {
             // The memory may have been another ping-pong's, with its numbers.

@@ -6,13 +6,21 @@ use std::time::{Duration, Instant};
 
 use vipl_client::{Address, Code, Request};
 
-use crate::arena::Side;
 use crate::endpoint::Vi;
 use crate::nic::{Nic, host_text};
 use crate::{Error, Result};
 
 /// Milliseconds that a connection may take.
 pub const CONNECT_MS: u64 = 10_000;
+
+/// Which side of a measurement this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Moves first and measures.
+    Driver,
+    /// Answers.
+    Server,
+}
 
 /// How VIs of two processes find each other.
 #[derive(Clone, Copy)]
@@ -65,7 +73,7 @@ impl Rendezvous<'_> {
         let local = self.nic.address(&here);
         let remote = Address::new(self.remote_host, &self.server(channel));
         loop {
-            match vi.request(&local, &remote, CONNECT_MS) {
+            match vi.connect(&local, &remote, CONNECT_MS) {
                 Ok(()) => return Ok(()),
                 // The server is not waiting yet.
                 Err(error) if error.code() == Some(Code::NoMatch) && !expired() => {

@@ -260,7 +260,8 @@ impl Request {
 }
 
 /// The refusal of a request that this side does not know, or does not serve here.
-pub(crate) fn unknown(op: &str) -> Error {
+#[must_use]
+pub fn unknown(op: &str) -> Error {
     let op: String = op.chars().take(40).collect();
     refused(&format!(
         "unknown request {op:?}; a server serves tests only, and both processes need the same version"
@@ -272,7 +273,10 @@ fn refused(why: &str) -> Error {
 }
 
 /// A number of a request.
-pub(crate) fn number(question: &Value, name: &str, range: RangeInclusive<u64>) -> Result<u64> {
+///
+/// # Errors
+/// It is none, or out of bounds.
+pub fn number(question: &Value, name: &str, range: RangeInclusive<u64>) -> Result<u64> {
     let given = question[name].as_u64();
     given
         .filter(|number| range.contains(number))

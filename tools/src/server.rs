@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Sender};
 use clap::Args;
 
 use crate::request::{MEMORY, Request};
-use crate::session::Session;
+use crate::session::{Local, Session};
 use crate::{Error, Result, report, size, sys};
 
 /// Clients that are served at a time.
@@ -74,10 +74,10 @@ impl Terms {
     ///
     /// # Errors
     /// No client can be waited for, or the one client was not served to its end.
-    pub fn serve(
+    pub fn serve<L: Local>(
         &self,
-        listen: impl FnOnce(&dyn Fn()) -> Result<Session>,
-        serve: impl FnOnce(&mut Session) -> Result<Served>,
+        listen: impl FnOnce(&dyn Fn()) -> Result<Session<L>>,
+        serve: impl FnOnce(&mut Session<L>) -> Result<Served>,
     ) -> Result<()> {
         if !self.serve_one {
             return supervise();
@@ -108,9 +108,9 @@ pub enum Served {
 ///
 /// # Errors
 /// The connection broke, or the client asked for what it does not get.
-pub fn each(
-    session: &mut Session,
-    mut serve: impl FnMut(&mut Session, Request) -> Result<()>,
+pub fn each<L: Local>(
+    session: &mut Session<L>,
+    mut serve: impl FnMut(&mut Session<L>, Request) -> Result<()>,
 ) -> Result<Served> {
     let mut served = Served::Nothing;
     loop {

@@ -21,25 +21,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use vipl_client::{Library, parse_host};
 
-use crate::arena::{ARENA_BYTES, Arena, Side};
-use crate::cable::{self, Cable};
 use crate::control::{Control, DOCUMENT_MAX, Patience, SocketControl, ViControl};
 use crate::endpoint::{Endpoint, Layout, Vi, ViSpec};
-use crate::limits::Buffers;
 use crate::nic::{Nic, address_text, host_text};
-use crate::peers::Peers;
 use crate::pin::Pair;
-use crate::rendezvous::{CONNECT_MS, Rendezvous};
+use crate::rendezvous::{CONNECT_MS, Rendezvous, Side};
 use crate::request::{Bounds, Request, number};
-use crate::{Error, Result, machine, procmem, report, sys};
+use crate::{Error, Result, report, sys};
 
 /// One process's part of the two.
-pub struct Session {
+pub struct Session<L = ()> {
     /// The device.
     pub nic: Nic,
-    /// Other libraries, when they are measured, too.
-    pub peers: Option<Peers>,
-    channel: Channel,
+    channel: Channel<L>,
     memory: u64,
     side: Side,
     remote_host: Vec<u8>,
@@ -49,14 +43,14 @@ pub struct Session {
 }
 
 /// The way to the partner. Who may ask for what depends on it, and not on what the partner says.
-enum Channel {
+enum Channel<L> {
     /// To a process that this one has started, or that has started it, over a socket pair.
-    Own(SocketControl, Box<Own>),
+    Own(SocketControl, Box<L>),
     /// To whoever has connected.
     Network(ViControl),
 }
 
-impl Channel {
+impl<L> Channel<L> {
     fn control(&mut self) -> &mut dyn Control {
         match self {
             Channel::Own(control, _) => control,
@@ -66,26 +60,43 @@ impl Channel {
 }
 
 /// What a process shares with one that it has started, or that has started it.
-pub struct Own {
-    /// Memory of both.
-    pub arena: Arena,
-    /// Buffers for measuring limits.
-    pub buffers: Buffers,
-    /// The cable between two hosts, when its limits are measured.
-    pub cable: Option<Cable>,
-    /// The process of the partner.
-    pub partner: u32,
+pub trait Local: Sized {
+    /// Bytes of the file that both can map.
+    const BYTES: usize;
+
+    /// Sets up this side; `partner` is the other process.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn new(file: &File, partner: u32) -> Result<Self>;
+
+    /// Answers a question that is no request for a test; false if it is one.
+    ///
+    /// # Errors
+    /// The peer is gone, or does not do what it asked for.
+    fn serve(&mut self, control: &mut SocketControl, nic: &Nic, question: &Value) -> Result<bool>;
 }
 
-impl Own {
-    fn new(file: &File, partner: u32) -> Result<Box<Self>> {
-        Ok(Box::new(Self {
-            arena: Arena::new(file)?,
-            buffers: Buffers::default(),
-            cable: None,
-            partner,
-        }))
+/// Nothing but the session.
+impl Local for () {
+    const BYTES: usize = 0;
+
+    fn new(_file: &File, _partner: u32) -> Result<Self> {
+        Ok(())
     }
+
+    fn serve(&mut self, _: &mut SocketControl, _: &Nic, _: &Value) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// The error where a partner on this machine is needed.
+const NEEDS_SELF: &str = "--limits needs --self: limits are those of one machine";
+
+/// The error of a test that needs both processes on one machine.
+#[must_use]
+pub fn needs_self() -> Error {
+    Error::Usage(NEEDS_SELF.to_owned())
 }
 
 /// How a partner process is started: this program with `--partner SOCKET,ARENA`.
@@ -93,7 +104,7 @@ pub const PARTNER_OPTION: &str = "--partner";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-impl Session {
+impl<L: Local> Session<L> {
     /// Starts this very program as partner, pins both processes unless `cpus` is None, and opens the device in
     /// both. With a network namespace the partner runs in that, as on another host, with an agent of its own.
     ///
@@ -105,7 +116,7 @@ impl Session {
         cpus: Option<Pair>,
         network: Option<&str>,
     ) -> Result<Self> {
-        let file = sys::anonymous_file(ARENA_BYTES)?;
+        let file = sys::anonymous_file(L::BYTES)?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("socketpair", e))?;
         let child = start_partner(&theirs, &file, network)?;
         drop(theirs);
@@ -116,8 +127,7 @@ impl Session {
         let mut session = Self {
             remote_host: nic.attributes().address.clone(),
             nic,
-            peers: None,
-            channel: Channel::Own(control, Own::new(&file, child.id())?),
+            channel: Channel::Own(control, Box::new(L::new(&file, child.id())?)),
             memory: u64::MAX,
             side: Side::Driver,
             key,
@@ -152,7 +162,10 @@ impl Session {
             if let Some(cpu) = hello["cpu"].as_u64() {
                 sys::run_on(cpu as usize)?;
             }
-            Ok((nic, Own::new(&file, std::os::unix::process::parent_id())?))
+            Ok((
+                nic,
+                Box::new(L::new(&file, std::os::unix::process::parent_id())?),
+            ))
         };
         match begin() {
             Ok((nic, own)) => {
@@ -160,7 +173,6 @@ impl Session {
                 Ok(Self {
                     remote_host: nic.attributes().address.clone(),
                     nic,
-                    peers: None,
                     channel: Channel::Own(control, own),
                     memory: u64::MAX,
                     side: Side::Server,
@@ -282,7 +294,6 @@ impl Session {
         };
         Ok(Self {
             nic,
-            peers: None,
             channel: Channel::Network(ViControl::new(endpoint, patience)),
             memory,
             side,
@@ -352,23 +363,15 @@ impl Session {
             let Some(question) = self.channel.control().receive()? else {
                 return Ok(None);
             };
-            let op = question["op"].as_str().unwrap_or_default();
-            match &mut self.channel {
-                Channel::Own(control, own) if op.starts_with("limit-") => {
-                    machine::serve(control, own, &question)?;
-                }
-                Channel::Own(control, own) if op.starts_with("cable-") => {
-                    cable::serve(control, own, &self.nic, &question)?;
-                }
-                Channel::Own(control, _) if op == "usage" => {
-                    let usage = procmem::of_process(std::process::id()).unwrap_or_default();
-                    control.send(&json!({"pss": usage.pss, "shared": usage.shared}))?;
-                }
-                _ => match Request::read(&question, &bounds)? {
-                    Request::Quit => return Ok(None),
-                    request => return Ok(Some(request)),
-                },
+            if let Channel::Own(control, own) = &mut self.channel
+                && own.serve(control, &self.nic, &question)?
+            {
+                continue;
             }
+            return match Request::read(&question, &bounds)? {
+                Request::Quit => Ok(None),
+                request => Ok(Some(request)),
+            };
         }
     }
 
@@ -420,18 +423,18 @@ impl Session {
     ///
     /// # Errors
     /// The partner is another one.
-    pub fn own(&mut self) -> Result<&mut Own> {
+    pub fn own(&mut self) -> Result<&mut L> {
         match &mut self.channel {
             Channel::Own(_, own) => Ok(own),
-            Channel::Network(_) => Err(Error::Usage(machine::NEEDS_SELF.to_owned())),
+            Channel::Network(_) => Err(needs_self()),
         }
     }
 
-    /// The cable between the two, if its limits are measured.
+    /// The same, if there is such a partner.
     #[must_use]
-    pub fn cable(&self) -> Option<&Cable> {
+    pub fn local(&self) -> Option<&L> {
         match &self.channel {
-            Channel::Own(_, own) => own.cable.as_ref(),
+            Channel::Own(_, own) => Some(own),
             Channel::Network(_) => None,
         }
     }
@@ -443,7 +446,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl<L> Drop for Session<L> {
     fn drop(&mut self) {
         if self.side == Side::Driver {
             let _ = self.channel.control().send(&json!({"op": "quit"}));
@@ -484,7 +487,8 @@ fn start_partner(socket: &UnixStream, file: &File, network: Option<&str>) -> Res
 }
 
 /// The bytes that an array of numbers is.
-pub(crate) fn bytes_of(value: &Value) -> Vec<u8> {
+#[must_use]
+pub fn bytes_of(value: &Value) -> Vec<u8> {
     let numbers = value.as_array().into_iter().flatten();
     numbers
         .filter_map(|number| u8::try_from(number.as_u64()?).ok())

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use crate::{Error, Result};
 
 /// Where `ip netns` keeps the network namespaces that have names.
-pub(crate) const NETWORKS: &str = "/var/run/netns";
+pub const NETWORKS: &str = "/var/run/netns";
 
 fn last_error(what: &str) -> Error {
     Error::io(what, std::io::Error::last_os_error())
@@ -120,16 +120,9 @@ pub fn adopt(fd: RawFd) -> Result<OwnedFd> {
 /// # Errors
 /// The system refuses.
 pub fn anonymous_file(bytes: usize) -> Result<File> {
-    // SAFETY: a NUL-terminated name.
-    let fd = unsafe { libc::memfd_create(c"vip_perf".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(last_error("memfd_create"));
-    }
-    // SAFETY: just opened, owned by nobody else.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(bytes as u64)
-        .map_err(|error| Error::io("memfd", error))?;
-    Ok(file)
+    vipl_sys::shm::create(c"vip_perf", bytes)
+        .map(File::from)
+        .map_err(|error| Error::io("memfd_create", error))
 }
 
 /// Maps `bytes` of memory, zeroed: of a file, shared, or private. It stays mapped until the process

@@ -104,6 +104,7 @@ impl Workspace {
             "vipl-clan-device",
             "vipl-fi",
             "vipl-tools",
+            "vipl-perf",
         ];
         names.chain(others).map(str::to_owned).collect()
     }
@@ -129,6 +130,14 @@ impl Workspace {
             .filter(|name| name.starts_with("vipl_"))
             .map(str::to_owned)
             .collect();
+        names.sort();
+        names
+    }
+
+    /// Names of the programs for users, sorted.
+    pub(crate) fn tools(&self) -> Vec<String> {
+        let mut names = self.programs("vipl-tools");
+        names.extend(self.programs("vipl-perf"));
         names.sort();
         names
     }

@@ -143,7 +143,7 @@ fn binaries(
     let (libraries, prefix) = (place.libraries(), &place.prefix);
     let mut put =
         |from: &str, to: PathBuf, mode: u32| add(Source::File(built.join(from)), to, mode);
-    for name in workspace.programs("vipl-tools") {
+    for name in workspace.tools() {
         put(&name, prefix.join("bin").join(&name), 0o755);
     }
     for name in AGENT_PROGRAMS {
@@ -175,7 +175,7 @@ fn shared_texts(workspace: &Workspace, built: &Path) -> Result<Vec<(PathBuf, Str
     let mut texts: Vec<(PathBuf, String)> = pages
         .map(|page| (Path::new("man").join(page.path()), page.text))
         .collect();
-    for tool in workspace.programs("vipl-tools") {
+    for tool in workspace.tools() {
         for (shell, path) in [
             ("bash", format!("bash-completion/completions/{tool}")),
             ("fish", format!("fish/vendor_completions.d/{tool}.fish")),

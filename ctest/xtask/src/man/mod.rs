@@ -110,7 +110,7 @@ pub(crate) fn pages(version: &str) -> Result<Vec<Page>> {
 
 /// The pages of the programs, made by the programs in this folder.
 pub(crate) fn programs(workspace: &Workspace, built: &Path) -> Result<Vec<Page>> {
-    let tools = workspace.programs("vipl-tools").into_iter();
+    let tools = workspace.tools().into_iter();
     let tools = tools.map(|name| (name, 1));
     tools
         .chain([("vipkad".to_owned(), 8)])

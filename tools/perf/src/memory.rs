@@ -1,0 +1,179 @@
+//! `idle-memory`: memory of a connected pair of VIs that does nothing.
+//!
+//! Counted is the growth of both processes, of the kernel agents of this user, and of shared memory
+//! that nobody maps; once after connecting, and once more after one message each way. A receive is
+//! posted on every VI. What this program itself keeps for a VI (some 100 bytes) is counted, too. A
+//! process that has had connections before has memory to spare, so a run needs fresh processes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vipl_tools::endpoint::ViSpec;
+use vipl_tools::{Error, Result};
+
+use crate::bench::{Bench, Figure, Params, figure};
+use crate::fresh::Fresh;
+use crate::machine::Session;
+use crate::many::{Many, ask_partner};
+use crate::procmem::{self, Usage};
+
+/// The test; it connects when it is run.
+pub(crate) struct IdleMemory {
+    params: Params,
+}
+
+/// Memory at one moment.
+#[derive(Clone, Copy)]
+struct Moment {
+    own: Usage,
+    partner: Usage,
+    agents: Usage,
+    machine: i64,
+}
+
+impl Moment {
+    fn now(session: &mut Session) -> Result<Self> {
+        std::thread::sleep(Duration::from_millis(100)); // Others may still be busy with it.
+        let answer = session.ask(&json!({"op": "usage"}))?;
+        let number = |name: &str| answer[name].as_i64().unwrap_or(0);
+        let partner = Usage {
+            pss: number("pss"),
+            shared: number("shared"),
+        };
+        let own = procmem::of_process(std::process::id());
+        let own = own.ok_or_else(|| Error::Usage("smaps_rollup cannot be read".to_owned()))?;
+        let (agents, machine) = (procmem::of_agents(), procmem::machine_shared());
+        Ok(Self {
+            own,
+            partner,
+            agents,
+            machine,
+        })
+    }
+
+    fn all(&self) -> (Usage, i64) {
+        (self.own.plus(self.partner).plus(self.agents), self.machine)
+    }
+
+    fn since(&self, before: &Self) -> i64 {
+        procmem::growth(before.all(), self.all())
+    }
+}
+
+const NEEDS_SELF: &str = "idle-memory needs --self: it looks at both";
+
+impl IdleMemory {
+    pub(crate) fn open(session: &Session, params: Params) -> Result<Self> {
+        if !session.is_local() {
+            return Err(Error::Usage(NEEDS_SELF.to_owned()));
+        }
+        Ok(Self { params })
+    }
+}
+
+impl Bench for IdleMemory {
+    fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
+        let pairs = self.params.vis;
+        let vi = self.params.vi(session)?;
+        let mut many = Many::new(session, pairs)?;
+        let first = ask_partner(session, "memory", vi, pairs)?;
+        Moment::now(session)?; // The first look itself takes memory.
+        let before = Moment::now(session)?;
+        session.go(1)?;
+        many.connect(session, vi, pairs, first, None)?;
+        let idle = Moment::now(session)?;
+        session.go(1)?;
+        many.send_each()?;
+        many.receive_each()?;
+        let used = Moment::now(session)?;
+        drop(many);
+        session.end()?;
+        let per_pair = |bytes: i64| bytes as f64 / pairs as f64 / 1024.0;
+        let part = |from: Usage, to: Usage| per_pair(to.pss - from.pss);
+        Ok(vec![
+            figure("per pair", per_pair(idle.since(&before)), "KiB"),
+            figure("after one message", per_pair(used.since(&before)), "KiB"),
+            figure("client", part(before.own, idle.own), "KiB"),
+            figure("server", part(before.partner, idle.partner), "KiB"),
+            figure("agent", part(before.agents, idle.agents), "KiB"),
+            figure(
+                "machine shared",
+                per_pair(idle.machine - before.machine),
+                "KiB",
+            ),
+        ])
+    }
+
+    fn close(self: Box<Self>, _session: &mut Session) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The server's side, from the question that opened it to its end.
+pub(crate) fn serve(session: &mut Session, vi: ViSpec, pairs: usize, first: u32) -> Result<()> {
+    if !session.is_local() {
+        return Err(Error::Refused(NEEDS_SELF.to_owned()));
+    }
+    let mut many = Many::new(session, pairs)?;
+    session.reply(&json!({}))?;
+    if session.next_go()?.is_some() {
+        many.connect(session, vi, pairs, first, None)?;
+    }
+    if session.next_go()?.is_some() {
+        many.receive_each()?;
+        many.send_each()?;
+    }
+    session.next_go()?;
+    drop(many);
+    session.ended()
+}
+
+/// Runs the test in two fresh processes, and gives its figures.
+pub(crate) fn in_fresh_processes(
+    fresh: &Fresh,
+    vis: usize,
+    unset: Option<&str>,
+) -> Result<Vec<Figure>> {
+    let mut command = fresh.command(&["idle-memory", "--self", "--vis", &vis.to_string()])?;
+    if let Some(name) = unset {
+        command.env_remove(name);
+    }
+    let answer = Fresh::answer(command, "idle-memory")?;
+    figures_of(&answer).ok_or_else(|| Error::Partner("idle-memory gave no figures".to_owned()))
+}
+
+const NAMES: [&str; 6] = [
+    "per pair",
+    "after one message",
+    "client",
+    "server",
+    "agent",
+    "machine shared",
+];
+
+fn figures_of(answer: &Value) -> Option<Vec<Figure>> {
+    let figures = answer["results"][0]["figures"].as_array()?;
+    let value = |name: &str| figures.iter().find(|f| f["name"] == name)?["value"].as_f64();
+    NAMES
+        .iter()
+        .map(|name| Some(figure(name, value(name)?, "KiB")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_come_back_from_the_other_process() {
+        let figures: Vec<Value> = NAMES
+            .iter()
+            .enumerate()
+            .map(|(i, name)| json!({"name": name, "value": i as f64, "unit": "KiB"}))
+            .collect();
+        let answer = json!({"results": [{"figures": figures}]});
+        let figures = figures_of(&answer).unwrap();
+        assert_eq!(figures[1], figure("after one message", 1.0, "KiB"));
+        assert!(figures_of(&json!({"results": []})).is_none());
+    }
+}

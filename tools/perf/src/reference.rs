@@ -1,0 +1,129 @@
+//! What figures are compared with: limits of the machine, limits of an interface, and other libraries.
+
+use vipl_tools::Result;
+use vipl_tools::report;
+
+use crate::cable::{self, Turns};
+use crate::limits;
+use crate::machine;
+use crate::machine::Session;
+use crate::peers::Peer;
+
+/// What a figure is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reference {
+    /// A cache line to and fro, one way: the mean over many lines.
+    CacheLine,
+    /// Messages to and fro, copied in and copied out, one way.
+    RawPingPong,
+    /// A stream of cache lines with eight bytes each.
+    RawRing,
+    /// Copies in one process.
+    Memcpy,
+    /// Copies into the other process, made by the kernel.
+    ProcessWrite,
+    /// Eight bytes to and fro, written by the kernel into memory that is polled, one way.
+    ProcessWriteTurns,
+    /// Copies from process to process, made by the kernel, one half by each of the two processors.
+    BothHalves,
+    /// Raw frames to and fro on the interface, one way.
+    FrameTurns,
+    /// UDP to and fro on the interface, one way.
+    UdpTurns,
+    /// TCP to and fro on the interface, one way.
+    TcpTurns,
+    /// A stream of raw frames, each as large as the interface lets it be.
+    FrameStream,
+    /// A stream of raw frames of 64 bytes.
+    FrameRate,
+    /// Another library.
+    Peer(Peer),
+}
+
+impl Reference {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CacheLine => "mean line",
+            Self::RawPingPong => "raw ping-pong",
+            Self::RawRing => "raw ring",
+            Self::Memcpy => "memcpy",
+            Self::ProcessWrite => "process_vm_writev",
+            Self::ProcessWriteTurns => "polled process_vm_writev",
+            Self::BothHalves => "both halves",
+            Self::FrameTurns => "raw frames",
+            Self::UdpTurns => "UDP",
+            Self::TcpTurns => "TCP",
+            Self::FrameStream => "raw stream",
+            Self::FrameRate => "64 B raw frames",
+            Self::Peer(peer) => peer.name(),
+        }
+    }
+
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::CacheLine
+            | Self::RawPingPong
+            | Self::ProcessWriteTurns
+            | Self::FrameTurns
+            | Self::UdpTurns
+            | Self::TcpTurns => "ns",
+            Self::Memcpy | Self::ProcessWrite | Self::BothHalves | Self::FrameStream => "GB/s",
+            Self::RawRing | Self::FrameRate => "M/s",
+            Self::Peer(peer) => peer.unit(),
+        }
+    }
+
+    /// Both processes poll meanwhile.
+    pub(crate) fn takes_two_cpus(self) -> bool {
+        !matches!(
+            self,
+            Self::Memcpy | Self::ProcessWrite | Self::FrameStream | Self::FrameRate
+        )
+    }
+
+    /// Whether it is another library, not a limit of the machine.
+    pub(crate) fn is_peer(self) -> bool {
+        matches!(self, Self::Peer(_))
+    }
+
+    /// Measures it now; None where the machine has no such thing.
+    pub(crate) fn measure(
+        self,
+        session: &mut Session,
+        bytes: usize,
+        most: Option<u64>,
+    ) -> Result<Option<f64>> {
+        match self {
+            Self::CacheLine => machine::one_way(session, 0),
+            Self::RawPingPong => machine::one_way(session, bytes),
+            Self::RawRing => machine::ring_rate(session).map(|rate| Some(rate / 1e6)),
+            Self::Memcpy => limits::memcpy_rate(&mut session.own()?.buffers, bytes).map(Some),
+            Self::ProcessWrite => machine::write_rate(session, bytes),
+            Self::ProcessWriteTurns => machine::write_turns(session),
+            Self::BothHalves => machine::halves_rate(session, bytes),
+            Self::FrameTurns => cable::one_way(session, Turns::Frames, bytes, most),
+            Self::UdpTurns => cable::one_way(session, Turns::Udp, bytes, most),
+            Self::TcpTurns => cable::one_way(session, Turns::Tcp, bytes, most),
+            Self::FrameStream => {
+                let (rate, payload) = cable::stream(session, None, most)?;
+                Ok(Some(rate * payload as f64 / 1e9))
+            }
+            Self::FrameRate => {
+                let (rate, _) = cable::stream(session, Some(RATE_FRAME), most)?;
+                Ok(Some(rate / 1e6))
+            }
+            // A tool that fails costs its own figure; ours go on.
+            Self::Peer(peer) => Ok(session.local().and_then(|own| {
+                let peers = own.peers.as_ref()?;
+                let measured = peers.measure(peer, bytes);
+                let tell = |error| {
+                    report::tell(&format!("vip_perf: {} is left out: {error}", peer.name()));
+                };
+                measured.map_err(tell).ok().flatten()
+            })),
+        }
+    }
+}
+
+/// Bytes of the smallest frames that Ethernet has.
+const RATE_FRAME: usize = 64;

@@ -1,0 +1,428 @@
+//! `bandwidth`, `rate`, `write`, `read`: one side keeps the other busy.
+//!
+//! Messages (`bandwidth`, `rate`): the receiver has `2 × window` receives posted and posts each one
+//! again as soon as it is taken; every `window / 2` messages it tells the sender how many it has taken,
+//! and the sender never has more messages under way than there are posted receives. So no message
+//! ever meets an empty receive queue. The clock stops when the receiver has told that it has all.
+//!
+//! RDMA (`write`, `read`): up to `window` operations are under way. Writes end with a message, which
+//! arrives after them; the clock stops when the target has answered it. Reads end by themselves.
+//!
+//! All messages use one buffer on each side, so that caches are as warm as for the copies that are the
+//! limit.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use vipl_tools::descriptor::Descriptor;
+use vipl_tools::endpoint::{Endpoint, Vi};
+use vipl_tools::error::PATIENCE_S;
+use vipl_tools::nic::level_names;
+use vipl_tools::patience::Patience;
+use vipl_tools::pingpong::{span_json, span_of};
+use vipl_tools::request::{Kind, SMALL, StreamSpec};
+use vipl_tools::{Error, Result};
+
+use crate::bench::{Bench, Figure, Params, figure};
+use crate::machine::Session;
+
+/// The open test at the client.
+pub(crate) struct Stream {
+    flow: Flow,
+    params: Params,
+    /// Messages per second come first, not bytes.
+    by_rate: bool,
+}
+
+/// The memory and counters of one side.
+struct Flow {
+    endpoint: Endpoint,
+    kind: Kind,
+    wait: bool,
+    window: u64,
+    /// Posted and taken sends.
+    sent: u64,
+    done: u64,
+    /// Messages that the receiver has told to have taken.
+    credited: u64,
+    /// The descriptor that ends a stream of writes; its own, since it is a send.
+    last: Descriptor,
+}
+
+impl Stream {
+    /// Connects.
+    pub(crate) fn open(
+        session: &mut Session,
+        params: Params,
+        kind: Kind,
+        by_rate: bool,
+    ) -> Result<Self> {
+        Self::connect(session, params, kind, by_rate, params.wait)
+    }
+
+    /// Connects for RDMA Writes to a target that sleeps, whether this side polls or not.
+    pub(crate) fn open_to_sleeper(session: &mut Session, params: Params) -> Result<Self> {
+        Self::connect(session, params, Kind::Write, false, true)
+    }
+
+    fn connect(
+        session: &mut Session,
+        params: Params,
+        kind: Kind,
+        by_rate: bool,
+        partner_waits: bool,
+    ) -> Result<Self> {
+        let vi = params.vi(session)?;
+        let nic = session.nic.attributes();
+        if kind == Kind::Read && nic.rdma_read.bits() & vi.level == 0 {
+            let (name, level) = (&nic.name, level_names(vi.level));
+            return Err(Error::Usage(format!(
+                "{name} has no RDMA Read on level {level}"
+            )));
+        }
+        if kind != Kind::Send && params.bytes == 0 {
+            return Err(Error::Usage("RDMA needs at least one byte".to_owned()));
+        }
+        let most = nic.descriptors_per_queue_max / 2;
+        let window = (params.window as u64).clamp(2, most.saturating_sub(SMALL as u64).max(2));
+        let channel = session.new_channel();
+        let spec = StreamSpec {
+            kind,
+            vi,
+            bytes: params.bytes,
+            window,
+            wait: partner_waits,
+        };
+        let mut flow = Flow::new(session, spec, params.wait, Role::Sender)?;
+        let answer = session.ask(&json!({
+            "op": "stream", "channel": channel, "kind": kind as u8, "level": vi.level,
+            "transfer_max": vi.transfer_max, "bytes": params.bytes, "window": window,
+            "wait": partner_waits,
+        }))?;
+        flow.aim(span_of(&answer));
+        session.join(&flow.endpoint.vi, channel)?;
+        Ok(Self {
+            flow,
+            params,
+            by_rate,
+        })
+    }
+
+    /// Operations under way at most.
+    pub(crate) fn window(&self) -> u64 {
+        self.flow.window
+    }
+
+    fn pass(&mut self, session: &mut Session, count: u64) -> Result<Duration> {
+        session.go(count)?;
+        let start = Instant::now();
+        match self.flow.kind {
+            Kind::Send => self.flow.send(count)?,
+            Kind::Write | Kind::Read => self.flow.rdma(count)?,
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Makes RDMA operations for `time` and calls `between` after each look at them; gives how many were
+    /// made, and how long they and the calls took until the last operation was certain to have happened.
+    pub(crate) fn pass_beside(
+        &mut self,
+        session: &mut Session,
+        time: Duration,
+        mut between: impl FnMut(),
+    ) -> Result<(u64, Duration)> {
+        session.go(0)?;
+        let flow = &mut self.flow;
+        let (first, start) = (flow.done, Instant::now());
+        while start.elapsed() < time {
+            flow.advance(u64::MAX)?;
+            between();
+        }
+        let goal = flow.sent;
+        while flow.done < goal {
+            flow.advance(goal)?;
+            between();
+        }
+        let (count, taken) = (goal - first, start.elapsed());
+        flow.finish()?;
+        Ok((count, taken))
+    }
+
+    /// Warms up, and finds how many messages take the time that was asked for.
+    fn count(&mut self, session: &mut Session) -> Result<u64> {
+        let first = self.pass(session, self.flow.window)?;
+        let per_message = first.as_secs_f64() / self.flow.window as f64;
+        let guess = (0.02 / per_message.max(1e-9)) as u64;
+        let guess = guess.clamp(self.flow.window, 2_000_000);
+        let warm = self.pass(session, guess)?;
+        let rate = guess as f64 / warm.as_secs_f64().max(1e-9);
+        Ok(((rate * self.params.time.as_secs_f64()) as u64).clamp(self.flow.window, 200_000_000))
+    }
+}
+
+impl Bench for Stream {
+    fn run(&mut self, session: &mut Session) -> Result<Vec<Figure>> {
+        let count = match self.params.iterations {
+            Some(count) => {
+                self.pass(session, count.min(1000))?;
+                count
+            }
+            None => self.count(session)?,
+        };
+        let time = self.pass(session, count)?.as_secs_f64();
+        let rate = count as f64 / time;
+        let bandwidth = figure("stream", rate * self.params.bytes as f64 / 1e9, "GB/s");
+        let messages = figure("messages", rate / 1e6, "M/s");
+        Ok(if self.by_rate {
+            vec![messages, bandwidth]
+        } else {
+            vec![bandwidth, messages]
+        })
+    }
+
+    fn close(self: Box<Self>, session: &mut Session) -> Result<()> {
+        drop(self.flow);
+        session.end()
+    }
+}
+
+/// The server's side, from the question that opened it to its end.
+pub(crate) fn serve(session: &mut Session, spec: StreamSpec, channel: u32) -> Result<()> {
+    let mut flow = Flow::new(session, spec, spec.wait, Role::Receiver)?;
+    session.reply(&span_json(flow.endpoint.target()))?;
+    session.join(&flow.endpoint.vi, channel)?;
+    while let Some(count) = session.next_go()? {
+        match spec.kind {
+            Kind::Send => flow.receive(count)?,
+            Kind::Write | Kind::Read => flow.answer()?,
+        }
+    }
+    drop(flow);
+    session.ended()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Sender,
+    Receiver,
+}
+
+impl Flow {
+    fn new(session: &Session, spec: StreamSpec, wait: bool, role: Role) -> Result<Self> {
+        let StreamSpec {
+            kind, vi, window, ..
+        } = spec;
+        let layout = spec.layout(role == Role::Sender);
+        let endpoint = Endpoint::new(&session.nic, vi, layout, None)?;
+        let last = endpoint.sends[layout.sends - 1];
+        if (kind, role) == (Kind::Send, Role::Receiver) {
+            // Credits are 32 bits of immediate data and nothing else.
+            for descriptor in &endpoint.sends {
+                descriptor.set_send(endpoint.region.span(0, 0));
+            }
+        }
+        Ok(Self {
+            endpoint,
+            kind,
+            wait,
+            window,
+            sent: 0,
+            done: 0,
+            credited: 0,
+            last,
+        })
+    }
+
+    /// Learns where the target's memory is.
+    fn aim(&mut self, target: vipl_tools::region::Span) {
+        let endpoint = &self.endpoint;
+        let local = endpoint
+            .region
+            .span(endpoint.send_offsets[0], endpoint.bytes);
+        for descriptor in &endpoint.sends[..self.window as usize] {
+            match self.kind {
+                Kind::Send => {}
+                Kind::Write => descriptor.set_write(local, target),
+                Kind::Read => descriptor.set_read(local, target),
+            }
+        }
+        if self.kind != Kind::Send {
+            self.last.set_send(endpoint.region.span(0, 0));
+        }
+    }
+
+    /// Sends `count` messages, and returns when the receiver has told that it has them.
+    fn send(&mut self, count: u64) -> Result<()> {
+        let posted = 2 * self.window;
+        let goal = self.sent + count;
+        let mut patience = Patience::new("streaming");
+        while self.credited < goal {
+            let room = (self.window - (self.sent - self.done))
+                .min(posted - (self.sent - self.credited))
+                .min(goal - self.sent);
+            for _ in 0..room {
+                let index = (self.sent % self.window) as usize;
+                self.endpoint.vi.post_send(self.endpoint.sends[index])?;
+                self.sent += 1;
+            }
+            let mut moved = room + self.take_sends()?;
+            // Credits are looked for when they are soon needed.
+            if self.sent - self.credited >= self.window || self.sent == goal {
+                moved += self.take_credits()?;
+            }
+            if moved > 0 {
+                patience = Patience::new("streaming");
+            } else if self.wait {
+                self.sleep()?;
+            } else {
+                patience.spend()?;
+            }
+        }
+        while self.done < self.sent {
+            self.take_sends()?;
+            patience.spend()?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn take_sends(&mut self) -> Result<u64> {
+        let before = self.done;
+        while self.done < self.sent && self.endpoint.vi.send_done()?.is_some() {
+            self.done += 1;
+        }
+        Ok(self.done - before)
+    }
+
+    #[inline(always)]
+    fn take_credits(&mut self) -> Result<u64> {
+        let mut taken = 0;
+        while let Some(descriptor) = self.endpoint.vi.receive_done()? {
+            self.credit(descriptor)?;
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// The receiver tells the low 32 bits of how many messages it has taken.
+    #[inline(always)]
+    fn credit(&mut self, descriptor: Descriptor) -> Result<()> {
+        let told = descriptor.immediate();
+        self.credited += u64::from(told.wrapping_sub(self.credited as u32));
+        self.endpoint.vi.post_receive(descriptor)
+    }
+
+    /// Sleeps until there is room for another message: the next completed send where the window is full, else
+    /// the next credit. A credit may arrive before the sends that it tells of are complete.
+    fn sleep(&mut self) -> Result<()> {
+        if self.sent - self.done >= self.window {
+            return self.wait_send();
+        }
+        match self.endpoint.vi.receive_wait(PATIENCE_S * 1000)? {
+            Some(descriptor) => self.credit(descriptor),
+            None => Err(Error::Silence("waiting for the receiver")),
+        }
+    }
+
+    /// Takes `count` messages and tells the sender in between and at the end. (`sent` and `done` count
+    /// credits here, `credited` the messages.)
+    fn receive(&mut self, count: u64) -> Result<()> {
+        let step = (self.window / 2).max(1);
+        let goal = self.credited + count;
+        let mut told = self.credited;
+        while self.credited < goal {
+            let descriptor = next_message(&self.endpoint.vi, self.wait)?;
+            self.endpoint.vi.post_receive(descriptor)?;
+            self.credited += 1;
+            if self.credited - told >= step || self.credited == goal {
+                told = self.credited;
+                self.tell(told as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, count: u32) -> Result<()> {
+        self.take_sends()?;
+        let mut patience = Patience::new("sending a credit");
+        while self.sent - self.done >= SMALL as u64 {
+            self.take_sends()?;
+            patience.spend()?;
+        }
+        let descriptor = self.endpoint.sends[self.sent as usize % SMALL];
+        descriptor.set_immediate(count);
+        self.endpoint.vi.post_send(descriptor)?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Makes `count` RDMA operations, and returns when the last one is certain to have happened.
+    fn rdma(&mut self, count: u64) -> Result<()> {
+        let goal = self.sent + count;
+        let mut patience = Patience::new("streaming");
+        while self.done < goal {
+            if self.advance(goal)? > 0 {
+                patience = Patience::new("streaming");
+            } else if self.wait {
+                self.wait_send()?;
+            } else {
+                patience.spend()?;
+            }
+        }
+        self.finish()
+    }
+
+    /// Posts the operations that there is room for, up to number `goal`, and takes those that are complete;
+    /// gives how many that was.
+    fn advance(&mut self, goal: u64) -> Result<u64> {
+        let room = (self.window - (self.sent - self.done)).min(goal - self.sent);
+        for _ in 0..room {
+            let index = (self.sent % self.window) as usize;
+            self.endpoint.vi.post_send(self.endpoint.sends[index])?;
+            self.sent += 1;
+        }
+        Ok(room + self.take_sends()?)
+    }
+
+    /// Sends the message that ends a stream of RDMA, and waits for its answer.
+    fn finish(&mut self) -> Result<()> {
+        let mut patience = Patience::new("ending a stream");
+        self.endpoint.vi.post_send(self.last)?;
+        let answer = next_message(&self.endpoint.vi, self.wait)?;
+        self.endpoint.vi.post_receive(answer)?;
+        while self.endpoint.vi.send_done()?.is_none() {
+            patience.spend()?;
+        }
+        Ok(())
+    }
+
+    fn wait_send(&mut self) -> Result<()> {
+        let done = self.endpoint.vi.send_wait(PATIENCE_S * 1000)?;
+        done.ok_or(Error::Silence("waiting for a completed send"))?;
+        self.done += 1;
+        Ok(())
+    }
+
+    /// Waits for the message that ends a stream of RDMA, and answers it.
+    fn answer(&mut self) -> Result<()> {
+        let message = next_message(&self.endpoint.vi, self.wait)?;
+        self.endpoint.vi.post_receive(message)?;
+        self.tell(0)
+    }
+}
+
+/// Takes the next message, by polling or by waiting.
+#[inline(always)]
+fn next_message(vi: &Vi, wait: bool) -> Result<Descriptor> {
+    let mut patience = Patience::new("waiting for a message");
+    loop {
+        if let Some(descriptor) = vi.receive_done()? {
+            return Ok(descriptor);
+        }
+        if wait {
+            let waited = vi.receive_wait(PATIENCE_S * 1000)?;
+            return waited.ok_or(Error::Silence("waiting for a message"));
+        }
+        patience.spend()?;
+    }
+}

@@ -1,0 +1,173 @@
+//! What `vip_perf` prints, and what it says when that or something else does not work.
+
+use serde_json::Value;
+use vipl_ctest::{fails_without_output, help_fits, run_tool};
+
+const PERF: &str = env!("CARGO_BIN_EXE_vip_perf");
+
+/// A standard output that is full, closed, or open for reading only is an error with a message, and no panic; also for
+/// what the command line prints.
+#[test]
+fn no_output_at_all_is_an_error() {
+    let register = ["register", "--runs", "1", "--seconds", "0.01"];
+    fails_without_output(PERF, &register);
+    fails_without_output(PERF, &[&register[..], &["--csv"]].concat());
+    for arguments in [&["--help"][..], &["--version"], &["--generate", "man"]] {
+        fails_without_output(PERF, arguments);
+    }
+}
+
+/// With --json an error is a document, too.
+#[test]
+fn an_error_is_json_where_json_was_asked_for() {
+    let (output, said, told) = run_tool(PERF, &["--json", "--self", "-d", "nosuch", "latency"]);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let error = document["error"].as_str().unwrap_or_default();
+    assert!(error.contains("VIP_INVALID_PARAMETER"), "{said}");
+}
+
+/// Short runs of lines of each kind: a ratio, lines that share a measurement, a figure with a unit.
+#[test]
+fn the_table_has_the_lines_that_were_asked_for() {
+    let arguments = ["--table", "--runs", "1", "--seconds", "0.01", "--lines"];
+    let (output, said, told) = run_tool(
+        PERF,
+        &[&arguments[..], &["1,5-7,16,17,20", "--json"]].concat(),
+    );
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let table = document["table"].as_array().expect("lines");
+    let numbers: Vec<u64> = table
+        .iter()
+        .filter_map(|line| line["line"].as_u64())
+        .collect();
+    assert_eq!(numbers, [1, 5, 6, 7, 16, 17, 20], "{said}");
+    for line in table {
+        // A machine without process_vm_writev has no reference for line 5.
+        let value = line["value"].as_f64();
+        let possible = line["line"] != 5 || value.is_some();
+        assert!(
+            !possible || value.is_some_and(|value| value > 0.0),
+            "{line}"
+        );
+        assert!(
+            line["verdict"].is_string() && line["at_least"].is_number(),
+            "{line}"
+        );
+    }
+    let (output, said, told) = run_tool(PERF, &[&arguments[..], &["20"]].concat());
+    assert!(output.status.success(), "{told}");
+    assert!(
+        said.contains("VipRegisterMem") && said.contains("0.15 µs"),
+        "{said}"
+    );
+    let (output, _, told) = run_tool(PERF, &[&arguments[..], &["99"]].concat());
+    assert!(!output.status.success() && told.contains("99"), "{told}");
+}
+
+/// The figures of a test by name, from a run with `--json`.
+fn figures(arguments: &[&str]) -> Vec<(String, f64)> {
+    let (output, said, told) = run_tool(PERF, &[arguments, &["--runs", "1", "--json"]].concat());
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let results = document["results"].as_array().expect("results");
+    let all = results
+        .iter()
+        .flat_map(|result| result["figures"].as_array().expect("figures"));
+    let named = all.map(|figure| {
+        let name = figure["name"].as_str().unwrap_or_default().to_owned();
+        (name, figure["value"].as_f64().unwrap_or(f64::NAN))
+    });
+    named.collect()
+}
+
+/// All to all between three and five processes that poll, yield or wait.
+#[test]
+fn scale_plays_with_several_processes() {
+    for mode in [&[][..], &["--yield"], &["--wait"]] {
+        let arguments = ["scale", "--processes", "3,5", "-s", "100", "-n", "20"];
+        let figures = figures(&[&arguments[..], mode].concat());
+        let names: Vec<&str> = figures.iter().map(|(name, _)| name.as_str()).collect();
+        let of_one = ["processes", "round", "messages"];
+        assert_eq!(names, [of_one, of_one].concat(), "{mode:?}");
+        assert_eq!((figures[0].1, figures[3].1), (3.0, 5.0));
+        assert!(figures.iter().all(|(_, value)| *value > 0.0), "{figures:?}");
+    }
+    let (output, _, told) = run_tool(PERF, &["scale", "--processes", "1"]);
+    assert!(
+        !output.status.success() && told.contains("2 to 256 processes"),
+        "{told}"
+    );
+}
+
+/// What is measured once per connection, per VI or per process.
+#[test]
+fn set_up_and_many_vis_are_measured() {
+    let expect = |arguments: &[&str], names: &[&str]| {
+        let figures = figures(arguments);
+        let found: Vec<&str> = figures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(found, names, "{arguments:?}");
+        assert!(figures.iter().all(|(_, value)| *value > 0.0), "{figures:?}");
+    };
+    expect(
+        &["connect", "--self", "--vis", "20"],
+        &["create and connect", "each", "disconnect and destroy"],
+    );
+    expect(
+        &["cq-random", "--self", "--vis", "20", "-n", "200"],
+        &["many ÷ one VI", "1 VI", "10 VIs", "100 VIs", "many VIs"],
+    );
+    expect(&["open"], &["agent running", "agent started"]);
+    let calls = [
+        "all four",
+        "VipPostSend",
+        "VipRecvDone",
+        "VipPostRecv",
+        "VipSendDone",
+    ];
+    let calls = [&calls[..], &["VipRecvDone, empty"]].concat();
+    expect(&["calls", "-s", "8", "-n", "4000"], &calls);
+    expect(
+        &["pinned", "-n", "200"],
+        &["pinned ÷ not pinned", "pinned", "not pinned"],
+    );
+}
+
+/// Other libraries are measured where their tools are, and named where they are not.
+#[test]
+fn peers_stand_beside_or_are_said_to_be_absent() {
+    let arguments = ["--self", "--peers", "-s", "8", "-n", "200", "--runs", "1"];
+    let (output, said, told) = run_tool(PERF, &[&arguments[..], &["latency", "--json"]].concat());
+    assert!(output.status.success(), "{told}");
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let peers = document["results"][0]["peers"].as_array().expect("a list");
+    for (library, tool) in [("UCX", "ucx_perftest"), ("libfabric", "fi_pingpong")] {
+        let absent = told.contains(&format!(
+            "{library} is not measured: {tool} is not installed"
+        ));
+        let named = |peer: &&Value| {
+            peer["name"]
+                .as_str()
+                .is_some_and(|n| n.starts_with(library))
+        };
+        let there = peers.iter().filter(named).count();
+        assert_eq!(there == 0, absent, "{told}{said}");
+    }
+    assert!(
+        peers.iter().all(|peer| peer["value"].as_f64() > Some(0.0)),
+        "{said}"
+    );
+}
+
+#[test]
+fn no_iterations_are_refused() {
+    let (output, _, told) = run_tool(PERF, &["--self", "-n", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("0 is not in 1.."), "{told}");
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    help_fits(PERF);
+}
