@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_process_can_be_watched_and_a_dead_one_is_gone() {
+    fn own_process_can_be_watched_and_a_dead_one_is_not_found() {
         assert!(pidfd_open(std::process::id() as i32).is_ok());
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
