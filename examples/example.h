@@ -59,7 +59,7 @@ static inline void close_device(device *opened)
     MUST(VipCloseNic(opened->nic));
 }
 
-/* Registers memory; partners may write to it by RDMA if `writable`. */
+/* Registers memory; peers may write to it by RDMA if `writable`. */
 static inline VIP_MEM_HANDLE register_memory(device *opened, void *memory, size_t bytes, int writable)
 {
     VIP_MEM_ATTRIBUTES attributes;

@@ -12,7 +12,7 @@
 
 enum { ROUNDS = 10000, BYTES = 64 };
 
-/* What a partner must know to write here. */
+/* What a peer must know to write here. */
 typedef struct {
     VIP_UINT64 target;
     VIP_MEM_HANDLE memory;
@@ -35,7 +35,7 @@ static VIP_DESCRIPTOR *received(VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq)
     return done;
 }
 
-static void write_to_partner(VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory, VIP_UINT32 round)
+static void write_to_peer(VIP_VI_HANDLE vi, VIP_MEM_HANDLE memory, VIP_UINT32 round)
 {
     VIP_DESCRIPTOR *done;
     memset(&m.send, 0, sizeof m.send);
@@ -70,7 +70,7 @@ static void take_write(VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq, VIP_MEM_HANDLE memory
         expect_write(vi, memory);
 }
 
-/* Connects, tells the partner where to write and learns where to write. */
+/* Connects; the two sides exchange the places to write to. */
 static void meet(device *opened, VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq, VIP_MEM_HANDLE memory, int is_server)
 {
     address here = address_of(opened->nic, "pingpong"), client;
@@ -78,7 +78,7 @@ static void meet(device *opened, VIP_VI_HANDLE vi, VIP_CQ_HANDLE cq, VIP_MEM_HAN
     VIP_CONN_HANDLE request;
     VIP_DESCRIPTOR *done;
 
-    /* Before the connection: the partner may send at once, and write once it has the invitation. */
+    /* Before the connection: the peer may send at once, and write once it has the invitation. */
     describe(&m.invited, &m.theirs, memory, sizeof m.theirs);
     MUST(VipPostRecv(vi, &m.invited, memory));
     expect_write(vi, memory);
@@ -114,10 +114,10 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (round = 0; round < ROUNDS; round++) {
         if (!is_server)
-            write_to_partner(vi, memory, round);
+            write_to_peer(vi, memory, round);
         take_write(vi, cq, memory, round);
         if (is_server)
-            write_to_partner(vi, memory, round);
+            write_to_peer(vi, memory, round);
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     if (!is_server) {

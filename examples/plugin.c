@@ -50,7 +50,7 @@ static const vipl_host *host;
 static int is_connected(const vipl_vi *vi) { return vi->state == VIP_STATE_CONNECTED; }
 
 /* An error has ended the connection: the peer has to know. */
-static void tell_peer_if_broken(const vipl_vi *vi)
+static void report_to_peer_if_broken(const vipl_vi *vi)
 {
     const struct link *link = vi->context;
 
@@ -79,7 +79,7 @@ static void send_posted(vipl_vi *vi)
             host->complete(vi, &vi->send, VIP_STATUS_OP_SEND, 0, 0); /* the data has left the program's buffers */
         }
     }
-    tell_peer_if_broken(vi);
+    report_to_peer_if_broken(vi);
 }
 
 /* Takes all messages that have arrived. */

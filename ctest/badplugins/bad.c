@@ -69,7 +69,7 @@ static int claim(const char *name, char *argument)
 }
 
 #ifdef BAD_INIT_FAULT
-static int *volatile argument_of_nobody;
+static int *volatile no_argument;
 #endif
 
 static int init(const vipl_host *host, vipl_provider *out)
@@ -79,7 +79,7 @@ static int init(const vipl_host *host, vipl_provider *out)
     MUST_NOT_RUN();
     (void)host;
 #ifdef BAD_INIT_FAULT
-    *(volatile int *)argument_of_nobody = 1;
+    *(volatile int *)no_argument = 1;
 #endif
     memset(&ops, 0, sizeof ops);
     ops.size = TABLE_SIZE;

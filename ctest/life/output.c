@@ -1,4 +1,4 @@
-/* Standard descriptors that are not there, or that nobody reads.
+/* Standard descriptors that are not there, or that no process reads.
  *
  *   output [-d DEVICE] closed SUBSET     started again without the descriptors of the bits 1, 2, 4; its data files get them
  *   output [-d DEVICE] later SUBSET      the same, closed after the library has written its first line

@@ -3,7 +3,7 @@
  *
  *   agent_auto [-d DEVICE]
  *
- * To be run where nobody else uses the user's agent, in a network name space of its own. */
+ * To be run where no other program uses the user's agent, in a network name space of its own. */
 #include "common.h"
 
 #include <sys/stat.h>

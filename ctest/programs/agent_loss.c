@@ -1,5 +1,5 @@
 /* The Kernel Agent is killed under a busy transfer: connections go on; the next agent takes them over, so
- * that new connections work on the same NIC and every loss is noticed as before, also that of a partner
+ * that new connections work on the same NIC and every loss is noticed as before, also that of a peer
  * which died while there was no agent.
  *
  *   agent_loss [-d DEVICE] VIPKAD
@@ -8,7 +8,7 @@
  * Its children: `here` and `there`, which live through it all, and the victim. */
 #include "agent.h"
 
-/* Longer than the time in which the next agent waits for a partner, and longer than the keeper's pauses. */
+/* Longer than the time in which the next agent waits for a peer, and longer than the keeper's pauses. */
 #define LONG_PATIENCE (4 * PATIENCE)
 #define ROUNDS 200
 /* Bytes of the last message of the transfer; no other has so few. */
@@ -123,7 +123,7 @@ static void *wait_and_accept(void *argument)
 }
 
 /* The other process has not found the next agent yet. */
-static int nobody_yet(VIP_RETURN code)
+static int no_server_yet(VIP_RETURN code)
 {
     return code == VIP_NO_MATCH || code == VIP_NOT_REACHABLE;
 }
@@ -137,7 +137,7 @@ static void *request(void *argument)
     VIP_RETURN code = VipConnectRequest(c->vi, &local.net, &remote.net, LONG_PATIENCE, &attributes);
 
     /* The library has asked the next agent; only a server that is very late is missed there. */
-    while (nobody_yet(code))
+    while (no_server_yet(code))
         code = VipConnectRequest(c->vi, &local.net, &remote.net, LONG_PATIENCE, &attributes);
     CHECK_RETURN(code, VIP_SUCCESS, "agent_loss: the library asks the next agent");
     return NULL;
@@ -232,24 +232,24 @@ static void here(void)
 
     REACH(again);
     start = now_ms();
-    /* The try that is just under way may still find nobody. */
+    /* The try that is just under way may still find no server. */
     while ((code = VipConnectRequest(again, &local.net, &remote.net, PATIENCE, &attributes)) == VIP_ERROR_RESOURCE ||
-           nobody_yet(code))
+           no_server_yet(code))
         CHECK(now_ms() - start < (double)LONG_PATIENCE, "agent_loss: new connections on the same NIC");
     CHECK_RETURN(code, VIP_SUCCESS, "agent_loss: new connections on the same NIC");
     end_peer(peer);
     join_thread(requester);
     ok("a new connection, two peers, and the request that was under way, at the next agent");
     AWAIT_STATE(part, VIP_STATE_ERROR, "agent_loss: a disconnect without an agent");
-    await_loss(&node, victim, "agent_loss: a partner that died without an agent");
+    await_loss(&node, victim, "agent_loss: a peer that died without an agent");
     CHECK_EQ(vi_state(busy.vi), VIP_STATE_CONNECTED, "agent_loss: the others stay");
     atomic_set(&stages->checked, 1);
     join_thread(transfer);
-    ok("the death of a partner without an agent, after %d round trips", atomic_get(&stages->rounds));
+    ok("the death of a peer without an agent, after %d round trips", atomic_get(&stages->rounds));
     atomic_set(&stages->over, 1);
-    await_loss(&node, busy.vi, "agent_loss: the death of a partner that was handed over");
-    await_loss(&node, again, "agent_loss: the death of a new partner");
-    ok("the death of a partner that was handed over");
+    await_loss(&node, busy.vi, "agent_loss: the death of a peer that was handed over");
+    await_loss(&node, again, "agent_loss: the death of a new peer");
+    ok("the death of a peer that was handed over");
     end_vi(busy.vi);
     end_vi(part);
     end_vi(victim);

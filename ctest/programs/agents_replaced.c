@@ -3,7 +3,7 @@
  *   agents_replaced FOLDER       the next agents make the connection, on the NICs that are open
  *   agents_replaced FOLDER deaf  they cannot, and the server is told: VipConnectWait fails
  *
- * Whoever runs this kills the agents when the file `kill` is in the folder, and makes `replaced` when the next ones are
+ * The test that runs this kills the agents when the file `kill` is in the folder, and makes `replaced` when the next ones are
  * there. */
 #include "common.h"
 

@@ -133,15 +133,15 @@ static void immediate(struct world *w)
         start_descriptor(w->in, VIP_CONTROL_OP_SENDRECV);
         add_data(w->in, w->memory + REGION - 100, w->handle, BEHIND);
         MUST(VipPostRecv(vi, w->in, w->node.handle));
-        tell(w->side, &target, sizeof target);
-        tell(w->side, &theirs, sizeof theirs);
+        side_send(w->side, &target, sizeof target);
+        side_send(w->side, &theirs, sizeof theirs);
         EXPECT_RECV(vi, w->in, VIP_STATUS_DONE | VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE, "RDMA-04");
         CHECK_EQ(control(w->in)->Length, 3000, "RDMA-03");
         CHECK(filled(w->memory, 3000, 9), "RDMA-05");
         CHECK(all_bytes(w->memory + 3000, REGION - 3000 + BEHIND, UNTOUCHED), "RDMA-04");
     } else {
-        hear(w->side, &target, sizeof target);
-        hear(w->side, &theirs, sizeof theirs);
+        side_receive(w->side, &target, sizeof target);
+        side_receive(w->side, &theirs, sizeof theirs);
         fill(w->memory, 3000, 9);
         start_descriptor(w->out, VIP_CONTROL_OP_RDMAWRITE);
         add_remote(w->out, target, theirs);
@@ -200,14 +200,14 @@ static void attributes_without_tag(struct world *w)
 
             memset(memory, UNTOUCHED, BEHIND);
             post_recv(&w->node, vi, w->in, w->node.memory, 0);
-            tell(w->side, &target, sizeof target);
-            tell(w->side, &handle, sizeof handle);
+            side_send(w->side, &target, sizeof target);
+            side_send(w->side, &handle, sizeof handle);
             status |= writable ? VIP_STATUS_IMMEDIATE : VIP_STATUS_RDMA_PROT_ERROR;
             EXPECT_RECV(vi, w->in, status, "COMPAT-20");
             CHECK(writable ? filled(memory, 5000, 4) : all_bytes(memory, BEHIND, UNTOUCHED), "COMPAT-20");
         } else {
-            hear(w->side, &target, sizeof target);
-            hear(w->side, &theirs, sizeof theirs);
+            side_receive(w->side, &target, sizeof target);
+            side_receive(w->side, &theirs, sizeof theirs);
             fill(memory, 5000, 4);
             start_descriptor(w->out, VIP_CONTROL_OP_RDMAWRITE);
             add_remote(w->out, target, theirs);

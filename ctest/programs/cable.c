@@ -1,4 +1,4 @@
-/* A cable that is cut while two hosts talk. Whoever runs this does the cutting when it reads the line
+/* A cable that is cut while two hosts exchange data. The test that runs this cuts it when it reads the line
  * `cut`, and the mending, if any, on its own.
  *
  *   cable survive [S]  messages both ways for five seconds, or S; every one arrives, in order, byte by byte

@@ -49,7 +49,7 @@ static void after_the_end(struct world *w)
         CHECK_EQ(vi_state(w->vi[i]), VIP_STATE_IDLE, "E18");
     }
     CHECK_RETURN(VipConnectRequest(w->idle, &local.net, &local.net, 5000, &attributes), VIP_ERROR_RESOURCE, "E18");
-    /* Nobody is accepted here, so nobody is waited for. */
+    /* No client is accepted here, so no call waits for one. */
     CHECK_RETURN(VipConnectWait(w->node.nic, &local.net, VIP_INFINITE, &from.net, &attributes, &request),
                  VIP_ERROR_RESOURCE, "E18");
     CHECK_EQ(vi_state(w->idle), VIP_STATE_IDLE, "E18");
@@ -89,7 +89,7 @@ static void other_side(struct world *w)
         EXPECT_RECV(w->vi[i], w->d[i][1], STATUS_FLUSHED_RECEIVE, "E18");
         MUST(VipDisconnect(w->vi[i]));
     }
-    ok("side 1: its partners have gone");
+    ok("side 1: its peers have gone");
 }
 
 static void body(struct side *side)

@@ -299,7 +299,7 @@ static inline void reap(pid_t pid)
 
 /* ---- two sides ------------------------------------------------------------------------------- */
 
-/* One side of a test. The two sides meet at points the test sets, and tell each other things, over a
+/* One side of a test. The two sides meet at points the test sets, and exchange data, over a
  * socket that has nothing to do with VIPL. */
 struct side {
     int number; /* 0 or 1 */
@@ -311,14 +311,14 @@ struct side {
     void *extra;
 };
 
-static inline void tell(struct side *side, const void *data, size_t bytes)
+static inline void side_send(struct side *side, const void *data, size_t bytes)
 {
-    CHECK_EQ(send(side->link, data, bytes, MSG_NOSIGNAL), (long long)bytes, "tell the other side");
+    CHECK_EQ(send(side->link, data, bytes, MSG_NOSIGNAL), (long long)bytes, "send to the other side");
 }
 
-static inline void hear(struct side *side, void *data, size_t bytes)
+static inline void side_receive(struct side *side, void *data, size_t bytes)
 {
-    CHECK_EQ(recv(side->link, data, bytes, MSG_WAITALL), (long long)bytes, "hear the other side");
+    CHECK_EQ(recv(side->link, data, bytes, MSG_WAITALL), (long long)bytes, "receive from the other side");
 }
 
 /* Both sides have come to this point. */
@@ -326,8 +326,8 @@ static inline void meet(struct side *side)
 {
     char c = 'm';
 
-    tell(side, &c, 1);
-    hear(side, &c, 1);
+    side_send(side, &c, 1);
+    side_receive(side, &c, 1);
     CHECK_EQ(c, 'm', "both sides at one point");
 }
 

@@ -77,8 +77,8 @@ static void without_tags(struct world *w)
         ok("a device without RDMA Write");
     } else if (w->side->number == 0) { /* as RDMA target */
         memset(data, 0, BYTES);
-        tell(w->side, &target, sizeof target);
-        tell(w->side, &handle, sizeof handle);
+        side_send(w->side, &target, sizeof target);
+        side_send(w->side, &handle, sizeof handle);
         start = now_ms();
         while (!filled(data, BYTES, 7)) { /* nothing else tells that it has come */
             CHECK(now_ms() - start < (double)PATIENCE, "COMPAT-01");
@@ -86,8 +86,8 @@ static void without_tags(struct world *w)
         }
         meet(w->side);
     } else {
-        hear(w->side, &target, sizeof target);
-        hear(w->side, &theirs, sizeof theirs);
+        side_receive(w->side, &target, sizeof target);
+        side_receive(w->side, &theirs, sizeof theirs);
         fill(w->sent, BYTES, 7);
         start_descriptor(w->out, VIP_CONTROL_OP_RDMAWRITE);
         add_remote(w->out, target, theirs);
@@ -107,16 +107,16 @@ static void without_tags(struct world *w)
     } else if (w->side->number == 0) { /* a region without attributes is no RDMA target */
         post_recv(&w->node, vi, w->in, w->received, 64);
         memset(data, 0xEE, BYTES);
-        tell(w->side, &target, sizeof target);
-        tell(w->side, &bare, sizeof bare);
+        side_send(w->side, &target, sizeof target);
+        side_send(w->side, &bare, sizeof bare);
         EXPECT_RECV(vi, w->in, VIP_STATUS_DONE | VIP_STATUS_RDMA_PROT_ERROR | VIP_STATUS_OP_REMOTE_RDMA_WRITE,
                     "COMPAT-02");
         CHECK(all_bytes(data, BYTES, 0xEE), "COMPAT-02");
     } else {
         VIP_DESCRIPTOR *done;
 
-        hear(w->side, &target, sizeof target);
-        hear(w->side, &theirs, sizeof theirs);
+        side_receive(w->side, &target, sizeof target);
+        side_receive(w->side, &theirs, sizeof theirs);
         start_descriptor(w->out, VIP_CONTROL_OP_RDMAWRITE);
         add_remote(w->out, target, theirs);
         add_data(w->out, w->sent, w->node.handle, BYTES);
@@ -216,9 +216,9 @@ static void destroy_as_it_is(struct world *w)
 static int counts(struct world *w, int yes)
 {
     if (w->side->number == 0)
-        tell(w->side, &yes, sizeof yes);
+        side_send(w->side, &yes, sizeof yes);
     else
-        hear(w->side, &yes, sizeof yes);
+        side_receive(w->side, &yes, sizeof yes);
     return yes;
 }
 
@@ -240,7 +240,7 @@ static void early_requests(struct world *w)
         if (w->side->number == 0) {
             sleep_ms(300);
             serve(&w->node, vi, late);
-            hear(w->side, &good, sizeof good);
+            side_receive(w->side, &good, sizeof good);
         } else {
             start = now_ms();
             code = VipConnectRequest(vi, &local.net, &late.net, PATIENCE, &attributes);
@@ -251,7 +251,7 @@ static void early_requests(struct world *w)
             } else {
                 CHECK_RETURN(code, VIP_SUCCESS, "COMPAT-05");
             }
-            tell(w->side, &good, sizeof good);
+            side_send(w->side, &good, sizeof good);
         }
         MUST(VipDisconnect(vi));
         meet(w->side);
@@ -347,7 +347,7 @@ static void unflagged_immediate(struct world *w)
     ok("side %d: immediate data without the flag", w->side->number);
 }
 
-/* COMPAT-08: a send that the partner took just before it disconnected was a success. */
+/* COMPAT-08: a send that the peer took just before it disconnected was a success. */
 static void taken_and_gone(struct world *w)
 {
     enum { N = 1000 };

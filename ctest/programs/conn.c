@@ -2,7 +2,7 @@
 #include "conn.h"
 
 /* CONN-01 to 05, 15, 19, 32: what both sides learn, and what is written where. */
-static void what_is_told(struct world *w)
+static void what_is_reported(struct world *w)
 {
     VIP_VI_ATTRIBUTES mine = vi_attributes(&w->node, LEVEL(w)), theirs;
     VIP_VI_HANDLE vi;
@@ -22,7 +22,7 @@ static void what_is_told(struct world *w)
         size_t host = w->other.net.HostAddressLen, length = 4 + host + 16;
         VIP_CONN_HANDLE request = NULL;
 
-        memset(&room, 0xEE, sizeof room); /* its lengths are nonsense, and are not read (CONN-05) */
+        memset(&room, 0xEE, sizeof room); /* its lengths are invalid, and are not read (CONN-05) */
         memset(local.bytes + 4, 0x99, local.net.HostAddressLen); /* neither are our own host bytes */
         CHECK_RETURN(VipConnectWait(w->node.nic, &local.net, PATIENCE, &room.remote.net, &theirs, &request),
                      VIP_SUCCESS, "CONN-01 CONN-05");
@@ -60,11 +60,11 @@ static void what_is_told(struct world *w)
     ok("side %d: what both sides learn", w->side->number);
 }
 
-/* CONN-06 to 10: nobody there, nonsense, the wrong state. */
+/* CONN-06 to 10: no server, invalid arguments, the wrong state. */
 static void refusals(struct world *w)
 {
     VIP_VI_HANDLE vi = make_vi(&w->node, LEVEL(w), NULL, NULL);
-    address local = here(w, "client"), nobody = there(w, "nobody"), remote, bad;
+    address local = here(w, "client"), no_server = there(w, "nobody"), remote, bad;
     size_t host = w->other.net.HostAddressLen;
     unsigned char discriminator[72] = {0};
     VIP_VI_ATTRIBUTES attributes;
@@ -80,15 +80,15 @@ static void refusals(struct world *w)
     CHECK_TOOK(start, 0, "spec §3.8");
 
     start = now_ms();
-    CHECK_RETURN(VipConnectRequest(vi, &local.net, &nobody.net, 60000, &attributes), VIP_NO_MATCH, "CONN-07");
+    CHECK_RETURN(VipConnectRequest(vi, &local.net, &no_server.net, 60000, &attributes), VIP_NO_MATCH, "CONN-07");
     CHECK(now_ms() - start < GRACE + (double)PATIENCE, "CONN-07"); /* long before the 60 s are over */
     start = now_ms();
-    CHECK_RETURN(VipConnectRequest(vi, &local.net, &nobody.net, 0, &attributes), VIP_INVALID_PARAMETER, "CONN-09");
+    CHECK_RETURN(VipConnectRequest(vi, &local.net, &no_server.net, 0, &attributes), VIP_INVALID_PARAMETER, "CONN-09");
     CHECK(now_ms() - start < (double)PATIENCE, "CONN-09");
     CHECK_EQ(vi_state(vi), VIP_STATE_IDLE, "spec §3.11");
 
     /* a node that does not exist */
-    bad = nobody;
+    bad = no_server;
     memset(bad.bytes + 4, 0x5B, host);
     start = now_ms();
     code = VipConnectRequest(vi, &local.net, &bad.net, 300, &attributes);
@@ -103,9 +103,9 @@ static void refusals(struct world *w)
     if (w->node.attributes.MaxDiscriminatorLen < sizeof discriminator) {
         set_address(&bad, w->other.bytes + 4, host, discriminator, w->node.attributes.MaxDiscriminatorLen + 1u);
         CHECK_RETURN(VipConnectRequest(vi, &local.net, &bad.net, 100, &attributes), VIP_INVALID_PARAMETER, "CONN-27");
-        CHECK_RETURN(VipConnectRequest(vi, &bad.net, &nobody.net, 100, &attributes), VIP_INVALID_PARAMETER, "CONN-27");
+        CHECK_RETURN(VipConnectRequest(vi, &bad.net, &no_server.net, 100, &attributes), VIP_INVALID_PARAMETER, "CONN-27");
         CHECK_RETURN(VipConnectPeerRequest(vi, &local.net, &bad.net, 100), VIP_INVALID_PARAMETER, "CONN-27");
-        CHECK_RETURN(VipConnectPeerRequest(vi, &bad.net, &nobody.net, 100), VIP_INVALID_PARAMETER, "CONN-27");
+        CHECK_RETURN(VipConnectPeerRequest(vi, &bad.net, &no_server.net, 100), VIP_INVALID_PARAMETER, "CONN-27");
         CHECK_RETURN(VipConnectWait(w->node.nic, &bad.net, 1, &remote.net, &attributes, &request),
                      VIP_INVALID_PARAMETER, "CONN-27");
     }
@@ -233,7 +233,7 @@ static void conflicts(struct world *w)
 }
 
 /* CONN-15: the client's own discriminator plays no part, be it the server's, another one or none.
- * CONN-30: the partner may be a VI of the same process and NIC handle. */
+ * CONN-30: the peer may be a VI of the same process and NIC handle. */
 static void own_discriminators(struct world *w)
 {
     VIP_VI_HANDLE vi = make_vi(&w->node, LEVEL(w), NULL, NULL), one, two;
@@ -287,7 +287,7 @@ static void own_discriminators(struct world *w)
     meet(w->side);
     sleep_ms(20);
     forget_errors(&w->node);
-    ok("side %d: one's own discriminator, and partners in one process", w->side->number);
+    ok("side %d: one's own discriminator, and peers in one process", w->side->number);
 }
 
 struct asking {
@@ -349,7 +349,7 @@ static void conn(struct side *side)
     struct world w;
 
     open_world(&w, side);
-    what_is_told(&w);
+    what_is_reported(&w);
     refusals(&w);
     answers(&w);
     conflicts(&w);

@@ -31,7 +31,7 @@ static inline VIP_RETURN wait_at(struct world *w, const char *name, unsigned lon
     return VipConnectWait(w->node.nic, &local.net, timeout, &remote->net, attributes, request);
 }
 
-/* Asks until somebody waits; gives any other result. */
+/* Asks until a server waits; returns any other result. */
 static inline VIP_RETURN ask_for(struct world *w, VIP_VI_HANDLE vi, const char *name, unsigned long timeout)
 {
     address local = here(w, "client"), remote = there(w, name);
@@ -40,7 +40,7 @@ static inline VIP_RETURN ask_for(struct world *w, VIP_VI_HANDLE vi, const char *
     double start = now_ms();
 
     while ((code = VipConnectRequest(vi, &local.net, &remote.net, timeout, &attributes)) == VIP_NO_MATCH) {
-        CHECK(now_ms() - start < (double)PATIENCE, "a partner that waits");
+        CHECK(now_ms() - start < (double)PATIENCE, "a peer that waits");
         sleep_ms(1);
     }
     return code;

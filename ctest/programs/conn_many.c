@@ -54,7 +54,7 @@ static void matching(struct world *w)
     memcpy(base, &w->side->run, sizeof w->side->run);
     memcpy(base + 4, "abc", 3);
     if (w->side->number == 0) {
-        /* "ab" and "abc"; all zero, as long as can be; and "abcd" for which nobody asks */
+        /* "ab" and "abc"; all zero, as long as can be; and "abcd" for which no client asks */
         const size_t length[4] = {6, 7, longest, 8};
 
         for (i = 0; i < 4; i++) {
@@ -160,20 +160,20 @@ static void two_for_one(struct world *w)
     ok("side %d: two requests for one wait", w->side->number);
 }
 
-/* CONN-29: one VI of side 1, connected and disconnected, with two partners in turn. */
+/* CONN-29: one VI of side 1, connected and disconnected, with two peers in turn. */
 static void again_and_again(struct world *w)
 {
     enum { N = 1000 };
-    const int partners = w->side->number == 0 ? 2 : 1;
+    const int peers = w->side->number == 0 ? 2 : 1;
     VIP_VI_HANDLE vi[2];
     double start = now_ms();
     char name[24];
     int i;
 
-    for (i = 0; i < partners; i++)
+    for (i = 0; i < peers; i++)
         vi[i] = make_vi(&w->node, LEVEL(w), NULL, NULL);
     for (i = 0; i < N; i++) {
-        VIP_VI_HANDLE this = vi[i % partners];
+        VIP_VI_HANDLE this = vi[i % peers];
 
         snprintf(name, sizeof name, "again%d", i % 2);
         join_sides(w->side, &w->node, this, &w->other, name);
@@ -191,7 +191,7 @@ static void again_and_again(struct world *w)
         }
         CHECK_EQ(vi_state(this), VIP_STATE_IDLE, "DISC-08");
     }
-    for (i = 0; i < partners; i++)
+    for (i = 0; i < peers; i++)
         MUST(VipDestroyVi(vi[i]));
     meet(w->side);
     sleep_ms(20);
@@ -234,7 +234,7 @@ static void *crowd_thread(void *argument)
     return NULL;
 }
 
-/* CONN-33: 256 connections by 8 threads, each paired with the right partner. */
+/* CONN-33: 256 connections by 8 threads, each paired with the right peer. */
 static void a_crowd(struct world *w)
 {
     static struct crowd crowds[2][THREADS];

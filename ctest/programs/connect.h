@@ -40,14 +40,14 @@ static inline address local_point(const struct node *node, int run, const char *
     return point(node->attributes.LocalNicAddress, node->attributes.NicAddressLen, run, name);
 }
 
-/* Tells the other side this side's host address and hears its own. */
+/* Sends this side's host address to the other side and receives that of the other. */
 static inline address swap_addresses(struct side *side, const struct node *node)
 {
     address mine, theirs;
 
     set_address(&mine, node->attributes.LocalNicAddress, node->attributes.NicAddressLen, "", 0);
-    tell(side, &mine, sizeof mine);
-    hear(side, &theirs, sizeof theirs);
+    side_send(side, &mine, sizeof mine);
+    side_receive(side, &theirs, sizeof theirs);
     return theirs;
 }
 
@@ -67,7 +67,7 @@ static inline void serve(struct node *node, VIP_VI_HANDLE vi, address local)
     MUST(VipConnectAccept(request, vi));
 }
 
-/* Asks for a connection until somebody waits there, as programs do (spec §3.11). */
+/* Asks for a connection until a server waits there, as programs do (spec §3.11). */
 static inline void ask(VIP_VI_HANDLE vi, address local, address remote)
 {
     VIP_VI_ATTRIBUTES attributes;
@@ -76,7 +76,7 @@ static inline void ask(VIP_VI_HANDLE vi, address local, address remote)
 
     while ((code = VipConnectRequest(vi, &local.net, &remote.net, PATIENCE, &attributes)) ==
            VIP_NO_MATCH) {
-        CHECK(now_ms() - start < (double)PATIENCE, "a partner that waits");
+        CHECK(now_ms() - start < (double)PATIENCE, "a peer that waits");
         sleep_ms(1);
     }
     MUST(code);

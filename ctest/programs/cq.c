@@ -4,7 +4,7 @@
 #define VIS 16
 
 static struct node node;
-static unsigned char *buffer; /* what all messages carry; nobody looks */
+static unsigned char *buffer; /* what all messages carry; no one reads it */
 
 static void nothing_there(VIP_CQ_HANDLE cq, const char *id)
 {
@@ -78,7 +78,7 @@ static void many_queues(void)
 {
     enum { EACH = 10 };
     static VIP_DESCRIPTOR *in[VIS][EACH], *out[VIS][EACH];
-    VIP_VI_HANDLE vi[VIS], partner[VIS], found;
+    VIP_VI_HANDLE vi[VIS], peer[VIS], found;
     int sends[VIS] = {0}, receives[VIS] = {0}, i, k, entries;
     VIP_DESCRIPTOR *d;
     VIP_BOOLEAN recv;
@@ -87,8 +87,8 @@ static void many_queues(void)
     MUST(VipCreateCQ(node.nic, 2 * VIS * EACH, &cq));
     for (i = 0; i < VIS; i++) {
         vi[i] = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, cq, cq);
-        partner[i] = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
-        join_vis(&node, vi[i], &node, partner[i]);
+        peer[i] = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+        join_vis(&node, vi[i], &node, peer[i]);
         for (k = 0; k < EACH; k++) {
             in[i][k] = take_descriptor(&node, 1);
             out[i][k] = take_descriptor(&node, 1);
@@ -100,16 +100,16 @@ static void many_queues(void)
         VIP_DESCRIPTOR *mine[VIS], *theirs[VIS];
 
         for (i = 0; i < VIS; i++) {
-            /* this VI sends, which makes an entry; its partner has no CQ and makes none (CQ-06) */
+            /* this VI sends, which makes an entry; its peer has no CQ and makes none (CQ-06) */
             theirs[i] = take_descriptor(&node, 1);
             mine[i] = take_descriptor(&node, 1);
-            post_recv(&node, partner[i], theirs[i], buffer, 64);
+            post_recv(&node, peer[i], theirs[i], buffer, 64);
             post_send(&node, vi[i], out[i][k], buffer, (size_t)i);
-            post_send(&node, partner[i], mine[i], buffer, (size_t)k);
+            post_send(&node, peer[i], mine[i], buffer, (size_t)k);
         }
         for (i = 0; i < VIS; i++) {
-            EXPECT_SEND(partner[i], mine[i], STATUS_SENT, "CQ-06");
-            EXPECT_RECV(partner[i], theirs[i], STATUS_RECEIVED, "CQ-06");
+            EXPECT_SEND(peer[i], mine[i], STATUS_SENT, "CQ-06");
+            EXPECT_RECV(peer[i], theirs[i], STATUS_RECEIVED, "CQ-06");
         }
     }
     for (entries = 0; entries < 2 * VIS * EACH; entries++) {
@@ -128,7 +128,7 @@ static void many_queues(void)
     nothing_there(cq, "CQ-05");
     for (i = 0; i < VIS; i++) {
         MUST(VipDisconnect(vi[i]));
-        end_vi(partner[i]);
+        end_vi(peer[i]);
         MUST(VipDestroyVi(vi[i]));
     }
     nothing_there(cq, "CQ-12");
@@ -178,7 +178,7 @@ static void stale_entries(void)
     nothing_there(cq, "CQ-12");
     CHECK_RETURN(VipRecvDone(keeper, &found), VIP_DESCRIPTOR_ERROR, "CQ-12");
 
-    /* entries that nobody fetches do not hold up the destruction (COMPAT-09) */
+    /* entries that no thread fetches do not hold up the destruction (COMPAT-09) */
     post_recv(&node, keeper, d[1], buffer, 64);
     MUST(VipDisconnect(keeper));
     drain(keeper);

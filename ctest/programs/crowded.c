@@ -134,7 +134,7 @@ static double waited_ms(void)
     return (double)waited / 1e6;
 }
 
-/* What a round trip costs two threads of one processor that spin until the other one's time slice ends. */
+/* What a round trip costs two threads of one processor that spin until the time slice of the other ends. */
 static double spin(struct side *side)
 {
     double before = busy_ms();
@@ -191,8 +191,8 @@ static void swap_verdicts(struct side *side, int *verdict)
 {
     int other;
 
-    tell(side, verdict, sizeof *verdict);
-    hear(side, &other, sizeof other);
+    side_send(side, verdict, sizeof *verdict);
+    side_receive(side, &other, sizeof other);
     *verdict = *verdict && other;
 }
 

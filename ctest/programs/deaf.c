@@ -1,12 +1,12 @@
-/* A server that waits for clients while its interface, or the address of its host, goes: its handler is told. Whoever runs this
+/* A server that waits for clients while its interface, or the address of its host, goes: its handler is called. The test that runs this
  * takes the interface away when the NIC is open. */
 #include "common.h"
 
-static void told(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     (void)context;
     CHECK_EQ(error->ErrorCode, VIP_ERROR_CATASTROPHIC, "E18");
-    printf("ok: told of a catastrophe\n");
+    printf("ok: on_error of a catastrophe\n");
     exit(0);
 }
 
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
     struct node node;
 
     open_node(&node, options.device, 65536);
-    MUST(VipErrorCallback(node.nic, NULL, told));
+    MUST(VipErrorCallback(node.nic, NULL, on_error));
     make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     local = local_point(&node, 1, "deaf");
     for (;;)

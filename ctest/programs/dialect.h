@@ -15,7 +15,7 @@ static void build_write(VIP_DESCRIPTOR *d, uint64_t target, VIP_MEM_HANDLE targe
 static unsigned length_of(const VIP_DESCRIPTOR *d);
 static unsigned status_of(const VIP_DESCRIPTOR *d);
 
-struct told {
+struct report {
     uint64_t address;
     VIP_MEM_HANDLE handle;
 };
@@ -43,7 +43,7 @@ static void receive_it(VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d, unsigned bytes)
 static int run_dialect(int argc, char **argv, const char *dialect)
 {
     struct options options = parse_options(argc, argv);
-    struct told mine, theirs;
+    struct report mine, theirs;
     VIP_DESCRIPTOR *in[3], *out;
     unsigned char *received[3], *sent, *target;
     struct node node;
@@ -89,7 +89,7 @@ static int run_dialect(int argc, char **argv, const char *dialect)
     CHECK(filled(received[1], 700, server ? 2 : 1), "ABI-11");
     CHECK(filled(target, 1000, server ? 2 : 1), "ABI-11");
 
-    build(out, sent, node.handle, 0); /* nobody leaves before the other has seen everything */
+    build(out, sent, node.handle, 0); /* neither side leaves before the other has seen everything */
     send_it(vi, out, node.handle, STATUS_SENT);
     receive_it(vi, in[2], 0);
     end_vi(vi);

@@ -1,5 +1,5 @@
 /* Disconnecting and losing connections (spec §3.12, §4.2, §9.6), and the error callback (§3.31, §11).
- * What happens when a partner is killed is in kill.c. */
+ * What happens when a peer is killed is in kill.c. */
 #include "common.h"
 
 #include <poll.h>

@@ -73,7 +73,7 @@ static void prepare(struct run *r)
         /* good or bad, it is not looked at before a message comes (DERR-13) */
         CHECK_RETURN(VipRecvDone(r->vi, &found), VIP_NOT_DONE, r->row->id);
     }
-    tell(r->w->side, &remote, sizeof remote);
+    side_send(r->w->side, &remote, sizeof remote);
 }
 
 /* Side 1 posts what the row says. */
@@ -172,7 +172,7 @@ static void expect_operation(struct run *r)
         CHECK_STATUS(control(r->d)->Status & VIP_STATUS_OP_MASK, operation[asked], r->row->id);
 }
 
-/* Side 1: what the send queue says, and what the handler heard. */
+/* Side 1: what the send queue says, and what the handler was called for. */
 static void check_sender(struct run *r)
 {
     const struct outcome *o = r->outcome;
@@ -202,7 +202,7 @@ static void check_sender(struct run *r)
                  (unsigned long)take_bits(r, 0, r->spare), FLUSHED);
 }
 
-/* Side 0: what the receive queue says, what the handler heard, which bytes were written. */
+/* Side 0: what the receive queue says, what the handler was called for, which bytes were written. */
 static void check_receiver(struct run *r)
 {
     const struct outcome *o = r->outcome;
@@ -380,7 +380,7 @@ static void run_row(struct world *w, const struct row *row, int level, int numbe
         prepare(&r);
         check_receiver(&r);
     } else {
-        hear(w->side, &remote, sizeof remote);
+        side_receive(w->side, &remote, sizeof remote);
         act(&r, &remote);
         check_sender(&r);
     }
@@ -438,8 +438,8 @@ static void refused_posts(struct world *w, int level)
     meet(w->side);
 }
 
-/* E14: side 1 disconnects. How soon the handler of side 0 hears of it depends on the mode (spec §17). */
-static void partner_leaves(struct world *w, int level)
+/* E14: side 1 disconnects. How soon the handler of side 0 is called depends on the mode (spec §17). */
+static void peer_leaves(struct world *w, int level)
 {
     VIP_VI_HANDLE vi = make_vi(&w->node, level, NULL, NULL);
     VIP_DESCRIPTOR *d = take_descriptor(&w->node, 1);
@@ -528,7 +528,7 @@ static void errors(struct side *side)
                 run_row(&w, &rows[i], level, 100 * level + i);
         }
         refused_posts(&w, level);
-        partner_leaves(&w, level);
+        peer_leaves(&w, level);
         for (i = 0; i < (int)(sizeof out_of_reach / sizeof out_of_reach[0]); i++)
             if (side->number == 0)
                 printf("row: %s | %s | both | not produced, needs %s\n", out_of_reach[i].id, level_name(level),

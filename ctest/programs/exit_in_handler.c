@@ -1,6 +1,6 @@
 /* COMPAT-12: exit() inside an error callback ends the process with that status.
  *
- * This process never calls VIPL. One child connects and is killed; the other one's handler calls exit. */
+ * This process never calls VIPL. One child connects and is killed; the handler of the second child calls exit. */
 #include "common.h"
 
 #define STATUS 42

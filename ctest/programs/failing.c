@@ -41,7 +41,7 @@ static VIP_RETURN connect_to(int host, const char *point)
         unsigned char bytes[4 + 6 + 16];
     } a;
     VIP_NIC_ATTRIBUTES self;
-    VIP_VI_ATTRIBUTES partner;
+    VIP_VI_ATTRIBUTES peer;
 
     MUST(VipQueryNic(nic, &self));
     a.net.HostAddressLen = self.NicAddressLen;
@@ -50,7 +50,7 @@ static VIP_RETURN connect_to(int host, const char *point)
     if (host >= 0)
         a.bytes[9] = (unsigned char)host;
     memcpy(a.bytes + 10, point, strlen(point));
-    return VipConnectRequest(vi, &a.net, &a.net, host < 0 ? PATIENCE : 1, &partner);
+    return VipConnectRequest(vi, &a.net, &a.net, host < 0 ? PATIENCE : 1, &peer);
 }
 
 /* Accepts one connection, for `connect_both`. */
@@ -62,7 +62,7 @@ static void *accept_one(void *point)
     } here, there;
     VIP_NIC_ATTRIBUTES self;
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 4096, NULL, tag, VIP_FALSE, VIP_FALSE};
-    VIP_VI_ATTRIBUTES partner;
+    VIP_VI_ATTRIBUTES peer;
     VIP_CONN_HANDLE request;
     VIP_RETURN code;
 
@@ -73,7 +73,7 @@ static void *accept_one(void *point)
     memcpy(here.bytes + 4, self.LocalNicAddress, self.NicAddressLen);
     memcpy(here.bytes + 10, point, strlen(point));
     MUST(VipCreateVi(nic, &attributes, NULL, NULL, &served));
-    MUST(VipConnectWait(nic, &here.net, PATIENCE, &there.net, &partner, &request));
+    MUST(VipConnectWait(nic, &here.net, PATIENCE, &there.net, &peer, &request));
     code = VipConnectAccept(request, served);
     if (level != VIP_SERVICE_RELIABLE_DELIVERY)
         MUST(VipConnectReject(request));
@@ -226,7 +226,7 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     (void)context;
     if (error->ViHandle != vi)
-        return; /* the partner has lost its connection */
+        return; /* the peer has lost its connection */
     CHECK_EQ(error->ErrorCode, VIP_ERROR_COMP_PROT, "an asynchronous error");
     __atomic_store_n(&errors, 1, __ATOMIC_RELEASE);
 }

@@ -87,8 +87,8 @@ static void *rest(void *unused)
     }
     mine.address = (uint64_t)(uintptr_t)target;
     mine.handle = node.handle;
-    tell(&side, &mine, sizeof mine);
-    hear(&side, &theirs, sizeof theirs);
+    side_send(&side, &mine, sizeof mine);
+    side_receive(&side, &theirs, sizeof theirs);
     rdma(&node, vi, out, sent, theirs, 8);
     rdma(&node, vi, out, sent, theirs, large);
     meet(&side);

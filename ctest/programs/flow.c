@@ -7,7 +7,7 @@
 
 #define BYTES 65536
 #define RECEIVES 64 /* posted at side 1 */
-#define TOLD 8      /* receives that side 1 tells of at once */
+#define BATCH 8      /* receives that side 1 reports together */
 
 struct flow {
     struct node node;
@@ -31,7 +31,7 @@ static unsigned long flow_out(struct flow *flow, double seconds)
             sent++;
         }
         while (VipRecvDone(flow->vi, &found) == VIP_SUCCESS) {
-            credit += TOLD;
+            credit += BATCH;
             post_recv(&flow->node, flow->vi, found, flow->word, 1);
         }
         while (VipSendDone(flow->vi, &found) == VIP_SUCCESS)
@@ -43,7 +43,7 @@ static unsigned long flow_out(struct flow *flow, double seconds)
 static unsigned long flow_in(struct flow *flow)
 {
     unsigned long received = 0;
-    VIP_DESCRIPTOR *found, *told = NULL;
+    VIP_DESCRIPTOR *found, *report = NULL;
     int last = 0;
 
     while (!last) {
@@ -51,15 +51,15 @@ static unsigned long flow_in(struct flow *flow)
         last = control(found)->Length == 1;
         received++;
         post_recv(&flow->node, flow->vi, found, flow->buffer, BYTES);
-        if (last || received % TOLD != 0)
+        if (last || received % BATCH != 0)
             continue;
-        if (told != NULL)
-            CHECK_RETURN(VipSendWait(flow->vi, VIP_INFINITE, &told), VIP_SUCCESS, "XFER-02");
-        told = flow->out[0];
-        post_send(&flow->node, flow->vi, told, flow->word, 1);
+        if (report != NULL)
+            CHECK_RETURN(VipSendWait(flow->vi, VIP_INFINITE, &report), VIP_SUCCESS, "XFER-02");
+        report = flow->out[0];
+        post_send(&flow->node, flow->vi, report, flow->word, 1);
     }
-    if (told != NULL)
-        CHECK_RETURN(VipSendWait(flow->vi, VIP_INFINITE, &told), VIP_SUCCESS, "XFER-02");
+    if (report != NULL)
+        CHECK_RETURN(VipSendWait(flow->vi, VIP_INFINITE, &report), VIP_SUCCESS, "XFER-02");
     return received;
 }
 

@@ -1,4 +1,4 @@
-/* fork and exec in a program that uses VIPL (spec §10.4). Side 1 is an ordinary partner; side 0 forks. */
+/* fork and exec in a program that uses VIPL (spec §10.4). Side 1 is an ordinary peer; side 0 forks. */
 #include "common.h"
 
 #define BYTES 30000
@@ -103,10 +103,10 @@ static void child(struct world *w, int link)
 /* Side 0 in its role towards the child. The node stays where it is: its handler may write to it. */
 static void talk_to_child(struct world *w, int link)
 {
-    struct side *const partner = w->side;
+    struct side *const peer = w->side;
     const address other = w->other;
     const VIP_VI_HANDLE vi = w->vi;
-    struct side to_child = *partner;
+    struct side to_child = *peer;
 
     to_child.link = link;
     w->side = &to_child;
@@ -116,7 +116,7 @@ static void talk_to_child(struct world *w, int link)
     exchange(w, 500, "spec §10.4: the child's own NIC");
     AWAIT_STATE(w->vi, VIP_STATE_ERROR, "the child has ended");
     end_vi(w->vi);
-    w->side = partner;
+    w->side = peer;
     w->other = other;
     w->vi = vi;
 }

@@ -99,7 +99,7 @@ static void exchange(struct world *w, int first, int round)
     }
 }
 
-/* A send leaves although its program makes no further call until the partner has it. */
+/* A send leaves although its program makes no further call until the peer has it. */
 static void quiet_send(struct world *w)
 {
     struct end *e = &w->across[HANDLES - 1];
@@ -107,13 +107,13 @@ static void quiet_send(struct world *w)
 
     if (w->side->number == 0) {
         prepare(e);
-        tell(w->side, &c, 1);
+        side_send(w->side, &c, 1);
         take_message(e, 100, 5);
-        tell(w->side, &c, 1);
+        side_send(w->side, &c, 1);
     } else {
-        hear(w->side, &c, 1);
+        side_receive(w->side, &c, 1);
         send_message(e, 100, 5);
-        hear(w->side, &c, 1);
+        side_receive(w->side, &c, 1);
         was_sent(e);
     }
     ok("side %d: a send without a further call", w->side->number);

@@ -57,7 +57,7 @@ static void *wait_for_client(void *argument)
     return NULL;
 }
 
-static void *wait_for_nobody(void *argument)
+static void *wait_for_no_client(void *argument)
 {
     struct call *call = (struct call *)argument;
     VIP_CONN_HANDLE request = NULL;
@@ -172,7 +172,7 @@ static void sit(struct side *side)
                                  VIP_SERVICE_RELIABLE_RECEPTION};
     const int level = tested_level(side);
     struct node node, unused;
-    struct call server, nobody, request, peer, message, no_message, completion;
+    struct call server, no_client, request, peer, message, no_message, completion;
     VIP_VI_HANDLE pair[3] = {NULL, NULL, NULL}, left, held, fresh;
     VIP_CONN_HANDLE handle = NULL;
     VIP_VI_ATTRIBUTES attributes;
@@ -200,7 +200,7 @@ static void sit(struct side *side)
     leave_at_once(side, &node, left);
 
     /* Side 0 waits for what side 1 sends after the time. */
-    message.node = completion.node = no_message.node = peer.node = server.node = nobody.node = request.node = &node;
+    message.node = completion.node = no_message.node = peer.node = server.node = no_client.node = request.node = &node;
     message.vi = make_vi(&node, level, NULL, NULL);
     join_sides(side, &node, message.vi, &other, "message");
     MUST(VipCreateCQ(node.nic, 4, &cq));
@@ -220,7 +220,7 @@ static void sit(struct side *side)
     peer.remote = remote_point(&other, run, side->number == 0 ? "peer1" : "peer0");
     server.vi = make_vi(&node, level, NULL, NULL);
     server.local = local_point(&node, run, "server");
-    nobody.local = local_point(&node, run, "nobody");
+    no_client.local = local_point(&node, run, "nobody");
     held = request.vi = make_vi(&node, level, NULL, NULL);
     request.local = local_point(&node, run, "client");
     request.remote = remote_point(&other, run, "held");
@@ -233,7 +233,7 @@ static void sit(struct side *side)
         begin(&no_message, "VipRecvWait for as long as it idles", wait_for_no_message);
         begin(&peer, "VipConnectPeerWait without limit", wait_for_peer);
         begin(&server, "VipConnectWait without limit", wait_for_client);
-        begin(&nobody, "VipConnectWait for as long as it idles", wait_for_nobody);
+        begin(&no_client, "VipConnectWait for as long as it idles", wait_for_no_client);
     } else {
         begin(&request, "VipConnectRequest without limit, its request held", wait_for_answer);
     }
@@ -253,7 +253,7 @@ static void sit(struct side *side)
         still_waits(&peer);
         still_waits(&server);
         end(&no_message);
-        end(&nobody);
+        end(&no_client);
     } else {
         still_waits(&request);
     }

@@ -1,10 +1,10 @@
-/* kill -9 of one partner at a random moment of a busy transfer (DISC-11), twenty times: the survivor sees
- * Error, the flush and one CONN_LOST, keeps an undisturbed connection with somebody else all the while, and
- * goes on with the next partner.
+/* kill -9 of one peer at a random moment of a busy transfer (DISC-11), twenty times: the survivor sees
+ * Error, the flush and one CONN_LOST, keeps an undisturbed connection with a third process all the while, and
+ * goes on with the next peer.
  *
  *   kill [-d DEVICE] [SEED]
  *
- * Four kinds of process: this one never calls VIPL; it starts the survivor, a steady partner, and one
+ * Four kinds of process: this one never calls VIPL; it starts the survivor, a steady peer, and one
  * victim after the other. */
 #include "common.h"
 
@@ -84,8 +84,8 @@ static void traffic_ready(struct traffic *t, VIP_VI_HANDLE vi)
     t->idles = 2 * TOKENS;
 }
 
-/* The first descriptor that failed was flushed: the loss of the partner is nobody's fault. But a receive of
- * Unreliable that the end of the partner caught in the middle of a message says so (spec §6.2). */
+/* The first descriptor that failed was flushed: the loss of the peer is no fault of a descriptor. But a receive of
+ * Unreliable that the end of the peer caught in the middle of a message says so (spec §6.2). */
 static int traffic_over(const struct traffic *t, VIP_DESCRIPTOR *found)
 {
     const VIP_UINT32 cut = VIP_STATUS_OP_RECEIVE | VIP_STATUS_PARTIAL_ERROR;
@@ -165,11 +165,11 @@ static void victim(struct party *p)
     fail(__FILE__, __LINE__, "kill", "the victim's connection", "busy until the end", "lost");
 }
 
-/* ---- the steady partner ---------------------------------------------------------------------- */
+/* ---- the steady peer ---------------------------------------------------------------------- */
 
 /* A ping-pong that nothing may disturb. It pauses, because on some kernels (Linux 6.18 among them) several pairs of
  * processes that only wake each other keep the scheduler from the kernel thread rcu_preempt for as long as they
- * last, pipes as well as VIPL. A killed victim with a packet socket waits for that thread before it is gone. */
+ * last, pipes as well as VIPL. A killed victim with a packet socket waits for that thread before it has exited. */
 struct steady {
     struct node node;
     VIP_VI_HANDLE vi;
@@ -193,20 +193,20 @@ static void steady_send(struct steady *s, int value)
 {
     *s->sent = value;
     post_send(&s->node, s->vi, s->out, s->sent, sizeof(int));
-    EXPECT_SEND(s->vi, s->out, STATUS_SENT, "kill: the steady partner");
+    EXPECT_SEND(s->vi, s->out, STATUS_SENT, "kill: the steady peer");
 }
 
 static int steady_receive(struct steady *s)
 {
     int value;
 
-    EXPECT_RECV(s->vi, s->in, STATUS_RECEIVED, "kill: the steady partner");
+    EXPECT_RECV(s->vi, s->in, STATUS_RECEIVED, "kill: the steady peer");
     value = *s->ball;
     post_recv(&s->node, s->vi, s->in, s->ball, sizeof(int));
     return value;
 }
 
-static void steady_partner(struct party *p)
+static void steady_peer(struct party *p)
 {
     static struct steady s;
     int value;
@@ -228,12 +228,12 @@ static void *steady_thread(void *argument)
 
     while (!atomic_get(&s->stop)) {
         steady_send(s, s->count);
-        CHECK_EQ(steady_receive(s), s->count, "kill: the steady partner");
+        CHECK_EQ(steady_receive(s), s->count, "kill: the steady peer");
         s->count++;
         sleep_ms(1);
     }
     steady_send(s, -1);
-    CHECK_EQ(steady_receive(s), -1, "kill: the steady partner");
+    CHECK_EQ(steady_receive(s), -1, "kill: the steady peer");
     return NULL;
 }
 
@@ -269,7 +269,7 @@ static void survivor(struct party *p)
         drain(vi); /* everything that is left had arrived or was flushed */
         end_vi(vi);
         NO_ERROR(&p->node, 0, "ERR-08");
-        printf("round %d: %ld messages, then the partner was killed\n", round, traffic.completions);
+        printf("round %d: %ld messages, then the peer was killed\n", round, traffic.completions);
         say(p->to_main, round);
     }
     atomic_set(&s.stop, 1);
@@ -324,7 +324,7 @@ int main(int argc, char **argv)
     party.device = options.device;
     party.run = (int)getpid();
     party.level = options.level != 0 ? options.level : VIP_SERVICE_RELIABLE_DELIVERY;
-    steady = start(&party, steady_partner);
+    steady = start(&party, steady_peer);
     survives = start(&party, survivor);
     for (round = 0; round < ROUNDS; round++) {
         struct child child;
@@ -345,7 +345,7 @@ int main(int argc, char **argv)
         close(child.to);
         close(child.from);
     }
-    ok("%d partners killed, %d round trips with the steady one", ROUNDS, listen_to(survives.from));
+    ok("%d peers killed, %d round trips with the steady one", ROUNDS, listen_to(survives.from));
     say(survives.to, 0);
     say(steady.to, 0);
     reap(survives.pid);

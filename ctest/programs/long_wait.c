@@ -50,7 +50,7 @@ static void client_waits(struct world *w, VIP_VI_HANDLE vi)
     }
 }
 
-/* A peer waits long for the other one. */
+/* A peer waits long for its peer. */
 static void peer_waits(struct world *w, VIP_VI_HANDLE vi)
 {
     const char *own = w->side->number ? "peer1" : "peer0", *others = w->side->number ? "peer0" : "peer1";

@@ -55,7 +55,7 @@ static void *closes(void *nothing)
     return nothing;
 }
 
-/* Nobody closes. */
+/* The program closes nothing. */
 static void *leaves(void *nothing)
 {
     opened();

@@ -24,12 +24,12 @@ static void good_message(struct world *w, size_t bytes, const char *id)
 
     if (w->side->number == 1) {
         fill(w->buffer, bytes, seed);
-        tell(w->side, &seed, sizeof seed);
+        side_send(w->side, &seed, sizeof seed);
         meet(w->side);
         post_send(&w->node, w->vi, w->out, w->buffer, bytes);
         EXPECT_SEND(w->vi, w->out, STATUS_SENT, id);
     } else {
-        hear(w->side, &seed, sizeof seed);
+        side_receive(w->side, &seed, sizeof seed);
         memset(w->buffer, 0, bytes);
         post_recv(&w->node, w->vi, w->in, w->buffer, bytes);
         meet(w->side);
@@ -229,7 +229,7 @@ static void unmapped(struct world *w)
     for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         size_t n = sizes[i];
 
-        /* receive into memory that is gone */
+        /* receive into unmapped memory */
         pages = (unsigned char *)map_pages(room);
         handle = register_range(&w->node, pages, room);
         if (w->side->number == 0) {
@@ -240,7 +240,7 @@ static void unmapped(struct world *w)
         }
         refused_receive(w, n, "MEM-23");
 
-        /* send from memory that is gone */
+        /* send from unmapped memory */
         if (w->side->number == 1)
             vanish(w, pages, room);
         refused_send(w, pages, handle, n, "spec §10.4");

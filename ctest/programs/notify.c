@@ -1,11 +1,11 @@
 /* Notify (spec §3.23, §3.29, §8.2). */
-#include "partner.h"
+#include "peer.h"
 
 #define MANY 1000
 
 static struct node node;
-static struct partner partner; /* who sends */
-static VIP_VI_HANDLE one;      /* connected with the partner */
+static struct peer peer; /* who sends */
+static VIP_VI_HANDLE one;      /* connected with the peer */
 static VIP_DESCRIPTOR *in[8], *out;
 static unsigned char *buffer;
 static pthread_t main_thread;
@@ -29,7 +29,7 @@ static void enter(VIP_NIC_HANDLE nic)
     CHECK(!pthread_equal(pthread_self(), main_thread), "NTFY-06");
 }
 
-/* Told last: whoever awaits `calls` reads the rest. */
+/* Stored last: a thread that waits for `calls` reads the rest. */
 static void leave(int *number)
 {
     *number = atomic_get(&calls) + 1;
@@ -60,7 +60,7 @@ static void cq_handler(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, 
 
 static void send_one(void)
 {
-    partner_send(&partner, -1);
+    peer_send(&peer, -1);
 }
 
 static void once(void)
@@ -174,7 +174,7 @@ static void many(void)
     MUST(VipRecvNotify(one, &again, repeating));
     for (i = 0; i < MANY; i++) {
         await(&again, i < 4 ? 0 : i - 4, "NTFY-07"); /* never more under way than are posted */
-        partner_send(&partner, i);
+        peer_send(&peer, i);
     }
     await(&again, MANY, "NTFY-07");
     sleep_ms(20);
@@ -221,7 +221,7 @@ static void completion_queue(const char *device)
     calls = 0;
     MUST(VipCreateCQ(node.nic, 8, &cq));
     vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, cq);
-    partner_join(&partner, &node, vi, device);
+    peer_join(&peer, &node, vi, device);
     CHECK_RETURN(VipRecvNotify(vi, &call[0], handler), VIP_INVALID_PARAMETER, "NTFY-11");
     CHECK_RETURN(VipSendNotify(vi, &call[0], NULL), VIP_INVALID_PARAMETER, "NTFY-11");
     CHECK_RETURN(VipCQNotify(cq, &call[0], NULL), VIP_INVALID_PARAMETER, "NTFY-11");
@@ -241,7 +241,7 @@ static void completion_queue(const char *device)
         CHECK(found == in[i], "NTFY-08");
     }
     end_vi(vi);
-    partner_leave(&partner);
+    peer_leave(&peer);
     MUST(VipDestroyCQ(cq));
     ok("Notify on a completion queue");
 }
@@ -278,14 +278,14 @@ int main(int argc, char **argv)
     int i;
 
     main_thread = pthread_self();
-    partner_start(&partner, &options);
+    peer_start(&peer, &options);
     open_node(&node, options.device, 65536);
     for (i = 0; i < 8; i++)
         in[i] = take_descriptor(&node, 1);
     out = take_descriptor(&node, 1);
     buffer = take(&node, 64);
     one = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
-    partner_join(&partner, &node, one, options.device);
+    peer_join(&peer, &node, one, options.device);
     once();
     in_order();
     notify_before_wait();
@@ -293,9 +293,9 @@ int main(int argc, char **argv)
     flush_and_cancel();
     many();
     end_vi(one);
-    partner_leave(&partner);
+    peer_leave(&peer);
     completion_queue(options.device);
     close_node(&node);
-    partner_end(&partner);
+    peer_end(&peer);
     return 0;
 }

@@ -105,8 +105,8 @@ static void meet_as_peers(struct world *w)
     ok("side %d: peers meet", w->side->number);
 }
 
-/* PEER-03, 04, 09, 11: nobody comes. */
-static void nobody(struct world *w)
+/* PEER-03, 04, 09, 11: no peer comes. */
+static void no_peer(struct world *w)
 {
     VIP_VI_HANDLE vi = make_vi(&w->node, LEVEL(w), NULL, NULL), client = make_vi(&w->node, LEVEL(w), NULL, NULL);
     VIP_DESCRIPTOR *d = take_descriptor(&w->node, 1), *found;
@@ -145,7 +145,7 @@ static void nobody(struct world *w)
     MUST(VipConnectPeerRequest(vi, &local.net, &remote.net, PATIENCE));
     meet(w->side);
     CHECK_RETURN(VipConnectWait(w->node.nic, &local.net, 50, &from.net, &attributes, &handle), VIP_TIMEOUT, "PEER-09");
-    meet(w->side); /* nobody waits any more */
+    meet(w->side); /* no call waits any more */
     CHECK_RETURN(VipConnectRequest(client, &local.net, &remote.net, 300, &attributes), VIP_NO_MATCH, "PEER-09");
     CHECK_RETURN(VipConnectPeerWait(vi, &attributes), VIP_SUCCESS, "PEER-09: but the two peers do");
     meet(w->side);
@@ -154,7 +154,7 @@ static void nobody(struct world *w)
     meet(w->side);
     sleep_ms(20);
     forget_errors(&w->node);
-    ok("side %d: peers without a partner", w->side->number);
+    ok("side %d: peers without a peer", w->side->number);
 }
 
 /* PEER-05. */
@@ -274,7 +274,7 @@ static void peer(struct side *side)
     open_node(&w.node, side->device, 1 << 20);
     w.other = swap_addresses(side, &w.node);
     meet_as_peers(&w);
-    nobody(&w);
+    no_peer(&w);
     conflicts(&w);
     wait_ended(&w);
     own_point(&w);

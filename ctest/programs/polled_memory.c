@@ -9,7 +9,7 @@
 #define ROUNDS 5      /* round trips of an attempt */
 #define ATTEMPTS 400 /* at most */
 #define SLOTS 8      /* Writes that may be under way */
-#define MOST 0.8     /* ms of a round trip; threads that nap take 2 and more */
+#define MOST 0.8     /* ms of a round trip; threads that sleep take 2 and more */
 
 struct world {
     struct side *side;
@@ -93,17 +93,17 @@ static void polled_memory(struct side *side)
     w.source = (uint64_t *)(void *)take(&w.node, 64);
     join_sides(side, &w.node, w.vi, &w.other, "memory");
     here = (uint64_t)(uintptr_t)w.flag;
-    tell(side, &here, sizeof here);
-    hear(side, &w.there, sizeof w.there);
-    tell(side, &w.node.handle, sizeof w.node.handle);
-    hear(side, &w.handle, sizeof w.handle);
+    side_send(side, &here, sizeof here);
+    side_receive(side, &w.there, sizeof w.there);
+    side_send(side, &w.node.handle, sizeof w.node.handle);
+    side_receive(side, &w.handle, sizeof w.handle);
     meet(side);
     for (i = 0; i < ATTEMPTS && !enough; i++) {
         took = writing(&w, 1 + (uint64_t)i * ROUNDS);
         best = i == 0 || took < best ? took : best;
         enough = i >= 20 && best <= MOST;
-        tell(side, &enough, sizeof enough);
-        hear(side, &other, sizeof other);
+        side_send(side, &enough, sizeof enough);
+        side_receive(side, &other, sizeof other);
         enough = enough && other;
     }
     if (best > MOST)

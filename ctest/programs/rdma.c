@@ -343,11 +343,11 @@ static void rdma(struct side *side)
     w.buffer = take(&w.node, w.largest + 64);
     if (side->number == 0) {
         w.target = (uint64_t)(uintptr_t)w.buffer;
-        tell(side, &w.target, sizeof w.target);
-        tell(side, &w.node.handle, sizeof w.node.handle);
+        side_send(side, &w.target, sizeof w.target);
+        side_send(side, &w.node.handle, sizeof w.node.handle);
     } else {
-        hear(side, &w.target, sizeof w.target);
-        hear(side, &w.handle, sizeof w.handle);
+        side_receive(side, &w.target, sizeof w.target);
+        side_receive(side, &w.handle, sizeof w.handle);
     }
     for (w.level = 1; w.level <= 4; w.level *= 2) {
         if (!level_chosen(side, &w.node, w.level))

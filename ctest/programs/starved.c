@@ -1,5 +1,5 @@
 /* Beside twice as many processes that compute as there are processors, no call outlives its timeout by more than a
- * second (R7), calls without one come to an end, and no partner is taken for dead.
+ * second (R7), calls without one come to an end, and no peer is taken for dead.
  *
  * How much the machine itself delays a thread is measured in the same run, by a thread that only sleeps. */
 #include "common.h"
@@ -63,21 +63,21 @@ static void timed(struct world *w, double start, unsigned long timeout)
         w->worst = late;
 }
 
-/* Asks for connections where nobody is. */
+/* Asks for connections where no server waits. */
 static void ask_in_vain(struct world *w)
 {
     VIP_VI_HANDLE vi = make_vi(&w->node, tested_level(w->side), NULL, NULL);
-    address nobody = remote_point(&w->other, w->side->run, "nowhere");
+    address no_server = remote_point(&w->other, w->side->run, "nowhere");
     address local = local_point(&w->node, w->side->run, w->side->number ? "asks1" : "asks0");
     VIP_VI_ATTRIBUTES attributes;
     VIP_RETURN code;
     double start = now_ms();
 
-    code = VipConnectRequest(vi, &local.net, &nobody.net, TIMEOUT, &attributes);
+    code = VipConnectRequest(vi, &local.net, &no_server.net, TIMEOUT, &attributes);
     CHECK(code == VIP_NO_MATCH || code == VIP_NOT_REACHABLE || code == VIP_TIMEOUT, "set-up");
     timed(w, start, TIMEOUT);
     start = now_ms();
-    MUST(VipConnectPeerRequest(vi, &local.net, &nobody.net, TIMEOUT));
+    MUST(VipConnectPeerRequest(vi, &local.net, &no_server.net, TIMEOUT));
     CHECK_RETURN(VipConnectPeerWait(vi, &attributes), VIP_TIMEOUT, "set-up");
     timed(w, start, TIMEOUT);
     MUST(VipDestroyVi(vi));
@@ -92,7 +92,7 @@ static void wait_in_vain(struct world *w)
     VIP_DESCRIPTOR *found;
     VIP_CONN_HANDLE request;
     VIP_VI_ATTRIBUTES attributes;
-    address nobody = local_point(&w->node, w->side->run, w->side->number ? "nobody1" : "nobody0"), remote;
+    address no_server = local_point(&w->node, w->side->run, w->side->number ? "nobody1" : "nobody0"), remote;
     double start;
 
     start = now_ms();
@@ -104,13 +104,13 @@ static void wait_in_vain(struct world *w)
     timed(w, start, TIMEOUT);
     MUST(VipDestroyCQ(cq));
     start = now_ms();
-    CHECK_RETURN(VipConnectWait(w->node.nic, &nobody.net, TIMEOUT, &remote.net, &attributes, &request),
+    CHECK_RETURN(VipConnectWait(w->node.nic, &no_server.net, TIMEOUT, &remote.net, &attributes, &request),
                  VIP_TIMEOUT, "set-up");
     timed(w, start, TIMEOUT);
     ask_in_vain(w);
 }
 
-/* One message each way, however long it takes: nobody has been taken for dead. */
+/* One message each way, however long it takes: neither side has been taken for dead. */
 static void talk(struct world *w)
 {
     post_send(&w->node, w->vi, w->out, w->buffer + 64, 8);

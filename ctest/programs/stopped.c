@@ -1,4 +1,4 @@
-/* A partner that is stopped (SIGSTOP) holds up nobody: posts return at once (POST-11), waits keep their time,
+/* A peer that is stopped (SIGSTOP) holds up no call: posts return at once (POST-11), waits keep their time,
  * VipDisconnect and VipDeregisterMem come to their end (spec §3.12, §3.18). Two processes only. */
 #include "common.h"
 
@@ -11,21 +11,21 @@ struct world {
     struct side *side;
     struct node node;
     address other;
-    pid_t partner; /* side 0: the process to stop */
+    pid_t peer; /* side 0: the process to stop */
 };
 
 static void stop(struct world *w)
 {
     int status;
 
-    CHECK_EQ(kill(w->partner, SIGSTOP), 0, "kill");
-    CHECK_EQ(waitpid(w->partner, &status, WUNTRACED), w->partner, "waitpid");
-    CHECK(WIFSTOPPED(status), "a stopped partner");
+    CHECK_EQ(kill(w->peer, SIGSTOP), 0, "kill");
+    CHECK_EQ(waitpid(w->peer, &status, WUNTRACED), w->peer, "waitpid");
+    CHECK(WIFSTOPPED(status), "a stopped peer");
 }
 
 static void go_on(struct world *w)
 {
-    CHECK_EQ(kill(w->partner, SIGCONT), 0, "kill");
+    CHECK_EQ(kill(w->peer, SIGCONT), 0, "kill");
 }
 
 /* Side 0 sends while side 1 is stopped; afterwards everything arrives. */
@@ -64,7 +64,7 @@ static void posts(struct world *w, int level)
             if (now_ms() - start > slowest)
                 slowest = now_ms() - start;
         }
-        CHECK(slowest < (double)PATIENCE, "POST-11"); /* the partner does nothing until go_on() */
+        CHECK(slowest < (double)PATIENCE, "POST-11"); /* the peer does nothing until go_on() */
         start = now_ms();
         CHECK_RETURN(VipRecvWait(vi, 100, &found), VIP_DESCRIPTOR_ERROR, "WAIT-05");
         CHECK(now_ms() - start < (double)PATIENCE, "R7");
@@ -72,7 +72,7 @@ static void posts(struct world *w, int level)
         go_on(w);
         for (i = 0; i < SMALL + LARGE; i++)
             EXPECT_SEND(vi, d[i], STATUS_SENT, "POST-11");
-        ok("level %d: %d posts to a stopped partner, the slowest took %.2f ms", level, SMALL + LARGE, slowest);
+        ok("level %d: %d posts to a stopped peer, the slowest took %.2f ms", level, SMALL + LARGE, slowest);
     }
     meet(w->side);
     end_vi(vi);
@@ -118,7 +118,7 @@ static void teardown(struct world *w)
         MUST(VipDestroyVi(vi));
         memset(buffer, 0, BYTES); /* is ours again */
         go_on(w);
-        ok("a disconnect from a stopped partner");
+        ok("a disconnect from a stopped peer");
     } else {
         AWAIT_STATE(vi, VIP_STATE_ERROR, "DISC-05");
         end_vi(vi);
@@ -136,7 +136,7 @@ struct writer {
     size_t bytes;
 };
 
-/* Writes to one place of the partner's memory again and again, until it may no longer. */
+/* Writes to one place of the peer's memory again and again, until it may no longer. */
 static void *keep_writing(void *argument)
 {
     struct writer *writer = (struct writer *)argument;
@@ -154,7 +154,7 @@ static void *keep_writing(void *argument)
 }
 
 /* Side 0 takes back the memory that side 1 is writing on many connections while it is stopped: the one second
- * that a partner gets to come to an end is not for each of them, nor for each call. */
+ * that a peer gets to come to an end is not for each of them, nor for each call. */
 static void regions(struct world *w)
 {
     const int level = VIP_SERVICE_RELIABLE_DELIVERY;
@@ -176,13 +176,13 @@ static void regions(struct world *w)
         for (i = 0; i < WRITERS; i++)
             more[i] = register_range(&w->node, memory, bytes);
         at = (uint64_t)(uintptr_t)memory;
-        tell(w->side, &at, sizeof at);
-        tell(w->side, &handle, sizeof handle);
+        side_send(w->side, &at, sizeof at);
+        side_send(w->side, &handle, sizeof handle);
     } else {
         memory = take(&w->node, bytes);
         memset(memory, 9, bytes);
-        hear(w->side, &at, sizeof at);
-        hear(w->side, &handle, sizeof handle);
+        side_receive(w->side, &at, sizeof at);
+        side_receive(w->side, &handle, sizeof handle);
     }
     for (i = 0; i < WRITERS; i++) {
         writer[i].w = w;
@@ -213,7 +213,7 @@ static void regions(struct world *w)
         }
         start = now_ms() - start;
         go_on(w);
-        ok("memory taken back from %d connections of a stopped partner in %.0f ms", WRITERS, start);
+        ok("memory taken back from %d connections of a stopped peer in %.0f ms", WRITERS, start);
     } else {
         for (i = 0; i < WRITERS; i++)
             thread[i] = start_thread(keep_writing, &writer[i]);
@@ -236,8 +236,8 @@ static void stopped(struct side *side)
 
     memset(&w, 0, sizeof w);
     w.side = side;
-    tell(side, &self, sizeof self);
-    hear(side, &w.partner, sizeof w.partner);
+    side_send(side, &self, sizeof self);
+    side_receive(side, &w.peer, sizeof w.peer);
     open_node(&w.node, side->device, 4 << 20);
     w.other = swap_addresses(side, &w.node);
     for (level = 1; level <= 4; level *= 2)

@@ -1,4 +1,4 @@
-/* A libvipl.so of somebody else: the functions are there, and none of them does anything. A program linked
+/* A libvipl.so of another vendor: the functions are there, and none of them does anything. A program linked
  * with it must run on the real library under LD_PRELOAD. */
 #include "vipl.h"
 

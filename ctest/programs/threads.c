@@ -35,7 +35,7 @@ static int index_of(struct world *w, VIP_DESCRIPTOR *found)
     return -1;
 }
 
-/* Takes descriptors off until the round is over: any thread gets any of them, nobody gets one twice. */
+/* Takes descriptors off until the round is over: any thread gets any of them, no thread gets one twice. */
 static void take_all(struct world *w)
 {
     VIP_DESCRIPTOR *found;

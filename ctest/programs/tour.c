@@ -124,7 +124,7 @@ static void rdma(struct tour *t)
         memset(&target, 0, sizeof target);
         target.address = (uint64_t)(uintptr_t)t->received;
         target.handle = t->node.handle;
-        tell(t->side, &target, sizeof target);
+        side_send(t->side, &target, sizeof target);
 
         meet(t->side); /* written */
         CHECK(filled(t->received, n - 5, 11), "RDMA-01");
@@ -142,7 +142,7 @@ static void rdma(struct tour *t)
         fill(t->received, n, 13);
         meet(t->side);
     } else {
-        hear(t->side, &target, sizeof target);
+        side_receive(t->side, &target, sizeof target);
 
         fill(t->sent, n, 11);
         start_descriptor(t->out, VIP_CONTROL_OP_RDMAWRITE);

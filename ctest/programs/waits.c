@@ -1,15 +1,15 @@
 /* Waiting (spec §3.22, §3.28, §8.1, rules R5 to R7): never too early, never for ever. */
-#include "partner.h"
+#include "peer.h"
 
 static struct node node;
-static struct partner partner; /* who sends */
-static VIP_VI_HANDLE one;      /* connected with the partner */
+static struct peer peer; /* who sends */
+static VIP_VI_HANDLE one;      /* connected with the peer */
 static VIP_DESCRIPTOR *in[4];
 static unsigned char *buffer;
 
 static void send_one(void)
 {
-    partner_send(&partner, -1);
+    peer_send(&peer, -1);
 }
 
 static void timeouts(void)
@@ -233,7 +233,7 @@ static void attached(const char *device)
 
     MUST(VipCreateCQ(node.nic, 4, &cq));
     vi = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, cq);
-    partner_join(&partner, &node, vi, device);
+    peer_join(&peer, &node, vi, device);
     CHECK_RETURN(VipRecvWait(vi, 1, &found), VIP_INVALID_PARAMETER, "WAIT-07");
     CHECK_RETURN(VipSendWait(vi, 1, &found), VIP_DESCRIPTOR_ERROR, "WAIT-05");
     post_recv(&node, vi, in[3], buffer, 64);
@@ -246,7 +246,7 @@ static void attached(const char *device)
     CHECK(found == in[3], "CQ-04");
     join_thread(thread);
     end_vi(vi);
-    partner_leave(&partner);
+    peer_leave(&peer);
     MUST(VipDestroyCQ(cq));
     ok("waiting on a completion queue");
 }
@@ -256,22 +256,22 @@ int main(int argc, char **argv)
     struct options options = parse_options(argc, argv);
     int i;
 
-    partner_start(&partner, &options);
+    peer_start(&peer, &options);
     open_node(&node, options.device, 65536);
     for (i = 0; i < 4; i++)
         in[i] = take_descriptor(&node, 1);
     buffer = take(&node, 64);
     one = make_vi(&node, VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
-    partner_join(&partner, &node, one, options.device);
+    peer_join(&peer, &node, one, options.device);
     timeouts();
     infinite();
     two_waiters();
     interrupted();
     interrupted_connections();
     end_vi(one);
-    partner_leave(&partner);
+    peer_leave(&peer);
     attached(options.device);
     close_node(&node);
-    partner_end(&partner);
+    peer_end(&peer);
     return 0;
 }

@@ -58,7 +58,7 @@ static void sizes(struct world *w)
     ok("level %d, side %d: sizes up to %lu", w->level, w->side->number, (unsigned long)w->largest);
 }
 
-/* As many segments as there can be, of unequal lengths, some of length 0 with nonsense inside. */
+/* As many segments as there can be, of unequal lengths, some of length 0 with invalid addresses. */
 static void segments(struct world *w)
 {
     const unsigned most = (unsigned)w->node.attributes.MaxSegmentsPerDesc;
@@ -257,7 +257,7 @@ static void unreliable(struct world *w)
             post_send(&w->node, w->vi, w->out, w->buffer, 208);
             EXPECT_SEND(w->vi, w->out, STATUS_SENT, "XFER-12");
         }
-        tell(w->side, &c, 1);
+        side_send(w->side, &c, 1);
         meet(w->side);
         CHECK_EQ(vi_state(w->vi), VIP_STATE_CONNECTED, "XFER-12");
         meet(w->side);
@@ -326,7 +326,7 @@ static void in_place(struct world *w)
                 }
                 code = VipRecvDone(w->vi, &found);
                 if (code == VIP_SUCCESS)
-                    hear(w->side, &c, 1);
+                    side_receive(w->side, &c, 1);
                 CHECK(now_ms() - start < (double)PATIENCE, "XFER-17");
             } while (code == VIP_NOT_DONE);
             CHECK(filled(w->buffer, size[i], i), "XFER-17");
@@ -337,7 +337,7 @@ static void in_place(struct world *w)
             fill(w->buffer, size[i], i);
             post_send(&w->node, w->vi, w->out, w->buffer, size[i]);
             EXPECT_SEND(w->vi, w->out, STATUS_SENT, "XFER-17");
-            tell(w->side, &c, 1);
+            side_send(w->side, &c, 1);
         }
         meet(w->side);
     }

@@ -13,7 +13,7 @@ use crate::library::library_dir;
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running agent; it ends with the value, and by itself a minute after the last process if nobody is left to end it.
+/// A running agent; it ends with the value, and by itself a minute after the last process if no process is left to end it.
 pub struct Agent {
     child: Child,
     socket: PathBuf,

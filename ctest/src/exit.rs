@@ -11,8 +11,8 @@ pub fn until_exit(value: impl Any + Send) {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.is_empty() {
         // SAFETY: a function that may be called at any time.
-        let told = unsafe { libc::atexit(end) };
-        assert_eq!(told, 0, "atexit has no room");
+        let status = unsafe { libc::atexit(end) };
+        assert_eq!(status, 0, "atexit has no room");
     }
     kept.push(Box::new(value));
 }

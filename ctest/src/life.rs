@@ -109,7 +109,7 @@ fn ends() -> Vec<(&'static str, &'static str, i32)> {
     for state in STATES {
         for way in WAYS {
             let status = match (*state, *way) {
-                // Nobody returns from a handler's thread to `main`.
+                // A handler's thread does not return to `main`.
                 ("handler", "return" | "main") => continue,
                 (_, "exec" | "main") => 0,
                 _ => 7,

@@ -195,7 +195,7 @@ impl Run {
     }
 }
 
-/// The command's process ends when the thread that starts it does: a test that is killed leaves nobody behind who goes
+/// The command's process ends when the thread that starts it does: a test that is killed leaves no process behind that goes
 /// on alone.
 pub fn end_with_parent(command: &mut Command) {
     let parent = std::process::id();

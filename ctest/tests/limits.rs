@@ -95,19 +95,19 @@ fn no_home() {
 fn log_file_that_cannot_be_written() {
     let run = Run::compatible(program("simple")).env("VIPL_LOG_FILE", "/nonexistent/folder/log");
     let finished = run.allow("/nonexistent/folder/log").pass();
-    let told: Vec<&str> = finished
+    let lines: Vec<&str> = finished
         .stderr
         .lines()
         .filter(|line| line.contains("/nonexistent/folder/log"))
         .collect();
     // Each process of the program tells it once.
-    let mut processes: Vec<&str> = told
+    let mut processes: Vec<&str> = lines
         .iter()
         .filter_map(|line| line.split(['[', ']']).nth(1))
         .collect();
     processes.sort_unstable();
     processes.dedup();
-    let once = !told.is_empty() && processes.len() == told.len();
+    let once = !lines.is_empty() && processes.len() == lines.len();
     assert!(once, "{}", finished.report("one line for each process"));
     // A file that takes nothing: the log is lost, the program is not.
     Run::compatible(program("simple"))

@@ -109,11 +109,11 @@ fn every_counter_is_in_the_tools_page() {
         .lines()
         .skip(2)
         .map_while(|line| line.strip_prefix("| `"));
-    let told: std::collections::BTreeSet<String> = rows
+    let listed: std::collections::BTreeSet<String> = rows
         .filter_map(|row| Some(row.split_once('`')?.0.to_owned()))
         .collect();
     assert!(made.len() > 15, "{made:?}");
-    assert_eq!(made, told);
+    assert_eq!(made, listed);
 }
 
 fn document() -> String {

@@ -225,7 +225,7 @@ fn each_mistake_leaves_a_line_on_sim() {
 
 /// A program that polls on after a failure, or sends to a VI that has failed, is told once.
 #[test]
-fn a_mistake_that_is_repeated_is_told_once() {
+fn a_repeated_mistake_is_reported_once() {
     let finished = Run::compatible(program("failing"))
         .env("VIPL_AGENT", "off")
         .args(&["not-aligned"; 50])

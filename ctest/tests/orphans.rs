@@ -9,7 +9,7 @@ use vipl_ctest::{Run, end_with_parent};
 /// For the end of a process that has got its signal.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether a process runs; one that nobody has waited for does not.
+/// Whether a process runs; one that no process has waited for does not.
 fn runs(pid: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))

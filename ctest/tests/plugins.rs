@@ -345,7 +345,7 @@ fn whose_device_does_not_open() {
     );
 }
 
-/// Of two files with one name the first one in the path is taken, and the other one not looked at.
+/// Of two files with one name the first one in the path is taken, and the second one is not opened.
 #[test]
 fn two_of_one_name() {
     let (first, second) = (folder("two-first"), folder("two-second"));

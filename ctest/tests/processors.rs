@@ -13,7 +13,7 @@ fn on_a_crowded_processor() {
     }
 }
 
-/// With more runnable threads than processors calls keep their time, and nobody is taken for dead.
+/// With more runnable threads than processors calls keep their time, and no peer is taken for dead.
 #[test]
 fn beside_programs_that_compute() {
     for device in ["loopback:", "sim:", "clan:"] {

@@ -1,6 +1,6 @@
 //! Each system call of the library, of the agent and of devices is refused once, by a filter that counts
 //! (`programs/refusing.c`), while two connections live and end. A call of VIPL may fail then, with one of its codes and a
-//! line that says why; the process may not be killed, hang or be told something that is not true; and afterwards all works.
+//! line that says why; the process may not be killed, hang or be is_reported something that is not true; and afterwards all works.
 //!
 //! A sample, from a seed; the test that is ignored refuses every call that occurs, with every error, in an order of the day:
 //! as many as `CTEST_SECONDS` allows (`cargo xtask refused`), or all, which takes half an hour. So it goes with memory.
@@ -33,7 +33,7 @@ type Point = (i64, u64, i32);
 enum Who {
     /// The program. Its agent, and the devices of that, are not.
     Program,
-    /// The program, an agent that serves nobody else, and its devices.
+    /// The program, an agent that serves no other program, and its devices.
     All,
 }
 
@@ -115,7 +115,7 @@ fn complaint(finished: &Finished) -> Option<String> {
         return Some("a bug".to_owned());
     }
     // The agent and the devices have a log of their own.
-    let told = err.lines().any(|line| {
+    let is_reported = err.lines().any(|line| {
         let level = line
             .split_once("] ")
             .map(|(who, rest)| (who, rest.split(' ').next()));
@@ -123,7 +123,7 @@ fn complaint(finished: &Finished) -> Option<String> {
             who.starts_with("vip") && matches!(level, Some("warn" | "error"))
         })
     });
-    (failed && !told).then(|| "failed without a line".into())
+    (failed && !is_reported).then(|| "failed without a line".into())
 }
 
 /// Runs all of them, or as many as there is time for; the complaints, and how many are left.

@@ -8,7 +8,7 @@ use vipl_ctest::{
     work_dir,
 };
 
-/// A program that is linked with a library of somebody else runs on this one under LD_PRELOAD.
+/// A program that is linked with a library of another vendor runs on this one under LD_PRELOAD.
 #[test]
 fn preloaded_over_another_library() {
     let dir = work_dir().join("stub");

@@ -133,7 +133,7 @@ fn a_failing_call_leaves_one_line() {
 
 /// A program may poll a stale handle; the log is not flooded.
 #[test]
-fn bad_handles_are_told_ten_times_a_second() {
+fn bad_handles_are_reported_ten_times_a_second() {
     let calls = ["null"; 500];
     let finished = failing("warn", &calls);
     let lines = finished.log(&["warn"]).len();
@@ -204,9 +204,9 @@ fn repeated_polls_are_folded() {
     assert!(polls[1].ends_with(", 999 times more"), "{polls:?}");
 }
 
-/// With `debug`, the life of each object is told.
+/// With `debug`, the life of each object is expected.
 #[test]
-fn debug_tells_every_change_of_state() {
+fn debug_reports_every_change_of_state() {
     let finished = Run::strict(program("tour"))
         .env("VIPL_LOG", "debug")
         .allow("")
@@ -238,7 +238,7 @@ fn debug_tells_every_change_of_state() {
 
 /// A descriptor error names descriptor, segment, check and region.
 #[test]
-fn the_default_level_tells_what_is_wrong_with_a_descriptor() {
+fn the_default_level_reports_what_is_wrong_with_a_descriptor() {
     let finished = failing("warn", &["outside"]);
     let lines: Vec<&str> = finished
         .log(&["warn"])
@@ -305,7 +305,7 @@ fn a_device_that_does_not_open_says_why() {
 }
 
 #[test]
-fn settings_that_lead_nowhere_are_told() {
+fn settings_that_lead_nowhere_are_reported() {
     opening_says(
         "via_lo",
         &[("VIPL_CONFIG", "/nonexist")],
@@ -352,8 +352,8 @@ fn control_characters_of_others_are_escaped() {
         "other:",
         &[("VIPL_PLUGIN_PATH", folder.to_str().expect("UTF-8"))],
     );
-    let told = finished.stderr.contains("libvipl_\\u001b]0;x\\u0007.so");
-    assert!(told, "{}", finished.report("the file's name, escaped"));
+    let expected = finished.stderr.contains("libvipl_\\u001b]0;x\\u0007.so");
+    assert!(expected, "{}", finished.report("the file's name, escaped"));
     assert!(
         !finished.stderr.contains('\x1b'),
         "{}",
@@ -398,8 +398,8 @@ fn a_secret_beside_an_agent_that_has_none() {
         finished.stdout.contains("ip:127.0.0.1 does not open"),
         "{report}"
     );
-    let told = "VIPL_SECRET_FILE names a secret, and the Kernel Agent that runs has none";
-    assert!(finished.stderr.contains(told), "{report}");
+    let expected = "VIPL_SECRET_FILE names a secret, and the Kernel Agent that runs has none";
+    assert!(finished.stderr.contains(expected), "{report}");
     assert!(!finished.stderr.contains("is not a setting"), "{report}");
 }
 
@@ -430,11 +430,11 @@ fn an_agent_that_ends_at_once_says_why() {
             .env("VIPL_AGENT_PROGRAM", path.as_os_str())
             .seconds(60)
             .finish();
-        let told = format!("{} was started and ended at once{how}", path.display());
+        let expected = format!("{} was started and ended at once{how}", path.display());
         assert!(
-            finished.stderr.contains(&told),
+            finished.stderr.contains(&expected),
             "{}",
-            finished.report(&told)
+            finished.report(&expected)
         );
     }
 }

@@ -1,7 +1,7 @@
 //! What a run has for itself: a table of hosts with nothing in it, a Kernel Agent, and for the devices of a
 //! network interface two hosts with a cable between them.
 //!
-//! Both processes live on the first host, where partners meet in shared memory, or one on each, where every
+//! Both processes live on the first host, where peers meet in shared memory, or one on each, where every
 //! message goes through the cable. Nothing is shared with other runs, so several can go on at once.
 
 use std::path::PathBuf;

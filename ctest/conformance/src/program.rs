@@ -1,7 +1,7 @@
 //! The program of a run: which build, and how it finds the library.
 //!
 //! The Kernel Agent and the devices that it starts always have 64 bits. In the default mode the programs of these runs
-//! are linked with a library of somebody else and find this one by `LD_PRELOAD`, with `$LIB` in its path: one setting,
+//! are linked with a library of another vendor and find this one by `LD_PRELOAD`, with `$LIB` in its path: one setting,
 //! which the loader turns into the right library for either side.
 
 use std::os::unix::fs::symlink;

@@ -96,7 +96,7 @@ fn ring_end() {
     sender.join().expect("no panic");
 }
 
-/// Whoever goes to sleep after having looked is woken by whoever publishes: no wake is lost.
+/// A thread that goes to sleep after a check is woken by the thread that publishes: no wake is lost.
 fn bell() {
     wake(false);
 }
@@ -212,7 +212,7 @@ impl Halves {
         }
     }
 
-    /// Makes a copy as its owner; it is whole then, whoever has made it.
+    /// Makes a copy as its owner; it is whole then, whichever side made it.
     fn own(&self, generation: u32) {
         let segment = Segment {
             address: 0,
@@ -314,12 +314,12 @@ fn region() {
 
 /// What a lock guards; loom checks each access. Two threads only: loom orders stores of a word by what
 /// happened before what, so that of three threads two may swap the same 0 out of it, which no machine does.
-/// Nobody may be inside while somebody else is.
+/// At most one thread may be inside.
 #[derive(Default)]
 struct Guarded {
     lock: Lock,
     value: UnsafeCell<u32>,
-    /// Times that somebody was inside; not part of the model.
+    /// Times that a thread was inside; not part of the model.
     times: Times,
 }
 

@@ -9,7 +9,7 @@ pub(crate) const SLOTS: u32 = 2;
 
 #[derive(Default)]
 struct Slot {
-    /// Lap number; written last.
+    /// Ready bits: the number of the wrap; written last.
     word: AtomicU64,
     payload: UnsafeCell<u64>,
 }
@@ -37,7 +37,7 @@ impl Ring {
     /// Writes a message and announces it.
     pub(crate) fn publish(&self, number: u32, message: u64) {
         let slot = self.slot(number);
-        // SAFETY: loom checks that nobody else looks.
+        // SAFETY: loom checks that no other thread accesses it.
         slot.payload
             .with_mut(|payload| unsafe { *payload = message });
         slot.word

@@ -40,7 +40,7 @@ loom::lazy_static! {
 pub(crate) mod futex {
     use super::{AtomicU32, Ordering, SLEEPERS};
 
-    /// Compares and sleeps in one step, as the kernel does. Nobody's time runs out: a wake that is lost is a
+    /// Compares and sleeps in one step, as the kernel does. No wait times out: a wake that is lost is a
     /// deadlock, which loom reports.
     pub(crate) fn wait(word: &AtomicU32, expected: u32, _timeout_ns: u64) {
         let mut guard = SLEEPERS.0.lock().expect("no panic");

@@ -91,7 +91,7 @@ fn stream(hosts: &Namespaces, mode: &str) -> Result<f64, String> {
         .ok()
         .and_then(|report: serde_json::Value| report["results"][0]["figures"][0]["value"].as_f64());
     found.map(|value| value * 1000.0).ok_or_else(|| {
-        let told = String::from_utf8_lossy(&output.stderr);
-        format!("vip_perf: {}: {told}", output.status)
+        let text = String::from_utf8_lossy(&output.stderr);
+        format!("vip_perf: {}: {text}", output.status)
     })
 }

@@ -86,7 +86,7 @@ fn run(hosts: &Namespaces, host: usize, line: &str) {
     assert!(status.is_ok_and(|status| status.success()), "{line}");
 }
 
-/// Each host has a subnet of its own, and the other one is reached on the same switch.
+/// Each host has a subnet of its own, and the other host is reached on the same switch.
 fn apart(hosts: &Namespaces) {
     for host in 0..2 {
         let (own, other) = (hosts.ipv4(host), hosts.ipv4(1 - host));

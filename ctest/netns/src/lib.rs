@@ -156,7 +156,7 @@ impl Namespaces {
                 format!("{}/64", self.ipv6(number)),
             ] {
                 let add = ["-n", host, "address", "add", &address, "dev", INTERFACE];
-                // Nobody else has it: it need not be asked for.
+                // No other process has it: it need not be asked for.
                 let v6: &[&str] = if address.contains("::") {
                     &["nodad"]
                 } else {
@@ -259,7 +259,7 @@ impl Namespaces {
         command
     }
 
-    /// Cuts a host off. With a switch its frames vanish, both ways, and nobody is told; with a cable the
+    /// Cuts a host off. With a switch its frames vanish, both ways, without a report; with a cable the
     /// other end is switched off, and both ends see that.
     pub fn cut(&self, host: usize) {
         match &self.switch {

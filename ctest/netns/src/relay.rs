@@ -74,7 +74,7 @@ impl Relay {
             hosts.cut(host);
         }
         let shared = Arc::new(Shared::default());
-        let (ready, told) = std::sync::mpsc::channel();
+        let (ready, started) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let shared = shared.clone();
             move || match enter(&switch).and_then(|()| ports(&addresses, &impairments)) {
@@ -88,7 +88,7 @@ impl Relay {
                 }
             }
         });
-        told.recv().map_err(io::Error::other)??;
+        started.recv().map_err(io::Error::other)??;
         Ok(Relay {
             shared,
             thread: Some(thread),

@@ -185,8 +185,8 @@ impl Namespaces {
     /// # Panics
     /// If it does not tell.
     pub fn dropped(&self) -> u64 {
-        let told = self.router_says("tc", &["-s", "qdisc", "show", "dev", "port1"]);
-        numbers_after("(dropped", &told)
+        let text = self.router_says("tc", &["-s", "qdisc", "show", "dev", "port1"]);
+        numbers_after("(dropped", &text)
     }
 
     fn router_says(&self, program: &str, arguments: &[&str]) -> String {

@@ -193,11 +193,16 @@ fn connections_of_ip_outlive_their_agents() {
         apart.replace_agents(&hosts);
         let finished = program.join();
         let finished = finished.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let told = finished
+        let taken = finished
             .stderr
             .matches("another one has taken over")
             .count();
-        assert_eq!(told, 2, "{}", finished.report("both sides have new agents"));
+        assert_eq!(
+            taken,
+            2,
+            "{}",
+            finished.report("both sides have new agents")
+        );
     });
 }
 
@@ -230,7 +235,7 @@ fn a_waiting_server_of_ip_is_reached_by_way_of_the_next_agent() {
 
 /// The data sockets of raw Ethernet end with their agent.
 #[test]
-fn a_waiting_server_of_gnic2_is_told_that_it_is_not_reached() {
+fn a_waiting_server_of_gnic2_learns_that_it_is_not_reached() {
     let allowed = [
         "does not know the data socket",
         "VipConnectWait: the Kernel Agent",
@@ -254,7 +259,7 @@ fn a_short_cut_is_survived_by_clan() {
 }
 
 /// A cable that is cut for good: both sides are told.
-fn a_cut_for_good_is_told_to_both(card: &str) {
+fn a_cut_for_good_is_reported_to_both(card: &str) {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };
@@ -275,13 +280,13 @@ fn a_cut_for_good_is_told_to_both(card: &str) {
 }
 
 #[test]
-fn a_cut_for_good_is_told_to_both_by_tulip() {
-    a_cut_for_good_is_told_to_both("tulip");
+fn a_cut_for_good_is_reported_to_both_by_tulip() {
+    a_cut_for_good_is_reported_to_both("tulip");
 }
 
 #[test]
-fn a_cut_for_good_is_told_to_both_by_clan() {
-    a_cut_for_good_is_told_to_both("clan");
+fn a_cut_for_good_is_reported_to_both_by_clan() {
+    a_cut_for_good_is_reported_to_both("clan");
 }
 
 /// The program has connected and is busy: that many frames are not needed for connecting.
@@ -325,7 +330,7 @@ fn meanwhile(card: &str, word: &str, allowed: &[&str], what: impl FnOnce(&Namesp
 }
 
 /// Both sides are told when something happens to the interface.
-fn told(card: &str, what: impl FnOnce(&Namespaces)) {
+fn reported(card: &str, what: impl FnOnce(&Namespaces)) {
     let allowed = [
         "a frame cannot be sent",
         "the interface has been removed",
@@ -347,25 +352,25 @@ fn remove(hosts: &Namespaces) {
 
 #[test]
 fn an_interface_of_gnic2_that_is_removed() {
-    told("gnic2", remove);
+    reported("gnic2", remove);
 }
 
 #[test]
 fn an_interface_of_clan_that_is_removed() {
-    told("clan", remove);
+    reported("clan", remove);
 }
 
 #[test]
 fn an_interface_of_gnic2_that_is_switched_off() {
-    told("gnic2", |hosts| hosts.set_up(1, false));
+    reported("gnic2", |hosts| hosts.set_up(1, false));
 }
 
 #[test]
 fn an_interface_of_clan_that_is_switched_off() {
-    told("clan", |hosts| hosts.set_up(1, false));
+    reported("clan", |hosts| hosts.set_up(1, false));
 }
 
-/// Frames become shorter. Nobody tells the other host, which finds out.
+/// Frames become shorter. The other host is not informed and finds out.
 fn with_a_smaller_mtu(card: &str) {
     let allowed = ["a frame cannot be sent"];
     meanwhile(card, "survive", &allowed, |hosts| hosts.set_mtu(0, 600));

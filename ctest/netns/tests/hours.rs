@@ -71,7 +71,7 @@ fn on_two_hosts(device: &str) {
     idles(device, meet());
 }
 
-/// The agent that nobody uses leaves, and the one that is told to stay stays.
+/// An agent without clients exits; one that is started to stay stays.
 fn agents_without_clients() {
     let folder = tempfile::tempdir().expect("a folder");
     let start = |name: &str, idle_ms: &str| {

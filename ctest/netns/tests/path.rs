@@ -1,4 +1,4 @@
-//! Across a router whose links carry packets of different sizes: frames are as long as the path carries, and nobody
+//! Across a router whose links carry packets of different sizes: frames are as long as the path carries, and no host
 //! fragments them. And one that translates ports: the peer is followed.
 
 use std::io::Write;

@@ -6,7 +6,7 @@ use std::process::Command;
 use vipl_ctest::{Run, program};
 use vipl_netns::{Apart, INTERFACE, Namespaces};
 
-/// Nobody of this machine, we hope; nor is the next one.
+/// Likely no user of this machine; nor is the next number.
 const USER: u32 = 65_530;
 
 fn hosts() -> Option<Namespaces> {
@@ -40,8 +40,8 @@ fn names_of_ethernet_lead_to_udp() {
         for name in ["tour", "rdma"] {
             let finished = named(&apart, name, &device).pass();
             let said = finished.log(&["info"]);
-            let told = said.iter().filter(|line| line.contains(&to)).count();
-            assert!(told >= 2, "{}", finished.report("both sides tell"));
+            let lines = said.iter().filter(|line| line.contains(&to)).count();
+            assert!(lines >= 2, "{}", finished.report("both sides tell"));
         }
     }
 }
@@ -79,7 +79,7 @@ fn where_ethernet_is_permitted_it_is_used() {
     );
 }
 
-/// A host without a network has the best device for its own processes, which is loopback, whoever the user is.
+/// A host without a network has the best device for its own processes, which is loopback, for every user.
 #[test]
 fn without_a_network_the_best_device_is_loopback() {
     let Some(hosts) = hosts() else { return };

@@ -42,11 +42,11 @@ fn ports_of_bridges_and_bonds_are_refused() {
         for card in ["gnic2", "tulip", "clan"] {
             let finished = on_host(&apart, "simple", &format!("{card}:{INTERFACE}")).finish();
             let refused = format!("{INTERFACE} is a port of {MASTER}, which takes its frames");
-            let told = finished.stderr.contains(&refused);
+            let is_refused = finished.stderr.contains(&refused);
             let report = finished.report("a port is refused by the name of its master");
-            assert!(told && finished.complaint().is_some(), "{report}");
+            assert!(is_refused && finished.complaint().is_some(), "{report}");
         }
-        // Nobody claims it, either.
+        // No plug-in claims it, either.
         let named = on_host(&apart, "simple", &format!("/dev/via_{INTERFACE}"));
         let finished = named.env("VIPL_LOG", "info").finish();
         let report = finished.report("a port has no device");
@@ -80,7 +80,7 @@ fn interfaces_of_vlans_work() {
 }
 
 /// A server that waits for clients is told when something happens to its host, as it says in the log.
-fn told(device: &str, open: &str, what: impl FnOnce(&Namespaces), text: &str) {
+fn reported(device: &str, open: &str, what: impl FnOnce(&Namespaces), text: &str) {
     let Some(hosts) = skipped(Namespaces::pair()) else {
         return;
     };
@@ -118,18 +118,18 @@ fn enslave(hosts: &Namespaces) {
 #[test]
 fn an_interface_of_gnic2_that_becomes_a_port() {
     let text = "the interface has become a port of m0, which takes its frames";
-    told(&format!("gnic2:{INTERFACE}"), "packet", enslave, text);
+    reported(&format!("gnic2:{INTERFACE}"), "packet", enslave, text);
 }
 
 #[test]
 fn an_interface_of_clan_that_becomes_a_port() {
     let text = "clan: the interface has become a port";
-    told(&format!("clan:{INTERFACE}"), "packet", enslave, text);
+    reported(&format!("clan:{INTERFACE}"), "packet", enslave, text);
 }
 
 #[test]
 fn an_address_that_the_host_loses() {
     let text = "this host does not have the address 10.76.0.1 any more";
     let lose = |hosts: &Namespaces| hosts.take_ipv4(0);
-    told(&format!("ip:{INTERFACE}"), "udp", lose, text);
+    reported(&format!("ip:{INTERFACE}"), "udp", lose, text);
 }

@@ -56,7 +56,7 @@ fn several_handles_in_one_program() {
 
 /// What a bad cable does is counted, and the program does not notice.
 #[test]
-fn the_counters_tell_of_a_bad_cable() {
+fn the_counters_show_a_bad_cable() {
     let Some(hosts) = skipped(Namespaces::bridge(2)) else {
         return;
     };

@@ -47,7 +47,7 @@ fn send(tap: &OwnedFd, like: &[u8], payload: &[u8]) {
 }
 
 #[test]
-fn another_version_is_answered_and_told_once() {
+fn another_version_is_answered_and_reported_once() {
     let hosts = match Namespaces::pair() {
         Ok(hosts) => hosts,
         Err(why) => return println!("SKIP network namespaces: {why}"),

@@ -25,7 +25,7 @@ const WORST: u64 = 4;
 /// How long one setting lasts.
 const SETTING_TIME: Duration = Duration::from_secs(10);
 /// The time between two lines that tell how far it has come.
-const TELL_EVERY: Duration = Duration::from_secs(30);
+const REPORT_EVERY: Duration = Duration::from_secs(30);
 
 /// The address of a host for a device: over UDP its IPv4 address, and the usual port of its agent.
 fn address(hosts: &Namespaces, device: &str, host: usize) -> [u8; 6] {
@@ -102,15 +102,15 @@ pub(crate) fn run(mut setting: Setting, time: Duration) -> Result<String, String
     let begun = Instant::now();
     let mut run = Run::start(setting, parties)?;
     run.all_up()?;
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     loop {
         run.for_a_while(SETTING_TIME.min(time.saturating_sub(begun.elapsed())))?;
         run.all_alive()?;
         if begun.elapsed() >= time {
             break;
         }
-        if told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
+        if reported.elapsed() >= REPORT_EVERY {
+            reported = Instant::now();
             let seconds = begun.elapsed().as_secs();
             let totals = run.totals();
             println!(

@@ -8,7 +8,7 @@ use crate::link::{Mode, Spec};
 use crate::supervisor::{PATIENCE, Run, Setting};
 
 const PARTIES: usize = 4;
-/// The longest that a partner may take to learn of a death. On an idle machine it takes milliseconds; this
+/// The longest that a peer may take to learn of a death. On an idle machine it takes milliseconds; this
 /// bound is for machines that are anything but idle.
 const KNOWN_MAX: Duration = Duration::from_secs(20);
 /// The same when the death comes while there is no agent: the next one waits ten seconds for the dead.
@@ -80,7 +80,7 @@ fn in_time(known: Duration, limit: Duration) -> Result<(), String> {
     if known <= limit {
         Ok(())
     } else {
-        Err(format!("partners knew only after {known:?}"))
+        Err(format!("peers knew only after {known:?}"))
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn run(setting: Setting, times: usize, spare_agents: bool) -> Result<
     }
     let totals = run.end()?;
     Ok(format!(
-        "{times} kills, {} messages; partners knew after {:.1} ms at most, {:.1} s when there was no agent; \
+        "{times} kills, {} messages; peers knew after {:.1} ms at most, {:.1} s when there was no agent; \
          nothing stays behind",
         totals.messages,
         slowest.as_secs_f64() * 1e3,

@@ -3,8 +3,8 @@
 //! ```text
 //!   region:  descriptors │ send buffers │ receive buffers │ window │ source │ landing
 //!                                                            ▲        │        ▲
-//!                                  RDMA Writes of the partner┘        │        └ own RDMA Reads
-//!                                                  RDMA Reads of the partner
+//!                                  RDMA Writes of the peer┘        │        └ own RDMA Reads
+//!                                                  RDMA Reads of the peer
 //! ```
 
 use std::ptr::null_mut;
@@ -151,7 +151,7 @@ impl Link {
         self.source() + BYTES
     }
 
-    /// Address of something in the region, for the partner.
+    /// Address of something in the region, for the peer.
     pub(crate) fn address(&self, offset: usize) -> u64 {
         self.region.at(offset, 0) as u64
     }
@@ -272,7 +272,7 @@ impl Link {
             };
             match code {
                 SUCCESS => return true,
-                // No partner, or no agent, for now.
+                // No peer, or no agent, for now.
                 TIMEOUT | REJECT | NO_MATCH | NOT_REACHABLE | RESOURCE => {}
                 _ => fault(&format!(
                     "link {}: connecting returned {code}",

@@ -24,7 +24,7 @@ pub(crate) struct Node {
     pub(crate) transfer_max: usize,
     pub(crate) levels: u16,
     pub(crate) read_levels: u16,
-    /// Partners may be on other hosts.
+    /// Peers may be on other hosts.
     on_network: bool,
     /// VIs whose connection was lost, as the error handler was told.
     lost: Mutex<Vec<usize>>,
@@ -38,7 +38,7 @@ unsafe impl Sync for Node {}
 extern "C" fn on_error(context: VIP_PVOID, error: *mut VIP_ERROR_DESCRIPTOR) {
     // SAFETY: the context is a node that is never freed; the library passes a descriptor.
     let (node, error) = unsafe { (&*context.cast::<Node>(), &*error) };
-    // What a network says of a partner that it does not hear any more (spec §6.4, E12 and E17).
+    // What a network says of a peer from which nothing arrives any more (spec §6.4, E12 and E17).
     let silence = [
         VIP_ERROR_CODE::VIP_ERROR_RDMAW_ABORT,
         VIP_ERROR_CODE::VIP_ERROR_RDMA_TRANSPORT,
@@ -120,7 +120,7 @@ impl Node {
     }
 }
 
-/// Registered memory, open to RDMA. It is touched by raw copies only, since partners write it.
+/// Registered memory, open to RDMA. It is touched by raw copies only, since peers write it.
 pub(crate) struct Region {
     node: &'static Node,
     base: *mut u8,
@@ -197,7 +197,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: live handles; the memory is unmapped only when nobody uses it any more.
+        // SAFETY: live handles; the memory is unmapped only when no transfer uses it any more.
         unsafe {
             must(
                 "VipDeregisterMem",

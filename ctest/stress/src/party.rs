@@ -130,7 +130,7 @@ fn live(link: &mut Link, dice: &mut Dice, spice: Spice, rounds: &AtomicU64) {
     let mut scratch = Vec::new();
     loop {
         let ending = {
-            // Receives are posted before the connection: the partner may send at once.
+            // Receives are posted before the connection: the peer may send at once.
             let talk = Talk::new(link, dice, &mut scratch, spice);
             if link.connect() {
                 talk.run(rounds)

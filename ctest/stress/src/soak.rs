@@ -44,7 +44,7 @@ pub(crate) fn run(setting: Setting, time: Duration) -> Result<String, String> {
         run.for_a_while(left.min(KILL_EVERY))?;
         run.all_alive()?;
         if start.elapsed() < time {
-            // The last one, so that the other one's links last as long as the run.
+            // The last one, so that the links of the first one last as long as the run.
             run.kill_party(OTHERS)?;
             run.replace(OTHERS)?;
             kills += 1;

@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const EXPECTED_LOG: &[&str] = &[
     "the Kernel Agent exited",
     "the Kernel Agent closed the connection",
-    // A party that asks before the other one waits asks again.
+    // A party that asks before its peer waits asks again.
     "cm: no server for discriminator",
     "cm: no connection to",
 ];
@@ -52,7 +52,7 @@ pub(crate) struct Totals {
 }
 
 /// Something that a party has said or done.
-enum News {
+enum Event {
     Out(u32, String),
     Err(u32, String),
 }
@@ -78,10 +78,10 @@ pub(crate) struct Run {
     folder: tempfile::TempDir,
     agents: Vec<Child>,
     pub(crate) parties: Vec<Party>,
-    /// What parties that are gone had done.
+    /// What parties that have exited had done.
     gone: Totals,
-    sender: Sender<News>,
-    news: Receiver<News>,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
     started: u64,
 }
 
@@ -91,7 +91,7 @@ impl Run {
     /// Starts an agent and one party for each list of ends.
     pub(crate) fn start(setting: Setting, parties: Vec<Vec<Spec>>) -> Outcome<Run> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let (sender, news) = channel();
+        let (sender, events) = channel();
         let mut run = Run {
             setting,
             folder,
@@ -99,7 +99,7 @@ impl Run {
             parties: Vec::new(),
             gone: Totals::default(),
             sender,
-            news,
+            events,
             started: 0,
         };
         for host in 0..run.setting.hosts.len().max(1) {
@@ -167,8 +167,8 @@ impl Run {
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let pid = child.id();
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        listen(out, self.sender.clone(), move |line| News::Out(pid, line));
-        listen(err, self.sender.clone(), move |line| News::Err(pid, line));
+        listen(out, self.sender.clone(), move |line| Event::Out(pid, line));
+        listen(err, self.sender.clone(), move |line| Event::Err(pid, line));
         Ok(Party {
             orders: child.stdin.take(),
             child,
@@ -182,35 +182,35 @@ impl Run {
         })
     }
 
-    /// Takes news until something is so.
+    /// Takes events until a condition holds.
     pub(crate) fn until(&mut self, what: &str, so: impl Fn(&[Party]) -> bool) -> Outcome {
         let end = Instant::now() + PATIENCE;
         while !so(&self.parties) {
             let left = end.saturating_duration_since(Instant::now());
-            let Ok(news) = self.news.recv_timeout(left) else {
+            let Ok(event) = self.events.recv_timeout(left) else {
                 return Err(format!("no end of waiting: {what}"));
             };
-            self.hear(news)?;
+            self.take(event)?;
         }
         Ok(())
     }
 
-    /// Takes news for a while.
+    /// Takes events for a while.
     pub(crate) fn for_a_while(&mut self, time: Duration) -> Outcome {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match self.news.recv_timeout(left) {
-                Ok(news) => self.hear(news)?,
+            match self.events.recv_timeout(left) {
+                Ok(event) => self.take(event)?,
                 Err(_) => return Ok(()),
             }
         }
     }
 
-    fn hear(&mut self, news: News) -> Outcome {
-        let (pid, line, out) = match news {
-            News::Out(pid, line) => (pid, line, true),
-            News::Err(pid, line) => (pid, line, false),
+    fn take(&mut self, event: Event) -> Outcome {
+        let (pid, line, out) = match event {
+            Event::Out(pid, line) => (pid, line, true),
+            Event::Err(pid, line) => (pid, line, false),
         };
         // Lines of a party that has been killed since may still come.
         let Some(party) = self.parties.iter_mut().find(|p| p.child.id() == pid) else {
@@ -333,10 +333,10 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until all partners of a killed party know, and gives the longest time it took.
+    /// Waits until all peers of a killed party know, and gives the longest time it took.
     pub(crate) fn all_know(&mut self, which: usize, moment: u64) -> Outcome<Duration> {
         let ids: Vec<usize> = self.parties[which].ends.iter().map(|end| end.id).collect();
-        let partners: Vec<(usize, usize)> = ids
+        let peers: Vec<(usize, usize)> = ids
             .iter()
             .flat_map(|&id| {
                 let has = move |party: &Party| party.ends.iter().any(|end| end.id == id);
@@ -346,12 +346,12 @@ impl Run {
                     .map(move |(index, _)| (index, id))
             })
             .collect();
-        self.until("every partner of a killed process knows", |parties| {
-            partners
+        self.until("every peer of a killed process knows", |parties| {
+            peers
                 .iter()
                 .all(|(party, id)| parties[*party].lost.contains_key(id))
         })?;
-        let times = partners
+        let times = peers
             .iter()
             .map(|(party, id)| self.parties[*party].lost[id].saturating_sub(moment));
         Ok(Duration::from_nanos(times.max().unwrap_or(0)))
@@ -450,7 +450,7 @@ impl Party {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // After a failure; after a good end they are gone.
+        // After a failure; after a good end none is left.
         for party in &mut self.parties {
             let _ = party.child.kill().and_then(|()| party.child.wait());
         }
@@ -472,12 +472,12 @@ impl Totals {
 
 fn listen(
     pipe: Option<impl std::io::Read + Send + 'static>,
-    sender: Sender<News>,
-    news: impl Fn(String) -> News + Send + 'static,
+    sender: Sender<Event>,
+    event: impl Fn(String) -> Event + Send + 'static,
 ) {
     thread::spawn(move || {
         for line in BufReader::new(pipe?).lines() {
-            sender.send(news(line.ok()?)).ok()?;
+            sender.send(event(line.ok()?)).ok()?;
         }
         Some(())
     });

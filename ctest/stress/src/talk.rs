@@ -75,7 +75,7 @@ impl Greeting {
 pub(crate) enum Ending {
     /// Both agreed.
     Parted,
-    /// The partner died.
+    /// The peer died.
     Lost,
     /// This process shall end.
     Stopped,
@@ -102,7 +102,7 @@ pub(crate) struct Talk<'a> {
     nonce: u64,
     sent: u64,
     received: u64,
-    partner: Option<Greeting>,
+    peer: Option<Greeting>,
     /// RDMA Writes: made here, checked there, checked here.
     writes: u32,
     writes_checked: u32,
@@ -138,7 +138,7 @@ impl<'a> Talk<'a> {
             nonce,
             sent: 0,
             received: 0,
-            partner: None,
+            peer: None,
             writes: 0,
             writes_checked: 0,
             checked: 0,
@@ -210,8 +210,8 @@ impl<'a> Talk<'a> {
         let text = &mut bytes[..done.length];
         self.link.region.read(place, text);
         match kind {
-            HELLO if done.length == GREETING_BYTES => self.partner = Some(Greeting::read(text)),
-            DATA => self.check("message", self.partner_seed(), 0, text),
+            HELLO if done.length == GREETING_BYTES => self.peer = Some(Greeting::read(text)),
+            DATA => self.check("message", self.peer_seed(), 0, text),
             WROTE if done.length == 16 => {
                 let word = |at: usize| u64::from_le_bytes(text[at..at + 8].try_into().expect("8"));
                 let (length, seed) = (word(0) as usize, word(8));
@@ -229,11 +229,11 @@ impl<'a> Talk<'a> {
         count(&COUNTS.bytes, done.length as u64);
     }
 
-    fn partner_seed(&self) -> u64 {
-        let Some(partner) = self.partner else {
+    fn peer_seed(&self) -> u64 {
+        let Some(peer) = self.peer else {
             fault("a message before the greeting")
         };
-        partner.nonce.wrapping_add(self.received)
+        peer.nonce.wrapping_add(self.received)
     }
 
     fn check(&self, what: &str, seed: u64, offset: usize, bytes: &[u8]) {
@@ -322,7 +322,7 @@ impl<'a> Talk<'a> {
     }
 
     fn write_something(&mut self) -> bool {
-        let Some(partner) = self.partner else {
+        let Some(peer) = self.peer else {
             return false;
         };
         if self.writes != self.writes_checked || self.dice.roll(4) > 0 {
@@ -338,19 +338,19 @@ impl<'a> Talk<'a> {
         let place = self.link.send_buffer(index);
         self.link.region.write(place, &bytes[..length]);
         *self.scratch = bytes;
-        let remote = (partner.window, partner.handle as u32);
+        let remote = (peer.window, peer.handle as u32);
         self.link
             .post_rdma(index, VIP_CONTROL_OP_RDMAWRITE, (place, length), remote);
         self.writes += 1;
         count(&COUNTS.rdma, 1);
-        let told = [(length as u64).to_le_bytes(), seed.to_le_bytes()].concat();
-        self.message(WROTE, &told);
+        let announced = [(length as u64).to_le_bytes(), seed.to_le_bytes()].concat();
+        self.message(WROTE, &announced);
         true
     }
 
     fn read_something(&mut self) {
         let able = self.link.node.read_levels & self.link.spec.level != 0;
-        let Some(partner) = self.partner.filter(|_| able && self.reading.is_none()) else {
+        let Some(peer) = self.peer.filter(|_| able && self.reading.is_none()) else {
             return;
         };
         if self.dice.roll(5) > 0 {
@@ -362,7 +362,7 @@ impl<'a> Talk<'a> {
         let max = self.link.bytes_max();
         let offset = self.dice.roll(max as u64 / 8) as usize * 8;
         let length = 1 + self.dice.roll((max - offset) as u64) as usize;
-        let remote = (partner.source + offset as u64, partner.handle as u32);
+        let remote = (peer.source + offset as u64, peer.handle as u32);
         let place = (self.link.landing(), length);
         self.link
             .post_rdma(index, VIP_CONTROL_OP_RDMAREAD, place, remote);
@@ -375,7 +375,7 @@ impl<'a> Talk<'a> {
         if done.status & VIP_STATUS_OP_MASK != VIP_STATUS_OP_RDMA_READ {
             return;
         }
-        let (Some((offset, length)), Some(partner)) = (self.reading.take(), self.partner) else {
+        let (Some((offset, length)), Some(peer)) = (self.reading.take(), self.peer) else {
             fault("an RDMA Read that nobody posted")
         };
         let mut bytes = std::mem::take(self.scratch);
@@ -384,7 +384,7 @@ impl<'a> Talk<'a> {
             .read(self.link.landing(), &mut bytes[..length]);
         self.check(
             "RDMA Read",
-            partner.nonce ^ SOURCE_SALT,
+            peer.nonce ^ SOURCE_SALT,
             offset,
             &bytes[..length],
         );
@@ -419,7 +419,7 @@ impl<'a> Talk<'a> {
             }
             if start.elapsed() > STANDSTILL {
                 fault(&format!(
-                    "link {}: broken, in state {}, and not told of",
+                    "link {}: broken, in state {}, and not announced of",
                     link.spec.id,
                     link.state()
                 ));

@@ -114,7 +114,7 @@ impl Running {
     }
 
     fn kill_group(&self) {
-        // The group is the one that was made for this child; nobody may be left in it.
+        // The group is the one that was made for this child; no process may be left in it.
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill")
             .args(["-KILL", "--", &group])

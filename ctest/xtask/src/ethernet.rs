@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result {
         Card::Ip => "ip:eth0",
     };
     let arguments = ["ethernet", "--minutes", &minutes, "--seconds", &seconds];
-    // On Unreliable a lost message is nobody's fault, and would be missed for ever.
+    // On Unreliable a lost message is no error, and would be missed for ever.
     let more = ["--device", device, "--levels", "2,4"];
     stress(
         &[&arguments[..], &more].concat(),

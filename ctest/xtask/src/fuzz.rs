@@ -138,7 +138,7 @@ fn build(chosen: &[(&str, u64)]) -> Result<PathBuf> {
         .args(["--target", &triple])
         .arg("--target-dir")
         .arg(&target)
-        // The stable compiler knows the options of the other one under this name.
+        // The stable compiler knows the options of the nightly compiler under this name.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", FLAGS.join(" "))
         .env_remove("CARGO_ENCODED_RUSTFLAGS");

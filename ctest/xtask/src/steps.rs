@@ -1,7 +1,7 @@
 //! Runs the steps of `cargo xtask ci` and `cargo xtask deep`, and reports what came of them.
 //!
 //! All steps run, whatever fails before them, except those that need a step that failed. The output of each
-//! step is kept in `target/ci/`; where nobody watches, only what did not go well is shown. The report ends with a table and, alone on the last line, the
+//! step is kept in `target/ci/`; without a terminal, only what did not go well is shown. The report ends with a table and, alone on the last line, the
 //! count of tests: a failed step without a failed test counts as one failed, a step that could not run as
 //! one skipped; a step that went well counts its tests only.
 
@@ -398,8 +398,8 @@ mod tests {
             log: PathBuf::new(),
         };
         let (text, good) = report(vec![outcome]);
-        let mut told = text.lines().filter(|line| *line == "unstable: a");
-        assert_eq!(told.by_ref().count(), unstable, "{text}");
+        let unstable_lines = text.lines().filter(|line| *line == "unstable: a");
+        assert_eq!(unstable_lines.count(), unstable, "{text}");
         (text.lines().last().unwrap_or_default().to_owned(), good)
     }
 

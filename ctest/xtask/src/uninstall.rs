@@ -36,7 +36,7 @@ pub(crate) fn read(place: &Place) -> Result<Vec<PathBuf>> {
     Ok(text.lines().map(PathBuf::from).collect())
 }
 
-/// Removes files; those that are gone already are no error.
+/// Removes files; those that do not exist are no error.
 pub(crate) fn remove<'a>(place: &Place, paths: impl Iterator<Item = &'a PathBuf>) -> Result {
     let mut folders = BTreeSet::new();
     for path in paths {

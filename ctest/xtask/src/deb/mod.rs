@@ -134,7 +134,7 @@ impl Build {
         }
         let mut command = Command::new("dpkg-buildpackage");
         if suffix.is_some() {
-            // Nobody needs the debug symbols of a version that is made for a test.
+            // No user needs the debug symbols of a version that is made for a test.
             command.env("DEB_BUILD_OPTIONS", "noautodbgsym");
         }
         // The compiler may be another one than Debian's, so what `Build-Depends` names is not asked for.

@@ -165,13 +165,13 @@ mod tests {
         assert!(functions.len() >= 44, "{}", functions.len());
         for page in functions {
             let alias = page.text.starts_with(".so man3/");
-            let told = page.text.contains(".SH \"RETURN VALUE\"");
+            let is_function = page.text.contains(".SH \"RETURN VALUE\"");
             // The specification says it with each function of a group, in a table, or that it is as for another one.
             let elsewhere = ["VIP_SUCCESS", "As VipConnectPeerDone"]
                 .iter()
                 .any(|words| page.text.contains(words));
             let table = page.name.ends_with("UserData");
-            assert!(alias || told || elsewhere || table, "{}", page.name);
+            assert!(alias || is_function || elsewhere || table, "{}", page.name);
             assert!(!page.text.contains("[choice]"), "{}", page.name);
         }
     }
