@@ -10,7 +10,7 @@ use vipl_abi::{VIP_RETURN, VIP_ULONG};
 use crate::address::{Address, SOCKADDR};
 use crate::device::Handle;
 use crate::endpoint::{EP_OPS, EndpointObject, bind, control, object};
-use crate::engine::{Endpoint, Opaque, State};
+use crate::engine::{Endpoint, Opaque};
 use crate::fi::*;
 use crate::nic::Nic;
 use crate::object::{ConnectionRequest, code, table};
@@ -50,7 +50,7 @@ pub(crate) unsafe fn open(
         Some(id) => {
             info.handle = std::ptr::null_mut();
             engine
-                .with(id, |endpoint, _| endpoint.incoming = None)
+                .with(id, |endpoint, _| endpoint.take_request())
                 .ok_or(libc::ECONNABORTED)?;
             id
         }
@@ -58,7 +58,7 @@ pub(crate) unsafe fn open(
             // SAFETY: the caller's promise.
             let source = unsafe { Address::from_sockaddr(info.src_addr, info.src_addrlen) };
             let source = source.unwrap_or_else(|| nic.address(0));
-            let endpoint = Endpoint::new(source, &mut engine.shared).ok_or(libc::ENOMEM)?;
+            let endpoint = Endpoint::new(source, None, &engine.shared).ok_or(libc::ENOMEM)?;
             engine.add(endpoint)
         }
     };
@@ -91,7 +91,9 @@ pub(crate) unsafe fn open(
         receive_flags,
         thread: Mutex::new(None),
     }));
-    engine.with(id, |endpoint, _| endpoint.fid = Opaque(object.cast()));
+    engine.with(id, |endpoint, _| {
+        endpoint.reports.fid = Opaque(object.cast())
+    });
     // SAFETY: the caller's promise.
     unsafe { out.write(object.cast()) };
     Ok(())
@@ -141,7 +143,7 @@ pub(crate) unsafe fn cm_data<'a>(data: *const c_void, length: usize) -> Result<&
 unsafe extern "C" fn getname(ep: *mut fid, address: *mut c_void, length: *mut usize) -> c_int {
     code(|| {
         // SAFETY: see `bind`.
-        let local = unsafe { object(ep) }.with(|endpoint| endpoint.local)?;
+        let local = unsafe { object(ep) }.with(|endpoint| endpoint.local())?;
         // SAFETY: see `bind`.
         unsafe { give_address(local, address, length) }
     })
@@ -151,7 +153,7 @@ unsafe extern "C" fn getpeer(ep: *mut fid_ep, address: *mut c_void, length: *mut
     code(|| {
         // SAFETY: see `bind`.
         let peer = unsafe { object(ep.cast()) }
-            .with(|endpoint| endpoint.peer)?
+            .with(|endpoint| endpoint.peer())?
             .ok_or(libc::ENOTCONN)?;
         // SAFETY: see `bind`.
         unsafe { give_address(peer, address, length) }
@@ -173,12 +175,8 @@ unsafe extern "C" fn connect(
             return Err(libc::ECONNREFUSED);
         }
         let vi = object.with(|endpoint| {
-            if endpoint.state != State::Idle {
-                return Err(FI_EOPBADSTATE);
-            }
-            endpoint.state = State::Asking;
-            endpoint.peer = Some(peer);
-            Ok(endpoint.vi)
+            endpoint.ask(peer)?;
+            Ok::<_, c_int>(endpoint.vi())
         })??;
         let (nic, id) = (object.nic.clone(), object.id);
         let run = move || crate::object::entry((), || ask(&nic, id, vi, peer, &data));
@@ -214,9 +212,7 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
                 attributes.as_mut_ptr(),
             )
         };
-        let wanted = nic
-            .lock()
-            .with(id, |endpoint, _| endpoint.state == State::Asking);
+        let wanted = nic.lock().with(id, |endpoint, _| endpoint.is_asking());
         if wanted != Some(true) {
             return; // The program closes the endpoint.
         }
@@ -231,7 +227,7 @@ fn ask(nic: &Nic, id: Id, vi: Handle, peer: Address, data: &[u8]) {
     nic.lock().with(id, |endpoint, shared| {
         if code == VIP_RETURN::VIP_SUCCESS as c_int {
             shared.reached(peer);
-            endpoint.hello(data, shared);
+            endpoint.hello(data);
         } else {
             shared.not_reached(peer, code);
             let timeout = code == VIP_RETURN::VIP_TIMEOUT as c_int;
@@ -265,8 +261,7 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, _flags: u64) -> c_int {
         linger(&object.nic, object.id);
         let mut engine = object.nic.lock();
         engine.with(object.id, |endpoint, shared| {
-            shared.device.disconnect(endpoint.vi);
-            endpoint.fail(libc::ECANCELED, shared);
+            endpoint.shut_down(shared);
         });
         Ok(())
     })
@@ -299,10 +294,8 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
             .take();
         if let Some(thread) = thread {
             let vi = object.with(|endpoint| {
-                if endpoint.state == State::Asking {
-                    endpoint.state = State::Ended;
-                }
-                endpoint.vi
+                endpoint.stop_asking();
+                endpoint.vi()
             })?;
             while !thread.is_finished() {
                 // Ends a request that is under way; one that begins afterwards, the next time.

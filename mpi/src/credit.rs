@@ -83,9 +83,9 @@ impl Credit {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// The peer has told how many receives it has posted. Returns whether that is news.
+    /// The peer reports the number of receives that it has posted. True: it grants more than before.
     #[inline]
-    pub(crate) fn hear(&mut self, granted: u32) -> bool {
+    pub(crate) fn peer_posted(&mut self, granted: u32) -> bool {
         let news = granted.wrapping_sub(self.granted);
         let is_news = news != 0 && news <= i32::MAX as u32;
         if is_news {
@@ -132,7 +132,7 @@ mod tests {
 
         fn arrive(&mut self, message: Message) {
             let (Message::Data(granted) | Message::Credit(granted)) = message;
-            self.credit.hear(granted);
+            self.credit.peer_posted(granted);
             match message {
                 Message::Data(_) => self.holds += 1,
                 Message::Credit(_) => self.credit.posted_again(),
@@ -163,7 +163,7 @@ mod tests {
         credit.told = credit.posted;
         credit.sent = start;
         credit.granted = start;
-        credit.hear(start.wrapping_add(peer));
+        credit.peer_posted(start.wrapping_add(peer));
         Side {
             credit,
             holds: 0,
@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn a_peer_that_takes_credit_back_is_not_believed() {
         let mut credit = Credit::new(64);
-        assert!(credit.hear(20));
-        assert!(!credit.hear(10));
+        assert!(credit.peer_posted(20));
+        assert!(!credit.peer_posted(10));
         assert!(credit.for_data());
         for _ in 0..20 {
             credit.send();

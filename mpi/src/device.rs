@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
+use std::sync::OnceLock;
 
 use vipl_abi::*;
+use vipl_client::Search;
+use vipl_client::raw::Functions;
 
 use crate::address::NIC_BYTES;
 use crate::libfabric;
 use crate::settings::Settings;
 use crate::slab::Id;
-use crate::vipl::{self, Functions};
 
 const SUCCESS: c_int = VIP_RETURN::VIP_SUCCESS as c_int;
 
@@ -48,14 +50,37 @@ pub(crate) struct Limits {
     pub level: VIP_RELIABILITY_LEVEL,
 }
 
+/// The functions of the library, opened at the first call: no program loads it that has not requested the provider. A library
+/// that the process has loaded already is taken first, so that a program that uses VIPL itself has one library, not two.
+fn functions() -> Result<&'static Functions, String> {
+    static OPENED: OnceLock<Result<&'static Functions, String>> = OnceLock::new();
+    let open = || {
+        let library = Search::module("FI_VIPL_LIBRARY").open();
+        let library = library.map_err(|error| error.to_string())?;
+        Ok(library.functions())
+    };
+    OPENED.get_or_init(open).clone()
+}
+
 /// Handles and limits: what calls of the library need.
 pub(crate) struct Device {
     pub functions: &'static Functions,
+    user_data: UserData,
+    notify: Notify,
     pub nic: Handle,
     pub tag: Handle,
     pub cq: Handle,
     pub limits: Limits,
 }
+
+/// The functions that store a pointer with a VI.
+struct UserData {
+    set: unsafe extern "C" fn(VIP_VI_HANDLE, VIP_PVOID),
+    get: unsafe extern "C" fn(VIP_VI_HANDLE) -> VIP_PVOID,
+}
+
+/// VipCQNotify.
+type Notify = unsafe extern "C" fn(VIP_CQ_HANDLE, VIP_PVOID, CqHandler) -> c_int;
 
 /// What a region lets others do.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +92,11 @@ pub(crate) struct Access {
 impl Device {
     /// Opens the device. `on_error` is called for asynchronous errors.
     pub(crate) fn open(settings: &Settings, on_error: ErrorHandler) -> Result<Device, String> {
-        let functions = vipl::functions()?;
+        let functions = functions()?;
+        let missing = || "the library lacks VipCQNotify, VipSetUserData or VipGetUserData";
+        let set = functions.VipSetUserData.ok_or_else(missing)?;
+        let get = functions.VipGetUserData.ok_or_else(missing)?;
+        let notify = functions.VipCQNotify.ok_or_else(missing)?;
         let name = CString::new(settings.device.as_str())
             .map_err(|_| "a device name with a NUL".to_owned())?;
         let mut nic = std::ptr::null_mut();
@@ -78,6 +107,8 @@ impl Device {
         }
         let mut device = Device {
             functions,
+            user_data: UserData { set, get },
+            notify,
             nic: Handle::from_raw(nic),
             tag: Handle::NONE,
             cq: Handle::NONE,
@@ -242,27 +273,37 @@ impl Device {
     pub(crate) fn may_yield(&self, may: bool) -> bool {
         self.functions
             .vipl_may_yield
-            .is_none_or(|set| set(may.into()) != 0)
+            // SAFETY: accepts any value.
+            .is_none_or(|set| unsafe { set(may.into()) } != 0)
+    }
+
+    /// Makes [`Self::id_of`] return this id for a VI.
+    pub(crate) fn set_id(&self, vi: Handle, id: Id) {
+        // SAFETY: accepts any handle and any pointer.
+        unsafe { (self.user_data.set)(vi.raw(), id.to_bits() as *mut _) };
     }
 
     /// The number that was given to a VI.
     #[inline]
     pub(crate) fn id_of(&self, vi: Handle) -> Id {
         // SAFETY: takes any handle.
-        Id::from_bits(unsafe { (self.functions.VipGetUserData)(vi.raw()) } as usize)
+        Id::from_bits(unsafe { (self.user_data.get)(vi.raw()) } as usize)
     }
 
     /// A connection ends. Waits a second at most, when the network is dead.
     pub(crate) fn disconnect(&self, vi: Handle) {
+        // This is a cancellation point of the library, and data-path calls that end a connection come here.
+        let _off = vipl_sys::cancel::Off::new();
         // SAFETY: the library checks the handle.
         unsafe { (self.functions.VipDisconnect)(vi.raw()) };
     }
 
     /// Asks for a call for the next entry of the completion queue.
     pub(crate) fn notify(&self, handler: CqHandler) -> bool {
+        // A cancellation point of the library, too.
+        let _off = vipl_sys::cancel::Off::new();
         // SAFETY: a live handle; the handler looks for the NIC anew.
-        let code =
-            unsafe { (self.functions.VipCQNotify)(self.cq.raw(), std::ptr::null_mut(), handler) };
+        let code = unsafe { (self.notify)(self.cq.raw(), std::ptr::null_mut(), handler) };
         code == SUCCESS
     }
 }

@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::cq::CompletionQueue;
 use crate::engine::{Endpoint, Opaque};
+use crate::eq::EventQueue;
 use crate::fi::*;
 use crate::nic::Nic;
 use crate::object::{code, size};
@@ -86,17 +88,17 @@ pub(crate) unsafe extern "C" fn bind(ep: *mut fid, queue: *mut fid, flags: u64) 
         match class {
             FI_CLASS_EQ => {
                 // SAFETY: an event queue, which is one of ours.
-                let events = unsafe { crate::eq::id_of(queue) };
-                object.with(|endpoint| endpoint.events = Some(events))
+                let events = unsafe { EventQueue::of(queue) }.id();
+                object.with(|endpoint| endpoint.reports.events = Some(events))
             }
             FI_CLASS_CQ => {
                 // SAFETY: a completion queue, which is one of ours.
-                let completions = unsafe { crate::cq::id_of(queue) };
+                let completions = unsafe { CompletionQueue::of(queue) }.id();
                 let selective = flags & FI_SELECTIVE_COMPLETION != 0;
                 object.with(|endpoint| {
                     for (flag, binding) in [
-                        (FI_TRANSMIT, &mut endpoint.sends),
-                        (FI_RECV, &mut endpoint.receives),
+                        (FI_TRANSMIT, &mut endpoint.reports.sends),
+                        (FI_RECV, &mut endpoint.reports.receives),
                     ] {
                         if flags & flag != 0 {
                             binding.queue = Some(completions);
@@ -118,9 +120,10 @@ pub(crate) unsafe extern "C" fn control(ep: *mut fid, command: c_int, _: *mut c_
         // SAFETY: see `bind`.
         let object = unsafe { object(ep) };
         object.with(|endpoint| {
-            if endpoint.events.is_none() {
+            let reports = &endpoint.reports;
+            if reports.events.is_none() {
                 Err(FI_ENOEQ)
-            } else if endpoint.sends.queue.is_none() || endpoint.receives.queue.is_none() {
+            } else if reports.sends.queue.is_none() || reports.receives.queue.is_none() {
                 Err(FI_ENOCQ)
             } else {
                 Ok(())

@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use crate::cq::CompletionQueue;
+use crate::eq::EventQueue;
 use crate::fi::*;
 use crate::nic::Nic;
 use crate::object::{code, no_bind, no_control, table};
@@ -106,9 +108,9 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
             // SAFETY: see `domain`.
             let idle = match unsafe { (*object).fclass } {
                 // SAFETY: an object of this class is one of ours.
-                FI_CLASS_CQ => unsafe { crate::cq::is_idle(object) },
+                FI_CLASS_CQ => unsafe { CompletionQueue::of(object) }.may_sleep(),
                 // SAFETY: as above.
-                FI_CLASS_EQ => unsafe { crate::eq::is_idle(object) },
+                FI_CLASS_EQ => unsafe { EventQueue::of(object) }.may_sleep(),
                 _ => return Err(libc::ENOSYS),
             };
             if !idle {

@@ -4,8 +4,8 @@
 //! ```text
 //!   fi         the C structures that libfabric fixes          provider   fi_prov_ini, fi_getinfo, fi_fabric
 //!   libfabric  the few functions of the loading libfabric     fabric · domain · passive · endpoint · cq · eq · mr
-//!   vipl       the functions of libvipl.so.1                             one module per kind of object; of endpoints
-//!   device     handles and limits                                        also connection and transfer
+//!   device     the library, handles and limits                           one module per kind of object; of endpoints
+//!                                                                        also connection and transfer
 //!   nic        one open NIC, its lock, its engine             attributes what is offered, and whether it suits the hints
 //!   engine     connections: handshake, credits, messages,     packet · credit · iov · address   pure parts
 //!              RDMA, completions, all under the NIC's lock
@@ -37,9 +37,9 @@ mod object;
 mod packet;
 mod passive;
 mod provider;
+mod queue;
 mod settings;
 mod slab;
 #[cfg(test)]
 mod tests;
 mod transfer;
-mod vipl;

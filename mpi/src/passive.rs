@@ -11,6 +11,7 @@ use vipl_sys::clock::Instant;
 use crate::address::{Address, VipAddress};
 use crate::attributes::Offer;
 use crate::engine::{Endpoint, Engine, Incoming, Opaque, Passive};
+use crate::eq::EventQueue;
 use crate::fi::*;
 use crate::nic::Nic;
 use crate::object::{ConnectionRequest, code, no_control, table};
@@ -121,7 +122,7 @@ unsafe extern "C" fn bind(pep: *mut fid, queue: *mut fid, _flags: u64) -> c_int 
             return Err(libc::EINVAL);
         }
         // SAFETY: an event queue, which is one of ours.
-        let events = unsafe { crate::eq::id_of(queue) };
+        let events = unsafe { EventQueue::of(queue) }.id();
         let mut engine = listener.nic.lock();
         engine
             .shared
@@ -212,7 +213,7 @@ fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
             unsafe { (functions.VipConnectReject)(request) };
             continue;
         };
-        let vi = nic.lock().with(id, |endpoint, _| endpoint.vi);
+        let vi = nic.lock().with(id, |endpoint, _| endpoint.vi());
         // SAFETY: a request, and a VI that is idle.
         let code = vi.map(|vi| unsafe { (functions.VipConnectAccept)(request, vi.raw()) });
         if code != Some(VIP_RETURN::VIP_SUCCESS as c_int) {
@@ -227,16 +228,15 @@ fn wait(nic: &Nic, passive: Id, address: Address, closing: &AtomicBool) {
 
 /// Makes the endpoint for a request. When the device has no VI left, whoever has been silent longest gives up its own.
 fn prepare(engine: &mut Engine, passive: Id, address: Address) -> Option<Id> {
-    let mut endpoint = Endpoint::new(address, &mut engine.shared);
-    if endpoint.is_none() && engine.hang_up_on_oldest() {
-        endpoint = Endpoint::new(address, &mut engine.shared);
-    }
-    let mut endpoint = endpoint?;
-    endpoint.incoming = Some(Incoming {
+    let incoming = Some(Incoming {
         passive,
         since: Instant::now(),
     });
-    Some(engine.add(endpoint))
+    let mut endpoint = Endpoint::new(address, incoming, &engine.shared);
+    if endpoint.is_none() && engine.hang_up_on_oldest() {
+        endpoint = Endpoint::new(address, incoming, &engine.shared);
+    }
+    Some(engine.add(endpoint?))
 }
 
 unsafe extern "C" fn reject(
@@ -279,11 +279,8 @@ unsafe extern "C" fn close(pep: *mut fid) -> c_int {
         }
         let mut engine = listener.nic.lock();
         let passive = engine.shared.passives.remove(listener.id);
-        if let Some(events) = passive.and_then(|passive| passive.events)
-            && let Some(events) = engine.shared.events.get(events)
-        {
-            events.forget(Opaque(pep));
-        }
+        let events = passive.and_then(|passive| passive.events);
+        engine.shared.forget_events(events, Opaque(pep));
         engine.abandon(listener.id);
         Ok(())
     })

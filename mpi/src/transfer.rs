@@ -36,17 +36,19 @@ pub(crate) static RMA_OPS: fi_ops_rma = fi_ops_rma {
     injectdata: inject_writedata,
 };
 
-/// # Safety
-/// `ep` is one of ours, and open.
-#[inline]
-unsafe fn endpoint<'a>(ep: *mut fid_ep) -> &'a EndpointObject {
-    // SAFETY: the caller's promise.
-    unsafe { object(ep.cast()) }
-}
+type Ptr = *mut c_void;
+type Source = *const c_void;
+type Vector = *const libc::iovec;
 
-/// Gives an operation to the engine. When there is no room, progress may make some.
+/// More pieces than an operation may have.
+const TOO_MANY: isize = -(libc::EINVAL as isize);
+
+/// Submits an operation. If there is no room, progress may make some.
 #[inline]
-fn submit(ep: &EndpointObject, operation: Operation) -> isize {
+fn submit(ep: &EndpointObject, operation: Option<Operation>) -> isize {
+    let Some(operation) = operation else {
+        return TOO_MANY;
+    };
     size(|| {
         let mut engine = ep.nic.lock();
         engine.called();
@@ -66,22 +68,11 @@ fn submit(ep: &EndpointObject, operation: Operation) -> isize {
     })
 }
 
-/// An operation with the endpoint's own flags.
-#[inline]
-fn plain(ep: &EndpointObject, work: Work, iov: Iov, context: *mut c_void) -> Operation {
-    Operation::new(work, iov, Opaque(context), ep.send_flags)
-}
-
-/// An operation that does not complete.
-#[inline]
-fn injected(work: Work, buffer: *const c_void, length: usize) -> Operation {
-    let iov = Iov::one(buffer, length, std::ptr::null_mut());
-    let mut operation = Operation::new(work, iov, Opaque::NULL, FI_INJECT);
-    operation.silent = true;
-    operation
-}
-
-fn give(ep: &EndpointObject, iov: Iov, context: *mut c_void, flags: u64) -> isize {
+/// Posts a receive.
+fn post(ep: &EndpointObject, iov: Option<Iov>, context: Ptr, flags: u64) -> isize {
+    let Some(iov) = iov else {
+        return TOO_MANY;
+    };
     size(|| {
         let receive = Receive {
             iov,
@@ -90,330 +81,120 @@ fn give(ep: &EndpointObject, iov: Iov, context: *mut c_void, flags: u64) -> isiz
         };
         let mut engine = ep.nic.lock();
         engine.called();
-        let given = engine.with(ep.id, |endpoint, shared| endpoint.receive(receive, shared));
-        given.ok_or(libc::EBADF)?.map(|()| 0)
+        let posted = engine.with(ep.id, |endpoint, shared| endpoint.receive(receive, shared));
+        posted.ok_or(libc::EBADF)?.map(|()| 0)
     })
 }
 
-const TOO_MANY: isize = -(libc::EINVAL as isize);
-
-type Ptr = *mut c_void;
-
-unsafe extern "C" fn recv(
-    ep: *mut fid_ep,
-    buffer: Ptr,
-    length: usize,
-    desc: Ptr,
-    _: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: libfabric's arguments, here and below.
-    let ep = unsafe { endpoint(ep) };
-    give(
-        ep,
-        Iov::one(buffer, length, desc),
-        context,
-        ep.receive_flags,
-    )
+/// An operation with the endpoint's own flags.
+#[inline]
+fn operation(ep: &EndpointObject, work: Work, iov: Iov, context: Ptr) -> Operation {
+    Operation::new(work, iov, Opaque(context), ep.send_flags)
 }
 
-unsafe extern "C" fn recvv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    desc: *const Ptr,
-    count: usize,
-    _: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, iov) = unsafe { (endpoint(ep), Iov::from_raw(iov, desc, count)) };
-    iov.map_or(TOO_MANY, |iov| give(ep, iov, context, ep.receive_flags))
+/// An operation that does not complete.
+#[inline]
+fn injected(work: Work, buffer: Source, length: usize) -> Operation {
+    let iov = Iov::one(buffer, length, std::ptr::null_mut());
+    let mut operation = Operation::new(work, iov, Opaque::NULL, FI_INJECT);
+    operation.silent = true;
+    operation
 }
 
-unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, message) = unsafe { (endpoint(ep), &*message) };
-    // SAFETY: see `recv`.
-    let iov = unsafe { Iov::from_raw(message.msg_iov, message.desc, message.iov_count) };
-    iov.map_or(TOO_MANY, |iov| give(ep, iov, message.context, flags))
-}
-
-unsafe extern "C" fn send(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    desc: Ptr,
-    _: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let ep = unsafe { endpoint(ep) };
-    submit(
-        ep,
-        plain(ep, Work::Send, Iov::one(buffer, length, desc), context),
-    )
-}
-
-unsafe extern "C" fn sendv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    desc: *const Ptr,
-    count: usize,
-    _: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, iov) = unsafe { (endpoint(ep), Iov::from_raw(iov, desc, count)) };
-    iov.map_or(TOO_MANY, |iov| {
-        submit(ep, plain(ep, Work::Send, iov, context))
-    })
-}
-
-unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, message) = unsafe { (endpoint(ep), &*message) };
-    // SAFETY: see `recv`.
-    let Some(iov) = (unsafe { Iov::from_raw(message.msg_iov, message.desc, message.iov_count) })
-    else {
-        return TOO_MANY;
-    };
-    let mut operation = Operation::new(Work::Send, iov, Opaque(message.context), flags);
-    operation.data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
-    submit(ep, operation)
-}
-
-unsafe extern "C" fn inject(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    _: u64,
-) -> isize {
-    // SAFETY: see `recv`.
-    submit(
-        unsafe { endpoint(ep) },
-        injected(Work::Send, buffer, length),
-    )
-}
-
-unsafe extern "C" fn senddata(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    desc: Ptr,
-    data: u64,
-    _: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let ep = unsafe { endpoint(ep) };
-    let mut operation = plain(ep, Work::Send, Iov::one(buffer, length, desc), context);
-    operation.data = Some(data);
-    submit(ep, operation)
-}
-
-unsafe extern "C" fn injectdata(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    data: u64,
-    _: u64,
-) -> isize {
-    let mut operation = injected(Work::Send, buffer, length);
-    operation.data = Some(data);
-    // SAFETY: see `recv`.
-    submit(unsafe { endpoint(ep) }, operation)
-}
-
-/// A key of 32 bits; another one names nothing here, and the device refuses it.
+/// A key of 32 bits; another one names no region of VIPL, and the device refuses it.
 fn rdma_key(key: u64) -> u32 {
     u32::try_from(key).unwrap_or(0)
 }
 
 fn reading(address: u64, key: u64) -> Work {
-    Work::Read {
-        address,
-        key: rdma_key(key),
-    }
+    let key = rdma_key(key);
+    Work::Read { address, key }
 }
 
 fn writing(address: u64, key: u64) -> Work {
-    Work::Write {
-        address,
-        key: rdma_key(key),
-    }
+    let key = rdma_key(key);
+    Work::Write { address, key }
 }
 
-unsafe extern "C" fn read(
-    ep: *mut fid_ep,
-    buffer: Ptr,
-    length: usize,
-    desc: Ptr,
-    _: u64,
-    address: u64,
-    key: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let ep = unsafe { endpoint(ep) };
-    submit(
-        ep,
-        plain(
-            ep,
-            reading(address, key),
-            Iov::one(buffer, length, desc),
-            context,
-        ),
-    )
-}
-
-unsafe extern "C" fn readv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    desc: *const Ptr,
-    count: usize,
-    _: u64,
-    address: u64,
-    key: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, iov) = unsafe { (endpoint(ep), Iov::from_raw(iov, desc, count)) };
-    iov.map_or(TOO_MANY, |iov| {
-        submit(ep, plain(ep, reading(address, key), iov, context))
-    })
-}
-
-/// An operation on remote memory that is described by a structure.
+/// A message that a structure describes.
 ///
 /// # Safety
-/// Arguments of `fi_readmsg` or `fi_writemsg`.
-unsafe fn described(
-    message: *const fi_msg_rma,
-    flags: u64,
-    work: fn(u64, u64) -> Work,
-) -> Option<Operation> {
+/// The argument of `fi_sendmsg`.
+unsafe fn message(message: &fi_msg, flags: u64) -> Option<Operation> {
+    // SAFETY: the caller's promise.
+    let iov = unsafe { Iov::from_raw(message.msg_iov, message.desc, message.iov_count) }?;
+    let mut operation = Operation::new(Work::Send, iov, Opaque(message.context), flags);
+    operation.data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
+    Some(operation)
+}
+
+/// An operation on remote memory that a structure describes.
+///
+/// # Safety
+/// The argument of `fi_readmsg` or `fi_writemsg`.
+unsafe fn rdma(message: &fi_msg_rma, flags: u64, work: fn(u64, u64) -> Work) -> Option<Operation> {
     // SAFETY: the caller's promise.
     unsafe {
-        let message = &*message;
         let iov = Iov::from_raw(message.msg_iov, message.desc, message.iov_count)?;
         let target = remote(message.rma_iov, message.rma_iov_count)?;
-        let mut operation = Operation::new(
-            work(target.addr, target.key),
-            iov,
-            Opaque(message.context),
-            flags,
-        );
+        let work = work(target.addr, target.key);
+        let mut operation = Operation::new(work, iov, Opaque(message.context), flags);
         operation.data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
         Some(operation)
     }
 }
 
-unsafe extern "C" fn readmsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, operation) = unsafe {
-        (
-            endpoint(ep),
-            described(message, flags & !FI_REMOTE_CQ_DATA, reading),
-        )
-    };
-    operation.map_or(TOO_MANY, |operation| submit(ep, operation))
+/// Entry points: name, arguments behind the endpoint, and the call that they make.
+macro_rules! entry_points {
+    ($($name:ident($($argument:ident: $type:ty),*) |$ep:ident| $call:expr;)*) => {$(
+        unsafe extern "C" fn $name(ep: *mut fid_ep, $($argument: $type),*) -> isize {
+            // SAFETY: libfabric's arguments: an endpoint of ours, open or closed lately, and memory as they describe it.
+            unsafe {
+                let $ep = object(ep.cast());
+                $call
+            }
+        }
+    )*};
 }
 
-unsafe extern "C" fn write(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    desc: Ptr,
-    _: u64,
-    address: u64,
-    key: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let ep = unsafe { endpoint(ep) };
-    submit(
-        ep,
-        plain(
-            ep,
-            writing(address, key),
-            Iov::one(buffer, length, desc),
-            context,
-        ),
-    )
-}
+entry_points! {
+    recv(buffer: Ptr, length: usize, desc: Ptr, _from: u64, context: Ptr)
+        |ep| post(ep, Some(Iov::one(buffer, length, desc)), context, ep.receive_flags);
+    recvv(iov: Vector, desc: *const Ptr, count: usize, _from: u64, context: Ptr)
+        |ep| post(ep, Iov::from_raw(iov, desc, count), context, ep.receive_flags);
+    recvmsg(to: *const fi_msg, flags: u64)
+        |ep| post(ep, Iov::from_raw((*to).msg_iov, (*to).desc, (*to).iov_count), (*to).context, flags);
 
-unsafe extern "C" fn writev(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    desc: *const Ptr,
-    count: usize,
-    _: u64,
-    address: u64,
-    key: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, iov) = unsafe { (endpoint(ep), Iov::from_raw(iov, desc, count)) };
-    iov.map_or(TOO_MANY, |iov| {
-        submit(ep, plain(ep, writing(address, key), iov, context))
-    })
-}
+    send(buffer: Source, length: usize, desc: Ptr, _to: u64, context: Ptr)
+        |ep| submit(ep, Some(operation(ep, Work::Send, Iov::one(buffer, length, desc), context)));
+    sendv(iov: Vector, desc: *const Ptr, count: usize, _to: u64, context: Ptr)
+        |ep| submit(ep, Iov::from_raw(iov, desc, count).map(|iov| operation(ep, Work::Send, iov, context)));
+    sendmsg(from: *const fi_msg, flags: u64)
+        |ep| submit(ep, message(&*from, flags));
+    senddata(buffer: Source, length: usize, desc: Ptr, data: u64, _to: u64, context: Ptr)
+        |ep| submit(ep, Some(operation(ep, Work::Send, Iov::one(buffer, length, desc), context).with_data(data)));
+    inject(buffer: Source, length: usize, _to: u64)
+        |ep| submit(ep, Some(injected(Work::Send, buffer, length)));
+    injectdata(buffer: Source, length: usize, data: u64, _to: u64)
+        |ep| submit(ep, Some(injected(Work::Send, buffer, length).with_data(data)));
 
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: see `recv`.
-    let (ep, operation) = unsafe { (endpoint(ep), described(message, flags, writing)) };
-    operation.map_or(TOO_MANY, |operation| submit(ep, operation))
-}
+    read(buffer: Ptr, length: usize, desc: Ptr, _to: u64, address: u64, key: u64, context: Ptr)
+        |ep| submit(ep, Some(operation(ep, reading(address, key), Iov::one(buffer, length, desc), context)));
+    readv(iov: Vector, desc: *const Ptr, count: usize, _to: u64, address: u64, key: u64, context: Ptr)
+        |ep| submit(ep, Iov::from_raw(iov, desc, count).map(|iov| operation(ep, reading(address, key), iov, context)));
+    readmsg(of: *const fi_msg_rma, flags: u64)
+        |ep| submit(ep, rdma(&*of, flags & !FI_REMOTE_CQ_DATA, reading));
 
-unsafe extern "C" fn inject_write(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    _: u64,
-    address: u64,
-    key: u64,
-) -> isize {
-    // SAFETY: see `recv`.
-    submit(
-        unsafe { endpoint(ep) },
-        injected(writing(address, key), buffer, length),
-    )
-}
-
-unsafe extern "C" fn writedata(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    desc: Ptr,
-    data: u64,
-    _: u64,
-    address: u64,
-    key: u64,
-    context: Ptr,
-) -> isize {
-    // SAFETY: see `recv`.
-    let ep = unsafe { endpoint(ep) };
-    let mut operation = plain(
-        ep,
-        writing(address, key),
-        Iov::one(buffer, length, desc),
-        context,
-    );
-    operation.data = Some(data);
-    submit(ep, operation)
-}
-
-unsafe extern "C" fn inject_writedata(
-    ep: *mut fid_ep,
-    buffer: *const c_void,
-    length: usize,
-    data: u64,
-    _: u64,
-    address: u64,
-    key: u64,
-) -> isize {
-    let mut operation = injected(writing(address, key), buffer, length);
-    operation.data = Some(data);
-    // SAFETY: see `recv`.
-    submit(unsafe { endpoint(ep) }, operation)
+    write(buffer: Source, length: usize, desc: Ptr, _to: u64, address: u64, key: u64, context: Ptr)
+        |ep| submit(ep, Some(operation(ep, writing(address, key), Iov::one(buffer, length, desc), context)));
+    writev(iov: Vector, desc: *const Ptr, count: usize, _to: u64, address: u64, key: u64, context: Ptr)
+        |ep| submit(ep, Iov::from_raw(iov, desc, count).map(|iov| operation(ep, writing(address, key), iov, context)));
+    writemsg(of: *const fi_msg_rma, flags: u64)
+        |ep| submit(ep, rdma(&*of, flags, writing));
+    writedata(buffer: Source, length: usize, desc: Ptr, data: u64, _to: u64, address: u64, key: u64, context: Ptr)
+        |ep| submit(ep, Some(operation(ep, writing(address, key), Iov::one(buffer, length, desc), context).with_data(data)));
+    inject_write(buffer: Source, length: usize, _to: u64, address: u64, key: u64)
+        |ep| submit(ep, Some(injected(writing(address, key), buffer, length)));
+    inject_writedata(buffer: Source, length: usize, data: u64, _to: u64, address: u64, key: u64)
+        |ep| submit(ep, Some(injected(writing(address, key), buffer, length).with_data(data)));
 }

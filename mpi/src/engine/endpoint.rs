@@ -1,4 +1,4 @@
-//! One endpoint: a VI, its memory and its state.
+//! One endpoint: its state, and what it does with a packet, a completed send and the end of its connection.
 //!
 //! ```text
 //!            connect            Accept             close, or the peer's end
@@ -6,27 +6,31 @@
 //!     │ Hello                                 ▲        what has arrived is read
 //!     └─────▶ Asked ──────────────────────────┘ accept
 //! ```
+//!
+//! Its parts have private states and do not know of each other: [`Vi`] posts, [`Sender`] has the operations,
+//! [`Receiver`] the receives, [`Reports`] the queues that the program reads.
 
-use std::collections::VecDeque;
+mod handshake;
 
 use vipl_abi::*;
 use vipl_sys::clock::Instant;
 
-use super::block::{Block, SENDS};
-use super::operation::{Answer, Reads, Sent, Waiting};
-use super::queues::{Completion, Context, Event, Opaque};
+use super::operation::{Operation, Sent};
+use super::queues::{Completion, Context};
+use super::receiver::{Malformed, Receive, Receiver};
+use super::reports::Reports;
+use super::sender::{Ended, Sender};
+use super::vi::{Received, Vi};
 use super::{Incoming, Shared};
 use crate::address::Address;
-use crate::attributes::RECEIVES;
-use crate::credit::Credit;
-use crate::device::{Device, Handle};
-use crate::fi::{FI_MSG, FI_RECV, FI_SHUTDOWN, fid};
-use crate::iov::Iov;
+use crate::device::Handle;
+use crate::fi::{FI_ENOKEY, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_SHUTDOWN};
+use crate::packet::{Handshake, Header, Kind, ReadAnswer, ReadRequest};
 use crate::slab::Id;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+enum State {
     Idle,
     Asking,
     Asked,
@@ -36,136 +40,156 @@ pub(crate) enum State {
     Ended,
 }
 
-/// A receive that the program has posted.
-#[derive(Clone, Copy)]
-pub(crate) struct Receive {
-    pub iov: Iov,
-    pub context: Context,
-    pub flags: u64,
-}
-
-/// A message of which pieces have arrived.
-pub(super) struct Assembly {
-    pub receive: Receive,
-    pub total: usize,
-    pub arrived: usize,
-    pub stored: usize,
-    pub data: Option<u64>,
-}
-
-/// A queue that the endpoint reports to.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Binding {
-    pub queue: Option<Id>,
-    /// Only operations that ask for it complete.
-    pub selective: bool,
-}
-
 /// See the module.
 pub(crate) struct Endpoint {
-    pub id: Id,
-    pub vi: Handle,
-    pub state: State,
-    pub local: Address,
-    pub peer: Option<Address>,
-    pub sends: Binding,
-    pub receives: Binding,
-    pub events: Option<Id>,
-    /// The object that libfabric sees, for events.
-    pub fid: Opaque<fid>,
+    id: Id,
+    state: State,
+    local: Address,
+    peer: Option<Address>,
     /// A connection request that the program has not accepted yet: the listener that it came through.
-    pub incoming: Option<Incoming>,
-    /// Error that unfinished operations get: what has happened, or that the program closes.
-    pub(super) error: i32,
-    pub(super) block: Block,
-    pub(super) credit: Credit,
-    /// Bytes of a receive of the peer.
-    pub(super) peer_chunk: usize,
-    /// Sends that are posted, oldest first; the ring's places are those of the block's descriptors.
-    pub(super) sent: [Sent; SENDS],
-    pub(super) head: usize,
-    pub(super) tail: usize,
-    /// How many of them somebody waits for.
-    pub(super) reporting: usize,
-    /// Operations that are not posted, or not wholly.
-    pub(super) queue: VecDeque<Waiting>,
-    pub(super) posted: VecDeque<Receive>,
-    pub(super) assembly: Option<Assembly>,
-    /// Packets for which the program has posted no receive: which receive of ours, and how long.
-    pub(super) held: VecDeque<(usize, usize)>,
-    pub(super) reads: Reads,
-    pub(super) answers: VecDeque<Answer>,
-    /// The program has been told to try again.
-    pub(super) refused: bool,
+    incoming: Option<Incoming>,
+    /// Error of unfinished operations: what has happened, or that the program closes.
+    error: i32,
+    vi: Vi,
+    sender: Sender,
+    receiver: Receiver,
+    pub reports: Reports,
 }
 
 impl Endpoint {
-    /// Makes a VI with all its receives posted.
-    pub(crate) fn new(local: Address, shared: &mut Shared) -> Option<Endpoint> {
-        let settings = shared.settings;
-        let device = &shared.device;
-        let block = Block::new(device, settings.window as usize, settings.chunk as usize)?;
-        let vi = device.create_vi()?;
-        let mut endpoint = Endpoint {
+    /// Creates a VI with all its receives posted. `incoming`: for a connection request.
+    pub(crate) fn new(
+        local: Address,
+        incoming: Option<Incoming>,
+        shared: &Shared,
+    ) -> Option<Endpoint> {
+        Some(Endpoint {
             id: Id::from_bits(0),
-            vi,
             state: State::Idle,
             local,
             peer: None,
-            sends: Binding::default(),
-            receives: Binding::default(),
-            events: None,
-            fid: Opaque::NULL,
-            incoming: None,
+            incoming,
             error: libc::ECONNRESET,
-            block,
-            credit: Credit::new(settings.window),
-            peer_chunk: crate::packet::SMALLEST_CHUNK as usize,
-            sent: [const { Sent::Nothing }; SENDS],
-            head: 0,
-            tail: 0,
-            reporting: 0,
-            queue: VecDeque::new(),
-            posted: VecDeque::new(),
-            assembly: None,
-            held: VecDeque::new(),
-            reads: Reads::default(),
-            answers: VecDeque::new(),
-            refused: false,
-        };
-        let device = device.clone();
-        for at in 0..settings.window as usize {
-            if !endpoint.post_receive(at, &device) {
-                endpoint.destroy(shared);
-                return None;
-            }
-        }
-        Some(endpoint)
+            vi: Vi::new(&shared.device, shared.settings)?,
+            sender: Sender::default(),
+            receiver: Receiver::default(),
+            reports: Reports::default(),
+        })
     }
 
-    /// Gives it the number that it has in the engine's table.
-    pub(crate) fn set_id(&mut self, id: Id, shared: &Shared) {
+    /// Sets the id that it has in the engine's table.
+    pub(super) fn set_id(&mut self, id: Id) {
         self.id = id;
-        // SAFETY: takes any handle and any pointer.
-        unsafe { (shared.device.functions.VipSetUserData)(self.vi.raw(), id.to_bits() as *mut _) };
+        self.vi.set_id(id);
     }
 
-    /// Posts one of our receives.
+    pub(crate) fn local(&self) -> Address {
+        self.local
+    }
+
+    pub(crate) fn peer(&self) -> Option<Address> {
+        self.peer
+    }
+
+    pub(crate) fn vi(&self) -> Handle {
+        self.vi.handle()
+    }
+
+    /// The listener whose connection request this is.
+    pub(super) fn listener(&self) -> Option<Id> {
+        self.incoming.map(|incoming| incoming.passive)
+    }
+
+    /// Whether it is a connection request that the program has not taken.
+    #[cfg(test)]
+    pub(crate) fn is_request(&self) -> bool {
+        self.incoming.is_some()
+    }
+
+    /// Since when a peer that has connected has been expected to identify itself, or to disconnect.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let incoming = self.incoming.filter(|_| self.state == State::Idle);
+        incoming.map(|incoming| incoming.since)
+    }
+
+    /// Whether the connection is being established.
+    pub(super) fn is_connecting(&self) -> bool {
+        match self.state {
+            State::Asking | State::Asked => true,
+            State::Idle => self.incoming.is_some(),
+            State::Connected | State::Ending | State::Ended => false,
+        }
+    }
+
+    /// Whether something is still to be sent or acknowledged.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state == State::Connected && !(self.vi.is_idle() && self.sender.is_empty())
+    }
+
+    /// Receives that the program may still post.
+    pub(crate) fn room_for_receives(&self) -> usize {
+        self.receiver.room()
+    }
+
+    /// Operations that may still be submitted.
+    pub(crate) fn room_for_operations(&self) -> usize {
+        self.sender.room()
+    }
+
+    /// Takes an operation.
+    ///
+    /// # Errors
+    /// FI_EAGAIN: there is no room, or no connection yet; ENOTCONN: none any more; EINVAL: see [`Sender::submit`].
     #[inline]
-    pub(super) fn post_receive(&mut self, at: usize, device: &Device) -> bool {
-        let descriptor = self.block.prepare_receive(at);
-        // SAFETY: a descriptor of ours that is not posted.
-        let code = unsafe {
-            (device.functions.VipPostRecv)(self.vi.raw(), descriptor, self.block.handle())
-        };
-        code == VIP_RETURN::VIP_SUCCESS as i32
+    pub(crate) fn submit(&mut self, operation: Operation, shared: &mut Shared) -> Result<(), i32> {
+        match self.state {
+            State::Connected => {}
+            State::Ending | State::Ended => return Err(libc::ENOTCONN),
+            State::Idle | State::Asking | State::Asked => return Err(libc::EAGAIN),
+        }
+        if self.sender.submit(operation, &mut self.vi)? {
+            self.pump(shared);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive of the program.
+    ///
+    /// # Errors
+    /// FI_EAGAIN: there is no room; ENOTCONN: nothing will arrive any more.
+    #[inline]
+    pub(crate) fn receive(&mut self, receive: Receive, shared: &mut Shared) -> Result<(), i32> {
+        // What arrived before the end may still be taken.
+        if self.state == State::Ended && !self.receiver.holds_packets() {
+            return Err(libc::ENOTCONN);
+        }
+        if !self.receiver.post(receive) {
+            return Err(libc::EAGAIN);
+        }
+        if self.receiver.holds_packets() {
+            self.place_held(shared);
+        }
+        if self.state == State::Ended && !self.receiver.holds_packets() {
+            // Only a part of the last message has arrived.
+            self.flush(shared);
+        }
+        Ok(())
+    }
+
+    /// Withdraws a receive of the program; false if there is none with this context.
+    pub(crate) fn cancel(&mut self, context: Context, shared: &mut Shared) -> bool {
+        let withdrawn = self.receiver.cancel(context);
+        if let Some(completion) = withdrawn {
+            self.reports.received(completion, shared);
+        }
+        withdrawn.is_some()
     }
 
     /// Something has completed on one of the queues.
     #[inline]
     pub(super) fn completed(&mut self, receive: bool, shared: &mut Shared) {
         // Sends first: a peer's answer must not be reported before the send that it answers.
-        if !receive || self.reporting > 0 {
+        if !receive || self.vi.is_reporting() {
             self.take_sent(shared);
         }
         if receive {
@@ -174,23 +198,177 @@ impl Endpoint {
         self.pump(shared);
     }
 
-    /// Nobody was reached.
-    pub(crate) fn unreachable(&mut self, error: i32, shared: &mut Shared) {
-        if self.state == State::Asking {
-            self.state = State::Ended;
-            self.flush(shared);
-            let event = self.event(0, error, Vec::new());
-            shared.event(self.events, event);
+    /// Posts what there is room for.
+    fn pump(&mut self, shared: &mut Shared) {
+        if self.state == State::Connected && self.sender.pump(&mut self.vi) {
+            self.reports.nudge(shared);
         }
     }
 
-    /// Receives that the program may still post.
-    pub(crate) fn room_for_receives(&self) -> usize {
-        RECEIVES - self.posted.len()
+    /// Takes the sends that are done.
+    #[inline]
+    fn take_sent(&mut self, shared: &mut Shared) {
+        while let Some((sent, status)) = self.vi.take_sent() {
+            let error = if status == 0 { 0 } else { self.meaning(status) };
+            if let Sent::Operation {
+                context,
+                flags,
+                kind,
+            } = sent
+            {
+                let ended = Ended {
+                    context,
+                    flags,
+                    kind,
+                    error,
+                };
+                self.reports.sent(&ended, shared);
+            }
+            if error != 0 {
+                self.fail(error, shared);
+            }
+        }
     }
 
-    /// The connection is over. What has arrived before is reported; everything else ends with an error. The program is
-    /// told once, behind all that.
+    /// libfabric's error for the error bits of a status.
+    #[cold]
+    fn meaning(&self, status: u32) -> i32 {
+        if matches!(self.state, State::Ending | State::Ended)
+            || status & VIP_STATUS_DESC_FLUSHED_ERROR != 0
+        {
+            self.error
+        } else if status & (VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_RDMA_PROT_ERROR) != 0 {
+            libc::EACCES
+        } else if status & VIP_STATUS_LENGTH_ERROR != 0 {
+            libc::EMSGSIZE
+        } else if status & VIP_STATUS_REMOTE_DESC_ERROR != 0 {
+            libc::EREMOTEIO
+        } else {
+            libc::EIO
+        }
+    }
+
+    /// Takes the oldest receive that is done; false if there is none.
+    #[inline]
+    fn take_received(&mut self, shared: &mut Shared) -> bool {
+        let Some(received) = self.vi.take_received() else {
+            return false;
+        };
+        if received.error != 0 {
+            self.fail(libc::ECONNRESET, shared);
+        } else if self.packet(received, shared).is_err() {
+            crate::libfabric::warn(|| {
+                "a peer sent a packet that makes no sense; the connection ends".to_owned()
+            });
+            self.protocol_error(shared);
+        }
+        true
+    }
+
+    /// The peer violates the protocol: the connection ends.
+    fn protocol_error(&mut self, shared: &mut Shared) {
+        self.vi.disconnect();
+        self.end(libc::EPROTO, shared);
+    }
+
+    /// One packet.
+    #[inline]
+    fn packet(&mut self, received: Received, shared: &mut Shared) -> Result<(), Malformed> {
+        let Received { at, length, .. } = received;
+        let (header, payload) = Header::read(self.vi.packet(at, length)).ok_or(Malformed)?;
+        match header.kind {
+            Kind::Data | Kind::More => {
+                if !matches!(self.state, State::Connected | State::Ending) {
+                    return Err(Malformed);
+                }
+                if self.receiver.can_place() {
+                    let selective = self.reports.receives.selective;
+                    let whole = self.receiver.place(&header, payload, selective)?;
+                    if let Some(completion) = whole {
+                        self.reports.received(completion, shared);
+                    }
+                } else {
+                    self.receiver.hold(at, length);
+                    self.vi.credit().peer_posted(header.posted);
+                    return Ok(());
+                }
+            }
+            Kind::Credit => {}
+            Kind::Written => {
+                let completion = Completion {
+                    context: Context::NULL,
+                    flags: FI_REMOTE_WRITE | FI_RMA | FI_REMOTE_CQ_DATA,
+                    len: header.total.ok_or(Malformed)? as usize,
+                    data: header.data.ok_or(Malformed)?,
+                    error: 0,
+                    missing: 0,
+                };
+                self.reports.received(completion, shared);
+            }
+            Kind::Read => {
+                let request = ReadRequest::from_bytes(payload).ok_or(Malformed)?;
+                self.asked(request, shared)?;
+            }
+            Kind::ReadDone => {
+                let answer = ReadAnswer::from_bytes(payload).ok_or(Malformed)?;
+                if let Some(ended) = self.sender.answered(answer).ok_or(Malformed)? {
+                    self.reports.sent(&ended, shared);
+                }
+            }
+            Kind::Hello | Kind::Accept | Kind::Reject => {
+                let handshake = Handshake::from_bytes(payload).ok_or(Malformed)?;
+                if !self.handshake(header.kind, handshake, shared) {
+                    return Err(Malformed);
+                }
+            }
+        }
+        self.vi.credit().peer_posted(header.posted);
+        self.post_again(at);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_again(&mut self, at: usize) {
+        if !matches!(self.state, State::Ending | State::Ended) {
+            self.vi.post_again(at);
+        }
+    }
+
+    /// The peer requests contents of our memory.
+    fn asked(&mut self, request: ReadRequest, shared: &Shared) -> Result<(), Malformed> {
+        if self.state == State::Ending {
+            return Ok(()); // No thread waits for the answer.
+        }
+        let region = shared.regions.get(&request.from_key);
+        let allowed = region.is_some_and(|region| region.may_read(request.from, request.length));
+        let error = if allowed { 0 } else { FI_ENOKEY as u32 };
+        if self.state == State::Connected && self.sender.answer(request, error) {
+            Ok(())
+        } else {
+            Err(Malformed)
+        }
+    }
+
+    /// Places the packets for which there were no receives.
+    #[cold]
+    fn place_held(&mut self, shared: &mut Shared) {
+        while let Some((at, length)) = self.receiver.next_held() {
+            let selective = self.reports.receives.selective;
+            let placed = Header::read(self.vi.packet(at, length))
+                .ok_or(Malformed)
+                .and_then(|(header, payload)| self.receiver.place(&header, payload, selective));
+            match placed {
+                Ok(Some(completion)) => self.reports.received(completion, shared),
+                Ok(None) => {}
+                Err(Malformed) => return self.protocol_error(shared),
+            }
+            self.post_again(at);
+        }
+        self.pump(shared);
+    }
+
+    /// The connection is over. What arrived before is reported, everything else ends with an error. One event reports
+    /// it, after all that.
     pub(crate) fn fail(&mut self, error: i32, shared: &mut Shared) {
         if matches!(self.state, State::Ending | State::Ended) {
             return;
@@ -198,6 +376,12 @@ impl Endpoint {
         self.error = error;
         self.drain(shared);
         self.end(error, shared);
+    }
+
+    /// The program shuts the connection down.
+    pub(crate) fn shut_down(&mut self, shared: &mut Shared) {
+        self.vi.disconnect();
+        self.fail(libc::ECANCELED, shared);
     }
 
     /// Reads what has completed on a connection that is over, in both directions.
@@ -209,8 +393,8 @@ impl Endpoint {
         }
     }
 
-    /// The end of the connection, without another look at what has arrived.
-    pub(super) fn end(&mut self, error: i32, shared: &mut Shared) {
+    /// Ends the connection without reading what has arrived.
+    fn end(&mut self, error: i32, shared: &mut Shared) {
         let before = std::mem::replace(&mut self.state, State::Ended);
         if before == State::Ended {
             return;
@@ -219,116 +403,36 @@ impl Endpoint {
         self.flush(shared);
         match before {
             State::Connected | State::Ending => {
-                let event = self.event(FI_SHUTDOWN, 0, Vec::new());
-                shared.event(self.events, event);
+                self.reports.event(FI_SHUTDOWN, 0, Vec::new(), shared);
             }
-            State::Asking => {
-                let event = self.event(0, libc::ECONNREFUSED, Vec::new());
-                shared.event(self.events, event);
-            }
-            // Nobody has seen it: no request yet, or one that cannot be accepted any more.
-            State::Idle if self.incoming.is_some() => shared.abandoned.push(self.id),
+            State::Asking => self
+                .reports
+                .event(0, libc::ECONNREFUSED, Vec::new(), shared),
+            // The program does not know it: no request yet, or one that cannot be accepted any more.
+            State::Idle if self.incoming.is_some() => shared.abandon(self.id),
             State::Idle | State::Asked | State::Ended => {}
         }
     }
 
-    /// An event of this endpoint.
-    pub(super) fn event(&self, kind: u32, error: i32, data: Vec<u8>) -> Event {
-        Event {
-            kind,
-            fid: self.fid,
-            info: Opaque::NULL,
-            data,
-            error,
-        }
-    }
-
     /// Ends what has not been posted and what waits for the peer.
-    pub(super) fn flush(&mut self, shared: &mut Shared) {
-        while let Some(Waiting { operation, .. }) = self.queue.pop_front() {
-            if operation.silent {
-                continue;
-            }
-            self.finish(
-                operation.context,
-                operation.flags,
-                operation.work.flags(),
-                self.error,
-                shared,
-            );
+    fn flush(&mut self, shared: &mut Shared) {
+        for ended in self.sender.end(self.error) {
+            self.reports.sent(&ended, shared);
         }
-        for (context, flags) in self.reads.take_all() {
-            self.finish(
-                context,
-                flags,
-                super::operation::READ_FLAGS,
-                self.error,
-                shared,
-            );
+        for completion in self.receiver.cancel_all() {
+            self.reports.received(completion, shared);
         }
-        self.answers.clear();
-        let assembly = self.assembly.take().map(|assembly| assembly.receive);
-        for receive in assembly.into_iter().chain(std::mem::take(&mut self.posted)) {
-            // A receive did not fail, it was withdrawn; ofi_rxm expects this error and no other.
-            shared.complete(
-                self.receives.queue,
-                Completion {
-                    context: receive.context,
-                    flags: FI_RECV | FI_MSG,
-                    len: 0,
-                    data: 0,
-                    error: libc::ECANCELED,
-                    missing: 0,
-                },
-            );
-        }
-    }
-
-    /// Since when a peer that has connected has been expected to say who it is, or to go.
-    pub(super) fn silent_since(&self) -> Option<Instant> {
-        let incoming = self.incoming.filter(|_| self.state == State::Idle);
-        incoming.map(|incoming| incoming.since)
-    }
-
-    /// Whether the connection is coming about.
-    pub(super) fn is_connecting(&self) -> bool {
-        match self.state {
-            State::Asking | State::Asked => true,
-            State::Idle => self.incoming.is_some(),
-            State::Connected | State::Ending | State::Ended => false,
-        }
-    }
-
-    /// Whether something that was sent is still under way.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.state == State::Connected && (self.head != self.tail || !self.queue.is_empty())
     }
 
     /// Ends the endpoint. What has completed stays so until the program reads it; all else is reported as cancelled.
     pub(crate) fn destroy(mut self, shared: &mut Shared) {
-        let device = shared.device.clone();
-        device.disconnect(self.vi);
+        self.vi.disconnect();
         self.error = libc::ECANCELED;
         self.drain(shared);
         self.state = State::Ended;
         self.take_sent(shared);
         self.flush(shared);
-        if let Some(events) = self.events.and_then(|queue| shared.events.get(queue)) {
-            events.forget(self.fid);
-        }
-        // SAFETY: takes any handle; the VI is idle, and its descriptors are collected before it is destroyed.
-        unsafe {
-            let mut descriptor = std::ptr::null_mut();
-            while (device.functions.VipRecvDone)(self.vi.raw(), &raw mut descriptor)
-                != VIP_RETURN::VIP_NOT_DONE as i32
-                && !descriptor.is_null()
-            {
-                descriptor = std::ptr::null_mut();
-            }
-            let code = (device.functions.VipDestroyVi)(self.vi.raw());
-            if code != VIP_RETURN::VIP_SUCCESS as i32 {
-                crate::libfabric::warn(|| format!("VipDestroyVi: {code}"));
-            }
-        }
+        self.reports.forget_events(shared);
+        self.vi.destroy();
     }
 }

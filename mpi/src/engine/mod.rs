@@ -9,21 +9,25 @@ mod connect;
 mod endpoint;
 mod operation;
 mod queues;
-mod receive;
-mod transmit;
+mod receiver;
+mod reports;
+mod sender;
+mod vi;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(crate) use connect::{Incoming, Passive};
-pub(crate) use endpoint::{Endpoint, Receive, State};
+pub(crate) use endpoint::Endpoint;
 pub(crate) use operation::{Operation, Work};
-pub(crate) use queues::{Completion, Completions, Event, Events, Opaque, Wake};
+pub(crate) use queues::{Completion, Entry, Event, Opaque, Queue, Reading, Wake};
+pub(crate) use receiver::Receive;
 
 use vipl_abi::CqHandler;
 
 use crate::address::Address;
 use crate::device::{Device, Handle, Regions};
+use crate::fi::fid;
 use crate::settings::Settings;
 use crate::slab::{Id, Slab};
 
@@ -31,8 +35,8 @@ use crate::slab::{Id, Slab};
 pub(crate) struct Shared {
     pub device: Arc<Device>,
     pub settings: &'static Settings,
-    pub completions: Slab<Completions>,
-    pub events: Slab<Events>,
+    pub completions: Slab<Queue<Completion>>,
+    pub events: Slab<Queue<Event>>,
     pub passives: Slab<Passive>,
     /// Attempts to reach an address that nobody has answered, in a row.
     pub failures: HashMap<[u8; Address::BYTES], u32>,
@@ -56,6 +60,19 @@ impl Shared {
         if let Some(queue) = queue.and_then(|queue| self.events.get(queue)) {
             queue.push(event);
         }
+    }
+
+    /// Removes the events of an object that closes.
+    pub(crate) fn forget_events(&mut self, queue: Option<Id>, fid: Opaque<fid>) {
+        if let Some(queue) = queue.and_then(|queue| self.events.get(queue)) {
+            queue.entries.retain(|event| event.fid != fid);
+            queue.lower();
+        }
+    }
+
+    /// Destroys the endpoint, which no object refers to, at the end of the call.
+    fn abandon(&mut self, endpoint: Id) {
+        self.abandoned.push(endpoint);
     }
 
     fn nudge(&mut self, queue: Option<Id>) {
@@ -231,6 +248,12 @@ impl Engine {
         }
     }
 
+    /// The next [`Self::arm`] asks again.
+    #[cfg(test)]
+    pub(crate) fn forget_call(&mut self) {
+        self.armed = false;
+    }
+
     /// From now on the library calls for every entry.
     pub(crate) fn make_automatic(&mut self) {
         self.automatic = true;
@@ -257,24 +280,21 @@ impl Engine {
     fn of_vi(&mut self, vi: Handle) -> Option<Id> {
         self.endpoints
             .iter()
-            .find(|(_, endpoint)| endpoint.vi == vi)
+            .find(|(_, endpoint)| endpoint.vi() == vi)
             .map(|(id, _)| id)
     }
 
     /// Takes an endpoint in.
     pub(crate) fn add(&mut self, endpoint: Endpoint) -> Id {
         let id = self.endpoints.insert(endpoint);
-        self.with(id, |endpoint, shared| endpoint.set_id(id, shared));
+        self.with(id, |endpoint, _| endpoint.set_id(id));
         id
     }
 
     /// Ends the endpoints of a listener that closes, as far as the program has not taken them.
     pub(crate) fn abandon(&mut self, passive: Id) {
         for (id, endpoint) in self.endpoints.iter() {
-            if endpoint
-                .incoming
-                .is_some_and(|incoming| incoming.passive == passive)
-            {
+            if endpoint.listener() == Some(passive) {
                 self.shared.abandoned.push(id);
             }
         }

@@ -60,6 +60,15 @@ impl Operation {
             begun: false,
         }
     }
+
+    /// With data for the peer's completion.
+    #[inline]
+    pub(crate) fn with_data(self, data: u64) -> Operation {
+        Operation {
+            data: Some(data),
+            ..self
+        }
+    }
 }
 
 /// An operation that is not posted yet, or not wholly.

@@ -1,10 +1,12 @@
-//! Completion queues and event queues: what the program has not read yet, and the descriptors that it may sleep on.
+//! Completion queues and event queues, and the descriptors that a program may sleep on.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use super::Shared;
 use crate::fi::{fi_info, fid};
+use crate::slab::Slab;
 
 /// A pointer of the program's, which the engine hands back and never follows.
 #[derive(Debug)]
@@ -29,6 +31,12 @@ unsafe impl<T> Send for Opaque<T> {}
 
 impl<T> Opaque<T> {
     pub(crate) const NULL: Opaque<T> = Opaque(std::ptr::null_mut());
+}
+
+impl<T> Default for Opaque<T> {
+    fn default() -> Self {
+        Self::NULL
+    }
 }
 
 /// The program's pointer for one operation.
@@ -90,58 +98,119 @@ pub(crate) struct Completion {
     pub missing: usize,
 }
 
-/// A completion queue.
-pub(crate) struct Completions {
-    pub entries: VecDeque<Completion>,
-    pub wake: Option<Wake>,
-    /// The program has just taken the last entry. `ofi_rxm` then asks once more before it hands the entry on, and is told
-    /// at once that there is none.
-    pub emptied: bool,
-    /// Somebody who sleeps shall look again though there may be nothing: see `fi_cq_signal`.
-    pub nudged: bool,
-    /// Threads that sleep until there is an entry.
-    pub sleepers: u32,
-    /// A program may sleep on the descriptor until there is an entry: it has called fi_trywait, and read nothing since.
-    pub watched: bool,
+/// One event.
+pub(crate) struct Event {
+    pub kind: u32,
+    pub fid: Opaque<fid>,
+    pub info: Opaque<fi_info>,
+    pub data: Vec<u8>,
+    /// 0, or an error number of libfabric.
+    pub error: i32,
 }
 
-impl Completions {
-    pub(crate) fn new(wake: Option<Wake>) -> Completions {
-        Completions {
-            entries: VecDeque::with_capacity(256),
+/// What a queue consists of.
+pub(crate) trait Entry: Sized {
+    /// What a queue of this kind remembers between two reads.
+    type Reading;
+
+    /// 0, or an error number of libfabric.
+    fn error(&self) -> i32;
+
+    /// The queues of this kind.
+    fn queues(shared: &mut Shared) -> &mut Slab<Queue<Self>>;
+}
+
+/// How a program reads a completion queue.
+pub(crate) struct Reading {
+    /// Bytes of an entry in the program's format.
+    pub entry_bytes: usize,
+    /// The program has just taken the last entry. `ofi_rxm` then reads once more before it hands the entry on, and the
+    /// answer is that there is none.
+    pub emptied: bool,
+}
+
+impl Entry for Completion {
+    type Reading = Reading;
+
+    fn error(&self) -> i32 {
+        self.error
+    }
+
+    fn queues(shared: &mut Shared) -> &mut Slab<Queue<Self>> {
+        &mut shared.completions
+    }
+}
+
+impl Entry for Event {
+    /// Data of the last error that was read.
+    type Reading = Vec<u8>;
+
+    fn error(&self) -> i32 {
+        self.error
+    }
+
+    fn queues(shared: &mut Shared) -> &mut Slab<Queue<Self>> {
+        &mut shared.events
+    }
+}
+
+/// A completion queue or an event queue: what the program has not read yet, and who waits for more.
+pub(crate) struct Queue<T: Entry> {
+    pub entries: VecDeque<T>,
+    pub reading: T::Reading,
+    wake: Option<Wake>,
+    /// A sleeping thread shall return though there may be no entry: see `fi_cq_signal`.
+    nudged: bool,
+    /// Threads that sleep until there is an entry.
+    sleepers: u32,
+    /// A program may sleep on the descriptor until there is an entry: it has called fi_trywait, and read nothing since.
+    watched: bool,
+}
+
+impl<T: Entry> Queue<T> {
+    pub(crate) fn new(wake: Option<Wake>, reading: T::Reading) -> Queue<T> {
+        Queue {
+            entries: VecDeque::with_capacity(64),
+            reading,
             wake,
-            emptied: false,
             nudged: false,
             sleepers: 0,
             watched: false,
         }
     }
 
-    /// Whether somebody sleeps, and has not been woken yet.
-    pub(super) fn is_watched(&mut self) -> bool {
-        self.watched &= self.entries.is_empty() && !self.nudged;
-        self.watched || self.sleepers > 0
+    /// The descriptor to sleep on.
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        self.wake.as_ref().map(Wake::fd)
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, completion: Completion) {
-        self.entries.push_back(completion);
-        if let Some(wake) = &mut self.wake {
-            wake.raise();
-        }
+    pub(crate) fn push(&mut self, entry: T) {
+        self.entries.push_back(entry);
+        self.raise();
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes sleeping threads.
     pub(crate) fn nudge(&mut self) {
         self.nudged = true;
+        self.raise();
+    }
+
+    /// Takes the nudge.
+    pub(crate) fn take_nudge(&mut self) -> bool {
+        std::mem::take(&mut self.nudged)
+    }
+
+    #[inline]
+    fn raise(&mut self) {
         if let Some(wake) = &mut self.wake {
             wake.raise();
         }
     }
 
-    /// After entries were taken, or before a sleep.
+    /// After entries were taken, or before a sleep: the descriptor is readable only while there is something.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn lower(&mut self) {
         if self.entries.is_empty()
             && !self.nudged
             && let Some(wake) = &mut self.wake
@@ -150,68 +219,49 @@ impl Completions {
         }
     }
 
-    /// Takes the nudge.
-    pub(crate) fn take_nudge(&mut self) -> bool {
-        std::mem::take(&mut self.nudged)
-    }
-}
-
-/// One event.
-pub(crate) struct Event {
-    pub kind: u32,
-    pub fid: Opaque<fid>,
-    pub info: Opaque<fi_info>,
-    pub data: Vec<u8>,
-    pub error: i32,
-}
-
-/// An event queue.
-pub(crate) struct Events {
-    pub entries: VecDeque<Event>,
-    pub wake: Wake,
-    /// Data of the last error that was read.
-    pub error_data: Vec<u8>,
-    /// See [`Completions`].
-    pub sleepers: u32,
-    pub watched: bool,
-}
-
-impl Events {
-    pub(crate) fn new(wake: Wake) -> Events {
-        Events {
-            entries: VecDeque::new(),
-            wake,
-            error_data: Vec::new(),
-            sleepers: 0,
-            watched: false,
+    /// Takes the oldest entry if it is an error.
+    pub(crate) fn take_error(&mut self) -> Option<T> {
+        if self.entries.front()?.error() == 0 {
+            return None;
         }
+        let failed = self.entries.pop_front();
+        self.lower();
+        failed
     }
 
-    /// See [`Completions::is_watched`].
+    /// The program has read the queue.
+    #[inline]
+    pub(crate) fn was_read(&mut self) {
+        self.watched = false;
+    }
+
+    /// The program may sleep on the descriptor from now on; false if there is an entry.
+    pub(crate) fn watch(&mut self) -> bool {
+        self.take_nudge();
+        self.lower();
+        self.watched = true;
+        self.entries.is_empty()
+    }
+
+    /// A thread begins to sleep.
+    pub(crate) fn sleep(&mut self) {
+        self.sleepers += 1;
+    }
+
+    /// A thread no longer sleeps.
+    pub(crate) fn wake_up(&mut self) {
+        self.sleepers -= 1;
+    }
+
+    /// Whether a thread sleeps.
+    #[cfg(test)]
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers > 0
+    }
+
+    /// Whether a thread waits for an entry, and has not been woken yet.
     pub(super) fn is_watched(&mut self) -> bool {
-        self.watched &= self.entries.is_empty();
+        self.watched &= self.entries.is_empty() && !self.nudged;
         self.watched || self.sleepers > 0
-    }
-
-    pub(crate) fn push(&mut self, event: Event) {
-        self.entries.push_back(event);
-        self.wake.raise();
-    }
-
-    /// Takes the oldest event.
-    pub(crate) fn take(&mut self) -> Option<Event> {
-        let event = self.entries.pop_front();
-        if self.entries.is_empty() {
-            self.wake.lower();
-        }
-        event
-    }
-
-    /// Forgets the events of an object that closes.
-    pub(crate) fn forget(&mut self, fid: Opaque<fid>) {
-        self.entries.retain(|event| event.fid != fid);
-        if self.entries.is_empty() {
-            self.wake.lower();
-        }
     }
 }
