@@ -7,6 +7,7 @@ use vipl_abi::*;
 
 use crate::address::Address;
 use crate::cq::Cq;
+use crate::entry::ViId;
 use crate::error::{Result, check};
 use crate::library::milliseconds;
 use crate::memory::Ptag;
@@ -70,6 +71,13 @@ impl RawVi {
     #[must_use]
     pub fn handle(&self) -> VIP_VI_HANDLE {
         self.handle
+    }
+
+    /// Identifies the VI in entries of completion queues and in asynchronous errors.
+    #[inline(always)]
+    #[must_use]
+    pub fn id(&self) -> ViId {
+        ViId::new(self.handle)
     }
 
     /// Its protection tag.
@@ -255,6 +263,23 @@ impl RawVi {
         })
     }
 
+    /// VipDestroyVi, which a drop calls in silence.
+    ///
+    /// # Errors
+    /// [`Code::InvalidState`](crate::Code::InvalidState): it is not idle; [`Code::Resource`](crate::Code::Resource):
+    /// descriptors are on its queues. The VI stays then.
+    pub fn destroy(mut self) -> Result<()> {
+        self.destroy_handle()
+    }
+
+    fn destroy_handle(&mut self) -> Result<()> {
+        let handle = std::mem::replace(&mut self.handle, std::ptr::null_mut());
+        // SAFETY: a live VI.
+        check("VipDestroyVi", unsafe {
+            (self.ptag.nic().functions().VipDestroyVi)(handle)
+        })
+    }
+
     /// Disconnects, takes off all descriptors, which `each` gets, and destroys the VI.
     pub(crate) fn close(&mut self, mut each: impl FnMut(*mut VIP_DESCRIPTOR)) {
         let _ = self.disconnect();
@@ -266,9 +291,7 @@ impl RawVi {
                 each(descriptor);
             }
         }
-        // SAFETY: a live, idle VI.
-        let _ = unsafe { (self.ptag.nic().functions().VipDestroyVi)(self.handle) };
-        self.handle = std::ptr::null_mut();
+        let _ = self.destroy_handle();
     }
 }
 

@@ -176,6 +176,17 @@ impl Registration {
         self.handle
     }
 
+    /// Ends the registration, and unmaps the memory if it was mapped for it. If the library keeps the registration, as in a
+    /// forked child, the memory stays mapped.
+    fn deregister(&mut self) -> Result<()> {
+        self.end()?;
+        if self.is_mapped {
+            // SAFETY: mapped by `map`, and used by nobody any more.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
+        }
+        Ok(())
+    }
+
     /// Ends the registration; nobody but this process accesses the memory afterwards.
     fn end(&mut self) -> Result<()> {
         let nic = self.ptag.nic();
@@ -189,10 +200,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // If the library keeps the registration, as in a forked child, the memory stays mapped.
-        if !self.has_ended && self.end().is_ok() && self.is_mapped {
-            // SAFETY: mapped by `map`, and used by nobody any more.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
+        if !self.has_ended {
+            let _ = self.deregister();
         }
     }
 }
@@ -388,6 +397,14 @@ impl Region {
         // SAFETY: borrowed until `scope` is dropped.
         let scope = Scope(unsafe { Self::from_raw(ptag, base, length, access) }?);
         Ok(body(&scope.0))
+    }
+
+    /// Ends the registration, which a drop does in silence.
+    ///
+    /// # Errors
+    /// The library refuses. The memory stays mapped then.
+    pub fn deregister(mut self) -> Result<()> {
+        self.registration.deregister()
     }
 
     fn of(registration: Registration) -> Self {

@@ -194,7 +194,7 @@ impl<S> Vi<S> {
     #[inline(always)]
     #[must_use]
     pub fn id(&self) -> ViId {
-        ViId::new(self.queues.handle())
+        self.queues.id()
     }
 
     /// The functions that work on the handle. Posting by them, which is `unsafe`, must not be mixed with posting
