@@ -7,15 +7,23 @@
 //!                                                  RDMA Reads of the peer
 //! ```
 
-use std::ptr::null_mut;
+use std::ffi::c_int;
 use std::time::Duration;
 
 use vipl_abi::*;
+use vipl_client::raw::{descriptor_bytes, write_descriptor};
+use vipl_client::{
+    Access, Address, Code, Cq, RawVi, Region, Reliability, Request, ViOptions, ViState,
+};
 
-use crate::api::*;
-use crate::node::{Node, Region, address, must};
+use crate::node::{Node, must};
 use crate::report::fault;
 use crate::stop::stopping;
+
+const SUCCESS: c_int = VIP_RETURN::VIP_SUCCESS as c_int;
+const NOT_DONE: c_int = VIP_RETURN::VIP_NOT_DONE as c_int;
+const TIMEOUT: c_int = VIP_RETURN::VIP_TIMEOUT as c_int;
+const DESCRIPTOR_ERROR: c_int = VIP_RETURN::VIP_DESCRIPTOR_ERROR as c_int;
 
 /// Messages of each side that are under way at first; from then on each message is answered with one.
 pub(crate) const TOKENS: usize = 2;
@@ -26,8 +34,9 @@ pub(crate) const SENDS: usize = RECEIVES + 2;
 /// Largest message.
 pub(crate) const BYTES: usize = 65536;
 const STRIDE: usize = 128;
+const _: () = assert!(descriptor_bytes(4) <= STRIDE);
 /// How long one call to connect may take; then the end looks whether it shall stop.
-const CONNECT_MS: VIP_ULONG = 500;
+const CONNECT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How an end learns that something has completed.
@@ -74,8 +83,8 @@ pub(crate) struct Link {
     pub(crate) node: &'static Node,
     pub(crate) spec: Spec,
     pub(crate) region: Region,
-    pub(crate) vi: VIP_VI_HANDLE,
-    cq: VIP_CQ_HANDLE,
+    vi: RawVi,
+    cq: Option<Cq>,
     names: [String; 2],
 }
 
@@ -83,47 +92,20 @@ impl Link {
     /// `run` is the same for all parties of the run.
     pub(crate) fn new(node: &'static Node, spec: Spec, run: &str) -> Link {
         let bytes = (SENDS + RECEIVES) * (STRIDE + BYTES) + 3 * BYTES;
-        let mut cq = null_mut();
-        if matches!(spec.mode, Mode::CqWait | Mode::CqPoll) {
-            let entries = (SENDS + RECEIVES) as VIP_ULONG;
-            // SAFETY: a live NIC and room for the handle.
-            must("VipCreateCQ", unsafe {
-                (vip().VipCreateCQ)(node.nic, entries, &raw mut cq)
-            });
-        }
-        let names = [format!("{run} {}", spec.id), format!("{run} asks")];
-        let mut link = Link {
+        let has_cq = matches!(spec.mode, Mode::CqWait | Mode::CqPoll);
+        let cq = has_cq.then(|| must(Cq::new(&node.nic, (SENDS + RECEIVES) as u64)));
+        let access = Access {
+            write: true,
+            read: node.read_levels != 0,
+        };
+        Link {
             node,
-            region: Region::new(node, bytes),
-            vi: null_mut(),
+            region: must(Region::new(&node.ptag, bytes, access)),
+            vi: create(node, &spec, cq.as_ref()),
             cq,
-            names,
+            names: [format!("{run} {}", spec.id), format!("{run} asks")],
             spec,
-        };
-        link.create();
-        link
-    }
-
-    fn create(&mut self) {
-        let read = self.node.read_levels & self.spec.level != 0;
-        let mut attributes = VIP_VI_ATTRIBUTES {
-            ReliabilityLevel: self.spec.level,
-            MaxTransferSize: self.node.transfer_max as VIP_ULONG,
-            QoS: null_mut(),
-            Ptag: self.node.ptag,
-            EnableRdmaWrite: VIP_TRUE,
-            EnableRdmaRead: VIP_BOOLEAN::from(read),
-        };
-        // SAFETY: live handles and room for the new one.
-        must("VipCreateVi", unsafe {
-            (vip().VipCreateVi)(
-                self.node.nic,
-                &raw mut attributes,
-                self.cq,
-                self.cq,
-                &raw mut self.vi,
-            )
-        });
+        }
     }
 
     /// Largest message here.
@@ -171,42 +153,17 @@ impl Link {
         pieces: usize,
     ) {
         let descriptor = self.descriptor(number);
-        // SAFETY: room for four segments behind the control segment, all in the region.
+        let pieces = pieces.clamp(1, 3).min(length);
+        let local = (0..pieces).map(|piece| {
+            let from = length * piece / pieces;
+            let to = length * (piece + 1) / pieces;
+            let address = self.address(offset + from);
+            (address, self.region.handle(), (to - from) as u32)
+        });
+        // SAFETY: room for four segments, in the region; it is not posted.
         unsafe {
-            descriptor.cast::<[u8; STRIDE]>().write([0; STRIDE]);
-            let segments = descriptor
-                .cast::<u8>()
-                .add(32)
-                .cast::<VIP_DESCRIPTOR_SEGMENT>();
-            let mut used = 0;
-            if let Some((address, handle)) = remote {
-                (*segments).Remote = VIP_ADDRESS_SEGMENT {
-                    Data: VIP_PVOID64 {
-                        AddressBits: address,
-                    },
-                    Handle: handle,
-                    Reserved: 0,
-                };
-                used = 1;
-            }
-            let pieces = pieces.clamp(1, 3).min(length);
-            for piece in 0..pieces {
-                let from = length * piece / pieces;
-                let to = length * (piece + 1) / pieces;
-                (*segments.add(used)).Local = VIP_DATA_SEGMENT {
-                    Data: VIP_PVOID64 {
-                        AddressBits: self.address(offset + from),
-                    },
-                    Handle: self.region.handle,
-                    Length: (to - from) as u32,
-                };
-                used += 1;
-            }
-            let head = &mut (*descriptor).CS;
-            head.SegCount = used as u16;
-            head.Control = control;
-            head.ImmediateData = immediate;
-            head.Length = length as u32;
+            write_descriptor(descriptor, control, remote, local);
+            (*descriptor).CS.ImmediateData = immediate;
         }
     }
 
@@ -215,10 +172,9 @@ impl Link {
         let place = (self.receive_buffer(index), BYTES);
         self.prepare(SENDS + index, VIP_CONTROL_OP_SENDRECV, 0, None, place, 1);
         let descriptor = self.descriptor(SENDS + index);
-        // SAFETY: a live VI and a descriptor in registered memory.
-        must("VipPostRecv", unsafe {
-            (vip().VipPostRecv)(self.vi, descriptor, self.region.handle)
-        });
+        // SAFETY: a descriptor in registered memory, which nobody touches before it is returned.
+        let code = unsafe { self.vi.post_receive(descriptor, self.region.handle()) };
+        posted("VipPostRecv", code);
     }
 
     /// Posts a send of `length` bytes of its buffer.
@@ -243,137 +199,102 @@ impl Link {
 
     fn post(&self, index: usize) {
         let descriptor = self.descriptor(index);
-        // SAFETY: a live VI and a descriptor in registered memory.
-        must("VipPostSend", unsafe {
-            (vip().VipPostSend)(self.vi, descriptor, self.region.handle)
-        });
+        // SAFETY: as in `post_receive`.
+        let code = unsafe { self.vi.post_send(descriptor, self.region.handle()) };
+        posted("VipPostSend", code);
     }
 
     /// Connects; false when the process shall end instead.
     pub(crate) fn connect(&self) -> bool {
-        let mut local = address(&self.node.host, &self.names[usize::from(!self.spec.server)]);
-        let at = self.spec.at.as_ref().map_or(&self.node.host[..], |at| at);
-        let mut remote = address(at, &self.names[0]);
+        let nic = &self.node.nic;
+        let local = nic.address(self.names[usize::from(!self.spec.server)].as_bytes());
+        let at = self.spec.at.as_ref().map(|at| at.to_vec());
+        let remote = Address {
+            host: at.unwrap_or_else(|| local.host.clone()),
+            discriminator: self.names[0].clone().into_bytes(),
+        };
         while !stopping() {
-            let code = if self.spec.server {
-                self.serve(&mut local, &mut remote)
-            } else {
-                let mut theirs = std::mem::MaybeUninit::<VIP_VI_ATTRIBUTES>::zeroed();
-                // SAFETY: a live VI, two addresses, room for the attributes.
-                unsafe {
-                    (vip().VipConnectRequest)(
-                        self.vi,
-                        local.as_mut_ptr().cast(),
-                        remote.as_mut_ptr().cast(),
-                        CONNECT_MS,
-                        theirs.as_mut_ptr(),
-                    )
-                }
+            let connected = match self.spec.server {
+                true => self.serve(&local),
+                false => self
+                    .vi
+                    .connect(&local, &remote, Some(CONNECT))
+                    .map(|_| true),
             };
-            match code {
-                SUCCESS => return true,
-                // No peer, or no agent, for now.
-                TIMEOUT | REJECT | NO_MATCH | NOT_REACHABLE | RESOURCE => {}
-                _ => fault(&format!(
-                    "link {}: connecting returned {code}",
-                    self.spec.id
-                )),
+            match connected {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => match error.code() {
+                    // No peer, or no agent, for now.
+                    Some(
+                        Code::Timeout
+                        | Code::Reject
+                        | Code::NoMatch
+                        | Code::NotReachable
+                        | Code::Resource,
+                    ) => {}
+                    _ => fault(&format!("link {}: connecting: {error}", self.spec.id)),
+                },
             }
             std::thread::sleep(PAUSE);
         }
         false
     }
 
-    fn serve(&self, local: &mut [u8], remote: &mut [u8]) -> i32 {
-        let mut theirs = std::mem::MaybeUninit::<VIP_VI_ATTRIBUTES>::zeroed();
-        let mut request = null_mut();
-        // SAFETY: a live NIC, an address, and room for the results.
-        unsafe {
-            let code = (vip().VipConnectWait)(
-                self.node.nic,
-                local.as_mut_ptr().cast(),
-                CONNECT_MS,
-                remote.as_mut_ptr().cast(),
-                theirs.as_mut_ptr(),
-                &raw mut request,
-            );
-            if code != SUCCESS {
-                return code;
-            }
-            (vip().VipConnectAccept)(request, self.vi)
+    /// Waits for a client and accepts it; false if none came.
+    fn serve(&self, local: &Address) -> vipl_client::Result<bool> {
+        match Request::wait(&self.node.nic, local, Some(CONNECT))? {
+            Some(request) => Ok(request.accept_raw(&self.vi).map(|()| true)?),
+            None => Ok(false),
         }
     }
 
-    pub(crate) fn state(&self) -> i32 {
-        let (mut state, mut empty) = (0, [0; 2]);
-        let mut attributes = std::mem::MaybeUninit::<VIP_VI_ATTRIBUTES>::zeroed();
-        let [send, receive] = &mut empty;
-        // SAFETY: a live VI and room for the results.
-        must("VipQueryVi", unsafe {
-            (vip().VipQueryVi)(
-                self.vi,
-                &raw mut state,
-                attributes.as_mut_ptr(),
-                send,
-                receive,
-            )
-        });
-        state
+    pub(crate) fn state(&self) -> ViState {
+        must(self.vi.query()).state
+    }
+
+    /// Whether the loss of the connection has been reported; once.
+    pub(crate) fn take_loss(&self) -> bool {
+        self.node.take_loss(self.vi.id())
     }
 
     /// The next completion, in the way of this end.
-    pub(crate) fn step(&self, patience_ms: VIP_ULONG) -> Step {
-        match self.spec.mode {
-            Mode::Wait | Mode::Poll => {
-                let sent = self.take(false, None);
-                if !matches!(sent, Step::Nothing) {
-                    return sent;
-                }
-                let wait = (self.spec.mode == Mode::Wait).then_some(patience_ms);
-                let received = self.take(true, wait);
-                if matches!((&received, wait), (Step::Nothing, None)) {
-                    std::thread::yield_now();
-                }
-                received
+    pub(crate) fn step(&self, patience: Duration) -> Step {
+        let Some(cq) = &self.cq else {
+            let sent = self.take(false, None);
+            if !matches!(sent, Step::Nothing) {
+                return sent;
             }
-            Mode::CqWait | Mode::CqPoll => {
-                let (mut vi, mut received) = (null_mut(), 0);
-                // SAFETY: a live CQ and room for the results.
-                let code = unsafe {
-                    match self.spec.mode {
-                        Mode::CqWait => {
-                            let wait = vip().VipCQWait;
-                            wait(self.cq, patience_ms, &raw mut vi, &raw mut received)
-                        }
-                        _ => (vip().VipCQDone)(self.cq, &raw mut vi, &raw mut received),
-                    }
-                };
-                match code {
-                    SUCCESS if vi == self.vi => match self.take(received != 0, None) {
-                        Step::Nothing => fault("a CQ entry without a completed descriptor"),
-                        step => step,
-                    },
-                    SUCCESS => fault("a CQ entry of another VI"),
-                    NOT_DONE | TIMEOUT => {
-                        std::thread::yield_now();
-                        Step::Nothing
-                    }
-                    _ => fault(&format!("a completion queue returned {code}")),
-                }
+            let wait = (self.spec.mode == Mode::Wait).then_some(patience);
+            let received = self.take(true, wait);
+            if matches!((&received, wait), (Step::Nothing, None)) {
+                std::thread::yield_now();
+            }
+            return received;
+        };
+        let entry = match self.spec.mode {
+            Mode::CqWait => cq.wait(Some(patience)),
+            _ => cq.done(),
+        };
+        match must(entry) {
+            Some(entry) if entry.vi == self.vi.id() => match self.take(entry.is_receive, None) {
+                Step::Nothing => fault("a CQ entry without a completed descriptor"),
+                step => step,
+            },
+            Some(_) => fault("a CQ entry of another VI"),
+            None => {
+                std::thread::yield_now();
+                Step::Nothing
             }
         }
     }
 
     /// Takes a completed descriptor off one queue.
-    fn take(&self, received: bool, wait_ms: Option<VIP_ULONG>) -> Step {
-        let mut found = null_mut();
-        // SAFETY: a live VI and room for the result.
-        let code = unsafe {
-            match (received, wait_ms) {
-                (true, Some(ms)) => (vip().VipRecvWait)(self.vi, ms, &raw mut found),
-                (true, None) => (vip().VipRecvDone)(self.vi, &raw mut found),
-                (false, _) => (vip().VipSendDone)(self.vi, &raw mut found),
-            }
+    fn take(&self, received: bool, wait: Option<Duration>) -> Step {
+        let (code, found) = match (received, wait) {
+            (true, Some(_)) => self.vi.receive_wait(wait),
+            (true, None) => self.vi.receive_done(),
+            (false, _) => self.vi.send_done(),
         };
         match code {
             NOT_DONE | TIMEOUT => Step::Nothing,
@@ -415,15 +336,11 @@ impl Link {
     /// What is left on the queues of a connection that is over: first everything that had arrived.
     pub(crate) fn drain(&self, mut each: impl FnMut(Done)) {
         for received in [false, true] {
-            let done = if received {
-                vip().VipRecvDone
-            } else {
-                vip().VipSendDone
-            };
             loop {
-                let mut found = null_mut();
-                // SAFETY: a live VI and room for the result.
-                let code = unsafe { done(self.vi, &raw mut found) };
+                let (code, found) = match received {
+                    true => self.vi.receive_done(),
+                    false => self.vi.send_done(),
+                };
                 if found.is_null() {
                     break;
                 }
@@ -433,36 +350,42 @@ impl Link {
                 }
             }
         }
-        if !self.cq.is_null() {
-            let (mut vi, mut received) = (null_mut(), 0);
-            // SAFETY: a live CQ and room for the results.
-            while unsafe { (vip().VipCQDone)(self.cq, &raw mut vi, &raw mut received) } == SUCCESS {
-            }
+        if let Some(cq) = &self.cq {
+            while must(cq.done()).is_some() {}
         }
     }
 
     /// Ends the connection, whatever is left of it; `renew`: with another VI afterwards.
     pub(crate) fn disconnect(&mut self, renew: bool) {
-        // SAFETY: a live VI.
-        must("VipDisconnect", unsafe { (vip().VipDisconnect)(self.vi) });
+        must(self.vi.disconnect());
         self.drain(drop);
-        self.node.take_loss(self.vi);
+        self.take_loss();
         if renew {
-            // SAFETY: a live, idle VI.
-            must("VipDestroyVi", unsafe { (vip().VipDestroyVi)(self.vi) });
-            self.create();
+            let next = create(self.node, &self.spec, self.cq.as_ref());
+            must(std::mem::replace(&mut self.vi, next).destroy());
         }
+    }
+
+    /// Destroys all of it, which must be idle and empty.
+    pub(crate) fn close(self) {
+        must(self.vi.destroy());
+        must(self.region.deregister());
     }
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        // SAFETY: live handles; the VI is idle and empty.
-        unsafe {
-            must("VipDestroyVi", (vip().VipDestroyVi)(self.vi));
-            if !self.cq.is_null() {
-                must("VipDestroyCQ", (vip().VipDestroyCQ)(self.cq));
-            }
-        }
+/// A VI for this end.
+fn create(node: &Node, spec: &Spec, cq: Option<&Cq>) -> RawVi {
+    let options = ViOptions {
+        reliability: Reliability::from_bits(spec.level),
+        transfer_max: node.transfer_max as u64,
+        rdma_write: true,
+        rdma_read: node.read_levels & spec.level != 0,
+    };
+    must(RawVi::new(&node.ptag, options, [cq, cq]))
+}
+
+fn posted(function: &str, code: c_int) {
+    if code != SUCCESS {
+        fault(&format!("{function} returned {}", Code::from(code).name()));
     }
 }

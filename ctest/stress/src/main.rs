@@ -11,7 +11,6 @@
 //! other programs of the user, do not meet. A party that finds anything wrong says so and ends; the
 //! supervisor then ends the run with the reason and the seed.
 
-mod api;
 mod dice;
 mod ethernet;
 mod kill;

@@ -11,7 +11,6 @@ use std::thread;
 
 use clap::Args;
 
-use crate::api;
 use crate::dice::Dice;
 use crate::link::{Link, Mode, Spec};
 use crate::node::Node;
@@ -84,11 +83,10 @@ impl Spec {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     // SAFETY: plain arguments. A party without a supervisor ends.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    api::open(&options.library)?;
     let specs: Option<Vec<Spec>> = options.ends.iter().map(|end| Spec::parse(end)).collect();
     let specs = specs.ok_or_else(|| format!("{:?}: no ends of links", options.ends))?;
     let on_network = specs.iter().any(|spec| spec.at.is_some());
-    let node = Node::open(&options.device, on_network);
+    let node = Node::open(&options.library, &options.device, on_network);
     let spice = Spice {
         rdma: options.rdma,
         parting: options.parting,
@@ -111,6 +109,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         threads.push(thread::spawn(move || {
             let mut link = Link::new(node, spec, &run);
             live(&mut link, &mut dice, spice, rounds);
+            link.close();
         }));
     }
     obey(&ids, rounds);

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use vipl_abi::*;
+use vipl_client::ViState;
 
 use crate::dice::{Dice, fill, wrong};
 use crate::link::{BYTES, Done, Link, RECEIVES, SENDS, Step, TOKENS};
@@ -33,7 +34,7 @@ const KIND_BITS: u32 = 3;
 /// After so long without any message something hangs.
 const STANDSTILL: Duration = Duration::from_secs(60);
 /// How long a wait lasts before the end looks whether it shall stop.
-const PATIENCE_MS: VIP_ULONG = 50;
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Tells a side's readable memory from its messages.
 const SOURCE_SALT: u64 = 0x5ead;
 
@@ -155,7 +156,7 @@ impl<'a> Talk<'a> {
             nonce: self.nonce,
             window: self.link.address(self.link.window()),
             source: self.link.address(self.link.source()),
-            handle: u64::from(self.link.region.handle),
+            handle: u64::from(self.link.region.handle()),
         };
         self.message(HELLO, &hello.bytes());
         for _ in 1..TOKENS {
@@ -168,13 +169,13 @@ impl<'a> Talk<'a> {
             }
             let step = match self.came.pop_front() {
                 Some(done) => Step::Done(done),
-                None => self.link.step(PATIENCE_MS),
+                None => self.link.step(PATIENCE),
             };
             match step {
                 Step::Broken => return self.aftermath(),
                 Step::Nothing if last.elapsed() > STANDSTILL => {
                     let (id, state) = (self.link.spec.id, self.link.state());
-                    fault(&format!("link {id}: a standstill in state {state}"));
+                    fault(&format!("link {id}: a standstill in state {state:?}"));
                 }
                 Step::Nothing => {}
                 Step::Done(done) => {
@@ -280,11 +281,11 @@ impl<'a> Talk<'a> {
     fn room(&mut self, wanted: usize) -> bool {
         let start = Instant::now();
         while self.free.len() < wanted {
-            match self.link.step(0) {
+            match self.link.step(Duration::ZERO) {
                 Step::Broken => return false,
                 Step::Done(done) if done.received => self.came.push_back(done),
                 Step::Done(done) => self.was_sent(&done),
-                Step::Nothing if self.link.state() != VIP_VI_STATE::VIP_STATE_CONNECTED as i32 => {
+                Step::Nothing if self.link.state() != ViState::Connected => {
                     return false;
                 }
                 Step::Nothing if start.elapsed() > STANDSTILL => fault("a send that does not end"),
@@ -409,8 +410,8 @@ impl<'a> Talk<'a> {
         }
         let start = Instant::now();
         loop {
-            let error = link.state() == VIP_VI_STATE::VIP_STATE_ERROR as i32;
-            if error && link.node.take_loss(link.vi) {
+            let error = link.state() == ViState::Error;
+            if error && link.take_loss() {
                 say(&format!("lost {} {}", link.spec.id, now_ns()));
                 return Ending::Lost;
             }
@@ -419,7 +420,7 @@ impl<'a> Talk<'a> {
             }
             if start.elapsed() > STANDSTILL {
                 fault(&format!(
-                    "link {}: broken, in state {}, and not announced of",
+                    "link {}: broken, in state {:?}, and not reported",
                     link.spec.id,
                     link.state()
                 ));
