@@ -8,16 +8,16 @@ use vipl_core::waiting::Begun;
 
 use crate::edge::{call, code, entry, put, put_vi_attributes, release, required, waiting};
 
-/// Reads an address of the caller, which may have any alignment (spec §2.2).
+/// Reads an address from the caller, with any alignment (spec §2.2).
 ///
 /// # Safety
 /// `address` is NULL or points to a network address whose lengths describe readable bytes.
 unsafe fn address(address: *mut VIP_NET_ADDRESS) -> Result<Address, vipl_core::Error> {
-    // SAFETY: not NULL; the rest is the caller's promise.
+    // SAFETY: not NULL; the rest is guaranteed by the caller.
     unsafe { Address::read(required(address)?) }
 }
 
-/// Hands out what a call that waits has found, and not before it has checked the output.
+/// Stores the result of a waiting call, after checking the output.
 fn give_attributes(
     out: *mut VIP_VI_ATTRIBUTES,
     attributes: Result<VIP_VI_ATTRIBUTES, vipl_core::Error>,
@@ -86,7 +86,7 @@ pub unsafe extern "C-unwind" fn VipConnectReject(ConnHandle: VIP_CONN_HANDLE) ->
     })
 }
 
-/// Asks a server for a connection; blocks until it ends one way or another (spec §3.11).
+/// Requests a connection from a server; blocks until the request succeeds or fails (spec §3.11).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectRequest(
     ViHandle: VIP_VI_HANDLE,
@@ -135,7 +135,7 @@ pub unsafe extern "C-unwind" fn VipConnectPeerRequest(
     )
 }
 
-/// Asks whether a peer-to-peer connection has come about (spec §3.14).
+/// Checks whether a peer-to-peer connection is established (spec §3.14).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectPeerDone(
     ViHandle: VIP_VI_HANDLE,
@@ -153,7 +153,7 @@ pub unsafe extern "C-unwind" fn VipConnectPeerDone(
     )
 }
 
-/// Waits until a peer-to-peer connection has come about (spec §3.15).
+/// Waits until a peer-to-peer connection is established (spec §3.15).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipConnectPeerWait(
     ViHandle: VIP_VI_HANDLE,

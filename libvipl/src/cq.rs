@@ -26,7 +26,7 @@ pub unsafe extern "C-unwind" fn VipCreateCQ(
     )
 }
 
-/// Destroys a completion queue that no VI is attached to (spec §3.25).
+/// Destroys a completion queue without attached VIs (spec §3.25).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RETURN {
     release(call!(VipDestroyCQ, CQHandle;), move || {
@@ -34,7 +34,7 @@ pub unsafe extern "C-unwind" fn VipDestroyCQ(CQHandle: VIP_CQ_HANDLE) -> VIP_RET
     })
 }
 
-/// Changes the room for entries (spec §3.26).
+/// Changes the number of entries (spec §3.26).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipResizeCQ(
     CQHandle: VIP_CQ_HANDLE,
@@ -45,7 +45,7 @@ pub unsafe extern "C-unwind" fn VipResizeCQ(
     })
 }
 
-/// Hands an entry that was taken off to the caller, as Done and Wait do.
+/// Returns a removed entry to the caller, for Done and Wait.
 fn take(
     vi: *mut VIP_VI_HANDLE,
     recv: *mut VIP_BOOLEAN,
@@ -57,7 +57,7 @@ fn take(
     Ok(())
 }
 
-/// The same for the usual case of Done, whose arguments are good.
+/// The fast path of Done, whose arguments are valid.
 #[inline(always)]
 fn take_fast(
     cq: VIP_CQ_HANDLE,
@@ -80,17 +80,17 @@ fn take_fast(
 }
 
 /// # Safety
-/// Neither is NULL, and both are, as for `put`, the caller's outputs.
+/// Neither is NULL; otherwise as for `put`.
 #[inline(always)]
 unsafe fn hand_out(vi: *mut VIP_VI_HANDLE, recv: *mut VIP_BOOLEAN, entry: cq::Entry) {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         put(vi, entry.vi);
         put(recv, VIP_BOOLEAN::from(entry.recv));
     }
 }
 
-/// Takes the oldest entry off, if there is one (spec §3.27).
+/// Removes the oldest entry, if any (spec §3.27).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCQDone(
     CQHandle: VIP_CQ_HANDLE,
@@ -105,7 +105,7 @@ pub unsafe extern "C-unwind" fn VipCQDone(
     )
 }
 
-/// Waits for an entry and takes it off (spec §3.28).
+/// Waits for an entry and removes it (spec §3.28).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCQWait(
     CQHandle: VIP_CQ_HANDLE,
@@ -123,7 +123,7 @@ pub unsafe extern "C-unwind" fn VipCQWait(
     )
 }
 
-/// Asks for one call of `Handler`, for the next entry (spec §3.29).
+/// Requests one call of `Handler` for the next entry (spec §3.29).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipCQNotify(
     CQHandle: VIP_CQ_HANDLE,

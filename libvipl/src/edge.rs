@@ -1,8 +1,8 @@
-//! The C edge: pointers in, results out, panics contained, cancellation off.
+//! Common code of the C entry points: pointers, results, panics and cancellation.
 //!
-//! Entry points and the functions here that switch cancellation are frames without destructors outside of [`contained`],
-//! so that a cancelled thread may be unwound through them (decision 76). The usual case of the data path has no
-//! cancellation point and switches nothing.
+//! Entry points and the functions here that change the cancellation state are frames without destructors
+//! outside of [`contained`], so that a cancelled thread may be unwound through them (decision 76). The fast
+//! path has no cancellation point and does not change the state.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -14,8 +14,8 @@ use vipl_core::waiting::{Begun, Wait};
 use vipl_core::{Error, shortage};
 use vipl_sys::cancel;
 
-/// Describes a call for the log: its name, the arguments it reads and, behind the semicolon, those it
-/// writes to. Nothing is done with them unless something is logged.
+/// Describes a call for the log: its name, the arguments that it reads and, after the semicolon, those that
+/// it writes. They are evaluated only if a line is logged.
 macro_rules! call {
     ($name:ident, $($in:ident)*; $($out:ident)*) => {
         move || vipl_core::trace::Call {
@@ -27,12 +27,12 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Runs one entry point off the data path. A thread that has been cancelled ends here before the call has done anything.
+/// Runs one entry point off the data path. A cancelled thread ends here, before the call has any effect.
 pub(crate) fn entry(
     describe: impl Fn() -> Call,
     body: impl FnOnce() -> Result<(), Error>,
 ) -> VIP_RETURN {
-    // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
+    // SAFETY: as in `uncancelled`; the call has no effect so far.
     unsafe { cancel::point() };
     let before = cancel::disable();
     let result = contained_apart(move || described(describe, body));
@@ -41,8 +41,8 @@ pub(crate) fn entry(
     result
 }
 
-/// Runs one that gives something back: it does so in cancelled threads, too, and in destructors of C++, which nothing may
-/// leave.
+/// Runs one that releases something: also in cancelled threads, and in C++ destructors, which must not be
+/// unwound.
 pub(crate) fn release(
     describe: impl Fn() -> Call,
     body: impl FnOnce() -> Result<(), Error>,
@@ -62,8 +62,8 @@ fn described(describe: impl Fn() -> Call, body: impl FnOnce() -> Result<(), Erro
     done(&describe, traced, result)
 }
 
-/// Runs something in which the calling thread is not cancelled. Neither is there a place here where it is, except for a thread
-/// of the asynchronous type.
+/// Runs a function with cancellation disabled. The calling thread is not cancelled here either, unless it has
+/// the asynchronous type.
 #[inline(always)]
 fn uncancelled(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
     let before = cancel::disable();
@@ -73,24 +73,24 @@ fn uncancelled(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
     result
 }
 
-/// As [`contained`], in a frame of its own: a frame that catches panics cannot be left by a thread that is cancelled at any
-/// instruction, as one of the asynchronous type may be.
+/// As [`contained`], in a separate frame: a frame that catches panics cannot be unwound by a thread cancelled
+/// at an arbitrary instruction, as one of the asynchronous type may be.
 #[inline(never)]
 fn contained_apart(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
     contained(body)
 }
 
-/// Runs one entry point that waits for others: `begin` does it as far as it can be done at once, the wait the rest of it, in
-/// slices, and `hand_out` turns what it has found into a return code.
+/// Runs one entry point that waits: `begin` does the part that does not wait, the wait runs in slices, and
+/// `hand_out` converts its result into a return code.
 ///
-/// A thread that is cancelled ends here: before the call has done anything, or between two slices, when the wait has been
-/// given up.
+/// A cancelled thread ends here: before the call has any effect, or between two slices, after giving the wait
+/// up.
 pub(crate) fn waiting<W: Wait>(
     describe: impl Fn() -> Call,
     begin: impl FnOnce() -> Begun<W>,
     hand_out: impl Fn(W::Found) -> VIP_RETURN,
 ) -> VIP_RETURN {
-    // SAFETY: as in `uncancelled`; nothing has been begun, and nothing is left behind.
+    // SAFETY: as in `uncancelled`; the call has no effect so far.
     unsafe { cancel::point() };
     let before = cancel::disable();
     let mut seat = Seat::<W>(MaybeUninit::uninit(), MaybeUninit::uninit());
@@ -112,7 +112,7 @@ pub(crate) fn waiting<W: Wait>(
     });
     while result.is_none() {
         result = contained_wait(|| {
-            // SAFETY: written above, and taken out at the end only.
+            // SAFETY: written above, and only taken at the end.
             let found = unsafe { seat.0.assume_init_mut() }.slice()?;
             // SAFETY: as above; this is the end.
             let traced = unsafe {
@@ -131,10 +131,10 @@ pub(crate) fn waiting<W: Wait>(
     result.unwrap_or(VIP_RETURN::VIP_ERROR_RESOURCE)
 }
 
-/// What a wait needs between two slices. Without a destructor: a cancelled thread is unwound past it.
+/// The state of a wait between two slices. It has no destructor: a cancelled thread is unwound past it.
 struct Seat<W>(MaybeUninit<W>, MaybeUninit<Option<trace::Traced>>);
 
-/// The waiting thread is cancelled: the wait is given up.
+/// Gives the wait up, since the waiting thread is cancelled.
 extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
     let _ = contained_wait(|| {
         // SAFETY: the seat of the calling thread, which is full and not used any more.
@@ -147,7 +147,7 @@ extern "C" fn give_up<W: Wait>(seat: *mut c_void) {
     });
 }
 
-/// The end of a wait in the log.
+/// Logs the end of a wait.
 fn done(
     describe: &impl Fn() -> Call,
     traced: Option<trace::Traced>,
@@ -162,7 +162,7 @@ fn done(
     result
 }
 
-/// As [`contained_apart`]; without a result the wait goes on.
+/// As [`contained_apart`]; without a result the wait continues.
 #[inline(never)]
 fn contained_wait(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETURN> {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -171,11 +171,12 @@ fn contained_wait(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETUR
     }
 }
 
-/// Runs one entry point of the data path, with these arguments. `$usual` does the usual case, and gives `None` for
-/// anything else, which `$any` does. While nothing is traced this costs one load and one branch more than the usual case.
+/// Runs one entry point of the data path, with these arguments. `$usual` is the fast path, which returns
+/// `None` in all other cases; `$any` handles those. While no call is traced, this costs one load and one
+/// branch more than the fast path.
 ///
-/// Anything else stands in a function of its own, which takes the arguments in registers: the usual case would have to
-/// save half of them, and as many that it does not use, which was a quarter of its instructions.
+/// The other cases are in a separate function, which takes the arguments in registers: otherwise the fast
+/// path would have to save half of them, and as many that it does not use, a quarter of its instructions.
 macro_rules! fast {
     ($describe:expr, ($($argument:ident: $type:ty),+), $usual:expr, $any:expr $(,)?) => {{
         #[inline(never)]
@@ -190,7 +191,7 @@ macro_rules! fast {
 }
 pub(crate) use fast;
 
-/// The usual case, unless calls are traced.
+/// The fast path, unless calls are traced.
 #[inline(always)]
 pub(crate) fn usual(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RETURN> {
     if trace::on() {
@@ -202,7 +203,7 @@ pub(crate) fn usual(body: impl FnOnce() -> Option<VIP_RETURN>) -> Option<VIP_RET
     }
 }
 
-/// Turns the result of a body into a return code.
+/// Converts the result of a body into a return code.
 #[inline(always)]
 pub(crate) fn code(body: impl FnOnce() -> Result<(), Error>) -> impl FnOnce() -> VIP_RETURN {
     move || match body() {
@@ -211,7 +212,7 @@ pub(crate) fn code(body: impl FnOnce() -> Result<(), Error>) -> impl FnOnce() ->
     }
 }
 
-/// Runs a body. A panic is our own bug: it is logged, the process goes on, and the caller gets
+/// Runs a body. A panic is a bug of the library: it is logged, the process continues, and the caller receives
 /// VIP_ERROR_RESOURCE.
 #[inline(always)]
 pub(crate) fn contained(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
@@ -221,7 +222,7 @@ pub(crate) fn contained(body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
     }
 }
 
-/// The call failed, and no deeper function tells all that there is to tell.
+/// Whether a call failed with an error that inner functions have not fully explained.
 fn is_news(result: VIP_RETURN) -> bool {
     !matches!(
         result,
@@ -232,8 +233,8 @@ fn is_news(result: VIP_RETURN) -> bool {
     )
 }
 
-/// Runs one entry point of the data path, with all that may happen. Its body makes the return code itself; other errors
-/// than a bad argument are raised where they are found.
+/// Runs one entry point of the data path in all cases. Its body returns the code itself; errors other than an
+/// invalid argument are raised where they are detected.
 pub(crate) fn full(describe: impl Fn() -> Call, body: impl FnOnce() -> VIP_RETURN) -> VIP_RETURN {
     uncancelled(move || {
         if trace::on() {
@@ -271,15 +272,15 @@ pub(crate) fn required<T>(pointer: *mut T) -> Result<*mut T, Error> {
 /// Writes an output of the caller.
 ///
 /// # Safety
-/// `out` is not NULL and, as the caller of VIPL promises, points to room for a `T`.
+/// `out` is not NULL and points to memory for a `T`, guaranteed by the application.
 #[inline(always)]
 pub(crate) unsafe fn put<T>(out: *mut T, value: T) {
-    // SAFETY: promised by the caller; programs are known to pass unaligned addresses.
+    // SAFETY: guaranteed by the caller; some applications pass unaligned addresses.
     unsafe { out.write_unaligned(value) }
 }
 
-/// Writes a structure field by field over zeroes, so that its padding is zero too and equal values are
-/// equal bytes (NIC-08).
+/// Writes a structure field by field over zeroes, so that its padding is zero and equal values have equal
+/// bytes (NIC-08).
 ///
 /// # Safety
 /// As for [`put`].
@@ -297,7 +298,7 @@ pub(crate) use put_fields;
 /// # Safety
 /// As for [`put`].
 pub(crate) unsafe fn put_vi_attributes(out: *mut VIP_VI_ATTRIBUTES, value: VIP_VI_ATTRIBUTES) {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         put_fields!(
             out,

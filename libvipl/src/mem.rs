@@ -21,7 +21,7 @@ pub unsafe extern "C-unwind" fn VipCreatePtag(
     })
 }
 
-/// Destroys a protection tag that nothing uses (spec §3.16).
+/// Destroys an unused protection tag (spec §3.16).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipDestroyPtag(
     NicHandle: VIP_NIC_HANDLE,
@@ -69,7 +69,7 @@ pub unsafe extern "C-unwind" fn VipDeregisterMem(
     )
 }
 
-/// Tells the attributes of a region (spec §3.19).
+/// Returns the attributes of a region (spec §3.19).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQueryMem(
     NicHandle: VIP_NIC_HANDLE,

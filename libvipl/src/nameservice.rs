@@ -59,16 +59,16 @@ pub unsafe extern "C-unwind" fn VipNSGetHostByAddr(
         move || {
             let nic = nic::resolve(NicHandle)?;
             let (address, name, length) = (required(Address)?, required(Name)?, required(NameLen)?);
-            // SAFETY: checked; the host bytes are the caller's promise.
+            // SAFETY: checked; the host bytes are guaranteed by the caller.
             let host = unsafe { NetAddress::read_host(address) }?;
             let found = names::name_by_host(&nic, &host)?;
-            // SAFETY: checked; `length` tells the room behind `name`.
+            // SAFETY: checked; `length` states the size of `name`.
             unsafe { names::give_name(&found, name, length) }
         },
     )
 }
 
-/// Forgets the table (spec §3.32).
+/// Discards the table (spec §3.32).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipNSShutdown(NicHandle: VIP_NIC_HANDLE) -> VIP_RETURN {
     release(call!(VipNSShutdown, NicHandle;), move || {

@@ -9,7 +9,7 @@ use vipl_core::nic;
 
 use crate::edge::{call, entry, put, put_fields, release, required};
 
-/// Opens the device that the device map gives for `DeviceName` (spec §3.1).
+/// Opens the device to which the device map resolves `DeviceName` (spec §3.1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipOpenNic(
     DeviceName: *const VIP_CHAR,
@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn VipCloseNic(NicHandle: VIP_NIC_HANDLE) -> VIP_RE
     })
 }
 
-/// Tells the properties of the NIC (spec §3.3).
+/// Returns the properties of the NIC (spec §3.3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQueryNic(
     NicHandle: VIP_NIC_HANDLE,

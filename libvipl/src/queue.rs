@@ -7,8 +7,8 @@ use vipl_core::waiting::Begun;
 
 use crate::edge::{call, code, fast, full, put, waiting};
 
-/// Hands a descriptor that was taken off to the caller, as Done and Wait do (spec §3.21): NULL comes
-/// with every result that takes nothing.
+/// Returns a removed descriptor to the caller, for Done and Wait (spec §3.21); NULL with every result that
+/// removes none.
 fn take(out: *mut *mut VIP_DESCRIPTOR, body: impl FnOnce() -> Dequeued) -> VIP_RETURN {
     if out.is_null() {
         return VIP_RETURN::VIP_INVALID_PARAMETER;
@@ -44,7 +44,7 @@ fn wait(
     )
 }
 
-/// The same for the usual case of Done, whose arguments are good.
+/// The fast path of Done, whose arguments are valid.
 #[inline(always)]
 fn take_fast(vi: VIP_VI_HANDLE, which: Which, out: *mut *mut VIP_DESCRIPTOR) -> Option<VIP_RETURN> {
     if out.is_null() {
@@ -56,7 +56,7 @@ fn take_fast(vi: VIP_VI_HANDLE, which: Which, out: *mut *mut VIP_DESCRIPTOR) -> 
     Some(taken.result)
 }
 
-/// The usual case of a post.
+/// The fast path of a post.
 #[inline(always)]
 fn post_fast(
     vi: VIP_VI_HANDLE,
@@ -97,7 +97,7 @@ pub unsafe extern "C-unwind" fn VipPostRecv(
     )
 }
 
-/// Takes a completed descriptor off the send queue (spec §3.21).
+/// Removes a completed descriptor from the send queue (spec §3.21).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSendDone(
     ViHandle: VIP_VI_HANDLE,
@@ -111,7 +111,7 @@ pub unsafe extern "C-unwind" fn VipSendDone(
     )
 }
 
-/// Takes a completed descriptor off the receive queue (spec §3.21).
+/// Removes a completed descriptor from the receive queue (spec §3.21).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipRecvDone(
     ViHandle: VIP_VI_HANDLE,
@@ -157,7 +157,7 @@ pub unsafe extern "C-unwind" fn VipRecvWait(
     )
 }
 
-/// Asks for one call of `Handler`, for the next completion of the send queue (spec §3.23).
+/// Requests one call of `Handler` for the next completion of the send queue (spec §3.23).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipSendNotify(
     ViHandle: VIP_VI_HANDLE,
@@ -177,7 +177,7 @@ pub unsafe extern "C-unwind" fn VipSendNotify(
     )
 }
 
-/// Asks for one call of `Handler`, for the next completion of the receive queue (spec §3.23).
+/// Requests one call of `Handler` for the next completion of the receive queue (spec §3.23).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipRecvNotify(
     ViHandle: VIP_VI_HANDLE,

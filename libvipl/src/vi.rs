@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn VipDestroyVi(ViHandle: VIP_VI_HANDLE) -> VIP_RET
     })
 }
 
-/// Tells state, attributes and emptiness of both queues, all from one instant (spec §3.6).
+/// Returns state, attributes and emptiness of both queues, all from one instant (spec §3.6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn VipQueryVi(
     ViHandle: VIP_VI_HANDLE,
