@@ -1,6 +1,6 @@
 //! Enumerations (spec §2.8). The library returns and writes them; it never reads one.
 
-/// What every function returns.
+/// Return code of every function.
 #[must_use]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum VIP_VI_STATE {
     VIP_STATE_ERROR = 3,
 }
 
-/// Which asynchronous error.
+/// Kind of an asynchronous error.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -54,7 +54,7 @@ pub enum VIP_ERROR_CODE {
     VIP_ERROR_CATASTROPHIC = 10,
 }
 
-/// What kind of object an asynchronous error is about.
+/// Kind of object that an asynchronous error concerns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -4,7 +4,7 @@ use core::mem::{offset_of, size_of};
 
 use crate::types::*;
 
-/// Picks the 64-bit or the 32-bit figure.
+/// Selects the 64-bit or the 32-bit value.
 const fn by_abi(lp64: usize, ilp32: usize) -> usize {
     if size_of::<usize>() == 8 { lp64 } else { ilp32 }
 }

@@ -1,8 +1,8 @@
 //! The C types and constants of VIPL 1.0 (Intel, 2001), exactly as programs were compiled against them.
 //!
-//! Everything here is layout and value; nothing here does anything. `headers/vipl.h` is generated from
-//! this crate and from the entry points in `libvipl/src`, so the names are those of the C header. The
-//! `const` assertions at the end pin every size and offset for both the 64-bit and the 32-bit ABI.
+//! It contains layouts and values only, no code. `headers/vipl.h` is generated from this crate and from the
+//! entry points in `libvipl/src`, so names are those of the C header. The `const` assertions at the end pin
+//! every size and offset for both the 64-bit and the 32-bit ABI.
 //!
 //! Enumerations appear only as return values and outputs of the library: a value that comes *from* C
 //! is always an integer, because an unknown enum value would be undefined behaviour in Rust.

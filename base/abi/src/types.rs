@@ -32,7 +32,7 @@ pub type VIP_NIC_HANDLE = VIP_PVOID;
 pub type VIP_VI_HANDLE = VIP_PVOID;
 /// One protection tag.
 pub type VIP_PROTECTION_HANDLE = VIP_PVOID;
-/// One received, not yet answered connection request.
+/// One received, unanswered connection request.
 pub type VIP_CONN_HANDLE = VIP_PVOID;
 /// One completion queue.
 pub type VIP_CQ_HANDLE = VIP_PVOID;
@@ -53,13 +53,13 @@ pub union VIP_PVOID64 {
     pub Descriptor: *mut VIP_DESCRIPTOR,
 }
 
-/// Host address, followed at once by the discriminator. Any alignment is accepted.
+/// Host address, immediately followed by the discriminator. Any alignment is accepted.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VIP_NET_ADDRESS {
     /// Bytes of host address.
     pub HostAddressLen: VIP_UINT16,
-    /// Bytes of discriminator behind the host address.
+    /// Bytes of discriminator after the host address.
     pub DiscriminatorLen: VIP_UINT16,
     /// The bytes themselves; more than one.
     pub HostAddress: [VIP_UINT8; 1],
@@ -111,7 +111,7 @@ pub struct VIP_NIC_ATTRIBUTES {
     pub RDMAReadSupport: VIP_RELIABILITY_LEVEL,
 }
 
-/// What a VI is and what it lets its partner do.
+/// Attributes of a VI, and the operations that it permits to its peer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VIP_VI_ATTRIBUTES {
@@ -123,13 +123,13 @@ pub struct VIP_VI_ATTRIBUTES {
     pub QoS: VIP_QOS,
     /// Protection tag that memory used on this VI must have.
     pub Ptag: VIP_PROTECTION_HANDLE,
-    /// The partner may write by RDMA.
+    /// The peer may write by RDMA.
     pub EnableRdmaWrite: VIP_BOOLEAN,
-    /// The partner may read by RDMA.
+    /// The peer may read by RDMA.
     pub EnableRdmaRead: VIP_BOOLEAN,
 }
 
-/// Who may use a memory region, and how.
+/// Access rights of a memory region.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VIP_MEM_ATTRIBUTES {
@@ -141,7 +141,7 @@ pub struct VIP_MEM_ATTRIBUTES {
     pub EnableRdmaRead: VIP_BOOLEAN,
 }
 
-/// What an asynchronous error says; valid during the handler's call only.
+/// Description of an asynchronous error; valid only during the handler's call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VIP_ERROR_DESCRIPTOR {
@@ -155,9 +155,9 @@ pub struct VIP_ERROR_DESCRIPTOR {
     pub DescriptorPtr: *mut VIP_DESCRIPTOR,
     /// `VIP_STATUS_OP_*` of the operation, or 0.
     pub OpCode: VIP_ULONG,
-    /// What kind of object the error is about.
+    /// Kind of object that the error concerns.
     pub ResourceCode: VIP_RESOURCE_CODE,
-    /// What went wrong.
+    /// The error.
     pub ErrorCode: VIP_ERROR_CODE,
 }
 
@@ -165,9 +165,9 @@ pub struct VIP_ERROR_DESCRIPTOR {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VIP_AUTODISCOVERY_LIST {
-    /// In: largest distance in hops; 0 asks for the own NIC only.
+    /// In: maximum distance in hops; 0 lists the own NIC only.
     pub NumberOfHops: VIP_ULONG,
-    /// In: room for the addresses, `4 + NicAddressLen` bytes each.
+    /// In: buffers for the addresses, `4 + NicAddressLen` bytes each.
     pub ADAddrArray: *mut *mut VIP_NET_ADDRESS,
     /// In: elements of the array; out: addresses found.
     pub NumAdAddrs: VIP_ULONG,
@@ -177,9 +177,9 @@ pub struct VIP_AUTODISCOVERY_LIST {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VIP_CONTROL_SEGMENT {
-    /// The provider's own between post and completion.
+    /// Owned by the provider between post and completion.
     pub Next: VIP_PVOID64,
-    /// The provider's own between post and completion.
+    /// Owned by the provider between post and completion.
     pub NextHandle: VIP_MEM_HANDLE,
     /// Segments that follow, the address segment included.
     pub SegCount: VIP_UINT16,
@@ -241,7 +241,7 @@ pub struct VIP_DESCRIPTOR {
     pub DS: [VIP_DESCRIPTOR_SEGMENT; 2],
 }
 
-/// One transfer and, later, its result, as the cLAN header spells it. Same bytes.
+/// One transfer and, later, its result, in the spelling of the cLAN header. The layout is the same.
 #[cfg(feature = "clan-dialect")]
 #[repr(C)]
 #[derive(Clone, Copy)]
