@@ -125,7 +125,7 @@ struct Fields {
     first: Segment,
 }
 
-/// Has one way only.
+/// This machine has one implementation only.
 pub(crate) use copy as copy_blocks;
 
 /// # Safety
@@ -133,7 +133,7 @@ pub(crate) use copy as copy_blocks;
 #[inline(always)]
 pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
     let mut fields = Fields::default();
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     checked(unsafe { vipl_guard_load(descriptor, &raw mut fields) })?;
     Ok(Image {
         seg_count: fields.seg_count as u16,

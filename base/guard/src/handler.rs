@@ -1,4 +1,5 @@
-//! The signal handler that sends a faulting routine to where it goes on. It only reads the tables and the ranges.
+//! The signal handler, which continues a faulting routine at its fixup address. It only reads the tables and
+//! the ranges.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -7,12 +8,12 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use crate::table::{Entry, table};
 
-/// Libraries and plug-ins that have the routines.
+/// Maximum number of libraries and plug-ins with the routines.
 const TABLES_MAX: usize = 64;
 static TABLES: [(AtomicPtr<Entry>, AtomicUsize); TABLES_MAX] =
     [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0)) }; TABLES_MAX];
 
-/// Adds a table; `false` when there is no room.
+/// Adds a table; `false` if there is no room.
 pub fn register(table: &'static [Entry]) -> bool {
     let first = table.as_ptr().cast_mut();
     for (entries, count) in &TABLES {
@@ -30,14 +31,14 @@ pub fn register(table: &'static [Entry]) -> bool {
     false
 }
 
-/// Instructions that may fault, and where they go on then, for code that has no table.
+/// Instructions that may fault, and their fixup address, for code without a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     /// Address of the first instruction.
     pub start: usize,
-    /// Address behind the last one.
+    /// Address after the last one.
     pub end: usize,
-    /// Where to go on.
+    /// The fixup address.
     pub fixup: usize,
 }
 
@@ -56,7 +57,7 @@ static RANGES: [Slot; RANGES_MAX] = [const {
     }
 }; RANGES_MAX];
 
-/// Adds a range; `false` when there is no room.
+/// Adds a range; `false` if there is no room.
 ///
 /// # Safety
 /// Its instructions may fault at any time, and the program may then go on at the fixup.
@@ -79,7 +80,7 @@ pub unsafe fn register_range(range: Range) -> bool {
     false
 }
 
-/// Where an instruction that has faulted goes on.
+/// The fixup address of a faulting instruction.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 fn landing(at: usize) -> Option<usize> {
     let tables = TABLES.iter().map(|(entries, count)| {
@@ -108,7 +109,7 @@ fn landing(at: usize) -> Option<usize> {
 mod fault {
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    /// What was there before, per signal; leaked, because a handler may run for ever.
+    /// The previous action of each signal; leaked, because a handler may run for ever.
     pub(super) static BEFORE: [AtomicPtr<libc::sigaction>; 2] =
         [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
@@ -141,7 +142,7 @@ mod fault {
         &mut context.uc_mcontext.pc
     }
 
-    /// Gives the fault to the handler that was there before us.
+    /// Passes the fault to the previous handler.
     fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         super::accuse();
         let index = usize::from(signal == libc::SIGBUS);
@@ -152,10 +153,10 @@ mod fault {
         };
         match before.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => {
-                // SAFETY: puts the old disposition back; the instruction then faults again.
+                // SAFETY: restores the previous disposition; the instruction then faults again.
                 unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
-                // SAFETY: the kernel passes valid information. A signal that somebody sent does not come
-                // back by itself.
+                // SAFETY: the kernel passes valid information. A signal that was sent by a process does not
+                // recur by itself.
                 if unsafe { (*info).si_code } <= 0 {
                     // SAFETY: no pointers.
                     unsafe { libc::raise(signal) };
@@ -176,21 +177,21 @@ mod fault {
     }
 }
 
-/// What is printed if the thread with this number faults, and its length.
+/// The line printed if the thread with this number faults, and its length.
 static BLAMED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static BLAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static BLAMED_THREAD: AtomicI32 = AtomicI32::new(0);
-/// What prints it.
+/// The function that prints it.
 static PRINTER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Prints a line, in a signal handler.
 pub type Printer = fn(&[u8]);
 
-/// While it lives, a fault of the thread that made it prints a line before the process ends, or before the
+/// While it lives, a fault of the thread that created it prints a line before the process ends, or before the
 /// application's own handler runs.
 pub struct Blame<'a>(PhantomData<&'a str>);
 
-/// Prepares the line that a fault of this thread prints, by a function that only makes system calls. One at a time in a
+/// Sets the line printed if this thread faults, by a function that only makes system calls. One at a time per
 /// process.
 pub fn blame(line: &str, print: Printer) -> Blame<'_> {
     PRINTER.store(print as *mut c_void, Ordering::Relaxed);
@@ -207,11 +208,11 @@ impl Drop for Blame<'_> {
     }
 }
 
-/// Prints the line, if this thread is the one. Called in the handler: only system calls.
+/// Prints the line if the calling thread has set it. Called in the handler: only system calls.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 fn accuse() {
-    // SAFETY: the call is safe in a handler. The line lives while this thread is blamed, and this is the thread that stored it
-    // and its printer, so the order of the loads does not matter.
+    // SAFETY: the call is safe in a handler. The line lives while its thread is registered, and the calling
+    // thread stored it and its printer, so the order of the loads does not matter.
     unsafe {
         if BLAMED_THREAD.load(Ordering::Relaxed) == libc::gettid() {
             let (line, bytes) = (&BLAMED, &BLAMED_BYTES);
@@ -232,7 +233,7 @@ pub fn install() {
         register(table());
         #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
         for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
-            // SAFETY: plain system calls on valid structures; the old action is leaked on purpose.
+            // SAFETY: plain system calls on valid structures; the old action is deliberately leaked.
             unsafe {
                 let mut before: libc::sigaction = std::mem::zeroed();
                 if libc::sigaction(signal, std::ptr::null(), &raw mut before) != 0 {

@@ -1,18 +1,19 @@
-//! Copies that survive a bad address.
+//! Copies that tolerate invalid addresses.
 //!
 //! Descriptors and buffers belong to the application, which may unmap or write-protect them while they are
-//! posted. That is the application's mistake, but it must end as a protection error and not as a crash (spec
-//! §10.4), and it must not cost a system call per message. So every access of the data path to a
-//! application's memory goes through the few routines of this crate. They are written in assembly and
-//! touch no stack; when one of them faults, a handler for SIGSEGV and SIGBUS sends it to where it reports the error. Faults
-//! anywhere else go to whatever handler was there before.
+//! posted. That is an error of the application, but it must cause a protection error, not a crash (spec
+//! §10.4), and must not cost a system call per message. Therefore every access of the data path to an
+//! application's memory uses the few routines of this crate. They are written in assembly and do not use the
+//! stack; if one of them faults, a handler for SIGSEGV and SIGBUS continues it where it reports the error.
+//! All other faults are passed to the previous handler.
 //!
-//! An application that replaces the handler later and does not chain loses this protection and nothing else.
-//! There are routines for x86-64, i386 and aarch64. On other machines they are plain copies, and [`CATCHES`] is false.
+//! An application that later replaces the handler without chaining only loses this protection. There are
+//! routines for x86-64, i386 and aarch64. On other machines they are ordinary copies, and [`CATCHES`] is
+//! false.
 
 use core::sync::atomic::{Ordering, fence};
 
-/// Whether the routines survive a bad address on this machine.
+/// Whether the routines tolerate invalid addresses on this machine.
 pub const CATCHES: bool = cfg!(any(
     target_arch = "x86_64",
     target_arch = "x86",
@@ -61,8 +62,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The same as a data segment of this process. A program of 32 bits may have stored half of the address and left
-    /// anything in the other half (spec §2.4).
+    /// The same as a data segment of this process. A 32-bit application may have stored only half of the
+    /// address, and the other half may contain anything (spec §2.4).
     #[inline(always)]
     pub fn local(self) -> Segment {
         Segment {
@@ -72,7 +73,7 @@ impl Segment {
     }
 }
 
-/// As many bits of an address as this process has.
+/// Truncates an address to the address size of this process.
 #[inline(always)]
 pub fn own_address(address: u64) -> u64 {
     address & usize::MAX as u64
@@ -82,7 +83,7 @@ pub fn own_address(address: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// What a routine has returned.
+/// Converts the result of a routine.
 #[inline(always)]
 fn checked(result: u32) -> Result<(), Fault> {
     if result == 0 { Ok(()) } else { Err(Fault) }
@@ -92,15 +93,15 @@ fn checked(result: u32) -> Result<(), Fault> {
 ///
 /// # Safety
 /// Neither range may be memory that this process's own Rust or C objects rely on not to change, and the
-/// ranges must not overlap. They need not be mapped, where the routines survive that ([`CATCHES`]).
+/// ranges must not overlap. They need not be mapped if the routines tolerate that ([`CATCHES`]).
 #[inline(always)]
 pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     checked(unsafe { routines::copy(to, from, bytes) })
 }
 
-/// Copies so that the last eight bytes become visible after all others, and together: programs poll them as a flag (spec
-/// §5.4). Of fewer than eight bytes these are the last four.
+/// Copies so that the last eight bytes become visible after all others, and together: applications poll them
+/// as a flag (spec §5.4). Of fewer than eight bytes these are the last four.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -112,13 +113,13 @@ pub unsafe fn copy_watched(to: *mut u8, from: *const u8, bytes: usize) -> Result
         _ => bytes,
     };
     let first = bytes - last;
-    // SAFETY: as asked of the caller, in two or three parts.
+    // SAFETY: guaranteed by the caller, in two or three parts.
     unsafe {
         copy(to, from, first)?;
         let (to, from) = (to.wrapping_add(first), from.wrapping_add(first));
         fence(Ordering::Release);
         if last == 8 && to.addr() % STORED > STORED - 8 {
-            // Such a store is several in any order. The last four bytes may be a flag of their own.
+            // Such a store is split in any order. The last four bytes may be a separate flag.
             copy(to, from, 4)?;
             fence(Ordering::Release);
             copy(to.wrapping_add(4), from.wrapping_add(4), 4)
@@ -128,26 +129,26 @@ pub unsafe fn copy_watched(to: *mut u8, from: *const u8, bytes: usize) -> Result
     }
 }
 
-/// A store is one store if it lies within so many aligned bytes: a line of the cache on x86, a word elsewhere.
+/// A store is not split within this number of aligned bytes: a cache line on x86, a word elsewhere.
 const STORED: usize = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
     64
 } else {
     8
 };
 
-/// Copies more than 32 bytes. On x86-64 without REP MOVSB, which [`copy`] uses for large pieces: that starts later where
-/// another processor has the lines of `to`, and is faster where many copies follow each other.
+/// Copies more than 32 bytes. On x86-64 without REP MOVSB, which [`copy`] uses for large sizes: REP MOVSB
+/// starts later if another processor has the lines of `to`, and is faster for many consecutive copies.
 ///
 /// # Safety
 /// As for [`copy`].
 #[inline(always)]
 pub unsafe fn copy_blocks(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
     debug_assert!(bytes > 32, "the routine copies the last 32 bytes at once");
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     checked(unsafe { routines::copy_blocks(to, from, bytes) })
 }
 
-/// Bits of Control that are set where the first segment is an address in the memory of the peer.
+/// Bits of Control that are set if the first segment is an address in the peer's memory.
 const RDMA: u16 = 3;
 
 /// Reads the fields of a descriptor that is aligned to 64 bytes. Its first segment is a [local](Segment::local) one
@@ -157,7 +158,7 @@ const RDMA: u16 = 3;
 /// `descriptor` is an application's descriptor; it need not be mapped, as for [`copy`].
 #[inline(always)]
 pub unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     let image = unsafe { routines::load_descriptor(descriptor) }?;
     if usize::BITS == 64 || image.control & RDMA != 0 {
         return Ok(image);
@@ -180,7 +181,7 @@ pub unsafe fn complete(
     status: u32,
 ) -> Result<(), Fault> {
     publish(descriptor.wrapping_add(28));
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     checked(unsafe { routines::complete(descriptor, immediate, length, status) })
 }
 
@@ -191,12 +192,12 @@ pub unsafe fn complete(
 #[inline(always)]
 pub unsafe fn store_status(descriptor: *mut u8, status: u32) -> Result<(), Fault> {
     publish(descriptor.wrapping_add(28));
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     checked(unsafe { routines::store_status(descriptor, status) })
 }
 
-/// Status tells other threads of the application that the rest of a descriptor, and its buffers, are written.
-/// The routines are unknown to ThreadSanitizer; a check with it (`--cfg tsan`) is told of this order here.
+/// Status publishes the rest of a descriptor, and its buffers, to other threads of the application.
+/// ThreadSanitizer does not see the routines; with `--cfg tsan` it is informed of this order here.
 #[inline(always)]
 fn publish(_status: *mut u8) {
     #[cfg(tsan)]
@@ -204,7 +205,7 @@ fn publish(_status: *mut u8) {
         unsafe extern "C" {
             fn __tsan_release(at: *const core::ffi::c_void);
         }
-        // SAFETY: only the address counts.
+        // SAFETY: only the address is used.
         unsafe { __tsan_release(_status.cast_const().cast()) };
     }
 }

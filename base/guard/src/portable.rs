@@ -1,4 +1,5 @@
-//! The routines for other machines: plain copies, which a bad address of the application does crash.
+//! The routines for other machines: ordinary copies, in which an invalid address of the application causes a
+//! crash.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,12 +8,12 @@ use crate::{Fault, Image, Segment};
 /// # Safety
 /// Both ranges are mapped and do not overlap.
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { core::ptr::copy_nonoverlapping(from, to, bytes) };
     0
 }
 
-/// There is one way only.
+/// This machine has one implementation only.
 pub(crate) use copy as copy_blocks;
 
 /// # Safety
@@ -45,7 +46,7 @@ pub(crate) unsafe fn complete(
     length: u32,
     status: u32,
 ) -> u32 {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         descriptor.add(20).cast::<u32>().write_volatile(immediate);
         descriptor.add(24).cast::<u32>().write_volatile(length);
@@ -57,7 +58,7 @@ pub(crate) unsafe fn complete(
 /// # Safety
 /// `descriptor` is mapped and owned by the provider.
 pub(crate) unsafe fn store_status(descriptor: *mut u8, status: u32) -> u32 {
-    // SAFETY: as asked of the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { AtomicU32::from_ptr(descriptor.add(28).cast()).store(status, Ordering::Release) };
     0
 }

@@ -1,9 +1,10 @@
 //! The table of the instructions that may fault: one in each library and plug-in that has the routines.
 //!
-//! The routines leave entries in the section `vipl_guard`, which the linker joins. Nothing names them, so the section is
-//! to be retained (R); and an entry says how far everything is from the entry itself, so that nothing is to be relocated.
+//! The routines leave entries in the section `vipl_guard`, which the linker joins. Nothing references them,
+//! so the section must be retained (R); an entry holds distances from the entry itself, so that it needs no
+//! relocations.
 
-/// Instructions that may fault, and where they go on then. Each field is the distance from its own address.
+/// Instructions that may fault, and their fixup address. Each field is the distance from its own address.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Entry {
@@ -13,7 +14,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Where to go on, if the instruction at this address is one of these.
+    /// The fixup address, if the instruction at this address is one of these.
     pub(crate) fn landing(&self, at: usize) -> Option<usize> {
         let address = |field: &i32| {
             let here = std::ptr::from_ref(field).addr();
@@ -37,7 +38,8 @@ core::arch::global_asm!(
     ".hidden __stop_vipl_guard",
 );
 
-/// The table of this library or plug-in, for [`register`](crate::register). Empty where the routines are plain copies.
+/// The table of this library or plug-in, for [`register`](crate::register). Empty if the routines are
+/// ordinary copies.
 pub fn table() -> &'static [Entry] {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
     {
@@ -47,7 +49,7 @@ pub fn table() -> &'static [Entry] {
         }
         let (first, end) = (&raw const __start_vipl_guard, &raw const __stop_vipl_guard);
         let count = (end.addr() - first.addr()) / size_of::<Entry>();
-        // SAFETY: the linker's bounds of the section; its entries are whole, and nobody writes to them.
+        // SAFETY: the linker's bounds of the section; its entries are complete and never written.
         unsafe { std::slice::from_raw_parts(first.cast(), count) }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")))]

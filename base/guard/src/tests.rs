@@ -28,7 +28,7 @@ fn every_length_is_copied_exactly() {
                 continue;
             }
             let routine = if blocks { copy_blocks } else { copy };
-            // SAFETY: both ranges are ours.
+            // SAFETY: the test owns both ranges.
             unsafe { routine(at, source, length) }.unwrap();
             assert_eq!(&to[..length], &from[..length], "length {length}");
             assert!(
@@ -39,7 +39,7 @@ fn every_length_is_copied_exactly() {
     }
 }
 
-/// The last four or eight bytes lie in a page that is not there: all others have been written before those.
+/// The last four or eight bytes lie in an inaccessible page: all others have been written before those.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64"))]
 #[test]
 fn what_is_watched_is_written_last() {
@@ -51,7 +51,7 @@ fn what_is_watched_is_written_last() {
     for watched in [4, 8] {
         for length in watched..100 {
             let to = memory.wrapping_add(4096 + watched - length);
-            // SAFETY: the first page is ours; faults are caught.
+            // SAFETY: the test owns the first page; faults are caught.
             let copied = unsafe {
                 to.write_bytes(0, length - watched);
                 copy_watched(to, from.as_ptr(), length)
@@ -65,7 +65,7 @@ fn what_is_watched_is_written_last() {
     for at in 0..80 {
         for length in 0..100 {
             let to = memory.wrapping_add(at);
-            // SAFETY: the first page is ours.
+            // SAFETY: the test owns the first page.
             let there = unsafe {
                 memory.write_bytes(0, 200);
                 copy_watched(to, from.as_ptr(), length).expect("memory");
@@ -78,7 +78,7 @@ fn what_is_watched_is_written_last() {
     }
 }
 
-/// Copies whose distance is a page and a little take another routine.
+/// Copies whose distance is slightly more than a page use another routine.
 #[test]
 fn every_distance_is_copied_exactly() {
     install();
@@ -88,7 +88,7 @@ fn every_distance_is_copied_exactly() {
             let mut expected = memory.clone();
             expected.copy_within(5..5 + length, 5 + distance);
             let from = memory.as_mut_ptr().wrapping_add(5);
-            // SAFETY: both ranges are ours, and apart.
+            // SAFETY: the test owns both ranges, which are disjoint.
             unsafe { copy(from.wrapping_add(distance), from, length) }.unwrap();
             assert!(memory == expected, "{length} bytes over {distance}");
         }
@@ -102,7 +102,7 @@ fn bad_addresses_are_errors() {
     let none = page(libc::PROT_NONE);
     let read_only = page(libc::PROT_READ);
     let good = page(libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: faults are what is tested; the memory is nobody else's.
+    // SAFETY: faults are what is tested; no one else uses the memory.
     unsafe {
         for length in [1, 2, 5, 8, 9, 16, 17, 32, 33, 100, 767, 768, 5000] {
             assert_eq!(
@@ -134,7 +134,7 @@ fn a_descriptor_is_read_field_by_field() {
     install();
     let mut bytes = [0u64; 8];
     let raw = bytes.as_mut_ptr().cast::<u8>();
-    // SAFETY: 64 bytes of ours.
+    // SAFETY: 64 bytes owned by the test.
     unsafe {
         raw.add(12).cast::<u16>().write(2);
         raw.add(14).cast::<u16>().write(5);

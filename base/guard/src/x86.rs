@@ -4,8 +4,8 @@ use core::arch::{asm, global_asm};
 
 use crate::{Fault, Image, Segment, checked};
 
-// Not the C convention: edi is where to write, edx what to read, ecx how much, and eax is the result. So no routine
-// needs the stack or a register that it would have to give back, and the common exit may simply return. esi and ebx are
+// Not the C convention: edi is where to write, edx what to read, ecx how much, and eax is the result. So no
+// routine needs the stack or a callee-saved register, and the common exit may simply return. esi and ebx are
 // the compiler's.
 global_asm!(
     ".globl vipl_guard_first",
@@ -47,7 +47,7 @@ global_asm!(
     "mov dword ptr [edi], edx",
     "xor eax, eax",
     "ret",
-    // Eight bytes at once: a partner may poll them as one number.
+    // Eight bytes at once: a peer may poll them as one number.
     "2: movq xmm0, qword ptr [edx]",
     "movq xmm1, qword ptr [edx + ecx - 8]",
     "movq qword ptr [edi], xmm0",
@@ -129,7 +129,8 @@ unsafe extern "C" {
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
     let fault: u32;
-    // SAFETY: the routine writes the registers named here and memory as asked of the caller; faults are caught.
+    // SAFETY: the routine writes the registers named here and memory guaranteed by the caller; faults are
+    // caught.
     unsafe {
         asm!(
             "call {copy}",
@@ -147,7 +148,7 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
     fault
 }
 
-/// There is one way only.
+/// This machine has one implementation only.
 pub(crate) use copy as copy_blocks;
 
 /// # Safety
@@ -200,7 +201,7 @@ pub(crate) unsafe fn complete(
     status: u32,
 ) -> u32 {
     let fault: u32;
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     unsafe {
         asm!(
             "call {complete}",
@@ -219,7 +220,7 @@ pub(crate) unsafe fn complete(
 #[inline(always)]
 pub(crate) unsafe fn store_status(descriptor: *mut u8, status: u32) -> u32 {
     let fault: u32;
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     unsafe {
         asm!(
             "call {store}",

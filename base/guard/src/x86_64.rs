@@ -5,7 +5,7 @@ use core::arch::{asm, global_asm};
 
 use crate::{Fault, Image, Segment};
 
-/// Instructions that may fault, where to go on then, and their operands.
+/// Instructions that may fault, their fixup address, and their operands.
 macro_rules! guarded {
     ($($instruction:literal),+; $landing:literal; $($operands:tt)*) => {
         asm!(
@@ -94,7 +94,7 @@ global_asm!(
     "movups xmmword ptr [r8 + 16], xmm3",
     "xor eax, eax",
     "ret",
-    // Where `to` is 1 to 31 bytes ahead of `from`, pages apart or not, some processors copy a byte at a time.
+    // If `to` is 1 to 31 bytes ahead of `from`, modulo pages, some processors copy one byte at a time.
     "7: lea ecx, [rdi - 1]",
     "sub ecx, esi",
     "and ecx, 4095",
@@ -120,10 +120,10 @@ unsafe extern "C" {
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
     if !(8..=16).contains(&bytes) {
-        // SAFETY: as asked of the caller.
+        // SAFETY: guaranteed by the caller.
         return unsafe { vipl_guard_copy(to, from, bytes) };
     }
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     unsafe {
         guarded!(
             "mov {first}, qword ptr [{from}]",
@@ -150,12 +150,13 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
 /// See [`crate::load_descriptor`].
 #[inline(always)]
 pub(crate) unsafe fn load_descriptor(descriptor: *const u8) -> Result<Image, Fault> {
-    /// No 16 bits say that.
+    /// A value that 16 bits cannot hold.
     const FAULT: u32 = u32::MAX;
     let seg_count: u32;
     let (control, immediate, length): (u32, u32, u32);
     let (address, handle, segment_length): (u64, u32, u32);
-    // SAFETY: the instructions only read, and faults are caught. The count comes last; without it, it says so.
+    // SAFETY: the instructions only read, and faults are caught. The count is loaded last; after a fault it
+    // has this value.
     unsafe {
         guarded!(
             "movzx {control:e}, word ptr [{at} + 14]",
@@ -204,7 +205,7 @@ pub(crate) unsafe fn complete(
     length: u32,
     status: u32,
 ) -> u32 {
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     unsafe {
         guarded!(
             "mov dword ptr [{at} + 20], {immediate:e}",
@@ -226,7 +227,7 @@ pub(crate) unsafe fn complete(
 /// See [`crate::store_status`].
 #[inline(always)]
 pub(crate) unsafe fn store_status(descriptor: *mut u8, status: u32) -> u32 {
-    // SAFETY: as asked of the caller; faults are caught.
+    // SAFETY: guaranteed by the caller; faults are caught.
     unsafe {
         guarded!(
             "mov dword ptr [{at} + 28], {status:e}";
